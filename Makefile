@@ -1,0 +1,38 @@
+# Everything a person types. `make run` and `make test` set up whatever is missing first.
+VENV ?= .venv
+PYTHON ?= python3.11
+PY := $(VENV)/bin/python
+CONFIG ?= laptop
+SET ?=
+ARGS ?=
+PORT ?= 5000
+export PYTHON
+
+.PHONY: run test check prove ui lock setup clean
+
+run: setup  ## The whole pipeline. CONFIG=smoke or a TOML file, SET="grpo.learning_rate=1e-3 seed=1", ARGS="--resume-from peak"
+	$(PY) flows/chess_grpo.py --config-value settings "$$(printf 'preset = "%s"\n' '$(CONFIG)'; printf '%s\n' $(SET))" run $(ARGS)
+
+test: setup check  ## All checks and tests.
+	$(PY) -m pytest
+
+check: setup  ## Lint, types, import contracts.
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+prove: setup  ## Heavy proofs: minutes to an hour.
+	$(PY) -m pytest -m prove
+
+ui: setup  ## The MLflow UI on the embedded store.
+	MLFLOW_DISABLE_TELEMETRY=true $(VENV)/bin/mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///$${CHESS_GRPO_HOME:-.chess_grpo}/mlflow.db}" --port $(PORT)
+
+lock: setup  ## Renew requirements.lock from pyproject.toml.
+	infra/lock.sh
+
+setup:
+	@infra/install.sh $(VENV)
+
+clean:  ## Forget the environment; runs and outputs stay.
+	rm -rf $(VENV)

@@ -1,0 +1,78 @@
+"""What the checks of a table found, in plain words and as plain data."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+MAX_EXAMPLES: Final = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckResult:
+    """One check of a table, and what broke it."""
+
+    name: str
+    meaning: str
+    """What must hold, in plain words."""
+    remedy: str
+    """What usually breaks it, and what to do then."""
+    is_met: bool
+    num_checked: int
+    """Rows (or groups of rows) that could be looked at; a row that breaks an earlier rule may leave nothing to look at here."""
+    num_unexpected: int
+    """How many of them break the rule."""
+    examples: tuple[str, ...]
+    """At most `MAX_EXAMPLES`, each naming the offending value."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckReport:
+    """All checks of one table, in the order in which they are best read."""
+
+    results: tuple[CheckResult, ...]
+
+    @property
+    def is_met(self) -> bool:
+        """Whether every check is met."""
+        return not self.num_failed
+
+    @property
+    def num_failed(self) -> int:
+        """How many checks are not met."""
+        return sum(not result.is_met for result in self.results)
+
+    def as_text(self) -> str:
+        """Return a table with a line for each check, then an explanation of each that failed."""
+        width = max((len(result.name) for result in self.results), default=0)
+        lines = [
+            f"{'ok' if result.is_met else 'FAIL':4}  {result.name:{width}}  {result.num_checked:>9,} checked  {result.meaning}"
+            for result in self.results
+        ]
+        lines.append(f"{self.num_failed} of {len(self.results)} checks failed" if self.num_failed else "all checks are met")
+        for result in self.results:
+            if not result.is_met:
+                lines += [
+                    "",
+                    f"{result.name}: {result.num_unexpected:,} of {result.num_checked:,} break the rule: {result.meaning}",
+                    *(f"  - {example}" for example in result.examples),
+                    f"  remedy: {result.remedy}",
+                ]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data for JSON."""
+        return {
+            "is_met": self.is_met,
+            "num_failed": self.num_failed,
+            "results": [
+                {
+                    "name": result.name,
+                    "meaning": result.meaning,
+                    "remedy": result.remedy,
+                    "is_met": result.is_met,
+                    "num_checked": result.num_checked,
+                    "num_unexpected": result.num_unexpected,
+                    "examples": list(result.examples),
+                }
+                for result in self.results
+            ],
+        }

@@ -1,0 +1,1 @@
+"""The DAG: order of steps, branches, resources. No arithmetic."""

@@ -1,0 +1,116 @@
+"""The pipeline in one line: boards, checks, pretraining, baseline, GRPO, selection, report.
+
+python flows/chess_grpo.py run
+python flows/chess_grpo.py --config settings my.toml run --resume-from peak
+python flows/chess_grpo.py --config-value settings 'preset = "smoke"
+grpo.learning_rate = 1e-3' run
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+# From a plain clone only this folder is on the path; in a container the packages lie beside this file.
+_ROOT = Path(__file__).resolve().parent.parent
+if (_ROOT / "steps").is_dir() and str(_ROOT) not in sys.path:
+    sys.path.insert(0, str(_ROOT))
+os.environ.setdefault("METAFLOW_USER", os.environ.get("USER") or "chess-grpo")  # Root without a user name is refused.
+
+from metaflow import Config, FlowSpec, Parameter, card, current, package_sources, step  # noqa: E402
+
+from grpo.config import DEFAULT_PRESET, ConfigError, read_settings  # noqa: E402
+from steps import pipeline  # noqa: E402
+from steps.versions import describe_code  # noqa: E402
+
+
+def _parse(text: str) -> dict[str, Any]:
+    """Return the settings as plain data; bad ones end the command with nothing but their message."""
+    try:
+        return read_settings(text).model_dump(mode="json")
+    except ConfigError as error:
+        raise SystemExit(str(error)) from None
+
+
+@package_sources(["../steps", "../grpo", "../data_checks"], suffixes=[".py", ".toml"])
+class ChessGrpo(FlowSpec):
+    """Turn Stockfish and some games into a chess policy, and say by how much and how surely GRPO made it better."""
+
+    settings = Config("settings", default_value=DEFAULT_PRESET, parser=_parse, help="TOML: what differs from the preset it names")
+    code = Config("code", default_value="", parser=describe_code, help="Not for you: the commit this is launched from")
+    fresh = Parameter("fresh", type=bool, default=False, help="Make every step's output anew, even one that is in the store")
+    resume_from = Parameter("resume-from", default="", help="peak, champion, or a run: go on from its checkpoint")
+
+    @step
+    def start(self):
+        """Check in seconds what would fail in an hour."""
+        self.job = pipeline.start(self.settings, self.code, metaflow_run=current.run_id, is_fresh=self.fresh, resume_from=self.resume_from)
+        self.tasks = list(range(self.settings.boards.num_tasks))
+        self.next(self.build_boards, foreach="tasks")
+
+    @step
+    def build_boards(self):
+        """Find positions, and value every legal move of each."""
+        self.part = pipeline.build_boards(self.job, self.input)
+        self.next(self.join_boards)
+
+    @step
+    def join_boards(self, inputs):
+        """Make one dataset of the parts, with exact quotas."""
+        self.merge_artifacts(inputs, include=["job"])
+        self.boards = pipeline.join_boards(self.job, [task.part for task in inputs])
+        self.next(self.check_boards)
+
+    @step
+    def check_boards(self):
+        """Let no dataset through that is not what it says."""
+        self.checks = pipeline.check_boards(self.job, self.boards)
+        self.next(self.pretrain)
+
+    @step
+    def pretrain(self):
+        """Imitate the moves played until the validation loss stops falling."""
+        self.pretrained = pipeline.pretrain(self.job, self.boards)
+        self.next(self.baseline)
+
+    @step
+    def baseline(self):
+        """Know the pretrained policy's strength before GRPO touches it."""
+        self.baseline_report = pipeline.baseline(self.job, self.boards, self.pretrained)
+        self.next(self.finetune)
+
+    @card(type="blank", id="train", refresh_interval=1)
+    @step
+    def finetune(self):
+        """Learn from groups of moves, and stop when entropy goes critical."""
+        from steps.cards import finetune_sink
+
+        self.finetuned = pipeline.finetune(self.job, self.boards, self.pretrained, [finetune_sink()])
+        self.next(self.select)
+
+    @step
+    def select(self):
+        """Let checkpoints compete on fresh games."""
+        self.selected = pipeline.select(self.job, self.pretrained, self.finetuned)
+        self.next(self.report)
+
+    @card(type="blank", id="report")
+    @step
+    def report(self):
+        """Tell the run's story."""
+        from steps.cards import draw_report
+
+        outputs = [self.boards, self.checks, self.pretrained, self.baseline_report, self.finetuned, self.selected]
+        self.reported = pipeline.report(self.job, {output["step"]: output for output in outputs})
+        draw_report(self.reported)
+        self.next(self.end)
+
+    @step
+    def end(self):
+        """Say where champion, report and UI are."""
+        self.summary = pipeline.end(self.job, self.selected, self.reported)
+        print(self.summary)
+
+
+if __name__ == "__main__":
+    ChessGrpo()

@@ -1,0 +1,1 @@
+"""The learning library: boards, values, policy, objective, games. Knows no tracker and no orchestrator."""

@@ -1,0 +1,95 @@
+"""The 1,968 UCI moves: move <-> id, and the legal ids of a board, seen from the mover's side.
+
+A move is looked up after turning the board so that the mover is White: Black's e7e5 has the id of White's e2e4. The
+table holds every queen and knight move between two squares (1,792) and, for the 44 pawn moves onto the last rank by file and
+direction, seen from both ends of the board, a piece to promote to (22 x 4 x 2 = 176).
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import chess
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_LEGAL_MOVES: Final = 218
+"""The most legal moves that a reachable position has, https://www.chessprogramming.org/Encoding_Moves."""
+
+_PROMOTIONS: Final = (chess.KNIGHT, chess.BISHOP, chess.ROOK, chess.QUEEN)
+
+
+def _all_moves() -> list[chess.Move]:
+    """Return every move of the table, sorted by its UCI text, so that ids never depend on how they were found."""
+    moves: list[chess.Move] = []
+    for start in chess.SQUARES:
+        lines = chess.BB_RANK_ATTACKS[start][0] | chess.BB_FILE_ATTACKS[start][0] | chess.BB_DIAG_ATTACKS[start][0]
+        moves += [chess.Move(start, end) for end in chess.SquareSet(lines | chess.BB_KNIGHT_ATTACKS[start])]
+    for rank_from, rank_to in ((6, 7), (1, 0)):
+        for file_from in range(8):
+            for file_to in range(max(0, file_from - 1), min(7, file_from + 1) + 1):
+                start, end = chess.square(file_from, rank_from), chess.square(file_to, rank_to)
+                moves.extend(chess.Move(start, end, promotion=piece) for piece in _PROMOTIONS)
+    return sorted(moves, key=chess.Move.uci)
+
+
+ACTIONS: Final[tuple[chess.Move, ...]] = tuple(_all_moves())
+NUM_ACTIONS: Final = len(ACTIONS)
+_ID_OF: Final[dict[chess.Move, int]] = {move: index for index, move in enumerate(ACTIONS)}
+
+# One lookup table a colour: [from, to, promotion piece or 0] -> id. A dictionary of Move objects costs three times as much.
+_NO_ACTION: Final = -1
+
+
+def _lookup_table(turn: chess.Color) -> NDArray[np.int16]:
+    table = np.full((64, 64, 6), _NO_ACTION, dtype=np.int16)
+    for move, index in _ID_OF.items():
+        start, end = move.from_square, move.to_square
+        if turn == chess.BLACK:
+            start, end = chess.square_mirror(start), chess.square_mirror(end)
+        table[start, end, move.promotion or 0] = index
+    return table
+
+
+_LOOKUP: Final[dict[chess.Color, list[list[list[int]]]]] = {turn: _lookup_table(turn).tolist() for turn in chess.COLORS}
+
+
+def mirror_move(move: chess.Move) -> chess.Move:
+    """Return the move as the other side of the board sees it: e7e5 becomes e2e4."""
+    return chess.Move(chess.square_mirror(move.from_square), chess.square_mirror(move.to_square), promotion=move.promotion)
+
+
+def action_id(move: chess.Move, turn: chess.Color) -> int:
+    """Return the id in [0, 1968) of the move that `turn` makes.
+
+    Raises ValueError for a move that is in no table, such as the null move or a drop.
+    """
+    index = _LOOKUP[turn][move.from_square][move.to_square][move.promotion or 0]
+    if index == _NO_ACTION or move.drop is not None:
+        raise ValueError(f"{move.uci()} is not one of the {NUM_ACTIONS} UCI moves of standard chess")
+    return index
+
+
+def action_move(index: int, turn: chess.Color) -> chess.Move:
+    """Return the move that `turn` makes by playing the action `index`."""
+    return ACTIONS[index] if turn == chess.WHITE else mirror_move(ACTIONS[index])
+
+
+def legal_action_ids(board: chess.Board) -> list[int]:
+    """Return the ids of all legal moves in rising order, so that the order says nothing about the moves."""
+    lookup = _LOOKUP[board.turn]
+    return sorted(lookup[m.from_square][m.to_square][m.promotion or 0] for m in board.legal_moves)
+
+
+def action_geometry() -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return from-square, to-square and promotion (0 none or queen, 1 knight, 2 bishop, 3 rook), each of shape [1968].
+
+    A queen promotion shares the slot of a plain move: it is the move that a player means by pushing the pawn.
+    """
+    slots: dict[int | None, int] = {None: 0, chess.QUEEN: 0, chess.KNIGHT: 1, chess.BISHOP: 2, chess.ROOK: 3}
+    columns: Sequence[Sequence[int]] = [
+        [move.from_square for move in ACTIONS],
+        [move.to_square for move in ACTIONS],
+        [slots[move.promotion] for move in ACTIONS],
+    ]
+    start, end, promotion = (np.asarray(column, dtype=np.int64) for column in columns)
+    return start, end, promotion

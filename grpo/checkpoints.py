@@ -1,0 +1,150 @@
+"""Policies and checkpoints on disk: atomic, hashed, complete, and safe to load (safetensors and JSON, no pickle)."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from grpo.actions import ACTIONS
+from grpo.config import PolicyConfig
+from grpo.content import CorruptError, atomic_folder, read_json, sha256_text, verified_manifest, write_json, write_manifest
+from grpo.network import PolicyNetwork
+from grpo.policy import NetworkPolicy
+
+WEIGHTS: Final = "weights.safetensors"
+POLICY: Final = "policy.json"
+_OPTIMISER: Final = "optimiser.safetensors"
+_STATE: Final = "state.json"
+_FOLDER: Final = "step-{:08d}"
+
+ACTION_TABLE_HASH: Final = sha256_text(" ".join(move.uci() for move in ACTIONS))
+
+
+class IncompatibleError(RuntimeError):
+    """A policy was made for another network or action table; the message lists each difference."""
+
+
+def save_policy(folder: Path, policy: NetworkPolicy, config: PolicyConfig) -> None:
+    """Write the weights, and what is needed to use them, into an existing folder."""
+    save_file(_on_cpu(policy.network.state_dict()), folder / WEIGHTS)
+    write_json(folder / POLICY, {"policy": config.model_dump(mode="json"), "action_table": ACTION_TABLE_HASH})
+
+
+def load_policy(folder: Path, device: torch.device) -> tuple[NetworkPolicy, PolicyConfig]:
+    """Return the policy of a folder with its configuration.
+
+    Raises IncompatibleError when this code has another action table.
+    """
+    facts = read_json(folder / POLICY)
+    if facts["action_table"] != ACTION_TABLE_HASH:
+        raise IncompatibleError(
+            f"{folder}: action_table is {facts['action_table'][:12]}, this code's is {ACTION_TABLE_HASH[:12]}; use the code that made it"
+        )
+    config = PolicyConfig.model_validate(facts["policy"])
+    network = PolicyNetwork(config)
+    network.load_state_dict(load_file(folder / WEIGHTS))
+    return NetworkPolicy(network, device), config
+
+
+def weights_hash(policy: NetworkPolicy) -> str:
+    """Return a hash of the weights: equal for equal numbers, wherever they lie."""
+    tensors = _on_cpu(policy.network.state_dict())
+    return sha256_text("".join(f"{name}{tensor.dtype}{sha256_bytes(tensor)}" for name, tensor in sorted(tensors.items())))
+
+
+def sha256_bytes(tensor: Tensor) -> str:
+    """Return the hash of a tensor's shape and numbers."""
+    return sha256_text(f"{tuple(tensor.shape)}{tensor.numpy().tobytes().hex()}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingState:
+    """What training needs, besides the weights, to go on as if it had never stopped.
+
+    Random streams are named by step (`seeding`), so that the step is all of their state.
+    """
+
+    step: int
+    """Rollouts done."""
+    optimiser: Mapping[str, Any]
+    """The optimiser's `state_dict`."""
+    controllers: Mapping[str, Mapping[str, Any]]
+    """Name -> state of each controller; open, so that new ones can join."""
+    facts: Mapping[str, Any]
+    """What the weights came from: settings, dataset hash, reference hash."""
+
+
+def save_checkpoint(root: Path, policy: NetworkPolicy, config: PolicyConfig, state: TrainingState) -> Path:
+    """Write a complete checkpoint below `root` and return its folder; a crash leaves all of it or nothing."""
+    target = root / _FOLDER.format(state.step)
+    with atomic_folder(target) as folder:
+        save_policy(folder, policy, config)
+        tensors, rest = _split_optimiser(state.optimiser)
+        save_file(tensors, folder / _OPTIMISER)
+        write_json(
+            folder / _STATE,
+            {"step": state.step, "optimiser": rest, "controllers": dict(state.controllers), "facts": dict(state.facts)},
+        )
+        write_manifest(folder, {"kind": "checkpoint", "step": state.step})
+    return target
+
+
+def load_checkpoint(folder: Path, device: torch.device) -> tuple[NetworkPolicy, PolicyConfig, TrainingState]:
+    """Return the policy and training state of a checkpoint after checking every file's hash.
+
+    Raises CorruptError when a file is not as it was written.
+    """
+    verified_manifest(folder)
+    policy, config = load_policy(folder, device)
+    saved = read_json(folder / _STATE)
+    optimiser = _join_optimiser(load_file(folder / _OPTIMISER), saved["optimiser"])
+    state = TrainingState(step=saved["step"], optimiser=optimiser, controllers=saved["controllers"], facts=saved["facts"])
+    return policy, config, state
+
+
+def checkpoint_folders(root: Path) -> list[Path]:
+    """Return the folders of all checkpoints below `root`, oldest first."""
+    return sorted(path for path in root.glob("step-*") if re.fullmatch(r"step-\d{8}", path.name))
+
+
+def checkpoint_step(folder: Path) -> int:
+    """Return the step that a checkpoint's folder is named after."""
+    return int(folder.name.removeprefix("step-"))
+
+
+def latest_valid_checkpoint(root: Path) -> tuple[Path | None, list[str]]:
+    """Return the newest checkpoint whose files are whole, and what was wrong with newer ones."""
+    problems: list[str] = []
+    for folder in reversed(checkpoint_folders(root)):
+        try:
+            verified_manifest(folder)
+        except CorruptError as error:
+            problems.append(str(error))
+        else:
+            return folder, problems
+    return None, problems
+
+
+def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+def _split_optimiser(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return an optimiser's tensors by "parameter.name", and the rest as JSON."""
+    tensors = {
+        f"{index}.{name}": value for index, values in state["state"].items() for name, value in values.items() if isinstance(value, Tensor)
+    }
+    return _on_cpu(tensors), {"param_groups": state["param_groups"]}
+
+
+def _join_optimiser(tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> dict[str, Any]:
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = tensor
+    return {"state": state, "param_groups": rest["param_groups"]}

@@ -1,0 +1,291 @@
+"""The frozen tree of every number a run depends on; unknown keys and impossible values are refused with a did-you-mean.
+
+Each default exists here and nowhere else; together they are the preset `laptop`. A preset, like a user's settings file, is TOML that
+names only what differs. Budgets are counts, never seconds: a clock would make two equal runs differ. Facts of the machine (engine
+path, tracking address, device) are not settings: see `steps.machine`.
+"""
+
+import difflib
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from grpo.phases import PHASES
+
+PRESET_FOLDER: Final = Path(__file__).parent / "presets"
+DEFAULT_PRESET: Final = "laptop"
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class ConfigError(ValueError):
+    """The settings cannot be used; the message names each bad key, why it is bad, and what to write instead."""
+
+
+class Section(BaseModel):
+    """A part of the tree: frozen, strict about types, no unknown keys, no NaN or infinity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class EngineGames(Section):
+    """Games of Stockfish against itself, made varied on purpose."""
+
+    nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (20, 60, 180)
+    """Node limits; each side of each game draws one, so that strong and weak play meet."""
+    random_opening_plies: Annotated[int, Field(ge=0, le=40)] = 6
+    """Up to this many random legal plies begin a game."""
+    random_move_probability: Probability = 0.08
+    """Chance that a later move is random; such a move is never a label."""
+    max_plies: Count = 200
+    """A game is cut here."""
+
+
+class BoardsConfig(Section):
+    """Which positions, and how many of each phase."""
+
+    source: Literal["engine", "pgn"] = "engine"
+    """`engine` plays its own games, `pgn` reads a file."""
+    path: str = ""
+    """The PGN file, when `source` is `pgn`; part of the run by its content, not its name."""
+    num_train: Count = 48_000
+    """Boards to learn from, one third each of opening, middlegame and endgame."""
+    num_validation: Count = 2_400
+    """Boards that decide when imitation stops."""
+    num_heldout: Count = 900
+    """Boards on which regret is measured, valued by the stronger search of `evaluation`."""
+    max_per_game_and_phase: Count = 6
+    """At most this many boards of one phase come from one game, so that long games do not dominate."""
+    num_units: Annotated[int, Field(ge=1, le=1_000)] = 8
+    """The dataset is made in this many independent parts; part of its definition."""
+    num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
+    """The parts are spread over this many tasks; changes nothing in the result."""
+    games: EngineGames = EngineGames()
+    """How the embedded source plays."""
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        for name in ("num_train", "num_validation", "num_heldout"):
+            if getattr(self, name) % len(PHASES):
+                raise ValueError(f"{name} must be a multiple of {len(PHASES)}, so that the phases share it equally")
+        if self.source == "pgn" and not self.path:
+            raise ValueError('source = "pgn" needs path = "FILE.pgn"')
+        if self.source != "pgn" and self.path:
+            raise ValueError('path is read only with source = "pgn"; set both or neither')
+        if self.num_tasks > self.num_units:
+            raise ValueError(f"num_tasks ({self.num_tasks}) cannot exceed num_units ({self.num_units})")
+        return self
+
+
+class ValuesConfig(Section):
+    """How Stockfish values every legal move, and how its scores become win probabilities."""
+
+    depth: Annotated[int, Field(ge=1, le=30)] = 2
+    """Plies of the one search over all legal moves; the reward's strength."""
+    hash_mib: Annotated[int, Field(ge=1, le=1_024)] = 1
+    """Engine hash, cleared before each position; a small one is cheap to clear."""
+    logistic_slope: Positive = 0.003
+    """Win probability is a logistic of slope * centipawns; small, so that a won position still has a gradient."""
+    mate_band: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
+    """Forced mates share [1 - band, 1] (and [0, band]), the nearer the better; all else lies between."""
+
+
+class PolicyConfig(Section):
+    """The network, and which part of it GRPO may change."""
+
+    channels: Annotated[int, Field(ge=8, le=1_024, multiple_of=8)] = 64
+    """Width."""
+    num_blocks: Annotated[int, Field(ge=1, le=64)] = 5
+    """Residual blocks of two 3x3 convolutions."""
+    num_heads: Annotated[int, Field(ge=1, le=64)] = 4
+    """Heads of the attention layer over the 64 squares."""
+    num_frozen_blocks: Annotated[int, Field(ge=0)] = 0
+    """GRPO leaves the input layer and this many blocks as they were pretrained; 0 freezes nothing."""
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        if self.num_frozen_blocks > self.num_blocks:
+            raise ValueError(f"num_frozen_blocks ({self.num_frozen_blocks}) cannot exceed num_blocks ({self.num_blocks})")
+        if self.channels % self.num_heads:
+            raise ValueError(f"channels ({self.channels}) must be a multiple of num_heads ({self.num_heads})")
+        return self
+
+
+class PretrainConfig(Section):
+    """Imitation of the moves played, until validation loss stops falling."""
+
+    batch_size: Count = 256
+    """Boards a step."""
+    learning_rate: Positive = 2e-3
+    """AdamW's; cut to a fifth each time the validation loss has stopped falling."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.05
+    """AdamW's."""
+    steps_per_validation: Count = 188
+    """Steps between two looks at the validation loss."""
+    patience: Count = 2
+    """Looks in a row without a new best loss before the learning rate is cut."""
+    num_learning_rate_cuts: Annotated[int, Field(ge=0, le=10)] = 2
+    """Imitation ends when the loss stops falling after this many cuts."""
+    max_steps: Count = 4_000
+    """A bound for the case that the loss falls for ever; the report says when it was reached."""
+
+
+class GrpoConfig(Section):
+    """Group relative policy optimisation."""
+
+    num_steps: Count = 500
+    """Rollouts, each followed by its optimiser steps. A resumed run does as many again."""
+    states_per_step: Count = 512
+    """Boards a rollout."""
+    num_minibatches: Count = 2
+    """Optimiser steps an inner epoch; each takes an equal part of the rollout."""
+    num_inner_epochs: Count = 1
+    """Passes over one rollout."""
+    estimator: Literal["sampled"] = "sampled"
+    """How the policy gradient is estimated: `sampled` is GRPO, groups of moves with the mean as baseline."""
+    group_size: Annotated[int, Field(ge=2, le=4_096)] = 16
+    """Moves sampled from one state; they are compared with each other only."""
+    temperature: Positive = 1.0
+    """Of the policy that is sampled and trained; one number for both, by construction."""
+    learning_rate: Positive = 5e-4
+    """Adam's."""
+    max_gradient_norm: Positive = 1.0
+    """The gradient is scaled down to this Euclidean norm."""
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """The probability ratio is held above `1 - clip_low`."""
+    clip_high: Positive = 0.28
+    """The probability ratio is held below `1 + clip_high`; wider than `clip_low` keeps rare moves alive."""
+    entropy_coefficient: Annotated[float, Field(ge=0)] = 0.03
+    """Win probability that one nat of exact entropy is worth."""
+    kl_coefficient: Annotated[float, Field(ge=0)] = 0.0
+    """Win probability that one nat of KL(policy || pretrained) costs."""
+    critical_entropy: Annotated[float, Field(ge=0)] = 0.2
+    """Nats at T = 1: training saves and stops when the mean over `critical_window` steps falls below."""
+    critical_window: Count = 10
+    """Steps of that mean."""
+    steps_per_checkpoint: Count = 50
+    """Steps between two checkpoints, each measured on the held-out boards."""
+    max_skipped_steps: Count = 3
+    """Non-finite steps in a row after which training stops with an error."""
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        if self.states_per_step % self.num_minibatches:
+            raise ValueError(f"states_per_step ({self.states_per_step}) must be a multiple of num_minibatches ({self.num_minibatches})")
+        return self
+
+
+class EvaluationConfig(Section):
+    """How strength is measured, before and after."""
+
+    heldout_depth: Annotated[int, Field(ge=1, le=30)] = 6
+    """Search that values the held-out boards; deeper than the reward's, so that regret is not the reward again."""
+    opponent_nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (1, 50)
+    """The baseline's Stockfish opponents, each at this many nodes a move; a random mover always plays too."""
+    num_baseline_pairs: Count = 60
+    """Openings against each opponent, each played with both colours."""
+    opening_plies: Annotated[int, Field(ge=1, le=40)] = 8
+    """Random legal plies that make an opening."""
+    max_opening_centipawns: Count = 120
+    """An opening is used when a search finds it no more uneven than this."""
+    max_plies: Count = 240
+    """A game that gets here is a draw, and is counted apart."""
+
+
+class SelectionConfig(Section):
+    """Which checkpoint may be called better than the pretrained policy."""
+
+    num_candidates: Count = 3
+    """Checkpoints, best by regret, that play the screening games."""
+    num_screening_pairs: Count = 60
+    """Openings a candidate plays, with both colours, to find the one that is confirmed."""
+    num_confirmation_pairs: Count = 300
+    """Fresh openings of the one claim that is reported."""
+
+
+class Settings(Section):
+    """Everything that a run's result depends on, besides the code, the locked packages and the machine."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Root of every random stream."""
+    boards: BoardsConfig = BoardsConfig()
+    values: ValuesConfig = ValuesConfig()
+    policy: PolicyConfig = PolicyConfig()
+    pretrain: PretrainConfig = PretrainConfig()
+    grpo: GrpoConfig = GrpoConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    selection: SelectionConfig = SelectionConfig()
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        if self.evaluation.heldout_depth <= self.values.depth:
+            raise ValueError(
+                f"evaluation.heldout_depth ({self.evaluation.heldout_depth}) must exceed values.depth ({self.values.depth}):"
+                " regret under the reward's own search would only measure the reward again"
+            )
+        if self.grpo.states_per_step > self.boards.num_train:
+            raise ValueError(f"grpo.states_per_step ({self.grpo.states_per_step}) cannot exceed boards.num_train ({self.boards.num_train})")
+        return self
+
+
+def preset_names() -> list[str]:
+    """Return the names of the shipped presets."""
+    return sorted(path.stem for path in PRESET_FOLDER.glob("*.toml"))
+
+
+def read_settings(text: str) -> Settings:
+    """Return the settings that a TOML (or JSON) text describes.
+
+    The top-level key `preset` names the shipped preset on which the other keys are laid; without it that is `laptop`. The text may also be
+    nothing but a preset's name.
+
+    Raises ConfigError with one line for each bad key.
+    """
+    given = {"preset": text.strip()} if text.strip() in preset_names() else _parse(text)
+    preset = given.pop("preset", DEFAULT_PRESET)
+    if preset not in preset_names():
+        raise ConfigError(f"settings: preset = {preset!r} does not exist; {_did_you_mean(str(preset), preset_names())}")
+    base = tomllib.loads((PRESET_FOLDER / f"{preset}.toml").read_text(encoding="utf-8"))
+    try:
+        return Settings.model_validate(_laid_over(base, given))
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(problem) for problem in error.errors())) from None
+
+
+def _parse(text: str) -> dict[str, Any]:
+    try:
+        given = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f'settings: not readable: {error}; write TOML such as\n  preset = "smoke"\n  grpo.learning_rate = 1e-3') from None
+    return dict(given)
+
+
+def _laid_over(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in top.items():
+        below = merged.get(key)
+        merged[key] = _laid_over(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _explain(problem: Any) -> str:
+    where = ".".join(str(part) for part in problem["loc"]) or "settings"
+    if problem["type"] == "extra_forbidden":
+        section: type[BaseModel] = Settings
+        for part in problem["loc"][:-1]:
+            section = cast("type[BaseModel]", section.model_fields[str(part)].annotation)
+        return f"settings: unknown key {where}; {_did_you_mean(str(problem['loc'][-1]), list(section.model_fields))}"
+    message = problem["msg"].removeprefix("Value error, ")
+    given = problem["input"]
+    shown = f"{where} = {given!r}: " if not isinstance(given, dict | BaseModel) else f"{where}: "
+    return f"settings: {shown}{message[:1].lower()}{message[1:]}"
+
+
+def _did_you_mean(word: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return (f"did you mean {close[0]}? " if close else "") + f"known here: {', '.join(known)}"

@@ -1,0 +1,106 @@
+"""Content hashes and folders that appear whole or not at all."""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+MANIFEST: Final = "manifest.json"
+
+
+class CorruptError(RuntimeError):
+    """Files are not the ones that were written; the message names the first that differs."""
+
+
+def sha256_text(text: str) -> str:
+    """Return the SHA-256 of a text, in hex."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    """Return the SHA-256 of a file's content, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_json(value: Any) -> str:
+    """Return the SHA-256 of a JSON-able value, whatever the order of its keys."""
+    return sha256_text(json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write readable JSON with sorted keys."""
+    path.write_text(json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Return what a JSON file holds."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def file_hashes(folder: Path) -> dict[str, str]:
+    """Return relative path -> SHA-256 of all files below the folder, but for its manifest."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    named = {path.relative_to(folder).as_posix(): path for path in files}
+    return {name: sha256_file(path) for name, path in named.items() if name != MANIFEST}
+
+
+def write_manifest(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Write `manifest.json` with the hash of each file, the hash of them all, and these facts; return it."""
+    files = file_hashes(folder)
+    manifest = {**facts, "files": files, "output_hash": sha256_json(files)}
+    write_json(folder / MANIFEST, manifest)
+    return manifest
+
+
+def verified_manifest(folder: Path) -> dict[str, Any]:
+    """Return the folder's manifest after checking every file against it.
+
+    Raises CorruptError when a file is missing, added or changed, or when the manifest cannot be read.
+    """
+    try:
+        manifest = read_json(folder / MANIFEST)
+        expected: dict[str, str] = dict(manifest["files"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CorruptError(f"{folder / MANIFEST} is missing or unreadable ({error})") from None
+    found = file_hashes(folder)
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            state = "missing" if name not in found else "not in the manifest" if name not in expected else "changed since it was written"
+            raise CorruptError(f"{folder / name} is {state}")
+    if manifest["output_hash"] != sha256_json(expected):
+        raise CorruptError(f"{folder / MANIFEST} is changed since it was written")
+    return dict(manifest)
+
+
+@contextmanager
+def atomic_folder(target: Path) -> Iterator[Path]:
+    """Give an empty folder that becomes `target` when the block ends well, and vanishes when it does not.
+
+    Whoever finds `target` finds all of it, on the disk and not only in memory. An existing `target` stays if another writer was first.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        yield made
+        for path in [*made.rglob("*"), made]:
+            _sync(path)
+        made.chmod(0o755)
+        if not target.exists():
+            made.rename(target)
+        _sync(target.parent)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,89 @@
+"""A board as a fixed-size array of bytes seen from the mover's side, and nothing lost on the way.
+
+Layout of the 71 bytes (`uint8`):
+
+| bytes | content |
+| --- | --- |
+| 0-63 | piece on each square a1..h8: 0 none, 1-6 the mover's pawn..king, 7-12 the rival's |
+| 64-67 | castling rights: mover's king side, mover's queen side, rival's king side, rival's queen side |
+| 68 | file of the en-passant square + 1, 0 without one |
+| 69 | half-move clock, capped at 100 |
+| 70 | whether the mover is Black; kept for decoding, never shown to a network |
+
+The full-move number is dropped: it has no bearing on what is legal or what a move is worth.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import chess
+import numpy as np
+from numpy.typing import NDArray
+
+NUM_PIECE_CODES: Final = 13
+CASTLING: Final = slice(64, 68)
+EN_PASSANT: Final = 68
+HALFMOVE_CLOCK: Final = 69
+BLACK_TO_MOVE: Final = 70
+ENCODING_SIZE: Final = 71
+MAX_HALFMOVE_CLOCK: Final = 100
+
+_CASTLING_FLAGS: Final = (
+    (chess.WHITE, chess.BB_H1),
+    (chess.WHITE, chess.BB_A1),
+    (chess.BLACK, chess.BB_H8),
+    (chess.BLACK, chess.BB_A8),
+)
+
+
+def mover_view(board: chess.Board) -> chess.Board:
+    """Return the position with the mover as White: the board itself, or its mirror when Black is to move."""
+    return board if board.turn == chess.WHITE else board.mirror()
+
+
+def encode(boards: Sequence[chess.Board]) -> NDArray[np.uint8]:
+    """Return the positions as bytes, shape [len(boards), 71]; standard castling only (Chess960 rights are not)."""
+    rows = np.zeros((len(boards), ENCODING_SIZE), dtype=np.uint8)
+    for row, board in zip(rows, boards, strict=True):
+        _encode_into(row, board)
+    return rows
+
+
+def _encode_into(row: NDArray[np.uint8], board: chess.Board) -> None:
+    # Straight from the bitboards: mirroring a python-chess board first costs five times as much.
+    white_moves = board.turn == chess.WHITE
+    flip = 0 if white_moves else 56  # square ^ 56 swaps ranks 1 and 8
+    kinds = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings)
+    for code, kind in enumerate(kinds, start=1):
+        for owner_code, color in ((code, board.turn), (code + 6, not board.turn)):
+            for square in chess.scan_forward(kind & board.occupied_co[color]):
+                row[square ^ flip] = owner_code
+    rights = board.clean_castling_rights()
+    for offset, (color, rook) in enumerate(_CASTLING_FLAGS):
+        slot = offset if white_moves else (offset + 2) % 4
+        row[CASTLING.start + slot] = bool(rights & board.occupied_co[color] & rook)
+    row[EN_PASSANT] = 0 if board.ep_square is None else chess.square_file(board.ep_square) + 1
+    row[HALFMOVE_CLOCK] = min(board.halfmove_clock, MAX_HALFMOVE_CLOCK)
+    row[BLACK_TO_MOVE] = not white_moves
+
+
+def decode(row: NDArray[np.uint8]) -> chess.Board:
+    """Return the board of one encoded row, with full-move number 1: the inverse of `encode`."""
+    board = chess.Board.empty()
+    for square, code in enumerate(row[:64].tolist()):
+        if code:
+            mine = code <= 6
+            board.set_piece_at(square, chess.Piece(code if mine else code - 6, mine))
+    for (_, rook), has_right in zip(_CASTLING_FLAGS, row[CASTLING].tolist(), strict=True):
+        if has_right:
+            board.castling_rights |= rook
+    en_passant = int(row[EN_PASSANT])
+    board.ep_square = chess.square(en_passant - 1, 5) if en_passant else None
+    board.halfmove_clock = int(row[HALFMOVE_CLOCK])
+    return board.mirror() if row[BLACK_TO_MOVE] else board
+
+
+def position_key(board: chess.Board) -> str:
+    """Return the text under which a position and its colour mirror are the same, whatever the clocks."""
+    view = mover_view(board)
+    return " ".join(view.fen(en_passant="legal").split(" ")[:4])

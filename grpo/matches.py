@@ -1,0 +1,144 @@
+"""Games between two players: paired openings, both colours, all boards in lock-step."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import chess
+
+from grpo.players import Player
+from grpo.statistics import ScoreInterval, paired_interval
+
+
+class End(StrEnum):
+    """How a game ended."""
+
+    CHECKMATE = "checkmate"
+    STALEMATE = "stalemate"
+    MATERIAL = "insufficient material"
+    REPETITION = "threefold repetition"
+    FIFTY_MOVES = "fifty moves"
+    PLY_CAP = "ply cap"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlayedGame:
+    """One game, seen from the first player of the match."""
+
+    opening: str
+    first_is_white: bool
+    moves: tuple[str, ...]
+    end: End
+    score: float
+    """Of the first player: 1, 0.5 or 0."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MatchResult:
+    """All games of a match; games 2i and 2i + 1 share an opening and differ in colours."""
+
+    first: str
+    second: str
+    games: tuple[PlayedGame, ...]
+
+    def interval(self) -> ScoreInterval:
+        """Return the first player's score with its interval, by pairs."""
+        scores = [game.score for game in self.games]
+        return paired_interval([(one + other) / 2 for one, other in zip(scores[::2], scores[1::2], strict=True)])
+
+    def ends(self) -> dict[str, int]:
+        """Return how many games ended in which way, all ways named."""
+        counts = Counter(game.end for game in self.games)
+        return {end.value: counts[end] for end in End}
+
+    def wins_draws_losses(self) -> tuple[int, int, int]:
+        """Return how many games the first player won, drew and lost."""
+        counts = Counter(game.score for game in self.games)
+        return counts[1.0], counts[0.5], counts[0.0]
+
+
+class _Board:
+    """A game in progress, with its own count of repetitions: python-chess's is a search back through the game at each ply."""
+
+    def __init__(self, opening: str, first_is_white: bool) -> None:
+        self.opening = opening
+        self.first_is_white = first_is_white
+        self.board = chess.Board(opening)
+        self._seen: Counter[str] = Counter([self._key()])
+        self._num_plies = 0
+
+    def is_first_to_move(self) -> bool:
+        return (self.board.turn == chess.WHITE) == self.first_is_white
+
+    def push(self, move: chess.Move) -> None:
+        self.board.push(move)
+        self._num_plies += 1
+        if self.board.halfmove_clock == 0:
+            self._seen.clear()
+        self._seen[self._key()] += 1
+
+    def end(self, max_plies: int) -> End | None:
+        board = self.board
+        if not any(board.legal_moves):
+            return End.CHECKMATE if board.is_check() else End.STALEMATE
+        if board.is_insufficient_material():
+            return End.MATERIAL
+        if self._seen[self._key()] >= 3:
+            return End.REPETITION
+        if board.halfmove_clock >= 100:
+            return End.FIFTY_MOVES
+        return End.PLY_CAP if self._num_plies >= max_plies else None
+
+    def finished(self, end: End) -> PlayedGame:
+        score = 0.5 if end != End.CHECKMATE else 0.0 if self.is_first_to_move() else 1.0
+        return PlayedGame(
+            opening=self.opening,
+            first_is_white=self.first_is_white,
+            moves=tuple(move.uci() for move in self.board.move_stack),
+            end=end,
+            score=score,
+        )
+
+    def _key(self) -> str:
+        return self.board.epd(en_passant="legal")
+
+
+def play_match(
+    first: Player,
+    second: Player,
+    openings: Sequence[str],
+    *,
+    max_plies: int,
+    on_games_done: Callable[[int], None] | None = None,
+) -> MatchResult:
+    """Play each opening with both colours and return the games, in the order of the openings.
+
+    Args:
+        first: the player whose score it is.
+        second: the opponent.
+        openings: FENs of distinct positions.
+        max_plies: a game that gets here, counted from its opening, is a draw.
+        on_games_done: told now and then how many games are over.
+    """
+    games = [_Board(opening, first_is_white) for opening in openings for first_is_white in (True, False)]
+    played: list[PlayedGame | None] = [None] * len(games)
+    open_games = list(range(len(games)))
+    while open_games:
+        still_open = []
+        for index in open_games:
+            end = games[index].end(max_plies)
+            if end is None:
+                still_open.append(index)
+            else:
+                played[index] = games[index].finished(end)
+        if on_games_done is not None and len(still_open) < len(open_games):
+            on_games_done(len(games) - len(still_open))
+        open_games = still_open
+        to_move = {player: [i for i in open_games if games[i].is_first_to_move() is player] for player in (True, False)}
+        for is_first, indices in to_move.items():
+            if indices:
+                player = first if is_first else second
+                for index, move in zip(indices, player.choose([games[i].board for i in indices]), strict=True):
+                    games[index].push(move)
+    return MatchResult(first=first.name, second=second.name, games=tuple(game for game in played if game is not None))

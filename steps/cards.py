@@ -1,0 +1,124 @@
+"""Live cards: the only module of this room that knows Metaflow."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from metaflow import current
+from metaflow.cards import Markdown, ProgressBar, Table, VegaChart
+
+from grpo.content import read_json
+from grpo.metrics import Record
+from steps.machine import Machine
+from steps.reporting import FACTS, PAGE, comparison_rows, phase_rows
+from steps.store import StepOutput, Store
+
+_SECONDS_BETWEEN_REFRESHES: Final = 2.0
+_MAX_POINTS: Final = 400
+
+
+class CardSink:
+    """Draws a step's records on its card while it works."""
+
+    def __init__(self, card_id: str, curves: Mapping[str, Sequence[str]]) -> None:
+        """Draw one chart for each title, with the metrics named under it."""
+        self._card = current.card[card_id]
+        self._curves = curves
+        self._points: list[dict[str, Any]] = []
+        self._bar = ProgressBar(max=1, label="steps")
+        self._charts = {title: VegaChart(_line_chart(title, [])) for title in curves}
+        self._card.append(self._bar)
+        for chart in self._charts.values():
+            self._card.append(chart)
+        self._last = 0.0
+
+    def take(self, record: Record) -> None:
+        """Keep a record's points and redraw now and then."""
+        shown = {name for names in self._curves.values() for name in names}
+        self._points += [{"step": record.step, "metric": name, "value": value} for name, value in record.metrics.items() if name in shown]
+        if time.monotonic() - self._last > _SECONDS_BETWEEN_REFRESHES:
+            self.refresh()
+
+    def progress(self, done: int, total: int, unit: str) -> None:
+        """Move the bar."""
+        self._bar.label, self._bar.max = unit, total
+        self._bar.update(done)
+        if done == total:
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Draw what has come."""
+        self._last = time.monotonic()
+        for title, names in self._curves.items():
+            points = [point for point in self._points if point["metric"] in names]
+            stride = max(1, len(points) // (_MAX_POINTS * len(names)))
+            self._charts[title].update(_line_chart(title, points[::stride]))
+        self._card.refresh()
+
+
+def finetune_sink() -> CardSink:
+    """Return the sink that draws GRPO on the card `train`."""
+    phases = [f"grpo/entropy/{phase}" for phase in ("opening", "middlegame", "endgame")]
+    return CardSink(
+        "train",
+        {
+            "entropy at T = 1, nats": ["grpo/entropy", *phases],
+            "mean reward, win probability": ["grpo/reward_mean"],
+            "held-out regret, stronger search": ["heldout/regret_best", "heldout/regret_sampled"],
+            "KL to the pretrained policy, nats": ["grpo/kl_reference"],
+            "clipped share of moves": ["grpo/clip_fraction"],
+        },
+    )
+
+
+def draw_report(output: StepOutput) -> None:
+    """Draw the final card from the report's facts."""
+    folder = Store(Machine.here().home).open(output)
+    facts = read_json(folder / FACTS)
+    card = current.card["report"]
+    card.append(Markdown((folder / PAGE).read_text(encoding="utf-8").partition("\n| match")[0]))
+    card.append(Table([list(row) for row in comparison_rows(facts["steps"])], headers=["match", "score, 95 % interval"]))
+    rows = phase_rows(facts["steps"])
+    card.append(VegaChart(_bar_chart("boards by phase", rows)))
+    card.append(Table([[phase, f"{met:,}", f"{kept:,}"] for phase, met, kept in rows], headers=["phase", "met in the source", "kept"]))
+    for title, names in {
+        "entropy at T = 1, nats": [name for name in facts["curve"][-1] if name.startswith("grpo/entropy")],
+        "held-out regret, stronger search": ["heldout/regret_best", "heldout/regret_sampled"],
+        "mean reward, win probability": ["grpo/reward_mean"],
+    }.items():
+        points = [{"step": row["step"], "metric": name, "value": row[name]} for row in facts["curve"] for name in names if name in row]
+        card.append(VegaChart(_line_chart(title, points)))
+
+
+def _line_chart(title: str, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "title": title,
+        "width": "container",
+        "data": {"values": list(points)},
+        "mark": {"type": "line", "point": len(points) < 60},
+        "encoding": {
+            "x": {"field": "step", "type": "quantitative"},
+            "y": {"field": "value", "type": "quantitative", "scale": {"zero": False}, "title": None},
+            "color": {"field": "metric", "type": "nominal", "legend": {"orient": "bottom", "title": None}},
+        },
+    }
+
+
+def _bar_chart(title: str, rows: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
+    sources = {"met in the source": 1, "kept": 2}
+    totals = {what: max(1, sum(int(row[index]) for row in rows)) for what, index in sources.items()}
+    bars = [{"phase": row[0], "what": what, "share": int(row[index]) / totals[what]} for row in rows for what, index in sources.items()]
+    return {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "title": title,
+        "width": "container",
+        "data": {"values": bars},
+        "mark": "bar",
+        "encoding": {
+            "x": {"field": "phase", "type": "nominal", "sort": None, "axis": {"labelAngle": 0}},
+            "y": {"field": "share", "type": "quantitative", "axis": {"format": "%"}},
+            "xOffset": {"field": "what"},
+            "color": {"field": "what", "type": "nominal", "legend": {"orient": "bottom", "title": None}},
+        },
+    }

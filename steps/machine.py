@@ -1,0 +1,42 @@
+"""Facts of the machine a step runs on: never settings, always from the environment."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+_DEBIAN_STOCKFISH: Final = "/usr/games/stockfish"  # Not on root's PATH.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """Where things are here."""
+
+    stockfish: str
+    """CHESS_GRPO_STOCKFISH, else `stockfish` on the PATH, else Debian's place."""
+    home: Path
+    """CHESS_GRPO_HOME, else `.chess_grpo` in the working directory: outputs of steps, and the embedded tracking store."""
+    tracking_uri: str
+    """MLFLOW_TRACKING_URI, else an sqlite file in `home`."""
+    device: str
+    """CHESS_GRPO_DEVICE, else `auto`: a GPU when torch finds one."""
+    num_threads: int
+    """Of torch; part of a trained step's version, since sums over threads round differently."""
+
+    @classmethod
+    def here(cls) -> Self:
+        """Return the facts of this machine."""
+        home = Path(os.environ.get("CHESS_GRPO_HOME") or ".chess_grpo").resolve()
+        return cls(
+            stockfish=os.environ.get("CHESS_GRPO_STOCKFISH") or shutil.which("stockfish") or _DEBIAN_STOCKFISH,
+            home=home,
+            tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home / 'mlflow.db'}",
+            device=os.environ.get("CHESS_GRPO_DEVICE") or "auto",
+            num_threads=int(os.environ.get("CHESS_GRPO_THREADS") or len(os.sched_getaffinity(0))),
+        )
+
+    @property
+    def artifact_root(self) -> Path:
+        """Where the embedded tracking store keeps files."""
+        return self.home / "mlartifacts"

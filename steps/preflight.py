@@ -1,0 +1,109 @@
+"""Everything that can be known to fail before any work, in one table, each with its remedy."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import chess.pgn
+
+from grpo.config import Settings
+from grpo.engine import EngineIdentity, EngineMissingError, identify
+from steps.machine import Machine
+
+_FREE_BYTES: Final = 2 * 1024**3
+
+
+class PreflightError(RuntimeError):
+    """Something that the run needs is missing; the message is the table, with remedies."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One line of the table."""
+
+    what: str
+    is_fine: bool
+    detail: str
+    """What was found, or what is wrong and how to mend it."""
+
+
+def preflight(settings: Settings, machine: Machine) -> tuple[list[Finding], EngineIdentity | None]:
+    """Return the findings, and the engine's identity when there is an engine."""
+    engine: EngineIdentity | None = None
+    try:
+        engine = identify(machine.stockfish)
+        findings = [Finding(what="stockfish", is_fine=True, detail=f"{engine} at {machine.stockfish}")]
+    except EngineMissingError as error:
+        findings = [Finding(what="stockfish", is_fine=False, detail=str(error))]
+    findings += [_disk(machine), _tracking(machine), _device(machine)]
+    if settings.boards.source == "pgn":
+        findings.append(_pgn(Path(settings.boards.path)))
+    return findings, engine
+
+
+def preflight_table(findings: list[Finding]) -> str:
+    """Return the findings as aligned text."""
+    width = max(len(finding.what) for finding in findings)
+    return "\n".join(f"  {'ok  ' if f.is_fine else 'FAIL'}  {f.what:<{width}}  {f.detail}" for f in findings)
+
+
+def _disk(machine: Machine) -> Finding:
+    existing = next(path for path in (machine.home, *machine.home.parents) if path.exists())
+    try:
+        machine.home.mkdir(parents=True, exist_ok=True)
+        probe = machine.home / ".probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        return Finding(
+            what="disk",
+            is_fine=False,
+            detail=f"{machine.home} cannot be written ({error.strerror}); set CHESS_GRPO_HOME to a folder that can",
+        )
+    free = shutil.disk_usage(existing).free
+    detail = f"{free / 1024**3:.1f} GiB free at {machine.home}"
+    if free < _FREE_BYTES:
+        needed = f"{_FREE_BYTES / 1024**3:.0f} GiB"
+        return Finding(what="disk", is_fine=False, detail=f"{detail}, {needed} needed; free some, or set CHESS_GRPO_HOME to another disk")
+    return Finding(what="disk", is_fine=True, detail=detail)
+
+
+def _tracking(machine: Machine) -> Finding:
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from steps.tracking import Tracker
+
+    try:
+        Tracker(machine)
+    except (MlflowException, SQLAlchemyError, OSError) as error:
+        first_line = str(error).splitlines()[0]
+        return Finding(
+            what="tracking",
+            is_fine=False,
+            detail=f"{machine.tracking_uri} does not open ({first_line}); unset MLFLOW_TRACKING_URI for the embedded store,"
+            " or start that server",
+        )
+    return Finding(what="tracking", is_fine=True, detail=machine.tracking_uri)
+
+
+def _device(machine: Machine) -> Finding:
+    from steps.device import DeviceError, torch_device
+
+    try:
+        return Finding(what="device", is_fine=True, detail=f"{torch_device(machine)}, {machine.num_threads} threads")
+    except DeviceError as error:
+        return Finding(what="device", is_fine=False, detail=str(error))
+
+
+def _pgn(path: Path) -> Finding:
+    """Look at the first game only: a large file is read once, by the step that needs it."""
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            headers = chess.pgn.read_headers(file)
+    except OSError as error:
+        return Finding(what="boards.path", is_fine=False, detail=f"{path}: {error.strerror}; boards.path must name a plain PGN file")
+    if headers is None:
+        return Finding(what="boards.path", is_fine=False, detail=f"{path}: holds no games at all; give a PGN file of standard chess")
+    return Finding(what="boards.path", is_fine=True, detail=f"{path}, {path.stat().st_size / 1e6:.1f} MB")

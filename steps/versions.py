@@ -1,0 +1,98 @@
+"""The version of a step: a hash of everything that its output depends on.
+
+Its slice of the settings, its inputs' hashes, the source of the modules it imports (followed through the project's own packages), and the
+locked dependencies. Same version, same output hash; so an output that is in the store under its version need not be made again.
+"""
+
+import ast
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from grpo.content import sha256_file, sha256_json
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+_PACKAGES: Final = ("steps", "data_checks", "grpo")
+_LOCK: Final = ROOT / "requirements.lock"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepVersion:
+    """A version and the parts it was made from, to be compared part by part when two versions differ."""
+
+    version: str
+    parts: Mapping[str, Any]
+
+
+def step_version(*, step: str, module: str, settings: Mapping[str, Any], inputs: Mapping[str, str], code: Mapping[str, Any]) -> StepVersion:
+    """Return the version of a step.
+
+    Args:
+        step: its name.
+        module: the module with its body, such as `steps.pretraining`.
+        settings: the part of the settings that it reads, JSON-able.
+        inputs: name -> hash of what it takes from other steps, files, engine or machine.
+        code: from `describe_code`; only its lock counts, for a commit may change nothing here.
+    """
+    parts = {
+        "step": step,
+        "settings": dict(settings),
+        "inputs": dict(inputs),
+        "sources": sources_hash(module),
+        "lock": code["lock"],
+    }
+    return StepVersion(version=sha256_json(parts)[:24], parts=parts)
+
+
+@cache
+def sources_hash(module: str) -> str:
+    """Return the hash of the source of a module and of all modules of the project that it imports, however far away."""
+    return sha256_json({name: sha256_file(path) for name, path in imported_modules(module).items()})
+
+
+@cache
+def imported_modules(module: str) -> dict[str, Path]:
+    """Return name -> file of a module and of all modules of the project that it imports, with the presets' tables left out."""
+    found: dict[str, Path] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        path = _file_of(name)
+        if name in found or path is None:
+            continue
+        found[name] = path
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                waiting += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return dict(sorted(found.items()))
+
+
+def _file_of(module: str) -> Path | None:
+    if module.split(".", maxsplit=1)[0] not in _PACKAGES:
+        return None
+    path = ROOT.joinpath(*module.split("."))
+    candidates = (path.with_suffix(".py"), path / "__init__.py")
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def describe_code(_: str = "") -> dict[str, Any]:
+    """Return git commit, dirty flag and hash of the lock: asked where the run is launched, for a container has neither.
+
+    Takes the text of a Metaflow config, and ignores it.
+    """
+    lock = sha256_file(_LOCK) if _LOCK.is_file() else ""
+    try:
+        commit = _git("rev-parse", "HEAD")
+        is_dirty = bool(_git("status", "--porcelain"))
+    except (OSError, subprocess.CalledProcessError):
+        return {"commit": "unknown", "is_dirty": True, "lock": lock}
+    return {"commit": commit, "is_dirty": is_dirty, "lock": lock}
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()

@@ -1,0 +1,115 @@
+"""What the tests of the learning library share: engines, real and scripted, and a few thousand positions."""
+
+import os
+import random
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import chess
+import pytest
+import torch
+from scripted_engine import ScriptedEngine
+
+torch.set_num_threads(1)
+
+NUM_RANDOM_BOARDS = 5_000
+# The start, and positions rich in castling, promotions and en passant (https://www.chessprogramming.org/Perft_Results).
+START_FENS = (
+    chess.STARTING_FEN,
+    "r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R w KQkq - 0 1",
+    "8/2p5/3p4/KP5r/1R3p1k/8/4P1P1/8 w - - 0 1",
+    "r3k2r/Pppp1ppp/1b3nbN/nP6/BBP1P3/q4N2/Pp1P2PP/R2Q1RK1 w kq - 0 1",
+)
+
+
+@pytest.fixture(scope="session")
+def stockfish() -> str:
+    """Return the path of a real Stockfish."""
+    path = os.environ.get("CHESS_GRPO_STOCKFISH") or shutil.which("stockfish") or "/usr/games/stockfish"
+    if shutil.which(path) is None:
+        pytest.skip(f"no Stockfish at {path}: install it (apt-get install stockfish) or set CHESS_GRPO_STOCKFISH")
+    return path
+
+
+@pytest.fixture(scope="session")
+def random_boards() -> list[chess.Board]:
+    """Return 5,000 positions with a legal move, reached by random play; every ply of a game is one of them."""
+    rng = random.Random(20_240_229)
+    boards: list[chess.Board] = []
+    while len(boards) < NUM_RANDOM_BOARDS:
+        board = chess.Board(START_FENS[len(boards) % len(START_FENS)])
+        for _ in range(rng.randrange(20, 160)):
+            legal = list(board.legal_moves)
+            if not legal or len(boards) == NUM_RANDOM_BOARDS:
+                break
+            boards.append(board.copy(stack=False))
+            pawn_moves = [move for move in legal if board.piece_type_at(move.from_square) == chess.PAWN]
+            # Pawns move more often than by chance, for the sake of en passant and promotions.
+            board.push(rng.choice(pawn_moves if pawn_moves and rng.random() < 0.35 else legal))
+    return boards
+
+
+@pytest.fixture
+def scripted(tmp_path: Path) -> Callable[..., ScriptedEngine]:
+    """Return a maker of scripted engines; see `ScriptedEngine` for what may be asked of them."""
+    made: list[ScriptedEngine] = []
+
+    def make(*faults: dict[str, Any], **options: Any) -> ScriptedEngine:
+        folder = tmp_path / f"scripted-{len(made)}"
+        folder.mkdir()
+        made.append(ScriptedEngine(folder, *faults, **options))
+        return made[-1]
+
+    return make
+
+
+@pytest.fixture
+def within() -> Callable[[float], AbstractContextManager[None]]:
+    """Return a block that fails the test when it takes longer than so many seconds: what hangs must not hang the suite."""
+
+    @contextmanager
+    def block(seconds: float) -> Iterator[None]:
+        def ring(number: int, frame: FrameType | None) -> None:
+            raise AssertionError(f"took longer than {seconds:g} s")
+
+        before = signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+    return block
+
+
+@pytest.fixture
+def no_process_left(tmp_path: Path) -> Iterator[None]:
+    """Fail when a process of this test's engines, or any new child of this process, is left at its end, dead or alive."""
+    children = _children()
+    yield
+    with_folder = [pid for pid in _pids() if str(tmp_path) in _read(f"/proc/{pid}/cmdline")]
+    assert with_folder == [], "engine processes still run"
+    assert _children() - children == set(), "a child process still runs, or is a zombie"
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and int(entry.name) != os.getpid()]
+
+
+def _children() -> set[int]:
+    # The fields after the command, which is in parentheses and may hold anything: state, parent.
+    parents = {pid: _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[1:2] for pid in _pids()}
+    return {pid for pid, parent in parents.items() if parent == [str(os.getpid())]}
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return ""  # The process has ended meanwhile.

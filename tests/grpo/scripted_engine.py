@@ -1,0 +1,199 @@
+"""A UCI engine that answers from a hash of the position, and misbehaves exactly where its plan says so.
+
+As a module it builds such engines (`ScriptedEngine`); as a program, started by a small launcher, it is one. Each fault of the plan is a
+kind, the position or the number of the search it strikes at, and how often. All processes of one engine share a journal, so that "the third
+search" means the third of them all.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+_FOR_EVER = 600.0
+
+
+class ScriptedEngine:
+    """An executable engine in a folder, with the journal of what it was asked."""
+
+    def __init__(
+        self, folder: Path, *faults: dict[str, Any], start: str = "well", start_seconds: float = 0.0, has_memory: bool = False
+    ) -> None:
+        """Write the engine.
+
+        Args:
+            folder: where launcher, plan and journal lie; it is in the command line of every process of this engine.
+            faults: each a dict of `kind`, and optionally `fen` (only there), `nth` (only that search, from 1) and `times` (1).
+            start: `well`, `slow`, `silent`, `dies` or `floods`.
+            start_seconds: what a slow start takes.
+            has_memory: answers depend on the positions searched since the last `ucinewgame`, like those of a kept hash.
+        """
+        import chess
+
+        self.journal = folder / "journal"
+        self.journal.touch()
+        plan = folder / "plan.json"
+        plan.write_text(
+            json.dumps(
+                {
+                    "faults": faults,
+                    "journal": str(self.journal),
+                    "start": start,
+                    "start_seconds": start_seconds,
+                    "has_memory": has_memory,
+                    "site": str(Path(chess.__file__).parent.parent),
+                }
+            )
+        )
+        launcher = folder / "engine"
+        launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "{Path(__file__).resolve()}" "{plan}"\n')
+        launcher.chmod(0o755)
+        self.path = str(launcher)
+
+    def searches(self) -> list[dict[str, Any]]:
+        """Return all searches in the order they were asked for: `pid`, `fen`, `limit` and `is_fresh`."""
+        return [json.loads(line) for line in self.journal.read_text().splitlines()]
+
+
+def move_scores(fen: str, moves: list[str], memory: str) -> list[tuple[int, str]]:
+    """Return (centipawns, move), best first; plain chance, but the same chance each time."""
+    digests = {move: hashlib.sha256(f"{memory}|{fen}|{move}".encode()).digest() for move in moves}
+    return sorted(((int.from_bytes(digest[:2], "big") % 1201 - 600, move) for move, digest in digests.items()), reverse=True)
+
+
+class _Engine:
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.plan = plan
+        self.fen = ""
+        self.is_fresh = False
+        self.seen_since_new: list[str] = []
+
+    def serve(self) -> None:
+        if self.plan["start"] == "dies":
+            os._exit(1)
+        for line in sys.stdin:
+            word, _, rest = line.strip().partition(" ")
+            if word == "uci":
+                self._start()
+            elif word == "isready":
+                say("readyok\n")
+            elif word == "ucinewgame":
+                self.is_fresh, self.seen_since_new = True, []
+            elif word == "position":
+                self.fen = rest.removeprefix("fen ")
+            elif word == "go":
+                self._go(rest)
+            elif word == "quit":
+                return
+
+    def _start(self) -> None:
+        if self.plan["start"] == "silent":
+            time.sleep(_FOR_EVER)
+        if self.plan["start"] == "floods":
+            flood()
+        if self.plan["start"] == "slow":
+            time.sleep(self.plan["start_seconds"])
+        say("id name Scripted 1\nid author nobody\nuciok\n")
+
+    def _go(self, limit: str) -> None:
+        with open(self.plan["journal"], "r+", encoding="utf-8") as journal:
+            fcntl.flock(journal, fcntl.LOCK_EX)
+            before = [json.loads(line)["fault"] for line in journal]
+            fault = self._fault(before)
+            entry = {"pid": os.getpid(), "fen": self.fen, "limit": limit, "is_fresh": self.is_fresh, "fault": fault}
+            journal.write(json.dumps(entry) + "\n")
+        self.is_fresh = False
+        self.seen_since_new.append(self.fen)
+        self._answer(limit, None if fault is None else self.plan["faults"][fault]["kind"])
+
+    def _fault(self, before: list[int | None]) -> int | None:
+        for index, fault in enumerate(self.plan["faults"]):
+            is_here = fault.get("fen", self.fen) == self.fen and fault.get("nth", len(before) + 1) == len(before) + 1
+            if is_here and before.count(index) < fault.get("times", 1):
+                return index
+        return None
+
+    def _answer(self, limit: str, fault: str | None) -> None:
+        scores = move_scores(self.fen, self._legal_moves(), "/".join(self.seen_since_new) if self.plan["has_memory"] else "")
+        word, number = limit.split()
+        depth = int(number) if word == "depth" else 1
+        lines = [
+            f"info depth {depth} seldepth {depth} multipv {rank} score cp {score} nodes 9 nps 9 tbhits 0 time 1 pv {move}\n"
+            for rank, (score, move) in enumerate(scores, start=1)
+        ]
+        best = f"bestmove {scores[0][1]}\n"
+        match fault:
+            case None:
+                say("".join(lines) + best)
+            case "crash":
+                os._exit(1)
+            case "crash midway":
+                say("".join(lines) + "bestmo")
+                os._exit(1)
+            case "hang":
+                time.sleep(_FOR_EVER)
+            case "hang with a child":
+                subprocess.Popen([sys.executable, "-S", "-c", f"import time; time.sleep({_FOR_EVER})", self.plan["journal"]])
+                time.sleep(_FOR_EVER)
+            case "deaf to signals":
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                time.sleep(_FOR_EVER)
+            case "none":
+                say("".join(lines) + "bestmove (none)\n")
+            case "garbage":
+                say(
+                    "\0\N{PILE OF POO} info depth x multipv y score z pv\ninfo depth one pv score\ninfo depth 1 multipv 1 pv score\nbestmove\n"
+                )
+            case "no score":
+                say(best)
+            case "flood":
+                flood()
+            case "dribble":
+                for character in ("".join(lines) + best)[-300:]:
+                    say(character)
+            case "slow pieces":
+                text = "".join(lines) + best
+                for start in range(0, len(text), 401):
+                    say(text[start : start + 401])
+                    time.sleep(0.002)
+            case "chatter":
+                say("".join(lines) + best + "info string thank you\n")
+            case "illegal best move":
+                say("".join(lines) + "bestmove a1a1\n")
+            case "half of the moves":
+                say("".join(lines[: len(lines) // 2]) + best)
+            case "a move that is none":
+                say("".join(lines[:-1]) + f"info depth {depth} multipv {len(lines)} score cp 1 pv xyzzy\n" + best)
+            case "an absurd score":
+                say(lines[0].replace(f"cp {scores[0][0]} ", "cp -99999999 ") + "".join(lines[1:]) + best)
+            case _:
+                raise ValueError(fault)
+
+    def _legal_moves(self) -> list[str]:
+        if self.plan["site"] not in sys.path:
+            sys.path.append(self.plan["site"])
+        import chess
+
+        return sorted(move.uci() for move in chess.Board(self.fen).legal_moves)
+
+
+def say(text: str) -> None:
+    """Write at once, in one piece."""
+    os.write(1, text.encode())
+
+
+def flood() -> NoReturn:
+    """Write lines that answer nothing, for ever."""
+    line = b"info string " + b"spam " * 800 + b"\n"
+    while True:
+        os.write(1, line)
+
+
+if __name__ == "__main__":
+    _Engine(json.loads(Path(sys.argv[1]).read_text())).serve()

@@ -1,0 +1,217 @@
+"""Settings: every shipped preset is read, everything impossible is refused by name, with what to write instead."""
+
+import json
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from grpo.config import PRESET_FOLDER, BoardsConfig, ConfigError, GrpoConfig, Settings, preset_names, read_settings
+
+GRPO_KEYS = ", ".join(GrpoConfig.model_fields)
+SECTIONS = "seed, boards, values, policy, pretrain, grpo, evaluation, selection"
+HOW_TO_WRITE = 'write TOML such as\n  preset = "smoke"\n  grpo.learning_rate = 1e-3'
+
+BAD_SETTINGS = (
+    # Unknown keys.
+    ("grpo.lerning_rate = 1e-3", f"settings: unknown key grpo.lerning_rate; did you mean learning_rate? known here: {GRPO_KEYS}"),
+    (
+        "boards.games.nods = [1]",
+        "settings: unknown key boards.games.nods; did you mean nodes? known here: nodes, random_opening_plies,"
+        " random_move_probability, max_plies",
+    ),
+    ("[grop]\nclip_low = 0.1", f"settings: unknown key grop; did you mean grpo? known here: {SECTIONS}"),
+    ("xyz = 1", f"settings: unknown key xyz; known here: {SECTIONS}"),
+    ('preset = "smok"', "settings: preset = 'smok' does not exist; did you mean smoke? known here: laptop, smoke, test"),
+    ("preset = 3", "settings: preset = 3 does not exist; known here: laptop, smoke, test"),
+    # Wrong types.
+    ('grpo.learning_rate = "fast"', "settings: grpo.learning_rate = 'fast': input should be a valid number"),
+    ("grpo.learning_rate = true", "settings: grpo.learning_rate = True: input should be a valid number"),
+    ("grpo.num_steps = 10.0", "settings: grpo.num_steps = 10.0: input should be a valid integer"),
+    ("grpo.num_steps = true", "settings: grpo.num_steps = True: input should be a valid integer"),
+    ('seed = "1"', "settings: seed = '1': input should be a valid integer"),
+    ("boards.source = 1", "settings: boards.source = 1: input should be 'engine' or 'pgn'"),
+    ('evaluation.opponent_nodes = [1, "50"]', "settings: evaluation.opponent_nodes.1 = '50': input should be a valid integer"),
+    ('boards.games.nodes = ["20"]', "settings: boards.games.nodes.0 = '20': input should be a valid integer"),
+    # Not finite.
+    ("grpo.learning_rate = nan", "settings: grpo.learning_rate = nan: input should be a finite number"),
+    ("values.logistic_slope = inf", "settings: values.logistic_slope = inf: input should be a finite number"),
+    ('{"grpo": {"temperature": NaN}}', "settings: grpo.temperature = nan: input should be a finite number"),
+    # Out of range.
+    ("grpo.num_steps = 0", "settings: grpo.num_steps = 0: input should be greater than or equal to 1"),
+    ("grpo.group_size = 1", "settings: grpo.group_size = 1: input should be greater than or equal to 2"),
+    ("grpo.clip_low = 1.0", "settings: grpo.clip_low = 1.0: input should be less than 1"),
+    ("grpo.temperature = 0.0", "settings: grpo.temperature = 0.0: input should be greater than 0"),
+    ("grpo.entropy_coefficient = -0.01", "settings: grpo.entropy_coefficient = -0.01: input should be greater than or equal to 0"),
+    ("seed = -1", "settings: seed = -1: input should be greater than or equal to 0"),
+    ("seed = 2147483648", "settings: seed = 2147483648: input should be less than 2147483648"),
+    ("values.mate_band = 0.5", "settings: values.mate_band = 0.5: input should be less than 0.5"),
+    ("boards.games.random_move_probability = 1.5", "settings: boards.games.random_move_probability = 1.5: input should be less than or equal to 1"),
+    ("policy.channels = 12", "settings: policy.channels = 12: input should be a multiple of 8"),
+    ("evaluation.opponent_nodes = [1, 0]", "settings: evaluation.opponent_nodes.1 = 0: input should be greater than or equal to 1"),
+    ("boards.games.nodes = []", "settings: boards.games.nodes = []: tuple should have at least 1 item after validation, not 0"),
+    ('grpo.estimator = "exakt"', "settings: grpo.estimator = 'exakt': input should be 'sampled'"),
+    ('boards.source = "png"', "settings: boards.source = 'png': input should be 'engine' or 'pgn'"),
+    # Contradictions.
+    ("boards.num_train = 100", "settings: boards: num_train must be a multiple of 3, so that the phases share it equally"),
+    ('boards.source = "pgn"', 'settings: boards: source = "pgn" needs path = "FILE.pgn"'),
+    ('boards.path = "x.pgn"', 'settings: boards: path is read only with source = "pgn"; set both or neither'),
+    ("boards.num_tasks = 9", "settings: boards: num_tasks (9) cannot exceed num_units (8)"),
+    ("policy.num_heads = 3", "settings: policy: channels (64) must be a multiple of num_heads (3)"),
+    ("policy.num_frozen_blocks = 6", "settings: policy: num_frozen_blocks (6) cannot exceed num_blocks (5)"),
+    ("grpo.states_per_step = 511", "settings: grpo: states_per_step (511) must be a multiple of num_minibatches (2)"),
+    ("grpo.states_per_step = 50_000", "settings: grpo.states_per_step (50000) cannot exceed boards.num_train (48000)"),
+    (
+        "values.depth = 6",
+        "settings: evaluation.heldout_depth (6) must exceed values.depth (6): regret under the reward's own search would only"
+        " measure the reward again",
+    ),
+    # Not readable at all.
+    ("grpo.num_steps 3", f"settings: not readable: Expected '=' after a key in a key/value pair (at line 1, column 16); {HOW_TO_WRITE}"),
+    ("seed = 1\nseed = 2", f"settings: not readable: Cannot overwrite a value (at end of document); {HOW_TO_WRITE}"),
+    ('{"seed": 1', f"settings: not readable: Expecting ',' delimiter: line 1 column 11 (char 10); {HOW_TO_WRITE}"),
+)  # fmt: skip
+
+
+def leaves(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, default) of every setting below a section."""
+    for name, field in section.model_fields.items():
+        if isinstance(field.default, BaseModel):
+            yield from leaves(type(field.default), f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field.default
+
+
+LEAVES = dict(leaves(Settings))
+NUMBERS = sorted(key for key, default in LEAVES.items() if isinstance(default, int | float))
+WHOLE_NUMBERS = sorted(key for key in NUMBERS if isinstance(LEAVES[key], int))
+
+
+@pytest.mark.parametrize(("text", "message"), BAD_SETTINGS, ids=[text.replace("\n", " ") for text, _ in BAD_SETTINGS])
+def test_bad_settings_are_refused_with_this_message(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        read_settings(text)
+    assert str(refusal.value) == message
+
+
+@pytest.mark.parametrize("key", NUMBERS)
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", '"1"', "true", "[1]", "-1e9"])
+def test_no_number_may_be_infinite_a_word_a_truth_a_list_or_hugely_negative(key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"^settings: {key} = "):
+        read_settings(f"{key} = {value}")
+
+
+@pytest.mark.parametrize("key", WHOLE_NUMBERS)
+def test_no_count_may_have_a_fraction(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"^settings: {key} = {LEAVES[key]}.5: input should be a valid integer$"):
+        read_settings(f"{key} = {LEAVES[key]}.5")
+
+
+@pytest.mark.parametrize("text", ["grpo = 3", "grpo = [1]", 'grpo = "fast"'])
+def test_a_section_that_is_no_table_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ConfigError, match="^settings: grpo = .*: input should be a valid dictionary"):
+        read_settings(text)
+
+
+def test_a_bare_word_that_is_nearly_a_presets_name_gets_a_did_you_mean() -> None:
+    with pytest.raises(ConfigError, match="did you mean laptop"):
+        read_settings("lptop")
+
+
+def test_each_bad_key_gets_a_line_of_its_own() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        read_settings("seed = 1.5\n[grpo]\nclip_low = -1\nklip = 2")
+    lines = str(refusal.value).splitlines()
+    assert sorted(line.split(" = ")[0].split(";")[0] for line in lines) == [
+        "settings: grpo.clip_low", "settings: seed", "settings: unknown key grpo.klip",
+    ]  # fmt: skip
+
+
+def test_every_setting_can_be_named_and_has_a_default() -> None:
+    assert set(LEAVES) >= {"seed", "boards.games.nodes", "values.depth", "grpo.learning_rate", "selection.num_candidates"}
+    for key, default in LEAVES.items():
+        given = json.dumps(list(default) if isinstance(default, tuple) else default)
+        assert read_settings(f"{key} = {given}") == Settings(), key
+
+
+def test_the_shipped_presets_are_these() -> None:
+    assert preset_names() == ["laptop", "smoke", "test"]
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_shipped_preset_is_read_alike_by_its_name_its_key_and_its_content(name: str) -> None:
+    by_name = read_settings(name)
+    assert read_settings(f" {name}\n") == by_name
+    assert read_settings(f'preset = "{name}"') == by_name
+    assert read_settings((PRESET_FOLDER / f"{name}.toml").read_text()) == by_name
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_shipped_preset_names_only_what_differs_from_the_defaults(name: str) -> None:
+    def flat(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+        for key, value in table.items():
+            if isinstance(value, dict):
+                yield from flat(value, f"{prefix}{key}.")
+            else:
+                yield f"{prefix}{key}", tuple(value) if isinstance(value, list) else value
+
+    named = dict(flat(tomllib.loads((PRESET_FOLDER / f"{name}.toml").read_text())))
+    assert {key: value for key, value in named.items() if LEAVES[key] == value} == {}
+
+
+def test_the_default_preset_is_the_defaults_and_nothing_given_is_the_default_preset() -> None:
+    assert read_settings("laptop") == read_settings("") == Settings()
+
+
+def test_given_keys_are_laid_over_the_preset_and_leave_its_others_alone() -> None:
+    smoke = read_settings("smoke")
+    given = read_settings('preset = "smoke"\n[grpo]\nlearning_rate = 1e-3\n[boards.games]\nnodes = [7]')
+    assert given.grpo.learning_rate == 1e-3
+    assert given.boards.games.nodes == (7,)
+    assert given.grpo.num_steps == smoke.grpo.num_steps == 60
+    restored = given.model_copy(update={"grpo": smoke.grpo, "boards": smoke.boards})
+    assert restored == smoke
+
+
+def test_toml_and_json_say_the_same() -> None:
+    assert read_settings('{"preset": "test", "grpo": {"clip_high": 0.4}}') == read_settings('preset = "test"\ngrpo.clip_high = 0.4')
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_settings_written_out_in_full_are_read_back_equal(name: str) -> None:
+    settings = read_settings(name)
+    assert read_settings(settings.model_dump_json()) == settings
+    assert read_settings(json.dumps(settings.model_dump(mode="json"))) == settings
+
+
+def test_a_whole_number_is_good_enough_for_a_fraction() -> None:
+    assert read_settings("grpo.learning_rate = 1").grpo.learning_rate == 1.0
+
+
+def test_settings_are_frozen_at_every_level() -> None:
+    settings = Settings()
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.seed = 3
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.grpo.learning_rate = 3.0
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.boards.games.max_plies = 3
+
+
+def test_the_bounds_themselves_are_allowed() -> None:
+    text = """
+        seed = 2147483647
+        boards.num_tasks = 8
+        policy.num_frozen_blocks = 5
+        values.depth = 5
+        grpo.group_size = 2
+        grpo.entropy_coefficient = 0.0
+        grpo.states_per_step = 48_000
+        boards.games.random_move_probability = 1.0
+    """
+    settings = read_settings(text)
+    assert settings.grpo.states_per_step == settings.boards.num_train
+    assert settings.evaluation.heldout_depth == settings.values.depth + 1
+    assert BoardsConfig(source="pgn", path="x.pgn", num_train=3, num_validation=3, num_heldout=3).num_train == 3
