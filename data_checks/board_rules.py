@@ -17,6 +17,7 @@ from grpo.phases import PHASES, phase_of
 
 _ESSENTIAL: Final = tuple(field.name for field in BOARD_SCHEMA if not field.nullable)
 _NUM_FEN_FIELDS: Final = 6
+_NUM_SHOWN: Final = 3
 _UCI: Final = {turn: [action_move(index, turn).uci() for index in range(NUM_ACTIONS)] for turn in chess.COLORS}
 
 
@@ -25,6 +26,7 @@ class Reading:
     """A row with its board, set up once for all rules."""
 
     row_number: int
+    """Counted from 0."""
     row: Mapping[str, Any]
     fen_fault: str | None
     board: chess.Board | None
@@ -130,7 +132,10 @@ def _not_probability(column: str) -> Callable[[Reading], str | None]:
             return None
         # NaN is in no range, so that it needs no test of its own.
         bad = [f"{column}[{index}] = {value}" for index, value in enumerate(values) if value is None or not 0 <= value <= 1]
-        return f"{reading.row['fen']}: {', '.join(bad)}" if bad else ""
+        if not bad:
+            return ""
+        more = f" and {len(bad) - _NUM_SHOWN} more" if len(bad) > _NUM_SHOWN else ""
+        return f"{reading.row['fen']}: {', '.join(bad[:_NUM_SHOWN])}{more}"
 
     return breach
 

@@ -44,16 +44,27 @@ def run_checks(checks: Sequence[NamedCheck], frame: "pd.DataFrame") -> CheckRepo
     """Return what the checks find in the frame; nothing is printed or written."""
     prepare_great_expectations()
     from great_expectations import ExpectationSuite, get_context
-    from great_expectations.data_context.types.base import ProgressBarsConfig
+    from great_expectations.data_context.types.base import DataContextConfig, InMemoryStoreBackendDefaults, ProgressBarsConfig
 
-    context = get_context(mode="ephemeral")
-    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    # The default of an ephemeral context makes a temporary folder and draws progress bars.
+    context = get_context(
+        mode="ephemeral",
+        project_config=DataContextConfig(
+            store_backend_defaults=InMemoryStoreBackendDefaults(),
+            progress_bars=ProgressBarsConfig(globally=False),
+            analytics_enabled=False,
+        ),
+    )
     asset = context.data_sources.add_pandas("memory").add_dataframe_asset("table")
     batch = asset.add_batch_definition_whole_dataframe("whole").get_batch({"dataframe": frame})
-    suite = ExpectationSuite(name="suite")
-    for check in checks:
-        for label, expectation in check.expectations.items():
-            suite.add_expectation(expectation.copy(update={"meta": {"check": check.name, "label": label}}))
+    suite = ExpectationSuite(
+        name="suite",
+        expectations=[
+            expectation.copy(update={"meta": {"check": check.name, "label": label}})
+            for check in checks
+            for label, expectation in check.expectations.items()
+        ],
+    )
     outcome = batch.validate(suite, result_format={"result_format": "BASIC", "partial_unexpected_count": _NUM_LISTED})
     found = {}
     for result in outcome.results:

@@ -53,9 +53,9 @@ class BoardsConfig(Section):
     """`engine` plays its own games, `pgn` reads a file."""
     path: str = ""
     """The PGN file, when `source` is `pgn`; part of the run by its content, not its name."""
-    num_train: Count = 48_000
+    num_train: Count = 72_000
     """Boards to learn from, one third each of opening, middlegame and endgame."""
-    num_validation: Count = 2_400
+    num_validation: Count = 3_000
     """Boards that decide when imitation stops."""
     num_heldout: Count = 900
     """Boards on which regret is measured, valued by the stronger search of `evaluation`."""
@@ -125,11 +125,11 @@ class PretrainConfig(Section):
     """AdamW's; cut to a fifth each time the validation loss has stopped falling."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.05
     """AdamW's."""
-    steps_per_validation: Count = 188
+    steps_per_validation: Count = 140
     """Steps between two looks at the validation loss."""
     patience: Count = 2
     """Looks in a row without a new best loss before the learning rate is cut."""
-    num_learning_rate_cuts: Annotated[int, Field(ge=0, le=10)] = 2
+    num_learning_rate_cuts: Annotated[int, Field(ge=0, le=10)] = 1
     """Imitation ends when the loss stops falling after this many cuts."""
     max_steps: Count = 4_000
     """A bound for the case that the loss falls for ever; the report says when it was reached."""
@@ -138,7 +138,7 @@ class PretrainConfig(Section):
 class GrpoConfig(Section):
     """Group relative policy optimisation."""
 
-    num_steps: Count = 500
+    num_steps: Count = 400
     """Rollouts, each followed by its optimiser steps. A resumed run does as many again."""
     states_per_step: Count = 512
     """Boards a rollout."""
@@ -160,7 +160,7 @@ class GrpoConfig(Section):
     """The probability ratio is held above `1 - clip_low`."""
     clip_high: Positive = 0.28
     """The probability ratio is held below `1 + clip_high`; wider than `clip_low` keeps rare moves alive."""
-    entropy_coefficient: Annotated[float, Field(ge=0)] = 0.03
+    entropy_coefficient: Annotated[float, Field(ge=0)] = 0.015
     """Win probability that one nat of exact entropy is worth."""
     kl_coefficient: Annotated[float, Field(ge=0)] = 0.0
     """Win probability that one nat of KL(policy || pretrained) costs."""

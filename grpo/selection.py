@@ -42,15 +42,14 @@ def best_by_screening(scores_by_step: Mapping[int, ScoreInterval]) -> int:
 def decide(candidate: int, best_moves: ScoreInterval, sampled_moves: ScoreInterval) -> Decision:
     """Return the verdict on a candidate: better when the interval of its best moves lies above one half.
 
-    The claim is about best moves, the way a champion plays. Sampled moves are reported beside it, and veto a champion that
-    they show to be worse.
+    One claim, about best moves, the way a champion plays. Sampled moves are reported beside it: at T = 1 they measure how sharp a
+    policy is as much as how good it is.
     """
-    is_better = best_moves.low > 0.5 and sampled_moves.high >= 0.5
     return Decision(
         candidate=candidate,
         best_moves=best_moves,
         sampled_moves=sampled_moves,
-        verdict=Verdict.BETTER if is_better else Verdict.NO_IMPROVEMENT,
+        verdict=Verdict.BETTER if best_moves.low > 0.5 else Verdict.NO_IMPROVEMENT,
     )
 
 

@@ -99,10 +99,12 @@ class _Engine:
             flood()
         if self.plan["start"] == "slow":
             time.sleep(self.plan["start_seconds"])
+        sys.path.append(self.plan["site"])
+        __import__("chess")  # Now, since a start is given more time than a search.
         say("id name Scripted 1\nid author nobody\nuciok\n")
 
     def _go(self, limit: str) -> None:
-        with open(self.plan["journal"], "r+", encoding="utf-8") as journal:
+        with Path(self.plan["journal"]).open("r+", encoding="utf-8") as journal:
             fcntl.flock(journal, fcntl.LOCK_EX)
             before = [json.loads(line)["fault"] for line in journal]
             fault = self._fault(before)
@@ -137,25 +139,22 @@ class _Engine:
                 say("".join(lines) + "bestmo")
                 os._exit(1)
             case "hang":
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 time.sleep(_FOR_EVER)
             case "hang with a child":
                 subprocess.Popen([sys.executable, "-S", "-c", f"import time; time.sleep({_FOR_EVER})", self.plan["journal"]])
                 time.sleep(_FOR_EVER)
-            case "deaf to signals":
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
-                time.sleep(_FOR_EVER)
             case "none":
                 say("".join(lines) + "bestmove (none)\n")
             case "garbage":
-                say(
-                    "\0\N{PILE OF POO} info depth x multipv y score z pv\ninfo depth one pv score\ninfo depth 1 multipv 1 pv score\nbestmove\n"
-                )
+                say("\0\N{PILE OF POO} info depth x multipv y score z pv\ninfo depth one pv score\n")
+                say("info depth 1 multipv 1 pv score\nbestmove\n")
             case "no score":
                 say(best)
             case "flood":
                 flood()
             case "dribble":
-                for character in ("".join(lines) + best)[-300:]:
+                for character in "".join(lines) + best:
                     say(character)
             case "slow pieces":
                 text = "".join(lines) + best
@@ -170,14 +169,10 @@ class _Engine:
                 say("".join(lines[: len(lines) // 2]) + best)
             case "a move that is none":
                 say("".join(lines[:-1]) + f"info depth {depth} multipv {len(lines)} score cp 1 pv xyzzy\n" + best)
-            case "an absurd score":
-                say(lines[0].replace(f"cp {scores[0][0]} ", "cp -99999999 ") + "".join(lines[1:]) + best)
             case _:
                 raise ValueError(fault)
 
     def _legal_moves(self) -> list[str]:
-        if self.plan["site"] not in sys.path:
-            sys.path.append(self.plan["site"])
         import chess
 
         return sorted(move.uci() for move in chess.Board(self.fen).legal_moves)

@@ -1,6 +1,7 @@
 """The action table against python-chess, perft and itself."""
 
 import hashlib
+from collections.abc import Callable
 
 import chess
 import pytest
@@ -144,11 +145,11 @@ def test_the_geometry_of_three_moves_worked_by_hand() -> None:
 
 
 def test_the_random_positions_hold_every_kind_of_move(random_boards: list[chess.Board]) -> None:
-    kinds = {
+    kinds: dict[str, Callable[[chess.Board, chess.Move], bool]] = {
         "castling": lambda board, move: board.is_castling(move),
         "en passant": lambda board, move: board.is_en_passant(move),
         "underpromotion": lambda board, move: move.promotion == chess.KNIGHT,
-        "evasion": lambda board, move: board.is_check(),
+        "evasion": lambda board, _: board.is_check(),
     }
     counts = {
         (kind, turn): sum(any(holds(board, move) for move in board.legal_moves) for board in random_boards if board.turn == turn)

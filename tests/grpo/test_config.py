@@ -48,7 +48,10 @@ BAD_SETTINGS = (
     ("seed = -1", "settings: seed = -1: input should be greater than or equal to 0"),
     ("seed = 2147483648", "settings: seed = 2147483648: input should be less than 2147483648"),
     ("values.mate_band = 0.5", "settings: values.mate_band = 0.5: input should be less than 0.5"),
-    ("boards.games.random_move_probability = 1.5", "settings: boards.games.random_move_probability = 1.5: input should be less than or equal to 1"),
+    (
+        "boards.games.random_move_probability = 1.5",
+        "settings: boards.games.random_move_probability = 1.5: input should be less than or equal to 1",
+    ),
     ("policy.channels = 12", "settings: policy.channels = 12: input should be a multiple of 8"),
     ("evaluation.opponent_nodes = [1, 0]", "settings: evaluation.opponent_nodes.1 = 0: input should be greater than or equal to 1"),
     ("boards.games.nodes = []", "settings: boards.games.nodes = []: tuple should have at least 1 item after validation, not 0"),
@@ -111,7 +114,7 @@ def test_no_count_may_have_a_fraction(key: str) -> None:
 
 @pytest.mark.parametrize("text", ["grpo = 3", "grpo = [1]", 'grpo = "fast"'])
 def test_a_section_that_is_no_table_is_refused_by_name(text: str) -> None:
-    with pytest.raises(ConfigError, match="^settings: grpo = .*: input should be a valid dictionary"):
+    with pytest.raises(ConfigError, match=r"^settings: grpo = .*: input should be a valid dictionary"):
         read_settings(text)
 
 

@@ -26,14 +26,13 @@ FENS = [
     "r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R w KQkq - 0 1",
 ]
 QUERIES = [Query(fen=fen, limit="depth 2") for fen in FENS]
-ONE_TIME_FAULTS = ["crash", "crash midway", "hang", "deaf to signals", "none", "garbage", "no score", "flood"]
 
 
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> float:
     """Shorten the deadline of a search, so that hung engines are noticed soon; healthy ones still have a hundred times what they need."""
-    monkeypatch.setattr(engine, "_DEADLINE_SECONDS", 1.0)
-    return 1.0
+    monkeypatch.setattr(engine, "_DEADLINE_SECONDS", 0.8)
+    return 0.8
 
 
 def answers_of(path: str, queries: Sequence[Query], *, num_processes: int = 1) -> list[Answer | EngineError]:
@@ -135,7 +134,7 @@ def test_a_file_that_may_not_be_executed_and_a_folder_are_no_engines(tmp_path: P
     (tmp_path / "engine").write_text("#!/bin/sh\n")
     (tmp_path / "engine").chmod(0o644)
     for path in (tmp_path / "engine", tmp_path):
-        with pytest.raises(EngineMissingError, match="no engine at .*apt-get install stockfish"):
+        with pytest.raises(EngineMissingError, match=r"no engine at .*apt-get install stockfish"):
             identify(str(path))
 
 
@@ -144,7 +143,10 @@ def test_a_program_that_is_no_engine_is_refused_with_the_remedy(
     name: str, monkeypatch: pytest.MonkeyPatch, within: Callable[[float], AbstractContextManager[None]]
 ) -> None:
     monkeypatch.setattr(engine, "_START_SECONDS", 0.3)
-    with within(5), pytest.raises(EngineMissingError, match=rf"{name} is not a usable UCI engine .*apt-get install stockfish.*CHESS_GRPO_STOCKFISH"):
+    with (
+        within(2),
+        pytest.raises(EngineMissingError, match=rf"{name} is not a usable UCI engine .*apt-get install stockfish.*CHESS_GRPO_STOCKFISH"),
+    ):
         identify(name)
 
 
@@ -152,7 +154,7 @@ def test_a_text_file_that_may_be_executed_is_refused_with_the_remedy(tmp_path: P
     path = tmp_path / "engine"
     path.write_bytes(b"\0not a program")
     path.chmod(0o755)
-    with pytest.raises(EngineMissingError, match="is not a usable UCI engine .*apt-get install stockfish"):
+    with pytest.raises(EngineMissingError, match=r"is not a usable UCI engine .*apt-get install stockfish"):
         identify(str(path))
 
 
@@ -164,7 +166,7 @@ def test_an_engine_that_does_not_start_is_refused(
     within: Callable[[float], AbstractContextManager[None]],
 ) -> None:
     monkeypatch.setattr(engine, "_START_SECONDS", 0.5)
-    with within(5), pytest.raises(EngineMissingError, match="is not a usable UCI engine"):
+    with within(2), pytest.raises(EngineMissingError, match="is not a usable UCI engine"):
         identify(scripted(start=start).path)
 
 
@@ -186,7 +188,9 @@ def test_one_search_scores_every_legal_move_for_the_mover(stockfish: str) -> Non
     # White mates in one; Black, to move in the mirror, does too; in the third the mover is a queen down.
     fens = ["6k1/5ppp/8/8/8/8/8/R3K3 w - - 0 1", "r3k3/8/8/8/8/8/5PPP/6K1 b - - 0 1", "3qk3/8/8/8/8/8/8/4K3 w - - 0 1"]
     white, black, lost = answers_of(stockfish, [Query(fen=fen, limit="depth 3") for fen in fens])
-    assert isinstance(white, Answer) and isinstance(black, Answer) and isinstance(lost, Answer)
+    assert isinstance(white, Answer)
+    assert isinstance(black, Answer)
+    assert isinstance(lost, Answer)
     for fen, answer in zip(fens, (white, black, lost), strict=True):
         assert set(answer.scores) == {move.uci() for move in chess.Board(fen).legal_moves}
     assert (white.best_move, white.scores["a1a8"]) == ("a1a8", Score(1, is_mate=True))
@@ -208,7 +212,8 @@ def test_scores_depend_neither_on_the_order_of_the_queries_nor_on_the_number_of_
 ) -> None:
     queries = [Query(fen=board.fen(), limit="depth 4") for board in random_boards[3::211]]
     once = answers_of(stockfish, queries)
-    assert len(queries) > 20 and all(isinstance(answer, Answer) for answer in once)
+    assert len(queries) > 20
+    assert all(isinstance(answer, Answer) for answer in once)
     assert answers_of(stockfish, queries[::-1])[::-1] == once
     assert answers_of(stockfish, queries, num_processes=3) == once
     # The test above has teeth: with a kept hash the order does matter.
@@ -243,26 +248,30 @@ def test_every_process_has_one_thread_and_the_options_that_were_asked_for(tmp_pa
     spy.chmod(0o755)
     with EnginePool(str(spy), num_processes=1, options={"Hash": 3, "MultiPV": 5}) as pool:
         [answer] = pool.search(QUERIES[:1])
-    assert isinstance(answer, Answer) and len(answer.scores) == 5
+    assert isinstance(answer, Answer)
+    assert len(answer.scores) == 5
     said = (tmp_path / "said").read_text().splitlines()
     assert {"setoption name Threads value 1", "setoption name Hash value 3", "setoption name MultiPV value 5"} <= set(said)
 
 
 @pytest.mark.parametrize("kind", ["dribble", "slow pieces", "chatter"])
 def test_an_answer_may_come_in_pieces_or_with_chatter(kind: str, scripted: Callable[..., ScriptedEngine], patience: float) -> None:
-    answers = answers_of(scripted({"kind": kind, "times": 99}).path, QUERIES[3:5])
-    assert all(isinstance(answer, Answer) for answer in answers)
-    best = [answer.best_move for answer in answers if isinstance(answer, Answer)]
-    assert best == [expected(query.fen).best_move for query in QUERIES[3:5]]
+    assert answers_of(scripted({"kind": kind, "times": 99}).path, QUERIES[3:5]) == [expected(fen) for fen in FENS[3:5]]
 
 
 # Searches that go wrong.
 
 
-@pytest.mark.parametrize("num_processes", [1, 2])
-@pytest.mark.parametrize("kind", ONE_TIME_FAULTS)
+@pytest.mark.parametrize(
+    ("kind", "num_processes"),
+    [("crash", 1), ("crash", 2), ("crash midway", 1), ("hang", 1), ("hang", 3), ("none", 1), ("garbage", 1), ("no score", 2), ("flood", 1)],
+)
 def test_after_one_fault_the_answers_are_those_of_a_run_without_it(
-    kind: str, num_processes: int, scripted: Callable[..., ScriptedEngine], patience: float, within: Callable[[float], AbstractContextManager[None]]
+    kind: str,
+    num_processes: int,
+    scripted: Callable[..., ScriptedEngine],
+    patience: float,
+    within: Callable[[float], AbstractContextManager[None]],
 ) -> None:
     faulty = scripted({"kind": kind, "nth": 3})
     with within(10), EnginePool(faulty.path, num_processes=num_processes, options={}) as pool:
@@ -280,8 +289,7 @@ def test_an_illegal_best_move_is_a_fault_and_is_asked_for_again(scripted: Callab
     assert answers_of(liar.path, QUERIES[:3]) == [expected(fen) for fen in FENS[:3]]
 
 
-@pytest.mark.parametrize("kind", ["crash", "none", "garbage"])
-@pytest.mark.parametrize("num_processes", [1, 3])
+@pytest.mark.parametrize(("kind", "num_processes"), [("crash", 1), ("crash", 3), ("none", 1), ("garbage", 2)])
 def test_a_position_that_fails_three_times_is_an_error_in_its_place_and_no_other_is_touched(
     kind: str, num_processes: int, scripted: Callable[..., ScriptedEngine]
 ) -> None:
@@ -306,19 +314,23 @@ def test_a_position_on_which_the_engine_always_hangs_is_given_up(
     assert str(answer) == f"{FENS[4]}: no answer in 0.5 s"
 
 
-def test_a_slow_neighbour_does_not_cost_a_hung_engine_its_deadline(
+def test_a_hung_engine_does_not_hold_up_its_neighbour(
     scripted: Callable[..., ScriptedEngine], patience: float, within: Callable[[float], AbstractContextManager[None]]
 ) -> None:
-    # The hung process is noticed while the other one goes on answering.
     faulty = scripted({"kind": "hang", "nth": 1})
-    many = QUERIES * 30
+    queries = [QUERIES[0], *QUERIES[1:] * 20]
     with within(15):
-        assert answers_of(faulty.path, many, num_processes=2) == [expected(query.fen) for query in many]
+        assert answers_of(faulty.path, queries, num_processes=2) == [expected(query.fen) for query in queries]
+    first, second = (index for index, search in enumerate(faulty.searches()) if search["fen"] == FENS[0])
+    assert first <= 1
+    assert second > 20, "the other process went on answering until the hung one was noticed"
 
 
 def test_an_engine_that_dies_on_every_search_is_given_up_with_a_clear_error(scripted: Callable[..., ScriptedEngine]) -> None:
     broken = scripted({"kind": "crash", "times": 10_000})
-    with pytest.raises(EngineError, match=r"5 searches in a row failed on fresh processes, last: .*the engine has died; run it by hand, or reinstall it"):
+    with pytest.raises(
+        EngineError, match=r"5 searches in a row failed on fresh processes, last: .*the engine has died; run it by hand, or reinstall it"
+    ):
         answers_of(broken.path, QUERIES * 5)
     assert len(broken.searches()) == 5 * 3, "no position more than it takes"
 
@@ -326,16 +338,21 @@ def test_an_engine_that_dies_on_every_search_is_given_up_with_a_clear_error(scri
 def test_the_failures_in_a_row_are_counted_across_calls(scripted: Callable[..., ScriptedEngine]) -> None:
     # Engine games ask one position a call: without this a dead engine is tried for hours.
     broken = scripted({"kind": "crash", "times": 10_000})
-    with EnginePool(broken.path, num_processes=1, options={}) as pool, pytest.raises(EngineError, match="in a row"):
-        for query in QUERIES:
-            pool.search([query])
+
+    def search_one_by_one() -> None:
+        with EnginePool(broken.path, num_processes=1, options={}) as pool:
+            for query in QUERIES:
+                pool.search([query])
+
+    with pytest.raises(EngineError, match="in a row"):
+        search_one_by_one()
 
 
 def test_failures_with_successes_between_them_do_not_stop_the_pool(scripted: Callable[..., ScriptedEngine]) -> None:
     faulty = scripted({"kind": "crash", "fen": FENS[0], "times": 10_000})
-    queries = [QUERIES[0], QUERIES[0], QUERIES[1]] * 4
+    queries = [QUERIES[0], QUERIES[0], QUERIES[1]] * 3
     answers = answers_of(faulty.path, queries)
-    assert [isinstance(answer, EngineError) for answer in answers] == [True, True, False] * 4
+    assert [isinstance(answer, EngineError) for answer in answers] == [True, True, False] * 3
 
 
 @pytest.mark.parametrize("start", ["dies", "silent", "floods"])
@@ -346,7 +363,7 @@ def test_a_pool_whose_engine_does_not_start_fails_and_does_not_hang(
     within: Callable[[float], AbstractContextManager[None]],
 ) -> None:
     monkeypatch.setattr(engine, "_START_SECONDS", 0.2)
-    with within(15):
+    with within(4):
         [answer] = answers_of(scripted(start=start).path, QUERIES[:1])
     assert isinstance(answer, EngineError)
 
@@ -364,22 +381,21 @@ def test_processes_that_die_between_two_searches_cost_no_answer(scripted: Callab
         assert pool.search(QUERIES) == [expected(fen) for fen in FENS]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_an_interrupted_search_leaves_no_process(error: type[BaseException], scripted: Callable[..., ScriptedEngine]) -> None:
+def test_an_interrupted_search_leaves_no_process(scripted: Callable[..., ScriptedEngine]) -> None:
     hung = scripted({"kind": "hang with a child", "times": 99})
 
     def interrupt(number: int, frame: object) -> None:
-        raise error
+        if len(hung.searches()) == 2:
+            raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.7)
+    signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
     try:
-        with pytest.raises(error):
+        with pytest.raises(KeyboardInterrupt):
             answers_of(hung.path, QUERIES, num_processes=2)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert len(hung.searches()) == 2
 
 
 def test_a_closed_pool_leaves_no_process_and_closing_twice_is_harmless(stockfish: str, tmp_path: Path) -> None:

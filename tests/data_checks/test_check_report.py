@@ -1,0 +1,47 @@
+"""The report: readable when something failed, short when not, and plain data for other programs."""
+
+import json
+
+from data_checks.report import CheckReport, CheckResult
+
+SOUND = CheckResult(name="sound", meaning="All is well.", remedy="none", is_met=True, num_checked=1_234, num_unexpected=0, examples=())
+BROKEN = CheckResult(
+    name="in_range",
+    meaning="Every value is within [0, 1].",
+    remedy="make the values again",
+    is_met=False,
+    num_checked=30_000,
+    num_unexpected=2,
+    examples=("row 3: 1.5", "row 9: nan"),
+)
+
+
+def test_a_report_is_met_when_all_its_checks_are() -> None:
+    assert CheckReport(results=(SOUND, SOUND)).is_met
+    assert not CheckReport(results=(SOUND, BROKEN)).is_met
+    assert CheckReport(results=(BROKEN, SOUND, BROKEN)).num_failed == 2
+
+
+def test_the_text_lists_every_check_and_explains_those_that_failed() -> None:
+    assert CheckReport(results=(SOUND, BROKEN)).as_text() == (
+        "ok    sound         1,234 checked  All is well.\n"
+        "FAIL  in_range     30,000 checked  Every value is within [0, 1].\n"
+        "1 of 2 checks failed\n"
+        "\n"
+        "in_range: 2 of 30,000 break the rule: Every value is within [0, 1].\n"
+        "  - row 3: 1.5\n"
+        "  - row 9: nan\n"
+        "  remedy: make the values again"
+    )
+
+
+def test_the_text_of_a_sound_report_ends_by_saying_so() -> None:
+    assert CheckReport(results=(SOUND,)).as_text() == "ok    sound      1,234 checked  All is well.\nall checks are met"
+
+
+def test_the_report_as_data_survives_json() -> None:
+    data = CheckReport(results=(SOUND, BROKEN)).to_dict()
+
+    assert json.loads(json.dumps(data)) == data
+    assert (data["is_met"], data["num_failed"]) == (False, 1)
+    assert data["results"][1]["examples"] == ["row 3: 1.5", "row 9: nan"]

@@ -1,0 +1,209 @@
+"""The real flow from an empty directory to a verdict, and what it leaves behind."""
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import chess
+import pyarrow.parquet as pq
+from conftest import FlowRun, run_flow
+
+from grpo.boards import BOARD_SCHEMA
+from grpo.config import read_settings
+from grpo.content import sha256_file, verified_manifest
+from grpo.metrics import METRICS
+from grpo.phases import PHASES, phase_of
+from grpo.sources import wanted_boards
+from steps.work import read_history
+
+STEPS = ("join_boards", "check_boards", "pretrain", "baseline", "finetune", "select", "report")
+
+
+def outputs(run: FlowRun) -> dict[str, Any]:
+    data = run.data
+    named = (data.boards, data.checks, data.pretrained, data.baseline_report, data.finetuned, data.selected, data.reported)
+    return dict(zip(STEPS, named, strict=True))
+
+
+def report(run: FlowRun, step: str) -> Any:
+    return json.loads((run.folder(outputs(run)[step]) / "report.json").read_text())
+
+
+def test_the_run_succeeds_and_says_where_champion_report_and_ui_are(first_run: FlowRun) -> None:
+    assert first_run.succeeded, first_run.output[-3000:]
+    lines = first_run.data.summary.splitlines()
+    assert lines[0].startswith("GRPO against the pretrained policy: ")
+    places = {name: rest.strip() for name, _, rest in (line.partition(":") for line in lines)}
+    assert (Path(places["Champion"]) / "weights.safetensors").is_file()
+    assert Path(places["Report"]).read_text().startswith("# Verdict: ")
+    assert "make ui" in places["UI"]
+
+
+def test_the_gain_over_the_pretrained_policy_is_printed_with_its_interval(first_run: FlowRun) -> None:
+    confirmed = report(first_run, "select")["confirmation_best_moves"]
+    assert confirmed["low"] <= confirmed["score"] <= confirmed["high"]
+    assert confirmed["text"] in first_run.data.summary
+    assert confirmed["text"] in first_run.output
+
+
+def test_the_boards_are_exactly_those_that_were_asked_for(first_run: FlowRun) -> None:
+    config = read_settings("test").boards
+    table = pq.read_table(first_run.folder(first_run.data.boards) / "boards.parquet")
+    assert table.schema.equals(BOARD_SCHEMA)
+    rows = table.to_pylist()
+    counts: dict[tuple[str, str], int] = {}
+    for row in rows:
+        assert row["phase"] == phase_of(chess.Board(row["fen"]))
+        counts[row["split"], row["phase"]] = counts.get((row["split"], row["phase"]), 0) + 1
+    assert counts == {(split.value, phase.value): count for (split, phase), count in wanted_boards(config).items()}
+
+
+def test_no_game_and_no_position_is_in_two_splits(first_run: FlowRun) -> None:
+    rows = pq.read_table(first_run.folder(first_run.data.boards) / "boards.parquet", columns=["game_id", "key", "split"]).to_pylist()
+    for column in ("game_id", "key"):
+        splits: dict[str, set[str]] = {}
+        for row in rows:
+            splits.setdefault(row[column], set()).add(row["split"])
+        assert all(len(found) == 1 for found in splits.values())
+    assert len({row["key"] for row in rows}) == len(rows)
+
+
+def test_every_legal_move_has_a_value_and_heldout_boards_have_a_stronger_one(first_run: FlowRun) -> None:
+    for row in pq.read_table(first_run.folder(first_run.data.boards) / "boards.parquet").to_pylist():
+        legal = {move.uci() for move in chess.Board(row["fen"]).legal_moves}
+        assert set(row["moves"]) == legal
+        assert len(row["moves"]) == len(row["values"]) == len(legal)
+        assert all(0 <= value <= 1 for value in row["values"])
+        assert (row["strong_values"] is not None) == (row["split"] == "heldout")
+
+
+def test_each_output_is_what_its_manifest_says_and_names_commit_and_version(first_run: FlowRun) -> None:
+    for step, output in outputs(first_run).items():
+        manifest = verified_manifest(first_run.folder(output))
+        assert manifest["output_hash"] == output["output_hash"]
+        assert (manifest["step"], manifest["version"]) == (step, output["version"])
+        assert manifest["code"].keys() == {"commit", "is_dirty", "lock"}
+        assert manifest["parts"].keys() == {"step", "settings", "inputs", "sources", "lock"}
+
+
+def test_the_same_seed_gives_the_same_dataset_metrics_and_weights(first_run: FlowRun, second_run: FlowRun) -> None:
+    first, second = outputs(first_run), outputs(second_run)
+    assert {step: output["output_hash"] for step, output in first.items()} == {
+        step: output["output_hash"] for step, output in second.items()
+    }
+    assert not any(output["reused"] for output in second.values())
+    boards = [run.folder(run.data.boards) / "boards.parquet" for run in (first_run, second_run)]
+    assert sha256_file(boards[0]) == sha256_file(boards[1])
+    assert read_history(first_run.folder(first["finetune"])) == read_history(second_run.folder(second["finetune"]))
+    assert report(first_run, "finetune")["weights"] == report(second_run, "finetune")["weights"]
+
+
+def test_grpo_starts_from_the_pretrained_policy_and_changes_it(first_run: FlowRun) -> None:
+    assert report(first_run, "finetune")["weights"] != report(first_run, "pretrain")["weights"]
+    history = read_history(first_run.folder(first_run.data.finetuned))
+    assert history[0].step == 0
+    assert history[0].metrics["heldout/regret_best"] == report(first_run, "baseline")["heldout"]["heldout/regret_best"]
+    assert 0 <= history[1].metrics["grpo/kl_reference"] < history[-1].metrics["grpo/kl_reference"]
+
+
+def test_checkpoints_are_written_as_often_as_the_settings_say(first_run: FlowRun) -> None:
+    config = read_settings("test").grpo
+    folders = sorted(path.name for path in (first_run.folder(first_run.data.finetuned) / "checkpoints").iterdir())
+    assert folders == [f"step-{step:08d}" for step in range(config.steps_per_checkpoint, config.num_steps + 1, config.steps_per_checkpoint)]
+
+
+def test_the_tracker_has_a_parent_with_a_child_for_each_step(first_run: FlowRun, tracking: Any) -> None:
+    experiment = tracking.get_experiment_by_name("chess-grpo")
+    runs = tracking.search_runs([experiment.experiment_id])
+    [parent] = [run for run in runs if run.data.tags["chess_grpo.step"] == "flow"]
+    children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    assert sorted({run.info.run_name for run in children}) == sorted({"build_boards", *STEPS})
+    assert parent.data.tags["metaflow.run"] == first_run.run_id
+    assert parent.data.params["grpo.learning_rate"] == str(read_settings("test").grpo.learning_rate)
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    assert set().union(*(run.data.metrics for run in runs)) <= METRICS.keys()
+    for run in children:
+        step = run.data.tags["chess_grpo.step"]
+        if step != "build_boards":
+            assert run.data.tags["chess_grpo.output_hash"] == outputs(first_run)[step]["output_hash"]
+
+
+def test_the_tracker_has_a_point_for_every_grpo_step(first_run: FlowRun, tracking: Any) -> None:
+    [run] = tracking.search_runs([tracking.get_experiment_by_name("chess-grpo").experiment_id], "tags.`chess_grpo.step` = 'finetune'")
+    points = tracking.get_metric_history(run.info.run_id, "grpo/entropy")
+    assert [point.step for point in points] == list(range(1, read_settings("test").grpo.num_steps + 1))
+
+
+def test_the_registry_names_champion_and_peak_and_their_weights_load(first_run: FlowRun, tracking: Any) -> None:
+    import torch
+
+    from grpo.checkpoints import load_policy, weights_hash
+
+    for alias, step in (("champion", report(first_run, "select")["champion_step"]), ("peak", report(first_run, "select")["peak_step"])):
+        version = tracking.get_model_version_by_alias("chess-policy", alias)
+        assert version.tags["chess_grpo.policy_step"] == str(step)
+        policy, _ = load_policy(Path(version.source.removeprefix("file://")), torch.device("cpu"))
+        if step == 0:
+            assert weights_hash(policy) == report(first_run, "pretrain")["weights"]
+
+
+def test_dataset_and_its_hash_are_logged(first_run: FlowRun, tracking: Any) -> None:
+    [run] = tracking.search_runs([tracking.get_experiment_by_name("chess-grpo").experiment_id], "tags.`chess_grpo.step` = 'join_boards'")
+    [logged] = run.inputs.dataset_inputs
+    digest = sha256_file(first_run.folder(first_run.data.boards) / "boards.parquet")
+    assert digest.startswith(logged.dataset.digest)
+    assert run.data.tags["chess_grpo.dataset"] == digest
+
+
+def test_the_final_card_shows_comparison_phases_and_curves(first_run: FlowRun) -> None:
+    [encoded] = re.findall(r'__MF_DATA__\["[^"]+"\] = "([^"]+)"', first_run.card)
+    drawn = base64.b64decode(encoded).decode()
+    assert report(first_run, "select")["confirmation_best_moves"]["text"] in drawn
+    assert "boards by phase" in drawn
+    assert "entropy at T = 1" in drawn
+    assert all(phase in drawn for phase in PHASES)
+
+
+def test_a_second_run_with_another_learning_rate_builds_and_pretrains_nothing(first_run: FlowRun, tmp_path: Path) -> None:
+    settings = {"preset": "test", "grpo": {"learning_rate": 1e-3}}
+    again = run_flow(tmp_path, settings, home=first_run.home)
+    assert again.succeeded, again.output[-3000:]
+    reused = {step: output["reused"] for step, output in outputs(again).items()}
+    assert [step for step, was_reused in reused.items() if was_reused] == ["join_boards", "check_boards", "pretrain", "baseline"]
+    assert "build_boards: reusing version" in again.output
+    assert "pretrain: reusing version" in again.output
+    assert again.data.pretrained["output_hash"] == first_run.data.pretrained["output_hash"]
+
+
+def test_resume_from_peak_restores_boards_and_weights_and_goes_on(first_run: FlowRun, tracking: Any, tmp_path: Path) -> None:
+    peak = report(first_run, "select")["peak_step"]
+    origin_id = first_run.run_id
+    resumed = run_flow(tmp_path, {"preset": "test"}, home=first_run.home, resume_from=origin_id)
+    assert resumed.succeeded, resumed.output[-3000:]
+    assert resumed.data.boards["output_hash"] == first_run.data.boards["output_hash"]
+    assert resumed.data.pretrained["output_hash"] == first_run.data.pretrained["output_hash"]
+    training = report(resumed, "finetune")
+    assert (training["first_step"], training["last_step"]) == (peak, peak + read_settings("test").grpo.num_steps)
+    before = {record.step: record.metrics for record in read_history(first_run.folder(first_run.data.finetuned))}
+    after = read_history(resumed.folder(resumed.data.finetuned))
+    assert after[0].metrics["heldout/regret_best"] == before[peak]["heldout/regret_best"]
+    runs = tracking.search_runs([tracking.get_experiment_by_name("chess-grpo").experiment_id], f"tags.`metaflow.run` = '{resumed.run_id}'")
+    [parent] = [run for run in runs if run.data.tags["chess_grpo.step"] == "flow"]
+    assert parent.data.tags["chess_grpo.origin"] == origin_id
+    assert parent.data.tags["chess_grpo.origin_step"] == str(peak)
+
+
+def test_resume_with_another_network_is_refused_with_the_difference(first_run: FlowRun, tmp_path: Path) -> None:
+    settings = {"preset": "test", "policy": {"channels": 24}, "boards": {"num_train": 300}}
+    refused = run_flow(tmp_path, settings, home=first_run.home, resume_from=first_run.run_id)
+    assert not refused.succeeded
+    assert "policy.channels: origin 16, now 24" in refused.output
+    assert "boards.num_train: origin 240, now 300" in refused.output
+
+
+def test_resume_from_a_run_that_does_not_exist_is_refused(first_run: FlowRun, tmp_path: Path) -> None:
+    refused = run_flow(tmp_path, {"preset": "test"}, home=first_run.home, resume_from="12345")
+    assert not refused.succeeded
+    assert "--resume-from 12345: no such run" in refused.output

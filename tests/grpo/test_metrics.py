@@ -1,0 +1,61 @@
+"""The table of metrics: complete, unambiguous, and the only names there are."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from grpo.metrics import METRICS, Better, MetricSpec, Record, metrics_page
+from grpo.phases import PHASES
+
+
+@pytest.mark.parametrize("spec", METRICS.values(), ids=list(METRICS))
+def test_a_metric_says_where_it_belongs_its_unit_its_direction_and_its_meaning(spec: MetricSpec) -> None:
+    assert re.fullmatch(r"[a-z]+/[a-z0-9_]+(/[a-z]+)?", spec.name)
+    assert spec.unit
+    assert spec.better in Better
+    assert re.fullmatch(r"[^|\n]{12,}\.", spec.meaning), "a sentence, without what would break its table"
+    assert METRICS[spec.name] is spec
+
+
+def test_a_metric_by_phase_exists_for_every_phase() -> None:
+    parts = [name.rpartition("/") for name in METRICS if name.rpartition("/")[2] in list(PHASES)]
+    families = {family for family, _, _ in parts}
+    assert families >= {"boards/natural", "grpo/entropy", "heldout/regret_best"}
+    assert sorted(f"{family}/{phase}" for family in families for phase in PHASES) == sorted(
+        "/".join((family, phase)) for family, _, phase in parts
+    )
+
+
+def test_regret_should_fall_and_reward_rise_and_the_loss_says_neither() -> None:
+    assert METRICS["grpo/regret"].better is METRICS["heldout/regret_best/endgame"].better is Better.LOWER
+    assert METRICS["grpo/reward_mean"].better is METRICS["baseline/score_engine"].better is Better.HIGHER
+    assert METRICS["grpo/loss"].better is Better.NEITHER
+
+
+def test_every_end_of_an_interval_lies_beside_its_middle() -> None:
+    for name, spec in METRICS.items():
+        if name.endswith(("_low", "_high")):
+            middle = METRICS[name.rpartition("_")[0]]
+            assert (spec.unit, spec.better) == (middle.unit, middle.better)
+
+
+def test_a_record_takes_declared_names_only_and_names_the_others() -> None:
+    record = Record(3, {"grpo/loss": 0.5, "grpo/entropy/opening": 1.0})
+    assert (record.step, record.metrics["grpo/loss"]) == (3, 0.5)
+    with pytest.raises(ValueError, match=r"not declared in grpo/metrics.py: grpo/entropi, grpo/los$"):
+        Record(3, {"grpo/los": 0.5, "grpo/loss": 0.5, "grpo/entropi": 1.0})
+
+
+def test_the_page_has_one_row_for_each_metric_in_the_order_of_the_table() -> None:
+    rows = [re.split(r" ?\| ?", line)[1:-1] for line in metrics_page().splitlines() if line.startswith("| `")]
+    assert rows == [[f"`{spec.name}`", spec.unit, str(spec.better), spec.meaning] for spec in METRICS.values()]
+    header, rule = [line for line in metrics_page().splitlines() if line.startswith("| ")][:2]
+    assert header.count("|") == rule.count("|") == 5
+
+
+def test_the_page_is_printed_by_the_command_that_it_names() -> None:
+    [command] = re.findall(r"`python (-m [\w.]+) > docs/metrics.md`", metrics_page())
+    printed = subprocess.run([sys.executable, *command.split()], capture_output=True, text=True, check=True)
+    assert printed.stdout == metrics_page()

@@ -1,0 +1,93 @@
+"""A step's version changes with everything that its output depends on, and with nothing else."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steps import versions
+from steps.versions import describe_code, imported_modules, sources_hash, step_version
+
+CODE = {"commit": "abc", "is_dirty": False, "lock": "lock-1"}
+
+
+def version(**changes: Any) -> str:
+    given: dict[str, Any] = {
+        "step": "pretrain",
+        "module": "steps.pretraining",
+        "settings": {"seed": 0, "policy": {"channels": 16}},
+        "inputs": {"boards": "hash-1"},
+        "code": CODE,
+    }
+    return step_version(**{**given, **changes}).version
+
+
+def test_equal_parts_give_equal_versions_whatever_the_order_of_keys() -> None:
+    assert version() == version(settings={"policy": {"channels": 16}, "seed": 0})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": "baseline"},
+        {"module": "steps.baseline"},
+        {"settings": {"seed": 1, "policy": {"channels": 16}}},
+        {"inputs": {"boards": "hash-2"}},
+        {"code": {**CODE, "lock": "lock-2"}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_each_part_changes_the_version(change: dict[str, Any]) -> None:
+    assert version(**change) != version()
+
+
+def test_a_commit_that_touches_nothing_here_does_not_change_the_version() -> None:
+    assert version(code={**CODE, "commit": "def", "is_dirty": True}) == version()
+
+
+def test_the_sources_of_a_step_are_followed_through_the_project() -> None:
+    found = imported_modules("steps.pretraining")
+    assert {"steps.pretraining", "steps.boards", "steps.work", "grpo.imitation", "grpo.network", "grpo.actions"} <= found.keys()
+    assert all(path.is_file() for path in found.values())
+
+
+def test_no_step_depends_on_tracker_store_or_flow() -> None:
+    for body in ("boards", "checking", "pretraining", "baseline", "finetuning", "selecting", "reporting"):
+        assert not {"steps.tracking", "steps.store", "steps.pipeline", "steps.cards"} & imported_modules(f"steps.{body}").keys()
+
+
+def test_making_boards_does_not_depend_on_how_a_policy_is_trained() -> None:
+    assert not {"grpo.training", "grpo.network", "grpo.imitation"} & imported_modules("steps.boards").keys()
+
+
+def test_a_changed_line_in_an_imported_module_changes_the_sources_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("steps/body.py", "from grpo.deep import x\n"), ("grpo/deep.py", "x = 1\n"), ("grpo/other.py", "y = 1\n")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(versions, "ROOT", tmp_path)
+
+    def fresh_hash() -> str:
+        sources_hash.cache_clear()
+        imported_modules.cache_clear()
+        return sources_hash("steps.body")
+
+    before = fresh_hash()
+    (tmp_path / "grpo/other.py").write_text("y = 2\n")
+    assert fresh_hash() == before
+    (tmp_path / "grpo/deep.py").write_text("x = 2\n")
+    assert fresh_hash() != before
+    monkeypatch.undo()
+    sources_hash.cache_clear()
+    imported_modules.cache_clear()
+
+
+def test_the_code_is_described_by_commit_dirty_flag_and_lock() -> None:
+    described = describe_code()
+    assert described.keys() == {"commit", "is_dirty", "lock"}
+    assert len(described["lock"]) == 64
+
+
+def test_without_git_the_commit_is_unknown_and_counts_as_dirty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "ROOT", tmp_path)
+    assert describe_code()["commit"] == "unknown"
+    assert describe_code()["is_dirty"] is True
