@@ -6,12 +6,12 @@ CONFIG ?= laptop
 SET ?=
 ARGS ?=
 PORT ?= 5000
-export PYTHON
+export PYTHON CONFIG SET
 
 .PHONY: run test check prove ui lock setup clean
 
 run: setup  ## The whole pipeline. CONFIG=smoke or a TOML file, SET="grpo.learning_rate=1e-3 seed=1", ARGS="--resume-from peak"
-	$(PY) flows/chess_grpo.py --config-value settings "$$(printf 'preset = "%s"\n' '$(CONFIG)'; printf '%s\n' $(SET))" run $(ARGS)
+	$(PY) flows/chess_grpo.py --config-value settings "$$(printf 'preset = "%s"\n' "$$CONFIG"; printf '%s' "$$SET" | tr ' ' '\n')" run $(ARGS)
 
 test: setup check  ## All checks and tests.
 	$(PY) -m pytest

@@ -52,7 +52,7 @@ class BoardsConfig(Section):
     source: Literal["engine", "pgn"] = "engine"
     """`engine` plays its own games, `pgn` reads a file."""
     path: str = ""
-    """The PGN file, when `source` is `pgn`; part of the run by its content, not its name."""
+    """The PGN file, when `source` is `pgn`; part of the run by its name and content, wherever it lies."""
     num_train: Count = 72_000
     """Boards to learn from, one third each of opening, middlegame and endgame."""
     num_validation: Count = 3_000

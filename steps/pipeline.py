@@ -464,8 +464,10 @@ def _boards_slice(settings: Settings) -> dict[str, Any]:
 
 
 def _source_inputs(settings: Settings, engine: EngineIdentity) -> dict[str, str]:
-    file = {"pgn": sha256_file(Path(settings.boards.path))} if settings.boards.source == "pgn" else {}
-    return {"engine": str(engine), **file}
+    if settings.boards.source != "pgn":
+        return {"engine": str(engine)}
+    path = Path(settings.boards.path)
+    return {"engine": str(engine), "pgn": sha256_file(path), "pgn_name": path.name}  # The name is in each row; its folder is not.
 
 
 def _parquet_hash(folder: Path) -> dict[str, str]:

@@ -30,7 +30,9 @@ class FlowRun:
         return self.home / "outputs" / step_output["step"] / step_output["version"]
 
 
-def run_flow(cwd: Path, settings: Mapping[str, Any], *, home: Path | None = None, **parameters: Any) -> FlowRun:
+def run_flow(
+    cwd: Path, settings: Mapping[str, Any], *, home: Path | None = None, variables: Mapping[str, str] | None = None, **parameters: Any
+) -> FlowRun:
     """Run the flow in a working directory of its own, with an environment that no other test has touched."""
     from metaflow import Runner
     from metaflow.cards import get_cards
@@ -40,7 +42,7 @@ def run_flow(cwd: Path, settings: Mapping[str, Any], *, home: Path | None = None
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CHESS_GRPO_", "MLFLOW_"))}
     if "CHESS_GRPO_STOCKFISH" in os.environ:
         environment["CHESS_GRPO_STOCKFISH"] = os.environ["CHESS_GRPO_STOCKFISH"]
-    environment |= {"CHESS_GRPO_HOME": str(home), "CHESS_GRPO_DEVICE": "cpu"}
+    environment |= {"CHESS_GRPO_HOME": str(home), "CHESS_GRPO_DEVICE": "cpu", **(variables or {})}
     with Runner(str(FLOW), show_output=False, cwd=str(cwd), env=environment, config_value=[("settings", dict(settings))]).run(
         **parameters
     ) as running:

@@ -754,7 +754,7 @@ FEW_VALUES, FEW_LEGAL = torch.from_numpy(FEW.values), torch.from_numpy(FEW.is_le
 
 def few(config: dict[str, Any], policy: NetworkPolicy) -> GrpoTrainer:
     """Return a trainer that sees the same four boards at each step."""
-    settings = GrpoConfig(states_per_step=4, num_minibatches=1, learning_rate=3e-3, **config)
+    settings = GrpoConfig(**{"states_per_step": 4, "num_minibatches": 1, "learning_rate": 3e-3, **config})
     return trainer_of(settings, policy=policy, reference=new_policy(TINY, seed=0, device=CPU), arrays=FEW)
 
 
@@ -783,16 +783,16 @@ def test_with_the_sign_of_the_values_turned_it_goes_the_other_way() -> None:
 @pytest.mark.parametrize("begins", ["flat", "sharp"])
 def test_with_large_groups_it_ends_near_the_exact_optimum_of_value_plus_entropy(begins: str) -> None:
     # Maximise sum p Q + alpha H(p): p = softmax(Q / alpha). The group's mean as baseline makes Q (1 - 1/64) Q, which is within the tolerance.
-    alpha = 0.2
+    alpha = 0.25
     policy = new_policy(TINY, seed=0, device=CPU)
     if begins == "sharp":
-        sharpened(policy, 20)
+        sharpened(policy, 12)
     optimum = MoveDistribution.from_logits(FEW_VALUES, FEW_LEGAL, temperature=alpha)
     start = few_now(policy)
     gap = (optimum.entropy() - start.entropy()).mean().item()
-    assert gap > 0.5 if begins == "sharp" else gap < -0.2
-    trainer = few({"group_size": 64, "entropy_coefficient": alpha}, policy)
-    steps(trainer, 250)
+    assert gap > 0.3 if begins == "sharp" else gap < -0.2
+    trainer = few({"group_size": 64, "entropy_coefficient": alpha, "learning_rate": 1e-2}, policy)
+    steps(trainer, 200)
     # The last steps' average, since each single one still sways with its sample.
     probs, entropies = [], []
     for _ in range(50):
@@ -803,8 +803,8 @@ def test_with_large_groups_it_ends_near_the_exact_optimum_of_value_plus_entropy(
     distance = (torch.stack(probs).mean(0) - optimum.probs).abs().sum(1) / 2
     at_start = (start.probs - optimum.probs).abs().sum(1) / 2
     assert distance.max() < 0.08, f"total variation {distance} from {at_start}"
-    assert at_start.min() > 0.2
-    assert (torch.stack(entropies).mean(0) - optimum.entropy()).abs().max() < 0.1
+    assert at_start.min() > 0.15
+    assert (torch.stack(entropies).mean(0) - optimum.entropy()).abs().max() < 0.06
 
 
 def test_a_divergence_coefficient_holds_the_policy_near_its_reference() -> None:

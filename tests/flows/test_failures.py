@@ -1,0 +1,138 @@
+"""What cannot work ends early, naming cause and remedy; what is wrong with a dataset stops the flow at its gate."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import chess
+import chess.pgn
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import FLOW, FlowRun, run_flow
+
+from grpo.boards import BOARD_SCHEMA
+from grpo.content import MANIFEST, read_json, write_manifest
+
+
+def write_pgn(path: Path, num_games: int, num_plies: int) -> Path:
+    """Write games that differ, are legal, and end long before an endgame."""
+    with path.open("w") as file:
+        for number in range(num_games):
+            board = chess.Board()
+            for ply in range(num_plies):
+                legal = sorted(board.legal_moves, key=chess.Move.uci)
+                quiet = [move for move in legal if not board.is_capture(move)] or legal
+                board.push(quiet[(number * 7 + ply * 13) % len(quiet)])
+            print(chess.pgn.Game.from_board(board), end="\n\n", file=file)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("grpo.lerning_rate = 1e-3", "settings: unknown key grpo.lerning_rate; did you mean learning_rate? "),
+        ("preset = 'smok'", "settings: preset = 'smok' does not exist; did you mean smoke? "),
+        ("grpo.temperature = 0", "settings: grpo.temperature = 0: input should be greater than 0"),
+        ("boards.num_train = 100", "settings: boards: num_train must be a multiple of 3"),
+    ],
+)
+def test_a_bad_setting_ends_the_command_with_one_clear_line(text: str, message: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(FLOW), "--config-value", "settings", text, "run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ, "METAFLOW_USER": "tester"})
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert not (tmp_path / ".chess_grpo").exists()
+
+
+def test_without_stockfish_the_run_ends_in_start_with_the_remedy(tmp_path: Path) -> None:
+    run = run_flow(tmp_path, {"preset": "test"}, variables={"CHESS_GRPO_STOCKFISH": "/nowhere/stockfish"})
+    assert not run.succeeded
+    assert "no engine at '/nowhere/stockfish': install Stockfish (apt-get install stockfish)" in run.output
+    assert "build_boards" not in run.output
+
+
+@pytest.mark.parametrize(
+    ("num_games", "words"),
+    [
+        (0, ["holds no games at all; give a PGN file of standard chess"]),
+        (60, ["missing", "train/endgame", "Met", "0 endgame", "lower boards.num_train"]),
+    ],
+    ids=["an empty file", "no endgames"],
+)
+def test_a_pgn_that_cannot_fill_the_quotas_says_what_is_missing(num_games: int, words: list[str], tmp_path: Path) -> None:
+    path = write_pgn(tmp_path / "games.pgn", num_games, 40)
+    run = run_flow(tmp_path / "run", {"preset": "test", "boards": {"source": "pgn", "path": str(path), "num_tasks": 1}})
+    assert not run.succeeded
+    for word in words:
+        assert word in run.output
+    assert "join_boards" not in run.output
+
+
+def test_an_impossible_quota_says_how_far_the_games_go(tmp_path: Path) -> None:
+    path = write_pgn(tmp_path / "games.pgn", 20, 60)
+    boards = {"source": "pgn", "path": str(path), "num_train": 3_000_000, "num_tasks": 1}
+    run = run_flow(tmp_path / "run", {"preset": "test", "boards": boards})
+    assert not run.succeeded
+    assert "of train/opening" in run.output
+    assert "positions in 20 games" in run.output
+
+
+def with_illegal_label(rows: list[dict[str, Any]]) -> None:
+    rows[3]["move_played"] = "a1a1"
+
+
+def with_value_out_of_range(rows: list[dict[str, Any]]) -> None:
+    rows[5]["values"][0] = 1.5
+
+
+def with_a_missing_endgame(rows: list[dict[str, Any]]) -> None:
+    del rows[next(index for index, row in enumerate(rows) if row["phase"] == "endgame")]
+
+
+@pytest.mark.parametrize(
+    ("plant", "words"),
+    [
+        (with_illegal_label, ["label_legal", "a1a1"]),
+        (with_value_out_of_range, ["values_in_range", "1.5"]),
+        (with_a_missing_endgame, ["phases_balanced"]),
+    ],
+)
+def test_a_planted_fault_stops_the_flow_with_a_readable_report(
+    plant: Callable[[list[dict[str, Any]]], None], words: list[str], first_run: FlowRun, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(first_run.home, home, ignore=shutil.ignore_patterns("mlflow*", "mlartifacts"))
+    folder = home / "outputs" / "join_boards" / first_run.data.boards["version"]
+    table = pq.read_table(folder / "boards.parquet", schema=BOARD_SCHEMA)
+    rows = table.to_pylist()
+    plant(rows)
+    pq.write_table(pa.Table.from_pylist(rows, schema=BOARD_SCHEMA), folder / "boards.parquet")
+    manifest = read_json(folder / MANIFEST)
+    write_manifest(folder, {key: manifest[key] for key in ("step", "version", "parts", "code")})
+    run = run_flow(tmp_path / "run", {"preset": "test"}, home=home)
+    assert not run.succeeded
+    assert "the dataset is not fit to train on" in run.output
+    for word in words:
+        assert word in run.output
+    assert "/pretrain/" not in run.output
+
+
+def test_a_spoilt_output_is_noticed_set_aside_and_made_anew(first_run: FlowRun, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(first_run.home, home, ignore=shutil.ignore_patterns("mlflow*", "mlartifacts"))
+    weights = home / "outputs" / "pretrain" / first_run.data.pretrained["version"] / "weights.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    run = run_flow(tmp_path / "run", {"preset": "test"}, home=home)
+    assert run.succeeded, run.output[-3000:]
+    assert "weights.safetensors is changed since it was written; set aside as" in run.output
+    assert not run.data.pretrained["reused"]
+    assert run.data.pretrained["output_hash"] == first_run.data.pretrained["output_hash"]
+    assert run.data.finetuned["reused"]

@@ -1,0 +1,149 @@
+"""Held-out regret: worked by hand, zero for whoever plays the best move, and taken at T = 1."""
+
+import math
+from dataclasses import replace
+
+import chess
+import numpy as np
+import pytest
+import torch
+from doubles import CPU, TINY, WrittenPolicy, fake_arrays, made_up_number, some_boards, written_probabilities
+
+from grpo import regret
+from grpo.phases import PHASES, Phase, phase_of
+from grpo.policy import PositionBatch, new_policy
+from grpo.regret import heldout_metrics
+
+torch.set_num_threads(1)
+
+# Kings in the corners: three moves each; for Black the board is turned, so that a wrong side would show.
+WHITE_KING = chess.Board("7k/8/8/8/8/8/8/K7 w - - 0 1")
+BLACK_KING = chess.Board("k7/8/8/8/8/8/8/7K b - - 0 1")
+VALUES = {
+    WHITE_KING.board_fen(): {"a1a2": 0.9, "a1b1": 0.5, "a1b2": 0.1},
+    BLACK_KING.board_fen(): {"a8a7": 0.2, "a8b7": 0.6, "a8b8": 0.4},
+}
+PROBABILITIES = {
+    WHITE_KING.board_fen(): {"a1a2": 0.25, "a1b1": 0.5, "a1b2": 0.25},
+    BLACK_KING.board_fen(): {"a8a7": 0.5, "a8b7": 0.25, "a8b8": 0.25},
+}
+
+
+def written_value(board: chess.Board, move: chess.Move) -> float:
+    """Return the value from the table above."""
+    return VALUES[board.board_fen()][move.uci()]
+
+
+def test_regret_worked_by_hand() -> None:
+    metrics = heldout_metrics(written_probabilities(PROBABILITIES), fake_arrays([WHITE_KING, BLACK_KING], written_value))
+    # Expected values: 0.225 + 0.25 + 0.025 = 0.5, and 0.1 + 0.15 + 0.1 = 0.35. Likeliest moves: a1b1 (0.5), a8a7 (0.2).
+    assert metrics == pytest.approx(
+        {
+            "heldout/regret_sampled": ((0.9 - 0.5) + (0.6 - 0.35)) / 2,
+            "heldout/regret_best": (0.4 + 0.4) / 2,
+            "heldout/regret_best_stderr": 0.0,
+            "heldout/regret_best/endgame": 0.4,
+            "heldout/entropy": 1.5 * math.log(2),
+        },
+        abs=1e-6,
+    )
+
+
+def test_the_standard_error_worked_by_hand() -> None:
+    probabilities = {**PROBABILITIES, BLACK_KING.board_fen(): {"a8b7": 0.8, "a8a7": 0.1, "a8b8": 0.1}}
+    boards = [WHITE_KING, BLACK_KING, WHITE_KING, BLACK_KING]
+    metrics = heldout_metrics(written_probabilities(probabilities), fake_arrays(boards, written_value))
+    # Regrets 0.4, 0, 0.4, 0: mean 0.2, sample variance 4 * 0.04 / 3, divided by the root of 4.
+    assert metrics["heldout/regret_best"] == pytest.approx(0.2)
+    assert metrics["heldout/regret_best_stderr"] == pytest.approx(math.sqrt(0.16 / 3) / 2)
+
+
+def test_the_perfect_policy_has_no_regret_and_a_blurred_one_only_when_its_moves_are_drawn() -> None:
+    arrays = fake_arrays(some_boards(30))
+    for sharpness, sampled in ((1e4, 0.0), (5.0, None)):
+        metrics = heldout_metrics(WrittenPolicy(lambda board, move, k=sharpness: k * made_up_number(board, move)), arrays)  # type: ignore[misc]
+        assert metrics["heldout/regret_best"] == 0
+        assert metrics["heldout/regret_best_stderr"] == 0
+        if sampled is None:
+            assert metrics["heldout/regret_sampled"] > 0.05
+        else:
+            assert metrics["heldout/regret_sampled"] == pytest.approx(sampled, abs=1e-5)
+
+
+def test_the_worst_policy_gives_away_the_whole_spread() -> None:
+    boards = some_boards(30)
+    metrics = heldout_metrics(WrittenPolicy(lambda board, move: -1e4 * made_up_number(board, move)), fake_arrays(boards))
+    spreads = [np.ptp([made_up_number(board, move) for move in board.legal_moves]) for board in boards]
+    assert metrics["heldout/regret_best"] == pytest.approx(np.mean(spreads), abs=1e-6)
+    assert metrics["heldout/regret_sampled"] == pytest.approx(np.mean(spreads), abs=1e-5)
+
+
+def test_the_uniform_policy_gives_away_what_is_above_the_mean() -> None:
+    boards = some_boards(30)
+    metrics = heldout_metrics(WrittenPolicy(lambda board, move: 0.0), fake_arrays(boards))
+    values = [[made_up_number(board, move) for move in board.legal_moves] for board in boards]
+    assert metrics["heldout/regret_sampled"] == pytest.approx(np.mean([max(row) - np.mean(row) for row in values]), abs=1e-6)
+    assert metrics["heldout/entropy"] == pytest.approx(np.mean([math.log(len(row)) for row in values]), abs=1e-5)
+
+
+def test_each_phase_is_averaged_by_itself_and_the_whole_over_all_boards() -> None:
+    boards = some_boards(60, max_plies=300)
+    policy = new_policy(TINY, seed=0, device=CPU)
+    metrics = heldout_metrics(policy, fake_arrays(boards))
+    counts = {}
+    for phase in PHASES:
+        part = [board for board in boards if phase_of(board) == phase]
+        counts[phase] = len(part)
+        alone = heldout_metrics(policy, fake_arrays(part))
+        assert metrics[f"heldout/regret_best/{phase}"] == pytest.approx(alone["heldout/regret_best"], abs=1e-6)
+    assert min(counts.values()) >= 5 and len(set(counts.values())) > 1
+    weighted = sum(counts[phase] * metrics[f"heldout/regret_best/{phase}"] for phase in PHASES) / len(boards)
+    assert metrics["heldout/regret_best"] == pytest.approx(weighted, abs=1e-6)
+
+
+def test_a_phase_without_boards_is_left_out() -> None:
+    boards = [board for board in some_boards(60) if phase_of(board) != Phase.OPENING]
+    metrics = heldout_metrics(new_policy(TINY, seed=0, device=CPU), fake_arrays(boards))
+    assert {name for name in metrics if name.startswith("heldout/regret_best/")} == {
+        "heldout/regret_best/middlegame",
+        "heldout/regret_best/endgame",
+    }
+
+
+def test_adding_a_constant_to_all_values_changes_no_regret() -> None:
+    boards, policy = some_boards(30), new_policy(TINY, seed=0, device=CPU)
+    one = heldout_metrics(policy, fake_arrays(boards, lambda board, move: made_up_number(board, move) / 2))
+    assert heldout_metrics(policy, fake_arrays(boards, lambda board, move: made_up_number(board, move) / 2 + 0.5)) == pytest.approx(
+        one, abs=1e-6
+    )
+
+
+def test_what_stands_on_the_padding_has_no_effect() -> None:
+    arrays, policy = fake_arrays(some_boards(30)), new_policy(TINY, seed=0, device=CPU)
+    wider = replace(
+        arrays,
+        action_ids=np.pad(arrays.action_ids, ((0, 0), (0, 9))),
+        is_legal=np.pad(arrays.is_legal, ((0, 0), (0, 9))),
+        values=np.pad(arrays.values, ((0, 0), (0, 9))),
+    )
+    assert heldout_metrics(policy, wider) == heldout_metrics(policy, arrays)
+
+
+@pytest.mark.parametrize("size", [1, 7, 29, 30])
+def test_the_size_of_the_batches_has_no_effect(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays, policy = fake_arrays(some_boards(30)), new_policy(TINY, seed=0, device=CPU)
+    whole = heldout_metrics(policy, arrays)
+    monkeypatch.setattr(regret, "_BATCH", size)
+    assert heldout_metrics(policy, arrays) == pytest.approx(whole, abs=1e-6)
+
+
+def test_it_is_taken_at_temperature_one_and_of_the_policy_as_it_stands() -> None:
+    boards = some_boards(10)
+    arrays, policy = fake_arrays(boards), new_policy(TINY, seed=0, device=CPU)
+    distribution = policy.distribution(PositionBatch.from_arrays(arrays), temperature=1.0).detach()
+    values = torch.from_numpy(arrays.values)
+    expected = (values.max(1).values - (distribution.probs * values).sum(1)).mean().item()
+    assert heldout_metrics(policy, arrays)["heldout/regret_sampled"] == pytest.approx(expected, abs=1e-6)
+    with torch.no_grad():
+        policy.network.from_head.weight *= 30
+    assert heldout_metrics(policy, arrays)["heldout/regret_sampled"] != pytest.approx(expected, abs=1e-3)
