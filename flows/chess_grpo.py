@@ -6,8 +6,10 @@ python flows/chess_grpo.py --config-value settings 'preset = "smoke"
 grpo.learning_rate = 1e-3' run
 """
 
+import functools
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,32 @@ _ROOT = Path(__file__).resolve().parent.parent
 if (_ROOT / "steps").is_dir() and str(_ROOT) not in sys.path:
     sys.path.insert(0, str(_ROOT))
 os.environ.setdefault("METAFLOW_USER", os.environ.get("USER") or "chess-grpo")  # Root without a user name is refused.
+# Torch's idle threads would spin on cores that the engine, or anybody else, needs (benchmarks/threads.py).
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from metaflow import Config, FlowSpec, Parameter, card, current, package_sources, step  # noqa: E402
 
 from grpo.config import DEFAULT_PRESET, ConfigError, read_settings  # noqa: E402
+from grpo.errors import PlainError  # noqa: E402
 from steps import pipeline  # noqa: E402
 from steps.versions import describe_code  # noqa: E402
+
+NO_RETRY = 202
+"""The exit code by which a task tells Metaflow that another try would end the same way."""
+
+
+def plainly(body: Callable[..., None]) -> Callable[..., None]:
+    """End the task with nothing but the message when its error is a plain one: what is missing is no matter for a traceback."""
+
+    @functools.wraps(body)
+    def wrapped(*arguments: Any) -> None:
+        try:
+            body(*arguments)
+        except PlainError as error:
+            print(f"{body.__name__}: {error}", file=sys.stderr, flush=True)
+            raise SystemExit(NO_RETRY) from None
+
+    return wrapped
 
 
 def _parse(text: str) -> dict[str, Any]:
@@ -42,6 +64,7 @@ class ChessGrpo(FlowSpec):
     resume_from = Parameter("resume-from", default="", help="peak, champion, or a run: go on from its checkpoint")
 
     @step
+    @plainly
     def start(self):
         """Check in seconds what would fail in an hour."""
         self.job = pipeline.start(self.settings, self.code, metaflow_run=current.run_id, is_fresh=self.fresh, resume_from=self.resume_from)
@@ -49,12 +72,14 @@ class ChessGrpo(FlowSpec):
         self.next(self.build_boards, foreach="tasks")
 
     @step
+    @plainly
     def build_boards(self):
         """Find positions, and value every legal move of each."""
         self.part = pipeline.build_boards(self.job, self.input)
         self.next(self.join_boards)
 
     @step
+    @plainly
     def join_boards(self, inputs):
         """Make one dataset of the parts, with exact quotas."""
         self.merge_artifacts(inputs, include=["job"])
@@ -62,18 +87,21 @@ class ChessGrpo(FlowSpec):
         self.next(self.check_boards)
 
     @step
+    @plainly
     def check_boards(self):
         """Let no dataset through that is not what it says."""
         self.checks = pipeline.check_boards(self.job, self.boards)
         self.next(self.pretrain)
 
     @step
+    @plainly
     def pretrain(self):
         """Imitate the moves played until the validation loss stops falling."""
         self.pretrained = pipeline.pretrain(self.job, self.boards)
         self.next(self.baseline)
 
     @step
+    @plainly
     def baseline(self):
         """Know the pretrained policy's strength before GRPO touches it."""
         self.baseline_report = pipeline.baseline(self.job, self.boards, self.pretrained)
@@ -81,6 +109,7 @@ class ChessGrpo(FlowSpec):
 
     @card(type="blank", id="train", refresh_interval=1)
     @step
+    @plainly
     def finetune(self):
         """Learn from groups of moves, and stop when entropy goes critical."""
         from steps.cards import finetune_sink
@@ -89,6 +118,7 @@ class ChessGrpo(FlowSpec):
         self.next(self.select)
 
     @step
+    @plainly
     def select(self):
         """Let checkpoints compete on fresh games."""
         self.selected = pipeline.select(self.job, self.pretrained, self.finetuned)
@@ -96,6 +126,7 @@ class ChessGrpo(FlowSpec):
 
     @card(type="blank", id="report")
     @step
+    @plainly
     def report(self):
         """Tell the run's story."""
         from steps.cards import draw_report
@@ -106,6 +137,7 @@ class ChessGrpo(FlowSpec):
         self.next(self.end)
 
     @step
+    @plainly
     def end(self):
         """Say where champion, report and UI are."""
         self.summary = pipeline.end(self.job, self.selected, self.reported)

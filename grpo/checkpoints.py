@@ -13,6 +13,7 @@ from torch import Tensor
 from grpo.actions import ACTIONS
 from grpo.config import PolicyConfig
 from grpo.content import CorruptError, atomic_folder, read_json, sha256_text, verified_manifest, write_json, write_manifest
+from grpo.errors import PlainError
 from grpo.network import PolicyNetwork
 from grpo.policy import NetworkPolicy
 
@@ -25,7 +26,7 @@ _FOLDER: Final = "step-{:08d}"
 ACTION_TABLE_HASH: Final = sha256_text(" ".join(move.uci() for move in ACTIONS))
 
 
-class IncompatibleError(RuntimeError):
+class IncompatibleError(PlainError, RuntimeError):
     """A policy was made for another network or action table; the message lists each difference."""
 
 

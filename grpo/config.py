@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from grpo.errors import PlainError
 from grpo.phases import PHASES
 
 PRESET_FOLDER: Final = Path(__file__).parent / "presets"
@@ -23,7 +24,7 @@ Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 
 
-class ConfigError(ValueError):
+class ConfigError(PlainError, ValueError):
     """The settings cannot be used; the message names each bad key, why it is bad, and what to write instead."""
 
 

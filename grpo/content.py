@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from grpo.errors import PlainError
+
 MANIFEST: Final = "manifest.json"
 
 
-class CorruptError(RuntimeError):
+class CorruptError(PlainError, RuntimeError):
     """Files are not the ones that were written; the message names the first that differs."""
 
 

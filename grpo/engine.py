@@ -1,7 +1,7 @@
 """Stockfish processes over raw UCI: pooled, deadlined, respawned; raises, never invents a score.
 
-Written against the pipes rather than on python-chess's wrapper, which reaches a fifth of the engine's speed and waits for ever on a
-silent engine when the limit is nodes or depth. One thread drives all processes of a pool; each answers one query at a time.
+Written against the pipes rather than on python-chess's wrapper, which waits for ever on a silent engine when the limit is nodes or
+depth. One thread drives all processes of a pool; each process answers one query at a time.
 """
 
 import contextlib
@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from grpo.content import sha256_file
+from grpo.errors import PlainError
 
 MAX_LINES: Final = 256
 """MultiPV that covers all legal moves of any position (at most 218); Stockfish lowers it by itself."""
@@ -30,7 +31,7 @@ _MAX_FAILURES_IN_A_ROW: Final = 5  # Queries, after which the fault is the engin
 _READ_BYTES: Final = 1 << 16
 
 
-class EngineError(RuntimeError):
+class EngineError(PlainError, RuntimeError):
     """The engine died, or answered nothing usable in time; the position stays unscored."""
 
 

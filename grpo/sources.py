@@ -19,6 +19,7 @@ from grpo.boards import Position, Split
 from grpo.config import BoardsConfig, EngineGames
 from grpo.encoding import position_key
 from grpo.engine import EngineError, EnginePool, Query
+from grpo.errors import PlainError
 from grpo.phases import PHASES, Phase, phase_of
 from grpo.seeding import numpy_stream
 
@@ -27,7 +28,7 @@ _MAX_IDLE_GAMES: Final = 300  # Engine games in a row that add nothing: what is 
 _RESULTS: Final = ("1-0", "0-1", "1/2-1/2", "*")
 
 
-class SourceError(ValueError):
+class SourceError(PlainError, ValueError):
     """The source cannot give the boards that were asked for; the message says what it has and what to change."""
 
 

@@ -13,6 +13,7 @@ from grpo.advantages import ESTIMATORS
 from grpo.checkpoints import TrainingState
 from grpo.config import GrpoConfig
 from grpo.control import Controller, EntropyStop
+from grpo.errors import PlainError
 from grpo.metrics import Record
 from grpo.objective import Objective, grpo_objective
 from grpo.phases import PHASES
@@ -28,7 +29,7 @@ class InvariantError(AssertionError):
     """Sampler and trainer do not score alike: the run would train a policy that it does not sample."""
 
 
-class NonFiniteError(RuntimeError):
+class NonFiniteError(PlainError, RuntimeError):
     """Loss or gradient were not finite for several steps in a row."""
 
 

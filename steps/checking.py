@@ -6,6 +6,7 @@ from typing import Final
 from data_checks.boards import check_boards
 from grpo.config import Settings
 from grpo.content import write_json
+from grpo.errors import PlainError
 from grpo.metrics import Record
 from steps.boards import read_boards
 from steps.work import Work
@@ -13,7 +14,7 @@ from steps.work import Work
 REPORT: Final = "report.json"
 
 
-class ChecksError(ValueError):
+class ChecksError(PlainError, ValueError):
     """The dataset does not meet its expectations; the message is the report."""
 
 

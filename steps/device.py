@@ -4,12 +4,13 @@ from typing import Final
 
 import torch
 
+from grpo.errors import PlainError
 from steps.machine import Machine
 
 _KINDS: Final = ("auto", "cpu", "cuda")
 
 
-class DeviceError(ValueError):
+class DeviceError(PlainError, ValueError):
     """The device that was asked for is not there."""
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final, TypedDict
 from grpo.config import Settings
 from grpo.content import CorruptError, read_json, sha256_file
 from grpo.engine import EngineIdentity, identify
+from grpo.errors import PlainError
 from steps.machine import Machine
 from steps.preflight import PreflightError, preflight, preflight_table
 from steps.store import StepOutput, Store
@@ -21,7 +22,7 @@ BEFORE_FINETUNE: Final = ("join_boards", "check_boards", "pretrain", "baseline")
 """Steps whose output a resumed run takes from its origin."""
 
 
-class ResumeError(RuntimeError):
+class ResumeError(PlainError, RuntimeError):
     """The origin cannot be gone on from with these settings or on this machine; the message lists each difference."""
 
 

@@ -9,12 +9,13 @@ import chess.pgn
 
 from grpo.config import Settings
 from grpo.engine import EngineIdentity, EngineMissingError, identify
+from grpo.errors import PlainError
 from steps.machine import Machine
 
 _FREE_BYTES: Final = 2 * 1024**3
 
 
-class PreflightError(RuntimeError):
+class PreflightError(PlainError, RuntimeError):
     """Something that the run needs is missing; the message is the table, with remedies."""
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypedDict
 
+from grpo.errors import PlainError
 from grpo.metrics import Record
 from steps.machine import Machine
 from steps.store import StepOutput
@@ -42,7 +43,7 @@ _MAX_PARAM_LENGTH: Final = 500
 _SECONDS_BETWEEN_CALLS: Final = 5.0
 
 
-class OriginError(ValueError):
+class OriginError(PlainError, ValueError):
     """The run or policy to resume from cannot be found."""
 
 

@@ -13,7 +13,7 @@ import chess.pgn
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import FLOW, FlowRun, run_flow
+from real_flow import FLOW, FlowRun, run_flow
 
 from grpo.boards import BOARD_SCHEMA
 from grpo.content import MANIFEST, read_json, write_manifest
@@ -55,6 +55,7 @@ def test_without_stockfish_the_run_ends_in_start_with_the_remedy(tmp_path: Path)
     assert not run.succeeded
     assert "no engine at '/nowhere/stockfish': install Stockfish (apt-get install stockfish)" in run.output
     assert "build_boards" not in run.output
+    assert "Traceback" not in run.output
 
 
 @pytest.mark.parametrize(

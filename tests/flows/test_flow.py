@@ -8,7 +8,7 @@ from typing import Any
 
 import chess
 import pyarrow.parquet as pq
-from conftest import FlowRun, run_flow
+from real_flow import FlowRun, run_flow
 
 from grpo.boards import BOARD_SCHEMA
 from grpo.config import read_settings

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from conftest import run_flow
+from real_flow import run_flow
 
 
 def test_real_games_go_through_to_a_verdict(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from grpo.checkpoints import (
     weights_hash,
 )
 from grpo.config import GrpoConfig
-from grpo.content import MANIFEST, CorruptError, read_json, write_json, write_manifest
+from grpo.content import MANIFEST, CorruptError, read_json, sha256_text, write_json, write_manifest
 from grpo.policy import NetworkPolicy, PositionBatch, new_policy
 from grpo.rollouts import DatasetStates
 from grpo.training import GrpoTrainer
@@ -288,7 +288,7 @@ def test_a_pickle_is_never_opened_not_even_one_that_the_manifest_vouches_for(nam
         load_checkpoint(folder, CPU)
     (folder / MANIFEST).unlink()
     write_manifest(folder, {"kind": "checkpoint", "step": 3})
-    with pytest.raises(Exception, match="(?i)header|safetensor"):
+    with pytest.raises(Exception, match=r"(?i)header|safetensor"):
         load_checkpoint(folder, CPU)
     assert not went_off.exists()
     pickle.loads((folder / name).read_bytes())
@@ -347,7 +347,9 @@ def test_what_a_killed_writer_left_behind_is_no_checkpoint(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("at", ["save_policy", "save_file", "write_json", "write_manifest"])
-def test_a_crash_while_saving_leaves_the_earlier_checkpoint_and_nothing_else(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_while_saving_leaves_the_earlier_checkpoint_and_nothing_else(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     [good] = saved(tmp_path, 1)
 
     def crash(*args: Any, **named: Any) -> None:
@@ -408,7 +410,7 @@ def test_one_move_more_or_in_another_place_is_another_table(folder: Path, monkey
 
     swapped = [ACTIONS[1], ACTIONS[0], *ACTIONS[2:]]
     for table in (swapped, [*ACTIONS, chess.Move.null()], ACTIONS[:-1]):
-        monkeypatch.setattr(checkpoints, "ACTION_TABLE_HASH", checkpoints.sha256_text(" ".join(move.uci() for move in table)))
+        monkeypatch.setattr(checkpoints, "ACTION_TABLE_HASH", sha256_text(" ".join(move.uci() for move in table)))
         with pytest.raises(IncompatibleError):
             load_policy(folder, CPU)
 

@@ -11,6 +11,9 @@ from pydantic import BaseModel, ValidationError
 from grpo.config import PRESET_FOLDER, BoardsConfig, ConfigError, GrpoConfig, Settings, preset_names, read_settings
 
 GRPO_KEYS = ", ".join(GrpoConfig.model_fields)
+DEFAULT = Settings()
+NUM_TRAIN, NUM_UNITS, HELDOUT_DEPTH = DEFAULT.boards.num_train, DEFAULT.boards.num_units, DEFAULT.evaluation.heldout_depth
+CHANNELS, NUM_BLOCKS = DEFAULT.policy.channels, DEFAULT.policy.num_blocks
 SECTIONS = "seed, boards, values, policy, pretrain, grpo, evaluation, selection"
 HOW_TO_WRITE = 'write TOML such as\n  preset = "smoke"\n  grpo.learning_rate = 1e-3'
 
@@ -61,14 +64,24 @@ BAD_SETTINGS = (
     ("boards.num_train = 100", "settings: boards: num_train must be a multiple of 3, so that the phases share it equally"),
     ('boards.source = "pgn"', 'settings: boards: source = "pgn" needs path = "FILE.pgn"'),
     ('boards.path = "x.pgn"', 'settings: boards: path is read only with source = "pgn"; set both or neither'),
-    ("boards.num_tasks = 9", "settings: boards: num_tasks (9) cannot exceed num_units (8)"),
-    ("policy.num_heads = 3", "settings: policy: channels (64) must be a multiple of num_heads (3)"),
-    ("policy.num_frozen_blocks = 6", "settings: policy: num_frozen_blocks (6) cannot exceed num_blocks (5)"),
-    ("grpo.states_per_step = 511", "settings: grpo: states_per_step (511) must be a multiple of num_minibatches (2)"),
-    ("grpo.states_per_step = 50_000", "settings: grpo.states_per_step (50000) cannot exceed boards.num_train (48000)"),
+    (f"boards.num_tasks = {NUM_UNITS + 1}", f"settings: boards: num_tasks ({NUM_UNITS + 1}) cannot exceed num_units ({NUM_UNITS})"),
+    ("policy.num_heads = 3", f"settings: policy: channels ({CHANNELS}) must be a multiple of num_heads (3)"),
     (
-        "values.depth = 6",
-        "settings: evaluation.heldout_depth (6) must exceed values.depth (6): regret under the reward's own search would only"
+        f"policy.num_frozen_blocks = {NUM_BLOCKS + 1}",
+        f"settings: policy: num_frozen_blocks ({NUM_BLOCKS + 1}) cannot exceed num_blocks ({NUM_BLOCKS})",
+    ),
+    (
+        "grpo = {states_per_step = 511, num_minibatches = 2}",
+        "settings: grpo: states_per_step (511) must be a multiple of num_minibatches (2)",
+    ),
+    (
+        f"grpo.states_per_step = {2 * NUM_TRAIN}",
+        f"settings: grpo.states_per_step ({2 * NUM_TRAIN}) cannot exceed boards.num_train ({NUM_TRAIN})",
+    ),
+    (
+        f"values.depth = {HELDOUT_DEPTH}",
+        f"settings: evaluation.heldout_depth ({HELDOUT_DEPTH}) must exceed values.depth ({HELDOUT_DEPTH}):"
+        " regret under the reward's own search would only"
         " measure the reward again",
     ),
     # Not readable at all.
@@ -173,7 +186,7 @@ def test_given_keys_are_laid_over_the_preset_and_leave_its_others_alone() -> Non
     given = read_settings('preset = "smoke"\n[grpo]\nlearning_rate = 1e-3\n[boards.games]\nnodes = [7]')
     assert given.grpo.learning_rate == 1e-3
     assert given.boards.games.nodes == (7,)
-    assert given.grpo.num_steps == smoke.grpo.num_steps == 60
+    assert given.grpo.num_steps == smoke.grpo.num_steps != DEFAULT.grpo.num_steps
     restored = given.model_copy(update={"grpo": smoke.grpo, "boards": smoke.boards})
     assert restored == smoke
 
@@ -204,14 +217,14 @@ def test_settings_are_frozen_at_every_level() -> None:
 
 
 def test_the_bounds_themselves_are_allowed() -> None:
-    text = """
+    text = f"""
         seed = 2147483647
-        boards.num_tasks = 8
-        policy.num_frozen_blocks = 5
-        values.depth = 5
+        boards.num_tasks = {NUM_UNITS}
+        policy.num_frozen_blocks = {NUM_BLOCKS}
+        values.depth = {HELDOUT_DEPTH - 1}
         grpo.group_size = 2
         grpo.entropy_coefficient = 0.0
-        grpo.states_per_step = 48_000
+        grpo.states_per_step = {NUM_TRAIN}
         boards.games.random_move_probability = 1.0
     """
     settings = read_settings(text)

@@ -91,9 +91,18 @@ def test_the_half_move_clock_stops_at_100() -> None:
     assert clocks.tolist() == [0, 99, 100, 100, 100]
 
 
-def test_castling_rights_without_their_rook_are_none() -> None:
-    board = chess.Board("4k3/8/8/8/8/8/8/4K2R w KQkq - 0 1")
-    assert encode([board])[0, CASTLING].tolist() == [1, 0, 0, 0]
+@pytest.mark.parametrize(
+    ("fen", "rights"),
+    [
+        ("4k3/8/8/8/8/8/8/4K2R w KQkq - 0 1", [1, 0, 0, 0]),
+        ("4k3/8/8/8/8/8/8/N3K2R w KQ - 0 1", [1, 0, 0, 0]),
+        ("4k3/8/8/8/8/8/8/R4K1R w KQ - 0 1", [0, 0, 0, 0]),
+        ("r3k2r/8/8/8/8/8/8/4K3 w kq - 0 1", [0, 0, 1, 1]),
+        ("r3k2r/8/8/8/8/8/8/4K3 b kq - 0 1", [1, 1, 0, 0]),
+    ],
+)
+def test_castling_rights_count_only_with_king_and_rook_at_home(fen: str, rights: list[int]) -> None:
+    assert encode([chess.Board(fen)])[0, CASTLING].tolist() == rights
 
 
 @pytest.mark.parametrize(

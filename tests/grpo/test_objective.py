@@ -23,8 +23,15 @@ from grpo.seeding import torch_stream
 
 TEMPERATURES = [0.5, 1.0, 1.3, 2.0]
 BOUNDS = {"clip_low": 0.2, "clip_high": 0.28}
-PLAIN = GrpoConfig(entropy_coefficient=0.0, kl_coefficient=0.0)
-ALL_TERMS = GrpoConfig(entropy_coefficient=0.3, kl_coefficient=0.7)
+
+
+def weighted(*, entropy: float = 0.0, kl: float = 0.0) -> GrpoConfig:
+    """Return settings with these coefficients and the bounds above."""
+    return GrpoConfig(entropy_coefficient=entropy, kl_coefficient=kl, clip_low=BOUNDS["clip_low"], clip_high=BOUNDS["clip_high"])
+
+
+PLAIN = weighted()
+ALL_TERMS = weighted(entropy=0.3, kl=0.7)
 
 
 def numbers(*values: float) -> Tensor:
@@ -103,7 +110,7 @@ def test_the_worked_example_of_feb05_sampled_at_one_temperature_and_scored_at_an
     logits, legal = numbers(2, 1, 0), torch.ones(1, 3, dtype=torch.bool)
     sampled, scored = of(logits, legal, 1.3), of(logits, legal, 1.0)
     columns, advantages = torch.tensor([[0, 1, 2]]), numbers(-1, -1, -1)
-    config = GrpoConfig(clip_low=0.2, clip_high=0.2, entropy_coefficient=0.0)
+    config = GrpoConfig(clip_low=0.2, clip_high=0.2, entropy_coefficient=0.0, kl_coefficient=0.0)
     made = objective(scored, sampled, scored, columns=columns, advantages=advantages, config=config)
     # The notes divide probabilities rounded to three places; unrounded, the second ratio is 0.8863.
     assert made.ratios[0].tolist() == pytest.approx([1.116, 0.888, 0.703], abs=2e-3)
@@ -166,7 +173,7 @@ def test_without_coefficients_the_loss_is_the_surrogate_alone() -> None:
 @pytest.mark.parametrize(("entropy_coefficient", "kl_coefficient"), [(0.03, 0.0), (0.0, 0.5), (0.3, 0.7)])
 def test_the_loss_is_the_sum_of_its_terms(entropy_coefficient: float, kl_coefficient: float) -> None:
     case = Case()
-    made = case.objective(case.logits, GrpoConfig(entropy_coefficient=entropy_coefficient, kl_coefficient=kl_coefficient))
+    made = case.objective(case.logits, weighted(entropy=entropy_coefficient, kl=kl_coefficient))
     expected = -made.surrogate - entropy_coefficient * made.entropy + kl_coefficient * made.kl_reference
     assert made.loss.item() == pytest.approx(expected.item(), abs=1e-12)
 
@@ -196,7 +203,7 @@ def test_moves_and_advantages_of_different_shapes_are_refused() -> None:
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 @pytest.mark.parametrize(
     "config",
-    [PLAIN, GrpoConfig(entropy_coefficient=1.0), GrpoConfig(entropy_coefficient=0.0, kl_coefficient=1.0), ALL_TERMS],
+    [PLAIN, weighted(entropy=1.0), weighted(kl=1.0), ALL_TERMS],
     ids=["surrogate", "with entropy", "with KL", "all"],
 )
 def test_the_gradient_is_the_finite_difference(temperature: float, config: GrpoConfig) -> None:
@@ -226,9 +233,9 @@ def test_the_gradients_of_the_entropy_and_kl_terms_are_their_closed_forms(temper
     entropy = -now.probs * (now.log_probs + now.entropy()[:, None]) / temperature
     log_ratio = now.log_probs - case.reference.log_probs
     kl = now.probs * (log_ratio - now.kl_to(case.reference)[:, None]) / temperature
-    found = case.gradient(GrpoConfig(entropy_coefficient=0.25, kl_coefficient=0.0), advantages=silent)
+    found = case.gradient(weighted(entropy=0.25), advantages=silent)
     assert torch.allclose(found, -0.25 * entropy / 3, atol=1e-14)
-    found = case.gradient(GrpoConfig(entropy_coefficient=0.0, kl_coefficient=0.5), advantages=silent)
+    found = case.gradient(weighted(kl=0.5), advantages=silent)
     assert torch.allclose(found, 0.5 * kl / 3, atol=1e-14)
 
 

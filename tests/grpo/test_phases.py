@@ -21,6 +21,7 @@ from grpo.phases import PHASES, Phase, phase_of
         ("rnbqkbnr/8/8/8/8/8/NBQN4/3RKB2 w - - 0 1", Phase.MIDDLEGAME, "White has 3 at home"),
         ("3rkb2/nbqn4/8/8/8/8/8/RNBQKBNR w - - 0 1", Phase.MIDDLEGAME, "Black has 3 at home"),
         ("3rkb2/pppppppp/nbqn4/8/8/8/8/RNBQKBNR w - - 0 1", Phase.MIDDLEGAME, "pawns are no pieces"),
+        ("rnbqkbnr/8/8/8/8/NBQN4/8/3RKBPP w - - 0 1", Phase.MIDDLEGAME, "not even where pawns cannot be"),
         ("QRBNkNBR/8/8/8/8/8/8/qrbnKnbr w - - 0 1", Phase.MIDDLEGAME, "pieces on the rival's back rank are not at home"),
     ],
 )

@@ -96,7 +96,8 @@ def test_each_phase_is_averaged_by_itself_and_the_whole_over_all_boards() -> Non
         counts[phase] = len(part)
         alone = heldout_metrics(policy, fake_arrays(part))
         assert metrics[f"heldout/regret_best/{phase}"] == pytest.approx(alone["heldout/regret_best"], abs=1e-6)
-    assert min(counts.values()) >= 5 and len(set(counts.values())) > 1
+    assert min(counts.values()) >= 5
+    assert len(set(counts.values())) > 1
     weighted = sum(counts[phase] * metrics[f"heldout/regret_best/{phase}"] for phase in PHASES) / len(boards)
     assert metrics["heldout/regret_best"] == pytest.approx(weighted, abs=1e-6)
 

@@ -39,8 +39,15 @@ from grpo.sources import (
     wanted_boards,
 )
 
-SMALL: dict[str, Any] = {"num_train": 60, "num_validation": 15, "num_heldout": 15, "num_units": 2, "num_tasks": 2}
-FAST_GAMES = EngineGames(nodes=(1, 5), max_plies=160)
+SMALL: dict[str, Any] = {
+    "num_train": 60,
+    "num_validation": 15,
+    "num_heldout": 15,
+    "num_units": 2,
+    "num_tasks": 2,
+    "max_per_game_and_phase": 6,
+}
+FAST_GAMES = EngineGames(nodes=(1, 5), max_plies=160, random_opening_plies=6, random_move_probability=0.08)
 GAME = '[Event "e"]\n[White "a"]\n[Black "b"]\n[Result "*"]\n'
 
 
@@ -175,9 +182,9 @@ def test_a_quota_takes_labels_only_and_no_position_with_a_single_legal_move() ->
 
 def test_a_quota_takes_no_more_from_one_game_and_phase_than_allowed_and_no_more_than_is_missing() -> None:
     moves = "e2e4 e7e5 g1f3 b8c6 f1b5 a7a6 b5a4 g8f6 d2d3 d7d6"
-    limited = Quota(in_each_cell(9), BoardsConfig(**SMALL, max_per_game_and_phase=4), seed=0)
+    limited = Quota(in_each_cell(9), BoardsConfig(**SMALL | {"max_per_game_and_phase": 4}), seed=0)
     assert limited.offer(game_of(moves)) == 4
-    short = Quota(in_each_cell(2), BoardsConfig(**SMALL, max_per_game_and_phase=4), seed=0)
+    short = Quota(in_each_cell(2), BoardsConfig(**SMALL | {"max_per_game_and_phase": 4}), seed=0)
     assert short.offer(game_of(moves)) == 2
     [split] = {position.split for position in short.positions}
     assert short.missing() == {f"{other}/{phase}": 2 for other in Split for phase in PHASES if (other, phase) != (split, Phase.OPENING)}
@@ -196,7 +203,7 @@ def test_a_position_met_again_or_in_a_mirror_is_a_duplicate() -> None:
 
 def test_what_a_quota_takes_from_a_game_depends_on_seed_and_game_alone() -> None:
     moves = "e2e4 e7e5 g1f3 b8c6 f1b5 a7a6 b5a4 g8f6 d2d3 d7d6"
-    config = BoardsConfig(**SMALL, max_per_game_and_phase=3)
+    config = BoardsConfig(**SMALL | {"max_per_game_and_phase": 3})
 
     def taken(seed: int, *, after: str = "") -> list[str]:
         quota = Quota(in_each_cell(50), config, seed)
@@ -208,6 +215,16 @@ def test_what_a_quota_takes_from_a_game_depends_on_seed_and_game_alone() -> None
 
     assert taken(1) == taken(1) == taken(1, after="a2a3 h7h6")
     assert any(taken(1) != taken(seed) for seed in range(2, 6))
+
+
+def test_the_choice_within_a_game_is_another_one_in_another_game() -> None:
+    moves = "e2e4 e7e5 g1f3 b8c6 f1b5 a7a6 b5a4 g8f6 d2d3 d7d6"
+    plies = set()
+    for number in range(8):
+        quota = Quota(in_each_cell(50), BoardsConfig(**SMALL | {"max_per_game_and_phase": 3}), seed=0)
+        quota.offer(game_of(moves, game_id=f"game-{number}"))
+        plies.add(tuple(position.ply for position in quota.positions))
+    assert len(plies) > 4
 
 
 # PGN files.
@@ -487,6 +504,15 @@ def test_a_game_in_which_the_engine_fails_once_is_the_game_without_the_fault(scr
     report = SourceReport()
     assert first_game(scripted({"kind": "crash", "nth": 6}, has_memory=True).path, report) == expected
     assert report.rejected.total() == 0
+
+
+def test_the_engine_forgets_between_games_and_remembers_within_them(scripted: Callable[..., ScriptedEngine]) -> None:
+    healthy = scripted()
+    config = EngineGames(nodes=(5,), max_plies=12, random_opening_plies=0)
+    with EnginePool(healthy.path, num_processes=1, options={}) as pool:
+        games = list(islice(engine_games(config, unit=0, seed=0, pool=pool, report=SourceReport()), 3))
+    expected = [number == 0 for game in games for number in range(sum(game.is_label))]
+    assert [search["is_fresh"] for search in healthy.searches()] == expected
 
 
 def test_a_game_in_which_the_engine_always_fails_is_counted_and_left_out(scripted: Callable[..., ScriptedEngine]) -> None:

@@ -19,7 +19,7 @@ from grpo.values import ValueTable, engine_options, value_tables, win_probabilit
 SLOPE, BAND = 0.003, 0.02
 CENTIPAWNS = st.integers(-20_000, 20_000)
 MATES = st.integers(1, 200)
-CONFIG = ValuesConfig()
+CONFIG = ValuesConfig(logistic_slope=SLOPE, mate_band=BAND)
 FENS = [
     chess.STARTING_FEN,
     "r1bqkb1r/pppp1ppp/2n2n2/1B2p3/4P3/5N2/PPPP1PPP/RNBQ1RK1 b kq - 5 4",

@@ -1,0 +1,62 @@
+"""Two ways to do what is done to every board, side by side: `python benchmarks/encoding.py`. Quote the ratios, not the times."""
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+
+import chess
+import numpy as np
+
+from grpo.actions import ACTIONS, legal_action_ids, mirror_move
+from grpo.encoding import encode
+
+_NUM_BOARDS = 2_000
+_REPEATS = 7
+_IDS = {move: index for index, move in enumerate(ACTIONS)}
+
+
+def boards() -> list[chess.Board]:
+    """Return positions of random games."""
+    rng, found, board = random.Random(0), [], chess.Board()
+    while len(found) < _NUM_BOARDS:
+        if board.ply() > 120 or not any(board.legal_moves):
+            board = chess.Board()
+        board.push(rng.choice(list(board.legal_moves)))
+        if any(board.legal_moves):
+            found.append(board.copy(stack=False))
+    return found
+
+
+def encode_by_mirror(positions: list[chess.Board]) -> None:
+    """Encode by turning the board first and reading it square by square."""
+    rows = np.zeros((len(positions), 64), dtype=np.uint8)
+    for row, board in zip(rows, positions, strict=True):
+        view = board if board.turn == chess.WHITE else board.mirror()
+        for square, piece in view.piece_map().items():
+            row[square] = piece.piece_type + (0 if piece.color == chess.WHITE else 6)
+
+
+def ids_by_dictionary(positions: list[chess.Board]) -> None:
+    """Look moves up as objects."""
+    for board in positions:
+        moves = board.legal_moves if board.turn == chess.WHITE else map(mirror_move, board.legal_moves)
+        sorted(_IDS[move] for move in moves)
+
+
+def compare(name: str, slow: Callable[[list[chess.Board]], object], fast: Callable[[list[chess.Board]], object]) -> None:
+    """Print the ratio of the two, taken in turn so that a change of the machine's speed hits both."""
+    positions, ratios = boards(), []
+    for _ in range(_REPEATS):
+        times = []
+        for way in (slow, fast):
+            start = time.perf_counter()
+            way(positions)
+            times.append(time.perf_counter() - start)
+        ratios.append(times[0] / times[1])
+    print(f"{name}: {statistics.median(ratios):.1f} times [{min(ratios):.1f}, {max(ratios):.1f}]")
+
+
+if __name__ == "__main__":
+    compare("encoding, mirrored board / bitboards", encode_by_mirror, encode)
+    compare("legal ids, dictionary of moves / table", ids_by_dictionary, lambda found: [legal_action_ids(board) for board in found])

@@ -1,0 +1,5 @@
+"""The mark of errors that are no fault of the code."""
+
+
+class PlainError(Exception):
+    """What went wrong, where, why and how to mend it, is all in the message: a traceback would only hide it."""

@@ -1,0 +1,57 @@
+"""The real flow, run through `metaflow.Runner` in a directory of its own."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+FLOW = ROOT / "flows" / "chess_grpo.py"
+
+os.environ.setdefault("METAFLOW_USER", "tester")
+
+
+@dataclass(frozen=True)
+class FlowRun:
+    """A finished run: what it printed, its artifacts, and its final card (Metaflow's client follows one datastore at a time)."""
+
+    home: Path
+    succeeded: bool
+    output: str
+    run_id: str
+    data: SimpleNamespace
+    card: str
+
+    def folder(self, step_output: Mapping[str, Any]) -> Path:
+        return self.home / "outputs" / step_output["step"] / step_output["version"]
+
+
+def run_flow(
+    cwd: Path, settings: Mapping[str, Any], *, home: Path | None = None, variables: Mapping[str, str] | None = None, **parameters: Any
+) -> FlowRun:
+    """Run the flow in a working directory of its own, with an environment that no other test has touched."""
+    from metaflow import Runner
+    from metaflow.cards import get_cards
+
+    cwd.mkdir(parents=True, exist_ok=True)
+    home = home or cwd / "home"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("CHESS_GRPO_", "MLFLOW_"))}
+    if "CHESS_GRPO_STOCKFISH" in os.environ:
+        environment["CHESS_GRPO_STOCKFISH"] = os.environ["CHESS_GRPO_STOCKFISH"]
+    environment |= {"CHESS_GRPO_HOME": str(home), "CHESS_GRPO_DEVICE": "cpu", **(variables or {})}
+    with Runner(str(FLOW), show_output=False, cwd=str(cwd), env=environment, config_value=[("settings", dict(settings))]).run(
+        **parameters
+    ) as running:
+        succeeded = running.status == "successful"
+        run = running.run
+        data = {artifact.id: artifact.data for artifact in run["end"].task} if succeeded else {}
+        return FlowRun(
+            home=home,
+            succeeded=succeeded,
+            output=running.stdout + running.stderr,
+            run_id=run.id,
+            data=SimpleNamespace(**data),
+            card=get_cards(run["report"].task)[0].get() if succeeded else "",
+        )

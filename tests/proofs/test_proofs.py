@@ -1,0 +1,53 @@
+"""Proofs that take minutes, run by `make prove`."""
+
+import random
+from pathlib import Path
+
+import chess
+import numpy as np
+import pytest
+from real_flow import run_flow
+
+from grpo.actions import action_id, action_move, legal_action_ids
+from grpo.encoding import decode, encode
+from grpo.selection import Verdict, decide
+from grpo.statistics import paired_interval
+
+pytestmark = pytest.mark.prove
+
+
+def test_the_preset_smoke_gives_the_same_hashes_twice_and_over_one_task_or_four(tmp_path: Path) -> None:
+    runs = [run_flow(tmp_path / str(tasks), {"preset": "smoke", "boards": {"num_tasks": tasks}}) for tasks in (1, 4)]
+    assert all(run.succeeded for run in runs)
+    for artifact in ("boards", "pretrained", "finetuned", "selected"):
+        first, second = (getattr(run.data, artifact)["output_hash"] for run in runs)
+        assert first == second, artifact
+
+
+def test_actions_and_encoding_agree_with_python_chess_on_100_000_positions() -> None:
+    rng = random.Random(1)
+    num_positions = 0
+    while num_positions < 100_000:
+        board = chess.Board()
+        while any(board.legal_moves) and board.ply() < 200:
+            moves = list(board.legal_moves)
+            ids = [action_id(move, board.turn) for move in moves]
+            assert legal_action_ids(board) == sorted(ids)
+            assert [action_move(index, board.turn) for index in ids] == moves
+            restored = decode(encode([board])[0])
+            assert restored.fen().split()[:4] == board.fen().split()[:4]
+            num_positions += 1
+            board.push(rng.choice(moves))
+
+
+@pytest.mark.parametrize("draws", [0.0, 0.3, 0.8])
+@pytest.mark.parametrize("num_pairs", [4, 30, 300])
+def test_equal_players_are_promoted_in_at_most_4_percent(num_pairs: int, draws: float) -> None:
+    rng = np.random.default_rng(0)
+    num_trials, promoted = 4_000, 0
+    for _ in range(num_trials):
+        games = rng.choice([0.0, 0.5, 1.0], p=[(1 - draws) / 2, draws, (1 - draws) / 2], size=(num_pairs, 2))
+        interval = paired_interval(games.mean(1).tolist())
+        promoted += decide(1, interval, interval).verdict == Verdict.BETTER
+    print(f"{num_pairs} pairs, {draws:.0%} draws: {promoted / num_trials:.2%} promoted")
+    assert promoted / num_trials <= 0.04
