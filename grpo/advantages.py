@@ -21,7 +21,8 @@ def group_advantages(rewards_BG: Tensor) -> Tensor:
     The spread is not divided out, so an easy group weighs no more than a hard one. The expected gradient is (1 - 1/G) times the exact one,
     since each reward is part of its own baseline.
     """
-    return rewards_BG - rewards_BG.mean(dim=1, keepdim=True)
+    # The mean in float64: rounded in float32, the mean of equal rewards is not that reward, and Adam makes full steps of the rest.
+    return (rewards_BG - rewards_BG.double().mean(dim=1, keepdim=True)).to(rewards_BG.dtype)
 
 
 ESTIMATORS: dict[str, Estimator] = {"sampled": group_advantages}

@@ -127,7 +127,7 @@ class BoardArrays:
 def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> BoardArrays:
     """Return the boards of one split, with the values of the reward's search or, if `strong`, of the evaluation's.
 
-    Raises ValueError when the split is empty.
+    Raises ValueError when the split is empty, or has no values of the search that was asked for.
     """
     rows = [row for row in table.to_pylist() if row["split"] == split]
     if not rows:
@@ -142,7 +142,10 @@ def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> Boar
         moves = row["moves"]
         action_ids[index, : len(moves)] = [action_id(chess.Move.from_uci(move), board.turn) for move in moves]
         is_legal[index, : len(moves)] = True
-        values[index, : len(moves)] = row["strong_values" if strong else "values"]
+        of_moves = row["strong_values" if strong else "values"]
+        if of_moves is None:
+            raise ValueError(f"{row['fen']} has no values of the stronger search; only held-out boards have")
+        values[index, : len(moves)] = of_moves
         played[index] = moves.index(row["move_played"])
     return BoardArrays(
         encodings=encode(boards),

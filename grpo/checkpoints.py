@@ -1,6 +1,7 @@
 """Policies and checkpoints on disk: atomic, hashed, complete, and safe to load (safetensors and JSON, no pickle)."""
 
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ ACTION_TABLE_HASH: Final = sha256_text(" ".join(move.uci() for move in ACTIONS))
 
 
 class IncompatibleError(PlainError, RuntimeError):
-    """A policy was made for another network or action table; the message lists each difference."""
+    """A policy was made with another action table."""
 
 
 def save_policy(folder: Path, policy: NetworkPolicy, config: PolicyConfig) -> None:
@@ -83,6 +84,8 @@ class TrainingState:
 def save_checkpoint(root: Path, policy: NetworkPolicy, config: PolicyConfig, state: TrainingState) -> Path:
     """Write a complete checkpoint below `root` and return its folder; a crash leaves all of it or nothing."""
     target = root / _FOLDER.format(state.step)
+    if target.exists() and not _is_whole(target):
+        shutil.rmtree(target)  # A run that fell back to an earlier checkpoint comes by again.
     with atomic_folder(target) as folder:
         save_policy(folder, policy, config)
         tensors, rest = _split_optimiser(state.optimiser)
@@ -129,6 +132,14 @@ def latest_valid_checkpoint(root: Path) -> tuple[Path | None, list[str]]:
         else:
             return folder, problems
     return None, problems
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        verified_manifest(folder)
+    except CorruptError:
+        return False
+    return True
 
 
 def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ path, tracking address, device) are not settings: see `steps.machine`.
 
 import difflib
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, cast
@@ -242,20 +243,39 @@ def preset_names() -> list[str]:
 def read_settings(text: str) -> Settings:
     """Return the settings that a TOML (or JSON) text describes.
 
-    The top-level key `preset` names the shipped preset on which the other keys are laid; without it that is `laptop`. The text may also be
-    nothing but a preset's name.
+    The top-level key `preset` names what the other keys are laid over: a shipped preset (`laptop` if there is no such key), or the path of
+    another file of this kind. The text may also be nothing but a preset's name.
 
     Raises ConfigError with one line for each bad key.
     """
-    given = {"preset": text.strip()} if text.strip() in preset_names() else _parse(text)
-    preset = given.pop("preset", DEFAULT_PRESET)
-    if preset not in preset_names():
-        raise ConfigError(f"settings: preset = {preset!r} does not exist; {_did_you_mean(str(preset), preset_names())}")
-    base = tomllib.loads((PRESET_FOLDER / f"{preset}.toml").read_text(encoding="utf-8"))
+    given = {"preset": text.strip()} if re.fullmatch(r"[\w-]+", text.strip()) else _parse(text)
     try:
-        return Settings.model_validate(_laid_over(base, given))
+        return Settings.model_validate(_with_base(given, seen=()))
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(problem) for problem in error.errors())) from None
+        problems = error.errors()
+        # A tuple with one bad item is reported a second time, as too short.
+        deeper = {problem["loc"][:depth] for problem in problems for depth in range(len(problem["loc"]))}
+        raise ConfigError(
+            "\n".join(_explain(problem) for problem in problems if problem["loc"] not in deeper or not problem["loc"])
+        ) from None
+
+
+def _with_base(given: dict[str, Any], seen: tuple[str, ...]) -> dict[str, Any]:
+    """Return the given keys laid over the preset, or the file, that they name."""
+    preset = str(given.pop("preset", DEFAULT_PRESET))
+    if preset in seen:
+        raise ConfigError(f"settings: preset = {preset!r} is laid over itself, by way of {' and '.join(seen)}")
+    if preset in preset_names():
+        return _laid_over(tomllib.loads((PRESET_FOLDER / f"{preset}.toml").read_text(encoding="utf-8")), given)
+    if not preset.endswith(".toml"):
+        raise ConfigError(
+            f"settings: preset = {preset!r} does not exist; {_did_you_mean(preset, preset_names())}, or a path ending in .toml"
+        )
+    try:
+        text = Path(preset).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"settings: preset = {preset!r}: {error.strerror}; name a shipped preset or a file that is there") from None
+    return _laid_over(_with_base(_parse(text), (*seen, preset)), given)
 
 
 def _parse(text: str) -> dict[str, Any]:
@@ -275,7 +295,7 @@ def _laid_over(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
 
 
 def _explain(problem: Any) -> str:
-    where = ".".join(str(part) for part in problem["loc"]) or "settings"
+    where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         section: type[BaseModel] = Settings
         for part in problem["loc"][:-1]:
@@ -283,7 +303,7 @@ def _explain(problem: Any) -> str:
         return f"settings: unknown key {where}; {_did_you_mean(str(problem['loc'][-1]), list(section.model_fields))}"
     message = problem["msg"].removeprefix("Value error, ")
     given = problem["input"]
-    shown = f"{where} = {given!r}: " if not isinstance(given, dict | BaseModel) else f"{where}: "
+    shown = f"{where} = {given!r}: " if not isinstance(given, dict | BaseModel) else f"{where}: " if where else ""
     return f"settings: {shown}{message[:1].lower()}{message[1:]}"
 
 

@@ -68,6 +68,7 @@ def verified_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = read_json(folder / MANIFEST)
         expected: dict[str, str] = dict(manifest["files"])
+        output_hash = manifest["output_hash"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CorruptError(f"{folder / MANIFEST} is missing or unreadable ({error})") from None
     found = file_hashes(folder)
@@ -75,7 +76,7 @@ def verified_manifest(folder: Path) -> dict[str, Any]:
         if expected.get(name) != found.get(name):
             state = "missing" if name not in found else "not in the manifest" if name not in expected else "changed since it was written"
             raise CorruptError(f"{folder / name} is {state}")
-    if manifest["output_hash"] != sha256_json(expected):
+    if output_hash != sha256_json(expected):
         raise CorruptError(f"{folder / MANIFEST} is changed since it was written")
     return dict(manifest)
 
@@ -93,8 +94,11 @@ def atomic_folder(target: Path) -> Iterator[Path]:
         for path in [*made.rglob("*"), made]:
             _sync(path)
         made.chmod(0o755)
-        if not target.exists():
-            made.rename(target)
+        try:
+            os.rename(made, target)  # noqa: PTH104
+        except OSError:
+            if not target.exists():
+                raise
         _sync(target.parent)
     finally:
         shutil.rmtree(made, ignore_errors=True)

@@ -41,3 +41,24 @@ class EntropyStop:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up the entropies of the window."""
         self._recent = [float(value) for value in state["recent"]]
+
+
+class SkipStop:
+    """Counts steps in a row that had to be left out because a number was not finite."""
+
+    def __init__(self, *, max_in_a_row: int) -> None:
+        self._max = max_in_a_row
+        self.in_a_row = 0
+
+    def observe(self, is_finite: bool) -> bool:
+        """Take whether a step was finite and return whether training must stop."""
+        self.in_a_row = 0 if is_finite else self.in_a_row + 1
+        return self.in_a_row >= self._max
+
+    def state(self) -> dict[str, Any]:
+        """Return the count."""
+        return {"in_a_row": self.in_a_row}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up the count."""
+        self.in_a_row = int(state["in_a_row"])

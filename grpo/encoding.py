@@ -6,7 +6,7 @@ Layout of the 71 bytes (`uint8`):
 | --- | --- |
 | 0-63 | piece on each square a1..h8: 0 none, 1-6 the mover's pawn..king, 7-12 the rival's |
 | 64-67 | castling rights: mover's king side, mover's queen side, rival's king side, rival's queen side |
-| 68 | file of the en-passant square + 1, 0 without one |
+| 68 | file of the square on which an en-passant capture is legal + 1, 0 without one |
 | 69 | half-move clock, capped at 100 |
 | 70 | whether the mover is Black; kept for decoding, never shown to a network |
 
@@ -62,7 +62,9 @@ def _encode_into(row: NDArray[np.uint8], board: chess.Board) -> None:
     for offset, (color, rook) in enumerate(_CASTLING_FLAGS):
         slot = offset if white_moves else (offset + 2) % 4
         row[CASTLING.start + slot] = bool(rights & board.occupied_co[color] & rook)
-    row[EN_PASSANT] = 0 if board.ep_square is None else chess.square_file(board.ep_square) + 1
+    # Only where the capture is legal, as in a FEN: else a board reached by moves would differ from the same board read from a file.
+    if board.ep_square is not None and board.has_legal_en_passant():
+        row[EN_PASSANT] = chess.square_file(board.ep_square) + 1
     row[HALFMOVE_CLOCK] = min(board.halfmove_clock, MAX_HALFMOVE_CLOCK)
     row[BLACK_TO_MOVE] = not white_moves
 

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
+import chess
+
 from grpo.content import sha256_file
 from grpo.errors import PlainError
 
@@ -25,7 +27,7 @@ MAX_LINES: Final = 256
 """MultiPV that covers all legal moves of any position (at most 218); Stockfish lowers it by itself."""
 
 _DEADLINE_SECONDS: Final = 30.0  # To notice a hung engine; a healthy answer takes milliseconds, so it decides no result.
-_START_SECONDS: Final = 10.0
+_START_SECONDS: Final = 4.0
 _NUM_ATTEMPTS: Final = 3  # Each on a fresh process.
 _MAX_FAILURES_IN_A_ROW: Final = 5  # Queries, after which the fault is the engine's and not the position's.
 _READ_BYTES: Final = 1 << 16
@@ -54,7 +56,10 @@ class Query:
     limit: str
     """The words after `go`, such as `depth 2` or `nodes 50`."""
     is_fresh: bool = True
-    """Clear the hash first, so that the answer cannot depend on what was asked before."""
+    """Clear the hash first, so that the answer cannot depend on what was asked before. One that is not fresh is not asked again after a
+    failure: a new process, without the hash, would answer otherwise."""
+    moves: frozenset[str] | None = None
+    """If given, exactly these moves (UCI) must have got a score."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,9 +110,12 @@ class _Process:
         self.name = ""
         self.answer = b""
         self.deadline = 0.0
-        self._popen = subprocess.Popen(
-            [path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, bufsize=0
-        )
+        try:
+            self._popen = subprocess.Popen(
+                [path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, bufsize=0
+            )
+        except OSError as error:
+            raise EngineError(f"{path} cannot be started: {error.strerror}") from None
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None
         self.stdin, self.stdout = self._popen.stdin.fileno(), self._popen.stdout.fileno()
@@ -147,10 +155,15 @@ class _Process:
         with selectors.DefaultSelector() as selector:
             selector.register(self.stdout, selectors.EVENT_READ)
             while not self.has(word):
-                if not selector.select(max(0.0, self.deadline - time.monotonic())):
+                # The clock as well: a program that never stops writing always has something to read.
+                if time.monotonic() > self.deadline or not selector.select(max(0.0, self.deadline - time.monotonic())):
                     raise EngineError(f"no {word.decode()} in time")
                 self.read()
         return self.answer.decode("utf-8", "replace")
+
+    def is_alive(self) -> bool:
+        """Return whether the process has not ended."""
+        return self._popen.poll() is None
 
     def kill(self) -> None:
         """End the process and whatever it started; safe to call twice."""
@@ -171,9 +184,10 @@ def parse_answer(text: str) -> Answer:
     Raises EngineError when the text names no move or no score.
     """
     lines = text.splitlines()
-    words = lines[-1].split()
+    last = next((line for line in lines if line.startswith("bestmove")), "")
+    words = last.split()
     if len(words) < 2 or words[1] in ("(none)", "0000"):
-        raise EngineError(f"the engine found no move: {lines[-1]!r}")
+        raise EngineError(f"the engine found no move: {last!r}")
     iterations: dict[int, dict[str, Score]] = {}
     num_lines = 0
     for line in lines:
@@ -188,6 +202,22 @@ def parse_answer(text: str) -> Answer:
     if not complete:
         raise EngineError("the engine gave no score")
     return Answer(best_move=words[1], scores=iterations[max(complete)])
+
+
+def verify(answer: Answer, query: Query) -> None:
+    """Raise EngineError when an answer names an illegal move, or leaves out a move that was asked for."""
+    if query.moves is not None:
+        if answer.scores.keys() != query.moves:
+            raise EngineError(f"the engine scored {len(answer.scores)} moves, which are not the {len(query.moves)} legal ones")
+        if answer.best_move not in query.moves:
+            raise EngineError(f"{answer.best_move} is not legal")
+        return
+    try:
+        is_legal = chess.Move.from_uci(answer.best_move) in chess.Board(query.fen).legal_moves
+    except chess.InvalidMoveError:
+        is_legal = False
+    if not is_legal:
+        raise EngineError(f"{answer.best_move} is not legal")
 
 
 @dataclass(slots=True)
@@ -209,6 +239,7 @@ class EnginePool:
         self._options = {"Threads": 1, **options}
         self._num_processes = num_processes
         self._idle: list[_Process] = []
+        self._failed_in_a_row = 0
         self.num_respawns = 0
 
     def __enter__(self) -> Self:
@@ -225,16 +256,16 @@ class EnginePool:
     def search(self, queries: Sequence[Query]) -> list[Answer | EngineError]:
         """Return an answer for each query, in order; one that failed on three fresh processes is an EngineError in its place.
 
-        Raises EngineError when several queries in a row fail that way: then the engine is at fault, not a position.
+        Raises EngineError when several queries in a row fail that way, also over several calls: then the engine is at fault, not a
+        position.
         """
         answers: list[Answer | EngineError | None] = [None] * len(queries)
-        failed_in_a_row = 0
         for job, outcome in self._run(deque(_Job(index, query) for index, query in enumerate(queries))):
             answers[job.index] = outcome
-            failed_in_a_row = failed_in_a_row + 1 if isinstance(outcome, EngineError) else 0
-            if failed_in_a_row >= _MAX_FAILURES_IN_A_ROW:
+            self._failed_in_a_row = self._failed_in_a_row + 1 if isinstance(outcome, EngineError) else 0
+            if self._failed_in_a_row >= _MAX_FAILURES_IN_A_ROW:
                 raise EngineError(
-                    f"{self._path}: {failed_in_a_row} searches in a row failed on fresh processes, last: {outcome};"
+                    f"{self._path}: {self._failed_in_a_row} searches in a row failed on fresh processes, last: {outcome};"
                     " run it by hand, or reinstall it"
                 )
         return [answer for answer in answers if answer is not None]
@@ -262,6 +293,7 @@ class EnginePool:
                                 process.read()
                             if process.has(b"bestmove"):
                                 answer = parse_answer(process.answer.decode("utf-8", "replace"))
+                                verify(answer, job.query)
                             elif time.monotonic() > process.deadline:
                                 raise EngineError(f"no answer in {_DEADLINE_SECONDS:g} s")
                             else:
@@ -281,6 +313,8 @@ class EnginePool:
                     process.kill()
 
     def _send(self, query: Query) -> _Process:
+        while self._idle and not self._idle[-1].is_alive():
+            self._idle.pop().kill()  # It died between two searches, and owes no answer.
         process = self._idle.pop() if self._idle else _Process(self._path, self._options)
         fresh = "ucinewgame\n" if query.is_fresh else ""
         try:
@@ -292,7 +326,7 @@ class EnginePool:
 
     def _failed(self, job: _Job, error: EngineError, waiting: deque[_Job]) -> Iterator[tuple[_Job, EngineError]]:
         job.failures.append(str(error))
-        if len(job.failures) < _NUM_ATTEMPTS:
+        if job.query.is_fresh and len(job.failures) < _NUM_ATTEMPTS:
             self.num_respawns += 1
             waiting.appendleft(job)
         else:

@@ -4,6 +4,7 @@ It must end with a strong policy, not with a weak one on which GRPO would shine.
 """
 
 import copy
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -11,8 +12,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from grpo.actions import NUM_ACTIONS
 from grpo.boards import BoardArrays
 from grpo.config import PretrainConfig
+from grpo.errors import NonFiniteError
 from grpo.metrics import Record
 from grpo.policy import NetworkPolicy, PositionBatch
 from grpo.seeding import torch_stream
@@ -35,7 +38,10 @@ class ImitationResult:
 def imitate(
     policy: NetworkPolicy, train: BoardArrays, validation: BoardArrays, config: PretrainConfig, *, seed: int
 ) -> Iterator[Record | ImitationResult]:
-    """Yield a record at each look at the validation loss, then the result; the policy ends with the best weights of all looks."""
+    """Yield a record at each look at the validation loss, then the result; the policy ends with the best weights of all looks.
+
+    Raises NonFiniteError when the validation loss is not finite.
+    """
     positions = PositionBatch.from_arrays(train)
     played = torch.from_numpy(train.played)
     parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
@@ -47,11 +53,11 @@ def imitate(
     step = 0
     while step < config.max_steps:
         for rows in _batches(len(train), config.batch_size, seed=seed, first_step=step):
-            loss = _loss(policy, positions.take(rows), played[rows])
+            batch_loss = _loss(policy, positions.take(rows), played[rows])
             optimiser.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
+            batch_loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-            losses.append(loss.item())
+            losses.append(batch_loss.item())
             step += 1
             if step % config.steps_per_validation == 0 or step == config.max_steps:
                 break
@@ -67,8 +73,10 @@ def imitate(
         )
         losses.clear()
         yield record
-        loss_name = "imitation/validation_loss"
-        if best is None or record.metrics[loss_name] < best.metrics[loss_name]:
+        loss = record.metrics["imitation/validation_loss"]
+        if not math.isfinite(loss):
+            raise NonFiniteError(f"imitation step {step}: the validation loss is {loss}; lower pretrain.learning_rate")
+        if best is None or loss < best.metrics["imitation/validation_loss"]:
             best, looks_without_gain = record, 0
             best_weights = copy.deepcopy(policy.network.state_dict())
             continue
@@ -97,7 +105,9 @@ def validation_metrics(policy: NetworkPolicy, boards: BoardArrays) -> dict[str, 
         log_probs = distribution.log_probs.masked_fill(~distribution.is_legal, -torch.inf)
         of_played = log_probs.gather(1, played[rows, None].to(log_probs.device))
         losses.append(-of_played[:, 0])
-        ranks.append((log_probs > of_played).sum(1))
+        # Ties count against the move played, and what is not a number is never found: a policy that knows nothing found nothing.
+        rank = (~(log_probs < of_played) & distribution.is_legal).sum(1) - 1
+        ranks.append(rank.masked_fill(~of_played[:, 0].isfinite(), NUM_ACTIONS))
         entropies.append(distribution.entropy())
     loss, rank = torch.cat(losses).mean(), torch.cat(ranks)
     return {

@@ -120,6 +120,8 @@ def play_match(
         openings: FENs of distinct positions.
         max_plies: a game that gets here, counted from its opening, is a draw.
         on_games_done: told now and then how many games are over.
+
+    Raises ValueError when a player's move is not legal.
     """
     games = [_Board(opening, first_is_white) for opening in openings for first_is_white in (True, False)]
     played: list[PlayedGame | None] = [None] * len(games)
@@ -140,5 +142,7 @@ def play_match(
             if indices:
                 player = first if is_first else second
                 for index, move in zip(indices, player.choose([games[i].board for i in indices]), strict=True):
+                    if move not in games[index].board.legal_moves:
+                        raise ValueError(f"{player.name} played {move.uci()} in {games[index].board.fen()}, which is not legal")
                     games[index].push(move)
     return MatchResult(first=first.name, second=second.name, games=tuple(game for game in played if game is not None))

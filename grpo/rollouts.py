@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from grpo.boards import BoardArrays
+from grpo.errors import NonFiniteError
 from grpo.policy import MoveDistribution, Policy, PositionBatch
 from grpo.seeding import torch_stream
 
@@ -114,8 +115,13 @@ class Rollout:
 
 @torch.no_grad()
 def sample_groups(policy: Policy, states: States, *, group_size: int, temperature: float, rng: torch.Generator) -> Rollout:
-    """Return `group_size` moves for each state, drawn with replacement at this temperature, with their rewards."""
+    """Return `group_size` moves for each state, drawn with replacement at this temperature, with their rewards.
+
+    Raises NonFiniteError when the policy's probabilities are no numbers.
+    """
     distribution = policy.distribution(states.positions, temperature=temperature)
+    if not torch.isfinite(distribution.log_probs).all():
+        raise NonFiniteError("the policy's probabilities are not finite: its weights are spoilt; go on from an earlier checkpoint")
     on_cpu = MoveDistribution(log_probs=distribution.log_probs.cpu(), is_legal=distribution.is_legal.cpu())
     columns = on_cpu.sample(group_size, rng)
     return Rollout(

@@ -191,7 +191,7 @@ def engine_games(config: EngineGames, *, unit: int, seed: int, pool: EnginePool,
     """Yield engine games for ever; one during which the engine failed is played again from its seed, then counted and left out."""
     number = 0
     while True:
-        # A kept hash makes a move depend on what came before: a game that failed half-way is replayed as a whole.
+        # A kept hash makes a move depend on what came before, so a game that failed half-way is played again as a whole.
         for _ in range(2):
             try:
                 yield _engine_game(config, unit=unit, number=number, seed=seed, pool=pool)
@@ -299,10 +299,10 @@ def pgn_games(path: Path, report: SourceReport) -> Iterator[Game]:
 def _rejection(game: chess.pgn.Game) -> str | None:
     """Return why a game is of no use here, or None."""
     headers = game.headers
-    if game.errors:
-        return "illegal or unreadable moves"
     if headers.get("Variant", "Standard").lower() not in ("standard", "chess", "from position", "normal"):
         return "variant"
+    if game.errors:
+        return "illegal or unreadable moves"
     if headers.get("Result", "*") not in _RESULTS:
         return "unknown result"
     board = game.board()
@@ -313,6 +313,11 @@ def _rejection(game: chess.pgn.Game) -> str | None:
         return "no moves"
     if any(not move for move in moves):
         return "null move"
+    if any('[Event "' in node.comment for node in game.mainline()):
+        return "comment that swallows the next game"
+    end = game.end().board()
+    if end.is_checkmate() and headers.get("Result", "*") not in ("*", "0-1" if end.turn == chess.WHITE else "1-0"):
+        return "result against the mate on the board"
     return None
 
 

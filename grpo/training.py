@@ -12,8 +12,8 @@ import torch
 from grpo.advantages import ESTIMATORS
 from grpo.checkpoints import TrainingState
 from grpo.config import GrpoConfig
-from grpo.control import Controller, EntropyStop
-from grpo.errors import PlainError
+from grpo.control import Controller, EntropyStop, SkipStop
+from grpo.errors import NonFiniteError
 from grpo.metrics import Record
 from grpo.objective import Objective, grpo_objective
 from grpo.phases import PHASES
@@ -29,10 +29,6 @@ class InvariantError(AssertionError):
     """Sampler and trainer do not score alike: the run would train a policy that it does not sample."""
 
 
-class NonFiniteError(PlainError, RuntimeError):
-    """Loss or gradient were not finite for several steps in a row."""
-
-
 class GrpoTrainer:
     """Group relative policy optimisation of one policy; call `step` as often as wanted."""
 
@@ -41,7 +37,8 @@ class GrpoTrainer:
         self.policy = policy
         self.num_steps_done = 0
         self.entropy_stop = EntropyStop(critical_nats=config.critical_entropy, window=config.critical_window)
-        self._controllers: dict[str, Controller] = {"entropy_stop": self.entropy_stop}
+        self._skip_stop = SkipStop(max_in_a_row=config.max_skipped_steps)
+        self._controllers: dict[str, Controller] = {"entropy_stop": self.entropy_stop, "skip_stop": self._skip_stop}
         self._reference = reference
         self._states = states
         self._config = config
@@ -49,7 +46,6 @@ class GrpoTrainer:
         self._advantages = ESTIMATORS[config.estimator]
         self._parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
         self._optimiser = torch.optim.Adam(self._parameters, lr=config.learning_rate)
-        self._skipped_in_a_row = 0
 
     def state(self, facts: Mapping[str, Any]) -> TrainingState:
         """Return what a checkpoint needs besides the weights."""
@@ -125,12 +121,11 @@ class GrpoTrainer:
             norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_gradient_norm).item()
             if math.isfinite(norm):
                 self._optimiser.step()
-                self._skipped_in_a_row = 0
+                self._skip_stop.observe(True)
                 return norm
-        self._skipped_in_a_row += 1
-        if self._skipped_in_a_row >= self._config.max_skipped_steps:
+        if self._skip_stop.observe(False):
             raise NonFiniteError(
-                f"step {self.num_steps_done}: loss or gradient not finite {self._skipped_in_a_row} times in a row; the weights are those"
+                f"step {self.num_steps_done}: loss or gradient not finite {self._skip_stop.in_a_row} times in a row; the weights are those"
                 " before it. Lower grpo.learning_rate, or look for values that are not finite"
             )
         return None
@@ -160,7 +155,8 @@ def rollout_metrics(rollout: Rollout, advantages_BG: torch.Tensor) -> dict[str, 
     """
     at_one = type(rollout.old).from_logits(rollout.old.log_probs * rollout.temperature, rollout.old.is_legal, temperature=1.0)
     entropies = at_one.entropy()
-    normalised = entropies / at_one.num_legal().float().log()
+    # A single legal move has no entropy to share out: 0 of 0 nats, taken as 0.
+    normalised = entropies / at_one.num_legal().clamp(min=2).float().log()
     values = rollout.states.values.masked_fill(~rollout.old.is_legal, 0)
     counts = torch.zeros_like(rollout.old.log_probs).scatter_add_(1, rollout.columns, torch.ones_like(rollout.rewards))
     phases = rollout.states.phases

@@ -12,8 +12,9 @@ import chess
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo.actions import action_id, legal_action_ids
+from grpo.actions import action_id, action_move
 from grpo.config import ValuesConfig
+from grpo.encoding import mover_view
 from grpo.engine import MAX_LINES, Answer, EngineError, EnginePool, Query, Score
 
 _POSITIONS_PER_BATCH = 256
@@ -31,7 +32,8 @@ def win_probability(score: Score, *, logistic_slope: float, mate_band: float) ->
     if score.is_mate:
         certainty = 1 - mate_band * (1 - 1 / max(1, abs(score.value)))
         return certainty if score.value > 0 else 1 - certainty
-    return mate_band + (1 - 2 * mate_band) / (1 + math.exp(-logistic_slope * score.value))
+    # The logistic function, written so that it cannot overflow.
+    return mate_band + (1 - 2 * mate_band) * (1 + math.tanh(logistic_slope * score.value / 2)) / 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,23 +60,26 @@ def value_tables(
 ) -> Iterator[ValueTable | EngineError]:
     """Yield one table a board, in order; a board whose search failed gets the EngineError, and no value.
 
+    The search is of the board seen from the mover's side, as the policy sees it: an engine's search knows left from right and White from
+    Black, and would value a position and its colour mirror differently.
+
     The pool must have been made with `engine_options(config)`. Boards must have a legal move.
     """
     for start in range(0, len(boards), _POSITIONS_PER_BATCH):
         batch = boards[start : start + _POSITIONS_PER_BATCH]
-        answers = pool.search([Query(fen=board.fen(), limit=f"depth {depth}") for board in batch])
-        for board, answer in zip(batch, answers, strict=True):
-            yield answer if isinstance(answer, EngineError) else _table(board, answer, config)
+        views = [mover_view(board) for board in batch]
+        queries = [
+            Query(fen=view.fen(), limit=f"depth {depth}", moves=frozenset(move.uci() for move in view.legal_moves)) for view in views
+        ]
+        for board, answer in zip(batch, pool.search(queries), strict=True):
+            yield answer if isinstance(answer, EngineError) else _table(board.turn, answer, config)
 
 
-def _table(board: chess.Board, answer: Answer, config: ValuesConfig) -> ValueTable | EngineError:
-    ids = {action_id(chess.Move.from_uci(move), board.turn): move for move in answer.scores}
-    if sorted(ids) != legal_action_ids(board):
-        return EngineError(f"{board.fen()}: the engine scored {len(ids)} moves that are not the legal ones")
-    moves = tuple(ids[index] for index in sorted(ids))
-    scores = [answer.scores[move] for move in moves]
+def _table(turn: chess.Color, answer: Answer, config: ValuesConfig) -> ValueTable:
+    by_id = sorted((action_id(chess.Move.from_uci(move), chess.WHITE), score) for move, score in answer.scores.items())
+    scores = [score for _, score in by_id]
     return ValueTable(
-        moves=moves,
+        moves=tuple(action_move(index, turn).uci() for index, _ in by_id),
         win_probabilities=np.array(
             [win_probability(score, logistic_slope=config.logistic_slope, mate_band=config.mate_band) for score in scores],
             dtype=np.float32,

@@ -90,7 +90,7 @@ def test_a_checkpoint_is_read_back_exactly_as_it_was_written(trainer: GrpoTraine
     for name, tensor in trainer.policy.network.state_dict().items():
         assert torch.equal(policy.network.state_dict()[name], tensor)
     assert (state.step, state.facts) == (3, FACTS)
-    assert state.controllers == {"entropy_stop": trainer.entropy_stop.state()}
+    assert state.controllers == {"entropy_stop": trainer.entropy_stop.state(), "skip_stop": {"in_a_row": 0}}
     assert len(state.controllers["entropy_stop"]["recent"]) == 3
     assert json.dumps(state.optimiser["param_groups"]) == json.dumps(expected.optimiser["param_groups"], sort_keys=True)
     assert state.optimiser["state"].keys() == expected.optimiser["state"].keys() != set()

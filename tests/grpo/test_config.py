@@ -3,6 +3,7 @@
 import json
 import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ GRPO_KEYS = ", ".join(GrpoConfig.model_fields)
 DEFAULT = Settings()
 NUM_TRAIN, NUM_UNITS, HELDOUT_DEPTH = DEFAULT.boards.num_train, DEFAULT.boards.num_units, DEFAULT.evaluation.heldout_depth
 CHANNELS, NUM_BLOCKS = DEFAULT.policy.channels, DEFAULT.policy.num_blocks
+PRESETS = "laptop, smoke, test, or the path of a .toml file"
 SECTIONS = "seed, boards, values, policy, pretrain, grpo, evaluation, selection"
 HOW_TO_WRITE = 'write TOML such as\n  preset = "smoke"\n  grpo.learning_rate = 1e-3'
 
@@ -27,8 +29,8 @@ BAD_SETTINGS = (
     ),
     ("[grop]\nclip_low = 0.1", f"settings: unknown key grop; did you mean grpo? known here: {SECTIONS}"),
     ("xyz = 1", f"settings: unknown key xyz; known here: {SECTIONS}"),
-    ('preset = "smok"', "settings: preset = 'smok' does not exist; did you mean smoke? known here: laptop, smoke, test"),
-    ("preset = 3", "settings: preset = 3 does not exist; known here: laptop, smoke, test"),
+    ('preset = "smok"', f"settings: preset = 'smok' does not exist; did you mean smoke? known here: {PRESETS}"),
+    ("preset = 3", f"settings: preset = '3' does not exist; known here: {PRESETS}"),
     # Wrong types.
     ('grpo.learning_rate = "fast"', "settings: grpo.learning_rate = 'fast': input should be a valid number"),
     ("grpo.learning_rate = true", "settings: grpo.learning_rate = True: input should be a valid number"),
@@ -231,3 +233,22 @@ def test_the_bounds_themselves_are_allowed() -> None:
     assert settings.grpo.states_per_step == settings.boards.num_train
     assert settings.evaluation.heldout_depth == settings.values.depth + 1
     assert BoardsConfig(source="pgn", path="x.pgn", num_train=3, num_validation=3, num_heldout=3).num_train == 3
+
+
+def test_a_preset_may_be_a_file_that_is_laid_over_another(tmp_path: Path) -> None:
+    below, above = tmp_path / "below.toml", tmp_path / "above.toml"
+    below.write_text('preset = "smoke"\ngrpo.num_steps = 7\nseed = 1')
+    above.write_text(f'preset = "{below}"\nseed = 2')
+    settings = read_settings(f'preset = "{above}"\ngrpo.group_size = 4')
+    smoke = read_settings("smoke")
+    assert (settings.seed, settings.grpo.num_steps, settings.grpo.group_size) == (2, 7, 4)
+    assert settings.boards == smoke.boards
+
+
+def test_a_preset_file_that_is_absent_or_laid_over_itself_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        read_settings(f'preset = "{tmp_path / "absent.toml"}"')
+    ring = tmp_path / "ring.toml"
+    ring.write_text(f'preset = "{ring}"')
+    with pytest.raises(ConfigError, match="laid over itself"):
+        read_settings(f'preset = "{ring}"')

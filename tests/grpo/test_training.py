@@ -579,6 +579,36 @@ def test_the_order_of_the_rows_in_a_rollout_decides_nothing_but_rounding(seed: i
         assert ((one - other).abs() > 1e-5).float().mean() < 0.02
 
 
+def test_each_inner_epoch_takes_every_state_once_in_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[list[int]] = []
+    original = Rollout.take
+
+    def listening(rollout: Rollout, rows: Tensor) -> Rollout:
+        taken.append(rows.tolist())
+        return original(rollout, rows)
+
+    monkeypatch.setattr(Rollout, "take", listening)
+    steps(trainer_of(CONFIG.model_copy(update={"num_minibatches": 4, "num_inner_epochs": 2})), 2)
+    assert [len(rows) for rows in taken] == [4] * 16
+    epochs = [[row for rows in taken[start : start + 4] for row in rows] for start in range(0, 16, 4)]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(16))] * 4
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+
+
+def test_the_same_states_get_other_moves_at_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Tensor] = []
+
+    def listen(rollout: Rollout, policy: Policy) -> Rollout:
+        order = torch.argsort(rollout.states.values[:, 0])
+        drawn.append(rollout.columns[order])
+        return rollout
+
+    monkeypatch.setattr(training, "sample_groups", then(listen))
+    config = CONFIG.model_copy(update={"states_per_step": 48, "learning_rate": 1e-30})
+    steps(trainer_of(config), 2)
+    assert (drawn[0] == drawn[1]).float().mean() < 0.5
+
+
 # What is not finite.
 
 
