@@ -60,7 +60,7 @@ class ChessGrpo(FlowSpec):
 
     settings = Config("settings", default_value=DEFAULT_PRESET, parser=_parse, help="TOML: what differs from the preset it names")
     code = Config("code", default_value="", parser=describe_code, help="Not for you: the commit this is launched from")
-    fresh = Parameter("fresh", type=bool, default=False, help="Make every step's output anew, even one that is in the store")
+    fresh = Parameter("fresh", type=bool, default=False, is_flag=True, help="Make every step's output anew, even one that is in the store")
     resume_from = Parameter("resume-from", default="", help="peak, champion, or a run: go on from its checkpoint")
 
     @step

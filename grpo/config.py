@@ -269,7 +269,7 @@ def _with_base(given: dict[str, Any], seen: tuple[str, ...]) -> dict[str, Any]:
         return _laid_over(tomllib.loads((PRESET_FOLDER / f"{preset}.toml").read_text(encoding="utf-8")), given)
     if not preset.endswith(".toml"):
         raise ConfigError(
-            f"settings: preset = {preset!r} does not exist; {_did_you_mean(preset, preset_names())}, or a path ending in .toml"
+            f"settings: preset = {preset!r} does not exist; {_did_you_mean(preset, preset_names())}, or the path of a .toml file"
         )
     try:
         text = Path(preset).read_text(encoding="utf-8")

@@ -29,10 +29,10 @@ def build_units(settings: Settings, units: Sequence[int], engine: EngineIdentity
     reports: dict[str, Any] = {}
     total = sum(wanted_boards(settings.boards).values()) * len(units) // settings.boards.num_units
     done = 0
-    with EnginePool(engine_path, num_processes=1, options={"Hash": settings.values.hash_mib}) as players:
-        made = list(unit_positions(settings.boards, units=units, seed=settings.seed, pool=players))
-    with EnginePool(engine_path, num_processes=1, options=engine_options(settings.values)) as pool:
-        for unit, positions, report in made:
+    # Two engines, because players search one line and values all; they take turns, so that one core is enough.
+    players = EnginePool(engine_path, num_processes=1, options={"Hash": settings.values.hash_mib})
+    with players, EnginePool(engine_path, num_processes=1, options=engine_options(settings.values)) as pool:
+        for unit, positions, report in unit_positions(settings.boards, units=units, seed=settings.seed, pool=players):
             rows = []
             for start in range(0, len(positions), _ROWS_PER_GROUP // 16):
                 part = positions[start : start + _ROWS_PER_GROUP // 16]
