@@ -22,7 +22,6 @@ WEIGHTS: Final = "weights.safetensors"
 POLICY: Final = "policy.json"
 _OPTIMISER: Final = "optimiser.safetensors"
 _STATE: Final = "state.json"
-_FOLDER: Final = "step-{:08d}"
 
 ACTION_TABLE_HASH: Final = sha256_text(" ".join(move.uci() for move in ACTIONS))
 
@@ -83,7 +82,7 @@ class TrainingState:
 
 def save_checkpoint(root: Path, policy: NetworkPolicy, config: PolicyConfig, state: TrainingState) -> Path:
     """Write a complete checkpoint below `root` and return its folder; a crash leaves all of it or nothing."""
-    target = root / _FOLDER.format(state.step)
+    target = root / checkpoint_name(state.step)
     if target.exists() and not _is_whole(target):
         shutil.rmtree(target)  # A run that fell back to an earlier checkpoint comes by again.
     with atomic_folder(target) as folder:
@@ -114,6 +113,11 @@ def load_checkpoint(folder: Path, device: torch.device) -> tuple[NetworkPolicy, 
 def checkpoint_folders(root: Path) -> list[Path]:
     """Return the folders of all checkpoints below `root`, oldest first."""
     return sorted(path for path in root.glob("step-*") if re.fullmatch(r"step-\d{8}", path.name))
+
+
+def checkpoint_name(step: int) -> str:
+    """Return the name of the folder of a step's checkpoint."""
+    return f"step-{step:08d}"
 
 
 def checkpoint_step(folder: Path) -> int:

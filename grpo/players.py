@@ -1,6 +1,6 @@
 """Whoever moves in a match: a policy, Stockfish at fixed nodes, or chance; each answers for many boards at once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import chess
@@ -9,7 +9,7 @@ import torch
 
 from grpo.actions import action_move
 from grpo.engine import EngineError, EnginePool, Query
-from grpo.policy import Policy, PositionBatch
+from grpo.policy import MoveDistribution, Policy, PositionBatch
 
 _BOARDS_PER_FORWARD = 1_024
 
@@ -30,16 +30,9 @@ class BestMovePlayer:
         self.name = name
         self._policy = policy
 
-    @torch.no_grad()
     def choose(self, boards: Sequence[chess.Board]) -> list[chess.Move]:
         """Return the likeliest moves."""
-        moves: list[chess.Move] = []
-        for start in range(0, len(boards), _BOARDS_PER_FORWARD):
-            part = boards[start : start + _BOARDS_PER_FORWARD]
-            positions = PositionBatch.from_boards(part)
-            columns = self._policy.distribution(positions, temperature=1.0).best().cpu()
-            moves += _moves(part, positions, columns)
-        return moves
+        return _policy_moves(self._policy, boards, temperature=1.0, pick=MoveDistribution.best)
 
 
 class SamplingPlayer:
@@ -51,16 +44,11 @@ class SamplingPlayer:
         self._temperature = temperature
         self._rng = rng
 
-    @torch.no_grad()
     def choose(self, boards: Sequence[chess.Board]) -> list[chess.Move]:
         """Return sampled moves."""
-        moves: list[chess.Move] = []
-        for start in range(0, len(boards), _BOARDS_PER_FORWARD):
-            part = boards[start : start + _BOARDS_PER_FORWARD]
-            positions = PositionBatch.from_boards(part)
-            distribution = self._policy.distribution(positions, temperature=self._temperature)
-            moves += _moves(part, positions, distribution.sample(1, self._rng)[:, 0])
-        return moves
+        return _policy_moves(
+            self._policy, boards, temperature=self._temperature, pick=lambda distribution: distribution.sample(1, self._rng)[:, 0]
+        )
 
 
 class RandomPlayer:
@@ -102,6 +90,15 @@ class EnginePlayer:
         return moves
 
 
-def _moves(boards: Sequence[chess.Board], positions: PositionBatch, columns: torch.Tensor) -> list[chess.Move]:
-    ids = positions.action_ids.gather(1, columns[:, None])[:, 0].tolist()
-    return [action_move(index, board.turn) for index, board in zip(ids, boards, strict=True)]
+@torch.no_grad()
+def _policy_moves(
+    policy: Policy, boards: Sequence[chess.Board], *, temperature: float, pick: Callable[[MoveDistribution], torch.Tensor]
+) -> list[chess.Move]:
+    moves: list[chess.Move] = []
+    for start in range(0, len(boards), _BOARDS_PER_FORWARD):
+        part = boards[start : start + _BOARDS_PER_FORWARD]
+        positions = PositionBatch.from_boards(part)
+        columns = pick(policy.distribution(positions, temperature=temperature)).cpu()
+        ids = positions.action_ids.gather(1, columns[:, None])[:, 0].tolist()
+        moves += [action_move(index, board.turn) for index, board in zip(ids, part, strict=True)]
+    return moves

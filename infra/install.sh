@@ -18,8 +18,7 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
     # torch first and by itself: a machine that has a CPU wheel set up for pip gets that one, and nothing after it asks for another.
     "$venv/bin/python" -m pip install --quiet "$(grep -o 'torch==[0-9.]*' pyproject.toml)"
     "$venv/bin/python" -m pip install --quiet --requirement requirements.lock
-    "$venv/bin/python" -m pip install --quiet --no-deps --no-build-isolation --editable . 2>/dev/null \
-        || "$venv/bin/python" -m pip install --quiet --no-deps --editable .
+    "$venv/bin/python" -m pip install --quiet --no-deps --editable .
     echo "$wanted" >"$stamp"
 fi
 

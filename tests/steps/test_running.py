@@ -8,9 +8,8 @@ import pytest
 
 from grpo.config import read_settings
 from grpo.metrics import Record
-from steps import pipeline
 from steps.machine import Machine
-from steps.pipeline import Job
+from steps.running import Job, run_step
 from steps.store import StepOutput, Store
 from steps.tracking import MODEL, OriginError, Tracker
 from steps.work import Work
@@ -63,7 +62,7 @@ def run(job: Job, machine: Machine, text: str = "output", fail: bool = False) ->
         if fail:
             raise ZeroDivisionError
 
-    output = pipeline._run(job, machine, step="finetune", module="steps.finetuning", settings={"a": 1}, inputs={}, work=body)
+    output = run_step(job, machine, step="finetune", module="steps.finetuning", settings={"a": 1}, inputs={}, work=body)
     return output, calls
 
 

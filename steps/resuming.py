@@ -1,0 +1,72 @@
+"""Whether a run can be gone on from, and from which checkpoint."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from grpo.checkpoints import checkpoint_name
+from grpo.config import Settings
+from grpo.content import read_json
+from grpo.engine import EngineIdentity
+from grpo.errors import PlainError
+from steps import slices
+from steps.finetuning import CHECKPOINTS
+from steps.running import BEFORE_FINETUNE
+from steps.selecting import PEAK, PRETRAINED_STEP
+from steps.selecting import REPORT as DECISION
+from steps.store import StepOutput, Store
+from steps.tracking import Origin
+
+
+class ResumeError(PlainError, RuntimeError):
+    """The origin cannot be gone on from with these settings or on this machine; the message lists each difference."""
+
+
+def refuse_unlike(origin: Origin, settings: Settings, engine: EngineIdentity, store: Store) -> None:
+    """Raise ResumeError unless the origin's dataset and network are what these settings ask for.
+
+    What may differ: everything of `grpo`, `evaluation` and `selection`. What it was made from is compared, not what it is called.
+    """
+    missing = [step for step in (*BEFORE_FINETUNE, "finetune", "select") if step not in origin["outputs"]]
+    if missing:
+        raise ResumeError(f"--resume-from {origin['name']}: run {origin['metaflow_run']} has no output of {', '.join(missing)}")
+    wanted = {
+        "join_boards": slices.dataset(settings),
+        "pretrain": slices.network(settings),
+    }
+    differences = []
+    for step, now in wanted.items():
+        then = _parts(store, origin["outputs"][step])["settings"]
+        differences += [f"  {name}: origin {before!r}, now {after!r}" for name, before, after in _differences(then, now)]
+    engine_then = _parts(store, origin["outputs"]["join_boards"])["inputs"]["engine"]
+    if engine_then != str(engine):
+        differences.append(f"  engine: origin {engine_then}, now {engine}")
+    if differences:
+        text = "\n".join(sorted(set(differences)))
+        raise ResumeError(
+            f"--resume-from {origin['name']}: run {origin['metaflow_run']} was made otherwise, and only grpo.*, evaluation.* and"
+            f" selection.* may change:\n{text}\nGive the origin's settings (same preset and overrides), or start without --resume-from"
+        )
+
+
+def origin_checkpoint(origin: Origin | None, store: Store) -> Path | None:
+    """Return the verified checkpoint to go on from; None without an origin, or when that is the pretrained policy."""
+    if origin is None or origin["policy_step"] == PRETRAINED_STEP:
+        return None
+    selected = store.open(origin["outputs"]["select"])
+    if read_json(selected / DECISION)["peak_step"] == origin["policy_step"]:
+        return selected / PEAK
+    return store.open(origin["outputs"]["finetune"]) / CHECKPOINTS / checkpoint_name(origin["policy_step"])
+
+
+def _parts(store: Store, output: StepOutput) -> dict[str, Any]:
+    """Return what an output's version was made from."""
+    store.open(output)
+    return dict(store.manifest(output)["parts"])
+
+
+def _differences(then: Any, now: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        names = sorted(then.keys() | now.keys())
+        return [row for name in names for row in _differences(then.get(name), now.get(name), f"{prefix}.{name}" if prefix else name)]
+    return [] if then == now or prefix == "policy.num_frozen_blocks" else [(prefix, then, now)]
