@@ -1,9 +1,8 @@
 """Let checkpoints compete on fresh games, and say which policy may be called the champion."""
 
 import shutil
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -11,10 +10,10 @@ from grpo.checkpoints import POLICY, WEIGHTS, checkpoint_folders, checkpoint_ste
 from grpo.config import Settings
 from grpo.content import write_json
 from grpo.engine import EnginePool
-from grpo.matches import play_match
+from grpo.matches import MatchResult, play_match
 from grpo.metrics import Record
 from grpo.openings import make_openings
-from grpo.players import BestMovePlayer, SamplingPlayer
+from grpo.players import BestMovePlayer, Player, SamplingPlayer
 from grpo.policy import NetworkPolicy
 from grpo.seeding import numpy_stream, torch_stream
 from grpo.selection import Verdict, best_by_screening, candidates_by_regret, decide, peak_step
@@ -43,13 +42,11 @@ def select_champion(
     candidates = candidates_by_regret(regrets, settings.selection.num_candidates)
     policies = {step: load_checkpoint(folders[step], device)[0] for step in candidates}
     games = _Games(settings, start, engine_path, num_processes, work, num_candidates=len(candidates))
-    screening = {step: games.best_moves(policies[step], step, "screening", settings.selection.num_screening_pairs) for step in candidates}
-    intervals = {step: ScoreInterval(**_interval_part(facts)) for step, facts in screening.items()}
+    screening = {step: games.best_moves(policies[step], step, "screening") for step in candidates}
+    intervals = {step: result.interval() for step, result in screening.items()}
     chosen = best_by_screening(intervals)
-    num_pairs = settings.selection.num_confirmation_pairs
-    confirmed = games.best_moves(policies[chosen], chosen, "confirmation", num_pairs)
-    sampled = games.sampled_moves(policies[chosen], chosen, num_pairs)
-    decision = decide(chosen, ScoreInterval(**_interval_part(confirmed)), ScoreInterval(**_interval_part(sampled)))
+    best, sampled = games.best_moves(policies[chosen], chosen, "confirmation"), games.sampled_moves(policies[chosen], chosen)
+    decision = decide(chosen, best.interval(), sampled.interval())
     work.record(Record(chosen, _score_metrics("best", decision.best_moves) | _score_metrics("sampled", decision.sampled_moves)))
     is_better = decision.verdict == Verdict.BETTER
     peak = peak_step(regrets, intervals)
@@ -65,15 +62,15 @@ def select_champion(
             "champion_step": chosen if is_better else PRETRAINED_STEP,
             "peak_step": peak,
             "heldout_regret_best": {str(step): regret for step, regret in regrets.items()},
-            "screening": {str(step): facts for step, facts in screening.items()},
-            "confirmation_best_moves": confirmed,
-            "confirmation_sampled_moves": sampled,
+            "screening": {str(step): match_facts(result) for step, result in screening.items()},
+            "confirmation_best_moves": match_facts(best),
+            "confirmation_sampled_moves": match_facts(sampled),
         },
     )
 
 
 class _Games:
-    """Plays candidates against the pretrained policy; no opening serves twice."""
+    """Plays candidates against the pretrained policy; no opening serves two stages."""
 
     def __init__(
         self, settings: Settings, start: NetworkPolicy, engine_path: str, num_processes: int, work: Work, *, num_candidates: int
@@ -82,14 +79,14 @@ class _Games:
         self._start = start
         self._work = work
         selection = settings.selection
-        self._total = 2 * (num_candidates * selection.num_screening_pairs + 2 * selection.num_confirmation_pairs)
-        self._done = 0
-        used: set[str] = set()
         counts = {
             "screening": selection.num_screening_pairs,
             "confirmation": selection.num_confirmation_pairs,
             "sampled": selection.num_confirmation_pairs,
         }
+        self._total = 2 * (num_candidates * counts["screening"] + counts["confirmation"] + counts["sampled"])
+        self._done = 0
+        used: set[str] = set()
         with EnginePool(engine_path, num_processes=num_processes, options={"Hash": ENGINE_HASH_MIB}) as pool:
             self._openings = {
                 stage: make_openings(
@@ -98,34 +95,30 @@ class _Games:
                 for stage, count in counts.items()
             }
 
-    def best_moves(self, policy: NetworkPolicy, step: int, stage: str, num_pairs: int) -> dict[str, Any]:
-        players = BestMovePlayer(policy, f"step {step}"), BestMovePlayer(self._start, "pretrained")
-        return self._play(players, stage, num_pairs)
+    def best_moves(self, policy: NetworkPolicy, step: int, stage: str) -> MatchResult:
+        return self._play(BestMovePlayer(policy, f"step {step}"), BestMovePlayer(self._start, "pretrained"), stage)
 
-    def sampled_moves(self, policy: NetworkPolicy, step: int, num_pairs: int) -> dict[str, Any]:
-        seed = self._settings.seed
-        players = (
-            SamplingPlayer(policy, f"step {step}", temperature=1.0, rng=torch_stream(seed, "sampled", "candidate")),
-            SamplingPlayer(self._start, "pretrained", temperature=1.0, rng=torch_stream(seed, "sampled", "pretrained")),
+    def sampled_moves(self, policy: NetworkPolicy, step: int) -> MatchResult:
+        rngs = [torch_stream(self._settings.seed, "sampled", who) for who in ("candidate", "pretrained")]
+        return self._play(
+            SamplingPlayer(policy, f"step {step}", temperature=1.0, rng=rngs[0]),
+            SamplingPlayer(self._start, "pretrained", temperature=1.0, rng=rngs[1]),
+            "sampled",
         )
-        return self._play(players, "sampled", num_pairs)
 
-    def _play(self, players: tuple[Any, Any], stage: str, num_pairs: int) -> dict[str, Any]:
+    def _play(self, first: Player, second: Player, stage: str) -> MatchResult:
         before = self._done
         result = play_match(
-            *players,
-            self._openings[stage][:num_pairs],
+            first,
+            second,
+            self._openings[stage],
             max_plies=self._settings.evaluation.max_plies,
             on_games_done=lambda done: self._work.progress(before + done, self._total, "games"),
         )
-        self._done += 2 * num_pairs
-        return match_facts(result)
-
-
-def _interval_part(facts: dict[str, Any]) -> dict[str, Any]:
-    return {name: facts[name] for name in ScoreInterval.__dataclass_fields__}
+        self._done += len(result.games)
+        return result
 
 
 def _score_metrics(moves: str, interval: ScoreInterval) -> dict[str, float]:
-    numbers = asdict(interval)
-    return {f"selection/score_{moves}": numbers["score"]} | {f"selection/score_{moves}_{end}": numbers[end] for end in ("low", "high")}
+    name = f"selection/score_{moves}"
+    return {name: interval.score, f"{name}_low": interval.low, f"{name}_high": interval.high}
