@@ -140,7 +140,7 @@ class PretrainConfig(Section):
 class GrpoConfig(Section):
     """Group relative policy optimisation."""
 
-    num_steps: Count = 400
+    num_steps: Count = 300
     """Rollouts, each followed by its optimiser steps. A resumed run does as many again."""
     states_per_step: Count = 512
     """Boards a rollout."""

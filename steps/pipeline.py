@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.config import Settings
-from grpo.content import read_json, sha256_file
+from grpo.content import MANIFEST, read_json, sha256_file
 from grpo.engine import EngineIdentity, identify
 from steps import slices
 from steps.machine import Machine
@@ -183,31 +183,26 @@ def finetune(job: Job, boards: StepOutput, pretrained: StepOutput, sinks: Sequen
     machine, settings = Machine.here(), _typed(job["settings"])
     store = Store(machine.home)
     checkpoint = origin_checkpoint(job["origin"], store)
-    facts = {
-        "settings": job["settings"],
+    wanted = slices.grpo(settings)
+    inputs = {
         "boards": boards["output_hash"],
         "pretrained": pretrained["output_hash"],
-        "origin": job["origin"],
-        "engine": str(identify(machine.stockfish)),
+        "checkpoint": "" if checkpoint is None else str(read_json(checkpoint / MANIFEST)["output_hash"]),
+        "device": device_facts(machine),
     }
     return run_step(
         job,
         machine,
         step="finetune",
         module="steps.finetuning",
-        settings=slices.grpo(settings),
-        inputs={
-            "boards": boards["output_hash"],
-            "pretrained": pretrained["output_hash"],
-            "checkpoint": "" if checkpoint is None else str(read_json(checkpoint / "manifest.json")["output_hash"]),
-            "device": device_facts(machine),
-        },
+        settings=wanted,
+        inputs=inputs,
         work=lambda work: finetune_policy(
             settings,
             boards=store.open(boards),
             pretrained=store.open(pretrained),
             checkpoint=checkpoint,
-            facts=facts,
+            facts={"settings": wanted, **inputs},  # No more than the version holds: equal versions have equal checkpoints.
             device=torch_device(machine),
             work=work,
         ),
@@ -268,14 +263,14 @@ def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:
     """Write the run's story: comparison, phases, curves, and where everything is."""
     from steps.reporting import PAGE, write_report
 
-    machine, settings = Machine.here(), _typed(job["settings"])
+    machine = Machine.here()
     store = Store(machine.home)
     return run_step(
         job,
         machine,
         step="report",
         module="steps.reporting",
-        settings=settings.model_dump(mode="json"),
+        settings={},
         inputs={step: output["output_hash"] for step, output in outputs.items()},
         work=lambda work: write_report({step: store.open(output) for step, output in outputs.items()}, work),
         publish=lambda folder, child: child.file(folder / PAGE),

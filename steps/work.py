@@ -77,5 +77,7 @@ class TerminalSink:
             return
         self._last = now
         seconds = max(now - self._started, 1e-3)
-        left = (total - done) * seconds / max(done, 1)
-        self._say(f"{self._step}: {done:,} of {total:,} {unit}, {done / seconds:,.0f}/s, {int(left) // 60}:{int(left) % 60:02d} left")
+        rate = done / seconds
+        left = int((total - done) / rate) if rate else 0
+        shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2f}"
+        self._say(f"{self._step}: {done:,} of {total:,} {unit}, {shown}/s, {left // 60}:{left % 60:02d} left")
