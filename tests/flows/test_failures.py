@@ -16,7 +16,12 @@ import pytest
 from real_flow import FLOW, FlowRun, run_flow
 
 from grpo.boards import BOARD_SCHEMA
+from grpo.config import read_settings
 from grpo.content import MANIFEST, read_json, write_manifest
+from grpo.sources import SourceError, pgn_positions
+from steps.checking import ChecksError, check_dataset
+from steps.store import StepOutput, Store
+from steps.work import Work
 
 
 def write_pgn(path: Path, num_games: int, num_plies: int) -> Path:
@@ -26,6 +31,8 @@ def write_pgn(path: Path, num_games: int, num_plies: int) -> Path:
             board = chess.Board()
             for ply in range(num_plies):
                 legal = sorted(board.legal_moves, key=chess.Move.uci)
+                if not legal:
+                    break
                 quiet = [move for move in legal if not board.is_capture(move)] or legal
                 board.push(quiet[(number * 7 + ply * 13) % len(quiet)])
             print(chess.pgn.Game.from_board(board), end="\n\n", file=file)
@@ -77,11 +84,9 @@ def test_a_pgn_that_cannot_fill_the_quotas_says_what_is_missing(num_games: int, 
 
 def test_an_impossible_quota_says_how_far_the_games_go(tmp_path: Path) -> None:
     path = write_pgn(tmp_path / "games.pgn", 20, 60)
-    boards = {"source": "pgn", "path": str(path), "num_train": 3_000_000, "num_tasks": 1}
-    run = run_flow(tmp_path / "run", {"preset": "test", "boards": boards})
-    assert not run.succeeded
-    assert "of train/opening" in run.output
-    assert "positions in 20 games" in run.output
+    config = read_settings("test").boards.model_copy(update={"source": "pgn", "path": str(path), "num_train": 3_000_000})
+    with pytest.raises(SourceError, match=r"of train/opening.* positions in 20 games .*lower boards\.num_train"):
+        pgn_positions(config, seed=0)
 
 
 def with_illegal_label(rows: list[dict[str, Any]]) -> None:
@@ -96,44 +101,40 @@ def with_a_missing_endgame(rows: list[dict[str, Any]]) -> None:
     del rows[next(index for index, row in enumerate(rows) if row["phase"] == "endgame")]
 
 
-@pytest.mark.parametrize(
-    ("plant", "words"),
-    [
-        (with_illegal_label, ["label_legal", "a1a1"]),
-        (with_value_out_of_range, ["values_in_range", "1.5"]),
-        (with_a_missing_endgame, ["phases_balanced"]),
-    ],
-)
-def test_a_planted_fault_stops_the_flow_with_a_readable_report(
-    plant: Callable[[list[dict[str, Any]]], None], words: list[str], first_run: FlowRun, tmp_path: Path
-) -> None:
-    home = tmp_path / "home"
-    shutil.copytree(first_run.home, home, ignore=shutil.ignore_patterns("mlflow*", "mlartifacts"))
-    folder = home / "outputs" / "join_boards" / first_run.data.boards["version"]
-    table = pq.read_table(folder / "boards.parquet", schema=BOARD_SCHEMA)
-    rows = table.to_pylist()
-    plant(rows)
+def plant(home: Path, version: str, fault: Callable[[list[dict[str, Any]]], None]) -> StepOutput:
+    """Put a fault into the boards of a store, with a manifest that knows of none."""
+    folder = home / "outputs" / "join_boards" / version
+    rows = pq.read_table(folder / "boards.parquet", schema=BOARD_SCHEMA).to_pylist()
+    fault(rows)
     pq.write_table(pa.Table.from_pylist(rows, schema=BOARD_SCHEMA), folder / "boards.parquet")
     manifest = read_json(folder / MANIFEST)
-    write_manifest(folder, {key: manifest[key] for key in ("step", "version", "parts", "code")})
+    written = write_manifest(folder, {key: manifest[key] for key in ("step", "version", "parts", "code")})
+    return StepOutput(step="join_boards", version=version, output_hash=written["output_hash"], reused=True)
+
+
+def copy_of(home: Path, target: Path) -> Path:
+    shutil.copytree(home, target, ignore=shutil.ignore_patterns("mlflow*", "mlartifacts"))
+    return target
+
+
+def test_a_planted_fault_stops_the_flow_with_a_readable_report(first_run: FlowRun, tmp_path: Path) -> None:
+    home = copy_of(first_run.home, tmp_path / "home")
+    plant(home, first_run.data.boards["version"], with_illegal_label)
     run = run_flow(tmp_path / "run", {"preset": "test"}, home=home)
     assert not run.succeeded
-    assert "the dataset is not fit to train on" in run.output
-    for word in words:
-        assert word in run.output
+    for words in ("the dataset is not fit to train on", "label_legal", "a1a1"):
+        assert words in run.output
     assert "/pretrain/" not in run.output
 
 
-def test_a_spoilt_output_is_noticed_set_aside_and_made_anew(first_run: FlowRun, tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    shutil.copytree(first_run.home, home, ignore=shutil.ignore_patterns("mlflow*", "mlartifacts"))
-    weights = home / "outputs" / "pretrain" / first_run.data.pretrained["version"] / "weights.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 1
-    weights.write_bytes(content)
-    run = run_flow(tmp_path / "run", {"preset": "test"}, home=home)
-    assert run.succeeded, run.output[-3000:]
-    assert "weights.safetensors is changed since it was written; set aside as" in run.output
-    assert not run.data.pretrained["reused"]
-    assert run.data.pretrained["output_hash"] == first_run.data.pretrained["output_hash"]
-    assert run.data.finetuned["reused"]
+@pytest.mark.parametrize(
+    ("fault", "words"), [(with_value_out_of_range, ["values_in_range", "1.5"]), (with_a_missing_endgame, ["phases_balanced"])]
+)
+def test_the_gate_names_a_planted_fault(
+    fault: Callable[[list[dict[str, Any]]], None], words: list[str], first_run: FlowRun, tmp_path: Path
+) -> None:
+    home = copy_of(first_run.home, tmp_path / "home")
+    planted = plant(home, first_run.data.boards["version"], fault)
+    with pytest.raises(ChecksError) as refusal:
+        check_dataset(read_settings("test"), Store(home).open(planted), Work(tmp_path, ()))
+    assert all(word in str(refusal.value) for word in words)

@@ -8,6 +8,7 @@ from typing import Any
 
 import chess
 import pyarrow.parquet as pq
+import pytest
 from real_flow import FlowRun, run_flow
 
 from grpo.boards import BOARD_SCHEMA
@@ -16,6 +17,9 @@ from grpo.content import sha256_file, verified_manifest
 from grpo.metrics import METRICS
 from grpo.phases import PHASES, phase_of
 from grpo.sources import wanted_boards
+from steps import pipeline
+from steps.resuming import ResumeError
+from steps.versions import describe_code
 from steps.work import read_history
 
 STEPS = ("join_boards", "check_boards", "pretrain", "baseline", "finetune", "select", "report")
@@ -195,15 +199,18 @@ def test_resume_from_peak_restores_boards_and_weights_and_goes_on(first_run: Flo
     assert parent.data.tags["chess_grpo.origin_step"] == str(peak)
 
 
-def test_resume_with_another_network_is_refused_with_the_difference(first_run: FlowRun, tmp_path: Path) -> None:
-    settings = {"preset": "test", "policy": {"channels": 24}, "boards": {"num_train": 300}}
-    refused = run_flow(tmp_path, settings, home=first_run.home, resume_from=first_run.run_id)
-    assert not refused.succeeded
-    assert "policy.channels: origin 16, now 24" in refused.output
-    assert "boards.num_train: origin 240, now 300" in refused.output
+def test_resume_with_another_network_is_refused_with_the_difference(first_run: FlowRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(first_run.home))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    settings = read_settings('preset = "test"\npolicy.channels = 24\nboards.num_train = 300').model_dump(mode="json")
+    with pytest.raises(ResumeError) as refusal:
+        pipeline.start(settings, describe_code(), metaflow_run="other", is_fresh=False, resume_from="peak")
+    assert "policy.channels: origin 16, now 24" in str(refusal.value)
+    assert "boards.num_train: origin 240, now 300" in str(refusal.value)
 
 
-def test_resume_from_a_run_that_does_not_exist_is_refused(first_run: FlowRun, tmp_path: Path) -> None:
+def test_resume_from_a_run_that_does_not_exist_is_refused_without_a_traceback(first_run: FlowRun, tmp_path: Path) -> None:
     refused = run_flow(tmp_path, {"preset": "test"}, home=first_run.home, resume_from="12345")
     assert not refused.succeeded
     assert "--resume-from 12345: no such run" in refused.output
+    assert "Traceback" not in refused.output
