@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 import chess
 import chess.pgn
@@ -269,7 +269,7 @@ def pgn_games(path: Path, report: SourceReport) -> Iterator[Game]:
         raise SourceError(f"{path}: {error.strerror}; boards.path must name a plain PGN file") from None
     with file:
         while True:
-            offset = file.tell()
+            offset = _skip_blank_lines(file)
             game = chess.pgn.read_game(file)
             if game is None:
                 return
@@ -294,6 +294,16 @@ def pgn_games(path: Path, report: SourceReport) -> Iterator[Game]:
                 black_rating=_rating(headers.get("BlackElo")),
                 date=headers.get("UTCDate") or headers.get("Date"),
             )
+
+
+def _skip_blank_lines(file: TextIO) -> int:
+    """Go to the next line with anything on it and return its offset."""
+    while True:
+        offset = file.tell()
+        line = file.readline()
+        if line.strip() or not line:
+            file.seek(offset)
+            return offset
 
 
 def _rejection(game: chess.pgn.Game) -> str | None:
