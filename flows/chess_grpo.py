@@ -17,7 +17,9 @@ from typing import Any
 _ROOT = Path(__file__).resolve().parent.parent
 if (_ROOT / "steps").is_dir() and str(_ROOT) not in sys.path:
     sys.path.insert(0, str(_ROOT))
-os.environ.setdefault("METAFLOW_USER", os.environ.get("USER") or "chess-grpo")  # Root without a user name is refused.
+if os.environ.get("METAFLOW_USER", "root") == "root":
+    # Metaflow refuses root, by whichever variable it is named.
+    os.environ["METAFLOW_USER"] = "chess-grpo" if os.environ.get("USER", "root") in ("", "root") else os.environ["USER"]
 # Torch's idle threads would spin on cores that the engine, or anybody else, needs (benchmarks/threads.py).
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 

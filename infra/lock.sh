@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-python3.11 -m venv "$work/venv"
+"${PYTHON:-python3.11}" -m venv "$work/venv"
 "$work/venv/bin/python" -m pip install --quiet uv
 cp pyproject.toml "$work/"
 (cd "$work" && venv/bin/uv lock --quiet && venv/bin/uv export --frozen --no-emit-project --prune torch --no-hashes --no-header --quiet) >requirements.lock

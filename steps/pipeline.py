@@ -9,7 +9,7 @@ from typing import Any
 
 from grpo.config import Settings
 from grpo.content import MANIFEST, read_json, sha256_file
-from grpo.engine import EngineIdentity, identify
+from grpo.engine import identify
 from steps import slices
 from steps.machine import Machine
 from steps.preflight import PreflightError, preflight, preflight_table
@@ -24,8 +24,10 @@ def start(settings: Mapping[str, Any], code: Mapping[str, Any], *, metaflow_run:
 
     Raises PreflightError with the table when something is missing, OriginError or ResumeError when there is nothing to go on from.
     """
-    from steps.resuming import refuse_unlike
+    from steps.resuming import ResumeError, refuse_unlike
 
+    if is_fresh and resume_from:
+        raise ResumeError("--fresh and --resume-from: a resumed run takes its origin's boards and policy; give only one of the two")
     machine, typed = Machine.here(), _typed(settings)
     findings, engine = preflight(typed, machine)
     print(f"Preflight\n{preflight_table(findings)}", flush=True)
@@ -70,7 +72,7 @@ def build_boards(job: Job, task: int) -> StepOutput:
         step="build_boards",
         module="steps.boards",
         settings=slices.dataset(settings) | {"units": list(units)},
-        inputs=_source_inputs(settings, engine),
+        inputs=slices.source_inputs(settings, engine),
         work=lambda work: build_units(settings, units, engine, machine.stockfish, work),
     )
 
@@ -90,6 +92,7 @@ def join_boards(job: Job, parts: Sequence[StepOutput]) -> StepOutput:
         child.file(folder / REPORT)
 
     hashes = [_parquet_hash(store.open(part)) for part in parts] if job["origin"] is None else []
+    units = {name: digest for part in hashes for name, digest in part.items()}
     return run_step(
         job,
         machine,
@@ -97,7 +100,7 @@ def join_boards(job: Job, parts: Sequence[StepOutput]) -> StepOutput:
         module="steps.boards",
         settings=slices.dataset(settings),
         # The units' own hashes, not those of the tasks that made them: how many tasks there were changes nothing.
-        inputs={"engine": str(identify(machine.stockfish))} | {name: digest for part in hashes for name, digest in part.items()},
+        inputs=slices.source_inputs(settings, identify(machine.stockfish)) | units,
         work=lambda work: join_units(settings, [store.open(part) for part in parts], work),
         publish=publish,
     )
@@ -301,13 +304,6 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
 
 def _typed(settings: Mapping[str, Any]) -> Settings:
     return Settings.model_validate(dict(settings))
-
-
-def _source_inputs(settings: Settings, engine: EngineIdentity) -> dict[str, str]:
-    if settings.boards.source != "pgn":
-        return {"engine": str(engine)}
-    path = Path(settings.boards.path)
-    return {"engine": str(engine), "pgn": sha256_file(path), "pgn_name": path.name}  # The name is in each row; its folder is not.
 
 
 def _parquet_hash(folder: Path) -> dict[str, str]:

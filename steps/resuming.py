@@ -39,6 +39,9 @@ def refuse_unlike(origin: Origin, settings: Settings, engine: EngineIdentity, st
         then = _parts(store, origin["outputs"][step])["settings"]
         differences += [f"  {name}: origin {before!r}, now {after!r}" for name, before, after in _differences(then, now)]
     engine_then = _parts(store, origin["outputs"]["join_boards"])["inputs"]["engine"]
+    pgn_then = _parts(store, origin["outputs"]["join_boards"])["inputs"].get("pgn", "")
+    if pgn_then != (pgn_now := slices.source_inputs(settings, engine).get("pgn", "")):
+        differences.append(f"  content of boards.path: origin {pgn_then[:12]!r}, now {pgn_now[:12]!r}")
     if engine_then != str(engine):
         differences.append(f"  engine: origin {engine_then}, now {engine}")
     if differences:
@@ -69,4 +72,4 @@ def _differences(then: Any, now: Any, prefix: str = "") -> list[tuple[str, Any, 
     if isinstance(then, Mapping) and isinstance(now, Mapping):
         names = sorted(then.keys() | now.keys())
         return [row for name in names for row in _differences(then.get(name), now.get(name), f"{prefix}.{name}" if prefix else name)]
-    return [] if then == now or prefix == "policy.num_frozen_blocks" else [(prefix, then, now)]
+    return [] if then == now else [(prefix, then, now)]

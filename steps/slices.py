@@ -1,8 +1,11 @@
 """Which part of the settings each step reads: that part, and no other, is in the step's version."""
 
+from pathlib import Path
 from typing import Any
 
 from grpo.config import Settings
+from grpo.content import sha256_file
+from grpo.engine import EngineIdentity
 
 
 def dataset(settings: Settings) -> dict[str, Any]:
@@ -38,3 +41,11 @@ def grpo(settings: Settings) -> dict[str, Any]:
 def selection(settings: Settings) -> dict[str, Any]:
     """Return how the champion is chosen."""
     return settings.model_dump(mode="json", include={"seed", "evaluation", "selection"})
+
+
+def source_inputs(settings: Settings, engine: EngineIdentity) -> dict[str, str]:
+    """Return what the dataset is made from, by hash."""
+    if settings.boards.source != "pgn":
+        return {"engine": str(engine)}
+    path = Path(settings.boards.path)
+    return {"engine": str(engine), "pgn": sha256_file(path), "pgn_name": path.name}  # The name is in each row; its folder is not.
