@@ -14,7 +14,7 @@ from steps.finetuning import CHECKPOINTS
 from steps.running import BEFORE_FINETUNE
 from steps.selecting import PEAK, PRETRAINED_STEP
 from steps.selecting import REPORT as DECISION
-from steps.store import StepOutput, Store
+from steps.store import Store
 from steps.tracking import Origin
 
 
@@ -30,20 +30,17 @@ def refuse_unlike(origin: Origin, settings: Settings, engine: EngineIdentity, st
     missing = [step for step in (*BEFORE_FINETUNE, "finetune", "select") if step not in origin["outputs"]]
     if missing:
         raise ResumeError(f"--resume-from {origin['name']}: run {origin['metaflow_run']} has no output of {', '.join(missing)}")
-    wanted = {
-        "join_boards": slices.dataset(settings),
-        "pretrain": slices.network(settings),
-    }
-    differences = []
-    for step, now in wanted.items():
-        then = _parts(store, origin["outputs"][step])["settings"]
-        differences += [f"  {name}: origin {before!r}, now {after!r}" for name, before, after in _differences(then, now)]
-    engine_then = _parts(store, origin["outputs"]["join_boards"])["inputs"]["engine"]
-    pgn_then = _parts(store, origin["outputs"]["join_boards"])["inputs"].get("pgn", "")
-    if pgn_then != (pgn_now := slices.source_inputs(settings, engine).get("pgn", "")):
+    dataset, network = (store.manifest(origin["outputs"][step])["parts"] for step in ("join_boards", "pretrain"))
+    compared = [(dataset["settings"], slices.dataset(settings)), (network["settings"], slices.network(settings))]
+    differences = [
+        f"  {name}: origin {before!r}, now {after!r}" for then, now in compared for name, before, after in _differences(then, now)
+    ]
+    inputs = slices.source_inputs(settings, engine)
+    if dataset["inputs"]["engine"] != inputs["engine"]:
+        differences.append(f"  engine: origin {dataset['inputs']['engine']}, now {inputs['engine']}")
+    pgn_then, pgn_now = dataset["inputs"].get("pgn", ""), inputs.get("pgn", "")
+    if pgn_then != pgn_now:
         differences.append(f"  content of boards.path: origin {pgn_then[:12]!r}, now {pgn_now[:12]!r}")
-    if engine_then != str(engine):
-        differences.append(f"  engine: origin {engine_then}, now {engine}")
     if differences:
         text = "\n".join(sorted(set(differences)))
         raise ResumeError(
@@ -60,12 +57,6 @@ def origin_checkpoint(origin: Origin | None, store: Store) -> Path | None:
     if read_json(selected / DECISION)["peak_step"] == origin["policy_step"]:
         return selected / PEAK
     return store.open(origin["outputs"]["finetune"]) / CHECKPOINTS / checkpoint_name(origin["policy_step"])
-
-
-def _parts(store: Store, output: StepOutput) -> dict[str, Any]:
-    """Return what an output's version was made from."""
-    store.open(output)
-    return dict(store.manifest(output)["parts"])
 
 
 def _differences(then: Any, now: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:

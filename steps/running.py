@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypedDict
 
-from grpo.content import CorruptError
+from grpo.content import MANIFEST, CorruptError
 from steps.machine import Machine
 from steps.store import StepOutput, Store
 from steps.tracking import ChildRun, Origin, Tracker
@@ -76,7 +76,7 @@ def run_step(
             for record in read_history(store.folder(step, found["version"])):
                 child.take(record)
         folder = store.folder(step, found["version"])
-        child.file(folder / "manifest.json")
+        child.file(folder / MANIFEST)
         child.file(folder / HISTORY)
         if publish is not None:
             publish(folder, child)

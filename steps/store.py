@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypedDict
 
-from grpo.content import CorruptError, atomic_folder, verified_manifest, write_manifest
+from grpo.content import MANIFEST, CorruptError, atomic_folder, read_json, verified_manifest, write_manifest
 
 _FOLDER: Final = "outputs"
 
@@ -60,8 +60,8 @@ class Store:
         return folder
 
     def manifest(self, output: StepOutput) -> dict[str, Any]:
-        """Return the manifest of an output."""
-        return verified_manifest(self.folder(output["step"], output["version"]))
+        """Return the manifest of an output, checked as `open` checks it."""
+        return dict(read_json(self.open(output) / MANIFEST))
 
     @contextmanager
     def writing(self, step: str, version: str, facts: Mapping[str, Any]) -> Iterator[Path]:
