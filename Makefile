@@ -14,6 +14,7 @@ run: setup  ## The whole pipeline. CONFIG=smoke or a TOML file, SET="grpo.learni
 	$(PY) flows/chess_grpo.py --config-value settings "$$(printf 'preset = "%s"\n' "$$CONFIG"; printf '%s' "$$SET" | tr ' ' '\n')" run $(ARGS)
 
 test: setup check  ## All checks and tests.
+	@infra/install.sh $(VENV) --second-engine
 	$(PY) -m pytest
 
 check: setup  ## Lint, types, import contracts.

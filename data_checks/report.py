@@ -1,5 +1,6 @@
 """What the checks of a table found, in plain words and as plain data."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -75,4 +76,48 @@ class CheckReport:
                 }
                 for result in self.results
             ],
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DatasetReport:
+    """The reports of all suites of a dataset."""
+
+    suites: Mapping[str, CheckReport]
+    """By name, in the order in which they are best read."""
+
+    @property
+    def is_met(self) -> bool:
+        """Whether every check of every suite is met."""
+        return not self.num_failed
+
+    @property
+    def num_failed(self) -> int:
+        """How many checks are not met, over all suites."""
+        return sum(report.num_failed for report in self.suites.values())
+
+    @property
+    def num_checks(self) -> int:
+        """How many checks there are, over all suites."""
+        return sum(len(report.results) for report in self.suites.values())
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in one line."""
+        if self.is_met:
+            return f"all {self.num_checks} checks are met"
+        failed = [f"{name}: {result.name}" for name, report in self.suites.items() for result in report.results if not result.is_met]
+        return f"{self.num_failed} of {self.num_checks} checks failed: {', '.join(failed)}"
+
+    def as_text(self) -> str:
+        """Return the verdict, and each suite as `CheckReport.as_text` has it."""
+        return "\n\n".join([self.verdict, *(f"== {name} ==\n{report.as_text()}" for name, report in self.suites.items())])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data for JSON; suites as a list, whose order JSON keeps."""
+        return {
+            "is_met": self.is_met,
+            "num_failed": self.num_failed,
+            "num_checks": self.num_checks,
+            "suites": [{"name": name} | report.to_dict() for name, report in self.suites.items()],
         }

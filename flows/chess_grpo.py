@@ -88,11 +88,15 @@ class ChessGrpo(FlowSpec):
         self.boards = pipeline.join_boards(self.job, [task.part for task in inputs])
         self.next(self.check_boards)
 
+    @card(type="blank", id="boards")
     @step
     @plainly
     def check_boards(self):
         """Let no dataset through that is not what it says."""
+        from steps.cards import draw_checks
+
         self.checks = pipeline.check_boards(self.job, self.boards)
+        draw_checks(self.checks)
         self.next(self.pretrain)
 
     @step
@@ -123,7 +127,7 @@ class ChessGrpo(FlowSpec):
     @plainly
     def select(self):
         """Let checkpoints compete on fresh games."""
-        self.selected = pipeline.select(self.job, self.pretrained, self.finetuned)
+        self.selected = pipeline.select(self.job, self.boards, self.pretrained, self.finetuned)
         self.next(self.report)
 
     @card(type="blank", id="report")

@@ -5,7 +5,7 @@ A table row is one board with the value of every legal move. The list columns `m
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -38,19 +38,19 @@ class Position:
     """The same for this position and its colour mirror, whatever the clocks (`encoding.position_key`)."""
     phase: Phase
     split: Split
-    move_played: str
-    """UCI; the label of imitation."""
+    label: str
+    """UCI, the move to imitate: the one played, or "" where nobody played and the best of the value table will be taken."""
     game_id: str
     ply: int
     """Half-moves since the game's first position."""
     source: str
-    """`engine`, or the file's name."""
+    """`engine`, `endgame`, or the file's name."""
     offset: int
     """Of the game in its source: bytes in a file, the game's number among engine games."""
     white_rating: int | None = None
     black_rating: int | None = None
     date: str | None = None
-    """As the source writes it."""
+    """`YYYY.MM.DD`, with `??` for what is not known."""
 
 
 BOARD_SCHEMA: Final = pa.schema(
@@ -59,7 +59,8 @@ BOARD_SCHEMA: Final = pa.schema(
         pa.field("key", pa.string(), nullable=False),
         pa.field("phase", pa.string(), nullable=False),
         pa.field("split", pa.string(), nullable=False),
-        pa.field("move_played", pa.string(), nullable=False),
+        pa.field("label", pa.string(), nullable=False),
+        pa.field("label_from", pa.string(), nullable=False),
         pa.field("game_id", pa.string(), nullable=False),
         pa.field("ply", pa.int32(), nullable=False),
         pa.field("source", pa.string(), nullable=False),
@@ -71,25 +72,54 @@ BOARD_SCHEMA: Final = pa.schema(
         pa.field("values", pa.list_(pa.float32()), nullable=False),
         pa.field("centipawns", pa.list_(pa.int32()), nullable=False),
         pa.field("mate_in", pa.list_(pa.int32()), nullable=False),
+        pa.field("expected", pa.list_(pa.float32()), nullable=False),
         pa.field("strong_values", pa.list_(pa.float32())),
         pa.field("engine", pa.string(), nullable=False),
         pa.field("limit", pa.string(), nullable=False),
+        pa.field("transform", pa.string(), nullable=False),
     ]
 )
-"""`strong_values`: by the stronger search of the evaluation, on held-out boards only. `engine`, `limit`: who made `values`, and how."""
+"""`label_from`: `game` (somebody played it) or `engine` (the best of the value table). `centipawns`, `mate_in`, `expected`: the scores that
+`values` were made from, null where a move has no score of that kind. `strong_values`: by the stronger search of the evaluation, on
+held-out boards only. `engine`, `limit`, `transform`: who made `values`, and how."""
 
 
-def board_row(position: Position, table: ValueTable, strong: ValueTable | None, *, engine: str, limit: str) -> dict[str, Any]:
+GAME_SCHEMA: Final = pa.schema(
+    [
+        pa.field("game_id", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("start_fen", pa.string(), nullable=False),
+        pa.field("num_plies", pa.int32(), nullable=False),
+        pa.field("result", pa.string(), nullable=False),
+        pa.field("white_rating", pa.int32()),
+        pa.field("black_rating", pa.int32()),
+        pa.field("date", pa.string()),
+    ]
+)
+"""The games that boards came from, one row each. A listed position is a game of 0 plies."""
+
+
+def board_row(
+    position: Position, table: ValueTable, strong: ValueTable | None, *, engine: str, limit: str, transform: str
+) -> dict[str, Any]:
     """Return one row of `BOARD_SCHEMA`."""
-    return {
-        **asdict(position),
-        "moves": list(table.moves),
-        "values": table.win_probabilities,
-        "centipawns": list(table.centipawns),
-        "mate_in": list(table.mate_in),
-        "strong_values": None if strong is None else strong.win_probabilities,
+    facts = {name: getattr(position, name) for name in Position.__slots__}
+    if not position.label:
+        # Where nobody played, the best move is the label; of equally good ones the first, which the order of action ids makes any.
+        facts["label"] = table.moves[int(table.values.argmax())]
+    return facts | {
+        "label_from": "game" if position.label else "engine",
+        "moves": table.moves,
+        "values": table.values,
+        "centipawns": [None if score.is_mate else score.value for score in table.scores],
+        "mate_in": [score.value if score.is_mate else None for score in table.scores],
+        "expected": [score.expected for score in table.scores],
+        "strong_values": None if strong is None else strong.values,
         "engine": engine,
         "limit": limit,
+        "transform": transform,
     }
 
 
@@ -146,7 +176,7 @@ def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> Boar
         if of_moves is None:
             raise ValueError(f"{row['fen']} has no values of the stronger search; only held-out boards have")
         values[index, : len(moves)] = of_moves
-        played[index] = moves.index(row["move_played"])
+        played[index] = moves.index(row["label"])
     return BoardArrays(
         encodings=encode(boards),
         action_ids=action_ids,

@@ -9,10 +9,12 @@ import difflib
 import json
 import re
 import tomllib
+from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from grpo.errors import PlainError
 from grpo.phases import PHASES
@@ -23,6 +25,8 @@ DEFAULT_PRESET: Final = "laptop"
 Probability = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
+Names = Annotated[tuple[str, ...], Field(strict=False), BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
+"""One name, or several."""
 
 
 class ConfigError(PlainError, ValueError):
@@ -38,8 +42,8 @@ class Section(BaseModel):
 class EngineGames(Section):
     """Games of Stockfish against itself, made varied on purpose."""
 
-    nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (20, 60, 180)
-    """Node limits; each side of each game draws one, so that strong and weak play meet."""
+    nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (60, 240, 960)
+    """Node limits; each side of each game draws one, so that strong and weak play meet. Below some 200 a move costs what asking costs."""
     random_opening_plies: Annotated[int, Field(ge=0, le=40)] = 6
     """Up to this many random legal plies begin a game."""
     random_move_probability: Probability = 0.08
@@ -48,21 +52,114 @@ class EngineGames(Section):
     """A game is cut here."""
 
 
+class TimeControl(StrEnum):
+    """Lichess's classes, by base time + 40 increments: under 30 s, 3 min, 8 min, 25 min, and above; correspondence has no clock."""
+
+    ULTRABULLET = "ultrabullet"
+    BULLET = "bullet"
+    BLITZ = "blitz"
+    RAPID = "rapid"
+    CLASSICAL = "classical"
+    CORRESPONDENCE = "correspondence"
+
+
+FILTER_PROFILES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "all": {},
+    "rated_humans": {"rated_only": True, "humans_only": True},
+    "club": {
+        "rated_only": True,
+        "humans_only": True,
+        "min_rating": 1_600,
+        "max_rating_gap": 300,
+        "time_controls": ["blitz", "rapid", "classical"],
+        "min_plies": 20,
+    },
+    "strong": {
+        "rated_only": True,
+        "humans_only": True,
+        "min_rating": 2_200,
+        "max_rating_gap": 300,
+        "time_controls": ["blitz", "rapid", "classical"],
+        "terminations": ["normal"],
+        "min_plies": 20,
+        "min_clock_seconds": 10,
+    },
+}
+"""Name -> filters that are on. None of them drops openings: who does gets policies that shuffle in the opening."""
+
+
+class GameFilters(Section):
+    """Which games and positions of files are used. All off by default; each counts what it drops."""
+
+    profile: Literal["all", "rated_humans", "club", "strong"] = "all"
+    """A named set of filters (`FILTER_PROFILES`); the other keys are laid over it."""
+    rated_only: bool = False
+    """Only games that their Event (or Rated) tag calls rated."""
+    humans_only: bool = False
+    """No games in which a player's title is BOT, or whose name says that it is a program."""
+    min_rating: Count | None = None
+    """Of both players; an unknown rating is too low."""
+    max_rating: Count | None = None
+    """Of both players; an unknown rating is too high."""
+    max_rating_gap: Annotated[int, Field(ge=0)] | None = None
+    """Between the players; an unknown rating is too far."""
+    time_controls: Annotated[tuple[Annotated[TimeControl, Field(strict=False)], ...], Field(strict=False)] = ()
+    """Only these classes; an unknown time control is none of them."""
+    terminations: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Only these ends, as the Termination tag names them, in lower case: `normal`, `time forfeit`, ..."""
+    min_plies: Count | None = None
+    """Only games at least as long."""
+    first_ply: Annotated[int, Field(ge=0)] | None = None
+    """No positions before this ply of their game, the first being 0."""
+    last_ply: Annotated[int, Field(ge=0)] | None = None
+    """No positions after this ply of their game."""
+    min_clock_seconds: Annotated[int, Field(ge=0)] | None = None
+    """Only moves after which the mover had this much time left; a move without `[%clk ...]` counts as less."""
+    max_centipawns: Count | None = None
+    """Only positions that the reward's search finds no more uneven than this, in either direction; a forced mate is more."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _over_profile(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            return {**FILTER_PROFILES.get(str(given.get("profile", "all")), {}), **given}
+        return given
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        for low, high in (("min_rating", "max_rating"), ("first_ply", "last_ply")):
+            least, most = getattr(self, low), getattr(self, high)
+            if least is not None and most is not None and least > most:
+                raise ValueError(f"{low} ({least}) cannot exceed {high} ({most})")
+        return self
+
+
 class BoardsConfig(Section):
     """Which positions, and how many of each phase."""
 
-    source: Literal["engine", "pgn"] = "engine"
-    """`engine` plays its own games, `pgn` reads a file."""
-    path: str = ""
-    """The PGN file, when `source` is `pgn`; part of the run by its name and content, wherever it lies."""
+    source: Literal["engine", "files"] = "engine"
+    """`engine` plays its own games, `files` reads games (PGN) and lists of positions (EPD, FEN)."""
+    files: Names = ()
+    """Files, folders, globs or s3:// addresses: .pgn, .epd, .fen, plain or as .zst, .gz, .bz2 or .zip.
+    Part of the run by name and content, wherever they lie."""
+    filters: GameFilters = GameFilters()
+    """Which games and positions of the files are used."""
     num_train: Count = 72_000
     """Boards to learn from, one third each of opening, middlegame and endgame."""
     num_validation: Count = 3_000
     """Boards that decide when imitation stops."""
     num_heldout: Count = 900
     """Boards on which regret is measured, valued by the stronger search of `evaluation`."""
+    validation_from: str = ""
+    """YYYY.MM.DD: games of files from this day on judge, whatever their hash; empty splits by hash of the game."""
+    heldout_from: str = ""
+    """YYYY.MM.DD, after `validation_from`: games from this day on are held out."""
     max_per_game_and_phase: Count = 6
     """At most this many boards of one phase come from one game, so that long games do not dominate."""
+    shortage: Literal["error", "accept", "endgames"] = "error"
+    """When the source has too few boards of some phase: stop; go on with fewer, and report it; or let the engine make endgames."""
+    exclude: Names = ()
+    """Files of what the policy will be judged by (openings, puzzles, suites): no board may be one of their positions or its mirror."""
     num_units: Annotated[int, Field(ge=1, le=1_000)] = 8
     """The dataset is made in this many independent parts; part of its definition."""
     num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
@@ -75,10 +172,18 @@ class BoardsConfig(Section):
         for name in ("num_train", "num_validation", "num_heldout"):
             if getattr(self, name) % len(PHASES):
                 raise ValueError(f"{name} must be a multiple of {len(PHASES)}, so that the phases share it equally")
-        if self.source == "pgn" and not self.path:
-            raise ValueError('source = "pgn" needs path = "FILE.pgn"')
-        if self.source != "pgn" and self.path:
-            raise ValueError('path is read only with source = "pgn"; set both or neither')
+        if self.source == "files" and not self.files:
+            raise ValueError('source = "files" needs files = ["GAMES.pgn", ...]')
+        if self.source != "files":
+            given = [name for name in ("files", "validation_from", "heldout_from") if getattr(self, name)]
+            given += ["filters"] if self.filters != GameFilters() else []
+            if given:
+                raise ValueError(f'{given[0]} is read only with source = "files"; set both or neither')
+        for name in ("validation_from", "heldout_from"):
+            if getattr(self, name) and not re.fullmatch(r"\d{4}\.\d{2}\.\d{2}", getattr(self, name)):
+                raise ValueError(f"{name} must be a day such as 2024.03.01")
+        if bool(self.validation_from) != bool(self.heldout_from) or self.validation_from > self.heldout_from:
+            raise ValueError("validation_from and heldout_from go together, the earlier day first")
         if self.num_tasks > self.num_units:
             raise ValueError(f"num_tasks ({self.num_tasks}) cannot exceed num_units ({self.num_units})")
         return self
@@ -91,10 +196,14 @@ class ValuesConfig(Section):
     """Plies of the one search over all legal moves; the reward's strength."""
     hash_mib: Annotated[int, Field(ge=1, le=1_024)] = 1
     """Engine hash, cleared before each position; a small one is cheap to clear."""
+    transform: Literal["logistic", "wdl", "clipped_centipawns"] = "logistic"
+    """How scores become values in [0, 1]: see `grpo.values`, which states the three formulas."""
     logistic_slope: Positive = 0.003
-    """Win probability is a logistic of slope * centipawns; small, so that a won position still has a gradient."""
+    """`logistic` and `wdl`: win probability is a logistic of slope * centipawns; small, so that a won position still has a gradient."""
+    wdl_logistic_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """`wdl`: share of the logistic that is mixed in, because the engine's own win probability is flat once a game is won."""
     mate_band: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
-    """Forced mates share [1 - band, 1] (and [0, band]), the nearer the better; all else lies between."""
+    """`logistic` and `wdl`: forced mates share [1 - band, 1] (and [0, band]), the nearer the better; all else lies between."""
 
 
 class PolicyConfig(Section):

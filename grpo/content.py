@@ -7,12 +7,15 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from grpo.errors import PlainError
 
 MANIFEST: Final = "manifest.json"
+ASIDE: Final = "aside"
+"""A folder of an output, at whatever depth, for what differs between equal runs (pages with times in them): kept whole like all the rest,
+but no part of the output's hash."""
 
 
 class CorruptError(PlainError, RuntimeError):
@@ -46,16 +49,18 @@ def read_json(path: Path) -> Any:
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
-    """Return relative path -> SHA-256 of all files below the folder, but for its manifest."""
+    """Return relative path -> SHA-256 of all files below the folder, but for its manifest; what is `ASIDE` is among them."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     named = {path.relative_to(folder).as_posix(): path for path in files}
     return {name: sha256_file(path) for name, path in named.items() if name != MANIFEST}
 
 
 def write_manifest(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Write `manifest.json` with the hash of each file, the hash of them all, and these facts; return it."""
-    files = file_hashes(folder)
-    manifest = {**facts, "files": files, "output_hash": sha256_json(files)}
+    """Write `manifest.json` with the hash of each file, the hash of them all but for those aside, and these facts; return it."""
+    found = file_hashes(folder)
+    files = {name: digest for name, digest in found.items() if not _is_aside(name)}
+    aside = {name: digest for name, digest in found.items() if _is_aside(name)}
+    manifest = {**facts, "files": files, "aside": aside, "output_hash": sha256_json(files)}
     write_json(folder / MANIFEST, manifest)
     return manifest
 
@@ -67,18 +72,23 @@ def verified_manifest(folder: Path) -> dict[str, Any]:
     """
     try:
         manifest = read_json(folder / MANIFEST)
-        expected: dict[str, str] = dict(manifest["files"])
+        files: dict[str, str] = dict(manifest["files"])
+        aside: dict[str, str] = dict(manifest.get("aside", {}))  # Manifests from before there was any have none.
         output_hash = manifest["output_hash"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CorruptError(f"{folder / MANIFEST} is missing or unreadable ({error})") from None
-    found = file_hashes(folder)
+    expected, found = files | aside, file_hashes(folder)
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
             state = "missing" if name not in found else "not in the manifest" if name not in expected else "changed since it was written"
             raise CorruptError(f"{folder / name} is {state}")
-    if output_hash != sha256_json(expected):
+    if output_hash != sha256_json(files) or any(map(_is_aside, files)) or not all(map(_is_aside, aside)):
         raise CorruptError(f"{folder / MANIFEST} is changed since it was written")
     return dict(manifest)
+
+
+def _is_aside(name: str) -> bool:
+    return ASIDE in PurePosixPath(name).parts[:-1]
 
 
 @contextmanager

@@ -27,7 +27,7 @@ def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Genera
             if board is not None and position_key(board) not in exclude:
                 exclude.add(position_key(board))
                 candidates.append(board)
-        answers = pool.search([Query(fen=board.fen(), limit=_LIMIT) for board in candidates])
+        answers = pool.search([Query(fen=board.fen(), limit=_LIMIT, board=board) for board in candidates])
         for board, answer in zip(candidates, answers, strict=True):
             if isinstance(answer, EngineError):
                 continue

@@ -81,7 +81,7 @@ class EnginePlayer:
 
         Raises EngineError when it fails on a board: a game cannot go on with an invented move.
         """
-        answers = self._pool.search([Query(fen=board.fen(), limit=f"nodes {self._nodes}") for board in boards])
+        answers = self._pool.search([Query(fen=board.fen(), limit=f"nodes {self._nodes}", board=board) for board in boards])
         moves = []
         for board, answer in zip(boards, answers, strict=True):
             if isinstance(answer, EngineError):

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Make the virtual environment and make sure of Stockfish. Used by `make`, and meant for an image as well. Usage: infra/install.sh VENV
+# Make the virtual environment and make sure of Stockfish. Used by `make`, and meant for an image as well.
+# Usage: infra/install.sh VENV [--second-engine]: with Debian's Fairy-Stockfish too, on which the tests check that any UCI engine will do.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-venv=${1:?usage: infra/install.sh VENV}
+venv=${1:?usage: infra/install.sh VENV [--second-engine]}
 python=${PYTHON:-python3.11}
 
 if ! command -v "$python" >/dev/null; then
@@ -22,13 +23,22 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
     echo "$wanted" >"$stamp"
 fi
 
+can_apt() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+from_debian() {
+    echo "install: $1 from Debian"
+    apt-get install --yes --quiet "$1" >/dev/null 2>&1 || { apt-get update --quiet >/dev/null && apt-get install --yes --quiet "$1" >/dev/null; }
+}
+
 engine=${CHESS_GRPO_STOCKFISH:-}
 if [ -z "$engine" ] && ! command -v stockfish >/dev/null && [ ! -x /usr/games/stockfish ]; then
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        echo "install: Stockfish from Debian"
-        apt-get install --yes --quiet stockfish >/dev/null 2>&1 || { apt-get update --quiet >/dev/null && apt-get install --yes --quiet stockfish >/dev/null; }
+    if can_apt; then
+        from_debian stockfish
     else
         echo "install: Stockfish is not there; install it (sudo apt-get install stockfish), or set CHESS_GRPO_STOCKFISH to its path" >&2
         exit 1
     fi
+fi
+# Its tests are skipped, aloud, where it cannot be had.
+if [ "${2:-}" = --second-engine ] && [ ! -x /usr/games/fairy-stockfish ] && can_apt; then
+    from_debian fairy-stockfish
 fi

@@ -17,7 +17,7 @@ from grpo.openings import make_openings
 from grpo.players import BestMovePlayer, EnginePlayer, Player, RandomPlayer
 from grpo.regret import heldout_metrics
 from grpo.seeding import numpy_stream
-from steps.boards import read_boards
+from steps.boards import board_keys, read_boards
 from steps.work import Work
 
 REPORT: Final = "report.json"
@@ -36,7 +36,11 @@ def play_baseline(
     total = 2 * config.num_baseline_pairs * (1 + len(config.opponent_nodes))
     with EnginePool(engine_path, num_processes=num_processes, options={"Hash": ENGINE_HASH_MIB}) as pool:
         openings = make_openings(
-            config, count=config.num_baseline_pairs, rng=numpy_stream(settings.seed, "openings", "baseline"), pool=pool, exclude=set()
+            config,
+            count=config.num_baseline_pairs,
+            rng=numpy_stream(settings.seed, "openings", "baseline"),
+            pool=pool,
+            exclude=board_keys(boards),
         )
         opponents: list[tuple[int, Player]] = [
             (0, RandomPlayer(numpy_stream(settings.seed, "random_player"))),

@@ -9,6 +9,8 @@ from metaflow.cards import Markdown, ProgressBar, Table, VegaChart
 
 from grpo.content import read_json
 from grpo.metrics import Record
+from steps.checking import REPORT as CHECKS
+from steps.checking import SUMMARY
 from steps.machine import Machine
 from steps.reporting import FACTS, PAGE, comparison_rows, phase_rows
 from steps.store import StepOutput, Store
@@ -88,6 +90,22 @@ def draw_report(output: StepOutput) -> None:
     }.items():
         points = [{"step": row["step"], "metric": name, "value": row[name]} for row in facts["curve"] for name in names if name in row]
         card.append(VegaChart(_line_chart(title, points)))
+
+
+def draw_checks(output: StepOutput) -> None:
+    """Draw what the dataset is, and the outcome of its checks, from the stored output, whoever made it."""
+    folder = Store(Machine.here().home).open(output)
+    report = read_json(folder / CHECKS)
+    card = current.card["boards"]
+    card.append(Markdown(f"# Dataset\n\n{(folder / SUMMARY).read_text(encoding='utf-8')}"))
+    card.append(VegaChart(_bar_chart("boards by phase", phase_rows({"join_boards": report["dataset"]}))))
+    for suite in report["suites"]:
+        card.append(Markdown(f"## {suite['name']}"))
+        rows = [
+            ["met" if result["is_met"] else "FAILED", result["name"], f"{result['num_checked']:,}", result["meaning"]]
+            for result in suite["results"]
+        ]
+        card.append(Table(rows, headers=["", "check", "checked", "what must hold"]))
 
 
 def _line_chart(title: str, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -37,6 +37,11 @@ class Machine:
         )
 
     @property
+    def value_cache(self) -> Path:
+        """Where engine answers are kept, for all runs of this home."""
+        return self.home / "values"
+
+    @property
     def artifact_root(self) -> Path:
         """Where the embedded tracking store keeps files."""
         return self.home / "mlartifacts"

@@ -73,13 +73,13 @@ def build_boards(job: Job, task: int) -> StepOutput:
         module="steps.boards",
         settings=slices.dataset(settings) | {"units": list(units)},
         inputs=slices.source_inputs(settings, engine),
-        work=lambda work: build_units(settings, units, engine, machine.stockfish, work),
+        work=lambda work: build_units(settings, units, engine, machine.stockfish, work, cache_folder=machine.value_cache),
     )
 
 
 def join_boards(job: Job, parts: Sequence[StepOutput]) -> StepOutput:
     """Join the parts into the dataset, with exact quotas and no board twice."""
-    from steps.boards import BOARDS, REPORT, join_units
+    from steps.boards import BOARDS, REJECTED, REPORT, join_units
 
     machine, settings = Machine.here(), _typed(job["settings"])
     store = Store(machine.home)
@@ -87,11 +87,16 @@ def join_boards(job: Job, parts: Sequence[StepOutput]) -> StepOutput:
     def publish(folder: Path, child: ChildRun) -> None:
         report = read_json(folder / REPORT)
         digest = sha256_file(folder / BOARDS)
-        child.dataset(digest=digest, source=(folder / BOARDS).as_uri(), profile={"rows": report["rows"], "phases": report["phases"]})
+        child.dataset(
+            digest=digest,
+            source=(folder / BOARDS).as_uri(),
+            profile={name: report[name] for name in ("rows", "phases", "splits", "sources", "labels")},
+        )
         child.tag({"chess_grpo.dataset": digest})
         child.file(folder / REPORT)
+        child.file(folder / REJECTED)
 
-    hashes = [_parquet_hash(store.open(part)) for part in parts] if job["origin"] is None else []
+    hashes = [_unit_hashes(store.open(part)) for part in parts] if job["origin"] is None else []
     units = {name: digest for part in hashes for name, digest in part.items()}
     return run_step(
         job,
@@ -108,10 +113,17 @@ def join_boards(job: Job, parts: Sequence[StepOutput]) -> StepOutput:
 
 def check_boards(job: Job, boards: StepOutput) -> StepOutput:
     """Gate the dataset; raises ChecksError with a readable report when an expectation does not hold."""
-    from steps.checking import REPORT, check_dataset
+    from steps.checking import DATA_DOCS, PAGE, REPORT, SUMMARY, check_dataset
 
     machine, settings = Machine.here(), _typed(job["settings"])
     store = Store(machine.home)
+
+    def publish(folder: Path, child: ChildRun) -> None:
+        child.file(folder / REPORT)
+        child.file(folder / PAGE)
+        child.file(folder / DATA_DOCS, Path(DATA_DOCS).name)
+        child.note((folder / SUMMARY).read_text(encoding="utf-8"))
+
     return run_step(
         job,
         machine,
@@ -120,7 +132,7 @@ def check_boards(job: Job, boards: StepOutput) -> StepOutput:
         settings=slices.checks(settings),
         inputs={"boards": boards["output_hash"]},
         work=lambda work: check_dataset(settings, store.open(boards), work),
-        publish=lambda folder, child: child.file(folder / REPORT),
+        publish=publish,
     )
 
 
@@ -215,7 +227,7 @@ def finetune(job: Job, boards: StepOutput, pretrained: StepOutput, sinks: Sequen
     )
 
 
-def select(job: Job, pretrained: StepOutput, finetuned: StepOutput) -> StepOutput:
+def select(job: Job, boards: StepOutput, pretrained: StepOutput, finetuned: StepOutput) -> StepOutput:
     """Let checkpoints compete, and register peak and champion."""
     from steps.device import device_facts, torch_device
     from steps.selecting import CHAMPION, PEAK, REPORT, select_champion
@@ -243,6 +255,7 @@ def select(job: Job, pretrained: StepOutput, finetuned: StepOutput) -> StepOutpu
         module="steps.selecting",
         settings=slices.selection(settings),
         inputs={
+            "boards": boards["output_hash"],
             "pretrained": pretrained["output_hash"],
             "finetuned": finetuned["output_hash"],
             "engine": str(identify(machine.stockfish)),
@@ -250,6 +263,7 @@ def select(job: Job, pretrained: StepOutput, finetuned: StepOutput) -> StepOutpu
         },
         work=lambda work: select_champion(
             settings,
+            boards=store.open(boards),
             pretrained=store.open(pretrained),
             finetuned=store.open(finetuned),
             engine_path=machine.stockfish,
@@ -306,5 +320,5 @@ def _typed(settings: Mapping[str, Any]) -> Settings:
     return Settings.model_validate(dict(settings))
 
 
-def _parquet_hash(folder: Path) -> dict[str, str]:
-    return {path.name: sha256_file(path) for path in sorted(folder.glob("unit-*.parquet"))}
+def _unit_hashes(folder: Path) -> dict[str, str]:
+    return {path.name: sha256_file(path) for path in sorted(folder.glob("unit-*"))}

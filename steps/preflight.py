@@ -1,15 +1,15 @@
 """Everything that can be known to fail before any work, in one table, each with its remedy."""
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
-
-import chess.pgn
 
 from grpo.config import Settings
 from grpo.engine import EngineIdentity, EngineMissingError, identify
 from grpo.errors import PlainError
+from grpo.games import SourceError
+from grpo.streams import find_files, read_chunks
 from steps.machine import Machine
 
 _FREE_BYTES: Final = 2 * 1024**3
@@ -38,8 +38,7 @@ def preflight(settings: Settings, machine: Machine) -> tuple[list[Finding], Engi
     except EngineMissingError as error:
         findings = [Finding(what="stockfish", is_fine=False, detail=str(error))]
     findings += [_disk(machine), _tracking(machine), _device(machine)]
-    if settings.boards.source == "pgn":
-        findings.append(_pgn(Path(settings.boards.path)))
+    findings += [_files(f"boards.{name}", names) for name in ("files", "exclude") if (names := getattr(settings.boards, name))]
     return findings, engine
 
 
@@ -98,13 +97,15 @@ def _device(machine: Machine) -> Finding:
         return Finding(what="device", is_fine=False, detail=str(error))
 
 
-def _pgn(path: Path) -> Finding:
-    """Look at the first game only: a large file is read once, by the step that needs it."""
+def _files(what: str, names: Sequence[str]) -> Finding:
+    """Look at the beginning of each file only: large ones are read once, by the step that needs them."""
     try:
-        with path.open(encoding="utf-8-sig", errors="replace") as file:
-            headers = chess.pgn.read_headers(file)
-    except OSError as error:
-        return Finding(what="boards.path", is_fine=False, detail=f"{path}: {error.strerror}; boards.path must name a plain PGN file")
-    if headers is None:
-        return Finding(what="boards.path", is_fine=False, detail=f"{path}: holds no games at all; give a PGN file of standard chess")
-    return Finding(what="boards.path", is_fine=True, detail=f"{path}, {path.stat().st_size / 1e6:.1f} MB")
+        files = find_files(names)
+        empty = [file.name for file in files if not next(read_chunks(file), b"")]
+    except SourceError as error:
+        return Finding(what=what, is_fine=False, detail=str(error))
+    if empty:
+        return Finding(what=what, is_fine=False, detail=f"{', '.join(empty)}: holds nothing at all; give files with games or positions")
+    return Finding(
+        what=what, is_fine=True, detail=", ".join(file.name for file in files[:5]) + (f" and {len(files) - 5} more" * (len(files) > 5))
+    )

@@ -38,9 +38,9 @@ def refuse_unlike(origin: Origin, settings: Settings, engine: EngineIdentity, st
     inputs = slices.source_inputs(settings, engine)
     if dataset["inputs"]["engine"] != inputs["engine"]:
         differences.append(f"  engine: origin {dataset['inputs']['engine']}, now {inputs['engine']}")
-    pgn_then, pgn_now = dataset["inputs"].get("pgn", ""), inputs.get("pgn", "")
-    if pgn_then != pgn_now:
-        differences.append(f"  content of boards.path: origin {pgn_then[:12]!r}, now {pgn_now[:12]!r}")
+    then = {name: digest for name, digest in dataset["inputs"].items() if name.startswith(("file ", "judged "))}
+    now = {name: digest for name, digest in inputs.items() if name in then or name.startswith(("file ", "judged "))}
+    differences += [f"  {name}: origin {before!r}, now {after!r}" for name, before, after in _differences(then, now)]
     if differences:
         text = "\n".join(sorted(set(differences)))
         raise ResumeError(

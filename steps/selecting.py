@@ -19,6 +19,7 @@ from grpo.seeding import numpy_stream, torch_stream
 from grpo.selection import Verdict, best_by_screening, candidates_by_regret, decide, peak_step
 from grpo.statistics import ScoreInterval
 from steps.baseline import ENGINE_HASH_MIB, match_facts
+from steps.boards import board_keys
 from steps.finetuning import CHECKPOINTS
 from steps.work import Work, read_history
 
@@ -29,7 +30,15 @@ PRETRAINED_STEP: Final = 0
 
 
 def select_champion(
-    settings: Settings, *, pretrained: Path, finetuned: Path, engine_path: str, num_processes: int, device: torch.device, work: Work
+    settings: Settings,
+    *,
+    boards: Path,
+    pretrained: Path,
+    finetuned: Path,
+    engine_path: str,
+    num_processes: int,
+    device: torch.device,
+    work: Work,
 ) -> None:
     """Write the champion's policy, the peak's whole checkpoint, and the decision with all it rests on."""
     start, _ = load_policy(pretrained, device)
@@ -41,7 +50,7 @@ def select_champion(
     }
     candidates = candidates_by_regret(regrets, settings.selection.num_candidates)
     policies = {step: load_checkpoint(folders[step], device)[0] for step in candidates}
-    games = _Games(settings, start, engine_path, num_processes, work, num_candidates=len(candidates))
+    games = _Games(settings, start, board_keys(boards), engine_path, num_processes, work=work, num_candidates=len(candidates))
     screening = {step: games.best_moves(policies[step], step, "screening") for step in candidates}
     intervals = {step: result.interval() for step, result in screening.items()}
     chosen = best_by_screening(intervals)
@@ -70,10 +79,18 @@ def select_champion(
 
 
 class _Games:
-    """Plays candidates against the pretrained policy; no opening serves two stages."""
+    """Plays candidates against the pretrained policy; no opening serves two stages, or is a board of the dataset."""
 
     def __init__(
-        self, settings: Settings, start: NetworkPolicy, engine_path: str, num_processes: int, work: Work, *, num_candidates: int
+        self,
+        settings: Settings,
+        start: NetworkPolicy,
+        used: set[str],
+        engine_path: str,
+        num_processes: int,
+        *,
+        work: Work,
+        num_candidates: int,
     ) -> None:
         self._settings = settings
         self._start = start
@@ -86,7 +103,6 @@ class _Games:
         }
         self._total = 2 * (num_candidates * counts["screening"] + counts["confirmation"] + counts["sampled"])
         self._done = 0
-        used: set[str] = set()
         with EnginePool(engine_path, num_processes=num_processes, options={"Hash": ENGINE_HASH_MIB}) as pool:
             self._openings = {
                 stage: make_openings(

@@ -1,18 +1,20 @@
 """Which part of the settings each step reads: that part, and no other, is in the step's version."""
 
-from pathlib import Path
 from typing import Any
 
 from grpo.config import Settings
-from grpo.content import sha256_file
+from grpo.content import sha256_text
 from grpo.engine import EngineIdentity
+from grpo.streams import find_files, fingerprint
+
+_NOT_IN_BOARDS = {"num_tasks", "files", "exclude"}  # Where files lie; their names and contents are inputs.
 
 
 def dataset(settings: Settings) -> dict[str, Any]:
     """Return what makes the dataset: not over how many tasks it is spread, nor in which folder a file lies."""
     return {
         "seed": settings.seed,
-        "boards": settings.boards.model_dump(mode="json", exclude={"num_tasks", "path"}),
+        "boards": settings.boards.model_dump(mode="json", exclude=_NOT_IN_BOARDS),
         "values": settings.values.model_dump(mode="json"),
         "heldout_depth": settings.evaluation.heldout_depth,
     }
@@ -20,7 +22,10 @@ def dataset(settings: Settings) -> dict[str, Any]:
 
 def checks(settings: Settings) -> dict[str, Any]:
     """Return what the dataset is checked against."""
-    return {"boards": settings.boards.model_dump(mode="json", exclude={"num_tasks", "path"})}
+    return {
+        "boards": settings.boards.model_dump(mode="json", exclude=_NOT_IN_BOARDS),
+        "values": settings.values.model_dump(mode="json"),
+    }
 
 
 def network(settings: Settings) -> dict[str, Any]:
@@ -45,7 +50,9 @@ def selection(settings: Settings) -> dict[str, Any]:
 
 def source_inputs(settings: Settings, engine: EngineIdentity) -> dict[str, str]:
     """Return what the dataset is made from, by hash."""
-    if settings.boards.source != "pgn":
-        return {"engine": str(engine)}
-    path = Path(settings.boards.path)
-    return {"engine": str(engine), "pgn": sha256_file(path), "pgn_name": path.name}  # The name is in each row; its folder is not.
+    boards = settings.boards
+    judged = sorted(fingerprint(file) for file in find_files(boards.exclude)) if boards.exclude else []
+    files = find_files(boards.files) if boards.files else []
+    # Names of sources are in the rows, folders are not; of what judges only the content counts.
+    named = {f"file {file.name}": fingerprint(file) for file in files}
+    return {"engine": str(engine)} | named | ({"judged positions": sha256_text("\n".join(judged))} if judged else {})

@@ -34,6 +34,7 @@ _VERSION: Final = "chess_grpo.version"
 _OUTPUT_HASH: Final = "chess_grpo.output_hash"
 _RUN: Final = "metaflow.run"
 _PARENT: Final = "mlflow.parentRunId"
+_NOTE: Final = "mlflow.note.content"
 _POLICY_STEP: Final = "chess_grpo.policy_step"
 PEAK_STEP: Final = "chess_grpo.peak_step"
 
@@ -91,6 +92,10 @@ class ChildRun:
         """Set tags."""
         self._client.log_batch(self.run_id, tags=[RunTag(key, str(value)) for key, value in tags.items()])
 
+    def note(self, markdown: str) -> None:
+        """Describe the run, in Markdown, on its page."""
+        self.tag({_NOTE: markdown})
+
     def file(self, path: Path, folder: str | None = None) -> None:
         """Log a file, or all files of a folder."""
         if path.is_dir():
@@ -136,7 +141,7 @@ class Tracker:
         run = self._client.create_run(
             self._experiment,
             run_name=metaflow_run,
-            tags={_STEP: FLOW, _RUN: metaflow_run, "mlflow.note.content": note, **{key: str(value) for key, value in tags.items()}},
+            tags={_STEP: FLOW, _RUN: metaflow_run, _NOTE: note, **{key: str(value) for key, value in tags.items()}},
         )
         params = [Param(key, value[:_MAX_PARAM_LENGTH]) for key, value in _flat(settings).items()]
         for start in range(0, len(params), _PARAMS_PER_CALL):

@@ -37,6 +37,11 @@ class Work:
         for sink in self.sinks:
             sink.take(record)
 
+    def measured(self, record: Record) -> None:
+        """Hand all sinks what may differ between two equal runs, such as a cache's hits; it is no part of the output."""
+        for sink in self.sinks:
+            sink.take(record)
+
     def progress(self, done: int, total: int, unit: str) -> None:
         """Tell all sinks how far the work is."""
         for sink in self.sinks:

@@ -2,7 +2,7 @@
 
 import json
 
-from data_checks.report import CheckReport, CheckResult
+from data_checks.report import CheckReport, CheckResult, DatasetReport
 
 SOUND = CheckResult(name="sound", meaning="All is well.", remedy="none", is_met=True, num_checked=1_234, num_unexpected=0, examples=())
 BROKEN = CheckResult(
@@ -45,3 +45,29 @@ def test_the_report_as_data_survives_json() -> None:
     assert json.loads(json.dumps(data)) == data
     assert (data["is_met"], data["num_failed"]) == (False, 1)
     assert data["results"][1]["examples"] == ["row 3: 1.5", "row 9: nan"]
+
+
+BOTH = DatasetReport(suites={"games": CheckReport(results=(SOUND,)), "values": CheckReport(results=(SOUND, BROKEN))})
+
+
+def test_a_dataset_is_fit_when_all_its_suites_are() -> None:
+    fit = DatasetReport(suites={"games": CheckReport(results=(SOUND,)), "values": CheckReport(results=(SOUND, SOUND))})
+    assert (fit.is_met, fit.num_failed, fit.num_checks) == (True, 0, 3)
+    assert fit.verdict == "all 3 checks are met"
+    assert (BOTH.is_met, BOTH.num_failed, BOTH.num_checks) == (False, 1, 3)
+    assert BOTH.verdict == "1 of 3 checks failed: values: in_range"
+
+
+def test_the_text_of_a_dataset_names_its_suites_in_order() -> None:
+    games, values = BOTH.suites.values()
+    assert BOTH.as_text() == (
+        f"1 of 3 checks failed: values: in_range\n\n== games ==\n{games.as_text()}\n\n== values ==\n{values.as_text()}"
+    )
+
+
+def test_the_report_of_a_dataset_as_data_survives_json() -> None:
+    data = BOTH.to_dict()
+
+    assert json.loads(json.dumps(data)) == data
+    assert (data["is_met"], data["num_failed"], data["num_checks"]) == (False, 1, 3)
+    assert data["suites"] == [{"name": name} | report.to_dict() for name, report in BOTH.suites.items()]

@@ -18,7 +18,6 @@ from real_flow import FLOW, FlowRun, run_flow
 from grpo.boards import BOARD_SCHEMA
 from grpo.config import read_settings
 from grpo.content import MANIFEST, read_json, write_manifest
-from grpo.sources import SourceError, pgn_positions
 from steps.checking import ChecksError, check_dataset
 from steps.store import StepOutput, Store
 from steps.work import Work
@@ -65,32 +64,28 @@ def test_without_stockfish_the_run_ends_in_start_with_the_remedy(tmp_path: Path)
     assert "Traceback" not in run.output
 
 
-@pytest.mark.parametrize(
-    ("num_games", "words"),
-    [
-        (0, ["holds no games at all; give a PGN file of standard chess"]),
-        (60, ["missing", "train/endgame", "Met", "0 endgame", "lower boards.num_train"]),
-    ],
-    ids=["an empty file", "no endgames"],
-)
-def test_a_pgn_that_cannot_fill_the_quotas_says_what_is_missing(num_games: int, words: list[str], tmp_path: Path) -> None:
-    path = write_pgn(tmp_path / "games.pgn", num_games, 40)
-    run = run_flow(tmp_path / "run", {"preset": "test", "boards": {"source": "pgn", "path": str(path), "num_tasks": 1}})
+def test_an_empty_file_ends_the_run_in_start(tmp_path: Path) -> None:
+    (tmp_path / "games.pgn").write_text("")
+    run = run_flow(tmp_path / "run", {"preset": "test", "boards": {"source": "files", "files": str(tmp_path / "games.pgn")}})
     assert not run.succeeded
-    for word in words:
+    assert "games.pgn: holds nothing at all; give files with games or positions" in run.output
+    assert "build_boards" not in run.output
+    assert "Traceback" not in run.output
+
+
+def test_games_that_cannot_fill_the_quotas_end_the_run_with_what_is_missing(tmp_path: Path) -> None:
+    path = write_pgn(tmp_path / "games.pgn", 60, 40)
+    boards = {"source": "files", "files": [str(path)], "num_tasks": 1}
+    run = run_flow(tmp_path / "run", {"preset": "test", "boards": boards})
+    assert not run.succeeded
+    for word in ("missing", "train/endgame", "Met", "0 endgame", "lower boards.num_train", 'boards.shortage = "accept"'):
         assert word in run.output
-    assert "join_boards" not in run.output
-
-
-def test_an_impossible_quota_says_how_far_the_games_go(tmp_path: Path) -> None:
-    path = write_pgn(tmp_path / "games.pgn", 20, 60)
-    config = read_settings("test").boards.model_copy(update={"source": "pgn", "path": str(path), "num_train": 3_000_000})
-    with pytest.raises(SourceError, match=r"of train/opening.* positions in 20 games .*lower boards\.num_train"):
-        pgn_positions(config, seed=0)
+    assert "check_boards" not in run.output
+    assert "Traceback" not in run.output
 
 
 def with_illegal_label(rows: list[dict[str, Any]]) -> None:
-    rows[3]["move_played"] = "a1a1"
+    rows[3]["label"] = "a1a1"
 
 
 def with_value_out_of_range(rows: list[dict[str, Any]]) -> None:

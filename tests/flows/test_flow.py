@@ -16,7 +16,7 @@ from grpo.config import read_settings
 from grpo.content import sha256_file, verified_manifest
 from grpo.metrics import METRICS
 from grpo.phases import PHASES, phase_of
-from grpo.sources import wanted_boards
+from grpo.quotas import wanted_boards
 from steps import pipeline
 from steps.resuming import ResumeError
 from steps.versions import describe_code

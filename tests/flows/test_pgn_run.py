@@ -1,10 +1,12 @@
 """Real games as the source, to a verdict."""
 
+import json
 import os
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 from real_flow import run_flow
 
 
@@ -12,12 +14,19 @@ def test_real_games_go_through_to_a_verdict(tmp_path: Path) -> None:
     folder = os.environ.get("CHESS_GRPO_SAMPLE_DATA")
     if not folder:
         pytest.skip("CHESS_GRPO_SAMPLE_DATA is not set: real games are not tested")
-    path = Path(folder) / "lichess_fishnet_games.pgn"
-    run = run_flow(tmp_path, {"preset": "test", "boards": {"source": "pgn", "path": str(path)}})
+    text = (Path(folder) / "lichess_fishnet_games.pgn").read_bytes() + b'[Event "e"]\n\n1. e4 e5 2. Ke3 *\n'
+    path = tmp_path / "games.pgn.zst"
+    path.write_bytes(zstandard.compress(text))
+    # All games are read, so that the one that cannot be used is met.
+    boards = {"source": "files", "files": [str(path)], "num_train": 24_000, "num_units": 2, "shortage": "accept"}
+    run = run_flow(tmp_path / "run", {"preset": "test", "boards": boards | {"max_per_game_and_phase": 1}})
     assert run.succeeded, run.output[-3000:]
-    rows = pq.read_table(run.folder(run.data.boards) / "boards.parquet").to_pylist()
-    assert {row["source"] for row in rows} == {"lichess_fishnet_games.pgn"}
-    text = path.read_bytes()
+    dataset = run.folder(run.data.boards)
+    rows = pq.read_table(dataset / "boards.parquet").to_pylist()
+    assert {row["source"] for row in rows} == {"games.pgn.zst"}
     assert all(text[row["offset"] : row["offset"] + 1] == b"[" for row in rows)
     assert any(row["white_rating"] or row["black_rating"] for row in rows)
+    [rejection] = [json.loads(line) for line in (dataset / "rejected.jsonl").read_text().splitlines()]
+    assert (rejection["source"], rejection["reason"]) == ("games.pgn.zst", "illegal move")
+    assert text[rejection["offset"] :].startswith(b'[Event "e"]')
     assert run.data.summary.startswith("GRPO against the pretrained policy: ")

@@ -38,6 +38,15 @@ def stockfish() -> str:
 
 
 @pytest.fixture(scope="session")
+def fairy_stockfish() -> str:
+    """Return the path of a second real engine: without W/D/L, with another evaluation, and never sent searches ahead."""
+    path = shutil.which("fairy-stockfish") or "/usr/games/fairy-stockfish"
+    if shutil.which(path) is None:
+        pytest.skip(f"no Fairy-Stockfish at {path}: install it (apt-get install fairy-stockfish)")
+    return path
+
+
+@pytest.fixture(scope="session")
 def random_boards() -> list[chess.Board]:
     """Return 5,000 positions with a legal move, reached by random play; every ply of a game is one of them."""
     rng = random.Random(20_240_229)

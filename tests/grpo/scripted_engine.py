@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,16 +24,32 @@ class ScriptedEngine:
     """An executable engine in a folder, with the journal of what it was asked."""
 
     def __init__(
-        self, folder: Path, *faults: dict[str, Any], start: str = "well", start_seconds: float = 0.0, has_memory: bool = False
+        self,
+        folder: Path,
+        *faults: dict[str, Any],
+        name: str = "Scripted 1",
+        multi_pv: int | None = 500,
+        start: str = "well",
+        start_seconds: float = 0.0,
+        has_memory: bool = False,
+        has_wdl: bool = False,
+        scores: dict[str, str] | None = None,
+        positions: Sequence[str] = (),
     ) -> None:
         """Write the engine.
 
         Args:
             folder: where launcher, plan and journal lie; it is in the command line of every process of this engine.
-            faults: each a dict of `kind`, and optionally `fen` (only there), `nth` (only that search, from 1) and `times` (1).
+            faults: each a dict of `kind`, and optionally `fen` (only there), `nth` (only that search, from 1), `times` (1) and `seconds`
+                (that those take which last).
+            name: as the engine names itself. Pools send searches ahead to those whose name begins with Stockfish.
+            multi_pv: most lines at once; None for an engine without the option.
             start: `well`, `slow`, `silent`, `dies` or `floods`.
             start_seconds: what a slow start takes.
             has_memory: answers depend on the positions searched since the last `ucinewgame`, like those of a kept hash.
+            has_wdl: lines have W, D and L.
+            positions: FENs that it will be asked; an engine that is asked no others starts in a third of the time.
+            scores: UCI move -> what the engine says of it (`cp 900`, `mate -2`, `cp 13 wdl 1 2 997`), instead of the hash.
         """
         import chess
 
@@ -44,10 +61,15 @@ class ScriptedEngine:
                 {
                     "faults": faults,
                     "journal": str(self.journal),
+                    "name": name,
+                    "multi_pv": multi_pv,
                     "start": start,
                     "start_seconds": start_seconds,
                     "has_memory": has_memory,
+                    "has_wdl": has_wdl,
+                    "scores": scores or {},
                     "site": str(Path(chess.__file__).parent.parent),
+                    "legal_moves": {fen: sorted(move.uci() for move in chess.Board(fen).legal_moves) for fen in positions},
                 }
             )
         )
@@ -73,6 +95,7 @@ class _Engine:
         self.fen = ""
         self.is_fresh = False
         self.seen_since_new: list[str] = []
+        self.num_lines = 1
 
     def serve(self) -> None:
         if self.plan["start"] == "dies":
@@ -86,7 +109,9 @@ class _Engine:
             elif word == "ucinewgame":
                 self.is_fresh, self.seen_since_new = True, []
             elif word == "position":
-                self.fen = rest.removeprefix("fen ")
+                self.fen = self._fen_after(*rest.removeprefix("fen ").split(" moves "))
+            elif word == "setoption" and rest.startswith("name MultiPV value "):
+                self.num_lines = min(int(rest.split()[-1]), self.plan["multi_pv"])
             elif word == "go":
                 self._go(rest)
             elif word == "quit":
@@ -100,8 +125,10 @@ class _Engine:
         if self.plan["start"] == "slow":
             time.sleep(self.plan["start_seconds"])
         sys.path.append(self.plan["site"])
-        __import__("chess")  # Now, since a start is given more time than a search.
-        say("id name Scripted 1\nid author nobody\nuciok\n")
+        if not self.plan["legal_moves"]:
+            __import__("chess")  # Now, since a start is given more time than a search.
+        lines = "" if self.plan["multi_pv"] is None else f"option name MultiPV type spin default 1 min 1 max {self.plan['multi_pv']}\n"
+        say(f"id name {self.plan['name']}\nid author nobody\noption name Threads type spin default 1 min 1 max 9\n{lines}uciok\n")
 
     def _go(self, limit: str) -> None:
         with Path(self.plan["journal"]).open("r+", encoding="utf-8") as journal:
@@ -112,7 +139,7 @@ class _Engine:
             journal.write(json.dumps(entry) + "\n")
         self.is_fresh = False
         self.seen_since_new.append(self.fen)
-        self._answer(limit, None if fault is None else self.plan["faults"][fault]["kind"])
+        self._answer(limit, {} if fault is None else self.plan["faults"][fault])
 
     def _fault(self, before: list[int | None]) -> int | None:
         for index, fault in enumerate(self.plan["faults"]):
@@ -121,16 +148,16 @@ class _Engine:
                 return index
         return None
 
-    def _answer(self, limit: str, fault: str | None) -> None:
+    def _answer(self, limit: str, fault: dict[str, Any]) -> None:
         scores = move_scores(self.fen, self._legal_moves(), "/".join(self.seen_since_new) if self.plan["has_memory"] else "")
         word, number = limit.split()
         depth = int(number) if word == "depth" else 1
         lines = [
-            f"info depth {depth} seldepth {depth} multipv {rank} score cp {score} nodes 9 nps 9 tbhits 0 time 1 pv {move}\n"
-            for rank, (score, move) in enumerate(scores, start=1)
+            f"info depth {depth} seldepth {depth} multipv {rank} score {self._score(score, move)} nodes 9 nps 9 tbhits 0 time 1 pv {move}\n"
+            for rank, (score, move) in enumerate(scores[: self.num_lines], start=1)
         ]
-        best = f"bestmove {scores[0][1]}\n"
-        match fault:
+        best = f"bestmove {scores[0][1] if scores else '(none)'}\n"
+        match fault.get("kind"):
             case None:
                 say("".join(lines) + best)
             case "crash":
@@ -144,6 +171,29 @@ class _Engine:
             case "hang with a child":
                 subprocess.Popen([sys.executable, "-S", "-c", f"import time; time.sleep({_FOR_EVER})", self.plan["journal"]])
                 time.sleep(_FOR_EVER)
+            case "hang midway":
+                say("".join(lines))
+                time.sleep(_FOR_EVER)
+            case "no newline":
+                say("".join(lines) + best.rstrip())
+                time.sleep(_FOR_EVER)
+            case "dies on its last line":
+                say("".join(lines) + best.rstrip())
+                os._exit(0)
+            case "closes its output":
+                os.close(1)
+                time.sleep(_FOR_EVER)
+            case "sleeps":
+                time.sleep(fault["seconds"])
+                say("".join(lines) + best)
+            case "computes":
+                until = time.monotonic() + fault["seconds"]
+                while time.monotonic() < until:
+                    pass
+                say("".join(lines) + best)
+            case "answers, then dies":
+                say("".join(lines) + best)
+                os._exit(1)
             case "none":
                 say("".join(lines) + "bestmove (none)\n")
             case "garbage":
@@ -151,8 +201,14 @@ class _Engine:
                 say("info depth 1 multipv 1 pv score\nbestmove\n")
             case "no score":
                 say(best)
+            case "chatters for ever":
+                while True:
+                    say("info string still thinking\n")
+                    time.sleep(0.01)
             case "flood":
                 flood()
+            case "flood without newline":
+                flood(newline="")
             case "dribble":
                 for character in "".join(lines) + best:
                     say(character)
@@ -163,6 +219,8 @@ class _Engine:
                     time.sleep(0.002)
             case "chatter":
                 say("".join(lines) + best + "info string thank you\n")
+            case "speaks of its best move":
+                say("info string bestmove a1a1\n" + "".join(lines) + best)
             case "illegal best move":
                 say("".join(lines) + "bestmove a1a1\n")
             case "half of the moves":
@@ -172,7 +230,23 @@ class _Engine:
             case _:
                 raise ValueError(fault)
 
+    def _score(self, centipawns: int, move: str) -> str:
+        wdl = f" wdl {300 + centipawns // 2} 200 {500 - centipawns // 2}" if self.plan["has_wdl"] else ""
+        return self.plan["scores"].get(move, f"cp {centipawns}{wdl}")
+
+    def _fen_after(self, fen: str, moves: str = "") -> str:
+        if not moves:
+            return fen
+        import chess
+
+        board = chess.Board(fen)
+        for move in moves.split():
+            board.push_uci(move)
+        return board.fen()
+
     def _legal_moves(self) -> list[str]:
+        if self.fen in self.plan["legal_moves"]:
+            return list(self.plan["legal_moves"][self.fen])
         import chess
 
         return sorted(move.uci() for move in chess.Board(self.fen).legal_moves)
@@ -183,9 +257,9 @@ def say(text: str) -> None:
     os.write(1, text.encode())
 
 
-def flood() -> NoReturn:
-    """Write lines that answer nothing, for ever."""
-    line = b"info string " + b"spam " * 800 + b"\n"
+def flood(newline: str = "\n") -> NoReturn:
+    """Write lines (or one line) that answer nothing, for ever."""
+    line = b"info string " + b"spam " * 800 + newline.encode()
     while True:
         os.write(1, line)
 

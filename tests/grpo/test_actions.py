@@ -1,6 +1,7 @@
 """The action table against python-chess, perft and itself."""
 
 import hashlib
+import random
 from collections.abc import Callable
 
 import chess
@@ -98,6 +99,55 @@ def test_the_legal_ids_turn_back_into_exactly_the_legal_moves_on_5000_positions(
         assert set(moves) == set(board.legal_moves), board.fen()
 
 
+@pytest.mark.parametrize("turn", chess.COLORS)
+@pytest.mark.parametrize(
+    ("fen", "moves"),
+    [
+        ("4r2k/8/8/8/8/8/4R3/4K3 w - - 0 1", "e1d1 e1d2 e1f1 e1f2 e2e3 e2e4 e2e5 e2e6 e2e7 e2e8"),  # Pinned on its file.
+        ("7k/8/8/8/7b/8/5B2/4K3 w - - 0 1", "e1d1 e1d2 e1e2 e1f1 f2g3 f2h4"),  # Pinned on its diagonal.
+        ("4r2k/8/8/8/8/8/4N3/4K3 w - - 0 1", "e1d1 e1d2 e1f1 e1f2"),  # A pinned knight has no move.
+        ("4r2k/8/8/8/7b/8/8/4K2R w K - 0 1", "e1d1 e1d2 e1f1"),  # Double check: the king alone.
+        ("7k/8/8/8/7b/8/8/R3K3 w Q - 0 1", "e1d1 e1d2 e1e2 e1f1"),  # In check nobody castles.
+        ("7k/8/8/K1pP3r/8/8/8/8 w - c6 0 1", "a5a4 a5a6 a5b5 a5b6 d5d6"),  # En passant would open the rank.
+        ("k7/8/8/8/8/8/8/R3K2R w KQ - 0 1", None),
+        ("1r5k/P7/8/8/8/8/8/K7 w - - 0 1", None),
+        ("3r3k/8/8/8/8/8/8/R3K2R w KQ - 0 1", None),  # Castling through check.
+        ("8/8/8/8/8/8/8/QQ6 w - - 0 1", None),  # No king at all.
+    ],
+)
+def test_pins_checks_castling_and_promotions_by_hand(fen: str, moves: str | None, turn: chess.Color) -> None:
+    board = chess.Board(fen) if turn == chess.WHITE else chess.Board(fen).mirror()
+    found = [action_move(index, chess.WHITE).uci() for index in legal_action_ids(board)]
+    assert sorted(found) == sorted(move.uci() for move in chess.Board(fen).legal_moves)
+    if moves is not None:
+        assert " ".join(sorted(found)) == moves
+
+
+def test_the_legal_ids_are_those_of_the_legal_moves_in_positions_full_of_queens() -> None:
+    # Random men, most of them on lines with the kings: pins and checks of all kinds, in every second position.
+    rng = random.Random(11)
+    num_pinned = num_checks = 0
+    for _ in range(1_500):
+        board = chess.Board.empty()
+        squares = rng.sample(range(64), 14)
+        for square, kind, color in zip(
+            squares,
+            [chess.KING, chess.KING, *rng.choices([chess.QUEEN, chess.ROOK, chess.BISHOP, chess.KNIGHT], k=12)],
+            [chess.WHITE, chess.BLACK] * 7,
+            strict=True,
+        ):
+            board.set_piece_at(square, chess.Piece(kind, color))
+        board.turn = rng.random() < 0.5
+        if board.was_into_check():
+            board.turn = not board.turn
+        if board.was_into_check():
+            continue
+        num_checks += board.is_check()
+        num_pinned += any(board.is_pinned(board.turn, square) for square in squares[2:] if board.color_at(square) == board.turn)
+        assert legal_action_ids(board) == sorted(action_id(move, board.turn) for move in board.legal_moves), board.fen()
+    assert min(num_pinned, num_checks) > 60, (num_pinned, num_checks)
+
+
 def test_a_position_and_its_mirror_have_the_same_legal_ids(random_boards: list[chess.Board]) -> None:
     for board in random_boards[::5]:
         assert legal_action_ids(board) == legal_action_ids(board.mirror()), board.fen()
@@ -150,6 +200,9 @@ def test_the_random_positions_hold_every_kind_of_move(random_boards: list[chess.
         "en passant": lambda board, move: board.is_en_passant(move),
         "underpromotion": lambda board, move: move.promotion == chess.KNIGHT,
         "evasion": lambda board, _: board.is_check(),
+        "move of a pinned piece": lambda board, move: (
+            board.piece_type_at(move.from_square) != chess.KING and board.is_pinned(board.turn, move.from_square)
+        ),
     }
     counts = {
         (kind, turn): sum(any(holds(board, move) for move in board.legal_moves) for board in random_boards if board.turn == turn)

@@ -12,6 +12,7 @@ import pytest
 from grpo.actions import action_move, legal_action_ids
 from grpo.boards import BOARD_SCHEMA, Position, Split, board_arrays, board_row, board_table, phase_histogram
 from grpo.encoding import decode, position_key
+from grpo.engine import Score
 from grpo.phases import PHASES, phase_of
 from grpo.values import ValueTable
 
@@ -41,14 +42,13 @@ def value_table(board: chess.Board, *, strong: bool) -> ValueTable:
     moves = tuple(action_move(index, board.turn).uci() for index in legal_action_ids(board))
     return ValueTable(
         moves=moves,
-        win_probabilities=np.array([value_of(board.fen(), move, strong=strong) for move in moves], dtype=np.float32),
-        centipawns=(None, *range(1, len(moves))),
-        mate_in=(3, *[None] * (len(moves) - 1)),
+        values=np.array([value_of(board.fen(), move, strong=strong) for move in moves], dtype=np.float32),
+        scores=(Score(3, is_mate=True), *(Score(number, expected=number / 100) for number in range(1, len(moves)))),
     )
 
 
-def row(fen: str, split: Split) -> dict[str, Any]:
-    """Return the row of a position whose last legal move was played."""
+def row(fen: str, split: Split, *, is_played: bool = True) -> dict[str, Any]:
+    """Return the row of a position whose last legal move was played, or of a listed one."""
     board = chess.Board(fen)
     table = value_table(board, strong=False)
     position = Position(
@@ -56,7 +56,7 @@ def row(fen: str, split: Split) -> dict[str, Any]:
         key=position_key(board),
         phase=phase_of(board),
         split=split,
-        move_played=table.moves[-1],
+        label=table.moves[-1] if is_played else "",
         game_id=f"game {fen[:4]}",
         ply=4,
         source="engine",
@@ -65,7 +65,7 @@ def row(fen: str, split: Split) -> dict[str, Any]:
         date="2018.11.??",
     )
     strong = value_table(board, strong=True) if split == Split.HELDOUT else None
-    return board_row(position, table, strong, engine="Scripted 1", limit="depth 2")
+    return board_row(position, table, strong, engine="Scripted 1", limit="depth 2", transform="logistic")
 
 
 @pytest.fixture
@@ -85,7 +85,21 @@ def test_a_table_is_read_back_from_parquet_as_it_was_written(table: pa.Table, tm
 def test_a_row_says_all_that_is_known_of_a_position(table: pa.Table) -> None:
     [first, heldout, *_] = table.to_pylist()
     assert {
-        name: first[name] for name in ("fen", "phase", "split", "ply", "offset", "white_rating", "black_rating", "date", "engine", "limit")
+        name: first[name]
+        for name in (
+            "fen",
+            "phase",
+            "split",
+            "ply",
+            "offset",
+            "white_rating",
+            "black_rating",
+            "date",
+            "engine",
+            "limit",
+            "transform",
+            "label_from",
+        )
     } == {
         "fen": chess.STARTING_FEN,
         "phase": "opening",
@@ -97,10 +111,36 @@ def test_a_row_says_all_that_is_known_of_a_position(table: pa.Table) -> None:
         "date": "2018.11.??",
         "engine": "Scripted 1",
         "limit": "depth 2",
+        "transform": "logistic",
+        "label_from": "game",
     }
     assert (first["centipawns"][:3], first["mate_in"][:3]) == ([None, 1, 2], [3, None, None])
+    assert first["expected"][:3] == [None, np.float32(0.01), np.float32(0.02)]
+    assert first["label"] == first["moves"][-1]
     assert first["strong_values"] is None
     assert heldout["strong_values"] != heldout["values"]
+
+
+def test_the_label_of_a_position_that_nobody_played_is_the_best_move_by_value() -> None:
+    for fen in FENS[Split.TRAIN]:
+        listed = row(fen, Split.TRAIN, is_played=False)
+        assert listed["label_from"] == "engine"
+        assert listed["label"] == max(listed["moves"], key=lambda move: value_of(fen, move, strong=False))
+        played = row(fen, Split.TRAIN)
+        assert {name for name in played if name != "values" and played[name] != listed[name]} <= {"label", "label_from"}
+
+
+def test_of_equally_good_moves_the_first_becomes_the_label() -> None:
+    board = chess.Board()
+    moves = tuple(action_move(index, board.turn).uci() for index in legal_action_ids(board))
+    values = np.zeros(len(moves), dtype=np.float32)
+    values[[4, 9]] = 0.75
+    table = ValueTable(moves=moves, values=values, scores=(Score(0),) * len(moves))
+    position = Position(
+        fen=board.fen(), key=position_key(board), phase=phase_of(board), split=Split.TRAIN, label="", game_id="g", ply=0,
+        source="list.epd", offset=0,
+    )  # fmt: skip
+    assert board_row(position, table, None, engine="e", limit="depth 1", transform="wdl")["label"] == moves[4]
 
 
 def test_a_table_without_rows_has_all_columns() -> None:

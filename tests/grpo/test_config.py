@@ -9,13 +9,28 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from grpo.config import PRESET_FOLDER, BoardsConfig, ConfigError, GrpoConfig, Settings, preset_names, read_settings
+from grpo.config import (
+    FILTER_PROFILES,
+    PRESET_FOLDER,
+    BoardsConfig,
+    ConfigError,
+    GameFilters,
+    GrpoConfig,
+    Settings,
+    TimeControl,
+    preset_names,
+    read_settings,
+)
 
+BOARDS_KEYS = ", ".join(BoardsConfig.model_fields)
+FILTER_KEYS = ", ".join(GameFilters.model_fields)
+FILES = 'boards.source = "files"\nboards.files = "x.pgn"\n'
 GRPO_KEYS = ", ".join(GrpoConfig.model_fields)
 DEFAULT = Settings()
 NUM_TRAIN, NUM_UNITS, HELDOUT_DEPTH = DEFAULT.boards.num_train, DEFAULT.boards.num_units, DEFAULT.evaluation.heldout_depth
 CHANNELS, NUM_BLOCKS = DEFAULT.policy.channels, DEFAULT.policy.num_blocks
 PRESETS = "laptop, smoke, test, or the path of a .toml file"
+BOTH_DAYS = "validation_from and heldout_from go together, the earlier day first"
 SECTIONS = "seed, boards, values, policy, pretrain, grpo, evaluation, selection"
 HOW_TO_WRITE = 'write TOML such as\n  preset = "smoke"\n  grpo.learning_rate = 1e-3'
 
@@ -27,6 +42,10 @@ BAD_SETTINGS = (
         "settings: unknown key boards.games.nods; did you mean nodes? known here: nodes, random_opening_plies,"
         " random_move_probability, max_plies",
     ),
+    ('boards.path = "x.pgn"', f"settings: unknown key boards.path; known here: {BOARDS_KEYS}"),
+    ("boards.file = 1", f"settings: unknown key boards.file; did you mean files? known here: {BOARDS_KEYS}"),
+    ("boards.filters.min_ratng = 9", f"settings: unknown key boards.filters.min_ratng; did you mean min_rating? known here: {FILTER_KEYS}"),
+    ("boards.filters.humans = true", f"settings: unknown key boards.filters.humans; did you mean humans_only? known here: {FILTER_KEYS}"),
     ("[grop]\nclip_low = 0.1", f"settings: unknown key grop; did you mean grpo? known here: {SECTIONS}"),
     ("xyz = 1", f"settings: unknown key xyz; known here: {SECTIONS}"),
     ('preset = "smok"', f"settings: preset = 'smok' does not exist; did you mean smoke? known here: {PRESETS}"),
@@ -37,7 +56,7 @@ BAD_SETTINGS = (
     ("grpo.num_steps = 10.0", "settings: grpo.num_steps = 10.0: input should be a valid integer"),
     ("grpo.num_steps = true", "settings: grpo.num_steps = True: input should be a valid integer"),
     ('seed = "1"', "settings: seed = '1': input should be a valid integer"),
-    ("boards.source = 1", "settings: boards.source = 1: input should be 'engine' or 'pgn'"),
+    ("boards.source = 1", "settings: boards.source = 1: input should be 'engine' or 'files'"),
     ('evaluation.opponent_nodes = [1, "50"]', "settings: evaluation.opponent_nodes.1 = '50': input should be a valid integer"),
     ('boards.games.nodes = ["20"]', "settings: boards.games.nodes.0 = '20': input should be a valid integer"),
     # Not finite.
@@ -61,11 +80,52 @@ BAD_SETTINGS = (
     ("evaluation.opponent_nodes = [1, 0]", "settings: evaluation.opponent_nodes.1 = 0: input should be greater than or equal to 1"),
     ("boards.games.nodes = []", "settings: boards.games.nodes = []: tuple should have at least 1 item after validation, not 0"),
     ('grpo.estimator = "exakt"', "settings: grpo.estimator = 'exakt': input should be 'sampled'"),
-    ('boards.source = "png"', "settings: boards.source = 'png': input should be 'engine' or 'pgn'"),
+    ('boards.source = "png"', "settings: boards.source = 'png': input should be 'engine' or 'files'"),
+    ('boards.shortage = "ignore"', "settings: boards.shortage = 'ignore': input should be 'error', 'accept' or 'endgames'"),
+    ("boards.files = 3", "settings: boards.files = 3: input should be a valid tuple"),
+    ('boards.files = ["x.pgn", 3]', "settings: boards.files.1 = 3: input should be a valid string"),
+    ("boards.exclude = [true]", "settings: boards.exclude.0 = True: input should be a valid string"),
+    ("boards.num_units = 1001", "settings: boards.num_units = 1001: input should be less than or equal to 1000"),
+    (f"{FILES}boards.filters.min_rating = 0", "settings: boards.filters.min_rating = 0: input should be greater than or equal to 1"),
+    (f"{FILES}boards.filters.max_centipawns = 1.5", "settings: boards.filters.max_centipawns = 1.5: input should be a valid integer"),
+    (f"{FILES}boards.filters.first_ply = -1", "settings: boards.filters.first_ply = -1: input should be greater than or equal to 0"),
+    (f"{FILES}boards.filters.rated_only = 1", "settings: boards.filters.rated_only = 1: input should be a valid boolean"),
+    (
+        f'{FILES}boards.filters.profile = "Club"',
+        "settings: boards.filters.profile = 'Club': input should be 'all', 'rated_humans', 'club' or 'strong'",
+    ),
+    (
+        f'{FILES}boards.filters.time_controls = ["blits"]',
+        "settings: boards.filters.time_controls.0 = 'blits': input should be"
+        " 'ultrabullet', 'bullet', 'blitz', 'rapid', 'classical' or 'correspondence'",
+    ),
     # Contradictions.
     ("boards.num_train = 100", "settings: boards: num_train must be a multiple of 3, so that the phases share it equally"),
-    ('boards.source = "pgn"', 'settings: boards: source = "pgn" needs path = "FILE.pgn"'),
-    ('boards.path = "x.pgn"', 'settings: boards: path is read only with source = "pgn"; set both or neither'),
+    ('boards.source = "files"', 'settings: boards: source = "files" needs files = ["GAMES.pgn", ...]'),
+    ('boards.files = "x.pgn"', 'settings: boards: files is read only with source = "files"; set both or neither'),
+    ("boards.filters.min_plies = 20", 'settings: boards: filters is read only with source = "files"; set both or neither'),
+    ('boards.filters.profile = "club"', 'settings: boards: filters is read only with source = "files"; set both or neither'),
+    ("boards.filters.max_centipawns = 99", 'settings: boards: filters is read only with source = "files"; set both or neither'),
+    (
+        'boards.validation_from = "2020.01.01"\nboards.heldout_from = "2020.02.01"',
+        'settings: boards: validation_from is read only with source = "files"; set both or neither',
+    ),
+    (f'{FILES}boards.validation_from = "2020.01.01"', f"settings: boards: {BOTH_DAYS}"),
+    (f'{FILES}boards.heldout_from = "2020.01.01"', f"settings: boards: {BOTH_DAYS}"),
+    (f'{FILES}boards.validation_from = "2020.02.01"\nboards.heldout_from = "2020.01.31"', f"settings: boards: {BOTH_DAYS}"),
+    (
+        f'{FILES}boards.validation_from = "2020-01-01"\nboards.heldout_from = "2020.02.01"',
+        "settings: boards: validation_from must be a day such as 2024.03.01",
+    ),
+    (
+        f'{FILES}boards.validation_from = "2020.01.01"\nboards.heldout_from = "2021"',
+        "settings: boards: heldout_from must be a day such as 2024.03.01",
+    ),
+    (f"{FILES}boards.filters = {{min_rating = 1500, max_rating = 1400}}",
+     "settings: boards.filters: min_rating (1500) cannot exceed max_rating (1400)"),
+    (f'{FILES}boards.filters = {{profile = "club", max_rating = 1400}}',
+     "settings: boards.filters: min_rating (1600) cannot exceed max_rating (1400)"),
+    (f"{FILES}boards.filters = {{first_ply = 9, last_ply = 8}}", "settings: boards.filters: first_ply (9) cannot exceed last_ply (8)"),
     (f"boards.num_tasks = {NUM_UNITS + 1}", f"settings: boards: num_tasks ({NUM_UNITS + 1}) cannot exceed num_units ({NUM_UNITS})"),
     ("policy.num_heads = 3", f"settings: policy: channels ({CHANNELS}) must be a multiple of num_heads (3)"),
     (
@@ -103,7 +163,7 @@ def leaves(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, An
 
 
 LEAVES = dict(leaves(Settings))
-NUMBERS = sorted(key for key, default in LEAVES.items() if isinstance(default, int | float))
+NUMBERS = sorted(key for key, default in LEAVES.items() if isinstance(default, int | float) and not isinstance(default, bool))
 WHOLE_NUMBERS = sorted(key for key in NUMBERS if isinstance(LEAVES[key], int))
 
 
@@ -150,8 +210,10 @@ def test_each_bad_key_gets_a_line_of_its_own() -> None:
 def test_every_setting_can_be_named_and_has_a_default() -> None:
     assert set(LEAVES) >= {"seed", "boards.games.nodes", "values.depth", "grpo.learning_rate", "selection.num_candidates"}
     for key, default in LEAVES.items():
-        given = json.dumps(list(default) if isinstance(default, tuple) else default)
-        assert read_settings(f"{key} = {given}") == Settings(), key
+        given: Any = default
+        for part in reversed(key.split(".")):
+            given = {part: given}
+        assert read_settings(json.dumps(given)) == Settings(), key
 
 
 def test_the_shipped_presets_are_these() -> None:
@@ -232,7 +294,7 @@ def test_the_bounds_themselves_are_allowed() -> None:
     settings = read_settings(text)
     assert settings.grpo.states_per_step == settings.boards.num_train
     assert settings.evaluation.heldout_depth == settings.values.depth + 1
-    assert BoardsConfig(source="pgn", path="x.pgn", num_train=3, num_validation=3, num_heldout=3).num_train == 3
+    assert BoardsConfig(source="files", files=("x.pgn",), num_train=3, num_validation=3, num_heldout=3).num_train == 3
 
 
 def test_a_preset_may_be_a_file_that_is_laid_over_another(tmp_path: Path) -> None:
@@ -252,3 +314,64 @@ def test_a_preset_file_that_is_absent_or_laid_over_itself_is_refused(tmp_path: P
     ring.write_text(f'preset = "{ring}"')
     with pytest.raises(ConfigError, match="laid over itself"):
         read_settings(f'preset = "{ring}"')
+
+
+# Boards from files.
+
+
+def filters_of(text: str) -> GameFilters:
+    """Return the filters that these lines make."""
+    return read_settings(FILES + "\n".join(f"boards.filters.{line}" for line in text.splitlines())).boards.filters
+
+
+def test_one_name_of_a_file_is_as_good_as_a_list_of_one() -> None:
+    assert read_settings(FILES).boards.files == ("x.pgn",)
+    assert read_settings('boards.exclude = "x.epd"').boards.exclude == ("x.epd",)
+    assert read_settings('boards.source = "files"\nboards.files = ["x.pgn", "y.epd"]').boards.files == ("x.pgn", "y.epd")
+
+
+def test_judged_positions_may_be_left_out_of_engine_games_too() -> None:
+    assert read_settings('boards.exclude = ["x.epd"]').boards.source == "engine"
+
+
+def test_days_in_order_and_even_equal_ones_are_allowed() -> None:
+    boards = read_settings(f'{FILES}boards.validation_from = "2020.01.01"\nboards.heldout_from = "2020.01.01"').boards
+    assert (boards.validation_from, boards.heldout_from) == ("2020.01.01", "2020.01.01")
+
+
+def test_filters_are_off_unless_asked_for() -> None:
+    assert filters_of("") == filters_of('profile = "all"') == GameFilters()
+    named = GameFilters().model_dump(exclude={"profile"})
+    assert not any(named.values())
+
+
+@pytest.mark.parametrize("name", FILTER_PROFILES)
+def test_a_profile_is_its_filters_and_nothing_else(name: str) -> None:
+    given = filters_of(f'profile = "{name}"').model_dump(mode="json", exclude={"profile"}, exclude_defaults=True)
+    assert given == dict(FILTER_PROFILES[name])
+
+
+@pytest.mark.parametrize("name", FILTER_PROFILES)
+def test_no_profile_drops_openings(name: str) -> None:
+    # What such a policy learns is to shuffle in the opening.
+    filters = GameFilters(profile=name)  # type: ignore[arg-type]
+    assert filters.first_ply is None
+    assert filters.max_centipawns is None
+
+
+def test_keys_are_laid_over_a_profile_and_leave_its_others_alone() -> None:
+    given = filters_of('profile = "club"\nmin_rating = 1900\ntime_controls = ["rapid"]\nhumans_only = false')
+    club = GameFilters(profile="club")
+    assert (given.min_rating, given.time_controls, given.humans_only) == (1_900, (TimeControl.RAPID,), False)
+    named = {"min_rating", "time_controls", "humans_only"}
+    assert given.model_dump(exclude=named) == club.model_dump(exclude=named)
+
+
+@pytest.mark.parametrize("name", FILTER_PROFILES)
+def test_a_profile_with_a_filter_taken_off_is_read_back_as_it_was(name: str) -> None:
+    # The settings travel through the flow written out in full, and the profile must not come over them a second time.
+    text = json.dumps({"boards": {"source": "files", "files": ["x.pgn"], "filters": {"profile": name, "min_plies": None}}})
+    settings = read_settings(text)
+    assert settings.boards.filters.min_plies is None
+    assert read_settings(settings.model_dump_json()) == settings
+    assert Settings.model_validate(settings.model_dump(mode="json")) == settings

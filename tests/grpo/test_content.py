@@ -2,11 +2,13 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from grpo.content import (
+    ASIDE,
     MANIFEST,
     CorruptError,
     atomic_folder,
@@ -77,6 +79,69 @@ def test_the_output_hash_depends_on_the_files_and_not_on_the_facts(folder: Path)
     assert write_manifest(folder, {"kind": "other"})["output_hash"] == before
     (folder / "a.txt").rename(folder / "c.txt")
     assert write_manifest(folder, {"kind": "test", "rows": 3})["output_hash"] != before
+
+
+def with_aside(folder: Path, text: str = "10:15:02", place: str = ASIDE) -> Path:
+    """Put a page aside whose text differs from run to run."""
+    page = folder / place / "docs" / "index.html"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(text)
+    return page
+
+
+@pytest.mark.parametrize("place", [ASIDE, f"checks/{ASIDE}"])
+def test_what_is_aside_is_in_the_manifest_and_not_in_the_hash(folder: Path, place: str) -> None:
+    plain = read_json(folder / MANIFEST)
+    with_aside(folder, place=place)
+    manifest = write_manifest(folder, {"kind": "test", "rows": 3})
+    assert manifest["aside"] == {f"{place}/docs/index.html": sha256_text("10:15:02")}
+    assert (manifest["files"], manifest["output_hash"]) == (plain["files"], plain["output_hash"])
+    with_aside(folder, "10:15:03", place)
+    assert write_manifest(folder, {})["output_hash"] == plain["output_hash"]
+    assert verified_manifest(folder)["aside"] == {f"{place}/docs/index.html": sha256_text("10:15:03")}
+
+
+def test_a_file_that_is_only_called_aside_is_a_file_like_others(folder: Path) -> None:
+    before = read_json(folder / MANIFEST)["output_hash"]
+    (folder / ASIDE).write_text("")
+    manifest = write_manifest(folder, {})
+    assert ASIDE in manifest["files"]
+    assert manifest["aside"] == {}
+    assert manifest["output_hash"] != before
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda page: flip_a_bit(page), "index.html is changed since it was written"),  # noqa: PLW0108 (defined below)
+        (lambda page: page.unlink(), "index.html is missing"),
+        (lambda page: (page.parent / "more.html").write_text(""), "more.html is not in the manifest"),
+    ],
+)
+def test_damage_to_what_is_aside_is_noticed_too(folder: Path, damage: Callable[[Path], object], message: str) -> None:
+    page = with_aside(folder)
+    write_manifest(folder, {})
+    damage(page)
+    with pytest.raises(CorruptError, match=message):
+        verified_manifest(folder)
+
+
+def test_a_file_cannot_be_moved_into_the_part_of_the_manifest_that_is_not_hashed(folder: Path) -> None:
+    with_aside(folder)
+    manifest = write_manifest(folder, {})
+    digest = manifest["files"].pop("a.txt")
+    write_json(
+        folder / MANIFEST, manifest | {"aside": manifest["aside"] | {"a.txt": digest}, "output_hash": sha256_json(manifest["files"])}
+    )
+    with pytest.raises(CorruptError, match=f"{MANIFEST} is changed"):
+        verified_manifest(folder)
+
+
+def test_a_manifest_from_before_there_was_anything_aside_is_read(folder: Path) -> None:
+    manifest = read_json(folder / MANIFEST)
+    del manifest["aside"]
+    write_json(folder / MANIFEST, manifest)
+    assert verified_manifest(folder) == manifest
 
 
 def flip_a_bit(path: Path) -> None:

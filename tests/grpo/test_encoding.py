@@ -1,5 +1,6 @@
 """Boards as bytes: lossless, seen from the mover's side, the same for a position and its mirror."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import chess
@@ -8,7 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo.encoding import BLACK_TO_MOVE, CASTLING, EN_PASSANT, ENCODING_SIZE, HALFMOVE_CLOCK, decode, encode, mover_view, position_key
+from grpo.encoding import (
+    BLACK_TO_MOVE,
+    CASTLING,
+    EN_PASSANT,
+    ENCODING_SIZE,
+    HALFMOVE_CLOCK,
+    decode,
+    encode,
+    key_of_fen,
+    mover_fen,
+    mover_view,
+    position_key,
+    turned_fen,
+)
 
 CHOICES = st.lists(st.integers(0, 10_000), max_size=120)
 
@@ -134,6 +148,36 @@ def test_the_mover_is_always_white_in_his_own_view(random_boards: list[chess.Boa
         view = mover_view(board)
         assert view.turn == chess.WHITE
         assert view == (board if board.turn == chess.WHITE else board.mirror())
+
+
+def test_the_movers_fen_is_that_of_the_turned_board(random_boards: list[chess.Board]) -> None:
+    seen: Counter[str] = Counter()
+    for board in random_boards[::3]:
+        for side in (board, board.mirror()):
+            fen = side.fen()
+            turned = turned_fen(fen)
+            assert turned == mover_fen(side) == mover_view(side).fen()
+            assert turned_fen(turned) == turned
+            assert key_of_fen(turned) == position_key(side)
+            _, _, castling, en_passant, _ = fen.split(" ", 4)
+            seen.update({castling, "en passant" if en_passant != "-" else "none"})
+        assert turned_fen(board.mirror().fen()) == turned_fen(board.fen())
+    assert seen["en passant"] > 20
+    assert {"KQkq", "KQ", "kq", "Kkq", "-"} <= set(seen), "rights of all kinds, turned into their usual order"
+
+
+@pytest.mark.parametrize(
+    ("fen", "turned"),
+    [
+        (chess.STARTING_FEN, chess.STARTING_FEN),
+        ("r3k2r/8/8/8/1pP5/8/8/R3K2R b Kq c3 7 10", "r3k2r/8/8/1Pp5/8/8/8/R3K2R w Qk c6 7 10"),
+        ("4k3/8/8/8/8/8/4P3/4K3 b - - 3 9", "4k3/4p3/8/8/8/8/8/4K3 w - - 3 9"),
+        ("4k2r/8/8/8/8/8/8/R3K3 b Qk - 0 1", "r3k3/8/8/8/8/8/8/4K2R w Kq - 0 1"),
+    ],
+)
+def test_fens_turned_by_hand(fen: str, turned: str) -> None:
+    assert turned_fen(fen) == turned
+    assert key_of_fen(turned) == turned.rsplit(" ", 2)[0]
 
 
 def test_a_mirror_of_black_decodes_to_the_position_of_white() -> None:

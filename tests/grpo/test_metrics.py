@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -59,3 +60,7 @@ def test_the_page_is_printed_by_the_command_that_it_names() -> None:
     [command] = re.findall(r"`python (-m [\w.]+) > docs/metrics.md`", metrics_page())
     printed = subprocess.run([sys.executable, *command.split()], capture_output=True, text=True, check=True)
     assert printed.stdout == metrics_page()
+
+
+def test_the_page_in_the_docs_is_the_present_one() -> None:
+    assert (Path(__file__).parents[2] / "docs" / "metrics.md").read_text() == metrics_page()

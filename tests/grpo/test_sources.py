@@ -1,112 +1,113 @@
-"""Where positions come from: quotas filled exactly, no game or position on two sides, and errors that name cause and remedy."""
+"""A unit takes its own games, whatever file, folder or order they come in, and fills its quotas from them as far as they go."""
 
+import bz2
+import gzip
 import io
+import math
 import os
-import random
-import re
+import shutil
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from itertools import islice
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import chess
 import chess.pgn
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import zstandard
+from made_games import HEADER, as_epd, random_pgn, with_planted_games
 from scripted_engine import ScriptedEngine
 
 from grpo.boards import Position, Split
-from grpo.config import BoardsConfig, EngineGames
+from grpo.config import BoardsConfig, EngineGames, GameFilters
 from grpo.encoding import position_key
 from grpo.engine import EnginePool
-from grpo.phases import PHASES, Phase, phase_of
-from grpo.sources import (
-    Game,
-    Quota,
-    SourceError,
-    SourceReport,
-    cut_to_quota,
-    engine_games,
-    engine_unit,
-    pgn_games,
-    pgn_positions,
-    split_of,
-    split_shares,
-    unit_positions,
-    wanted_boards,
-)
+from grpo.engine_games import material_signature
+from grpo.games import Game, Reason, Rejection, SourceError
+from grpo.phases import Phase, phase_of
+from grpo.quotas import Candidate, Cell, Quota, SourceReport, wanted_boards
+from grpo.sources import file_games, fill_unit, unit_wanted
 
-SMALL: dict[str, Any] = {
-    "num_train": 60,
-    "num_validation": 15,
-    "num_heldout": 15,
-    "num_units": 2,
-    "num_tasks": 2,
-    "max_per_game_and_phase": 6,
-}
+SMALL: dict[str, Any] = {"num_train": 60, "num_validation": 15, "num_heldout": 15, "num_units": 2, "num_tasks": 1}
+ENDLESS: dict[str, Any] = {"num_train": 30_000, "num_validation": 30_000, "num_heldout": 30_000, "num_units": 1, "num_tasks": 1}
 FAST_GAMES = EngineGames(nodes=(1, 5), max_plies=160, random_opening_plies=6, random_move_probability=0.08)
-GAME = '[Event "e"]\n[White "a"]\n[Black "b"]\n[Result "*"]\n'
 
 
-def pgn_config(path: Path, **changes: Any) -> BoardsConfig:
-    """Return a small dataset read from a file."""
-    return BoardsConfig(source="pgn", path=str(path), **{**SMALL, **changes})
+@dataclass
+class Filled:
+    """A unit: what it took, what it says of it, and what it left out."""
+
+    positions: list[Position] = field(default_factory=list)
+    report: SourceReport = field(default_factory=SourceReport)
+    rejections: list[Rejection] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)
+    missing: dict[Cell, int] = field(default_factory=dict)
+    games: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def keys(self) -> set[str]:
+        return {position.key for position in self.positions}
+
+    @property
+    def cells(self) -> Counter[Cell]:
+        return Counter((position.split, position.phase) for position in self.positions)
 
 
-def random_pgn(num_games: int, *, max_plies: int, seed: int = 1) -> str:
-    """Return games of random moves; with 160 plies and more they reach all phases."""
-    rng = random.Random(seed)
-    texts = []
-    for number in range(num_games):
-        board = chess.Board()
-        for _ in range(max_plies):
-            legal = list(board.legal_moves)
-            if not legal or board.is_insufficient_material():
-                break
-            captures = [move for move in legal if board.is_capture(move)]
-            board.push(rng.choice(captures if captures and rng.random() < 0.4 else legal))
-        game = chess.pgn.Game.from_board(board)
-        game.headers.update(
-            {"White": f"white {number}", "Black": "b", "UTCDate": "2020.01.02", "WhiteElo": str(1_000 + number), "BlackElo": "?"}
+def filled(
+    config: BoardsConfig,
+    *,
+    unit: int = 0,
+    seed: int = 0,
+    engine: str = "true",  # A program that is no engine: for files none is asked.
+    refuses: Callable[[Position], bool] = lambda _: False,
+    judged: frozenset[str] = frozenset(),
+) -> Filled:
+    """Fill a unit with a judge that gives back what it `refuses`."""
+    made = Filled()
+
+    def judge(candidates: list[Candidate], quota: Quota) -> None:
+        made.batches.append(len(candidates))
+        for candidate in candidates:
+            if refuses(candidate.position):
+                quota.give_back(candidate, "refused")
+            else:
+                made.positions.append(candidate.position)
+
+    with EnginePool(engine, num_processes=1, options={}) as pool:
+        quota = fill_unit(
+            config,
+            unit=unit,
+            seed=seed,
+            players=pool,
+            report=made.report,
+            judged=judged,
+            on_rejection=made.rejections.append,
+            judge=judge,
         )
-        texts.append(f"{game}\n\n")
-    return "".join(texts)
+    made.missing, made.games = quota.missing, quota.games
+    return made
+
+
+def files_config(*paths: Path | str, **changes: Any) -> BoardsConfig:
+    """Return a small dataset read from files."""
+    return BoardsConfig(source="files", files=tuple(map(str, paths)), **{**SMALL, **changes})
 
 
 @pytest.fixture(scope="session")
-def long_games(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a file of 60 random games that reach all phases."""
+def games_text() -> str:
+    """Return 60 random games that reach all phases."""
+    return random_pgn(60)
+
+
+@pytest.fixture(scope="session")
+def long_games(games_text: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a file of them."""
     path = tmp_path_factory.mktemp("pgn") / "long.pgn"
-    path.write_text(random_pgn(60, max_plies=220))
+    path.write_text(games_text)
     return path
-
-
-def written(tmp_path: Path, text: str | bytes) -> Path:
-    """Return a file with this content."""
-    path = tmp_path / "games.pgn"
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return path
-
-
-def game_of(moves: str, *, game_id: str = "g", is_label: Sequence[bool] | None = None, fen: str = chess.STARTING_FEN) -> Game:
-    """Return a game of these UCI moves."""
-    parsed = tuple(chess.Move.from_uci(move) for move in moves.split())
-    return Game(
-        game_id=game_id,
-        source="test",
-        offset=0,
-        start_fen=fen,
-        moves=parsed,
-        is_label=tuple(is_label) if is_label else (True,) * len(parsed),
-    )
-
-
-def in_each_cell(count: int) -> dict[tuple[Split, Phase], int]:
-    """Return a quota of so many boards in every cell."""
-    return {(split, phase): count for split in Split for phase in PHASES}
 
 
 def check_positions(positions: Sequence[Position]) -> None:
@@ -118,470 +119,402 @@ def check_positions(positions: Sequence[Position]) -> None:
         board = chess.Board(position.fen)
         assert position.key == position_key(board)
         assert position.phase is phase_of(board)
-        assert chess.Move.from_uci(position.move_played) in board.legal_moves
+        assert not position.label or chess.Move.from_uci(position.label) in board.legal_moves
         assert board.legal_moves.count() > 1
-        assert board.ply() == position.ply, "every game here begins at move 1"
 
 
-# Splits and quotas.
+# What a unit wants.
 
 
-@pytest.mark.parametrize("sizes", [(48_000, 2_400, 900), (60, 15, 15), (3, 3_000, 3_000)])
-def test_the_shares_of_the_splits_sum_to_one_and_training_keeps_a_good_part(sizes: tuple[int, int, int]) -> None:
-    train, validation, heldout = sizes
-    shares = split_shares(BoardsConfig(num_train=train, num_validation=validation, num_heldout=heldout))
-    assert sum(shares.values()) == pytest.approx(1, abs=1e-12)
-    assert min(shares.values()) > 0
-    assert shares[Split.TRAIN] >= 0.4 - 1e-12
+def test_a_single_unit_wants_exactly_what_the_dataset_wants() -> None:
+    config = BoardsConfig(**{**SMALL, "num_units": 1})
+    assert unit_wanted(config) == wanted_boards(config)
 
 
-def test_small_splits_get_half_as_many_games_again_as_their_boards_need() -> None:
-    shares = split_shares(BoardsConfig(num_train=900, num_validation=60, num_heldout=39))
-    assert shares[Split.VALIDATION] == pytest.approx(1.5 * 60 / 999)
-    assert shares[Split.HELDOUT] == pytest.approx(1.5 * 39 / 999)
+@pytest.mark.parametrize("num_units", [2, 8, 40])
+def test_units_want_a_little_more_than_their_share(num_units: int) -> None:
+    config = BoardsConfig(num_units=num_units)
+    for cell, count in unit_wanted(config).items():
+        share = wanted_boards(config)[cell] / num_units
+        assert count == math.ceil(1.06 * share + 2 * share**0.5)
 
 
-def test_games_fall_into_the_splits_in_proportion_to_the_shares() -> None:
-    shares = {Split.HELDOUT: 0.1, Split.VALIDATION: 0.25, Split.TRAIN: 0.65}
-    count = 20_000
-    found = Counter(split_of(f"game-{number}", shares) for number in range(count))
-    for split, share in shares.items():
-        assert abs(found[split] / count - share) < 4 * (share * (1 - share) / count) ** 0.5
+# Files.
 
 
-def test_the_split_of_a_game_is_the_same_on_every_machine() -> None:
-    shares = {Split.HELDOUT: 0.3, Split.VALIDATION: 0.3, Split.TRAIN: 0.4}
-    # printf 'split/engine-0-N' | sha256sum: the first digits are ff, df, 46, 6b, f5, 09.
-    assert [split_of(f"engine-0-{number}", shares).value for number in range(6)] == [
-        "train",
-        "train",
-        "heldout",
-        "validation",
-        "train",
-        "heldout",
-    ]
-
-
-def test_each_split_wants_a_third_of_its_boards_from_each_phase() -> None:
-    wanted = wanted_boards(BoardsConfig(**SMALL))
-    assert len(wanted) == 9
-    assert {split: [wanted[split, phase] for phase in PHASES] for split in Split} == {
-        Split.TRAIN: [20, 20, 20], Split.VALIDATION: [5, 5, 5], Split.HELDOUT: [5, 5, 5],
-    }  # fmt: skip
-
-
-def test_a_quota_takes_labels_only_and_no_position_with_a_single_legal_move() -> None:
-    # After 1 e4 f6 2 Qh5+ there is only 2 ... g6.
-    game = game_of("e2e4 f7f6 d1h5 g7g6 h5h4", is_label=[True, True, False, True, True])
-    quota = Quota(in_each_cell(9), BoardsConfig(**SMALL), seed=0)
-    assert quota.offer(game) == 3
-    assert sorted(position.move_played for position in quota.positions) == ["e2e4", "f7f6", "h5h4"]
-    assert quota.report.natural_phases == {"opening": 5}, "all five were met"
-    check_positions(quota.positions)
-
-
-def test_a_quota_takes_no_more_from_one_game_and_phase_than_allowed_and_no_more_than_is_missing() -> None:
-    moves = "e2e4 e7e5 g1f3 b8c6 f1b5 a7a6 b5a4 g8f6 d2d3 d7d6"
-    limited = Quota(in_each_cell(9), BoardsConfig(**SMALL | {"max_per_game_and_phase": 4}), seed=0)
-    assert limited.offer(game_of(moves)) == 4
-    short = Quota(in_each_cell(2), BoardsConfig(**SMALL | {"max_per_game_and_phase": 4}), seed=0)
-    assert short.offer(game_of(moves)) == 2
-    [split] = {position.split for position in short.positions}
-    assert short.missing() == {f"{other}/{phase}": 2 for other in Split for phase in PHASES if (other, phase) != (split, Phase.OPENING)}
-    assert not short.is_full
-
-
-def test_a_position_met_again_or_in_a_mirror_is_a_duplicate() -> None:
-    quota = Quota(in_each_cell(50), BoardsConfig(**SMALL), seed=0)
-    assert quota.offer(game_of("e2e4 e7e5 g1f3", game_id="one")) == 3
-    assert quota.offer(game_of("e2e4 e7e5 g1f3", game_id="two")) == 0
-    mirrored = chess.Board().mirror().fen()
-    assert quota.offer(game_of("e7e5 e2e4 g8f6 g1f3", game_id="three", fen=mirrored)) == 1, "only the position before g1f3 is new"
-    assert quota.report.num_duplicates == 6
-    assert quota.report.num_games == 3
-
-
-def test_what_a_quota_takes_from_a_game_depends_on_seed_and_game_alone() -> None:
-    moves = "e2e4 e7e5 g1f3 b8c6 f1b5 a7a6 b5a4 g8f6 d2d3 d7d6"
-    config = BoardsConfig(**SMALL | {"max_per_game_and_phase": 3})
-
-    def taken(seed: int, *, after: str = "") -> list[str]:
-        quota = Quota(in_each_cell(50), config, seed)
-        if after:
-            quota.offer(game_of(after, game_id="other"))
-        before = len(quota.positions)
-        quota.offer(game_of(moves))
-        return [position.fen for position in quota.positions[before:]]
-
-    assert taken(1) == taken(1) == taken(1, after="a2a3 h7h6")
-    assert any(taken(1) != taken(seed) for seed in range(2, 6))
-
-
-def test_the_choice_within_a_game_is_another_one_in_another_game() -> None:
-    moves = "e2e4 e7e5 g1f3 b8c6 f1b5 a7a6 b5a4 g8f6 d2d3 d7d6"
-    plies = set()
-    for number in range(8):
-        quota = Quota(in_each_cell(50), BoardsConfig(**SMALL | {"max_per_game_and_phase": 3}), seed=0)
-        quota.offer(game_of(moves, game_id=f"game-{number}"))
-        plies.add(tuple(position.ply for position in quota.positions))
-    assert len(plies) > 4
-
-
-# PGN files.
-
-
-def test_a_pgn_file_fills_the_quotas_exactly(long_games: Path) -> None:
-    config = pgn_config(long_games)
-    quota = pgn_positions(config, seed=0)
-    assert Counter((position.split, position.phase) for position in quota.positions) == wanted_boards(config)
-    check_positions(quota.positions)
-    assert max(Counter((position.game_id, position.phase) for position in quota.positions).values()) <= config.max_per_game_and_phase
+def test_a_file_fills_the_quotas_of_each_unit_exactly(long_games: Path) -> None:
+    config = files_config(long_games)
+    for unit in range(2):
+        made = filled(config, unit=unit)
+        assert made.cells == unit_wanted(config)
+        check_positions(made.positions)
+        most = Counter((position.game_id, position.phase) for position in made.positions).most_common(1)[0][1]
+        assert most == config.max_per_game_and_phase == 6
+        assert set(made.games) == {position.game_id for position in made.positions}
+        assert not any(made.missing.values())
 
 
 def test_every_position_is_found_again_at_its_place_in_the_file(long_games: Path) -> None:
     content = long_games.read_bytes()
-    for position in pgn_positions(pgn_config(long_games), seed=0).positions[::5]:
+    for position in filled(files_config(long_games)).positions[::7]:
         game = chess.pgn.read_game(io.StringIO(content[position.offset :].decode()))
         assert game is not None
         moves = list(game.mainline_moves())
         board = game.board()
         for move in moves[: position.ply]:
             board.push(move)
-        assert (board.fen(), moves[position.ply].uci()) == (position.fen, position.move_played)
-        assert (position.source, position.date) == ("long.pgn", "2020.01.02")
-        assert (position.white_rating, position.black_rating) == (int(game.headers["WhiteElo"]), None)
+        assert (board.fen(), moves[position.ply].uci()) == (position.fen, position.label)
+        assert (position.source, position.date) == ("long.pgn", game.headers["UTCDate"])
+        assert position.white_rating == int(game.headers["WhiteElo"])
+        assert position.black_rating == (1_500 if position.white_rating % 2 else None)
 
 
-@pytest.mark.parametrize(
-    ("prefix", "newline", "encoding"),
-    [(b"", "\n", "utf-8"), (b"\xef\xbb\xbf", "\n", "utf-8"), (b"", "\r\n", "utf-8"), (b"", "\n", "latin-1")],
-)
-def test_offsets_are_bytes_whatever_the_encoding(prefix: bytes, newline: str, encoding: str, tmp_path: Path) -> None:
-    games = "".join(f'[Event "é{number}"]\n[Result "*"]\n\n1. e4 {{ü{"x" * (number * 37 % 500)}}} e5 *\n\n' for number in range(60))
-    content = prefix + games.replace("\n", newline).encode(encoding)
-    offsets = [game.offset for game in pgn_games(written(tmp_path, content), SourceReport())]
-    assert len(offsets) == 60
-    for number, offset in enumerate(offsets):
-        assert content[offset:].lstrip(b"\r\n\xef\xbb\xbf").startswith(f'[Event "é{number}"]'.encode(encoding))
+def test_one_seed_gives_one_unit_and_another_seed_another(long_games: Path) -> None:
+    config = files_config(long_games)
+    once, again = filled(config), filled(config)
+    assert once == again
+    assert filled(config, seed=1).keys != once.keys
 
 
-def test_one_seed_gives_one_dataset_and_another_seed_another(long_games: Path) -> None:
-    config = pgn_config(long_games)
-    once = pgn_positions(config, seed=0)
-    again = pgn_positions(config, seed=0)
-    assert once.positions == again.positions
-    assert asdict(once.report) == asdict(again.report)
-    assert pgn_positions(config, seed=1).positions != once.positions
+def test_units_share_no_game_and_together_have_all(long_games: Path) -> None:
+    config = files_config(long_games, **{**ENDLESS, "num_units": 3})
+    units = [filled(config, unit=unit) for unit in range(3)]
+    assert sum(unit.report.num_games for unit in units) == 60
+    assert all(unit.report.num_games > 8 for unit in units), "dealt out evenly, more or less"
+    found = Counter(game_id for unit in units for game_id in unit.games)
+    assert len(found) == 60
+    assert set(found.values()) == {1}
 
 
-def test_a_file_is_read_only_as_far_as_needed(long_games: Path) -> None:
-    tiny = pgn_positions(pgn_config(long_games, num_train=3, num_validation=3, num_heldout=3), seed=0)
-    assert tiny.report.num_games < 40
+def test_which_unit_a_game_belongs_to_depends_on_its_text_alone(long_games: Path, games_text: str, tmp_path: Path) -> None:
+    first, second = games_text[: games_text.index("[Event", 30_000)], games_text[games_text.index("[Event", 30_000) :]
+    (tmp_path / "elsewhere.pgn").write_text(second)
+    (tmp_path / "other.pgn").write_bytes(first.replace("\n", "\r\n").encode())
+    for unit in range(2):
+        whole = filled(files_config(long_games, **{**ENDLESS, "num_units": 2}), unit=unit)
+        parts = filled(files_config(tmp_path, **{**ENDLESS, "num_units": 2}), unit=unit)
+        assert whole.games.keys() == parts.games.keys()
 
 
-@pytest.mark.parametrize(
-    ("reason", "game"),
-    [
-        ("illegal or unreadable moves", f"{GAME}\n1. e4 e5 2. Ke3 *\n\n"),
-        ("variant", f'{GAME}[Variant "Atomic"]\n\n1. e4 e5 *\n\n'),
-        (
-            "variant",
-            f'{GAME}[Variant "Chess960"]\n[FEN "bqnb1rkr/pp3ppp/3ppn2/2p5/5P2/P2P4/NPP1P1PP/BQ1BNRKR w HFhf - 2 9"]\n\n9. e4 *\n\n',
-        ),
-        ("null move", f"{GAME}\n1. e4 -- 2. d4 *\n\n"),
-        ("null move", f"{GAME}\n1. e4 e5 2. Z0 d5 *\n\n"),
-        ("no moves", f"{GAME}\n*\n\n"),
-        ("unknown result", GAME.replace('"*"', '"2-0"') + "\n1. e4 e5 2-0\n\n"),
-        ("impossible start position", f'{GAME}[SetUp "1"]\n[FEN "8/8/8/8/8/8/8/K7 w - - 0 1"]\n\n1. Ka2 *\n\n'),
-        ("impossible start position", f'{GAME}[SetUp "1"]\n[FEN "4k3/8/8/8/8/8/8/K3R3 w - - 0 1"]\n\n1. Ka2 *\n\n'),
-    ],
-)
-def test_a_game_of_no_use_is_counted_under_its_reason_and_the_next_one_is_read(reason: str, game: str, tmp_path: Path) -> None:
-    report = SourceReport()
-    good = f"{GAME}\n1. d4 d5 2. c4 *\n\n"
-    [kept] = pgn_games(written(tmp_path, game + good), report)
-    assert [move.uci() for move in kept.moves] == ["d2d4", "d7d5", "c2c4"]
-    assert report.rejected == {reason: 1}
-
-
-def test_a_variant_that_nobody_knows_is_counted_as_a_variant(tmp_path: Path) -> None:
-    report = SourceReport()
-    assert list(pgn_games(written(tmp_path, f'{GAME}[Variant "Hexagonal"]\n\n1. e4 e5 *\n\n'), report)) == []
-    assert report.rejected == {"variant": 1}
-
-
-@pytest.mark.parametrize(
-    ("name", "game"),
-    [
-        ("a result against the mate on the board", GAME.replace('"*"', '"0-1"') + "\n1. e4 e5 2. Bc4 Nc6 3. Qh5 Nf6 4. Qxf7# 0-1\n\n"),
-        ("a comment that is never closed and swallows the next game", f"{GAME}\n1. e4 e5 2. Nf3 {{ oh\n\n{GAME}\n1. d4 d5 *\n\n"),
-    ],
-)
-def test_a_game_that_cannot_be_as_written_is_rejected(name: str, game: str, tmp_path: Path) -> None:
-    # python-chess reports no error for these.
-    report = SourceReport()
-    assert list(pgn_games(written(tmp_path, game), report)) == [], name
-    assert report.rejected.total() == 1
-
-
-def test_variations_comments_and_glyphs_are_no_part_of_a_game(tmp_path: Path) -> None:
-    [game] = pgn_games(written(tmp_path, f"{GAME}\n1. e4 (1. d4 d5 (1... Nf6)) 1... e5 $1 {{good}} 2. Nf3! ; better\n *\n"), SourceReport())
-    assert [move.uci() for move in game.moves] == ["e2e4", "e7e5", "g1f3"]
-    assert game.is_label == (True, True, True)
-
-
-def test_a_game_may_begin_at_a_position_of_its_own(tmp_path: Path) -> None:
-    fen = "4k3/8/8/8/8/8/4P3/4K3 w - - 0 1"
-    [game] = pgn_games(written(tmp_path, f'{GAME}[Variant "From Position"]\n[SetUp "1"]\n[FEN "{fen}"]\n\n1. e4 *\n'), SourceReport())
-    assert (game.start_fen, [move.uci() for move in game.moves]) == (fen, ["e2e4"])
-
-
-def test_a_game_met_twice_is_one_game_and_equal_moves_of_other_players_are_another(tmp_path: Path) -> None:
-    moves = "\n1. e4 e5 *\n\n"
-    games = [GAME + moves, GAME + moves, GAME.replace('"a"', '"c"') + moves, GAME + "\n1. e4 e6 *\n\n"]
-    ids = [game.game_id for game in pgn_games(written(tmp_path, "".join(games)), SourceReport())]
-    assert ids[0] == ids[1]
-    assert len(set(ids)) == 3
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ("", "it holds no games at all"),
-        ("\n\n\n", "it holds no games at all"),
-        ("This is a letter.\n\nYours, A.\n", r"\d no moves"),
-        (bytes(random.Random(1).randrange(256) for _ in range(3_000)), r"\d no moves|\d illegal or unreadable moves"),
-        (f"{GAME}\n1. e4 e5 2. Ke3 *\n", "1 illegal or unreadable moves"),
-        (f'{GAME}[Variant "Atomic"]\n\n1. e4 e5 *\n\n{GAME}\n1. e4 -- *\n', "1 null move, 1 variant"),
-    ],
-)
-def test_a_file_without_usable_games_is_an_error_that_says_why(content: str | bytes, reason: str, tmp_path: Path) -> None:
-    path = written(tmp_path, content)
-    with pytest.raises(
-        SourceError, match=rf"^{re.escape(str(path))}: no usable game in this file \({reason}\); give a PGN file of standard chess$"
+def test_folder_packing_and_order_of_the_patterns_change_nothing(games_text: str, tmp_path: Path) -> None:
+    data = games_text.encode()
+    half = games_text.index("[Event", len(data) // 2)
+    folders = [tmp_path / "one", tmp_path / "two" / "deep"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "b.pgn").write_bytes(data[:half])
+        (folder / "a.pgn.zst").write_bytes(zstandard.compress(data[half:]))
+    endless = {**ENDLESS, "num_units": 2}
+    one = filled(files_config(folders[0] / "b.pgn", folders[0] / "a.pgn.zst", **endless))
+    assert {position.source for position in one.positions} == {"a.pgn.zst", "b.pgn"}
+    for patterns in (
+        [folders[0] / "a.pgn.zst", folders[0] / "b.pgn"],
+        [folders[0]],
+        [f"{tmp_path}/one/*"],
+        [tmp_path / "two"],
+        [f"{tmp_path}/**/deep/*.pgn", folders[1] / "a.pgn.zst"],
+        [folders[1], folders[1] / "b.pgn"],
     ):
-        pgn_positions(pgn_config(path), seed=0)
+        assert filled(files_config(*patterns, **endless)) == one, patterns
 
 
-def test_a_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path: Path) -> None:
-    for path, why in ((tmp_path / "none.pgn", "No such file or directory"), (tmp_path, "Is a directory")):
-        with pytest.raises(SourceError, match=rf"^{re.escape(str(path))}: {why}; boards.path must name a plain PGN file$"):
-            pgn_positions(pgn_config(path), seed=0)
+@pytest.mark.parametrize("suffix", ["zst", "gz", "bz2", "zip"])
+def test_a_packed_file_gives_the_same_positions_at_the_same_places(suffix: str, long_games: Path, tmp_path: Path) -> None:
+    data = long_games.read_bytes()
+    path = tmp_path / f"long.pgn.{suffix}"
+    if suffix == "zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("long.pgn", data)
+    else:
+        path.write_bytes({"zst": zstandard.compress, "gz": gzip.compress, "bz2": bz2.compress}[suffix](data))
+    name = "long.pgn.zip/long.pgn" if suffix == "zip" else path.name
+    packed = filled(files_config(path)).positions
+    assert {position.source for position in packed} == {name}
+    plain = filled(files_config(long_games)).positions
+    assert [replace(position, source="") for position in packed] == [replace(position, source="") for position in plain]
 
 
-def test_a_file_without_endgames_is_an_error_with_the_histogram_and_the_remedy(tmp_path: Path) -> None:
-    path = written(tmp_path, random_pgn(12, max_plies=16) + f"{GAME}\n1. e4 e5 2. Ke3 *\n")
-    with pytest.raises(SourceError) as refusal:
-        pgn_positions(pgn_config(path, num_train=6, num_validation=3, num_heldout=3), seed=0)
-    message = str(refusal.value)
-    assert message.startswith(f"{path} cannot fill the quotas: missing ")
-    assert "2 of train/endgame" in message
-    assert "1 of heldout/endgame" in message
-    assert "opening," not in message.partition("Met")[0]
-    assert re.search(r"Met \d+ opening, \d+ middlegame, 0 endgame positions in 12 games", message)
-    assert "games rejected: 1 illegal or unreadable moves" in message
-    assert message.endswith(
-        "Give more games, lower boards.num_train, boards.num_validation or boards.num_heldout, or raise boards.max_per_game_and_phase"
-    )
+def test_files_are_read_in_the_order_of_their_names_and_only_as_far_as_needed(long_games: Path, tmp_path: Path) -> None:
+    shutil.copy(long_games, tmp_path / "a.pgn")
+    (tmp_path / "b.pgn.zst").write_bytes(zstandard.compress(random_pgn(2, seed=9).encode())[:-20])
+    made = filled(files_config(tmp_path / "b.pgn.zst", tmp_path / "a.pgn", num_units=1))
+    assert {position.source for position in made.positions} == {"a.pgn"}
+    assert made.report.num_games < 60
+    with pytest.raises(SourceError, match=r"b\.pgn\.zst"):
+        filled(files_config(tmp_path, **ENDLESS))
 
 
-def test_a_quota_larger_than_the_file_is_an_error_that_says_how_many_are_missing(tmp_path: Path) -> None:
-    path = written(tmp_path, f"{GAME}\n1. e4 e5 2. Nf3 *\n")
-    with pytest.raises(
-        SourceError,
-        match=r"cannot fill the quotas: missing .*1,000 of train/endgame.* Met 3 opening, 0 middlegame, 0 endgame positions in 1 games",
-    ):
-        pgn_positions(pgn_config(path, num_train=3_000), seed=0)
+def test_a_list_of_positions_fills_the_quotas_without_a_move_to_imitate(games_text: str, tmp_path: Path) -> None:
+    (tmp_path / "list.epd").write_text(as_epd(games_text))
+    config = files_config(tmp_path / "list.epd")
+    made = filled(config)
+    assert made.cells == unit_wanted(config)
+    check_positions(made.positions)
+    assert {(position.label, position.ply, position.source) for position in made.positions} == {("", 0, "list.epd")}
+    assert len({position.game_id for position in made.positions}) == len(made.positions)
 
 
-def test_the_parts_of_a_pgn_dataset_make_up_the_whole_and_share_nothing(long_games: Path) -> None:
-    config = pgn_config(long_games, num_units=4, num_tasks=2)
+def test_what_cannot_be_used_is_told_with_file_and_byte_and_all_the_rest_is_used(games_text: str, tmp_path: Path) -> None:
+    text = with_planted_games(games_text)
+    (tmp_path / "planted.pgn").write_text(text)
+    made = filled(files_config(tmp_path / "planted.pgn", **ENDLESS))
+    planted = set(Reason) - {
+        *(Reason.NO_DATE, Reason.FILTERED, Reason.ENGINE_FAILURE),
+        *(Reason.ILLEGAL_POSITION, Reason.GAME_OVER),  # These are of lists.
+    }
+    assert Counter(rejection.reason for rejection in made.rejections) == dict.fromkeys(planted, 1)
+    assert made.report.rejected == {reason.value: 1 for reason in planted}
+    assert made.report.num_games == 60
+    assert [rejection.offset for rejection in made.rejections] == sorted(rejection.offset for rejection in made.rejections)
+    for rejection in made.rejections:
+        assert rejection.source == "planted.pgn"
+        assert text[rejection.offset :].startswith("[Event" if rejection.reason is not Reason.NOT_A_GAME else "This letter")
+    (tmp_path / "good.pgn").write_text(games_text)
+    good = filled(files_config(tmp_path / "good.pgn", **ENDLESS))
+    assert made.games.keys() == good.games.keys()
+    assert made.keys == good.keys
 
-    def parts(units: Sequence[int]) -> dict[int, list[Position]]:
-        with EnginePool("true", num_processes=1, options={}) as never_asked:
-            return {unit: positions for unit, positions, _ in unit_positions(config, units=units, seed=0, pool=never_asked)}
 
-    together = parts(range(4))
-    assert sorted(position.key for positions in together.values() for position in positions) == sorted(
-        position.key for position in pgn_positions(config, seed=0).positions
-    )
-    assert {**parts([0, 2]), **parts([3, 1])} == together, "whichever task makes a part"
-
-
-def test_the_games_of_a_pgn_dataset_are_counted_once(long_games: Path) -> None:
-    config = pgn_config(long_games)
-    with EnginePool("true", num_processes=1, options={}) as never_asked:
-        counts = [report.num_games for _, _, report in unit_positions(config, units=range(2), seed=0, pool=never_asked)]
-    assert counts == [pgn_positions(config, seed=0).report.num_games, 0]
+def test_a_game_of_one_file_is_a_duplicate_in_the_next(long_games: Path, tmp_path: Path) -> None:
+    for name in ("a.pgn", "b.pgn"):
+        shutil.copy(long_games, tmp_path / name)
+    made = filled(files_config(tmp_path, **ENDLESS))
+    assert made.report.rejected == {"duplicate": 60}
+    assert {rejection.source for rejection in made.rejections} == {"b.pgn"}
+    assert made.report.num_games == 60
 
 
 def test_real_games_fill_the_quotas() -> None:
     folder = os.environ.get("CHESS_GRPO_SAMPLE_DATA")
     if folder is None:
         pytest.skip("CHESS_GRPO_SAMPLE_DATA does not name the folder of lichess_fishnet_games.pgn")
-    config = pgn_config(Path(folder) / "lichess_fishnet_games.pgn", num_train=600, num_validation=90, num_heldout=90)
-    quota = pgn_positions(config, seed=0)
-    check_positions(quota.positions)
-    assert Counter((position.split, position.phase) for position in quota.positions) == wanted_boards(config)
-    assert quota.report.rejected.total() == 0
+    path = Path(folder) / "lichess_fishnet_games.pgn"
+    config = files_config(path, num_train=600, num_validation=90, num_heldout=90)
+    for unit in range(2):
+        made = filled(config, unit=unit)
+        check_positions(made.positions)
+        assert made.cells == unit_wanted(config)
+        assert made.report.rejected.total() == 0
 
 
-# Engine games.
+# Dates.
 
 
-def test_engine_games_are_legal_varied_and_depend_on_seed_and_number_alone(stockfish: str) -> None:
-    def games(seed: int, unit: int, *, num_processes: int = 1) -> list[Game]:
-        report = SourceReport()
-        with EnginePool(stockfish, num_processes=num_processes, options={"Hash": 1}) as pool:
-            made = list(islice(engine_games(FAST_GAMES, unit=unit, seed=seed, pool=pool, report=report), 6))
-        assert report.rejected.total() == 0
-        return made
-
-    once = games(3, 0)
-    assert games(3, 0, num_processes=2) == once
-    assert [game.game_id for game in once] == [f"engine-0-{number}" for number in range(6)]
-    for game in once:
-        board = chess.Board(game.start_fen)
-        for move in game.moves:
-            assert board.is_legal(move)
-            board.push(move)
-        assert len(game.moves) == FAST_GAMES.max_plies or board.halfmove_clock >= 60 or board.is_game_over()
-        assert True in game.is_label
-        assert len(game.is_label) == len(game.moves)
-    everything = [*once, *games(4, 0), *games(3, 1)]
-    assert len({game.moves for game in everything}) == len(everything) == 18
-    labels = [label for game in everything for label in game.is_label[FAST_GAMES.random_opening_plies :]]
-    share = 1 - sum(labels) / len(labels)
-    assert abs(share - FAST_GAMES.random_move_probability) < 5 * (0.08 * 0.92 / len(labels)) ** 0.5
+def test_splits_by_date_hold_to_the_day_and_undated_games_are_rejected(games_text: str, tmp_path: Path) -> None:
+    # 28 games of January, 28 of February, 4 of March; and three of which nobody knows the day.
+    undated = [
+        f'{HEADER.replace("2020.01.02", date)}[UTCDate "{date}"]\n\n1. e4 e5 2. Nf3 Nc6 *\n\n' for date in ("????.??.??", "2020.02.??", "")
+    ]
+    (tmp_path / "games.pgn").write_text(games_text + "".join(undated))
+    days = {"validation_from": "2020.02.10", "heldout_from": "2020.03.01"}
+    made = filled(files_config(tmp_path, **ENDLESS, **days))
+    assert made.report.rejected == {"no date": 3}
+    assert {(rejection.reason, rejection.detail) for rejection in made.rejections} == {(Reason.NO_DATE, ""), (Reason.NO_DATE, "2020.02.??")}
+    dates: dict[Split, set[str]] = {split: {row["date"] for row in made.games.values() if row["split"] == split} for split in Split}
+    assert {split: (min(found), max(found)) for split, found in dates.items()} == {
+        Split.TRAIN: ("2020.01.01", "2020.02.09"),
+        Split.VALIDATION: ("2020.02.10", "2020.02.28"),
+        Split.HELDOUT: ("2020.03.01", "2020.03.04"),
+    }
+    assert filled(files_config(tmp_path, **ENDLESS)).report.rejected == {}, "without days nobody asks"
 
 
-def test_two_equal_units_are_equal_and_two_different_ones_share_no_game(stockfish: str) -> None:
+def test_a_listed_position_has_no_date(tmp_path: Path) -> None:
+    (tmp_path / "list.epd").write_text("8/5k2/8/8/3R4/8/5K2/8 w - -\n")
+    [entry] = file_games(
+        files_config(tmp_path, num_units=1, validation_from="2020.02.10", heldout_from="2020.03.01"), unit=0, report=SourceReport()
+    )
+    assert isinstance(entry, Rejection)
+    assert entry.reason is Reason.NO_DATE
+
+
+# Filters.
+
+
+def test_filters_that_are_all_off_change_nothing(long_games: Path) -> None:
+    config = files_config(long_games)
+    off = GameFilters(min_plies=1, first_ply=0, last_ply=10_000, max_rating_gap=None)
+    assert filled(config.model_copy(update={"filters": off})) == filled(config)
+
+
+def test_each_filter_counts_the_games_it_drops_and_says_where_they_are(long_games: Path) -> None:
+    made = filled(files_config(long_games, **ENDLESS, filters=GameFilters(min_rating=1_030, min_plies=219)))
+    # White has 1,000 + number; Black 1,500 in every second game, else none is known.
+    assert made.report.rejected["filtered: min_rating"] == 30 + 15
+    assert sum(made.report.rejected.values()) + made.report.num_games == 60
+    details = Counter(rejection.detail for rejection in made.rejections)
+    assert {f"filtered: {name}": count for name, count in details.items()} == made.report.rejected
+    assert {rejection.reason for rejection in made.rejections} == {Reason.FILTERED}
+
+
+def test_each_filter_counts_the_positions_it_drops(long_games: Path) -> None:
+    everything = filled(files_config(long_games, **ENDLESS))
+    met = sum(everything.report.natural_phases.values())
+    made = filled(files_config(long_games, **ENDLESS, filters=GameFilters(first_ply=10, last_ply=99)))
+    num_plies = [row["num_plies"] for row in everything.games.values()]
+    assert made.report.left_out == {"first_ply": 600, "last_ply": sum(max(0, plies - 100) for plies in num_plies)}
+    assert {position.ply for position in made.positions} <= set(range(10, 100))
+    assert sum(made.report.natural_phases.values()) == met, "met they are, as before"
+
+
+@pytest.mark.parametrize("profile", ["rated_humans", "club", "strong"])
+def test_every_profile_keeps_the_openings_of_the_games_it_keeps(profile: Any, games_text: str, tmp_path: Path) -> None:
+    tags = '[White "Anna"]\n[WhiteElo "2300"]\n[BlackElo "2350"]\n[TimeControl "600+5"]\n[Termination "Normal"]\n'
+    moves = "1. e4 {[%clk 0:10:00]} e5 {[%clk 0:10:00]} 2. Nf3 {[%clk 0:09:00]} Nc6 {[%clk 0:09:00]} " + " ".join(
+        f"{number}. {white} {{[%clk 0:08:00]}} {black} {{[%clk 0:08:00]}}"
+        for number, (white, black) in enumerate([("Bb5", "a6"), ("Ba4", "Nf6"), ("d3", "d6"), ("c3", "g6"), ("h3", "Bg7"), ("O-O", "O-O"),
+                                                 ("Re1", "b5"), ("Bc2", "Bb7")], start=3)
+    )  # fmt: skip
+    good = HEADER.replace('"e"', '"Rated Rapid game"').replace('[White "a"]\n', tags) + f"\n{moves} *\n\n"
+    (tmp_path / "games.pgn").write_text(good + games_text)
+    made = filled(files_config(tmp_path, **{**ENDLESS, "max_per_game_and_phase": 100}, filters=GameFilters(profile=profile)))
+    assert (made.report.num_games, sum(made.report.rejected.values())) == (1, 60)
+    assert sorted(position.ply for position in made.positions if position.phase is Phase.OPENING) == list(range(20))
+    assert made.report.left_out == {}
+
+
+# Giving back, and knowing when to stop.
+
+
+def test_what_the_judge_gives_back_is_replaced_and_counted(long_games: Path) -> None:
+    config = files_config(long_games, num_units=1)
+    plain = filled(config)
+    bad = {position.key for position in plain.positions[::10]}
+    made = filled(config, refuses=lambda position: position.key in bad)
+    assert made.cells == wanted_boards(config)
+    assert bad.isdisjoint(made.keys)
+    assert made.report.left_out == {"refused": len(bad)}
+    assert made.keys >= plain.keys - bad, "what was good stays"
+    check_positions(made.positions)
+
+
+def test_a_judge_that_refuses_all_leaves_everything_missing_and_is_asked_about_each_game(long_games: Path) -> None:
+    config = files_config(long_games, num_units=1)
+    made = filled(config, refuses=lambda _: True)
+    assert made.missing == wanted_boards(config)
+    assert made.report.num_games == 60
+    assert made.report.left_out["refused"] == sum(made.batches)
+
+
+def test_candidates_are_judged_many_at_a_time_and_none_is_left_over(long_games: Path) -> None:
+    made = filled(files_config(long_games, **{**ENDLESS, "max_per_game_and_phase": 50}))
+    assert len(made.batches) > 3
+    assert min(made.batches[:-1]) >= 512
+    assert max(made.batches) < 512 + 150
+    assert sum(made.batches) == len(made.positions)
+    assert Counter(position.game_id for position in made.positions).keys() == made.games.keys()
+
+
+def test_judged_positions_become_no_boards(long_games: Path) -> None:
+    config = files_config(long_games, num_units=1)
+    judged = frozenset(sorted(filled(config).keys)[::3])
+    made = filled(config, judged=judged)
+    assert made.keys.isdisjoint(judged)
+    assert made.cells == wanted_boards(config)
+    assert 0 < made.report.left_out["judged"] <= len(judged)
+
+
+def test_a_file_may_go_on_for_long_with_nothing_that_is_needed(long_games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo.sources.MAX_IDLE_GAMES", 5)
+    openings = "".join(HEADER.replace('"a"', f'"player {number}"') + "\n1. e4 e5 2. Nf3 Nc6 3. Bb5 a6 *\n\n" for number in range(200))
+    (tmp_path / "a.pgn").write_text(openings)
+    shutil.copy(long_games, tmp_path / "b.pgn")
+    config = files_config(tmp_path, num_units=1)
+    assert filled(config).cells == wanted_boards(config)
+
+
+def test_an_unfillable_quota_of_a_file_is_returned_with_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "short.pgn").write_text(random_pgn(40, max_plies=16))
+    config = files_config(tmp_path, num_train=30, num_validation=6, num_heldout=6, num_units=1)
+    made = filled(config)
+    assert made.report.num_games == 40
+    assert made.report.natural_phases[Phase.ENDGAME] == 0
+    assert {cell: count for cell, count in made.missing.items() if cell[1] == Phase.ENDGAME} == {
+        (Split.TRAIN, Phase.ENDGAME): 10,
+        (Split.VALIDATION, Phase.ENDGAME): 2,
+        (Split.HELDOUT, Phase.ENDGAME): 2,
+    }
+
+
+# Engines.
+
+
+def test_a_shortage_of_endgames_is_made_good_by_made_up_ones(tmp_path: Path, scripted: Callable[..., ScriptedEngine]) -> None:
+    (tmp_path / "short.pgn").write_text(random_pgn(100, max_plies=30))
+    config = files_config(tmp_path / "short.pgn", num_train=60, num_validation=15, num_heldout=15, num_units=1, shortage="endgames")
+    engine = scripted()
+    made = filled(config, engine=engine.path)
+    assert made.cells == wanted_boards(config)
+    check_positions(made.positions)
+    ends = [position for position in made.positions if position.phase is Phase.ENDGAME]
+    assert {position.source for position in ends} >= {"endgame"}
+    assert {position.source for position in made.positions if position.phase is not Phase.ENDGAME} == {"short.pgn"}
+    assert len({material_signature(chess.Board(position.fen)) for position in ends}) > 5
+    assert {row["source"] for row in made.games.values() if row["game_id"].startswith("endgame-0-")} == {"endgame"}
+    assert filled(config, engine=engine.path) == made
+    assert filled(config.model_copy(update={"shortage": "accept"})).missing[Split.TRAIN, Phase.ENDGAME] > 0
+
+
+def test_endgames_are_made_only_where_they_are_missing(long_games: Path) -> None:
+    config = files_config(long_games, num_units=1)
+    assert filled(config.model_copy(update={"shortage": "endgames"})) == filled(config)
+
+
+def test_made_up_endgames_do_not_wait_for_what_they_cannot_give(tmp_path: Path, scripted: Callable[..., ScriptedEngine]) -> None:
+    # Three games cannot fill the other phases, and endgames never will.
+    (tmp_path / "short.pgn").write_text(random_pgn(3, max_plies=30))
+    config = files_config(tmp_path, num_train=90, num_validation=9, num_heldout=9, num_units=1, shortage="endgames")
+    made = filled(config, engine=scripted().path)
+    assert {phase for (_, phase), missing in made.missing.items() if missing} == {Phase.OPENING, Phase.MIDDLEGAME}
+    assert made.report.num_games < 60
+
+
+def test_made_up_endgames_have_no_day_and_are_split_by_hash(tmp_path: Path, scripted: Callable[..., ScriptedEngine]) -> None:
+    (tmp_path / "short.pgn").write_text(random_pgn(100, max_plies=24))
+    days = {"validation_from": "2020.02.10", "heldout_from": "2020.03.01"}
+    config = files_config(tmp_path, num_train=9, num_validation=9, num_heldout=9, num_units=1, shortage="endgames", **days)
+    made = filled(config, engine=scripted().path)
+    ends = [position for position in made.positions if position.source == "endgame"]
+    assert {position.split for position in ends} == set(Split)
+    assert {position.date for position in ends} == {None}
+    assert made.report.rejected == {}
+
+
+def test_two_equal_engine_units_are_equal_and_two_different_ones_share_no_game(stockfish: str) -> None:
     config = BoardsConfig(**SMALL, games=FAST_GAMES)
-    with EnginePool(stockfish, num_processes=1, options={"Hash": 1}) as pool:
-        first, second, again = (engine_unit(config, unit=unit, seed=0, pool=pool) for unit in (0, 1, 0))
-    assert first.positions == again.positions
-    assert asdict(first.report) == asdict(again.report)
-    assert {position.game_id for position in first.positions}.isdisjoint(position.game_id for position in second.positions)
-    joined = [*first.positions, *second.positions]
+    first, second, again = (filled(config, unit=unit, engine=stockfish) for unit in (0, 1, 0))
+    assert first == again
+    assert filled(config, seed=1, engine=stockfish).keys != first.keys
+    assert set(first.games).isdisjoint(second.games)
     for unit in (first, second):
         check_positions(unit.positions)
-    kept, _ = cut_to_quota(joined, wanted_boards(config))
-    check_positions([joined[index] for index in kept])
-    assert Counter((joined[index].split, joined[index].phase) for index in kept) == wanted_boards(config)
+        assert unit.cells == unit_wanted(config)
+        assert {position.source for position in unit.positions} == {"engine"}
 
 
-def test_an_engine_dataset_is_the_same_however_its_parts_are_dealt_out(stockfish: str) -> None:
-    config = BoardsConfig(**{**SMALL, "num_train": 30}, games=FAST_GAMES)
-
-    def parts(units: Sequence[int]) -> dict[int, list[Position]]:
-        with EnginePool(stockfish, num_processes=1, options={"Hash": 1}) as pool:
-            return {unit: positions for unit, positions, _ in unit_positions(config, units=units, seed=5, pool=pool)}
-
-    assert {**parts([1]), **parts([0])} == parts([0, 1])
-
-
-def test_an_engine_unit_that_cannot_fill_its_quotas_says_what_to_change(stockfish: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo.sources._MAX_IDLE_GAMES", 20)
+def test_engine_games_that_add_nothing_come_to_an_end(
+    scripted: Callable[..., ScriptedEngine], within: Callable[[float], AbstractContextManager[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpo.sources.MAX_IDLE_GAMES", 20)
     config = BoardsConfig(**SMALL, games=EngineGames(nodes=(1,), max_plies=8))
-    with EnginePool(stockfish, num_processes=1, options={"Hash": 1}) as pool, pytest.raises(SourceError) as refusal:
-        engine_unit(config, unit=1, seed=0, pool=pool)
-    message = str(refusal.value)
-    assert message.startswith("engine games (unit 1 of 2) cannot fill the quotas: missing ")
-    assert "of train/endgame" in message
-    assert "0 endgame positions" in message
-    assert message.endswith("or raise boards.max_per_game_and_phase, or boards.games.max_plies")
+    with within(60):
+        made = filled(config, unit=1, engine=scripted().path)
+    assert made.missing[Split.TRAIN, Phase.ENDGAME] == unit_wanted(config)[Split.TRAIN, Phase.ENDGAME]
+    assert made.report.natural_phases[Phase.ENDGAME] == 0
+    assert sum(made.batches) == len(made.positions) > 0
 
 
-def first_game(path: str, report: SourceReport) -> Game:
-    """Return the first game that the engine plays."""
-    with EnginePool(path, num_processes=1, options={}) as pool:
-        return next(engine_games(EngineGames(nodes=(5,), max_plies=20), unit=0, seed=0, pool=pool, report=report))
+def test_a_game_in_which_the_engine_always_fails_is_told_and_the_unit_goes_on(scripted: Callable[..., ScriptedEngine]) -> None:
+    # The first game, and the same once more.
+    config = BoardsConfig(**{**SMALL, "num_train": 6, "num_validation": 3, "num_heldout": 3, "num_units": 1}, games=FAST_GAMES)
+    made = filled(config, engine=scripted({"kind": "crash", "times": 2}).path)
+    assert made.report.rejected == {"engine failure": 1}
+    [rejection] = made.rejections
+    assert (rejection.source, rejection.offset, rejection.reason) == ("engine", 0, Reason.ENGINE_FAILURE)
+    assert made.cells[Split.TRAIN, Phase.OPENING] == 2
 
 
-def test_a_game_in_which_the_engine_fails_once_is_the_game_without_the_fault(scripted: Callable[..., ScriptedEngine]) -> None:
-    # The engine remembers the game (its hash is kept): a fresh process asked in the middle would answer otherwise.
-    expected = first_game(scripted(has_memory=True).path, SourceReport())
-    report = SourceReport()
-    assert first_game(scripted({"kind": "crash", "nth": 6}, has_memory=True).path, report) == expected
-    assert report.rejected.total() == 0
-
-
-def test_the_engine_forgets_between_games_and_remembers_within_them(scripted: Callable[..., ScriptedEngine]) -> None:
-    healthy = scripted()
-    config = EngineGames(nodes=(5,), max_plies=12, random_opening_plies=0)
-    with EnginePool(healthy.path, num_processes=1, options={}) as pool:
-        games = list(islice(engine_games(config, unit=0, seed=0, pool=pool, report=SourceReport()), 3))
-    expected = [number == 0 for game in games for number in range(sum(game.is_label))]
-    assert [search["is_fresh"] for search in healthy.searches()] == expected
-
-
-def test_a_game_in_which_the_engine_always_fails_is_counted_and_left_out(scripted: Callable[..., ScriptedEngine]) -> None:
-    # Three attempts at the first search, the game again from its seed, three more.
-    report = SourceReport()
-    assert first_game(scripted({"kind": "crash", "times": 6}).path, report).game_id == "engine-0-1"
-    assert report.rejected == {"engine failure": 1}
-
-
-def test_an_illegal_move_by_the_engine_ends_no_run(scripted: Callable[..., ScriptedEngine]) -> None:
-    expected = first_game(scripted(has_memory=True).path, SourceReport())
-    assert first_game(scripted({"kind": "illegal best move", "nth": 4}, has_memory=True).path, SourceReport()) == expected
-
-
-# Joining the parts.
-
-
-def position(number: int, split: Split, phase: Phase, *, key: int | None = None) -> Position:
-    """Return a made-up position."""
-    return Position(
-        fen=f"fen {number}", key=f"key {number if key is None else key}", phase=phase, split=split, move_played="e2e4",
-        game_id=f"game {number}", ply=number, source="test", offset=0,
-    )  # fmt: skip
-
-
-MADE_UP = [position(number, *cell) for number, cell in enumerate((split, phase) for split in Split for phase in PHASES for _ in range(7))]
-# Two boards of each phase of the training split are in another split as well.
-MADE_UP += [
-    position(100 + twin.ply, split, twin.phase, key=twin.ply)
-    for start in (0, 7, 14)
-    for twin, split in zip(MADE_UP[start:], [Split.HELDOUT, Split.VALIDATION], strict=False)
-]
-
-
-@settings(derandomize=True, max_examples=30)
-@given(st.permutations(range(len(MADE_UP))))
-def test_what_is_kept_does_not_depend_on_the_order_of_the_parts(order: list[int]) -> None:
-    wanted = in_each_cell(5)
-    straight, num_duplicates = cut_to_quota(MADE_UP, wanted)
-    shuffled = [MADE_UP[index] for index in order]
-    kept, num_shuffled_duplicates = cut_to_quota(shuffled, wanted)
-    assert [shuffled[index] for index in kept] == [MADE_UP[index] for index in straight]
-    assert num_shuffled_duplicates == num_duplicates
-
-
-def test_exactly_the_quota_is_kept_without_duplicates() -> None:
-    wanted = in_each_cell(5)
-    kept, _ = cut_to_quota(MADE_UP, wanted)
-    assert Counter((MADE_UP[index].split, MADE_UP[index].phase) for index in kept) == wanted
-    assert len({MADE_UP[index].key for index in kept}) == len(kept) == 45
-
-
-def test_of_equal_positions_in_several_splits_the_one_that_judges_stays() -> None:
-    phase = Phase.OPENING
-    for splits, stays in (
-        ([Split.TRAIN, Split.VALIDATION, Split.HELDOUT], Split.HELDOUT),
-        ([Split.TRAIN, Split.VALIDATION], Split.VALIDATION),
-    ):
-        equal = [position(number, split, phase, key=0) for number, split in enumerate(splits)]
-        kept, num_duplicates = cut_to_quota(equal, {**in_each_cell(0), (stays, phase): 1})
-        assert [equal[index].split for index in kept] == [stays]
-        assert num_duplicates == len(splits) - 1
-
-
-def test_too_few_joined_positions_are_an_error_with_the_histogram() -> None:
-    positions = [position(number, Split.TRAIN, Phase.OPENING) for number in range(3)]
-    with pytest.raises(
-        SourceError,
-        match=r"^the joined parts cannot fill the quotas: missing 2 of train/opening, 1 of heldout/endgame\. Met 3 opening, 0 middlegame,"
-        r" 0 endgame positions in 3 games",
-    ):
-        cut_to_quota(positions, {**in_each_cell(0), (Split.TRAIN, Phase.OPENING): 5, (Split.HELDOUT, Phase.ENDGAME): 1})
+def test_an_entry_is_a_game_or_a_rejection_and_nothing_is_left_out(long_games: Path) -> None:
+    entries = list(file_games(files_config(long_games, num_units=1), unit=0, report=SourceReport()))
+    assert len(entries) == 60
+    assert all(isinstance(entry, Game) for entry in entries)

@@ -12,9 +12,15 @@ from steps.machine import Machine
 from steps.preflight import preflight, preflight_table
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home whose tracking store has its tables: making them takes seconds."""
+    return tmp_path_factory.mktemp("machine") / "home"
+
+
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
+def machine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(home))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return Machine.here()
 
@@ -41,7 +47,7 @@ def test_an_absent_stockfish_is_named_with_the_remedy(machine: Machine) -> None:
 
 @pytest.mark.parametrize("program", ["cat", "true"])
 def test_a_program_that_is_no_engine_is_refused(machine: Machine, program: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo.engine._START_SECONDS", 0.5)
+    monkeypatch.setattr("grpo.engine.identity.START_SECONDS", 0.5)
     assert "not a usable UCI engine" in failures(replace(machine, stockfish=f"/bin/{program}"))["stockfish"]
 
 
@@ -75,15 +81,37 @@ def test_a_device_that_is_not_there_is_refused(machine: Machine, device: str, wo
     assert word in failures(replace(machine, device=device))["device"]
 
 
-def test_an_absent_or_empty_pgn_is_named_before_any_work(machine: Machine, tmp_path: Path) -> None:
-    def of(path: Path) -> dict[str, str]:
-        return failures(machine, read_settings(f'preset = "test"\nboards.source = "pgn"\nboards.path = "{path}"'))
+@pytest.mark.parametrize("key", ["files", "exclude"])
+def test_what_cannot_be_a_source_is_named_before_any_work(key: str, machine: Machine, tmp_path: Path) -> None:
+    good = tmp_path / "good.pgn"
+    good.write_text('[Event "?"]\n\n1. e4 *\n')
 
-    assert "No such file" in of(tmp_path / "absent.pgn")["boards.path"]
-    empty = tmp_path / "empty.pgn"
-    empty.write_text("")
-    assert "holds no games" in of(empty)["boards.path"]
-    assert "Is a directory" in of(tmp_path)["boards.path"]
+    def of(path: Path) -> str:
+        given = {"files": str(good)} | {key: str(path)}
+        text = "\n".join(f'boards.{name} = "{value}"' for name, value in given.items())
+        found = failures(machine, read_settings(f'preset = "test"\nboards.source = "files"\n{text}'))
+        assert found.keys() == {f"boards.{key}"}
+        return found[f"boards.{key}"]
+
+    assert of(tmp_path / "absent.pgn").startswith(f"{tmp_path}/absent.pgn: no file found; give a file")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "notes.txt").write_text("none of these is a game")
+    assert of(tmp_path / "folder").startswith(f"{tmp_path}/folder: no file found; give a file")
+    (tmp_path / "games.docx").write_text("games")
+    assert "cannot tell by its suffix what it is" in of(tmp_path / "games.docx")
+    (tmp_path / "empty.pgn").write_text("")
+    assert of(tmp_path / "empty.pgn") == "empty.pgn: holds nothing at all; give files with games or positions"
+    (tmp_path / "page.pgn.zst").write_text("<!DOCTYPE html> not found")
+    assert of(tmp_path / "page.pgn.zst").startswith(f"{tmp_path}/page.pgn.zst: ")
+
+
+def test_files_that_are_there_are_named_the_first_five(machine: Machine, tmp_path: Path) -> None:
+    for number in range(7):
+        (tmp_path / f"{number}.pgn").write_text('[Event "?"]\n\n1. e4 *\n')
+    findings, _ = preflight(read_settings(f'preset = "test"\nboards.source = "files"\nboards.files = "{tmp_path}"'), machine)
+    assert [(finding.is_fine, finding.detail) for finding in findings if finding.what == "boards.files"] == [
+        (True, "0.pgn, 1.pgn, 2.pgn, 3.pgn, 4.pgn and 2 more")
+    ]
 
 
 def test_the_table_marks_each_line_and_aligns_them(machine: Machine) -> None:

@@ -1,0 +1,219 @@
+"""Our engine pool against python-chess's two wrappers, on the same positions in one run: `python benchmarks/engine.py`.
+
+Every way is taken in turn, so that a change of the machine's speed hits all; quote the ratios, not the speeds. The first table is about
+the pipes alone: one line, depth 4, the hash kept, as a search from a rollout would be. The second is about what the product ships: the
+value of every legal move, repeatable, against one search a move through the wrapper. The third says what repeatable costs.
+"""
+
+import asyncio
+import os
+import random
+import re
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import chess
+import chess.engine
+
+from grpo.config import ValuesConfig
+from grpo.engine import MAX_LINES, EngineError, EnginePool, Query
+from grpo.values import engine_options, value_tables
+
+_DEPTH = 4
+_HASH_MIB = 16
+_NUM_POSITIONS = 1_500
+_NUM_FOR_WRAPPERS = 300
+_NUM_FOR_TABLES = 300
+_NUM_FOR_MOVES = 12
+_REPEATS = 5
+_STOCKFISH = os.environ.get("CHESS_GRPO_STOCKFISH") or shutil.which("stockfish") or "/usr/games/stockfish"
+
+
+def positions(count: int) -> list[chess.Board]:
+    """Return boards of random games, from move 4 on, with the moves that led there, as rollouts of a weak policy reach them."""
+    rng, found, board = random.Random(0), [], chess.Board()
+    while len(found) < count:
+        if board.ply() > 100 or not any(board.legal_moves):
+            board = chess.Board()
+        board.push(rng.choice(list(board.legal_moves)))
+        if board.ply() > 8 and any(board.legal_moves) and rng.random() < 0.2:
+            found.append(board.copy())
+    return found
+
+
+def timed(work: Callable[[], float]) -> float:
+    """Return units of work a second."""
+    start = time.perf_counter()
+    done = work()
+    return done / (time.perf_counter() - start)
+
+
+def pool_searches(boards: Sequence[chess.Board], num_processes: int) -> tuple[float, float]:
+    """Return searches and nodes a second of our pool."""
+    with EnginePool(_STOCKFISH, num_processes=num_processes, options={"Hash": _HASH_MIB}) as pool:
+        pool.search([Query(fen=boards[0].fen(), limit="depth 1")] * num_processes * 8)
+        queries = [Query(fen=board.fen(), limit=f"depth {_DEPTH}", is_fresh=False, board=board) for board in boards]
+        start = time.perf_counter()
+        answers = pool.search(queries)
+        seconds = time.perf_counter() - start
+    nodes = sum(answer.num_nodes for answer in answers if not isinstance(answer, EngineError))
+    return len(answers) / seconds, nodes / seconds
+
+
+def bench_nodes(boards: Sequence[chess.Board]) -> float:
+    """Return nodes a second of Stockfish's own `bench` on these positions: no pipes at all."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "positions"
+        path.write_text("".join(f"{board.fen()}\n" for board in boards), encoding="utf-8")
+        told = subprocess.run(
+            [_STOCKFISH, "bench", str(_HASH_MIB), "1", str(_DEPTH), str(path), "depth"], capture_output=True, text=True, check=True
+        ).stderr
+    [nodes] = re.findall(r"Nodes/second\s*: (\d+)", told)
+    return float(nodes)
+
+
+def simple_searches(boards: Sequence[chess.Board]) -> float:
+    """Return searches a second through `chess.engine.SimpleEngine`."""
+    with chess.engine.SimpleEngine.popen_uci(_STOCKFISH) as engine:
+        engine.configure({"Hash": _HASH_MIB, "Threads": 1})
+
+        def work() -> float:
+            for board in boards:
+                engine.analyse(board, chess.engine.Limit(depth=_DEPTH))
+            return len(boards)
+
+        return timed(work)
+
+
+def asyncio_searches(boards: Sequence[chess.Board], num_processes: int) -> float:
+    """Return searches a second through `chess.engine`'s asyncio interface, the positions dealt out to the processes."""
+
+    async def work() -> float:
+        engines = [(await chess.engine.popen_uci(_STOCKFISH))[1] for _ in range(num_processes)]
+        for engine in engines:
+            await engine.configure({"Hash": _HASH_MIB, "Threads": 1})
+
+        async def one(engine: chess.engine.UciProtocol, part: Sequence[chess.Board]) -> None:
+            for board in part:
+                await engine.analyse(board, chess.engine.Limit(depth=_DEPTH))
+
+        start = time.perf_counter()
+        await asyncio.gather(*(one(engine, boards[index::num_processes]) for index, engine in enumerate(engines)))
+        seconds = time.perf_counter() - start
+        for engine in engines:
+            await engine.quit()
+        return len(boards) / seconds
+
+    return asyncio.run(work())
+
+
+def table_moves(boards: Sequence[chess.Board], num_processes: int) -> float:
+    """Return move values a second of the tables that the product ships."""
+    config = ValuesConfig()
+    with EnginePool(_STOCKFISH, num_processes=num_processes, options=engine_options(config)) as pool:
+        list(value_tables(boards[: 8 * num_processes], pool, config, depth=1))
+
+        def work() -> float:
+            tables = list(value_tables(boards, pool, config, depth=config.depth))
+            return sum(len(table.moves) for table in tables if not isinstance(table, EngineError))
+
+        return timed(work)
+
+
+def simple_moves(boards: Sequence[chess.Board], depth: int) -> float:
+    """Return move values a second by one wrapped search a move, of the position after it."""
+    with chess.engine.SimpleEngine.popen_uci(_STOCKFISH) as engine:
+        engine.configure({"Hash": _HASH_MIB, "Threads": 1})
+
+        def work() -> float:
+            count = 0
+            for board in boards:
+                for move in list(board.legal_moves):
+                    board.push(move)
+                    if any(board.legal_moves):
+                        engine.analyse(board, chess.engine.Limit(depth=depth))
+                    board.pop()
+                    count += 1
+            return count
+
+        return timed(work)
+
+
+def tables_under(boards: Sequence[chess.Board], hash_mib: int, *, is_fresh: bool) -> float:
+    """Return tables a second, with or without clearing the hash before each position."""
+    depth = ValuesConfig().depth
+    with EnginePool(_STOCKFISH, num_processes=1, options={"Hash": hash_mib, "MultiPV": MAX_LINES}) as pool:
+        queries = [
+            Query(fen=board.fen(), limit=f"depth {depth}", is_fresh=is_fresh, moves=frozenset(move.uci() for move in board.legal_moves))
+            for board in boards
+        ]
+        pool.search(queries[:8])
+        return timed(lambda: len(pool.search(queries)))
+
+
+def show(title: str, unit: str, results: dict[str, list[float]], against: dict[str, str]) -> None:
+    """Print the median speed of each way, and the ratio to the way it is held against, with the range over the repeats."""
+    print(f"\n{title}\n{'':44}{unit:>14}   ratio [lowest, highest]")
+    for name, speeds in results.items():
+        line = f"  {name:42}{statistics.median(speeds):14,.0f}"
+        if name in against:
+            ratios = [mine / other for mine, other in zip(speeds, results[against[name]], strict=True)]
+            line += f"   {statistics.median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}] of {against[name]}"
+        print(line)
+
+
+def main() -> None:
+    """Take all ways in turn, and print three tables."""
+    boards = positions(_NUM_POSITIONS)
+    few, some = boards[:_NUM_FOR_WRAPPERS], boards[:_NUM_FOR_TABLES]
+    searches: dict[str, list[float]] = {}
+    nodes: dict[str, list[float]] = {}
+    moves: dict[str, list[float]] = {}
+    clearing: dict[str, list[float]] = {}
+
+    def note(results: dict[str, list[float]], name: str, speed: float) -> None:
+        results.setdefault(name, []).append(speed)
+
+    for _ in range(_REPEATS):
+        note(nodes, "stockfish bench, same positions", bench_nodes(boards))
+        speed, nodes_a_second = pool_searches(boards, 1)
+        note(nodes, "our pool, 1 process", nodes_a_second)
+        note(searches, "SimpleEngine, 1 process", simple_searches(few))
+        note(searches, "our pool, 1 process", speed)
+        note(searches, "our pool, 2 processes", pool_searches(boards, 2)[0])
+        for count in (1, 2, 4):
+            note(searches, f"asyncio, {count} process{'es' * (count > 1)}", asyncio_searches(few, count))
+        note(moves, "SimpleEngine, depth 4, a search a move", simple_moves(boards[:_NUM_FOR_MOVES], _DEPTH))
+        note(moves, "SimpleEngine, depth 1, a search a move", simple_moves(boards[:_NUM_FOR_MOVES], ValuesConfig().depth - 1))
+        note(moves, "our tables, 1 process", table_moves(some, 1))
+        note(moves, "our tables, 2 processes", table_moves(some, 2))
+        for hash_mib in (1, _HASH_MIB):
+            for is_fresh in (False, True):
+                name = f"{hash_mib} MiB, {'cleared' if is_fresh else 'kept'}"
+                note(clearing, name, tables_under(some, hash_mib, is_fresh=is_fresh))
+    simple = "SimpleEngine, 1 process"
+    show(f"Searches, depth {_DEPTH}, hash kept", "searches/s", searches, {name: simple for name in searches if name != simple})
+    bench = "stockfish bench, same positions"
+    show(f"Nodes, depth {_DEPTH}, hash kept", "nodes/s", nodes, {name: bench for name in nodes if name != bench})
+    old = "SimpleEngine, depth 1, a search a move"
+    show(
+        f"Value of every legal move, depth {ValuesConfig().depth}, hash cleared",
+        "move values/s",
+        moves,
+        {name: old for name in moves if name != old},
+    )
+    show(
+        "What clearing the hash before each position costs",
+        "tables/s",
+        clearing,
+        {f"{hash_mib} MiB, cleared": f"{hash_mib} MiB, kept" for hash_mib in (1, _HASH_MIB)},
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Which engine it was: what is computed with one engine must never be taken for the work of another."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpo.content import sha256_file
+from grpo.engine.answers import EngineError
+from grpo.engine.process import START_SECONDS, EngineProcess
+
+
+class EngineMissingError(EngineError):
+    """There is no UCI engine at the path that was given."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineIdentity:
+    """The engine's own name, the hash of its file, and the hash of its network when that is a file of its own."""
+
+    name: str
+    sha256: str
+    network_sha256: str = ""
+    """"" when the network is inside the engine's file, as Stockfish's is, or there is none."""
+
+    def __str__(self) -> str:
+        network = f", network {self.network_sha256[:16]}" if self.network_sha256 else ""
+        return f"{self.name} (sha256 {self.sha256[:16]}{network})"
+
+
+def identify(path: str) -> EngineIdentity:
+    """Return the identity of the engine at `path`.
+
+    Raises EngineMissingError when there is none, or when it does not speak UCI.
+    """
+    found = find_engine(path)
+    try:
+        with EngineProcess(found, {}, start_seconds=START_SECONDS) as process:
+            name, network = process.name, _network(process, Path(found))
+    except (EngineError, OSError) as error:
+        raise EngineMissingError(
+            f"{found} is not a usable UCI engine ({error}): install Stockfish (apt-get install stockfish),"
+            " or set CHESS_GRPO_STOCKFISH to its path"
+        ) from None
+    return EngineIdentity(name=name, sha256=sha256_file(Path(found)), network_sha256=network)
+
+
+def find_engine(path: str) -> str:
+    """Return where the program is that `path` names.
+
+    Raises EngineMissingError when there is none.
+    """
+    found = shutil.which(path)
+    if found is None:
+        raise EngineMissingError(
+            f"no engine at {path!r}: install Stockfish (apt-get install stockfish), or set CHESS_GRPO_STOCKFISH to its path"
+        )
+    return found
+
+
+def _network(process: EngineProcess, engine: Path) -> str:
+    """Return the hash of the network file that the engine would load by its default: beside itself, or in the working directory."""
+    words = process.declared.get("EvalFile", "").split(" default ")
+    name = words[1].strip() if len(words) > 1 else ""
+    if not name or name == "<empty>":
+        return ""
+    candidates = (Path(name), engine.resolve().parent / name)
+    return next((sha256_file(candidate) for candidate in candidates if candidate.is_file()), "")

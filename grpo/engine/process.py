@@ -1,0 +1,178 @@
+"""One engine process: a pipe in, a pipe out, deadlines, and nothing left of it however its owner ends."""
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from grpo.engine.answers import EngineError
+
+START_SECONDS: Final = 4.0
+"""From the start of a process to its `readyok`, when all that is asked is whether it is an engine."""
+SILENT_SECONDS: Final = 30.0
+"""An engine that neither writes nor computes for so long hangs; a healthy one answers in milliseconds, so this decides no result."""
+BUSY_SECONDS: Final = 900.0
+"""The same for one that computes: deep searches may be silent for minutes."""
+MAX_ANSWER_BYTES: Final = 1 << 26
+"""An engine that writes more for one search floods; the deepest search over all moves writes a tenth of it."""
+_LEAST_SHARE: Final = 0.05  # Of a core: what computes gets more on the busiest machine, what hangs (or waits in a loop) uses none.
+_READ_BYTES: Final = 1 << 18
+_CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+class EngineProcess:
+    """An engine that has said `uciok` and has taken its options."""
+
+    def __init__(self, path: str, options: Mapping[str, str | int], *, start_seconds: float) -> None:
+        """Start the engine; options that it does not declare are left out.
+
+        Raises EngineError when it cannot be started, or does not speak UCI in time.
+        """
+        self.name = ""
+        self.declared: dict[str, str] = {}
+        """Option -> what the engine says about it (`type spin default 1 min 1 max 500`)."""
+        self._buffer = bytearray()
+        self._scanned = 0
+        self._poll = select.poll()
+        self._ticks_when_silent: int | None = None
+        # PR_SET_PDEATHSIG by util-linux's setpriv: when this process is killed by force, nobody else could end a hung engine.
+        # Without setpriv (no Linux) engines end by the end of their input, as UCI has it.
+        guard = [setpriv, "--pdeathsig", "KILL", "--"] if (setpriv := shutil.which("setpriv")) else []
+        try:
+            self._popen = subprocess.Popen(
+                [*guard, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, bufsize=0
+            )
+        except OSError as error:
+            raise EngineError(f"{path} cannot be started: {error.strerror}") from None
+        assert self._popen.stdin is not None
+        assert self._popen.stdout is not None
+        self._stdin, self.stdout = self._popen.stdin.fileno(), self._popen.stdout.fileno()
+        self._poll.register(self.stdout, select.POLLIN)
+        try:
+            deadline = time.monotonic() + start_seconds
+            self.send("uci")
+            for line in self._wait_for(b"uciok", deadline).decode("utf-8", "replace").splitlines():
+                if line.startswith("id name "):
+                    self.name = line.removeprefix("id name ").strip()
+                elif line.startswith("option name "):
+                    name, _, what = line.removeprefix("option name ").partition(" type ")
+                    self.declared[name.strip()] = f"type {what.strip()}"
+            chosen = {name: value for name, value in options.items() if name in self.declared}
+            self.send("".join(f"setoption name {name} value {value}\n" for name, value in chosen.items()) + "isready")
+            self._wait_for(b"readyok", deadline)
+        except BaseException:
+            self.kill()
+            raise
+
+    def maximum(self, option: str) -> int:
+        """Return the largest value that a number option takes, 0 when the engine does not have it."""
+        words = self.declared.get(option, "").split()
+        return int(words[words.index("max") + 1]) if "max" in words else 0
+
+    def send(self, commands: str) -> None:
+        """Send commands, and start waiting for what they bring."""
+        self._last_seen = self._asked = time.monotonic()
+        self._ticks_when_silent = None
+        try:
+            os.write(self._stdin, commands.encode() + b"\n")
+        except BrokenPipeError:
+            raise EngineError("the engine has died") from None
+
+    def read(self) -> None:
+        """Take what the engine has written; call it when there is something."""
+        chunk = os.read(self.stdout, _READ_BYTES)
+        if not chunk:
+            raise EngineError("the engine has died")
+        self._buffer += chunk
+        self._last_seen, self._ticks_when_silent = time.monotonic(), None
+        if len(self._buffer) > MAX_ANSWER_BYTES:
+            raise EngineError(f"the engine wrote more than {MAX_ANSWER_BYTES:,} bytes and no best move")
+        if self._last_seen - self._asked > BUSY_SECONDS:
+            raise EngineError(f"no answer in {BUSY_SECONDS:g} s; lower the depth (values.depth, evaluation.heldout_depth)")
+
+    def take_until(self, word: bytes) -> bytes | None:
+        """Return, and forget, what has come up to and with the first whole line that begins with `word`; None when it has not come."""
+        at = self._buffer.find(word, self._scanned)
+        while at > 0 and self._buffer[at - 1] != 10:
+            at = self._buffer.find(word, at + 1)
+        end = self._buffer.find(b"\n", at) if at >= 0 else -1
+        if end < 0:
+            self._scanned = max(0, len(self._buffer) - len(word)) if at < 0 else at
+            return None
+        taken = bytes(self._buffer[: end + 1])
+        del self._buffer[: end + 1]
+        self._scanned = 0
+        self._asked = self._last_seen  # What was sent ahead begins now.
+        return taken
+
+    def answer(self) -> bytes:
+        """Return what comes up to and with the best move.
+
+        Raises EngineError when the engine dies, floods or hangs.
+        """
+        while (taken := self.take_until(b"bestmove")) is None:
+            if self._poll.poll(self.seconds_left() * 1000):
+                self.read()
+            else:
+                self.raise_if_hung()
+        return taken
+
+    def seconds_left(self) -> float:
+        """Return after how many seconds of silence `raise_if_hung` is worth a call."""
+        patience = SILENT_SECONDS if self._ticks_when_silent is not None else SILENT_SECONDS / 2
+        return max(0.0, self._last_seen + patience - time.monotonic())
+
+    def raise_if_hung(self) -> None:
+        """Raise EngineError when the engine has been silent for too long without computing, or has computed for too long."""
+        now = time.monotonic()
+        if now - self._asked > BUSY_SECONDS:
+            raise EngineError(f"no answer in {BUSY_SECONDS:g} s; lower the depth (values.depth, evaluation.heldout_depth)")
+        if now - self._last_seen < SILENT_SECONDS / 2:
+            return
+        used = self._used_ticks()
+        if self._ticks_when_silent is None:
+            self._ticks_when_silent = used
+        elif now - self._last_seen >= SILENT_SECONDS:
+            if used - self._ticks_when_silent < SILENT_SECONDS / 2 * _LEAST_SHARE * _CLOCK_TICKS:
+                raise EngineError(f"silent for {SILENT_SECONDS:g} s")
+            self._last_seen, self._ticks_when_silent = now, None  # It computes; look again.
+
+    def is_alive(self) -> bool:
+        """Return whether the process has not ended."""
+        return self._popen.poll() is None
+
+    def kill(self) -> None:
+        """End the process and whatever it started; safe to call twice."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        self._popen.communicate()
+
+    def _wait_for(self, word: bytes, deadline: float) -> bytes:
+        while (taken := self.take_until(word)) is None:
+            # The clock as well: a program that never stops writing always has something to read.
+            left = deadline - time.monotonic()
+            if left <= 0 or not self._poll.poll(left * 1000):
+                raise EngineError(f"no {word.decode()} in time")
+            self.read()
+        return taken
+
+    def _used_ticks(self) -> int:
+        try:
+            # utime and stime, after the command's name, which is in parentheses and may hold anything.
+            fields = Path(f"/proc/{self._popen.pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        except OSError:
+            return 0
+        return int(fields[11]) + int(fields[12])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill()

@@ -1,0 +1,190 @@
+"""A small sound dataset, made up in memory: games from a file, listed positions, and scores that rules and transform agree with."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import chess
+import numpy as np
+import pyarrow as pa
+
+from data_checks.dataset import check_dataset_tables
+from data_checks.report import DatasetReport
+from grpo.actions import action_move, legal_action_ids
+from grpo.boards import GAME_SCHEMA, Position, Split, board_row, board_table, phase_histogram
+from grpo.config import BoardsConfig, ValuesConfig
+from grpo.encoding import position_key
+from grpo.engine import Score
+from grpo.phases import PHASES, Phase, phase_of
+from grpo.quotas import split_of, split_shares, wanted_boards
+from grpo.rules import drawing_moves
+from grpo.values import LICHESS_SLOPE, TRANSFORMS, ValueTable
+
+Row = dict[str, Any]
+
+CONFIG = BoardsConfig(source="files", files=("games.pgn", "list.epd"), num_train=12, num_validation=3, num_heldout=3)
+VALUES = ValuesConfig()
+
+
+@dataclass
+class Dataset:
+    """Tables as rows, and what the report says otherwise than they do."""
+
+    boards: list[Row]
+    games: list[Row]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def game(self, row: Row) -> Row:
+        """Return the game of a board."""
+        return next(game for game in self.games if game["game_id"] == row["game_id"])
+
+    def tables(self) -> tuple[pa.Table, pa.Table]:
+        return board_table(self.boards), pa.Table.from_pylist(self.games, schema=GAME_SCHEMA)
+
+    def report_facts(self) -> dict[str, Any]:
+        """Return what the join would report of these tables, less what was planted."""
+        phases = phase_histogram([row["phase"] for row in self.boards])
+        return {
+            "rows": len(self.boards),
+            "games": len(self.games) + 5,
+            "used_games": len(self.games),
+            "phases": phases,
+            "natural_phases": {phase: 3 * kept + 1 for phase, kept in phases.items()},
+            "splits": dict(Counter(row["split"] for row in self.boards)),
+            "sources": dict(Counter(row["source"] for row in self.boards)),
+            "labels": dict(Counter(row["label_from"] for row in self.boards)),
+            "rejected": {"illegal move": 2, "filtered: min_rating": 1},
+            "rejected_lines": 3,
+            "duplicates": 4,
+            "left_out": {"judged": 1},
+            "missing": {},
+            "endgame_signatures": {"distinct": 1, "commonest": {"KP-K": 3}},
+        } | self.facts
+
+
+def check(dataset: Dataset, config: BoardsConfig = CONFIG, values: ValuesConfig = VALUES, **options: Any) -> DatasetReport:
+    return check_dataset_tables(*dataset.tables(), dataset.report_facts(), config, values, **options)
+
+
+def failed(report: DatasetReport) -> set[str]:
+    return {result.name for suite in report.suites.values() for result in suite.results if not result.is_met}
+
+
+def game_id_in(split: Split, name: str, config: BoardsConfig = CONFIG) -> str:
+    """Return an id that begins with the name and belongs to the split."""
+    return next(game_id for number in count() if split_of(game_id := f"{name}-{number}", split_shares(config)) == split)
+
+
+def scores_of(board: chess.Board, rng: random.Random) -> dict[str, Score]:
+    """Return made-up scores of all legal moves, of which those that mate or draw are what they must be."""
+    drawing = set(drawing_moves(board))
+    scores = {}
+    for move in board.legal_moves:
+        centipawns = rng.randint(-900, 900)
+        score = Score(centipawns, expected=1 / (1 + float(np.exp(-LICHESS_SLOPE * centipawns))))
+        board.push(move)
+        if board.is_checkmate():
+            score = Score(1, is_mate=True, expected=1.0)
+        board.pop()
+        scores[move.uci()] = Score(0, expected=0.5) if move in drawing else score
+    return scores
+
+
+def row_of(
+    board: chess.Board,
+    *,
+    split: Split,
+    game_id: str,
+    rng: random.Random,
+    label: str | None = None,
+    source: str = "games.pgn",
+    ply: int = 0,
+    values: ValuesConfig = VALUES,
+    scores: Mapping[str, Score] | None = None,
+) -> Row:
+    """Return a sound row; without a label, that of a good player."""
+    moves = tuple(action_move(index, board.turn).uci() for index in legal_action_ids(board))
+
+    def table(of_moves: Mapping[str, Score]) -> ValueTable:
+        in_order = tuple(of_moves[move] for move in moves)
+        made = TRANSFORMS[values.transform](in_order, values)
+        return ValueTable(moves=moves, values=np.array(made, dtype=np.float32), scores=in_order)
+
+    own = table(scores or scores_of(board, rng))
+    position = Position(
+        fen=board.fen(),
+        key=position_key(board),
+        phase=phase_of(board),
+        split=split,
+        label=moves[int(own.values.argmax())] if label is None else label,
+        game_id=game_id,
+        ply=ply,
+        source=source,
+        offset=0,
+    )
+    strong = table(scores_of(board, rng)) if split == Split.HELDOUT else None
+    row = board_row(position, own, strong, engine="Stockfish 17", limit=f"depth {values.depth}", transform=values.transform)
+    # As a table gives it back.
+    as_lists = {name: row[name].tolist() for name in ("values", "strong_values") if row[name] is not None}
+    return row | as_lists | {"moves": list(row["moves"])}
+
+
+def game_of(row: Row, *, start_fen: str = chess.STARTING_FEN, num_plies: int = 400) -> Row:
+    """Return the game of a board; of one without a player's label, a listed position."""
+    listed = row["label_from"] == "engine"
+    return {
+        "game_id": row["game_id"],
+        "source": row["source"],
+        "offset": row["offset"],
+        "split": row["split"],
+        "start_fen": row["fen"] if listed else start_fen,
+        "num_plies": 0 if listed else num_plies,
+        "result": "*" if listed else "1-0",
+        "white_rating": None if listed else 1_500,
+        "black_rating": None,
+        "date": None if listed else "2024.02.??",
+    }
+
+
+def random_game(rng: random.Random) -> Iterator[chess.Board]:
+    """Yield the positions of a game of up to 100 random moves, many of them captures, so that it gets to an endgame."""
+    board = chess.Board()
+    while board.fullmove_number <= 100 and (moves := list(board.legal_moves)):
+        yield board.copy(stack=False)
+        captures = list(board.generate_legal_captures())
+        board.push(rng.choice(captures if captures and rng.random() < 0.5 else moves))
+
+
+def random_boards(rng: random.Random) -> Iterator[chess.Board]:
+    """Yield for ever positions of random games, all different, that leave a choice."""
+    seen: set[str] = set()
+    while True:
+        for board in random_game(rng):
+            key = position_key(board)
+            if key not in seen and board.legal_moves.count() > 8 and board.fullmove_number > 3:
+                seen.add(key)
+                yield board
+
+
+def sound_dataset(config: BoardsConfig = CONFIG, values: ValuesConfig = VALUES, *, seed: int = 0) -> Dataset:
+    """Return exactly the boards that are asked for, each of a game of its own; of each phase one training board is a listed position."""
+    rng = random.Random(seed)
+    waiting: dict[Phase, list[chess.Board]] = {phase: [] for phase in PHASES}
+    wanted = wanted_boards(config)
+    needed = {phase: sum(number for (_, its), number in wanted.items() if its == phase) for phase in PHASES}
+    boards = random_boards(rng)
+    while any(len(waiting[phase]) < needed[phase] for phase in PHASES):
+        board = next(boards)
+        waiting[phase_of(board)].append(board)
+    rows = []
+    for (split, phase), number in wanted.items():
+        for place in range(number):
+            board = waiting[phase].pop()
+            is_listed = split == Split.TRAIN and place == number - 1
+            game_id = game_id_in(split, f"{split}-{phase}-{place}", config)
+            source, label, ply = ("list.epd", "", 0) if is_listed else ("games.pgn", None, board.ply())
+            rows.append(row_of(board, split=split, game_id=game_id, rng=rng, label=label, source=source, ply=ply, values=values))
+    return Dataset(rows, [game_of(row) for row in rows])

@@ -1,0 +1,90 @@
+"""Made-up files of games and positions, with which whole datasets can be built."""
+
+import io
+import random
+from typing import Final
+
+import chess
+import chess.pgn
+
+HEADER: Final = '[Event "e"]\n[Site "?"]\n[Date "2020.01.02"]\n[Round "?"]\n[White "a"]\n[Black "b"]\n[Result "*"]\n'
+FOOLS_MATE: Final = "1. f3 e5 2. g4 Qh4#"
+
+
+def random_pgn(num_games: int, *, max_plies: int = 220, seed: int = 1) -> str:
+    """Return games of random moves, a day apart and with ratings; with 160 plies and more they reach all phases."""
+    rng = random.Random(seed)
+    texts = []
+    for number in range(num_games):
+        board = chess.Board()
+        for _ in range(max_plies):
+            legal = list(board.legal_moves)
+            if not legal or board.is_insufficient_material():
+                break
+            captures = [move for move in legal if board.is_capture(move)]
+            board.push(rng.choice(captures if captures and rng.random() < 0.4 else legal))
+        game = chess.pgn.Game.from_board(board)
+        game.headers.update(
+            {
+                "White": f"white {seed} {number}",
+                "Black": "b",
+                "UTCDate": f"2020.{1 + number // 28:02}.{1 + number % 28:02}",
+                "WhiteElo": str(1_000 + number),
+                "BlackElo": "1500" if number % 2 else "?",
+            }
+        )
+        texts.append(f"{game}\n\n")
+    return "".join(texts)
+
+
+def as_epd(pgn: str, *, every: int = 5) -> str:
+    """Return every so many-th position of some games as a list, each once."""
+    stream = io.StringIO(pgn)
+    lines: dict[str, None] = {}
+    while (game := chess.pgn.read_game(stream)) is not None:
+        board = game.board()
+        for ply, move in enumerate(game.mainline_moves()):
+            board.push(move)
+            if ply % every == 0 and board.legal_moves.count() > 1 and not board.is_insufficient_material():
+                lines[board.epd()] = None
+    return "".join(f'{line} id "{number}";\n' for number, line in enumerate(lines))
+
+
+def _game(moves: str, *, result: str = "*", tags: str = "") -> str:
+    return f"{HEADER.replace('*', result)}{tags}\n{moves} {result}\n\n"
+
+
+PLANTED: Final = {
+    "not a game": "This letter is no game.\n\n",  # Only before the first tag of a file.
+    "too long": _game("1. e4 {" + "x" * (1 << 20) + "}"),
+    "NUL bytes": _game("1. e4 \0 e5"),
+    "unreadable tag": _game("1. e4", tags='[FEN "\n'),
+    "variant": _game("1. e4", tags='[Variant "Atomic"]\n'),
+    "Chess960": _game("1. e4", tags='[Variant "Chess960"]\n'),
+    "impossible start position": _game("1. Ka2", tags='[SetUp "1"]\n[FEN "8/8/8/8/8/8/8/K7 w - - 0 1"]\n'),
+    "unreadable move": _game("1. e4 xyzzy"),
+    "illegal move": _game("1. e4 e5 2. Ke3"),
+    "ambiguous move": _game("1. Nf3 a6 2. d4 a5 3. Nd2"),
+    "null move": _game("1. e4 -- 2. d4"),
+    "unclosed comment": _game("1. e4 e5 {oh"),
+    "unbalanced variation": _game("1. e4 (1. d4 e5"),
+    "text after the result": _game("1. e4 1-0 e5", result="1-0"),
+    "no moves": _game(""),
+    "unknown result": _game("1. e4", result="2-0"),
+    "result in the tag against result after the moves": _game("1. e4 e5 1-0", result="0-1").replace(" 0-1\n", "\n"),
+    "result against the board": _game(FOOLS_MATE, result="1-0"),
+}
+"""Reason -> a game that is rejected for it, of the reasons that any PGN can have by itself."""
+
+
+def with_planted_games(good: str) -> str:
+    """Return the good games with a planted one between each two, for every reason, and at the end one of them a second time."""
+    games = [f"[Event{text}" for text in good.split("[Event")[1:]]
+    planted = dict(PLANTED)
+    texts = [planted.pop("not a game")]
+    for game in games:
+        texts.append(game)
+        if planted:
+            texts.append(planted.pop(next(iter(planted))))
+    assert not planted, "too few good games"
+    return "".join([*texts, games[0]])
