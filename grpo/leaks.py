@@ -9,11 +9,10 @@ import chess
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo.content import sha256_text
 from grpo.encoding import position_key
 from grpo.games import Game, Reason, Rejection, SourceError
 from grpo.position_lists import read_positions, read_puzzles
-from grpo.streams import Kind, SourceFile, find_files, fingerprint, read_chunks
+from grpo.streams import Kind, SourceFile, find_files, fingerprint_of_all, read_chunks
 
 # What is left out for these reasons holds no position that is not met elsewhere, or that anybody could be asked about.
 _HARMLESS: Final = frozenset({Reason.GAME_OVER, Reason.DUPLICATE})
@@ -41,7 +40,7 @@ class JudgedPositions:
         """
         files = find_files(patterns)
         hashes = array("Q", (_hash(position_key(board)) for file in files for board in _boards(file)))
-        return cls(np.unique(np.frombuffer(hashes, dtype=np.uint64)), sha256_text("\n".join(sorted(map(fingerprint, files)))))
+        return cls(np.unique(np.frombuffer(hashes, dtype=np.uint64)), fingerprint_of_all(files))
 
     def __contains__(self, key: object) -> bool:
         """Return whether this `position_key` is that of a judged position."""

@@ -125,7 +125,11 @@ class Quota:
     @property
     def is_full(self) -> bool:
         """Whether nothing is missing any more."""
-        return not any(self.missing.values())
+        return not self.lacks(PHASES)
+
+    def lacks(self, phases: Sequence[Phase]) -> bool:
+        """Return whether a board of one of these phases is missing."""
+        return any(missing for (_, phase), missing in self.missing.items() if phase in phases)
 
     def split_of(self, game_id: str, date: str | None) -> Split:
         """Return the split of a game: by its date where the settings have days and it has one, else by its hash."""

@@ -70,12 +70,10 @@ def fill_unit(
             waiting += taken
             # Games of files come to an end by themselves.
             num_idle = 0 if taken or (config.source == "files" and game.source != "endgame") else num_idle + 1
-            is_done = not any(missing for (_, phase), missing in quota.missing.items() if phase in phases)
-            if waiting and (is_done or len(waiting) >= _CANDIDATES_AT_ONCE):
+            if waiting and (len(waiting) >= _CANDIDATES_AT_ONCE or not quota.lacks(phases)):
                 judge(waiting, quota)
                 waiting = []
-                is_done = not any(missing for (_, phase), missing in quota.missing.items() if phase in phases)
-            if is_done or num_idle >= MAX_IDLE_GAMES:
+            if num_idle >= MAX_IDLE_GAMES or not quota.lacks(phases):
                 break
         if waiting:
             judge(waiting, quota)
@@ -84,8 +82,7 @@ def fill_unit(
         fill(file_games(config, unit=unit, report=report), PHASES)
     else:
         fill(engine_games(config.games, unit=unit, seed=seed, pool=players, source="engine", is_wanted=quota.wants), PHASES)
-    if config.shortage == "endgames" and any(quota.missing[split, Phase.ENDGAME] for split, _ in quota.missing):
-        wanted = [Phase.ENDGAME]
+    if config.shortage == "endgames" and quota.lacks(wanted := (Phase.ENDGAME,)):
         made = engine_games(
             config.games,
             unit=unit,
@@ -94,7 +91,7 @@ def fill_unit(
             source="endgame",
             is_wanted=lambda game_id: quota.wants(game_id, wanted),
         )
-        fill(made, (Phase.ENDGAME,))
+        fill(made, wanted)
     return quota
 
 

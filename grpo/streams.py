@@ -8,7 +8,7 @@ import struct
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -121,6 +121,11 @@ def fingerprint(file: SourceFile) -> str:
         with _opened(file.uri):  # For its words when it cannot be read.
             whole = sha256_file(Path(file.uri))
     return sha256_text(f"{whole}/{file.member}") if file.member else whole
+
+
+def fingerprint_of_all(files: Iterable[SourceFile]) -> str:
+    """Return a hash, in hex, of the contents of several files, whatever their order and their names."""
+    return sha256_text("\n".join(sorted(map(fingerprint, files))))
 
 
 def _addresses(pattern: str) -> list[tuple[str, str]]:

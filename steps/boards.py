@@ -92,7 +92,7 @@ def _build_unit(
             players=players,
             report=report,
             judged=judged,
-            on_rejection=lambda rejection: _write_line(rejected, rejection),
+            on_rejection=lambda rejection: write_rejection(rejected, rejection),
             judge=judge,
         )
     pq.write_table(pa.concat_tables(parts), folder / f"unit-{unit:04d}.{BOARDS}")
@@ -142,7 +142,8 @@ def _is_more_uneven(table: ValueTable, max_centipawns: int) -> bool:
     return best.is_mate or abs(best.value) > max_centipawns
 
 
-def _write_line(file: TextIO, rejection: Rejection) -> None:
+def write_rejection(file: TextIO, rejection: Rejection) -> None:
+    """Write a rejection as a line of JSON."""
     file.write(json.dumps(asdict(rejection), sort_keys=True, ensure_ascii=False) + "\n")
 
 

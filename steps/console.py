@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +16,7 @@ from grpo.content import atomic_folder, write_manifest
 from grpo.engine import EngineIdentity, identify
 from grpo.errors import PlainError
 from grpo.games import Rejection
-from steps.boards import BOARDS, build_units, join_units
+from steps.boards import BOARDS, build_units, join_units, write_rejection
 from steps.checking import check_dataset
 from steps.inspecting import dataset_text, files_text, inspect_files
 from steps.machine import Machine
@@ -125,7 +124,7 @@ def _inspect(given: argparse.Namespace) -> int:
 
         def on_rejection(rejection: Rejection) -> None:
             if rejected is not None:
-                rejected.write(json.dumps(asdict(rejection), sort_keys=True, ensure_ascii=False) + "\n")
+                write_rejection(rejected, rejection)
 
         report = inspect_files(settings.boards, on_rejection=on_rejection, say=lambda text: print(text, file=sys.stderr, flush=True))
     print(files_text(report))

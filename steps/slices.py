@@ -3,9 +3,8 @@
 from typing import Any
 
 from grpo.config import Settings
-from grpo.content import sha256_text
 from grpo.engine import EngineIdentity
-from grpo.streams import find_files, fingerprint
+from grpo.streams import find_files, fingerprint, fingerprint_of_all
 
 _NOT_IN_BOARDS = {"num_tasks", "files", "exclude"}  # Where files lie; their names and contents are inputs.
 
@@ -51,8 +50,8 @@ def selection(settings: Settings) -> dict[str, Any]:
 def source_inputs(settings: Settings, engine: EngineIdentity) -> dict[str, str]:
     """Return what the dataset is made from, by hash."""
     boards = settings.boards
-    judged = sorted(fingerprint(file) for file in find_files(boards.exclude)) if boards.exclude else []
     files = find_files(boards.files) if boards.files else []
+    judged = {"judged positions": fingerprint_of_all(find_files(boards.exclude))} if boards.exclude else {}
     # Names of sources are in the rows, folders are not; of what judges only the content counts.
     named = {f"file {file.name}": fingerprint(file) for file in files}
-    return {"engine": str(engine)} | named | ({"judged positions": sha256_text("\n".join(judged))} if judged else {})
+    return {"engine": str(engine)} | named | judged

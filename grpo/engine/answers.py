@@ -93,12 +93,7 @@ def _last_lines(lines: list[bytes], num_lines: int) -> dict[bytes, Score] | None
     found = _LINE.findall(b"\n".join(lines[-num_lines - 2 :]))
     if len(found) != num_lines or any(line[0] != found[0][0] or line[6] for line in found):
         return None
-    scores = {
-        line[9]: Score(
-            int(line[3]), line[2] == b"mate", (2 * int(line[4] or line[7]) + int(line[5] or line[8])) / 2000 if line[4] or line[7] else None
-        )
-        for line in found
-    }
+    scores = {line[9]: _score(line[2], line[3], line[4] or line[7], line[5] or line[8]) for line in found}
     return scores if len(scores) == num_lines else None
 
 
@@ -136,9 +131,12 @@ def _line(text: bytes) -> _Line | None:
     depth, rank, kind, value, wins, draws, bound, late_wins, late_draws, move = found.groups()
     if bound:
         return None
-    wins, draws = wins or late_wins, draws or late_draws
-    expected = None if wins is None else (2 * int(wins) + int(draws)) / 2000
-    return _Line(int(depth), int(rank or 1), move, Score(int(value), kind == b"mate", expected))
+    return _Line(int(depth), int(rank or 1), move, _score(kind, value, wins or late_wins, draws or late_draws))
+
+
+def _score(kind: bytes, value: bytes, wins: bytes | None, draws: bytes | None) -> Score:
+    """Return the score of a line; wins and draws are per mille, and neither is given by an engine without a model of its games."""
+    return Score(int(value), kind == b"mate", (2 * int(wins) + int(draws)) / 2000 if wins and draws else None)
 
 
 def _words(text: bytes) -> _Line | None:
@@ -149,10 +147,10 @@ def _words(text: bytes) -> _Line | None:
     def after(name: bytes, places: int = 1) -> bytes:
         return words[words.index(name) + places]
 
-    expected = (2 * int(after(b"wdl")) + int(after(b"wdl", 2))) / 2000 if b"wdl" in words else None
+    wins, draws = (after(b"wdl"), after(b"wdl", 2)) if b"wdl" in words else (None, None)
     return _Line(
         depth=int(after(b"depth")),
         rank=int(after(b"multipv")) if b"multipv" in words else 1,
         move=after(b"pv"),
-        score=Score(int(after(b"score", 2)), after(b"score") == b"mate", expected),
+        score=_score(after(b"score"), after(b"score", 2), wins, draws),
     )

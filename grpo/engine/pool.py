@@ -1,7 +1,7 @@
 """Engine processes, pooled: many searches at once, each asked again on a fresh process when one fails.
 
 Written against the pipes rather than on python-chess's wrapper, which waits for ever on a silent engine when the limit is nodes or depth,
-and reaches a quarter of the speed (benchmarks/engine.py). One thread drives all processes of a pool.
+and reaches a third of the speed (benchmarks/engine.py). One thread drives all processes of a pool.
 """
 
 import select
@@ -28,9 +28,7 @@ _MAX_FAILURES_IN_A_ROW: Final = 5  # Queries, after which the fault is the engin
 # Searches sent ahead, so that the engine need not wait for us. UCI does not allow it; Stockfish ends one search before it reads on.
 _SENT_AHEAD: Final = {"Stockfish": 4}
 _NAP_SECONDS: Final = 0.0005
-
-
-NEW_GAME: Final = "ucinewgame\n"
+_NEW_GAME: Final = "ucinewgame\n"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +48,7 @@ class Query:
 
     def commands(self) -> str:
         """Return what is sent to the engine."""
-        return f"{NEW_GAME if self.is_fresh else ''}position fen {self.fen}\ngo {self.limit}"
+        return f"{_NEW_GAME if self.is_fresh else ''}position fen {self.fen}\ngo {self.limit}"
 
 
 def verify(answer: Answer, query: Query) -> None:
@@ -165,7 +163,7 @@ class EnginePool:
                 self._end(lane)
             lane = self._start()
         try:
-            lane.process.send(f"{NEW_GAME if is_fresh else ''}position fen {start_fen}{' moves ' * bool(moves)}{moves}\ngo {limit}")
+            lane.process.send(f"{_NEW_GAME if is_fresh else ''}position fen {start_fen}{' moves ' * bool(moves)}{moves}\ngo {limit}")
             return parse_best_move(lane.process.answer())
         except BaseException:
             self._end(lane)

@@ -1,4 +1,4 @@
-"""What the tests of the learning library share: engines, real and scripted, and a few thousand positions."""
+"""What the tests of the learning library share: a second real engine, and a few thousand positions."""
 
 import os
 import random
@@ -9,12 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import chess
 import pytest
 import torch
-from scripted_engine import ScriptedEngine
 
 torch.set_num_threads(1)
 
@@ -26,15 +24,6 @@ START_FENS = (
     "8/2p5/3p4/KP5r/1R3p1k/8/4P1P1/8 w - - 0 1",
     "r3k2r/Pppp1ppp/1b3nbN/nP6/BBP1P3/q4N2/Pp1P2PP/R2Q1RK1 w kq - 0 1",
 )
-
-
-@pytest.fixture(scope="session")
-def stockfish() -> str:
-    """Return the path of a real Stockfish."""
-    path = os.environ.get("CHESS_GRPO_STOCKFISH") or shutil.which("stockfish") or "/usr/games/stockfish"
-    if shutil.which(path) is None:
-        pytest.skip(f"no Stockfish at {path}: install it (apt-get install stockfish) or set CHESS_GRPO_STOCKFISH")
-    return path
 
 
 @pytest.fixture(scope="session")
@@ -62,20 +51,6 @@ def random_boards() -> list[chess.Board]:
             # Pawns move more often than by chance, for the sake of en passant and promotions.
             board.push(rng.choice(pawn_moves if pawn_moves and rng.random() < 0.35 else legal))
     return boards
-
-
-@pytest.fixture
-def scripted(tmp_path: Path) -> Callable[..., ScriptedEngine]:
-    """Return a maker of scripted engines; see `ScriptedEngine` for what may be asked of them."""
-    made: list[ScriptedEngine] = []
-
-    def make(*faults: dict[str, Any], **options: Any) -> ScriptedEngine:
-        folder = tmp_path / f"scripted-{len(made)}"
-        folder.mkdir()
-        made.append(ScriptedEngine(folder, *faults, **options))
-        return made[-1]
-
-    return make
 
 
 @pytest.fixture

@@ -1,0 +1,33 @@
+"""What the tests of several rooms share: engines, real and scripted."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_engine import ScriptedEngine
+
+
+@pytest.fixture(scope="session")
+def stockfish() -> str:
+    """Return the path of a real Stockfish."""
+    path = os.environ.get("CHESS_GRPO_STOCKFISH") or shutil.which("stockfish") or "/usr/games/stockfish"
+    if shutil.which(path) is None:
+        pytest.skip(f"no Stockfish at {path}: install it (apt-get install stockfish) or set CHESS_GRPO_STOCKFISH")
+    return path
+
+
+@pytest.fixture
+def scripted(tmp_path: Path) -> Callable[..., ScriptedEngine]:
+    """Return a maker of scripted engines; see `ScriptedEngine` for what may be asked of them."""
+    made: list[ScriptedEngine] = []
+
+    def make(*faults: dict[str, Any], **options: Any) -> ScriptedEngine:
+        folder = tmp_path / f"scripted-{len(made)}"
+        folder.mkdir()
+        made.append(ScriptedEngine(folder, *faults, **options))
+        return made[-1]
+
+    return make
