@@ -113,14 +113,15 @@ class ChessGrpo(FlowSpec):
         self.baseline_report = pipeline.baseline(self.job, self.boards, self.pretrained)
         self.next(self.finetune)
 
+    @card(type="blank", id="learnability", refresh_interval=1)
     @card(type="blank", id="train", refresh_interval=1)
     @step
     @plainly
     def finetune(self):
-        """Learn from groups of moves, and stop when entropy goes critical."""
-        from steps.cards import finetune_sink
+        """Learn from groups of moves, and recover or stop when entropy goes critical."""
+        from steps.cards import draw_learnability, finetune_sink
 
-        self.finetuned = pipeline.finetune(self.job, self.boards, self.pretrained, [finetune_sink()])
+        self.finetuned = pipeline.finetune(self.job, self.boards, self.pretrained, [finetune_sink()], on_assessed=draw_learnability)
         self.next(self.select)
 
     @step

@@ -1,19 +1,29 @@
 """Policies and checkpoints on disk: atomic, hashed, complete, and safe to load (safetensors and JSON, no pickle)."""
 
+import math
 import re
-import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from grpo.actions import ACTIONS
 from grpo.config import PolicyConfig
-from grpo.content import CorruptError, atomic_folder, read_json, sha256_text, verified_manifest, write_json, write_manifest
+from grpo.content import (
+    CorruptError,
+    atomic_folder,
+    in_need_of,
+    read_json,
+    remove_folder,
+    sha256_text,
+    verified_manifest,
+    write_json,
+    write_manifest,
+)
 from grpo.errors import PlainError
 from grpo.network import PolicyNetwork
 from grpo.policy import NetworkPolicy
@@ -21,7 +31,9 @@ from grpo.policy import NetworkPolicy
 WEIGHTS: Final = "weights.safetensors"
 POLICY: Final = "policy.json"
 _OPTIMISER: Final = "optimiser.safetensors"
+_TENSORS: Final = "tensors.safetensors"
 _STATE: Final = "state.json"
+_JSON_BYTES: Final = 1 << 20  # More than the JSON of a checkpoint takes.
 
 ACTION_TABLE_HASH: Final = sha256_text(" ".join(move.uci() for move in ACTIONS))
 
@@ -32,7 +44,7 @@ class IncompatibleError(PlainError, RuntimeError):
 
 def save_policy(folder: Path, policy: NetworkPolicy, config: PolicyConfig) -> None:
     """Write the weights, and what is needed to use them, into an existing folder."""
-    save_file(_on_cpu(policy.network.state_dict()), folder / WEIGHTS)
+    _write_tensors(folder / WEIGHTS, policy.network.state_dict())
     write_json(folder / POLICY, {"policy": config.model_dump(mode="json"), "action_table": ACTION_TABLE_HASH})
 
 
@@ -78,17 +90,24 @@ class TrainingState:
     """Name -> state of each controller; open, so that new ones can join."""
     facts: Mapping[str, Any]
     """What the weights came from: settings, dataset hash, reference hash."""
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    """What is too large for JSON: states of the policy's own games, a refreshed reference."""
 
 
 def save_checkpoint(root: Path, policy: NetworkPolicy, config: PolicyConfig, state: TrainingState) -> Path:
-    """Write a complete checkpoint below `root` and return its folder; a crash leaves all of it or nothing."""
+    """Write a complete checkpoint below `root` and return its folder; a crash leaves all of it or nothing.
+
+    Raises StorageError when there is no room for it; earlier checkpoints stay as they are.
+    """
     target = root / checkpoint_name(state.step)
     if target.exists() and not _is_whole(target):
-        shutil.rmtree(target)  # A run that fell back to an earlier checkpoint comes by again.
-    with atomic_folder(target) as folder:
+        remove_folder(target)  # A run that fell back to an earlier checkpoint comes by again.
+    optimiser, rest = _split_optimiser(state.optimiser)
+    num_bytes = sum(tensor.nbytes for tensors in (policy.network.state_dict(), optimiser, state.tensors) for tensor in tensors.values())
+    with in_need_of(num_bytes + _JSON_BYTES, target), atomic_folder(target) as folder:
         save_policy(folder, policy, config)
-        tensors, rest = _split_optimiser(state.optimiser)
-        save_file(tensors, folder / _OPTIMISER)
+        _write_tensors(folder / _OPTIMISER, optimiser)
+        _write_tensors(folder / _TENSORS, state.tensors)
         write_json(
             folder / _STATE,
             {"step": state.step, "optimiser": rest, "controllers": dict(state.controllers), "facts": dict(state.facts)},
@@ -105,8 +124,13 @@ def load_checkpoint(folder: Path, device: torch.device) -> tuple[NetworkPolicy, 
     verified_manifest(folder)
     policy, config = load_policy(folder, device)
     saved = read_json(folder / _STATE)
-    optimiser = _join_optimiser(load_file(folder / _OPTIMISER), saved["optimiser"])
-    state = TrainingState(step=saved["step"], optimiser=optimiser, controllers=saved["controllers"], facts=saved["facts"])
+    state = TrainingState(
+        step=saved["step"],
+        optimiser=_join_optimiser(load_file(folder / _OPTIMISER), saved["optimiser"]),
+        controllers=saved["controllers"],
+        facts=saved["facts"],
+        tensors=load_file(folder / _TENSORS),
+    )
     return policy, config, state
 
 
@@ -138,12 +162,38 @@ def latest_valid_checkpoint(root: Path) -> tuple[Path | None, list[str]]:
     return None, problems
 
 
+def checkpoints_to_delete(regrets: Mapping[int, float], *, healthy: int | None, keep: int) -> list[int]:
+    """Return which checkpoints have to go, oldest first, so that `keep` are left.
+
+    The best, the newest and the last healthy one stay, whatever `keep` is; of the rest those with the lowest regret.
+
+    Args:
+        regrets: step -> held-out regret of each checkpoint that is there; one that is no number is the worst.
+        healthy: step of the checkpoint that a rollback would go to.
+        keep: how many may stay.
+    """
+    if not regrets:
+        return []
+
+    def badness(step: int) -> tuple[float, int]:
+        return math.inf if math.isnan(regrets[step]) else regrets[step], -step
+
+    protected = {min(regrets, key=badness), max(regrets), healthy} & regrets.keys()
+    rest = sorted(regrets.keys() - protected, key=badness)
+    return sorted(rest[max(keep - len(protected), 0) :])
+
+
 def _is_whole(folder: Path) -> bool:
     try:
         verified_manifest(folder)
     except CorruptError:
         return False
     return True
+
+
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    # Not by `save_file`, whose error for a full disk has no errno.
+    path.write_bytes(save(_on_cpu(tensors)))
 
 
 def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -12,31 +12,21 @@ import tomllib
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, cast
+from typing import Annotated, Any, Final, Literal, Self, cast, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from grpo.errors import PlainError
+from grpo.grpo_config import GrpoConfig
 from grpo.phases import PHASES
+from grpo.sections import Count, Names, Positive, Probability, Section
 
 PRESET_FOLDER: Final = Path(__file__).parent / "presets"
 DEFAULT_PRESET: Final = "laptop"
 
-Probability = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
-Names = Annotated[tuple[str, ...], Field(strict=False), BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
-"""One name, or several."""
-
 
 class ConfigError(PlainError, ValueError):
     """The settings cannot be used; the message names each bad key, why it is bad, and what to write instead."""
-
-
-class Section(BaseModel):
-    """A part of the tree: frozen, strict about types, no unknown keys, no NaN or infinity."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class EngineGames(Section):
@@ -246,51 +236,6 @@ class PretrainConfig(Section):
     """A bound for the case that the loss falls for ever; the report says when it was reached."""
 
 
-class GrpoConfig(Section):
-    """Group relative policy optimisation."""
-
-    num_steps: Count = 300
-    """Rollouts, each followed by its optimiser steps. A resumed run does as many again."""
-    states_per_step: Count = 512
-    """Boards a rollout."""
-    num_minibatches: Count = 2
-    """Optimiser steps an inner epoch; each takes an equal part of the rollout."""
-    num_inner_epochs: Count = 1
-    """Passes over one rollout."""
-    estimator: Literal["sampled"] = "sampled"
-    """How the policy gradient is estimated: `sampled` is GRPO, groups of moves with the mean as baseline."""
-    group_size: Annotated[int, Field(ge=2, le=4_096)] = 16
-    """Moves sampled from one state; they are compared with each other only."""
-    temperature: Positive = 1.0
-    """Of the policy that is sampled and trained; one number for both, by construction."""
-    learning_rate: Positive = 5e-4
-    """Adam's."""
-    max_gradient_norm: Positive = 1.0
-    """The gradient is scaled down to this Euclidean norm."""
-    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """The probability ratio is held above `1 - clip_low`."""
-    clip_high: Positive = 0.28
-    """The probability ratio is held below `1 + clip_high`; wider than `clip_low` keeps rare moves alive."""
-    entropy_coefficient: Annotated[float, Field(ge=0)] = 0.015
-    """Win probability that one nat of exact entropy is worth."""
-    kl_coefficient: Annotated[float, Field(ge=0)] = 0.0
-    """Win probability that one nat of KL(policy || pretrained) costs."""
-    critical_entropy: Annotated[float, Field(ge=0)] = 0.2
-    """Nats at T = 1: training saves and stops when the mean over `critical_window` steps falls below."""
-    critical_window: Count = 10
-    """Steps of that mean."""
-    steps_per_checkpoint: Count = 50
-    """Steps between two checkpoints, each measured on the held-out boards."""
-    max_skipped_steps: Count = 3
-    """Non-finite steps in a row after which training stops with an error."""
-
-    @model_validator(mode="after")
-    def _is_possible(self) -> Self:
-        if self.states_per_step % self.num_minibatches:
-            raise ValueError(f"states_per_step ({self.states_per_step}) must be a multiple of num_minibatches ({self.num_minibatches})")
-        return self
-
-
 class EvaluationConfig(Section):
     """How strength is measured, before and after."""
 
@@ -408,7 +353,9 @@ def _explain(problem: Any) -> str:
     if problem["type"] == "extra_forbidden":
         section: type[BaseModel] = Settings
         for part in problem["loc"][:-1]:
-            section = cast("type[BaseModel]", section.model_fields[str(part)].annotation)
+            kind = section.model_fields[str(part)].annotation
+            # A section that may be left out is a union with None.
+            section = cast("type[BaseModel]", next((one for one in get_args(kind) if one is not type(None)), kind))
         return f"settings: unknown key {where}; {_did_you_mean(str(problem['loc'][-1]), list(section.model_fields))}"
     message = problem["msg"].removeprefix("Value error, ")
     given = problem["input"]

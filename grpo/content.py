@@ -1,5 +1,6 @@
 """Content hashes and folders that appear whole or not at all."""
 
+import errno
 import hashlib
 import json
 import os
@@ -22,6 +23,10 @@ class CorruptError(PlainError, RuntimeError):
     """Files are not the ones that were written; the message names the first that differs."""
 
 
+class StorageError(PlainError, OSError):
+    """There is no room for a file; the message says for which, how many bytes it needs, and how many are free."""
+
+
 def sha256_text(text: str) -> str:
     """Return the SHA-256 of a text, in hex."""
     return hashlib.sha256(text.encode()).hexdigest()
@@ -38,9 +43,14 @@ def sha256_json(value: Any) -> str:
     return sha256_text(json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False))
 
 
+def json_text(value: Any) -> str:
+    """Return readable JSON with sorted keys."""
+    return json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n"
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write readable JSON with sorted keys."""
-    path.write_text(json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
+    path.write_text(json_text(value), encoding="utf-8")
 
 
 def read_json(path: Path) -> Any:
@@ -92,6 +102,24 @@ def _is_aside(name: str) -> bool:
 
 
 @contextmanager
+def in_need_of(num_bytes: int, target: Path) -> Iterator[None]:
+    """Turn the error of a full disk or a reached limit, while `target` is being written, into one that says what would mend it.
+
+    Raises StorageError with the bytes that `target` needs and those that are free.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
+            raise
+        place = next(folder for folder in target.parents if folder.exists())
+        raise StorageError(
+            f"{target} could not be written ({error.strerror}): it needs {num_bytes:,} bytes, and"
+            f" {shutil.disk_usage(place).free:,} bytes are free there; make room, or raise the limit on a file's size or the quota"
+        ) from error
+
+
+@contextmanager
 def atomic_folder(target: Path) -> Iterator[Path]:
     """Give an empty folder that becomes `target` when the block ends well, and vanishes when it does not.
 
@@ -112,6 +140,42 @@ def atomic_folder(target: Path) -> Iterator[Path]:
         _sync(target.parent)
     finally:
         shutil.rmtree(made, ignore_errors=True)
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a folder so that nobody, not even after a crash, finds half of it under its name."""
+    going = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    folder.rename(going)  # Onto an empty folder.
+    shutil.rmtree(going)
+
+
+def remove_leftovers(folder: Path, pattern: str = "**/.*") -> None:
+    """Delete below a folder what killed writers and deleters left there, under names with a dot; nobody may be writing now."""
+    for left in sorted(folder.glob(pattern)):
+        if left.is_dir():
+            shutil.rmtree(left)
+        else:
+            left.unlink(missing_ok=True)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file that holds, whatever happens, either all of its old content or all of the new, on the disk."""
+    with in_need_of(len(content), path), tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent, delete=False) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    Path(file.name).chmod(0o644)
+    Path(file.name).replace(path)
+    _sync(path.parent)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file that exists; it is on the disk when this returns, and only the last line can ever be torn."""
+    content = f"{line}\n".encode()
+    with in_need_of(len(content), path), path.open("ab") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _sync(path: Path) -> None:

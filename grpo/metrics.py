@@ -6,6 +6,7 @@ A metric exists when it is in this table: `Record` refuses any other name, so th
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import combinations
 from typing import Final
 
 from grpo.phases import PHASES
@@ -33,6 +34,19 @@ def _by_phase(name: str, unit: str, better: Better, meaning: str) -> list[Metric
     return [MetricSpec(f"{name}/{phase}", unit, better, f"{meaning} {phase.capitalize()} boards only.") for phase in PHASES]
 
 
+TERMS: Final = ("policy", "entropy", "anchor_kl", "recovery_kl")
+"""Terms of the objective: clipped surrogate, entropy, KL to the reference, and KL(reference || policy) while recovering."""
+TERM_PAIRS: Final = tuple(combinations(TERMS, 2))
+
+
+def _by_term(name: str, unit: str, meaning: str) -> list[MetricSpec]:
+    return [MetricSpec(f"{name}/{term}", unit, Better.NEITHER, meaning) for term in TERMS]
+
+
+def _by_pair(name: str, meaning: str) -> list[MetricSpec]:
+    return [MetricSpec(f"{name}/{one}_{other}", "1", Better.NEITHER, meaning) for one, other in TERM_PAIRS]
+
+
 _SPECS: Final = [
     MetricSpec("boards/games", "games", Better.NEITHER, "Games that the source gave."),
     MetricSpec("boards/rejected_games", "games", Better.LOWER, "Games left out; the reasons are in the step's report."),
@@ -57,39 +71,107 @@ _SPECS: Final = [
     MetricSpec("imitation/perplexity", "moves", Better.LOWER, "exp(validation loss): among how many equal moves it seems to guess."),
     MetricSpec("imitation/learning_rate", "1", Better.NEITHER, "Of the optimiser."),
     MetricSpec("grpo/loss", "win probability", Better.NEITHER, "What is minimised; its level says little, its parts below do."),
-    MetricSpec("grpo/surrogate", "win probability", Better.NEITHER, "Mean clipped ratio times advantage, raw."),
-    MetricSpec("grpo/entropy_term", "win probability", Better.NEITHER, "Entropy times its coefficient, as it stands in the loss."),
-    MetricSpec("grpo/kl_term", "win probability", Better.NEITHER, "KL to the reference times its coefficient, as it stands in the loss."),
+    *_by_term("grpo/raw", "see meaning", "Mean value of the term without its coefficient: win probability for `policy`, else nats."),
+    *_by_term("grpo/weighted", "win probability", "The term as it stands in the loss: raw value times coefficient, with its sign."),
+    *_by_term("grpo/logit_gradient", "win probability", "Norm of the weighted term's gradient in logits, root mean square over states."),
+    *_by_term("grpo/logit_share", "fraction", "Share of the term in the sum of the norms of all terms' logit gradients."),
+    *_by_pair("grpo/logit_cosine", "Cosine between two weighted terms' descent directions in logits; near -1 they cancel."),
+    *_by_term("grpo/parameter_gradient", "1", "Norm of the weighted term's gradient in the trained parameters; every few steps."),
+    *_by_term("grpo/parameter_share", "fraction", "Share of the term in the sum of the norms of all terms' parameter gradients."),
+    *_by_pair("grpo/parameter_cosine", "Cosine between two weighted terms' descent directions in the trained parameters."),
+    MetricSpec("grpo/exact_cosine", "1", Better.HIGHER, "Cosine between the estimator's policy gradient in logits and the exact one."),
+    MetricSpec("grpo/exact_ratio", "1", Better.NEITHER, "Norm of the exact policy gradient in logits over that of the estimator's."),
     MetricSpec(
         "grpo/entropy", "nats", Better.NEITHER, "Mean exact entropy at T = 1 of the policy that was sampled; at most ln(legal moves)."
     ),
     *_by_phase("grpo/entropy", "nats", Better.NEITHER, "Mean exact entropy at T = 1."),
     MetricSpec("grpo/normalised_entropy", "fraction", Better.NEITHER, "Mean of entropy / ln(legal moves) at T = 1."),
+    *_by_phase("grpo/normalised_entropy", "fraction", Better.NEITHER, "Mean of entropy / ln(legal moves) at T = 1."),
     MetricSpec("grpo/effective_moves", "moves", Better.NEITHER, "exp(mean entropy at T = 1)."),
-    MetricSpec("grpo/kl_reference", "nats", Better.NEITHER, "Mean exact KL from policy to pretrained at the rollout's temperature."),
-    MetricSpec("grpo/kl_old", "nats", Better.NEITHER, "Mean exact KL from sampled to trained policy at the last inner step."),
+    *_by_phase("grpo/effective_moves", "moves", Better.NEITHER, "exp(mean entropy at T = 1)."),
+    MetricSpec("grpo/log_num_legal", "nats", Better.NEITHER, "Mean ln(legal moves): what entropy can be at most."),
+    MetricSpec(
+        "grpo/kl_reference",
+        "nats",
+        Better.NEITHER,
+        "Mean exact KL(policy || reference) at the rollout's temperature, first minibatch, before its update.",
+    ),
+    MetricSpec(
+        "grpo/kl_from_reference",
+        "nats",
+        Better.NEITHER,
+        "Mean exact KL(reference || policy) at the rollout's temperature, first minibatch, before its update.",
+    ),
+    MetricSpec("grpo/kl_old", "nats", Better.NEITHER, "Mean exact KL(old || policy) at the last inner step: how far one rollout took it."),
     MetricSpec("grpo/ratio_min", "1", Better.NEITHER, "Smallest probability ratio of the step."),
     MetricSpec("grpo/ratio_max", "1", Better.NEITHER, "Largest probability ratio of the step."),
-    MetricSpec("grpo/clip_fraction", "fraction of moves", Better.NEITHER, "Sampled moves that the clip took out of the gradient."),
-    MetricSpec("grpo/reward_mean", "win probability", Better.HIGHER, "Mean over sampled moves, on training boards."),
+    MetricSpec("grpo/clip_fraction", "fraction of moves", Better.NEITHER, "Moves that either clip took out of the gradient."),
+    MetricSpec("grpo/clip_low_fraction", "fraction of moves", Better.NEITHER, "Moves that the lower clip took out of the gradient."),
+    MetricSpec("grpo/clip_high_fraction", "fraction of moves", Better.NEITHER, "Moves that the upper clip took out of the gradient."),
+    MetricSpec(
+        "grpo/effective_sample_size", "fraction of moves", Better.HIGHER, "(sum of ratios)^2 / (number * sum of squares): 1 when on-policy."
+    ),
+    MetricSpec("grpo/optimiser_steps", "steps", Better.NEITHER, "Of this rollout: steps since the old policy was synced."),
+    MetricSpec("grpo/reward_mean", "win probability", Better.HIGHER, "Mean over sampled moves, on training states."),
     MetricSpec("grpo/reward_std", "win probability", Better.NEITHER, "Over all sampled moves of the step."),
+    MetricSpec("grpo/reward_p90", "win probability", Better.HIGHER, "90th percentile of the sampled moves' rewards."),
+    MetricSpec("grpo/reward_best", "win probability", Better.HIGHER, "Largest reward of the step."),
+    MetricSpec("grpo/reward_at_end", "fraction of moves", Better.NEITHER, "Sampled moves whose reward is at an end of its scale, 0 or 1."),
     MetricSpec(
         "grpo/regret",
         "win probability",
         Better.LOWER,
-        "Mean best value less the policy's expected value, on training boards, reward's search.",
+        "Mean best value less the policy's expected value at T = 1, on training states, reward's search.",
     ),
+    MetricSpec("grpo/advantage_mean", "win probability", Better.NEITHER, "Over all moves of the step; 0 up to rounding for group means."),
     MetricSpec("grpo/advantage_std", "win probability", Better.NEITHER, "Over all sampled moves of the step."),
+    MetricSpec("grpo/advantage_max", "win probability", Better.NEITHER, "Largest absolute advantage."),
     MetricSpec("grpo/silent_groups", "fraction of groups", Better.LOWER, "Groups whose rewards are all equal, so that they teach nothing."),
+    MetricSpec("grpo/group_std_min", "win probability", Better.NEITHER, "Smallest standard deviation of rewards within a group."),
+    MetricSpec("grpo/group_std_mean", "win probability", Better.NEITHER, "Mean standard deviation of rewards within a group."),
+    *_by_phase("grpo/group_std", "win probability", Better.NEITHER, "Mean standard deviation of rewards within a group."),
     MetricSpec("grpo/agreement", "fraction of moves", Better.NEITHER, "Mean share of a group that is its commonest move."),
+    MetricSpec("grpo/agreement_max", "fraction of moves", Better.NEITHER, "Largest share of a group that is its commonest move."),
     MetricSpec("grpo/gradient_norm", "1", Better.NEITHER, "Euclidean norm before clipping, mean over the step."),
     MetricSpec("grpo/skipped", "steps", Better.LOWER, "Optimiser steps of this rollout left out because a number was not finite."),
+    MetricSpec("grpo/states", "states", Better.NEITHER, "States that trained: own moves with a choice, and with a value."),
+    MetricSpec("grpo/states_own", "fraction of states", Better.NEITHER, "States of the step that come from the policy's own games."),
+    MetricSpec("grpo/states_dropped", "states", Better.LOWER, "States left out because the engine failed to value them."),
+    MetricSpec("grpo/states_forced", "states", Better.NEITHER, "States left out because they have one legal move, and so no gradient."),
+    MetricSpec("own_games/games", "games", Better.NEITHER, "Games that the policy played against itself in this round."),
+    MetricSpec("own_games/states", "states", Better.NEITHER, "Distinct positions taken from them."),
+    MetricSpec("own_games/dropped", "states", Better.LOWER, "Positions left out because the engine failed to value them."),
+    MetricSpec("own_games/plies", "plies", Better.NEITHER, "Mean length of the games."),
+    MetricSpec("own_games/decisive", "fraction of games", Better.NEITHER, "Games that ended by mate."),
+    MetricSpec("own_games/repeated", "fraction of games", Better.NEITHER, "Games that ended by repetition."),
+    *(
+        MetricSpec(f"control/{name}", unit, Better.NEITHER, meaning)
+        for name, unit, meaning in (
+            ("temperature", "1", "Of the rollout and its loss."),
+            ("entropy_coefficient", "win probability/nat", "What a nat of entropy is worth at this step."),
+            ("kl_coefficient", "win probability/nat", "What a nat of divergence from the reference costs at this step."),
+            ("recovery_coefficient", "win probability/nat", "What a nat of KL(reference || policy) costs while recovering."),
+            ("learning_rate", "1", "Of the optimiser at this step."),
+            ("entropy_saturated", "fraction of steps", "Share of the run's steps at whose end the entropy controller stood at a bound."),
+            (
+                "entropy_idle",
+                "fraction of steps",
+                "Share of the run's steps in which the entropy controller changed nothing, not at a bound.",
+            ),
+            ("kl_saturated", "fraction of steps", "Share of the run's steps at whose end the KL controller stood at a bound."),
+            ("kl_idle", "fraction of steps", "Share of the run's steps in which the KL controller changed nothing, not at a bound."),
+            ("recoveries", "times", "Recoveries from critical entropy so far."),
+        )
+    ),
+    MetricSpec("heldout/expected_value", "win probability", Better.HIGHER, "Expected value at T = 1, held-out boards, stronger search."),
+    *_by_phase("heldout/expected_value", "win probability", Better.HIGHER, "Expected value at T = 1, stronger search."),
     MetricSpec(
         "heldout/regret_sampled",
         "win probability",
         Better.LOWER,
         "Best value less expected value at T = 1, held-out boards, stronger search.",
     ),
+    *_by_phase("heldout/regret_sampled", "win probability", Better.LOWER, "Best value less expected value at T = 1, stronger search."),
     MetricSpec(
         "heldout/regret_best",
         "win probability",
@@ -99,6 +181,24 @@ _SPECS: Final = [
     MetricSpec("heldout/regret_best_stderr", "win probability", Better.NEITHER, "Standard error of `heldout/regret_best`."),
     *_by_phase("heldout/regret_best", "win probability", Better.LOWER, "Best value less value of the likeliest move, stronger search."),
     MetricSpec("heldout/entropy", "nats", Better.NEITHER, "Mean exact entropy at T = 1 on held-out boards."),
+    *_by_phase("heldout/entropy", "nats", Better.NEITHER, "Mean exact entropy at T = 1."),
+    MetricSpec("heldout/best_move_probability", "probability", Better.HIGHER, "Mean probability at T = 1 of the move with the best value."),
+    MetricSpec(
+        "heldout/blunder_mass",
+        "probability",
+        Better.LOWER,
+        "Mean probability at T = 1 of moves worth at least 0.10 less than the best.",
+    ),
+    *(
+        MetricSpec(f"time/{part}", "s", Better.NEITHER, meaning)
+        for part, meaning in (
+            ("states", "Of a GRPO step: finding its states, own games and their values included."),
+            ("rollout", "Of a GRPO step: forward passes of sampling, and trajectories with their rivals and values."),
+            ("update", "Of a GRPO step: forward and backward passes of the loss, and optimiser."),
+            ("other", "Of a GRPO step: measuring and everything else."),
+        )
+    ),
+    MetricSpec("time/transitions_per_second", "1/s", Better.HIGHER, "Moves with an advantage, over all of a GRPO step's wall time."),
     MetricSpec(
         "baseline/score_random", "score", Better.HIGHER, "Pretrained policy, best move, against a random mover; a win is 1, a draw 0.5."
     ),
@@ -122,12 +222,45 @@ METRICS: Final[Mapping[str, MetricSpec]] = {spec.name: spec for spec in _SPECS}
 assert len(METRICS) == len(_SPECS), "two metrics have one name"
 
 
+EVENTS: Final[Mapping[str, str]] = {
+    "entropy_low": "Normalised entropy is below the alarm's share: act while it is still normal.",
+    "entropy_falling": "At its present slope, entropy becomes critical soon.",
+    "entropy_critical": "Entropy (or normalised entropy, the message says which) is critical: recovery or stop.",
+    "entropy_boost": "The field notes' recovery raised the entropy coefficient and temperature and lowered the KL coefficient.",
+    "recovery_started": "KL(reference || policy) joins the loss until entropy is healthy again.",
+    "recovery_ended": "Entropy is healthy again.",
+    "rolled_back": "Weights and optimiser are those of the last healthy checkpoint again, with a smaller learning rate.",
+    "reference_refreshed": "The KL reference is a copy of the policy now.",
+    "cancelling_terms": "Two terms' gradients are opposite and alike in size: together they do nothing.",
+    "dominating_term": "A regulariser has nearly all of the gradient.",
+    "silent_groups": "Nearly all groups have equal rewards: there is nothing to learn from.",
+    "saturated_controller": "A controller stands at its bound: it is a constant.",
+    "step_skipped": "A number was not finite: nothing was changed, and the learning rate was cut.",
+    "trust_region": "Optimiser steps of a rollout ended early, because the policy had moved far enough from the one that was sampled.",
+}
+"""Every event: name -> meaning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that people should be told of, in words with numbers."""
+
+    name: str
+    message: str
+
+    def __post_init__(self) -> None:
+        """Refuse names that the table does not have."""
+        if self.name not in EVENTS:
+            raise ValueError(f"event {self.name!r} is not declared in grpo/metrics.py")
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What was measured at one step of some work: plain numbers under declared names."""
+    """What was measured at one step of some work: plain numbers under declared names; and what happened."""
 
     step: int
     metrics: Mapping[str, float]
+    events: tuple[Event, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse names that the table does not have."""
@@ -138,11 +271,17 @@ class Record:
 
 def metrics_page() -> str:
     """Return `docs/metrics.md`."""
-    rows = "\n".join(f"| `{s.name}` | {s.unit} | {s.better} | {s.meaning} |" for s in _SPECS)
+    rows = "\n".join(f"| `{s.name}` | {s.unit} | {s.better} | {_cell(s.meaning)} |" for s in _SPECS)
+    events = "\n".join(f"| `{name}` | {_cell(meaning)} |" for name, meaning in EVENTS.items())
     return (
         "# Metrics\n\nPrinted from `grpo/metrics.py` by `python -m grpo.metrics > docs/metrics.md`; a test holds them together.\n\n"
-        f"| name | unit | better | meaning |\n| --- | --- | --- | --- |\n{rows}\n"
+        f"| name | unit | better | meaning |\n| --- | --- | --- | --- |\n{rows}\n\n"
+        f"## Events\n\n| name | meaning |\n| --- | --- |\n{events}\n"
     )
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")  # A bar would end the cell.
 
 
 if __name__ == "__main__":

@@ -83,14 +83,14 @@ class PolicyNetwork(nn.Module):
             self.square_embedding.requires_grad_(False)
 
     def forward(self, encodings_BE: Tensor, action_ids_BA: Tensor) -> Tensor:
-        """Return the logits of the given moves, shape [B, A], float32.
+        """Return the logits of the given moves, shape [B, A], in the parameters' precision.
 
         Args:
             encodings_BE: bytes of `encoding.encode`, shape [B, 71].
             action_ids_BA: ids of the moves to score, shape [B, A]; any id may be asked for, legal or not.
         """
         codes_B64 = encodings_BE[:, :64].long()
-        sides_B1C = self.side_projection(_side_features(encodings_BE)).unsqueeze(1)
+        sides_B1C = self.side_projection(_side_features(encodings_BE).to(self.side_projection.weight.dtype)).unsqueeze(1)
         squares = self.piece_embedding(codes_B64) + self.square_embedding + sides_B1C
         batch, _, channels = squares.shape
         # A [B, 64, C] tensor is a channels-last image already: no copy on the way in or out.
@@ -98,13 +98,14 @@ class PolicyNetwork(nn.Module):
         for block in self.blocks:
             planes = block(planes)
         squares = self.attention(planes.permute(0, 2, 3, 1).reshape(batch, 64, channels))
-        squares = self.norm(squares)
         scale = channels**-0.5
-        from_to = torch.einsum("bfc,btc->bft", self.from_head(squares) * scale, self.to_head(squares)).flatten(1)
-        under = functional.pad(self.underpromotion_head(squares).transpose(1, 2), (0, 0, 1, 0)).flatten(1)
+        # The heads in full precision, whatever the autocast: bfloat16 knows three digits, too few for ratios near 1.
+        with torch.autocast(squares.device.type, enabled=False):
+            squares = self.norm(squares.float() if squares.dtype == torch.bfloat16 else squares)
+            from_to = torch.einsum("bfc,btc->bft", self.from_head(squares) * scale, self.to_head(squares)).flatten(1)
+            under = functional.pad(self.underpromotion_head(squares).transpose(1, 2), (0, 0, 1, 0)).flatten(1)
         move_slot, promotion_slot = cast(Tensor, self.move_slot), cast(Tensor, self.promotion_slot)
-        logits_BA = from_to.gather(1, move_slot[action_ids_BA]) + under.gather(1, promotion_slot[action_ids_BA])
-        return logits_BA.float()
+        return from_to.gather(1, move_slot[action_ids_BA]) + under.gather(1, promotion_slot[action_ids_BA])
 
 
 def _side_features(encodings_BE: Tensor) -> Tensor:

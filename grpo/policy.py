@@ -11,7 +11,7 @@ from typing import Protocol, Self
 import chess
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from grpo.actions import legal_action_ids
 from grpo.boards import BoardArrays
@@ -63,7 +63,7 @@ class PositionBatch:
     def take(self, rows: Tensor) -> Self:
         """Return the batch of the given rows, no wider than its own boards need."""
         is_legal = self.is_legal[rows]
-        width = int(is_legal.sum(1).max())
+        width = int(is_legal.sum(1).max()) if len(is_legal) else 0
         return type(self)(encodings=self.encodings[rows], action_ids=self.action_ids[rows][:, :width], is_legal=is_legal[:, :width])
 
     def to(self, device: torch.device) -> Self:
@@ -115,8 +115,18 @@ class MoveDistribution:
         return self.log_probs.gather(1, columns_BG)
 
     def sample(self, num_moves: int, rng: torch.Generator) -> Tensor:
-        """Return columns of independently drawn moves, [B, num_moves] int64, on the generator's device."""
-        return torch.multinomial(self.probs.to(rng.device), num_moves, replacement=True, generator=rng)
+        """Return columns of independently drawn moves, [B, num_moves] int64, on the CPU, where the generator is."""
+        return self.sample_at(torch.rand(len(self.log_probs), num_moves, dtype=torch.float64, generator=rng))
+
+    def sample_at(self, uniforms_BG: Tensor) -> Tensor:
+        """Return the columns that numbers in [0, 1) stand for, [B, G] int64, on the CPU: the inverse of the cumulative probabilities.
+
+        A row's moves depend on its own numbers alone, however the rows are split over batches and processes.
+        """
+        cumulated = self.probs.double().cpu().cumsum(1)
+        columns = torch.searchsorted(cumulated, uniforms_BG * cumulated[:, -1:], right=True)
+        # Rounding may make the last product the total itself.
+        return torch.minimum(columns, (self.num_legal().cpu() - 1)[:, None])
 
     def best(self) -> Tensor:
         """Return the column of the likeliest move, [B]; the lowest action id among equals."""
@@ -141,10 +151,21 @@ class Policy(Protocol):
 class NetworkPolicy:
     """The chess network as a policy."""
 
-    def __init__(self, network: PolicyNetwork, device: torch.device) -> None:
-        """Move the network to the device and into evaluation mode, in which it stays: sampling and scoring must be one function."""
+    def __init__(
+        self, network: nn.Module, device: torch.device, *, precision: torch.dtype = torch.float32, is_compiled: bool = False
+    ) -> None:
+        """Move the network to the device and into evaluation mode, in which it stays: sampling and scoring must be one function.
+
+        Args:
+            network: takes encodings [B, 71] and action ids [B, A], and returns logits [B, A].
+            device: where it computes.
+            precision: of its inside (autocast); what it returns, and all that follows, is float32 or better.
+            is_compiled: whether torch compiles it.
+        """
         self.network = network.to(device).eval()
         self.device = device
+        self._precision = precision
+        self._forward = torch.compile(self.network, dynamic=True) if is_compiled else self.network
 
     def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
         """Return the distribution over the legal moves of each board at this temperature.
@@ -154,7 +175,13 @@ class NetworkPolicy:
         if self.network.training:
             raise RuntimeError("the policy's network is in training mode, in which layers such as dropout score another policy")
         batch = positions.to(self.device)
-        return MoveDistribution.from_logits(self.network(batch.encodings, batch.action_ids), batch.is_legal, temperature=temperature)
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._precision == torch.bfloat16):
+            logits = self._forward(batch.encodings, batch.action_ids)
+        return MoveDistribution.from_logits(logits, batch.is_legal, temperature=temperature)
+
+    def at_precision(self, precision: torch.dtype, *, is_compiled: bool) -> "NetworkPolicy":
+        """Return a policy with the same network, not a copy of it, that computes otherwise."""
+        return type(self)(self.network, self.device, precision=precision, is_compiled=is_compiled)
 
 
 def new_policy(config: PolicyConfig, *, seed: int, device: torch.device) -> NetworkPolicy:

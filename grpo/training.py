@@ -1,206 +1,503 @@
 """The GRPO loop, one record a step; no logger inside.
 
-Legend: B boards, A legal moves (padded), G moves of a group.
+Legend: B states, A legal moves (padded), M moves of a state that are in the surrogate.
 """
 
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from torch import Tensor, nn
 
-from grpo.advantages import ESTIMATORS
-from grpo.checkpoints import TrainingState
-from grpo.config import GrpoConfig
-from grpo.control import Controller, EntropyStop, SkipStop
+from grpo.checkpoints import IncompatibleError, TrainingState, weights_hash
+from grpo.control import Action, Control, Knobs, Observation, Outcome
 from grpo.errors import NonFiniteError
-from grpo.metrics import Record
-from grpo.objective import Objective, grpo_objective
-from grpo.phases import PHASES
-from grpo.policy import NetworkPolicy, Policy
-from grpo.rollouts import Rollout, StateSource, sample_groups
+from grpo.grpo_config import GrpoConfig
+from grpo.learnability import Learnability, assess
+from grpo.measuring import InnerStep, RolloutFacts, inner_metrics, rollout_facts
+from grpo.metrics import TERM_PAIRS, TERMS, Event, Record
+from grpo.objective import Objective, budget, gradient_products, grpo_objective, logit_descents
+from grpo.policy import MoveDistribution, NetworkPolicy
+from grpo.processes import ALONE, Processes
+from grpo.rollouts import Replies, Roller, Rollout
 from grpo.seeding import torch_stream
+from grpo.states import StateSource, ValueSource
 
-_MAX_LOG_RATIO: Final = 1e-3  # Float32 noise between two batch shapes is 1e-6; temperature 1.3 against 1 gives 0.1 and more.
-_MAX_KL: Final = 1e-5
+_MAX_LOG_RATIO: Final = {torch.float32: 1e-3, torch.bfloat16: 0.05}
+"""Float32 noise between two batch shapes is 1e-6, bfloat16's inside the network 1e-2; temperature 1.3 against 1 gives 0.1 and more."""
+_MAX_KL: Final = {torch.float32: 1e-5, torch.bfloat16: 1e-3}
+PRECISIONS: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class InvariantError(AssertionError):
     """Sampler and trainer do not score alike: the run would train a policy that it does not sample."""
 
 
-class GrpoTrainer:
-    """Group relative policy optimisation of one policy; call `step` as often as wanted."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """All that a step changes, as it was after one: kept in memory, so that an interrupted step can be taken back."""
 
-    def __init__(self, policy: NetworkPolicy, reference: Policy, states: StateSource, config: GrpoConfig, *, seed: int) -> None:
-        """Prepare training; `reference` is the frozen pretrained policy, and `policy` may be a copy of it or a resumed one."""
-        self.policy = policy
-        self.num_steps_done = 0
-        self.entropy_stop = EntropyStop(critical_nats=config.critical_entropy, window=config.critical_window)
-        self._skip_stop = SkipStop(max_in_a_row=config.max_skipped_steps)
-        self._controllers: dict[str, Controller] = {"entropy_stop": self.entropy_stop, "skip_stop": self._skip_stop}
-        self._reference = reference
+    weights: Mapping[str, Tensor]
+    optimiser: Mapping[str, Any]
+    controllers: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+    reference: Mapping[str, Tensor]
+    """Its weights; none where it is never refreshed."""
+    step: int
+
+
+class GrpoTrainer:
+    """Group relative policy optimisation of one policy; call `step` as often as wanted, and look at `outcome` after each."""
+
+    def __init__(
+        self,
+        policy: NetworkPolicy,
+        reference: NetworkPolicy,
+        states: StateSource,
+        config: GrpoConfig,
+        *,
+        seed: int,
+        first_step: int = 0,
+        values: ValueSource | None = None,
+        rival: Replies | None = None,
+        processes: Processes = ALONE,
+    ) -> None:
+        """Prepare training.
+
+        Args:
+            policy: what is trained; a copy of the reference, or a resumed policy.
+            reference: the frozen healthy policy of the KL terms.
+            states: where first states come from.
+            config: GRPO's settings.
+            seed: root of all random streams.
+            first_step: rollouts that were done when this run began; schedules count from there.
+            values: values moves in states beyond the first ones; needed with depth.
+            rival: Stockfish as rival or teacher; needed where the settings say so.
+            processes: who trains with us, each on its own rows.
+
+        Raises ValueError for a network with dropout: it would be trained as another policy than the one that plays.
+        """
+        refuse_dropout(policy.network)
+        self._precision = PRECISIONS[config.precision]
+        self.policy = policy.at_precision(self._precision, is_compiled=config.is_compiled)
+        self.num_steps_done = first_step
+        self.healthy_step: int | None = None
+        """The last checkpoint whose policy was healthy; the loop that writes checkpoints calls `checkpointed`."""
+        self.outcome = Outcome(Action.GO_ON, "", "", ())
+        self.control = Control(config, first_step=first_step)
+        self._reference = reference.at_precision(self._precision, is_compiled=False)
+        self._is_reference_refreshed = False
         self._states = states
         self._config = config
         self._seed = seed
-        self._advantages = ESTIMATORS[config.estimator]
+        self._first_step = first_step
+        self._processes = processes
+        self._roller = Roller(config, seed=seed, values=values, rival=rival)
         self._parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
         self._optimiser = torch.optim.Adam(self._parameters, lr=config.learning_rate)
+        self._clock = _Clock()
 
     def state(self, facts: Mapping[str, Any]) -> TrainingState:
         """Return what a checkpoint needs besides the weights."""
+        source, tensors = self._states.state()
+        reference = self._reference.network.state_dict() if self._is_reference_refreshed else {}
         return TrainingState(
             step=self.num_steps_done,
             optimiser=self._optimiser.state_dict(),
-            controllers={name: controller.state() for name, controller in self._controllers.items()},
+            controllers={
+                "control": self.control.state(),
+                "states": source,
+                "trainer": {
+                    "healthy_step": self.healthy_step,
+                    "reference": weights_hash(self._reference),
+                    "is_reference_refreshed": self._is_reference_refreshed,
+                },
+            },
+            tensors={
+                **{f"states.{name}": tensor for name, tensor in tensors.items()},
+                **{f"reference.{name}": tensor for name, tensor in reference.items()},
+            },
             facts=facts,
         )
 
     def restore(self, state: TrainingState) -> None:
-        """Take up a checkpoint's state; the learning rate stays the one of this run's settings."""
-        self._optimiser.load_state_dict(dict(state.optimiser))
-        for group in self._optimiser.param_groups:
-            group["lr"] = self._config.learning_rate
+        """Take up a checkpoint's state, its weights being the policy's already.
+
+        Raises IncompatibleError when the reference is not the one that the checkpoint was trained against.
+        """
+        own = state.controllers["trainer"]
+        self._is_reference_refreshed = own["is_reference_refreshed"]
+        if self._is_reference_refreshed:
+            self._reference.network.load_state_dict(_named("reference.", state.tensors))
+        found = weights_hash(self._reference)
+        if found != own["reference"]:
+            raise IncompatibleError(
+                f"the checkpoint of step {state.step:,} was trained against reference {own['reference'][:12]}, here it is {found[:12]}: a"
+                " KL to another reference is another objective; take up the pretrained policy of that run"
+            )
+        self._load_optimiser(state)
         self.num_steps_done = state.step
-        for name, controller in self._controllers.items():
-            controller.restore(state.controllers[name])
+        self.healthy_step = own["healthy_step"]
+        self.control.restore(state.controllers["control"])
+        self._states.restore(state.controllers["states"], _named("states.", state.tensors))
+
+    def begin_from(self, state: TrainingState) -> None:
+        """Begin a new run at a checkpoint of another: weights are the policy's already; its optimiser is taken up, schedules begin anew."""
+        self._load_optimiser(state)
+
+    def _load_optimiser(self, state: TrainingState) -> None:
+        # A copy: the optimiser keeps the tensors it is given, and changes them in place.
+        self._optimiser.load_state_dict(_copied(dict(state.optimiser)))
+
+    def snapshot(self) -> Snapshot:
+        """Return a copy of all that a step changes."""
+        state = self.state({})
+        return Snapshot(
+            weights=_copied(self.policy.network.state_dict()),
+            optimiser=_copied(state.optimiser),
+            controllers=dict(state.controllers),
+            tensors=dict(state.tensors),  # Those of the states are never changed in place; the reference is copied below.
+            reference=_copied(self._reference.network.state_dict()) if self._config.steps_per_reference_refresh else {},
+            step=state.step,
+        )
+
+    def reset(self, snapshot: Snapshot) -> None:
+        """Take back whatever was done since the snapshot."""
+        self.policy.network.load_state_dict(dict(snapshot.weights))
+        if snapshot.reference:
+            self._reference.network.load_state_dict(dict(snapshot.reference))
+        self.restore(
+            TrainingState(
+                step=snapshot.step,
+                optimiser=snapshot.optimiser,
+                controllers=snapshot.controllers,
+                tensors=snapshot.tensors,
+                facts={},
+            )
+        )
+
+    def checkpointed(self) -> None:
+        """Take note, before its state is asked for, that a checkpoint is made now; it is the one to roll back to if it is healthy."""
+        if self.control.is_healthy:
+            self.healthy_step = self.num_steps_done
+
+    def roll_back(self, state: TrainingState, weights: Mapping[str, Tensor]) -> Event:
+        """Take back weights and optimiser to a healthy checkpoint's; steps go on being counted, and the learning rate is cut."""
+        self.policy.network.load_state_dict(dict(weights))
+        self._load_optimiser(state)
+        self.control.rolled_back()
+        self.outcome = Outcome(Action.GO_ON, "", "", ())
+        return Event("rolled_back", f"weights and optimiser are those of step {state.step:,} again")
+
+    def cannot_roll_back(self) -> None:
+        """Take note that there is no healthy checkpoint: training stops."""
+        self.outcome = self.control.no_checkpoint()
+
+    def timings(self) -> Record:
+        """Return where the last step's time went: it differs between equal runs."""
+        return Record(self.num_steps_done, self._clock.metrics())
+
+    def preflight(self) -> Learnability:
+        """Return whether there is anything to learn, from the rollout that the next step will make; changes nothing.
+
+        Raises NonFiniteError when the policy's probabilities are no numbers.
+        """
+        knobs = self.control.knobs(self.num_steps_done)
+        rollout = self._rollout(knobs)
+        facts = rollout_facts(rollout, self._processes)
+        measured = self._backward(rollout, knobs, is_first=True, wants_budget=True)
+        self._optimiser.zero_grad(set_to_none=True)
+        return assess(facts, measured, self._config)
 
     def step(self) -> Record:
-        """Sample groups, take the optimiser steps of one rollout, and return what was measured.
+        """Sample groups, take the optimiser steps of one rollout, and return what was measured and what happened.
 
         Raises InvariantError when the first inner step does not score as the sampler did, NonFiniteError after too many non-finite
         steps in a row.
         """
+        self._clock.begin()
+        knobs = self.control.knobs(self.num_steps_done)
+        for group in self._optimiser.param_groups:
+            group["lr"] = knobs.learning_rate
+        events: list[Event] = []
+        rollout, problem = self._finite_rollout(knobs)
+        if rollout is None:
+            self._skip(problem, events)
+            self.num_steps_done += 1
+            self.outcome = Outcome(Action.GO_ON, "", "", ())
+            return Record(self.num_steps_done, {**_knob_metrics(knobs), "grpo/skipped": 1.0}, tuple(events))
+        facts = rollout_facts(rollout, self._processes)
+        inner, num_skipped = self._learn(rollout, facts, knobs, events)
+        self.num_steps_done += 1
+        metrics = {
+            **facts.metrics,
+            **self._states.round_metrics(),
+            "grpo/states_own": self._states.own_share,
+            **(inner_metrics(inner) if inner else {}),
+            **_knob_metrics(knobs),
+            "grpo/skipped": float(num_skipped),
+            "grpo/optimiser_steps": float(len(inner)),
+        }
+        self.outcome = self.control.observe(_observation(self.num_steps_done, facts, inner[0] if inner else None, self._config))
+        events += self.outcome.events
+        events += self._refreshed_reference()
+        self._clock.end(facts.num_transitions)
+        return Record(self.num_steps_done, metrics | self.control.metrics(), tuple(events))
+
+    def _finite_rollout(self, knobs: Knobs) -> tuple[Rollout | None, str]:
+        """Return the rollout; none, and why, where the policy's probabilities are not finite in any process."""
+        rollout, problem = None, "the policy's probabilities are not finite in another process"
+        try:
+            rollout = self._rollout(knobs)
+        except NonFiniteError as error:
+            problem = str(error)
+        # All processes go the same way, or some would wait for the others for ever.
+        return (None, problem) if self._processes.any(rollout is None, self.policy.device) else (rollout, "")
+
+    def _rollout(self, knobs: Knobs) -> Rollout:
+        """Return this process's part of the step's rollout."""
+        with self._clock.part("states"):
+            everything = self._states.states(self.num_steps_done, self.policy)
+            indices = self._processes.own_rows(len(everything))
+            states = everything.take(indices) if self._processes.size > 1 else everything
+        with self._clock.part("rollout"):
+            rollout = self._roller.rollout(
+                self.policy, states, indices, num_states=len(everything), step=self.num_steps_done, temperature=knobs.temperature
+            )
+        return rollout.to(self.policy.device)
+
+    def _learn(self, rollout: Rollout, facts: RolloutFacts, knobs: Knobs, events: list[Event]) -> tuple[list[InnerStep], int]:
+        """Take the optimiser steps of a rollout; return what each measured, and how many were left out."""
         config = self._config
-        rollout = sample_groups(
-            self.policy,
-            self._states.states(self.num_steps_done),
-            group_size=config.group_size,
-            temperature=config.temperature,
-            rng=torch_stream(self._seed, "moves", self.num_steps_done),
-        ).to(self.policy.device)
-        advantages = self._advantages(rollout.rewards)
-        metrics = rollout_metrics(rollout, advantages)
-        inner: list[dict[str, float]] = []
+        inner: list[InnerStep] = []
         num_skipped = 0
         for epoch in range(config.num_inner_epochs):
-            order = torch.randperm(len(rollout), generator=torch_stream(self._seed, "minibatches", self.num_steps_done, epoch)).to(
-                self.policy.device
-            )
-            for rows in order.chunk(config.num_minibatches):
-                objective = self._objective(rollout.take(rows), advantages[rows])
+            rng = torch_stream(self._seed, "minibatches", self.num_steps_done, epoch)
+            for chosen in facts.indices[torch.randperm(len(facts.indices), generator=rng)].tensor_split(config.num_minibatches):
+                if not len(chosen):
+                    continue  # Fewer states than minibatches: the engine failed on the others.
+                rows = torch.isin(rollout.indices.cpu(), chosen).nonzero()[:, 0].to(rollout.indices.device)
+                wants_budget = not inner and (self.num_steps_done - self._first_step) % config.steps_per_gradient_budget == 0
+                with self._clock.part("update"):
+                    measured = self._backward(rollout.take(rows), knobs, is_first=not inner, wants_budget=wants_budget)
                 if not inner and not num_skipped:
-                    assert_on_policy(objective)
-                gradient_norm = self._update(objective)
-                if gradient_norm is None:
+                    assert_on_policy(measured, self._precision)
+                # Never before the first step: what is measured there is rounding.
+                if inner and config.max_kl_old and measured.kl_old > 1.5 * config.max_kl_old:
+                    events.append(_trust_region(self.num_steps_done + 1, measured.kl_old, len(inner), config.max_kl_old))
+                    return inner, num_skipped
+                with self._clock.part("update"):
+                    problem = self._update(measured)
+                if problem:
                     num_skipped += 1
+                    self._skip(problem, events)
                 else:
-                    inner.append(_inner_metrics(objective, gradient_norm, config))
-        self.num_steps_done += 1
-        return Record(self.num_steps_done, {**metrics, **_summary(inner), "grpo/skipped": float(num_skipped)})
+                    self.control.finite()
+                    inner.append(measured)
+        return inner, num_skipped
 
-    def _objective(self, rollout: Rollout, advantages_BG: torch.Tensor) -> Objective:
-        positions = rollout.states.positions
-        with torch.no_grad():
-            reference = self._reference.distribution(positions, temperature=rollout.temperature)
-        return grpo_objective(
-            new=self.policy.distribution(positions, temperature=rollout.temperature),
-            old=rollout.old,
-            reference=reference,
-            columns_BG=rollout.columns,
-            old_log_probs_BG=rollout.old_log_probs,
-            advantages_BG=advantages_BG,
-            config=self._config,
-        )
-
-    def _update(self, objective: Objective) -> float | None:
-        """Take one optimiser step and return the gradient's norm, or leave everything as it was and return None."""
+    def _backward(self, minibatch: Rollout, knobs: Knobs, *, is_first: bool, wants_budget: bool) -> InnerStep:
+        """Leave the minibatch's gradient in the parameters, whole over all pieces and processes, and return what was measured."""
         self._optimiser.zero_grad(set_to_none=True)
-        if torch.isfinite(objective.loss):
-            objective.loss.backward()  # type: ignore[no-untyped-call]
-            norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_gradient_norm).item()
-            if math.isfinite(norm):
-                self._optimiser.step()
-                self._skip_stop.observe(True)
-                return norm
-        if self._skip_stop.observe(False):
+        total = minibatch.state_weights.sum().double()
+        self._processes.sum_([total])
+        step = InnerStep(total=float(total.item()), device=self.policy.device)
+        by_term: dict[str, list[Tensor]] = {}
+        for rows in torch.split(torch.arange(len(minibatch), device=self.policy.device), self._config.max_states_per_forward):
+            if not len(rows):
+                continue
+            piece = minibatch.take(rows)
+            objective, products = self._objective(piece, knobs, is_first=is_first)
+            # The denominator is that of the whole minibatch, known before the first piece.
+            shares = (piece.state_weights.double() / step.total).to(objective.loss.dtype)
+            if wants_budget:
+                self._add_term_gradients(objective, shares, by_term)
+            if torch.isfinite(objective.loss).all():
+                (objective.loss * shares).sum().backward()  # type: ignore[no-untyped-call]
+            else:
+                step.is_finite = False
+            step.add(piece, objective, products)
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        # Every process has the same list, or none: a process without rows sends zeros.
+        if self._processes.size > 1:
+            gradients = [self._zero_if_none(parameter) for parameter in self._parameters]
+        self._processes.sum_(gradients)
+        step.gather(self._processes)
+        if wants_budget:
+            step.parameter_budget = self._parameter_budget(by_term)
+        return step
+
+    def _objective(self, piece: Rollout, knobs: Knobs, *, is_first: bool) -> tuple[Objective, dict[tuple[str, str], Tensor]]:
+        positions, temperature = piece.states.positions, piece.temperature
+        reference: MoveDistribution | None = None
+        # Where no divergence is in the loss, the first minibatch is enough to watch it, and a forward pass is saved on the others.
+        if is_first or knobs.kl_coefficient or knobs.recovery_coefficient:
+            with torch.no_grad():
+                reference = self._reference.distribution(positions, temperature=temperature)
+        new = self.policy.distribution(positions, temperature=temperature)
+        shared = {"new": new, "reference": reference, "moves": piece.moves, "config": self._config, "knobs": knobs}
+        objective = grpo_objective(old=piece.old, **shared)  # type: ignore[arg-type]
+        descents = logit_descents(objective=objective, temperature=temperature, **shared)  # type: ignore[arg-type]
+        return objective, gradient_products(descents)
+
+    def _zero_if_none(self, parameter: nn.Parameter) -> Tensor:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        return parameter.grad
+
+    def _add_term_gradients(self, objective: Objective, shares: Tensor, by_term: dict[str, list[Tensor]]) -> None:
+        for term in TERMS:
+            term_loss = (objective.weighted[term] * shares).sum()
+            if not term_loss.requires_grad:
+                continue
+            found = torch.autograd.grad(term_loss, self._parameters, retain_graph=True, materialize_grads=True)
+            before = by_term.get(term)
+            by_term[term] = list(found) if before is None else [one + other for one, other in zip(before, found, strict=True)]
+
+    def _parameter_budget(self, by_term: dict[str, list[Tensor]]) -> dict[tuple[str, str], float]:
+        """Return the inner products of the terms' gradients in the parameters, over all processes."""
+        zero = [torch.zeros_like(parameter) for parameter in self._parameters]
+        whole = {term: by_term.get(term, zero) for term in TERMS}
+        for term in TERMS:
+            whole[term] = [gradient.clone() for gradient in whole[term]]
+            self._processes.sum_(whole[term])
+        flat = {term: torch.cat([gradient.flatten().double() for gradient in gradients]) for term, gradients in whole.items()}
+        return {(one, other): float((flat[one] @ flat[other]).item()) for one, other in [*((term, term) for term in TERMS), *TERM_PAIRS]}
+
+    def _update(self, step: InnerStep) -> str:
+        """Take one optimiser step; or leave everything as it was and return why."""
+        if not step.is_finite:
+            return "the loss is not finite"
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_gradient_norm).item()
+        if not math.isfinite(norm):
+            return "the gradient is not finite"
+        step.gradient_norm = norm
+        self._optimiser.step()
+        return ""
+
+    def _skip(self, problem: str, events: list[Event]) -> None:
+        """Count a step that was left out, and raise NonFiniteError after too many."""
+        is_enough = self.control.skipped()
+        after = f"step {self.num_steps_done + 1:,}: {problem}"
+        events.append(Event("step_skipped", f"{after}; nothing was changed, and the learning rate is cut"))
+        if is_enough:
             raise NonFiniteError(
-                f"step {self.num_steps_done}: loss or gradient not finite {self._skip_stop.in_a_row} times in a row; the weights are those"
-                " before it. Lower grpo.learning_rate, or look for values that are not finite"
+                f"{after}, {self._config.max_skipped_steps} times in a row; the weights are those before it. Lower grpo.learning_rate, or"
+                " look for values that are not finite"
             )
-        return None
+
+    def _refreshed_reference(self) -> list[Event]:
+        every = self._config.steps_per_reference_refresh
+        if not every or (self.num_steps_done - self._first_step) % every or not self.control.is_healthy:
+            return []
+        self._reference.network.load_state_dict(_copied(self.policy.network.state_dict()))
+        self._is_reference_refreshed = True
+        return [Event("reference_refreshed", f"step {self.num_steps_done:,}: the reference is the policy as it is now")]
 
 
-def assert_on_policy(objective: Objective) -> None:
+def refuse_dropout(network: nn.Module) -> None:
+    """Raise ValueError when a layer of the network drops something in training mode."""
+    for name, module in network.named_modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+            raise ValueError(
+                f"layer {name} has dropout {module.p}: log-probabilities of sampling and of the loss would differ; set it to 0"
+            )
+
+
+def assert_on_policy(step: InnerStep, precision: torch.dtype = torch.float32) -> None:
     """Raise InvariantError unless every ratio is 1, nothing is clipped and KL(old || policy) is 0.
 
     Holds before the first optimiser step on a rollout. It fails when sampling and scoring differ in temperature, dropout, precision,
     weights, or in which move belongs to which state.
     """
-    worst = objective.ratios.detach().log().abs().max().item()
-    kl_old, clipped = objective.kl_old.item(), objective.clip_fraction.item()
+    worst = max(abs(math.log(ratio)) if ratio > 0 else math.inf for ratio in (step.ratio_min, step.ratio_max))
+    clipped = step.mean("clip_low") + step.mean("clip_high")
     # Written so that NaN fails too.
-    if not (worst <= _MAX_LOG_RATIO and abs(kl_old) <= _MAX_KL and clipped == 0):
+    if not (worst <= _MAX_LOG_RATIO[precision] and abs(step.kl_old) <= _MAX_KL[precision] and clipped == 0):
         raise InvariantError(
-            f"before the first update the policy does not score as it sampled: largest |log ratio| {worst:.3g}, KL(old) {kl_old:.3g},"
+            f"before the first update the policy does not score as it sampled: largest |log ratio| {worst:.3g}, KL(old) {step.kl_old:.3g},"
             f" clip fraction {clipped:.3g}, where all must be 0. Sampling and loss use different temperatures, weights, masks or"
             " modes; training would be of another policy than the one that plays"
         )
 
 
-def rollout_metrics(rollout: Rollout, advantages_BG: torch.Tensor) -> dict[str, float]:
-    """Return what can be said about a rollout before learning from it.
+def _trust_region(step: int, kl_old: float, num_taken: int, max_kl_old: float) -> Event:
+    return Event(
+        "trust_region",
+        f"step {step:,}: KL(old || policy) is {kl_old:.3g} after {num_taken} optimiser steps, above 1.5 times grpo.max_kl_old ="
+        f" {max_kl_old:g}: the rest of this rollout's were left out",
+    )
 
-    Entropies are those at T = 1: the distribution that was sampled, brought back to T = 1 by raising it to the power T.
-    """
-    at_one = type(rollout.old).from_logits(rollout.old.log_probs * rollout.temperature, rollout.old.is_legal, temperature=1.0)
-    entropies = at_one.entropy()
-    # A single legal move has no entropy to share out: 0 of 0 nats, taken as 0.
-    normalised = entropies / at_one.num_legal().clamp(min=2).float().log()
-    values = rollout.states.values.masked_fill(~rollout.old.is_legal, 0)
-    counts = torch.zeros_like(rollout.old.log_probs).scatter_add_(1, rollout.columns, torch.ones_like(rollout.rewards))
-    phases = rollout.states.phases
+
+def _observation(step: int, facts: RolloutFacts, first: InnerStep | None, config: GrpoConfig) -> Observation:
+    norms, _, cosines = budget(first.products) if first is not None else (dict.fromkeys(TERMS, 0.0), {}, dict.fromkeys(TERM_PAIRS, 0.0))
+    metrics = facts.metrics
+    to_reference = config.kl_direction == "policy_to_reference"
+    return Observation(
+        step=step,
+        entropy=metrics["grpo/entropy"],
+        normalised_entropy=metrics["grpo/normalised_entropy"],
+        log_num_legal=metrics["grpo/log_num_legal"],
+        kl=math.nan if first is None else first.mean("kl_reference" if to_reference else "kl_from_reference"),
+        silent_groups=metrics["grpo/silent_groups"],
+        agreement=metrics["grpo/agreement"],
+        agreement_max=metrics["grpo/agreement_max"],
+        norms=norms,
+        cosines=cosines,
+    )
+
+
+def _knob_metrics(knobs: Knobs) -> dict[str, float]:
     return {
-        "grpo/entropy": entropies.mean().item(),
-        **{
-            f"grpo/entropy/{phase}": entropies[phases == index].mean().item()
-            for index, phase in enumerate(PHASES)
-            if (phases == index).any()
-        },
-        "grpo/normalised_entropy": normalised.mean().item(),
-        "grpo/effective_moves": entropies.mean().exp().item(),
-        "grpo/reward_mean": rollout.rewards.mean().item(),
-        "grpo/reward_std": rollout.rewards.std().item(),
-        "grpo/regret": (values.max(1).values - at_one.expectation(values)).mean().item(),
-        "grpo/advantage_std": advantages_BG.std().item(),
-        "grpo/silent_groups": (rollout.rewards.amax(1) == rollout.rewards.amin(1)).float().mean().item(),
-        "grpo/agreement": (counts.amax(1) / rollout.columns.shape[1]).mean().item(),
+        "control/temperature": knobs.temperature,
+        "control/entropy_coefficient": knobs.entropy_coefficient,
+        "control/kl_coefficient": knobs.kl_coefficient,
+        "control/recovery_coefficient": knobs.recovery_coefficient,
+        "control/learning_rate": knobs.learning_rate,
     }
 
 
-def _inner_metrics(objective: Objective, gradient_norm: float, config: GrpoConfig) -> dict[str, float]:
-    return {
-        "grpo/loss": objective.loss.item(),
-        "grpo/surrogate": objective.surrogate.item(),
-        "grpo/entropy_term": config.entropy_coefficient * objective.entropy.item(),
-        "grpo/kl_term": config.kl_coefficient * objective.kl_reference.item(),
-        "grpo/kl_reference": objective.kl_reference.item(),
-        "grpo/kl_old": objective.kl_old.item(),
-        "grpo/ratio_min": objective.ratios.min().item(),
-        "grpo/ratio_max": objective.ratios.max().item(),
-        "grpo/clip_fraction": objective.clip_fraction.item(),
-        "grpo/gradient_norm": gradient_norm,
-    }
+def _named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _summary(inner: list[dict[str, float]]) -> dict[str, float]:
-    """Return one number a metric for the optimiser steps of a rollout: the mean, or the extreme, or the last."""
-    if not inner:
-        return {}
-    columns = {name: [step[name] for step in inner] for name in inner[0]}
-    summary = {name: sum(values) / len(values) for name, values in columns.items()}
-    return summary | {
-        "grpo/ratio_min": min(columns["grpo/ratio_min"]),
-        "grpo/ratio_max": max(columns["grpo/ratio_max"]),
-        "grpo/kl_old": columns["grpo/kl_old"][-1],
-    }
+def _copied(value: Any) -> Any:
+    """Return a deep copy in which every tensor is one of its own."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value] if isinstance(value, list) else value
+
+
+class _Clock:
+    """Where a step's wall time goes."""
+
+    def __init__(self) -> None:
+        self._total, self._num_transitions = 0.0, 0
+        self.begin()
+
+    def begin(self) -> None:
+        self._parts, self._started = dict.fromkeys(("states", "rollout", "update"), 0.0), time.perf_counter()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._parts[name] += time.perf_counter() - started
+
+    def end(self, num_transitions: int) -> None:
+        self._total, self._num_transitions = time.perf_counter() - self._started, num_transitions
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            **{f"time/{name}": seconds for name, seconds in self._parts.items()},
+            "time/other": max(0.0, self._total - sum(self._parts.values())),
+            "time/transitions_per_second": self._num_transitions / self._total if self._total else 0.0,
+        }

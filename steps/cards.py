@@ -8,7 +8,7 @@ from metaflow import current
 from metaflow.cards import Markdown, ProgressBar, Table, VegaChart
 
 from grpo.content import read_json
-from grpo.metrics import Record
+from grpo.metrics import TERMS, Record
 from steps.checking import REPORT as CHECKS
 from steps.checking import SUMMARY
 from steps.machine import Machine
@@ -69,8 +69,22 @@ def finetune_sink() -> CardSink:
             "held-out regret, stronger search": ["heldout/regret_best", "heldout/regret_sampled"],
             "KL to the pretrained policy, nats": ["grpo/kl_reference"],
             "clipped share of moves": ["grpo/clip_fraction"],
+            "share of each term in the logit gradient": [f"grpo/logit_share/{term}" for term in TERMS],
+            "entropy coefficient, win probability per nat": ["control/entropy_coefficient"],
         },
     )
+
+
+def draw_learnability(facts: Mapping[str, Any]) -> None:
+    """Draw what the look before the first update found; at once, so that a refused run has it too."""
+    card = current.card["learnability"]
+    verdict = {"fine": "GRPO can learn here.", "warning": "GRPO may go on, with warnings.", "refusal": "GRPO is refused."}[
+        facts["severity"]
+    ]
+    card.append(Markdown(f"# Before the first update\n\n{verdict}"))
+    rows = [[finding["severity"], finding["name"], finding["seen"], finding["advice"]] for finding in facts["findings"]]
+    card.append(Table(rows, headers=["", "what", "seen", "what it means"]))
+    card.refresh()
 
 
 def draw_report(output: StepOutput) -> None:

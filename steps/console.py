@@ -3,16 +3,18 @@
 import argparse
 import json
 import multiprocessing
+import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from grpo.checkpoints import WEIGHTS
 from grpo.config import DEFAULT_PRESET, ConfigError, Settings, read_settings
-from grpo.content import atomic_folder, write_manifest
+from grpo.content import atomic_folder, json_text, read_json, remove_folder, replace_file, sha256_file, write_manifest
 from grpo.engine import EngineIdentity, identify
 from grpo.errors import PlainError
 from grpo.games import Rejection
@@ -20,6 +22,7 @@ from steps.boards import BOARDS, build_units, join_units, write_rejection
 from steps.checking import check_dataset
 from steps.inspecting import dataset_text, files_text, inspect_files
 from steps.machine import Machine
+from steps.store import held
 from steps.work import TerminalSink, Work
 
 CHECKS: Final = "checks"
@@ -53,6 +56,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_settings(inspect)
     inspect.set_defaults(run=_inspect)
+    finetune = commands.add_parser(
+        "finetune",
+        help="GRPO by itself, on a dataset and a policy",
+        description="GRPO by itself. In several processes: torchrun --nproc-per-node 2 -m steps.console finetune ... The same command again"
+        " goes on after a kill.",
+    )
+    finetune.add_argument("boards", type=Path, help="a dataset's folder, of `boards build` or of the step join_boards")
+    finetune.add_argument("pretrained", type=Path, help="the policy to begin with, and the KL terms' reference: a folder with its weights")
+    finetune.add_argument("out", type=Path, help="the folder to make, with checkpoints and history; it must not be there")
+    _add_settings(finetune)
+    finetune.set_defaults(run=_finetune)
     return parser
 
 
@@ -109,6 +123,69 @@ def _build_part(settings: Settings, units: Sequence[int], engine: EngineIdentity
     build_units(settings, units, engine, machine.stockfish, Work(folder, (sink,)), cache_folder=machine.value_cache)
 
 
+def _finetune(given: argparse.Namespace) -> int:
+    import torch
+
+    from grpo.processes import joined_processes
+    from steps.device import torch_device
+    from steps.finetuning import finetune_policy
+
+    settings, machine, out = _settings(given), Machine.here(), given.out.resolve()
+    if out.exists():
+        raise ConfigError(f"{out} is there already; name a folder that is not, or remove it")
+    facts = {
+        "settings": settings.model_dump(mode="json", include={"seed", "values", "policy", "grpo"}),
+        "boards": sha256_file(given.boards / BOARDS),
+        "pretrained": sha256_file(given.pretrained / WEIGHTS),
+        "engine": str(identify(machine.stockfish)),
+    }
+    device = torch_device(machine)
+    torch.set_num_threads(max(1, machine.num_threads // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    progress = _made(out.parent) / f".{out.name}.progress"
+    with joined_processes(device) as processes, ExitStack() as stack:
+        if processes.is_first:
+            stack.enter_context(held(progress.with_suffix(".lock"), what=f"{out}"))
+            _refuse_other_beginning(_made(progress), facts)
+            folder = stack.enter_context(atomic_folder(out))
+            terminal = TerminalSink("finetune", ("heldout/regret_best", "heldout/entropy"), lambda text: print(text, flush=True))
+        else:
+            folder, terminal = Path(stack.enter_context(tempfile.TemporaryDirectory())), None
+        processes.wait()
+        work = Work(folder, (), terminal=terminal, progress_folder=progress)
+        finetune_policy(
+            settings,
+            boards=given.boards,
+            pretrained=given.pretrained,
+            checkpoint=None,
+            facts=facts,
+            engine=identify(machine.stockfish),
+            engine_path=machine.stockfish,
+            num_processes=machine.num_threads,
+            cache_folder=machine.value_cache,
+            device=device,
+            work=work,
+            processes=processes,
+        )
+        if processes.is_first:
+            work.write_history()
+            write_manifest(folder, facts)
+    if processes.is_first:
+        remove_folder(progress)
+        print(f"written: {out}")
+    return 0
+
+
+def _refuse_other_beginning(progress: Path, facts: Mapping[str, Any]) -> None:
+    """Raise ConfigError when what was begun here was begun with other settings, boards, policy or engine."""
+    begun = progress / "begun.json"
+    if not begun.exists():
+        replace_file(begun, json_text(facts).encode())
+    then = read_json(begun)
+    differences = [name for name in facts if then.get(name) != facts[name]]
+    if differences:
+        raise ConfigError(f"{progress} was begun with other {', '.join(differences)}; remove it to begin anew, or give those again")
+
+
 def _inspect(given: argparse.Namespace) -> int:
     folders = [Path(name) for name in given.what if (Path(name) / BOARDS).is_file()]
     if folders:
@@ -129,3 +206,7 @@ def _inspect(given: argparse.Namespace) -> int:
         report = inspect_files(settings.boards, on_rejection=on_rejection, say=lambda text: print(text, file=sys.stderr, flush=True))
     print(files_text(report))
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

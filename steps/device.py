@@ -1,5 +1,6 @@
 """The torch device of this machine, set up so that the same run gives the same numbers."""
 
+import os
 from typing import Final
 
 import torch
@@ -24,8 +25,13 @@ def torch_device(machine: Machine) -> torch.device:
     if machine.device == "cuda" and not torch.cuda.is_available():
         raise DeviceError("CHESS_GRPO_DEVICE = 'cuda', but torch finds no GPU: install a CUDA build of torch, or set it to cpu")
     torch.set_num_threads(machine.num_threads)
-    use_gpu = machine.device != "cpu" and torch.cuda.is_available()
-    return torch.device("cuda" if use_gpu else "cpu")
+    if machine.device == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    # Asked for before the first use of the GPU: cuBLAS sums in one order only with a workspace of its own.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
 def device_facts(machine: Machine) -> str:

@@ -1,27 +1,35 @@
-"""Fine-tune the policy by GRPO, with checkpoints measured on held-out boards, until the steps are done or entropy is critical."""
+"""Fine-tune the policy by GRPO, with checkpoints measured on held-out boards, until the steps are done or the trainer ends it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from grpo.boards import Split, board_arrays
-from grpo.checkpoints import load_checkpoint, load_policy, save_checkpoint, weights_hash
+from grpo.boards import BoardArrays, Split, board_arrays
+from grpo.checkpoints import load_checkpoint, load_policy
 from grpo.config import Settings
-from grpo.content import write_json
-from grpo.metrics import Record
+from grpo.encoding import decode, position_key
+from grpo.engine import EngineIdentity, EnginePool
+from grpo.network import PolicyNetwork
+from grpo.own_games import MixedStates, OwnGames, split_of
+from grpo.processes import ALONE, Processes
 from grpo.regret import heldout_metrics
-from grpo.rollouts import DatasetStates
+from grpo.rollouts import EngineReplies
+from grpo.states import DatasetStates, LiveValues, StateSource
 from grpo.training import GrpoTrainer
+from grpo.value_cache import ValueCache
+from grpo.values import engine_options
+from steps import training_loop
 from steps.boards import read_boards
+from steps.training_loop import TrainingLoop
 from steps.work import Work
 
-REPORT: Final = "report.json"
-CHECKPOINTS: Final = "checkpoints"
-
-BUDGET_SPENT: Final = "budget_spent"
-ENTROPY_CRITICAL: Final = "entropy_critical"
+REPORT: Final = training_loop.REPORT
+CHECKPOINTS: Final = training_loop.CHECKPOINTS
+LEARNABILITY: Final = training_loop.LEARNABILITY
+RESUMABLE_EXIT: Final = training_loop.RESUMABLE_EXIT
 
 
 def finetune_policy(
@@ -31,10 +39,16 @@ def finetune_policy(
     pretrained: Path,
     checkpoint: Path | None,
     facts: Mapping[str, Any],
+    engine: EngineIdentity,
+    engine_path: str,
+    num_processes: int,
+    cache_folder: Path | None,
     device: torch.device,
     work: Work,
+    on_assessed: Callable[[Mapping[str, Any]], None] | None = None,
+    processes: Processes = ALONE,
 ) -> None:
-    """Write checkpoints, history, and why training ended.
+    """Write checkpoints, history, and why training ended; after a kill, go on where it was.
 
     Args:
         settings: the run's.
@@ -42,8 +56,14 @@ def finetune_policy(
         pretrained: folder of the pretrained policy: the frozen reference, and the start unless there is a checkpoint.
         checkpoint: where to go on from, for as many steps again as the settings say; its optimiser state is taken up.
         facts: written into each checkpoint: where it comes from.
+        engine: what values states that no dataset has; asked for only where the settings need it.
+        engine_path: where it is.
+        num_processes: how many of it.
+        cache_folder: where its answers are kept, if anywhere.
         device: to train on.
-        work: the folder to fill, and the sinks.
+        work: the folder to fill, the folder in which to keep what a kill must not take, and the sinks.
+        on_assessed: told what was found before the first update.
+        processes: who trains with us; the first writes for all.
     """
     config = settings.grpo
     table = read_boards(boards)
@@ -51,34 +71,65 @@ def finetune_policy(
     heldout = board_arrays(table, split=Split.HELDOUT, strong=True)
     reference, _ = load_policy(pretrained, device)
     if checkpoint is None:
-        (policy, policy_config), state = load_policy(pretrained, device), None
+        (policy, policy_config), origin = load_policy(pretrained, device), None
     else:
-        policy, policy_config, state = load_checkpoint(checkpoint, device)
+        policy, policy_config, origin = load_checkpoint(checkpoint, device)
+    assert isinstance(policy.network, PolicyNetwork)
     policy.network.freeze(settings.policy.num_frozen_blocks)
-    states = DatasetStates(train, states_per_step=config.states_per_step, seed=settings.seed)
-    trainer = GrpoTrainer(policy, reference, states, config, seed=settings.seed)
-    if state is not None:
-        trainer.restore(state)
-    first = trainer.num_steps_done
-    work.record(Record(first, heldout_metrics(policy, heldout)))
-    reason = BUDGET_SPENT
-    while reason == BUDGET_SPENT and trainer.num_steps_done < first + config.num_steps:
-        record = trainer.step()
-        if trainer.entropy_stop.observe(record.metrics["grpo/entropy"]):
-            reason = ENTROPY_CRITICAL
-        is_last = reason == ENTROPY_CRITICAL or record.step == first + config.num_steps
-        if is_last or (record.step - first) % config.steps_per_checkpoint == 0:
-            record = Record(record.step, {**record.metrics, **heldout_metrics(policy, heldout)})
-            save_checkpoint(work.folder / CHECKPOINTS, policy, policy_config, trainer.state(facts))
-        work.record(record)
-        work.progress(record.step - first, config.num_steps, "steps")
-    write_json(
-        work.folder / REPORT,
-        {
-            "reason": reason,
-            "first_step": first,
-            "last_step": trainer.num_steps_done,
-            "mean_entropy_at_end": trainer.entropy_stop.mean(),
-            "weights": weights_hash(policy),
-        },
-    )
+    first = 0 if origin is None else origin.step
+    with _live(settings, engine, engine_path, num_processes, cache_folder) as (values, rival):
+        trainer = GrpoTrainer(
+            policy,
+            reference,
+            _states(settings, train, heldout, values, first),
+            config,
+            seed=settings.seed,
+            first_step=first,
+            values=values,
+            rival=rival,
+            processes=processes,
+        )
+        if origin is not None:
+            trainer.begin_from(origin)
+        TrainingLoop(
+            trainer,
+            policy_config,
+            config,
+            first=first,
+            heldout=lambda: heldout_metrics(trainer.policy, heldout),
+            facts=facts,
+            work=work,
+            on_assessed=on_assessed,
+            processes=processes,
+        ).run()
+
+
+@contextmanager
+def _live(
+    settings: Settings, engine: EngineIdentity, path: str, num_processes: int, cache_folder: Path | None
+) -> Iterator[tuple[LiveValues | None, EngineReplies | None]]:
+    """Give what states beyond the dataset need: values, and an engine that moves; engines start when they are first asked."""
+    config, options = settings.grpo, engine_options(settings.values)
+    with ExitStack() as stack:
+        values = rival = None
+        if config.depth.num_own_moves > 1 or split_of(config.states_per_step, config.own_games.share)[1]:
+            cache = None if cache_folder is None else ValueCache(cache_folder, engine=engine, options=options)
+            pool = stack.enter_context(EnginePool(path, num_processes=num_processes, options=options))
+            values = LiveValues(pool, settings.values, cache)
+        if config.depth.num_own_moves > 1 and (config.depth.rival == "engine" or config.depth.teacher_probability):
+            players = stack.enter_context(EnginePool(path, num_processes=num_processes, options={"Hash": settings.values.hash_mib}))
+            rival = EngineReplies(players, nodes=config.depth.rival_nodes)
+        yield values, rival
+
+
+def _states(settings: Settings, train: BoardArrays, heldout: BoardArrays, values: LiveValues | None, first: int) -> StateSource:
+    config = settings.grpo
+    num_dataset, num_own = split_of(config.states_per_step, config.own_games.share)
+    dataset = DatasetStates(train, states_per_step=num_dataset, seed=settings.seed)
+    if not num_own:
+        return dataset
+    assert values is not None
+    # What judges is nothing to learn from, wherever it comes from.
+    judged = frozenset(position_key(decode(row)) for row in heldout.encodings)
+    own = OwnGames(values, config.own_games, states_per_step=num_own, first_step=first, seed=settings.seed, exclude=judged)
+    return MixedStates(dataset, own)

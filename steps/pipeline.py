@@ -3,7 +3,7 @@
 What a step computes is in a module of its own, which knows neither store nor tracker.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -189,22 +189,44 @@ def baseline(job: Job, boards: StepOutput, pretrained: StepOutput) -> StepOutput
     )
 
 
-def finetune(job: Job, boards: StepOutput, pretrained: StepOutput, sinks: Sequence[Sink] = ()) -> StepOutput:
-    """Fine-tune by GRPO, from the pretrained policy or from the origin's checkpoint."""
+def finetune(
+    job: Job,
+    boards: StepOutput,
+    pretrained: StepOutput,
+    sinks: Sequence[Sink] = (),
+    on_assessed: Callable[[Mapping[str, Any]], None] | None = None,
+) -> StepOutput:
+    """Fine-tune by GRPO, from the pretrained policy or from the origin's checkpoint; tell what was found before the first update."""
     from steps.device import device_facts, torch_device
-    from steps.finetuning import REPORT, finetune_policy
+    from steps.finetuning import LEARNABILITY, REPORT, finetune_policy
     from steps.resuming import origin_checkpoint
 
     machine, settings = Machine.here(), _typed(job["settings"])
     store = Store(machine.home)
     checkpoint = origin_checkpoint(job["origin"], store)
+    engine = identify(machine.stockfish)
     wanted = slices.grpo(settings)
     inputs = {
         "boards": boards["output_hash"],
         "pretrained": pretrained["output_hash"],
         "checkpoint": "" if checkpoint is None else str(read_json(checkpoint / MANIFEST)["output_hash"]),
+        "engine": str(engine),
         "device": device_facts(machine),
     }
+    told = False
+
+    def tell(found: Mapping[str, Any]) -> None:
+        nonlocal told
+        told = True
+        if on_assessed is not None:
+            on_assessed(found)
+
+    def publish(folder: Path, child: ChildRun) -> None:
+        child.file(folder / REPORT)
+        child.file(folder / LEARNABILITY)
+        if not told:  # The output, or its beginning, was there already.
+            tell(read_json(folder / LEARNABILITY))
+
     return run_step(
         job,
         machine,
@@ -218,12 +240,18 @@ def finetune(job: Job, boards: StepOutput, pretrained: StepOutput, sinks: Sequen
             pretrained=store.open(pretrained),
             checkpoint=checkpoint,
             facts={"settings": wanted, **inputs},  # No more than the version holds: equal versions have equal checkpoints.
+            engine=engine,
+            engine_path=machine.stockfish,
+            num_processes=machine.num_threads,
+            cache_folder=machine.value_cache,
             device=torch_device(machine),
             work=work,
+            on_assessed=tell,
         ),
+        goes_on=True,
         shown=("heldout/regret_best", "heldout/regret_sampled", "heldout/entropy"),
         sinks=sinks,
-        publish=lambda folder, child: child.file(folder / REPORT),
+        publish=publish,
     )
 
 

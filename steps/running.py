@@ -6,6 +6,7 @@ from typing import Any, Final, TypedDict
 
 from grpo.content import MANIFEST, CorruptError
 from steps.machine import Machine
+from steps.making import make_output
 from steps.store import StepOutput, Store
 from steps.tracking import ChildRun, Origin, Tracker
 from steps.versions import step_version
@@ -38,6 +39,7 @@ def run_step(
     settings: Mapping[str, Any],
     inputs: Mapping[str, str],
     work: Callable[[Work], None],
+    goes_on: bool = False,
     shown: Sequence[str] = (),
     sinks: Sequence[Sink] = (),
     publish: Callable[[Path, ChildRun], None] | None = None,
@@ -52,6 +54,7 @@ def run_step(
         settings: the part of the settings that the body reads.
         inputs: hashes of what it takes in.
         work: the body; fills the folder of the `Work` it is given.
+        goes_on: whether the body, after a kill, goes on from what is in its `Work`'s progress folder.
         shown: metrics to print.
         sinks: who else takes the records.
         publish: logs what people want to open in the tracker.
@@ -62,19 +65,23 @@ def run_step(
     with tracker.child(job["mlflow_run"], step, tags) as child:
         found = _found(job, store, step, version.version)
         if found is None:
-            terminal = TerminalSink(step, shown, lambda text: print(text, flush=True))
-            facts = {"parts": version.parts, "code": job["code"]}
-            with store.writing(step, version.version, facts) as folder:
-                working = Work(folder, (terminal, child, *sinks))
-                work(working)
-                working.write_history()
-            written = store.find(step, version.version)
-            assert written is not None
-            found = StepOutput(**{**written, "reused": False})
+            found = make_output(
+                store,
+                step,
+                version.version,
+                facts={"parts": version.parts, "code": job["code"]},
+                body=work,
+                goes_on=goes_on,
+                is_fresh=job["is_fresh"],
+                sinks=(child, *sinks),
+                terminal=TerminalSink(step, shown, lambda text: print(text, flush=True)),
+            )
         else:
             print(f"{step}: reusing version {found['version']}, output {found['output_hash'][:12]}", flush=True)
             for record in read_history(store.folder(step, found["version"])):
                 child.take(record)
+            if goes_on:
+                store.forget_progress(step, found["version"])
         folder = store.folder(step, found["version"])
         child.file(folder / MANIFEST)
         child.file(folder / HISTORY)

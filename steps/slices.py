@@ -38,8 +38,8 @@ def baseline(settings: Settings) -> dict[str, Any]:
 
 
 def grpo(settings: Settings) -> dict[str, Any]:
-    """Return how the pretrained policy is fine-tuned."""
-    return settings.model_dump(mode="json", include={"seed", "policy", "grpo"})
+    """Return how the pretrained policy is fine-tuned; values are those of states that no dataset has."""
+    return settings.model_dump(mode="json", include={"seed", "values", "policy", "grpo"})
 
 
 def selection(settings: Settings) -> dict[str, Any]:

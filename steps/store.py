@@ -1,13 +1,32 @@
-"""Outputs of steps by version: an output whose version is already here need not be made again."""
+"""Outputs of steps by version: an output whose version is already here need not be made again, and one half made can be gone on with."""
 
+import fcntl
+import os
+import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypedDict
+from typing import Any, Final, TextIO, TypedDict
 
-from grpo.content import MANIFEST, CorruptError, atomic_folder, read_json, verified_manifest, write_manifest
+from grpo.content import (
+    MANIFEST,
+    CorruptError,
+    atomic_folder,
+    read_json,
+    remove_folder,
+    remove_leftovers,
+    verified_manifest,
+    write_manifest,
+)
+from grpo.errors import PlainError
 
 _FOLDER: Final = "outputs"
+_IN_PROGRESS: Final = "in_progress"
+
+
+class BusyError(PlainError, RuntimeError):
+    """Another process is making this output; the message says which."""
 
 
 class StepOutput(TypedDict):
@@ -25,6 +44,7 @@ class Store:
 
     def __init__(self, home: Path) -> None:
         self._root = home / _FOLDER
+        self._in_progress = home / _IN_PROGRESS
 
     def folder(self, step: str, version: str) -> Path:
         """Return where an output is, or would be."""
@@ -71,6 +91,39 @@ class Store:
             yield folder
             write_manifest(folder, {"step": step, "version": version, **facts})
 
+    @contextmanager
+    def progressing(self, step: str, version: str, *, is_fresh: bool) -> Iterator[Path]:
+        """Give the folder in which this version's making is kept over kills; it is this process's alone while the block lasts.
+
+        It vanishes when the block ends with the output in the store, and stays in all other cases, for the next who makes this version.
+
+        Args:
+            step: name of the step.
+            version: of its output.
+            is_fresh: begin with an empty folder, whatever was there.
+
+        Raises BusyError when another process has it.
+        """
+        folder = self._in_progress / step / version
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with held(folder.with_name(f"{version}.lock"), what=f"the output of {step}, version {version},"):
+            # What killed processes left. Files of an output are shared with the folder's: they would stay on the disk.
+            for place in (folder.parent, self._root / step):
+                remove_leftovers(place, f".{version}.*")
+            if is_fresh and folder.exists():
+                remove_folder(folder)
+            folder.mkdir(exist_ok=True)
+            remove_leftovers(folder)
+            yield folder
+            if self.folder(step, version).exists():
+                remove_folder(folder)
+
+    def forget_progress(self, step: str, version: str) -> None:
+        """Delete what a process left that was killed after its output had come into the store."""
+        if (self._in_progress / step / version).exists():
+            with suppress(BusyError), self.progressing(step, version, is_fresh=False):
+                pass  # It vanishes, for the output is there.
+
     def discard(self, step: str, version: str) -> Path:
         """Move a spoilt or unwanted output out of the way and return where it went; nothing is ever deleted."""
         folder = self.folder(step, version)
@@ -78,3 +131,40 @@ class Store:
         while (aside := folder.with_name(f"{version}.set-aside-{number}")).exists():
             number += 1
         return folder.rename(aside)
+
+
+@contextmanager
+def held(path: Path, *, what: str) -> Iterator[None]:
+    """Hold the lock of this file, which goes with the process however it ends, and then its file too.
+
+    Raises BusyError, which says who holds it and makes `what`, when another process does.
+    """
+    with _locked(path, what) as file:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}, since {now}")
+        file.flush()
+        yield
+        path.unlink()
+
+
+def _locked(path: Path, what: str) -> TextIO:
+    while True:
+        file = path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read() or "another process"
+            file.close()
+            raise BusyError(f"{what} is being made by {holder} (it holds {path}): wait for it, or end it, and run the same again") from None
+        if _is_at(path, file):
+            return file
+        file.close()  # The holder before us has deleted it: it locks nothing any more.
+
+
+def _is_at(path: Path, file: TextIO) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False

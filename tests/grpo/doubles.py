@@ -1,8 +1,9 @@
-"""Stand-ins for tests of learning and playing: a few boards with made-up values, and policies whose numbers are written down."""
+"""Stand-ins for tests of learning and playing: boards with made-up values, policies whose numbers are written down, scripted rivals."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 import chess
 import numpy as np
@@ -12,9 +13,15 @@ from torch import Tensor
 from grpo.actions import action_move
 from grpo.boards import BoardArrays
 from grpo.config import PolicyConfig
-from grpo.encoding import decode, encode
+from grpo.encoding import decode, encode, mover_view
+from grpo.grpo_config import GrpoConfig
 from grpo.phases import PHASES, phase_of
-from grpo.policy import MoveDistribution, PositionBatch
+from grpo.policy import MoveDistribution, NetworkPolicy, PositionBatch, new_policy
+from grpo.processes import ALONE, Processes
+from grpo.rollouts import Replies
+from grpo.states import DatasetStates, ValueSource
+from grpo.training import GrpoTrainer
+from grpo.values import ValueTable
 
 TINY: Final = PolicyConfig(channels=16, num_blocks=1, num_heads=2)
 CPU: Final = torch.device("cpu")
@@ -91,3 +98,115 @@ class WrittenPolicy:
 def written_probabilities(table: Mapping[str, Mapping[str, float]]) -> WrittenPolicy:
     """Return the policy with these probabilities: placement of the pieces -> UCI -> probability; a move left out is impossible."""
     return WrittenPolicy(lambda board, move: float(np.log(table[board.board_fen()].get(move.uci(), 0.0) or 1e-30)))
+
+
+def mirrored_number(board: chess.Board, move: chess.Move) -> float:
+    """Return a made-up number that is the same for a position and its colour mirror."""
+    if board.turn == chess.WHITE:
+        return made_up_number(board, move)
+    mirrored = chess.Move(chess.square_mirror(move.from_square), chess.square_mirror(move.to_square), move.promotion)
+    return made_up_number(mover_view(board), mirrored)
+
+
+class MadeUpValues:
+    """Values of all boards by a function; those of boards on which it fails are None, as when an engine died."""
+
+    def __init__(self, value: BoardMove = made_up_number, fails_on: Callable[[chess.Board], bool] = lambda _: False) -> None:
+        self._value, self._fails_on = value, fails_on
+        self.asked: list[chess.Board] = []
+        """All boards that values were asked of."""
+
+    def tables(self, boards: Sequence[chess.Board]) -> list[ValueTable | None]:
+        """Return one table a board."""
+        self.asked += [board.copy() for board in boards]
+        return [None if self._fails_on(board) else self._table(board) for board in boards]
+
+    def _table(self, board: chess.Board) -> ValueTable:
+        moves = legal_moves(board)
+        values = np.array([self._value(board, move) for move in moves], dtype=np.float32)
+        return ValueTable(moves=tuple(move.uci() for move in moves), values=values, scores=())
+
+
+class WrittenReplies:
+    """A rival that is no policy: the move that a function gives, None where it fails."""
+
+    def __init__(self, reply: Callable[[chess.Board], chess.Move | None]) -> None:
+        self._reply = reply
+        self.asked: list[chess.Board] = []
+        """All boards that replies were asked of."""
+
+    def replies(self, boards: Sequence[chess.Board]) -> list[chess.Move | None]:
+        """Return a move for each board."""
+        self.asked += [board.copy() for board in boards]
+        return [self._reply(board) for board in boards]
+
+
+def sharpened(policy: NetworkPolicy, factor: float) -> NetworkPolicy:
+    """Return the policy with all logits of plain moves multiplied by a factor."""
+    with torch.no_grad():
+        for parameter in policy.network.from_head.parameters():  # type: ignore[union-attr]
+            parameter.mul_(factor)
+    return policy
+
+
+def lively_policy(seed: int = 1) -> NetworkPolicy:
+    """Return a policy whose every layer counts, unlike a fresh one's, with an entropy of about 2.3."""
+    policy = new_policy(TINY, seed=seed, device=CPU)
+    rng = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in policy.network.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=rng))
+    return sharpened(policy, 3)
+
+
+def copied(policy: NetworkPolicy) -> NetworkPolicy:
+    """Return another policy with the same weights."""
+    twin = new_policy(TINY, seed=0, device=CPU)
+    twin.network.load_state_dict(policy.network.state_dict())
+    return twin
+
+
+def in_float64(policy: NetworkPolicy) -> NetworkPolicy:
+    """Return the policy with all its numbers in float64, where rounding hides nothing."""
+    policy.network.double()
+    policy.network.side_projection.register_forward_pre_hook(lambda _, inputs: (inputs[0].double(),))  # type: ignore[union-attr]
+    return policy
+
+
+def arrays_in_float64(arrays: BoardArrays) -> BoardArrays:
+    """Return the boards with their values in float64."""
+    return replace(arrays, values=arrays.values.astype(np.float64))  # type: ignore[arg-type]
+
+
+def trainer_of(
+    config: GrpoConfig,
+    arrays: BoardArrays,
+    *,
+    policy: NetworkPolicy | None = None,
+    reference: NetworkPolicy | None = None,
+    seed: int = 0,
+    first_step: int = 0,
+    values: ValueSource | None = None,
+    rival: Replies | None = None,
+    processes: Processes = ALONE,
+    **changes: Any,
+) -> GrpoTrainer:
+    """Return a trainer on these boards; policy and reference are lively and equal if they are not given, further values made up."""
+    config = GrpoConfig(**{**config.model_dump(), **changes})
+    return GrpoTrainer(
+        policy or lively_policy(),
+        reference or lively_policy(),
+        DatasetStates(arrays, states_per_step=config.states_per_step, seed=seed),
+        config,
+        seed=seed,
+        first_step=first_step,
+        values=values or MadeUpValues(),
+        rival=rival,
+        processes=processes,
+    )
+
+
+def largest_difference(one: NetworkPolicy, other: NetworkPolicy) -> float:
+    """Return the largest difference between two policies' weights."""
+    pairs = zip(one.network.parameters(), other.network.parameters(), strict=True)
+    return max((a.detach().double() - b.detach().double()).abs().max().item() for a, b in pairs)

@@ -1,8 +1,11 @@
 """Checkpoints: read back as written, refused when anything is not as it was, and whole or not there at all."""
 
 import json
+import math
 import os
 import pickle
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,8 @@ import chess
 import pytest
 import torch
 from doubles import CPU, TINY, fake_arrays, some_boards
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from grpo import checkpoints
@@ -22,6 +27,7 @@ from grpo.checkpoints import (
     TrainingState,
     checkpoint_folders,
     checkpoint_step,
+    checkpoints_to_delete,
     latest_valid_checkpoint,
     load_checkpoint,
     load_policy,
@@ -29,16 +35,16 @@ from grpo.checkpoints import (
     save_policy,
     weights_hash,
 )
-from grpo.config import GrpoConfig
-from grpo.content import MANIFEST, CorruptError, read_json, sha256_text, write_json, write_manifest
+from grpo.content import MANIFEST, CorruptError, StorageError, read_json, sha256_text, write_json, write_manifest
+from grpo.grpo_config import GrpoConfig
 from grpo.policy import NetworkPolicy, PositionBatch, new_policy
-from grpo.rollouts import DatasetStates
+from grpo.states import DatasetStates
 from grpo.training import GrpoTrainer
 
 torch.set_num_threads(1)
 
-OPTIMISER, STATE = "optimiser.safetensors", "state.json"
-FILES = (WEIGHTS, POLICY, OPTIMISER, STATE)
+OPTIMISER, TENSORS, STATE = "optimiser.safetensors", "tensors.safetensors", "state.json"
+FILES = (WEIGHTS, POLICY, OPTIMISER, TENSORS, STATE)
 BOARDS = some_boards(8)
 FACTS = {"dataset": "abc", "settings": {"seed": 3, "rates": [1e-4, 0.1]}}
 
@@ -49,7 +55,7 @@ def trained(num_steps: int, *, seed: int = 0) -> GrpoTrainer:
     policy, reference = (new_policy(TINY, seed=seed, device=CPU) for _ in range(2))
     trainer = GrpoTrainer(policy, reference, DatasetStates(fake_arrays(BOARDS), states_per_step=8, seed=seed), config, seed=seed)
     for _ in range(num_steps):
-        trainer.entropy_stop.observe(trainer.step().metrics["grpo/entropy"])
+        trainer.step()
     return trainer
 
 
@@ -90,8 +96,8 @@ def test_a_checkpoint_is_read_back_exactly_as_it_was_written(trainer: GrpoTraine
     for name, tensor in trainer.policy.network.state_dict().items():
         assert torch.equal(policy.network.state_dict()[name], tensor)
     assert (state.step, state.facts) == (3, FACTS)
-    assert state.controllers == {"entropy_stop": trainer.entropy_stop.state(), "skip_stop": {"in_a_row": 0}}
-    assert len(state.controllers["entropy_stop"]["recent"]) == 3
+    assert state.controllers == json.loads(json.dumps(expected.controllers))
+    assert state.tensors.keys() == expected.tensors.keys()
     assert json.dumps(state.optimiser["param_groups"]) == json.dumps(expected.optimiser["param_groups"], sort_keys=True)
     assert state.optimiser["state"].keys() == expected.optimiser["state"].keys() != set()
     for index, values in expected.optimiser["state"].items():
@@ -143,11 +149,16 @@ def test_numbers_that_text_would_round_survive(tmp_path: Path) -> None:
         optimiser={"state": {0: {"step": torch.tensor(1 / 3), "x": torch.tensor([1e-45, -0.0])}}, "param_groups": [{"lr": 0.1 + 0.2}]},
         controllers={"entropy_stop": {"recent": [1 / 3, 5e-324]}},
         facts={"big": 2**60},
+        tensors={"states.values": torch.tensor([[1 / 3, -0.0]]), "reference.flags": torch.tensor([True, False]), "none": torch.zeros(0, 3)},
     )
     _, _, loaded = load_checkpoint(save_checkpoint(tmp_path, new_policy(TINY, seed=0, device=CPU), TINY, state), CPU)
     assert loaded.optimiser["param_groups"] == [{"lr": 0.30000000000000004}]
     assert loaded.controllers == state.controllers
     assert loaded.facts == state.facts
+    assert loaded.tensors.keys() == state.tensors.keys()
+    for name, tensor in state.tensors.items():
+        assert (loaded.tensors[name].dtype, loaded.tensors[name].shape) == (tensor.dtype, tensor.shape)
+        assert loaded.tensors[name].numpy().tobytes() == tensor.numpy().tobytes()
     assert loaded.optimiser["state"][0]["step"].item() == torch.tensor(1 / 3).item()
     assert loaded.optimiser["state"][0]["x"].view(torch.int32).tolist() == [1, -(2**31)]
 
@@ -346,7 +357,7 @@ def test_what_a_killed_writer_left_behind_is_no_checkpoint(tmp_path: Path) -> No
 # Whole or not at all.
 
 
-@pytest.mark.parametrize("at", ["save_policy", "save_file", "write_json", "write_manifest"])
+@pytest.mark.parametrize("at", ["save_policy", "save", "write_json", "write_manifest"])
 def test_a_crash_while_saving_leaves_the_earlier_checkpoint_and_nothing_else(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,6 +373,28 @@ def test_a_crash_while_saving_leaves_the_earlier_checkpoint_and_nothing_else(
     assert list(tmp_path.iterdir()) == [good]
     assert latest_valid_checkpoint(tmp_path) == (good, [])
     assert saved(tmp_path, 2) == [tmp_path / "step-00000002"], "the next attempt is free to succeed"
+
+
+def test_a_full_disk_is_told_with_the_bytes_that_are_wanted_and_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(*args: Any, **named: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "save", fill)
+    weights = sum(tensor.nbytes for tensor in new_policy(TINY, seed=2, device=CPU).network.state_dict().values())
+    with pytest.raises(StorageError, match=r"step-00000002 could not be written \(No space left on device\): it needs") as caught:
+        saved(tmp_path, 2)
+    needed, free = (int(word.replace(",", "")) for word in re.findall(r"([\d,]+) bytes", str(caught.value)))
+    assert weights < needed < weights + 2**21
+    assert free == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.1)
+
+
+def test_an_error_that_is_none_of_the_disks_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **named: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(checkpoints, "save", refuse)
+    with pytest.raises(PermissionError):
+        saved(tmp_path, 2)
 
 
 def test_an_interrupt_while_saving_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,6 +414,40 @@ def test_a_damaged_checkpoint_is_replaced_when_training_comes_to_its_step_again(
     assert latest_valid_checkpoint(tmp_path)[0] == folders[0]
     saved(tmp_path, 2)
     assert latest_valid_checkpoint(tmp_path) == (folders[1], [])
+
+
+# How many are kept.
+
+REGRETS = st.dictionaries(st.integers(0, 40), st.sampled_from([0.1, 0.2, 0.3, math.nan]) | st.floats(0, 1), max_size=12)
+
+
+@given(regrets=REGRETS, healthy=st.none() | st.integers(0, 40), keep=st.integers(0, 12))
+def test_the_best_the_newest_and_the_healthy_stay_and_of_the_rest_those_with_the_lowest_regret(
+    regrets: dict[int, float], healthy: int | None, keep: int
+) -> None:
+    gone = checkpoints_to_delete(regrets, healthy=healthy, keep=keep)
+    kept = regrets.keys() - gone
+    assert gone == sorted(set(gone))
+    assert set(gone) <= regrets.keys()
+    finite = {step: math.inf if math.isnan(regret) else regret for step, regret in regrets.items()}
+    protected = {healthy} & regrets.keys()
+    if regrets:
+        protected |= {max(regrets)}
+        assert min(finite.values()) in {finite[step] for step in kept}
+    assert protected <= kept
+    assert len(kept) == min(len(regrets), max(keep, len(kept)))
+    assert len(kept) <= max(keep, len(protected) + 1)
+    assert all(finite[step] >= finite[other] for step in gone for other in kept - protected if finite[other] > min(finite.values()))
+    assert checkpoints_to_delete({step: regrets[step] for step in kept}, healthy=healthy, keep=keep) == []
+
+
+def test_deletion_by_hand() -> None:
+    regrets = {10: 0.30, 20: 0.10, 30: 0.25, 40: 0.20, 50: 0.35}
+    assert checkpoints_to_delete(regrets, healthy=10, keep=3) == [30, 40]
+    assert checkpoints_to_delete(regrets, healthy=None, keep=3) == [10, 30]
+    assert checkpoints_to_delete(regrets, healthy=10, keep=5) == []
+    assert checkpoints_to_delete({10: 0.30}, healthy=None, keep=0) == []
+    assert checkpoints_to_delete({}, healthy=None, keep=3) == []
 
 
 # Compatible or not.

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from grpo import grpo_config
 from grpo.config import (
     FILTER_PROFILES,
     PRESET_FOLDER,
@@ -21,6 +22,8 @@ from grpo.config import (
     preset_names,
     read_settings,
 )
+from grpo.grpo_config import AlarmConfig, DepthConfig, EntropyTarget, FieldNotesRecovery, KlTarget, OwnGamesConfig, RecoveryConfig
+from grpo.sections import Section
 
 BOARDS_KEYS = ", ".join(BoardsConfig.model_fields)
 FILTER_KEYS = ", ".join(GameFilters.model_fields)
@@ -29,10 +32,16 @@ GRPO_KEYS = ", ".join(GrpoConfig.model_fields)
 DEFAULT = Settings()
 NUM_TRAIN, NUM_UNITS, HELDOUT_DEPTH = DEFAULT.boards.num_train, DEFAULT.boards.num_units, DEFAULT.evaluation.heldout_depth
 CHANNELS, NUM_BLOCKS = DEFAULT.policy.channels, DEFAULT.policy.num_blocks
-PRESETS = "laptop, smoke, test, or the path of a .toml file"
+PRESETS = "clean, gpu, laptop, smoke, test, or the path of a .toml file"
 BOTH_DAYS = "validation_from and heldout_from go together, the earlier day first"
 SECTIONS = "seed, boards, values, policy, pretrain, grpo, evaluation, selection"
 HOW_TO_WRITE = 'write TOML such as\n  preset = "smoke"\n  grpo.learning_rate = 1e-3'
+
+
+def known(section: type[Section]) -> str:
+    """Return the keys of a section as messages list them."""
+    return ", ".join(section.model_fields)
+
 
 BAD_SETTINGS = (
     # Unknown keys.
@@ -46,6 +55,17 @@ BAD_SETTINGS = (
     ("boards.file = 1", f"settings: unknown key boards.file; did you mean files? known here: {BOARDS_KEYS}"),
     ("boards.filters.min_ratng = 9", f"settings: unknown key boards.filters.min_ratng; did you mean min_rating? known here: {FILTER_KEYS}"),
     ("boards.filters.humans = true", f"settings: unknown key boards.filters.humans; did you mean humans_only? known here: {FILTER_KEYS}"),
+    *(
+        (f"grpo.{section}.{wrong} = 1", f"settings: unknown key grpo.{section}.{wrong}; did you mean {right}? known here: {known(kind)}")
+        for section, kind, wrong, right in (
+            ("depth", DepthConfig, "num_own_move", "num_own_moves"),
+            ("own_games", OwnGamesConfig, "shares", "share"),
+            ("entropy_target", EntropyTarget, "dead_bant", "dead_band"),
+            ("kl_target", KlTarget, "nat", "nats"),
+            ("recovery", RecoveryConfig, "healty_entropy", "healthy_entropy"),
+            ("alarms", AlarmConfig, "windw", "window"),
+        )
+    ),
     ("[grop]\nclip_low = 0.1", f"settings: unknown key grop; did you mean grpo? known here: {SECTIONS}"),
     ("xyz = 1", f"settings: unknown key xyz; known here: {SECTIONS}"),
     ('preset = "smok"', f"settings: preset = 'smok' does not exist; did you mean smoke? known here: {PRESETS}"),
@@ -69,6 +89,31 @@ BAD_SETTINGS = (
     ("grpo.clip_low = 1.0", "settings: grpo.clip_low = 1.0: input should be less than 1"),
     ("grpo.temperature = 0.0", "settings: grpo.temperature = 0.0: input should be greater than 0"),
     ("grpo.entropy_coefficient = -0.01", "settings: grpo.entropy_coefficient = -0.01: input should be greater than or equal to 0"),
+    ("grpo.std_floor = 0.0", "settings: grpo.std_floor = 0.0: input should be greater than 0"),
+    ("grpo.clip_high = 0.0", "settings: grpo.clip_high = 0.0: input should be greater than 0"),
+    ("grpo.final_learning_rate_share = 1.1", "settings: grpo.final_learning_rate_share = 1.1: input should be less than or equal to 1"),
+    ("grpo.skipped_learning_rate_factor = 0.0", "settings: grpo.skipped_learning_rate_factor = 0.0: input should be greater than 0"),
+    ("grpo.num_checkpoints_kept = 2", "settings: grpo.num_checkpoints_kept = 2: input should be greater than or equal to 3"),
+    ("grpo.depth.num_own_moves = 0", "settings: grpo.depth.num_own_moves = 0: input should be greater than or equal to 1"),
+    ("grpo.depth.teacher_probability = 1.5", "settings: grpo.depth.teacher_probability = 1.5: input should be less than or equal to 1"),
+    ("grpo.own_games.share = 1.0", "settings: grpo.own_games.share = 1.0: input should be less than 1"),
+    ("grpo.own_games.temperature = 0.0", "settings: grpo.own_games.temperature = 0.0: input should be greater than 0"),
+    ("grpo.entropy_target.share = 1.0", "settings: grpo.entropy_target.share = 1.0: input should be less than 1"),
+    (
+        "grpo.entropy_target.min_coefficient = 0.0",
+        "settings: grpo.entropy_target.min_coefficient = 0.0: input should be greater than 0",
+    ),
+    ("grpo.kl_target.min_coefficient = 0.0", "settings: grpo.kl_target.min_coefficient = 0.0: input should be greater than 0"),
+    ("grpo.kl_target.nats = 0.0", "settings: grpo.kl_target.nats = 0.0: input should be greater than 0"),
+    ("grpo.recovery.learning_rate_factor = 0.0", "settings: grpo.recovery.learning_rate_factor = 0.0: input should be greater than 0"),
+    ("grpo.alarms.window = 1", "settings: grpo.alarms.window = 1: input should be greater than or equal to 2"),
+    ("grpo.alarms.cancelling_cosine = 0.0", "settings: grpo.alarms.cancelling_cosine = 0.0: input should be less than 0"),
+    ("grpo.alarms.dominating_share = 0.5", "settings: grpo.alarms.dominating_share = 0.5: input should be greater than 0.5"),
+    ("grpo.field_notes = 3", "settings: grpo.field_notes = 3: input should be a valid dictionary or instance of FieldNotesRecovery"),
+    (
+        'preset = "clean"\ngrpo.field_notes.entropy_boost_factor = 0.9',
+        "settings: grpo.field_notes.entropy_boost_factor = 0.9: input should be greater than or equal to 1",
+    ),
     ("seed = -1", "settings: seed = -1: input should be greater than or equal to 0"),
     ("seed = 2147483648", "settings: seed = 2147483648: input should be less than 2147483648"),
     ("values.mate_band = 0.5", "settings: values.mate_band = 0.5: input should be less than 0.5"),
@@ -79,7 +124,22 @@ BAD_SETTINGS = (
     ("policy.channels = 12", "settings: policy.channels = 12: input should be a multiple of 8"),
     ("evaluation.opponent_nodes = [1, 0]", "settings: evaluation.opponent_nodes.1 = 0: input should be greater than or equal to 1"),
     ("boards.games.nodes = []", "settings: boards.games.nodes = []: tuple should have at least 1 item after validation, not 0"),
-    ('grpo.estimator = "exakt"', "settings: grpo.estimator = 'exakt': input should be 'sampled'"),
+    ('grpo.estimator = "exakt"', "settings: grpo.estimator = 'exakt': input should be 'sampled', 'exact' or 'trajectory'"),
+    ('grpo.baseline = "median"', "settings: grpo.baseline = 'median': input should be 'mean' or 'leave_one_out'"),
+    (
+        'grpo.entropy_schedule = "linear"',
+        "settings: grpo.entropy_schedule = 'linear': input should be 'constant', 'annealed', 'target' or 'field_notes'",
+    ),
+    ('grpo.kl_schedule = "adaptive"', "settings: grpo.kl_schedule = 'adaptive': input should be 'constant' or 'target'"),
+    (
+        'grpo.kl_direction = "forward"',
+        "settings: grpo.kl_direction = 'forward': input should be 'policy_to_reference' or 'reference_to_policy'",
+    ),
+    ('grpo.learning_rate_decay = "step"', "settings: grpo.learning_rate_decay = 'step': input should be 'constant', 'linear' or 'cosine'"),
+    ('grpo.critical_measure = "moves"', "settings: grpo.critical_measure = 'moves': input should be 'entropy' or 'normalised_entropy'"),
+    ('grpo.precision = "float16"', "settings: grpo.precision = 'float16': input should be 'float32' or 'bfloat16'"),
+    ('grpo.depth.rival = "human"', "settings: grpo.depth.rival = 'human': input should be 'self' or 'engine'"),
+    ('grpo.recovery.kind = "boost"', "settings: grpo.recovery.kind = 'boost': input should be 'stop', 'forward_kl' or 'rollback'"),
     ('boards.source = "png"', "settings: boards.source = 'png': input should be 'engine' or 'files'"),
     ('boards.shortage = "ignore"', "settings: boards.shortage = 'ignore': input should be 'error', 'accept' or 'endgames'"),
     ("boards.files = 3", "settings: boards.files = 3: input should be a valid tuple"),
@@ -135,6 +195,45 @@ BAD_SETTINGS = (
     (
         "grpo = {states_per_step = 511, num_minibatches = 2}",
         "settings: grpo: states_per_step (511) must be a multiple of num_minibatches (2)",
+    ),
+    (
+        'grpo.entropy_schedule = "field_notes"',
+        'settings: grpo: entropy_schedule = "field_notes" needs the numbers of [grpo.field_notes], which belong to one kind of reward',
+    ),
+    (
+        'grpo.estimator = "trajectory"',
+        'settings: grpo: estimator = "trajectory" needs depth.num_own_moves of 2 or more: with 1 it is "sampled"',
+    ),
+    *(
+        (
+            f'grpo = {{kl_schedule = "target", kl_coefficient = {given}, kl_target = {{min_coefficient = 0.0001, max_coefficient = 0.1}}}}',
+            f"settings: grpo: kl_coefficient ({given}) must lie within kl_target's bounds, 0.0001 to 0.1",
+        )
+        for given in (0.0, 0.2)
+    ),
+    (
+        'preset = "clean"\ngrpo = {entropy_schedule = "field_notes", kl_schedule = "target"}',
+        'settings: grpo: entropy_schedule = "field_notes" moves the KL coefficient too, so that kl_schedule must be "constant"',
+    ),
+    (
+        "grpo = {entropy_coefficient = 0.0, entropy_target = {min_coefficient = 0.005, max_coefficient = 0.05}}",
+        "settings: grpo: entropy_coefficient (0.0) must lie within entropy_target's bounds, 0.005 to 0.05",
+    ),
+    (
+        "grpo = {entropy_coefficient = 0.06, entropy_target = {min_coefficient = 0.005, max_coefficient = 0.05}}",
+        "settings: grpo: entropy_coefficient (0.06) must lie within entropy_target's bounds, 0.005 to 0.05",
+    ),
+    (
+        "grpo.entropy_target = {min_coefficient = 0.05, max_coefficient = 0.01}",
+        "settings: grpo.entropy_target: min_coefficient (0.05) cannot exceed max_coefficient (0.01)",
+    ),
+    (
+        "grpo.kl_target = {min_coefficient = 0.2, max_coefficient = 0.1}",
+        "settings: grpo.kl_target: min_coefficient (0.2) cannot exceed max_coefficient (0.1)",
+    ),
+    (
+        'grpo = {critical_measure = "normalised_entropy", critical_entropy = 1.0}',
+        "settings: grpo: critical_entropy (1.0) is a share below 1 when critical_measure is normalised_entropy",
     ),
     (
         f"grpo.states_per_step = {2 * NUM_TRAIN}",
@@ -217,7 +316,7 @@ def test_every_setting_can_be_named_and_has_a_default() -> None:
 
 
 def test_the_shipped_presets_are_these() -> None:
-    assert preset_names() == ["laptop", "smoke", "test"]
+    assert preset_names() == ["clean", "gpu", "laptop", "smoke", "test"]
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -228,7 +327,11 @@ def test_a_shipped_preset_is_read_alike_by_its_name_its_key_and_its_content(name
     assert read_settings((PRESET_FOLDER / f"{name}.toml").read_text()) == by_name
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize(
+    "name",
+    # `clean` holds to the field notes' numbers, whatever the defaults become.
+    [name for name in preset_names() if name != "clean"],
+)
 def test_a_shipped_preset_names_only_what_differs_from_the_defaults(name: str) -> None:
     def flat(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
         for key, value in table.items():
@@ -287,7 +390,17 @@ def test_the_bounds_themselves_are_allowed() -> None:
         policy.num_frozen_blocks = {NUM_BLOCKS}
         values.depth = {HELDOUT_DEPTH - 1}
         grpo.group_size = 2
+        grpo.entropy_schedule = "constant"
         grpo.entropy_coefficient = 0.0
+        grpo.critical_entropy = 0.0
+        grpo.max_kl_old = 0.0
+        grpo.num_checkpoints_kept = 3
+        grpo.final_learning_rate_share = 1.0
+        grpo.skipped_learning_rate_factor = 1.0
+        grpo.own_games.share = 0.0
+        grpo.depth.teacher_probability = 1.0
+        grpo.entropy_target.dead_band = 0.0
+        grpo.alarms.silent_share = 1.0
         grpo.states_per_step = {NUM_TRAIN}
         boards.games.random_move_probability = 1.0
     """
@@ -295,6 +408,84 @@ def test_the_bounds_themselves_are_allowed() -> None:
     assert settings.grpo.states_per_step == settings.boards.num_train
     assert settings.evaluation.heldout_depth == settings.values.depth + 1
     assert BoardsConfig(source="files", files=("x.pgn",), num_train=3, num_validation=3, num_heldout=3).num_train == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "grpo = {entropy_coefficient = 0.005, entropy_target = {min_coefficient = 0.005, max_coefficient = 0.05}}",
+        "grpo = {entropy_coefficient = 0.05, entropy_target = {min_coefficient = 0.005, max_coefficient = 0.05}}",
+        "grpo = {entropy_coefficient = 0.02, entropy_target = {min_coefficient = 0.02, max_coefficient = 0.02}}",
+        'grpo = {entropy_schedule = "annealed", entropy_coefficient = 0.0}',
+        'grpo = {estimator = "trajectory", depth = {num_own_moves = 2}}',
+        'grpo = {kl_schedule = "target", kl_coefficient = 0.0001, kl_target = {min_coefficient = 0.0001, max_coefficient = 0.1}}',
+        'grpo = {kl_schedule = "target", kl_coefficient = 0.1, kl_target = {min_coefficient = 0.0001, max_coefficient = 0.1}}',
+        'grpo = {critical_measure = "normalised_entropy", critical_entropy = 0.999}',
+        "grpo.critical_entropy = 1.0",
+        "grpo.kl_target = {min_coefficient = 0.1, max_coefficient = 0.1}",
+        'preset = "clean"\ngrpo.entropy_schedule = "field_notes"',
+    ],
+)
+def test_what_lies_just_on_the_right_side_of_a_contradiction_is_allowed(text: str) -> None:
+    settings = read_settings(text)
+    assert settings != Settings()
+    assert read_settings(settings.model_dump_json()) == settings
+
+
+def test_all_contradictory_sections_are_named_at_once() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        read_settings("[grpo.entropy_target]\nmin_coefficient = 0.9\n[grpo.kl_target]\nmin_coefficient = 0.9")
+    lines = str(refusal.value).splitlines()
+    assert [line.split(": ")[1] for line in lines] == ["grpo.entropy_target", "grpo.kl_target"]
+
+
+def test_the_field_notes_recovery_has_no_defaults_and_says_what_is_missing() -> None:
+    assert Settings().grpo.field_notes is None
+    with pytest.raises(ConfigError) as refusal:
+        read_settings("grpo.field_notes.entropy_floor = 1.5")
+    missing = [name for name in FieldNotesRecovery.model_fields if name != "entropy_floor"]
+    assert str(refusal.value).splitlines() == [f"settings: grpo.field_notes.{name}: field required" for name in missing]
+
+
+def test_an_unknown_key_of_the_field_notes_recovery_gets_a_did_you_mean() -> None:
+    with pytest.raises(ConfigError, match=r"^settings: unknown key grpo.field_notes.entropy_flor; did you mean entropy_floor\?"):
+        read_settings('preset = "clean"\ngrpo.field_notes.entropy_flor = 1.5')
+
+
+def test_the_clean_preset_is_the_clean_configuration_of_the_field_notes() -> None:
+    settings = read_settings("clean")
+    grpo = settings.grpo
+    assert (grpo.learning_rate, grpo.group_size, grpo.depth.num_own_moves, grpo.temperature) == (1e-6, 16, 16 // 2, 1.3)
+    assert (grpo.clip_low, grpo.clip_high, grpo.entropy_coefficient, grpo.entropy_schedule) == (0.2, 0.2, 0.0, "constant")
+    assert grpo.num_minibatches * grpo.num_inner_epochs == 1, "one optimiser step a rollout"
+    assert (grpo.depth.teacher_probability, grpo.depth.teacher_plies, grpo.critical_entropy) == (0.1, 4, 0)
+    assert (grpo.estimator, grpo.baseline, grpo.divide_by_std, grpo.own_games.share) == ("trajectory", "mean", False, 0)
+    # Their reward was cp / 1,000 and ours is a quarter of that, so that what a nat costs is a quarter too.
+    assert grpo.kl_coefficient == 0.001 / 4
+    assert (settings.values.depth, settings.values.transform) == (4, "clipped_centipawns")
+    assert grpo.field_notes == FieldNotesRecovery(
+        entropy_floor=1.5,
+        entropy_critical=0.5,
+        steps_threshold=100,
+        entropy_boost_factor=1.5,
+        max_entropy_coefficient=1.5,
+        kl_reduction_factor=0.5,
+        min_kl_coefficient=0.0,
+        temperature_boost=0.2,
+        max_temperature=2.5,
+    )
+
+
+def test_every_part_of_grpos_settings_says_what_each_key_is() -> None:
+    sections = [kind for kind in vars(grpo_config).values() if isinstance(kind, type) and issubclass(kind, Section) and kind is not Section]
+    assert {GrpoConfig, FieldNotesRecovery, AlarmConfig} <= set(sections)
+    undescribed = [
+        f"{section.__name__}.{name}"
+        for section in sections
+        for name, field in section.model_fields.items()
+        if not field.description and not issubclass(type(field.default), Section) and name != "field_notes"
+    ]
+    assert undescribed == []
 
 
 def test_a_preset_may_be_a_file_that_is_laid_over_another(tmp_path: Path) -> None:

@@ -144,6 +144,25 @@ def test_freezing_takes_the_input_layer_and_the_first_blocks_out_of_training(num
     assert frozen == expected
 
 
+def test_under_bfloat16_the_inside_is_coarse_and_the_heads_are_not(network: PolicyNetwork) -> None:
+    encodings = torch.from_numpy(encode([chess.Board()]))
+    seen: dict[str, torch.dtype] = {}
+    layers = {"block": network.blocks[0].first, "attention": network.attention.project_in, "norm": network.norm}
+    layers |= {"from": network.from_head, "to": network.to_head, "under": network.underpromotion_head}
+    handles = [
+        layer.register_forward_hook(lambda _, __, output, name=name: seen.update({name: output.dtype})) for name, layer in layers.items()
+    ]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = network(encodings, ALL_IDS)
+    for handle in handles:
+        handle.remove()
+    heads = dict.fromkeys(("norm", "from", "to", "under"), torch.float32)
+    assert seen == {"block": torch.bfloat16, "attention": torch.bfloat16} | heads
+    assert logits.dtype == torch.float32
+    assert (logits != logits.bfloat16().float()).float().mean() > 0.9, "and the logits have more than bfloat16's digits"
+    assert 0 < (logits - network(encodings, ALL_IDS)).abs().max() < 0.05 * logits.abs().max()
+
+
 def test_the_file_of_the_action_table_is_no_part_of_a_checkpoint(network: PolicyNetwork) -> None:
     # The table is code, guarded by its own hash; saved with the weights it could silently be another one.
     assert not {"move_slot", "promotion_slot"} & set(network.state_dict())

@@ -274,6 +274,101 @@ def test_the_moves_of_a_group_and_of_different_boards_are_drawn_independently() 
     assert abs(torch.corrcoef(torch.stack([columns[0, :-1], columns[0, 1:]]))[0, 1].item()) < bound
 
 
+LAST_UNIFORM = 1 - 2**-53
+"""The largest number below 1 that a generator can give."""
+
+
+def written(*rows: list[float]) -> MoveDistribution:
+    """Return the distribution with these probabilities; a negative one is padding."""
+    probs = torch.tensor(rows, dtype=torch.float64)
+    return MoveDistribution(log_probs=torch.where(probs >= 0, probs, 1.0).log(), is_legal=probs >= 0)
+
+
+def test_a_number_stands_for_the_move_in_whose_cell_it_lies() -> None:
+    # Cells [0, .25), [.25, .75), [.75, 1), of which a cell has its lower end and not its upper one.
+    uniforms = torch.tensor([[0.0, 0.2499999, 0.25, 0.5, 0.7499999, 0.75, 0.9, LAST_UNIFORM]], dtype=torch.float64)
+    assert written([0.25, 0.5, 0.25]).sample_at(uniforms).tolist() == [[0, 0, 1, 1, 1, 2, 2, 2]]
+    assert written([0.25, 0.5, 0.25, -1, -1]).sample_at(uniforms).tolist() == [[0, 0, 1, 1, 1, 2, 2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("probs", "first", "last"),
+    [
+        ([0.0, 0.5, 0.5], 1, 2),
+        ([0.5, 0.5, 0.0], 0, 1),
+        ([0.0, 0.0, 1.0, 0.0, 0.0], 2, 2),
+        ([0.0, 0.3, 0.0, 0.7, 0.0, -1.0, -1.0], 1, 3),
+        ([1.0, -1.0], 0, 0),
+    ],
+)
+def test_the_ends_of_the_scale_stand_for_the_first_and_last_move_that_have_a_probability(probs: list[float], first: int, last: int) -> None:
+    made = written(probs)
+    assert made.sample_at(torch.tensor([[0.0, LAST_UNIFORM]], dtype=torch.float64)).tolist() == [[first, last]]
+    everything = made.sample_at(torch.linspace(0, LAST_UNIFORM, 1_001, dtype=torch.float64)[None])[0]
+    assert {column for column, prob in enumerate(probs) if prob > 0} == set(everything.tolist()), "and no other is ever drawn"
+
+
+@settings(derandomize=True)
+@given(LOGITS, st.sampled_from(TEMPERATURES), st.sampled_from([torch.float32, torch.float64]))
+def test_the_last_number_below_one_stands_for_a_move_that_has_a_probability_however_the_sum_is_rounded(
+    logits: list[float], temperature: float, dtype: torch.dtype
+) -> None:
+    # A last move that is impossible, 200 nats below: rounding must not reach it, nor the padding behind.
+    padded = torch.nn.functional.pad(row(*logits, max(logits) - 200 * temperature), (0, 3)).to(dtype)
+    legal = torch.arange(padded.shape[1])[None] <= len(logits)
+    made = of(padded, legal, temperature=temperature)
+    if dtype == torch.float32:
+        assert made.probs[0, len(logits)] == 0
+    [columns] = made.sample_at(torch.tensor([[0.0, LAST_UNIFORM]], dtype=torch.float64)).tolist()
+    assert all(made.probs[0, column] > 0 and column < len(logits) for column in columns)
+
+
+def test_each_move_has_as_many_of_even_numbers_as_its_probability_says() -> None:
+    made = of(*batch(6, 3, 1), temperature=1.3)
+    count = 10_000
+    uniforms = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    columns = made.sample_at(uniforms.expand(3, count))
+    for index in range(3):
+        found = torch.bincount(columns[index], minlength=8) / count
+        assert ((found - made.probs[index]).abs() <= 1 / count).all()
+    assert (columns.diff(dim=1) >= 0).all(), "a larger number never stands for an earlier move"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_rows_moves_depend_on_its_own_numbers_alone(dtype: torch.dtype) -> None:
+    logits, legal = batch(20, 30, 3, 1)
+    made = of(logits.to(dtype), legal)
+    uniforms = torch.rand(4, 50, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    together = made.sample_at(uniforms)
+    for index in range(4):
+        width = int(made.num_legal()[index])
+        alone = MoveDistribution(log_probs=made.log_probs[index : index + 1, :width], is_legal=legal[index : index + 1, :width])
+        assert torch.equal(alone.sample_at(uniforms[index : index + 1])[0], together[index])
+    order = torch.tensor([2, 0, 3, 1])
+    turned = MoveDistribution(log_probs=made.log_probs[order], is_legal=legal[order])
+    assert torch.equal(turned.sample_at(uniforms[order]), together[order])
+    halves = [
+        MoveDistribution(log_probs=made.log_probs[rows], is_legal=legal[rows]).sample_at(uniforms[rows])
+        for rows in (slice(0, 2), slice(2, 4))
+    ]
+    assert torch.equal(torch.cat(halves), together)
+
+
+def test_the_cells_of_float32_probabilities_are_summed_in_float64() -> None:
+    made = of(batch(200)[0].float(), batch(200)[1])
+    borders = made.probs.double().cumsum(1)[0, :200]
+    ends = borders[:-1] / borders[-1]
+    assert ends.diff().min() > 4e-12
+    assert made.sample_at((ends - 1e-12)[None])[0].tolist() == list(range(199))
+    assert made.sample_at((ends + 1e-12)[None])[0].tolist() == list(range(1, 200))
+
+
+def test_sampling_is_looking_up_the_generators_numbers() -> None:
+    made = of(*batch(20, 30))
+    uniforms = torch.rand(2, 16, dtype=torch.float64, generator=torch_stream(1, "a"))
+    assert torch.equal(made.sample(16, torch_stream(1, "a")), made.sample_at(uniforms))
+
+
 # Batches of positions.
 
 
@@ -385,3 +480,74 @@ def test_fresh_weights_depend_on_the_seed_alone() -> None:
     again, other = (new_policy(TINY, seed=seed, device=CPU).network.state_dict() for seed in (3, 4))
     assert all(torch.equal(one[name], again[name]) for name in one)
     assert not torch.equal(one["piece_embedding.weight"], other["piece_embedding.weight"])
+
+
+# Precisions.
+
+
+def test_in_bfloat16_what_comes_out_is_float32_normalised_and_near_to_float32(
+    lively_policy: NetworkPolicy, random_boards: list[chess.Board]
+) -> None:
+    positions = PositionBatch.from_boards(random_boards[::41])
+    coarse = lively_policy.at_precision(torch.bfloat16, is_compiled=False)
+    with torch.no_grad():
+        plain, made = (policy.distribution(positions, temperature=1.0) for policy in (lively_policy, coarse))
+    assert made.log_probs.dtype == torch.float32
+    assert (made.probs.sum(1) - 1).abs().max() < 1e-6
+    distance = (made.log_probs - plain.log_probs).abs().max()
+    assert 0 < distance < 0.05
+    assert plain.entropy().std() > 0.05, "the test has teeth: boards differ"
+    assert (made.kl_to(plain) > -1e-6).all()
+    assert made.kl_to(plain).max() < 1e-3
+
+
+def test_a_gradient_goes_through_bfloat16_to_float32_weights_and_near_to_where_it_should(
+    lively_policy: NetworkPolicy, random_boards: list[chess.Board]
+) -> None:
+    positions = PositionBatch.from_boards(random_boards[::151])
+    parameters = list(lively_policy.network.parameters())
+    gradients = []
+    for precision in (torch.float32, torch.bfloat16):
+        made = lively_policy.at_precision(precision, is_compiled=False).distribution(positions, temperature=1.3)
+        found = torch.autograd.grad(made.entropy().sum(), parameters)
+        assert all(gradient.dtype == torch.float32 for gradient in found)
+        gradients.append(torch.cat([gradient.flatten() for gradient in found]))
+    assert torch.cosine_similarity(gradients[0], gradients[1], dim=0) > 0.99
+
+
+def test_another_precision_is_the_same_network_and_no_copy(lively_policy: NetworkPolicy) -> None:
+    coarse = lively_policy.at_precision(torch.bfloat16, is_compiled=False)
+    assert coarse.network is lively_policy.network
+    assert coarse.device == lively_policy.device
+    again = coarse.at_precision(torch.float32, is_compiled=False)
+    positions = PositionBatch.from_boards([chess.Board()])
+    with torch.no_grad():
+        assert torch.equal(
+            again.distribution(positions, temperature=1.0).log_probs, lively_policy.distribution(positions, temperature=1.0).log_probs
+        )
+
+
+class Float64Network(torch.nn.Module):
+    """A network whose logits are float64."""
+
+    def forward(self, encodings_BE: Tensor, action_ids_BA: Tensor) -> Tensor:
+        return (action_ids_BA.double() * 0.7).sin() + encodings_BE.double().sum(1, keepdim=True) / 3
+
+
+def test_what_a_network_gives_in_float64_stays_in_float64() -> None:
+    positions = PositionBatch.from_boards([chess.Board(), chess.Board().mirror()])
+    made = NetworkPolicy(Float64Network(), CPU).distribution(positions, temperature=1.3)
+    assert made.log_probs.dtype == torch.float64
+    assert (made.probs.sum(1) - 1).abs().max() < 1e-15
+
+
+def test_a_network_in_float64_gives_float64_near_to_float32(random_boards: list[chess.Board]) -> None:
+    positions = PositionBatch.from_boards(random_boards[::151])
+    policy = new_policy(TINY, seed=0, device=CPU)
+    with torch.no_grad():
+        plain = policy.distribution(positions, temperature=1.3)
+        policy.network.double()
+        made = policy.distribution(positions, temperature=1.3)
+    assert made.log_probs.dtype == torch.float64
+    assert (made.probs.sum(1) - 1).abs().max() < 1e-14
+    assert 0 < (made.log_probs - plain.log_probs).abs().max() < 1e-5

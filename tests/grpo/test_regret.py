@@ -37,13 +37,20 @@ def written_value(board: chess.Board, move: chess.Move) -> float:
 def test_regret_worked_by_hand() -> None:
     metrics = heldout_metrics(written_probabilities(PROBABILITIES), fake_arrays([WHITE_KING, BLACK_KING], written_value))
     # Expected values: 0.225 + 0.25 + 0.025 = 0.5, and 0.1 + 0.15 + 0.1 = 0.35. Likeliest moves: a1b1 (0.5), a8a7 (0.2).
+    of_endgames = {
+        "heldout/expected_value": (0.5 + 0.35) / 2,
+        "heldout/regret_sampled": ((0.9 - 0.5) + (0.6 - 0.35)) / 2,
+        "heldout/regret_best": (0.4 + 0.4) / 2,
+        "heldout/entropy": 1.5 * math.log(2),
+    }
     assert metrics == pytest.approx(
         {
-            "heldout/regret_sampled": ((0.9 - 0.5) + (0.6 - 0.35)) / 2,
-            "heldout/regret_best": (0.4 + 0.4) / 2,
+            **of_endgames,
+            **{f"{name}/endgame": value for name, value in of_endgames.items()},
             "heldout/regret_best_stderr": 0.0,
-            "heldout/regret_best/endgame": 0.4,
-            "heldout/entropy": 1.5 * math.log(2),
+            "heldout/best_move_probability": 0.25,
+            # All but a1a2 and a8b7 lose 0.1 or more.
+            "heldout/blunder_mass": 0.75,
         },
         abs=1e-6,
     )
@@ -114,9 +121,9 @@ def test_a_phase_without_boards_is_left_out() -> None:
 def test_adding_a_constant_to_all_values_changes_no_regret() -> None:
     boards, policy = some_boards(30), new_policy(TINY, seed=0, device=CPU)
     one = heldout_metrics(policy, fake_arrays(boards, lambda board, move: made_up_number(board, move) / 2))
-    assert heldout_metrics(policy, fake_arrays(boards, lambda board, move: made_up_number(board, move) / 2 + 0.5)) == pytest.approx(
-        one, abs=1e-6
-    )
+    other = heldout_metrics(policy, fake_arrays(boards, lambda board, move: made_up_number(board, move) / 2 + 0.5))
+    raised = {name: value + 0.5 * name.startswith("heldout/expected_value") for name, value in one.items()}
+    assert other == pytest.approx(raised, abs=1e-6)
 
 
 def test_what_stands_on_the_padding_has_no_effect() -> None:

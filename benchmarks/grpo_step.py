@@ -1,0 +1,228 @@
+"""A GRPO step beside the loop that a first version would be: `python benchmarks/grpo_step.py`.
+
+The plain loop takes one state at a time: one forward pass, 16 sampled moves, one python-chess SimpleEngine search a move, one backward
+pass; an optimiser step after as many states as ours takes. Both have the same boards, the same network, groups of 16, one-step groups, both
+cores. A transition is a sampled move with an advantage. The plain loop's search is either that of the field notes (depth 4), or one ply
+less deep than our tables' (the move itself being the first ply), that is, as strong as ours.
+"""
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Final, cast
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import chess
+import chess.engine
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from grpo.actions import action_geometry, action_move
+from grpo.boards import BoardArrays
+from grpo.config import PolicyConfig, ValuesConfig
+from grpo.encoding import CASTLING, EN_PASSANT, HALFMOVE_CLOCK, NUM_PIECE_CODES, encode
+from grpo.engine import EnginePool
+from grpo.grpo_config import GrpoConfig
+from grpo.phases import PHASES, phase_of
+from grpo.policy import NetworkPolicy, PositionBatch, new_policy
+from grpo.states import DatasetStates
+from grpo.training import GrpoTrainer
+from grpo.values import engine_options, value_tables
+from steps.machine import Machine
+
+_REPEATS: Final = 3
+_NUM_BOARDS: Final = 1_024
+_NUM_PLAIN_STATES: Final = 48
+_NUM_PLAIN_ENGINE_STATES: Final = 16
+_GROUP: Final = 16
+_CPU: Final = torch.device("cpu")
+
+
+class Transformer(nn.Module):
+    """Some 6 M parameters: 8 layers, 256 wide, over the 64 squares; the same from-to head as the default network."""
+
+    def __init__(self, width: int = 256, num_layers: int = 8) -> None:
+        super().__init__()
+        self.pieces = nn.Embedding(NUM_PIECE_CODES, width)
+        self.squares = nn.Parameter(torch.randn(64, width) * 0.1)
+        self.sides = nn.Linear(6, width)
+        layer = nn.TransformerEncoderLayer(width, 8, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, num_layers, enable_nested_tensor=False)
+        self.origin, self.target = nn.Linear(width, width), nn.Linear(width, width)
+        start, end, _ = (torch.from_numpy(column) for column in action_geometry())
+        self.register_buffer("slot", start * 64 + end, persistent=False)
+
+    def forward(self, encodings: Tensor, action_ids: Tensor) -> Tensor:
+        """Return the logits of the moves."""
+        sides = torch.cat(
+            [encodings[:, CASTLING], encodings[:, EN_PASSANT : EN_PASSANT + 1], encodings[:, HALFMOVE_CLOCK : HALFMOVE_CLOCK + 1]], 1
+        )
+        squares = self.layers(self.pieces(encodings[:, :64].long()) + self.squares + self.sides(sides.float() / 10)[:, None])
+        scores = torch.einsum("bfc,btc->bft", self.origin(squares) / 16, self.target(squares)).flatten(1)
+        return scores.gather(1, cast(Tensor, self.slot)[action_ids])
+
+
+def random_boards(count: int) -> list[chess.Board]:
+    """Return positions of random play with at least two legal moves."""
+    rng = np.random.default_rng(0)
+    boards: dict[str, chess.Board] = {}
+    while len(boards) < count:
+        board = chess.Board()
+        for _ in range(int(rng.integers(6, 100))):
+            legal = list(board.legal_moves)
+            if not legal:
+                break
+            board.push(legal[int(rng.integers(len(legal)))])
+        if board.legal_moves.count() > 1:
+            boards[board.epd()] = board.copy(stack=False)
+    return list(boards.values())
+
+
+def arrays_of(boards: list[chess.Board], stockfish: str) -> tuple[BoardArrays, float]:
+    """Return the boards with their value tables, and how many tables a second were made."""
+    config = ValuesConfig()
+    batch = PositionBatch.from_boards(boards)
+    values = np.zeros(tuple(batch.is_legal.shape), dtype=np.float32)
+    with EnginePool(stockfish, num_processes=os.cpu_count() or 1, options=engine_options(config)) as pool:
+        start = time.perf_counter()
+        for row, table in enumerate(value_tables(boards, pool, config, depth=config.depth)):
+            if isinstance(table, Exception):
+                raise table
+            values[row, : len(table.values)] = table.values
+        speed = len(boards) / (time.perf_counter() - start)
+    arrays = BoardArrays(
+        encodings=encode(boards),
+        action_ids=batch.action_ids.numpy(),
+        is_legal=batch.is_legal.numpy(),
+        values=values,
+        played=np.zeros(len(boards), dtype=np.int64),
+        phases=np.array([PHASES.index(phase_of(board)) for board in boards], dtype=np.int64),
+    )
+    return arrays, speed
+
+
+def plain_loop(policy: NetworkPolicy, boards: list[chess.Board], reward: Callable[[chess.Board, chess.Move], float]) -> float:
+    """Return transitions a second of the first version."""
+    optimiser = torch.optim.Adam(policy.network.parameters(), lr=5e-4)
+    rng = torch.Generator().manual_seed(0)
+    start = time.perf_counter()
+    for board in boards:
+        position = PositionBatch.from_boards([board])
+        new = policy.distribution(position, temperature=1.0)
+        columns = new.detach().sample(_GROUP, rng)
+        moves = [action_move(int(position.action_ids[0, column]), board.turn) for column in columns[0].tolist()]
+        rewards = torch.tensor([reward(board, move) for move in moves])
+        loss = -(new.log_prob(columns)[0] * (rewards - rewards.mean())).mean() - 0.015 * new.entropy()[0]
+        (loss / len(boards)).backward()
+    optimiser.step()
+    return len(boards) * _GROUP / (time.perf_counter() - start)
+
+
+def searched(engine: chess.engine.SimpleEngine, depth: int) -> Callable[[chess.Board, chess.Move], float]:
+    """Return the reward by one search a move."""
+
+    def reward(board: chess.Board, move: chess.Move) -> float:
+        after = board.copy(stack=False)
+        after.push(move)
+        if after.is_game_over():
+            return 1.0 if after.is_checkmate() else 0.5
+        score = engine.analyse(after, chess.engine.Limit(depth=depth))["score"].pov(board.turn)
+        return 1 / (1 + np.exp(-0.003 * (score.score(mate_score=10_000) or 0)))
+
+    return reward
+
+
+def our_steps(network: nn.Module | None, arrays: BoardArrays, states_per_step: int, num_steps: int) -> tuple[float, dict[str, float]]:
+    """Return transitions a second of our trainer, and the share of the time in each part, after one step of warm-up."""
+    config = GrpoConfig(states_per_step=states_per_step, group_size=_GROUP, critical_entropy=0.0)
+
+    def policy_of() -> NetworkPolicy:
+        return new_policy(PolicyConfig(), seed=0, device=_CPU) if network is None else NetworkPolicy(network, _CPU)
+
+    trainer = GrpoTrainer(policy_of(), policy_of(), DatasetStates(arrays, states_per_step=states_per_step, seed=0), config, seed=0)
+    trainer.step()
+    spent = dict.fromkeys(("states", "rollout", "update", "other"), 0.0)
+    start = time.perf_counter()
+    for _ in range(num_steps):
+        trainer.step()
+        for part in spent:
+            spent[part] += trainer.timings().metrics[f"time/{part}"]
+    seconds = time.perf_counter() - start
+    return num_steps * states_per_step * _GROUP / seconds, {part: used / seconds for part, used in spent.items()}
+
+
+def forward_and_train(network: nn.Module, arrays: BoardArrays, count: int) -> tuple[float, float]:
+    """Return forward passes and training passes of positions a second."""
+    rows = torch.arange(count)
+    batch = PositionBatch.from_arrays(arrays).take(rows)
+    speeds = []
+    for trains in (False, True):
+        start = time.perf_counter()
+        with torch.set_grad_enabled(trains):
+            scores = functional.log_softmax(network(batch.encodings, batch.action_ids), 1)[:, 0].mean()
+            if trains:
+                scores.neg().backward()
+        speeds.append(count / (time.perf_counter() - start))
+    return speeds[0], speeds[1]
+
+
+def main() -> None:
+    """Take the ways in turn, and print ratios with their range over the repeats."""
+    torch.set_num_threads(os.cpu_count() or 1)
+    stockfish = Machine.here().stockfish
+    boards = random_boards(_NUM_BOARDS)
+    arrays, tables = arrays_of(boards, stockfish)
+    rewards = {
+        (boards[row].epd(), action_move(int(arrays.action_ids[row, column]), boards[row].turn).uci()): float(arrays.values[row, column])
+        for row in range(_NUM_PLAIN_STATES)
+        for column in range(int(arrays.is_legal[row].sum()))
+    }
+    strong, weak = 4, ValuesConfig().depth - 1
+    speeds: dict[str, list[float]] = {}
+    shares: list[dict[str, float]] = []
+    with chess.engine.SimpleEngine.popen_uci(stockfish) as engine:
+        engine.configure({"Threads": 1})
+        for _ in range(_REPEATS):
+            speed, parts = our_steps(None, arrays, 512, 3)
+            shares.append(parts)
+            policy = new_policy(PolicyConfig(), seed=0, device=_CPU)
+            plain_loop(policy, boards[:4], lambda board, move: rewards[board.epd(), move.uci()])
+            for name, found in (
+                ("ours, tables at hand", speed),
+                # What the tables of these states cost, as if each were used in one step only.
+                ("ours, tables made for one use", 1 / (1 / speed + 1 / (tables * _GROUP))),
+                (
+                    "plain loop, network alone",
+                    plain_loop(policy, boards[:_NUM_PLAIN_STATES], lambda board, move: rewards[board.epd(), move.uci()]),
+                ),
+                (f"plain loop, search of depth {weak}", plain_loop(policy, boards[:_NUM_PLAIN_ENGINE_STATES], searched(engine, weak))),
+                (f"plain loop, search of depth {strong}", plain_loop(policy, boards[:_NUM_PLAIN_ENGINE_STATES], searched(engine, strong))),
+            ):
+                speeds.setdefault(name, []).append(found)
+    ours = speeds["ours, tables at hand"]
+    print(f"\nDefault network, G = {_GROUP}, 512 states a step\n{'':40}transitions/s   ours is so many times as fast [lowest, highest]")
+    for name, found in speeds.items():
+        ratios = [mine / other for mine, other in zip(ours, found, strict=True)]
+        print(f"  {name:38}{statistics.median(found):13,.0f}   {statistics.median(ratios):.1f} [{min(ratios):.1f}, {max(ratios):.1f}]")
+    print("\nWhere a step's time goes")
+    networks = {"default network": None, "transformer of 6 M": Transformer()}
+    for name, network in networks.items():
+        if network is None:
+            share = {part: statistics.median(parts[part] for parts in shares) for part in shares[0]}
+            size = sum(parameter.numel() for parameter in new_policy(PolicyConfig(), seed=0, device=_CPU).network.parameters())
+            passes = forward_and_train(new_policy(PolicyConfig(), seed=0, device=_CPU).network, arrays, 256)
+        else:
+            speed, share = our_steps(network, arrays, 32, 1)
+            size = sum(parameter.numel() for parameter in network.parameters())
+            passes = forward_and_train(network, arrays, 32)
+            print(f"  {name}: {speed:,.0f} transitions/s")
+        parts = ", ".join(f"{part} {used:.1%}" for part, used in share.items())
+        print(f"  {name}, {size / 1e6:.2f} M parameters, {passes[0]:,.0f} forward and {passes[1]:,.0f} training passes/s: {parts}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""How an output is made: a step's body fills a folder that goes into the store, and what it has so far can survive a kill."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from steps.store import StepOutput, Store
+from steps.work import Sink, TerminalSink, Work
+
+
+def make_output(
+    store: Store,
+    step: str,
+    version: str,
+    *,
+    facts: Mapping[str, Any],
+    body: Callable[[Work], None],
+    goes_on: bool,
+    is_fresh: bool,
+    sinks: tuple[Sink, ...],
+    terminal: TerminalSink,
+) -> StepOutput:
+    """Return a new output, made by `body`.
+
+    Args:
+        store: where it goes.
+        step: name of the step.
+        version: of the output.
+        facts: for its manifest.
+        body: fills the folder of the `Work` it is given.
+        goes_on: whether the body is given a progress folder, which nobody else has meanwhile, to go on from after a kill.
+        is_fresh: begin with an empty progress folder.
+        sinks: who takes the records, and takes them again after a kill.
+        terminal: takes them once.
+
+    Raises BusyError when `goes_on` and another process is making this version.
+    """
+    with _progress_folder(store, step, version, goes_on, is_fresh) as progress_folder:
+        if (made := store.find(step, version)) is not None:
+            return made  # By another process, after we looked and before the lock was ours.
+        with store.writing(step, version, facts) as folder:
+            work = Work(folder, sinks, terminal=terminal, progress_folder=progress_folder)
+            body(work)
+            work.write_history()
+    written = store.find(step, version)
+    assert written is not None
+    return StepOutput(**{**written, "reused": False})
+
+
+def _progress_folder(store: Store, step: str, version: str, goes_on: bool, is_fresh: bool) -> AbstractContextManager[Path | None]:
+    return store.progressing(step, version, is_fresh=is_fresh) if goes_on else nullcontext()

@@ -1,0 +1,81 @@
+"""`chess-grpo finetune`: the flow's own step by itself, in one process and in two by torchrun."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_flow import ROOT, FlowRun
+
+from grpo.content import read_json, verified_manifest
+from steps.work import read_history
+
+
+def command(run: FlowRun, home: Path, out: Path, *settings: str, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    data = run.data
+    words = ["finetune", str(run.folder(data.boards)), str(run.folder(data.pretrained)), str(out), "--config", "test"]
+    environment = {**os.environ, "CHESS_GRPO_HOME": str(home), "CHESS_GRPO_DEVICE": "cpu", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, *launcher, "-m", "steps.console", *words, *settings],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def alone(first_run: FlowRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("alone") / "deep" / "out"
+    done = command(first_run, first_run.home, out)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"written: {out}" in done.stdout
+    return out
+
+
+def numbers(folder: Path) -> list[dict[str, Any]]:
+    return [{"step": record.step, **record.metrics} for record in read_history(folder)]
+
+
+def test_it_does_what_the_flow_does(first_run: FlowRun, alone: Path) -> None:
+    flow = first_run.folder(first_run.data.finetuned)
+    assert read_json(alone / "report.json") == read_json(flow / "report.json"), "the weights' hash among them"
+    assert (alone / "history.jsonl").read_bytes() == (flow / "history.jsonl").read_bytes()
+    assert read_json(alone / "learnability.json") == read_json(flow / "learnability.json")
+    verified_manifest(alone)
+    assert [path.name for path in alone.parent.iterdir()] == ["out"], "nothing is left beside it"
+
+
+def test_two_processes_train_what_one_does_to_within_rounding(first_run: FlowRun, alone: Path, tmp_path: Path) -> None:
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()))
+    done = command(first_run, tmp_path / "home", tmp_path / "two", launcher=launcher)
+    assert done.returncode == 0, done.stderr[-3000:]
+    one, two = numbers(alone), numbers(tmp_path / "two")
+    assert len(one) == len(two) == 7
+    for before, after in zip(one, two, strict=True):
+        # 1e-4 on numbers of about 1: sums in another order, in float32, over six steps of Adam.
+        assert after == pytest.approx(before, abs=1e-4, rel=1e-3)
+
+
+def test_a_folder_that_is_there_and_a_beginning_of_another_kind_are_refused(first_run: FlowRun, alone: Path, tmp_path: Path) -> None:
+    done = command(first_run, tmp_path, alone)
+    assert done.returncode == 1
+    assert "is there already" in done.stderr
+    progress = tmp_path / ".out.progress"
+    progress.mkdir()
+    (progress / "begun.json").write_text(json.dumps({"settings": {}}))
+    done = command(first_run, tmp_path, tmp_path / "out")
+    assert done.returncode == 1
+    assert "was begun with other settings, boards, pretrained, engine" in done.stderr
+    assert not (tmp_path / "out").exists()

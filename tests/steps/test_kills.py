@@ -1,0 +1,404 @@
+"""A fine-tuning that is killed and started again ends as if nothing had happened: bit for bit, wherever and however it was killed."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DRIVER = Path(__file__).with_name("kill_driver.py")
+ROLLBACK = {"critical_entropy": 3.4, "critical_window": 3, "recovery": {"kind": "rollback", "max_times": 2}}
+"""All entropies are critical here, and all checkpoints healthy: there are two rollbacks, and then a stop."""
+
+ALL_KEPT = {"num_checkpoints_kept": 12}
+
+
+class Driver:
+    """A process that has imported everything, and forks one that fine-tunes for each job."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen([sys.executable, str(DRIVER), "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._running: int | None = None
+
+    def start(self, home: Path, **job: Any) -> int:
+        """Start one, and return its process id; one that a failed test has left is ended first."""
+        if self._running is not None:
+            os.kill(self._running, signal.SIGKILL)
+            self._answer("status")
+        assert self._process.stdin is not None
+        home.mkdir(exist_ok=True)
+        (home / "log").write_text("")
+        self._process.stdin.write(json.dumps({"home": str(home), "log": str(home / "log"), **job}) + "\n")
+        self._process.stdin.flush()
+        self._running = self._answer("process")
+        return self._running
+
+    def end(self, home: Path) -> tuple[int, str]:
+        """Wait until it ends, and return its exit status and what it printed."""
+        status, self._running = self._answer("status"), None
+        return status, (home / "log").read_text()
+
+    def run(self, home: Path, **job: Any) -> tuple[int, str]:
+        """Run one to its end."""
+        self.start(home, **job)
+        return self.end(home)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._running is not None:
+            os.kill(self._running, signal.SIGKILL)
+        self._process.communicate(timeout=60)
+
+    def _answer(self, kind: str) -> int:
+        assert self._process.stdout is not None
+        found, number = self._process.stdout.readline().split()
+        assert found == kind
+        return int(number)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a fine-tuning left in its home."""
+
+    output_hash: str
+    history: bytes
+    report: bytes
+    checkpoints: dict[str, bytes]
+
+
+def result_of(home: Path) -> Result:
+    """Return what is in the store, after checking that it is alone there and that nothing is in progress any more."""
+    assert list((home / "in_progress" / "finetune").iterdir()) == []
+    [folder] = (home / "outputs" / "finetune").iterdir()
+    checkpoints = folder / "checkpoints"
+    return Result(
+        output_hash=json.loads((folder / "manifest.json").read_text())["output_hash"],
+        history=(folder / "history.jsonl").read_bytes(),
+        report=(folder / "report.json").read_bytes(),
+        checkpoints={str(path.relative_to(checkpoints)): path.read_bytes() for path in checkpoints.rglob("*") if path.is_file()},
+    )
+
+
+def progress_of(home: Path) -> Path:
+    return home / "in_progress" / "finetune" / "v1"
+
+
+def steps_of(home: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in (progress_of(home) / "checkpoints").iterdir())
+
+
+def wait_for(home: Path, word: str) -> None:
+    """Wait until the process has printed a word."""
+    deadline = time.monotonic() + 30
+    while word not in (home / "log").read_text():
+        assert time.monotonic() < deadline, (home / "log").read_text()
+        time.sleep(0.01)
+
+
+def send(pid: int, number: int) -> None:
+    os.kill(pid, number)
+
+
+@pytest.fixture(scope="session")
+def driver() -> Iterator[Driver]:
+    driver = Driver()
+    yield driver
+    driver.close()
+
+
+@pytest.fixture(scope="session")
+def whole(driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Result]:
+    """Return a maker of uninterrupted runs, each configuration run once."""
+    made: dict[str, Result] = {}
+
+    def make(**config: Any) -> Result:
+        key = json.dumps(config)
+        if key not in made:
+            home = tmp_path_factory.mktemp("whole") / "home"
+            status, log = driver.run(home, config=config)
+            assert status == 0, log
+            made[key] = result_of(home)
+        return made[key]
+
+    return make
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def rare(*values: Any) -> Any:
+    """Return a case for `make prove`: others are like it."""
+    return pytest.param(*values, marks=pytest.mark.prove)
+
+
+# SIGKILL.
+
+KILLS = [
+    rare("after the rollout", 1),
+    ("after the rollout", 13),
+    rare("between two optimiser steps", 9),
+    rare("before the journal's line", 1),
+    ("before the journal's line", 7),
+    ("within the journal's line", 8),
+    ("after the journal's line", 6),
+    rare("before the checkpoint", 1),
+    ("before the checkpoint", 4),
+    ("between two files of a checkpoint", 3),
+    ("before the checkpoint's manifest", 3),
+    ("before the checkpoint gets its name", 2),
+    ("after the checkpoint", 4),
+    ("while a checkpoint is deleted", 1),
+    rare("before the report", 1),
+    rare("before the checkpoint", 6),
+    ("after the checkpoint", 6),
+    rare("when training is over", 1),
+    ("before the output's manifest", 1),
+    ("when the output is in the store", 1),
+]
+
+
+@pytest.mark.parametrize(("failpoint", "nth"), KILLS)
+def test_killed_at_a_failpoint_and_started_again_it_ends_as_if_nothing_had_happened(
+    failpoint: str, nth: int, driver: Driver, whole: Callable[..., Result], home: Path
+) -> None:
+    status, log = driver.run(home, failpoint=failpoint, nth=nth)
+    assert status == -signal.SIGKILL, log
+    status, log = driver.run(home)
+    assert status == 0, log
+    assert "WARNING" not in log
+    assert result_of(home) == whole()
+
+
+def test_killed_again_and_again_it_still_ends_as_if_nothing_had_happened(driver: Driver, whole: Callable[..., Result], home: Path) -> None:
+    for failpoint, nth in (("before the checkpoint", 3), ("within the journal's line", 2), ("after the rollout", 7)):
+        assert driver.run(home, failpoint=failpoint, nth=nth)[0] == -signal.SIGKILL
+    assert driver.run(home)[0] == 0
+    assert result_of(home) == whole()
+
+
+def killed_at_random(driver: Driver, home: Path, seed: int, number: int, **job: Any) -> int:
+    """Start one, end it by a signal after some time, and return its status."""
+    pid = driver.start(home, **job)
+    time.sleep(random.Random(seed).uniform(0.02, 0.8))
+    send(pid, number)  # Not reaped before it answers: it is the process that was meant, at worst a dead one.
+    return driver.end(home)[0]
+
+
+def check_random_point(driver: Driver, whole: Callable[..., Result], home: Path, seed: int, number: int) -> None:
+    status = killed_at_random(driver, home, seed, number)
+    assert status in (0, -number, 75)
+    status, log = driver.run(home)
+    assert status == 0, log
+    assert result_of(home) == whole()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_at_a_random_point_and_started_again_it_ends_as_if_nothing_had_happened(
+    seed: int, driver: Driver, whole: Callable[..., Result], home: Path
+) -> None:
+    check_random_point(driver, whole, home, seed, signal.SIGKILL)
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("seed", range(3, 23))
+def test_at_twenty_random_points_too(seed: int, number: int, driver: Driver, whole: Callable[..., Result], home: Path) -> None:
+    check_random_point(driver, whole, home, seed, number)
+
+
+@pytest.mark.parametrize(("failpoint", "nth"), [("after the rollout", 15), ("before the checkpoint", 2), ("after the checkpoint", 3)])
+def test_rollbacks_are_gone_through_again_as_they_were(
+    failpoint: str, nth: int, driver: Driver, whole: Callable[..., Result], home: Path
+) -> None:
+    assert driver.run(home, config=ROLLBACK, failpoint=failpoint, nth=nth)[0] == -signal.SIGKILL
+    assert driver.run(home, config=ROLLBACK)[0] == 0
+    assert result_of(home) == whole(**ROLLBACK)
+    assert whole(**ROLLBACK).history.count(b'"rolled_back"') == 2
+    assert json.loads(whole(**ROLLBACK).report)["reason"] == "entropy_critical"
+
+
+# SIGTERM.
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "nth", "last"),
+    [
+        ("after the rollout", 1, None),
+        ("after the rollout", 12, 5),
+        rare("between two optimiser steps", 14, 6),
+        rare("before the journal's line", 8, 6),
+        ("within the journal's line", 8, 6),
+        ("after the journal's line", 9, 7),
+        ("between two files of a checkpoint", 3, 5),
+        rare("before the checkpoint's manifest", 3, 5),
+        ("before the checkpoint gets its name", 4, 7),
+        rare("after the checkpoint", 3, 6),
+        rare("while a checkpoint is deleted", 1, 8),
+    ],
+)
+def test_told_to_end_it_saves_the_last_finished_step_and_goes_on_from_there(
+    failpoint: str, nth: int, last: int | None, driver: Driver, whole: Callable[..., Result], home: Path
+) -> None:
+    pid = driver.start(home, failpoint=failpoint, nth=nth, deed="pause")
+    wait_for(home, "paused")
+    told = time.monotonic()
+    send(pid, signal.SIGTERM)
+    status, log = driver.end(home)
+    assert time.monotonic() - told < 5
+    assert status == 75, log
+    place = f"step {last}, which is kept in {progress_of(home)}" if last else "the beginning: there is no checkpoint yet"
+    said = f"finetune: ended by SIGTERM; the same command again, without --fresh, goes on from {place}"
+    assert log.splitlines()[-1] == said
+    status, log = driver.run(home)
+    assert status == 0, log
+    assert ("nothing in" if last is None else f"going on from step {last},") in log
+    assert "WARNING" not in log
+    assert result_of(home) == whole()
+
+
+def test_the_exit_code_reaches_the_system(whole: Callable[..., Result], driver: Driver, home: Path) -> None:
+    home.mkdir()
+    job = {"home": str(home), "failpoint": "after the rollout", "nth": 9, "deed": "pause"}
+    with (home / "log").open("w") as log:
+        process = subprocess.Popen([sys.executable, str(DRIVER), json.dumps(job)], stdout=log, stderr=subprocess.STDOUT)
+    wait_for(home, "paused")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(5) == 75
+    assert driver.run(home)[0] == 0
+    assert result_of(home) == whole()
+
+
+def test_a_second_sigterm_leaves_at_once(driver: Driver, whole: Callable[..., Result], home: Path) -> None:
+    pid = driver.start(home, failpoint="after the rollout", nth=8, deed="pause", pause_save=2)
+    wait_for(home, "paused")
+    send(pid, signal.SIGTERM)
+    wait_for(home, "paused\npaused")  # It would save for a minute now.
+    send(pid, signal.SIGTERM)
+    status, log = driver.end(home)
+    assert status == -signal.SIGTERM, log
+    assert driver.run(home)[0] == 0
+    assert result_of(home) == whole()
+
+
+# Damage.
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 1
+    path.write_bytes(content)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize("damage", [flip, truncate])
+def test_behind_a_damaged_checkpoint_the_one_before_it_is_taken_and_the_end_is_the_same(
+    damage: Callable[[Path], None], driver: Driver, whole: Callable[..., Result], home: Path
+) -> None:
+    driver.run(home, failpoint="after the rollout", nth=20)
+    newest = progress_of(home) / "checkpoints" / "step-00000008" / "weights.safetensors"
+    damage(newest)
+    status, log = driver.run(home)
+    assert status == 0, log
+    assert f"finetune: WARNING: {newest} is changed since it was written; it is deleted" in log
+    assert "going on from step 6," in log
+    assert result_of(home) == whole()
+
+
+def test_behind_a_damaged_checkpoint_of_an_interruption_the_one_before_it_is_taken(
+    driver: Driver, whole: Callable[..., Result], home: Path
+) -> None:
+    pid = driver.start(home, failpoint="after the rollout", nth=12, deed="pause")
+    wait_for(home, "paused")
+    send(pid, signal.SIGTERM)
+    driver.end(home)
+    flip(progress_of(home) / "interrupted" / "step-00000005" / "optimiser.safetensors")
+    assert "going on from step 4," in driver.run(home)[1]
+    assert result_of(home) == whole()
+
+
+def test_where_all_checkpoints_are_damaged_it_starts_anew_and_says_so(driver: Driver, whole: Callable[..., Result], home: Path) -> None:
+    driver.run(home, failpoint="after the rollout", nth=10)
+    for folder in (progress_of(home) / "checkpoints").iterdir():
+        flip(folder / "state.json")
+    status, log = driver.run(home)
+    assert status == 0, log
+    assert log.count("WARNING") == 2
+    assert f"finetune: nothing in {progress_of(home)} can be gone on from; starting anew" in log
+    assert result_of(home) == whole()
+
+
+def test_a_checkpoint_whose_history_is_lost_is_not_gone_on_from(driver: Driver, whole: Callable[..., Result], home: Path) -> None:
+    driver.run(home, config=ALL_KEPT, failpoint="after the rollout", nth=20)
+    journal = progress_of(home) / "history.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([*lines[:6], b"\0\0\0\n", *lines[7:]]))
+    status, log = driver.run(home, config=ALL_KEPT)
+    assert status == 0, log
+    assert "is of a step that the journal does not have" in log
+    assert "going on from step 4," in log
+    assert result_of(home) == whole(**ALL_KEPT)
+
+
+# No room, errors, two writers, a fresh start.
+
+
+def test_a_full_disk_costs_no_checkpoint_and_the_error_says_how_much_room_is_wanted(
+    driver: Driver, whole: Callable[..., Result], home: Path
+) -> None:
+    status, log = driver.run(home, limit=[3, 60_000])
+    assert status == 1
+    target = progress_of(home) / "checkpoints" / "step-00000006"
+    assert f"StorageError: {target} could not be written (File too large): it needs " in log
+    assert " bytes are free there; make room" in log
+    assert f"The same command again, without --fresh, goes on from step 4, which is kept in {progress_of(home)}" in log
+    assert steps_of(home) == [2, 4]
+    assert sorted(path.name for path in progress_of(home).iterdir()) == ["checkpoints", "history.jsonl", "learnability.json"]
+    assert list((home / "outputs" / "finetune").iterdir()) == []
+    status, log = driver.run(home)
+    assert status == 0, log
+    assert result_of(home) == whole()
+
+
+def test_an_error_costs_no_checkpoint_and_says_where_they_are(driver: Driver, whole: Callable[..., Result], home: Path) -> None:
+    status, log = driver.run(home, failpoint="after the rollout", nth=16, deed="fail")
+    assert status == 1
+    place = f"step 6, which is kept in {progress_of(home)}"
+    assert f"NonFiniteError: the weights are spoilt\nThe same command again, without --fresh, goes on from {place}" in log
+    assert driver.run(home)[0] == 0
+    assert result_of(home) == whole()
+
+
+def test_a_second_writer_is_refused_and_told_who_is_the_first(driver: Driver, whole: Callable[..., Result], home: Path) -> None:
+    pid = driver.start(home, failpoint="after the rollout", nth=10, deed="pause")
+    wait_for(home, "paused")
+    second = subprocess.run([sys.executable, str(DRIVER), json.dumps({"home": str(home)})], capture_output=True, text=True, check=False)
+    assert second.returncode == 1
+    assert f"BusyError: the output of finetune, version v1, is being made by process {pid} on " in second.stderr
+    send(pid, signal.SIGKILL)
+    driver.end(home)
+    status, log = driver.run(home)
+    assert status == 0, log
+    assert "going on from step 4," in log
+    assert result_of(home) == whole()
+
+
+def test_fresh_begins_anew(driver: Driver, whole: Callable[..., Result], home: Path) -> None:
+    driver.run(home, failpoint="after the rollout", nth=10)
+    status, log = driver.run(home, is_fresh=True)
+    assert status == 0, log
+    assert "going on" not in log
+    assert "anew" not in log
+    assert result_of(home) == whole()
