@@ -92,11 +92,14 @@ def main() -> None:
     torch.set_num_threads(1)
     results = {}
     for seed in given.seeds:
-        results[seed] = curves(given.lab, seed, given.further)
+        file = given.lab / "recovery" / f"{seed}-{given.further}.json"
+        if not file.exists():
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(json.dumps(curves(given.lab, seed, given.further)), encoding="utf-8")
+        results[seed] = json.loads(file.read_text(encoding="utf-8"))
         for name, series in results[seed].items():
             passed = next((str(step) for step, entropy in enumerate(series, 1) if entropy > 1), "never")
             print(f"seed {seed}: {name}: {len(series)} steps, last {series[-1]:.3f} nats, above 1 nat at step {passed}", flush=True)
-    (given.lab / "recovery.json").write_text(json.dumps(results), encoding="utf-8")
     if given.plot is not None:
         plot(results, given.plot)
 

@@ -42,7 +42,7 @@ class OwnGamesConfig(Section):
 class EntropyTarget(Section):
     """The default controller: moves the entropy coefficient so that entropy stays near a share of ln(legal moves)."""
 
-    share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.6
     """Target, as a share of the mean ln(number of legal moves), at T = 1."""
     rate: Positive = 0.1
     """The log of the coefficient moves by rate * (target - entropy in nats) a step."""
@@ -142,7 +142,7 @@ class AlarmConfig(Section):
 class GrpoConfig(Section):
     """Group relative policy optimisation."""
 
-    num_steps: Count = 300
+    num_steps: Count = 250
     """Rollouts, each followed by its optimiser steps. A resumed run does as many again."""
     states_per_step: Count = 512
     """First states of a rollout."""

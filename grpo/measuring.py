@@ -61,6 +61,7 @@ def rollout_facts(rollout: Rollout, processes: Processes) -> RolloutFacts:
     flow_BM = moves.weights * moves.advantages
     estimated = torch.zeros_like(exact).scatter_add_(1, moves.columns, flow_BM) - flow_BM.sum(1, keepdim=True) * old.probs
     estimated = estimated / rollout.temperature
+    weight_squared = rollout.state_weights**2  # The loss's gradient has each state's times its weight.
     per_state = {
         "entropy": one.entropy(),
         "normalised": normalised_entropy(one),
@@ -74,9 +75,9 @@ def rollout_facts(rollout: Rollout, processes: Processes) -> RolloutFacts:
         "spread": spread,
         "is_silent": high == low,
         "agreement": shares_BA.amax(1),
-        "exact_exact": (exact * exact).sum(1),
-        "estimated_estimated": (estimated * estimated).sum(1),
-        "exact_estimated": (exact * estimated).sum(1),
+        "exact_exact": (exact * exact).sum(1) * weight_squared,
+        "estimated_estimated": (estimated * estimated).sum(1) * weight_squared,
+        "exact_estimated": (exact * estimated).sum(1) * weight_squared,
     }
     table = processes.gathered(torch.stack([column.double() for column in per_state.values()], dim=1)).cpu()
     gathered = dict(zip(per_state, table.unbind(1), strict=True))
@@ -186,7 +187,8 @@ class InnerStep:
             "clip_high": (shares * objective.is_clipped_high).sum(1),
             "ratio": (shares * ratios).sum(1),
             "ratio_squared": (shares * ratios**2).sum(1),
-            **{f"product/{one}/{other}": value for (one, other), value in products.items()},
+            # Once more times its weight: the loss's gradient has each state's times its weight, and these are products of two.
+            **{f"product/{one}/{other}": value * weight for (one, other), value in products.items()},
         }
         for name, column in per_state.items():
             self._sums[name] = (

@@ -67,7 +67,7 @@ class Rollout:
     temperature: float
     """Of the policy that was sampled, and that the loss must therefore use."""
     num_dropped: int
-    """States that were reached and left out, because the engine failed on them."""
+    """States that were reached and left out, because the engine failed on them; and trajectories that it failed to reply to."""
     num_forced: int
     """States that were reached and left out, because they have one legal move."""
 
@@ -176,7 +176,7 @@ class Roller:
         if self._config.depth.num_own_moves > 1:
             walk = _Trajectories.from_states(states, columns[:, : self._per_state], indices)
             for level in range(1, self._config.depth.num_own_moves):
-                self._reply(policy, walk, draw, level)
+                num_dropped += self._reply(policy, walk, draw, level)
                 found, dropped, forced = self._visit(policy, walk, draw, level)
                 num_dropped, num_forced = num_dropped + dropped, num_forced + forced
                 if found is not None:
@@ -215,11 +215,11 @@ class Roller:
             num_forced=0,
         )
 
-    def _reply(self, policy: Policy, walk: "_Trajectories", draw: "_Draw", level: int) -> None:
-        """Play each trajectory's own move and the rival's reply; games that end leave."""
+    def _reply(self, policy: Policy, walk: "_Trajectories", draw: "_Draw", level: int) -> int:
+        """Play each trajectory's own move and the rival's reply; games that end leave. Return how many ended because the rival failed."""
         walk.play()
         if not walk.boards:
-            return
+            return 0
         depth = self._config.depth
         by_engine = torch.full((len(walk.boards),), depth.rival == "engine")
         if 2 * level - 1 < depth.teacher_plies:
@@ -239,6 +239,7 @@ class Roller:
                 chosen[row] = move
         walk.moves = chosen
         walk.play()
+        return chosen.count(None)
 
     def _sampled_moves(
         self, policy: Policy, boards: Sequence[chess.Board], uniforms: Tensor, temperature: float

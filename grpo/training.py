@@ -3,6 +3,7 @@
 Legend: B states, A legal moves (padded), M moves of a state that are in the surrogate.
 """
 
+import copy
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -79,9 +80,12 @@ class GrpoTrainer:
             rival: Stockfish as rival or teacher; needed where the settings say so.
             processes: who trains with us, each on its own rows.
 
-        Raises ValueError for a network with dropout: it would be trained as another policy than the one that plays.
+        Raises ValueError for a network with dropout, which would be trained as another policy than the one that plays, and for more
+        processes than states.
         """
         refuse_dropout(policy.network)
+        if processes.size > config.states_per_step:
+            raise ValueError(f"{processes.size} processes cannot share {config.states_per_step} states a step: start fewer")
         self._precision = PRECISIONS[config.precision]
         self.policy = policy.at_precision(self._precision, is_compiled=config.is_compiled)
         self.num_steps_done = first_step
@@ -89,6 +93,8 @@ class GrpoTrainer:
         """The last checkpoint whose policy was healthy; the loop that writes checkpoints calls `checkpointed`."""
         self.outcome = Outcome(Action.GO_ON, "", "", ())
         self.control = Control(config, first_step=first_step)
+        if config.steps_per_reference_refresh:
+            reference = NetworkPolicy(copy.deepcopy(reference.network), reference.device)  # It will change; the caller's must not.
         self._reference = reference.at_precision(self._precision, is_compiled=False)
         self._is_reference_refreshed = False
         self._states = states
@@ -229,6 +235,7 @@ class GrpoTrainer:
             self._skip(problem, events)
             self.num_steps_done += 1
             self.outcome = Outcome(Action.GO_ON, "", "", ())
+            self._clock.end(0)
             return Record(self.num_steps_done, {**_knob_metrics(knobs), "grpo/skipped": 1.0}, tuple(events))
         facts = rollout_facts(rollout, self._processes)
         inner, num_skipped = self._learn(rollout, facts, knobs, events)

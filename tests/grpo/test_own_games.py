@@ -2,23 +2,26 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import chess
 import numpy as np
 import pytest
 import torch
-from doubles import CPU, TINY, WrittenPolicy, fake_arrays, legal_moves, made_up_number, some_boards
+from doubles import CPU, TINY, WrittenPolicy, fake_arrays, legal_moves, lively_policy, made_up_number, some_boards
 
+from grpo.checkpoints import load_checkpoint, save_checkpoint, weights_hash
 from grpo.config import ValuesConfig
 from grpo.encoding import decode, position_key
 from grpo.engine import EngineError, EnginePool, Score
-from grpo.grpo_config import OwnGamesConfig
+from grpo.grpo_config import GrpoConfig, OwnGamesConfig
 from grpo.metrics import METRICS
 from grpo.own_games import MixedStates, OwnGames, OwnGamesError, random_openings, split_of, taken_plies
 from grpo.phases import PHASES, phase_of
 from grpo.policy import MoveDistribution, NetworkPolicy, PositionBatch, new_policy
 from grpo.states import DatasetStates, LiveValues, States
+from grpo.training import GrpoTrainer
 from grpo.values import ValueTable, engine_options, value_tables
 
 FOOLISH = ["f2f4", "e7e5", "h2h3", "d8h4", "g2g3", "h4g3"]  # Mate; g2g3 is forced.
@@ -486,3 +489,31 @@ def test_live_values_are_those_of_the_value_tables(pool: EnginePool, policy: Net
         assert int(states.positions.is_legal[row].sum()) == len(table.values)
     assert own.round_metrics()["own_games/dropped"] == 0
     assert states.values.std() > 0.01
+
+
+@pytest.mark.parametrize("num_before", [2, 3, 5])
+def test_training_goes_on_after_a_checkpoint_in_the_middle_of_a_round_as_if_it_had_never_stopped(num_before: int, tmp_path: Path) -> None:
+    arrays = fake_arrays(some_boards(24))
+    config = GrpoConfig(
+        states_per_step=12,
+        num_minibatches=2,
+        group_size=4,
+        critical_entropy=0.0,
+        own_games=OwnGamesConfig(share=0.5, states_per_round=20, steps_per_round=3, max_plies=30),
+    )
+
+    def trainer_of(policy: NetworkPolicy) -> GrpoTrainer:
+        own = OwnGames(MadeUpValues(), config.own_games, states_per_step=6, first_step=0, seed=0)
+        return GrpoTrainer(policy, lively_policy(), MixedStates(DatasetStates(arrays, states_per_step=6, seed=0), own), config, seed=0)
+
+    straight = trainer_of(lively_policy())
+    records = [straight.step() for _ in range(7)]
+    first = trainer_of(lively_policy())
+    for _ in range(num_before):
+        first.step()
+    folder = save_checkpoint(tmp_path, first.policy, TINY, first.state({}))
+    policy, _, state = load_checkpoint(folder, CPU)
+    again = trainer_of(policy)
+    again.restore(state)
+    assert [again.step() for _ in range(7 - num_before)] == records[num_before:]
+    assert weights_hash(again.policy) == weights_hash(straight.policy)
