@@ -63,7 +63,11 @@ grpo.field_notes = {entropy_floor = 1.5, entropy_critical = 0.05, steps_threshol
 VARIANTS: Final[Mapping[str, str]] = {
     "base": "",
     **{f"coefficient {value}": f"grpo.entropy_coefficient = {value}" for value in (0.0, 0.005, 0.03, 0.06)},
-    "coefficient 0, stop at 1 nat": "grpo.entropy_coefficient = 0.0\ngrpo.critical_entropy = 1.0",
+    **{
+        f"coefficient 0, stop at {nats} nats": f"grpo.entropy_coefficient = 0.0\ngrpo.critical_entropy = {nats}"
+        "\ngrpo.recovery.healthy_entropy = 2.5"
+        for nats in (1.0, 1.5, 2.0)
+    },
     "coefficient 0.25 (1.0 of theirs)": "grpo.entropy_coefficient = 0.25",
     "coefficient 0.375 (1.5 of theirs)": "grpo.entropy_coefficient = 0.375",
     **{f"target {share}": f'grpo.entropy_schedule = "target"\ngrpo.entropy_target.share = {share}' for share in (0.3, 0.5, 0.65)},

@@ -1,9 +1,9 @@
-"""After a collapse: the field notes' recovery beside KL(reference || policy) and rollback, from the same collapsed policies.
+"""After a collapse: the field notes' recovery, the entropy bonus alone, and KL(reference || policy), from the same collapsed policies.
 
 python benchmarks/recovery.py LAB [--plot docs/recovery.svg]     # LAB as made by benchmarks/questions.py; three seeds
 
-A policy is first collapsed by GRPO without entropy bonus, at a large learning rate, until its mean entropy at T = 1 over ten steps is below
-0.2 nats; then each recovery gets 200 steps at the same learning rate, with the optimiser as the collapse left it.
+A policy is first collapsed by GRPO without entropy bonus until its mean entropy at T = 1 over ten steps is below 0.2 nats, and goes on so
+for 200 steps; then each recovery gets 200 steps at the same learning rate, with the optimiser as the collapse left it.
 """
 
 import argparse

@@ -236,6 +236,18 @@ class GrpoConfig(Section):
             raise ValueError(f"states_per_step ({self.states_per_step}) must be a multiple of num_minibatches ({self.num_minibatches})")
         if self.entropy_schedule == "field_notes" and self.field_notes is None:
             raise ValueError('entropy_schedule = "field_notes" needs the numbers of [grpo.field_notes], which belong to one kind of reward')
+        num_own = round(self.own_games.share * self.states_per_step)
+        if num_own > self.own_games.states_per_round:
+            raise ValueError(
+                f"own_games.states_per_round ({self.own_games.states_per_round}) must be at least what a step takes of it:"
+                f" own_games.share of states_per_step, {num_own}"
+            )
+        if self.estimator == "exact" and self.baseline != "mean":
+            raise ValueError('baseline = "leave_one_out" is for sampled groups: estimator = "exact" has no one to leave out')
+        if self.depth.num_own_moves == 1 and (self.depth.rival == "engine" or self.depth.teacher_probability > 0):
+            raise ValueError(
+                "depth.rival and depth.teacher_probability need depth.num_own_moves of 2 or more: nobody replies to the only move"
+            )
         if self.estimator == "trajectory" and self.depth.num_own_moves == 1:
             raise ValueError('estimator = "trajectory" needs depth.num_own_moves of 2 or more: with 1 it is "sampled"')
         if self.kl_schedule == "target":

@@ -69,18 +69,19 @@ class NotLearnableError(PlainError, RuntimeError):
     """GRPO would learn nothing here, or something else than it says; the message names each reason."""
 
 
-def assess(facts: RolloutFacts, step: InnerStep, config: GrpoConfig) -> Learnability:
+def assess(facts: RolloutFacts, step: InnerStep, config: GrpoConfig, *, is_at_reference: bool) -> Learnability:
     """Return the findings on the first rollout and the objective on all of it, before any update.
 
     Args:
         facts: what the rollout's metrics are.
         step: the objective on the whole rollout, with both gradient budgets.
         config: critical entropy and alarms.
+        is_at_reference: whether the policy is the reference as yet, so that both divergences must be 0.
     """
     metrics = {name: float(value) for name, value in facts.metrics.items()}
     findings = [
         _on_policy(step),
-        _reference(step),
+        _reference(step, is_at_reference=is_at_reference),
         *_spread(facts),
         _silent(metrics["grpo/silent_groups"]),
         _entropy(metrics, config),
@@ -118,7 +119,7 @@ def _on_policy(step: InnerStep) -> Finding:
     )
 
 
-def _reference(step: InnerStep) -> Finding:
+def _reference(step: InnerStep, *, is_at_reference: bool) -> Finding:
     return _finding(
         "distance to the reference",
         f"KL(policy || reference) {step.mean('kl_reference'):.3g} nats, KL(reference || policy) {step.mean('kl_from_reference'):.3g} nats",
@@ -126,6 +127,11 @@ def _reference(step: InnerStep) -> Finding:
             not step.mean("kl_reference") >= -1e-6,
             Severity.REFUSAL,
             "A divergence is never negative: the two are not distributions over the same moves",
+        ),
+        (
+            is_at_reference and step.mean("kl_reference") > 1e-3,
+            Severity.REFUSAL,
+            "The run begins at its reference, so that both must be 0: another policy was loaded, or the two score differently",
         ),
         (
             step.mean("kl_reference") > 5,

@@ -18,6 +18,7 @@ from grpo.processes import Processes
 from grpo.rollouts import Rollout
 
 _AT_END = 1e-6
+_SILENT = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -73,7 +74,8 @@ def rollout_facts(rollout: Rollout, processes: Processes) -> RolloutFacts:
         "size": size,
         "is_group": size > 1,
         "spread": spread,
-        "is_silent": high == low,
+        # With `exact` all moves are there: a group is silent when those that have any probability are worth the same.
+        "is_silent": (high == low) | (spread < _SILENT),
         "agreement": shares_BA.amax(1),
         "exact_exact": (exact * exact).sum(1) * weight_squared,
         "estimated_estimated": (estimated * estimated).sum(1) * weight_squared,
@@ -235,8 +237,12 @@ def _product_pairs() -> list[tuple[str, str]]:
     return [*((term, term) for term in TERMS), *TERM_PAIRS]
 
 
-def inner_metrics(steps: Sequence[InnerStep]) -> dict[str, float]:
-    """Return one number a metric for the optimiser steps of a rollout: the mean, or the extreme, or the last."""
+def inner_metrics(steps: Sequence[InnerStep], refused: InnerStep | None = None) -> dict[str, float]:
+    """Return one number a metric for the optimiser steps of a rollout: the mean, or the extreme, or the last.
+
+    `refused` is what was measured where the trust region ended them: as far as the policy went from the one that was sampled.
+    """
+    looked_at = [*steps, *([] if refused is None else [refused])]
 
     def mean(name: str) -> float:
         return sum(step.mean(name) for step in steps) / len(steps)
@@ -251,13 +257,13 @@ def inner_metrics(steps: Sequence[InnerStep]) -> dict[str, float]:
         **_budget_metrics("logit", products),
         "grpo/kl_reference": steps[0].mean("kl_reference"),
         "grpo/kl_from_reference": steps[0].mean("kl_from_reference"),
-        "grpo/kl_old": steps[-1].kl_old,
-        "grpo/ratio_min": min(step.ratio_min for step in steps),
-        "grpo/ratio_max": max(step.ratio_max for step in steps),
+        "grpo/kl_old": looked_at[-1].kl_old,
+        "grpo/ratio_min": min(step.ratio_min for step in looked_at),
+        "grpo/ratio_max": max(step.ratio_max for step in looked_at),
         "grpo/clip_fraction": mean("clip_low") + mean("clip_high"),
         "grpo/clip_low_fraction": mean("clip_low"),
         "grpo/clip_high_fraction": mean("clip_high"),
-        "grpo/effective_sample_size": min(step.effective_sample_size for step in steps),
+        "grpo/effective_sample_size": min(step.effective_sample_size for step in looked_at),
         "grpo/gradient_norm": sum(step.gradient_norm for step in steps) / len(steps),
     }
     if steps[0].parameter_budget is not None:

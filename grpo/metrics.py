@@ -102,7 +102,12 @@ _SPECS: Final = [
         Better.NEITHER,
         "Mean exact KL(reference || policy) at the rollout's temperature, first minibatch, before its update.",
     ),
-    MetricSpec("grpo/kl_old", "nats", Better.NEITHER, "Mean exact KL(old || policy) at the last inner step: how far one rollout took it."),
+    MetricSpec(
+        "grpo/kl_old",
+        "nats",
+        Better.NEITHER,
+        "Mean exact KL(old || policy) on the last minibatch looked at, before its update: 0 with one optimiser step a rollout.",
+    ),
     MetricSpec("grpo/ratio_min", "1", Better.NEITHER, "Smallest probability ratio of the step."),
     MetricSpec("grpo/ratio_max", "1", Better.NEITHER, "Largest probability ratio of the step."),
     MetricSpec("grpo/clip_fraction", "fraction of moves", Better.NEITHER, "Moves that either clip took out of the gradient."),
@@ -135,9 +140,14 @@ _SPECS: Final = [
     MetricSpec("grpo/gradient_norm", "1", Better.NEITHER, "Euclidean norm before clipping, mean over the step."),
     MetricSpec("grpo/skipped", "steps", Better.LOWER, "Optimiser steps of this rollout left out because a number was not finite."),
     MetricSpec("grpo/states", "states", Better.NEITHER, "States that trained: own moves with a choice, and with a value."),
-    MetricSpec("grpo/states_own", "fraction of states", Better.NEITHER, "States of the step that come from the policy's own games."),
-    MetricSpec("grpo/states_dropped", "states", Better.LOWER, "States left out because the engine failed to value them."),
-    MetricSpec("grpo/states_forced", "states", Better.NEITHER, "States left out because they have one legal move, and so no gradient."),
+    MetricSpec("grpo/states_own", "fraction of states", Better.NEITHER, "First states that come from the policy's own games, as set."),
+    MetricSpec(
+        "grpo/states_dropped", "states", Better.LOWER, "States that the engine failed to value, and trajectories it failed to reply to."
+    ),
+    MetricSpec("grpo/states_forced", "states", Better.NEITHER, "States that trajectories passed through because they have one legal move."),
+    MetricSpec(
+        "grpo/source_forced", "states", Better.NEITHER, "Boards and own games' positions never used because they have one legal move."
+    ),
     MetricSpec("own_games/games", "games", Better.NEITHER, "Games that the policy played against itself in this round."),
     MetricSpec("own_games/states", "states", Better.NEITHER, "Distinct positions taken from them."),
     MetricSpec("own_games/dropped", "states", Better.LOWER, "Positions left out because the engine failed to value them."),
@@ -235,7 +245,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "dominating_term": "A regulariser has nearly all of the gradient.",
     "silent_groups": "Nearly all groups have equal rewards: there is nothing to learn from.",
     "saturated_controller": "A controller stands at its bound: it is a constant.",
-    "step_skipped": "A number was not finite: nothing was changed, and the learning rate was cut.",
+    "step_skipped": "A number was not finite: nothing was changed, and the learning rate is cut from the next rollout on.",
     "trust_region": "Optimiser steps of a rollout ended early, because the policy had moved far enough from the one that was sampled.",
 }
 """Every event: name -> meaning."""

@@ -18,6 +18,7 @@ from grpo.checkpoints import IncompatibleError, TrainingState, weights_hash
 from grpo.control import Action, Control, Knobs, Observation, Outcome
 from grpo.errors import NonFiniteError
 from grpo.grpo_config import GrpoConfig
+from grpo.invariants import InvariantError, assert_on_policy, assert_rollout
 from grpo.learnability import Learnability, assess
 from grpo.measuring import InnerStep, RolloutFacts, inner_metrics, rollout_facts
 from grpo.metrics import TERM_PAIRS, TERMS, Event, Record
@@ -26,16 +27,9 @@ from grpo.policy import MoveDistribution, NetworkPolicy
 from grpo.processes import ALONE, Processes
 from grpo.rollouts import Replies, Roller, Rollout
 from grpo.seeding import torch_stream
-from grpo.states import StateSource, ValueSource
+from grpo.states import States, StateSource, ValueSource
 
-_MAX_LOG_RATIO: Final = {torch.float32: 1e-3, torch.bfloat16: 0.05}
-"""Float32 noise between two batch shapes is 1e-6, bfloat16's inside the network 1e-2; temperature 1.3 against 1 gives 0.1 and more."""
-_MAX_KL: Final = {torch.float32: 1e-5, torch.bfloat16: 1e-3}
 PRECISIONS: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-class InvariantError(AssertionError):
-    """Sampler and trainer do not score alike: the run would train a policy that it does not sample."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,9 +87,9 @@ class GrpoTrainer:
         """The last checkpoint whose policy was healthy; the loop that writes checkpoints calls `checkpointed`."""
         self.outcome = Outcome(Action.GO_ON, "", "", ())
         self.control = Control(config, first_step=first_step)
-        if config.steps_per_reference_refresh:
-            reference = NetworkPolicy(copy.deepcopy(reference.network), reference.device)  # It will change; the caller's must not.
-        self._reference = reference.at_precision(self._precision, is_compiled=False)
+        # A copy: a refreshed reference changes, and the caller's must not.
+        self._reference = copy.deepcopy(reference).at_precision(self._precision, is_compiled=False)
+        self._reference_hash = weights_hash(self._reference)
         self._is_reference_refreshed = False
         self._states = states
         self._config = config
@@ -119,7 +113,7 @@ class GrpoTrainer:
                 "states": source,
                 "trainer": {
                     "healthy_step": self.healthy_step,
-                    "reference": weights_hash(self._reference),
+                    "reference": self._reference_hash,
                     "is_reference_refreshed": self._is_reference_refreshed,
                 },
             },
@@ -135,25 +129,33 @@ class GrpoTrainer:
 
         Raises IncompatibleError when the reference is not the one that the checkpoint was trained against.
         """
-        own = state.controllers["trainer"]
-        self._is_reference_refreshed = own["is_reference_refreshed"]
-        if self._is_reference_refreshed:
-            self._reference.network.load_state_dict(_named("reference.", state.tensors))
-        found = weights_hash(self._reference)
-        if found != own["reference"]:
-            raise IncompatibleError(
-                f"the checkpoint of step {state.step:,} was trained against reference {own['reference'][:12]}, here it is {found[:12]}: a"
-                " KL to another reference is another objective; take up the pretrained policy of that run"
-            )
+        self._take_up_reference(state)
         self._load_optimiser(state)
         self.num_steps_done = state.step
-        self.healthy_step = own["healthy_step"]
+        self.healthy_step = state.controllers["trainer"]["healthy_step"]
         self.control.restore(state.controllers["control"])
         self._states.restore(state.controllers["states"], _named("states.", state.tensors))
 
     def begin_from(self, state: TrainingState) -> None:
-        """Begin a new run at a checkpoint of another: weights are the policy's already; its optimiser is taken up, schedules begin anew."""
+        """Begin a new run at a checkpoint of another: weights are the policy's already; schedules and controllers begin anew.
+
+        Its optimiser is taken up, and its reference if that had been refreshed. Raises IncompatibleError when the reference is another.
+        """
+        self._take_up_reference(state)
         self._load_optimiser(state)
+
+    def _take_up_reference(self, state: TrainingState) -> None:
+        then = state.controllers["trainer"]
+        if then["is_reference_refreshed"] or self._is_reference_refreshed:
+            if then["is_reference_refreshed"]:
+                self._reference.network.load_state_dict(_named("reference.", state.tensors))
+            self._reference_hash = weights_hash(self._reference)
+        self._is_reference_refreshed = then["is_reference_refreshed"]
+        if self._reference_hash != then["reference"]:
+            raise IncompatibleError(
+                f"the checkpoint of step {state.step:,} was trained against reference {then['reference'][:12]}, here it is"
+                f" {self._reference_hash[:12]}: a KL to another reference is another objective; take up the pretrained policy of that run"
+            )
 
     def _load_optimiser(self, state: TrainingState) -> None:
         # A copy: the optimiser keeps the tensors it is given, and changes them in place.
@@ -217,7 +219,8 @@ class GrpoTrainer:
         facts = rollout_facts(rollout, self._processes)
         measured = self._backward(rollout, knobs, is_first=True, wants_budget=True)
         self._optimiser.zero_grad(set_to_none=True)
-        return assess(facts, measured, self._config)
+        # A run that begins at no other's checkpoint begins at its reference.
+        return assess(facts, measured, self._config, is_at_reference=self._first_step == 0)
 
     def step(self) -> Record:
         """Sample groups, take the optimiser steps of one rollout, and return what was measured and what happened.
@@ -238,13 +241,15 @@ class GrpoTrainer:
             self._clock.end(0)
             return Record(self.num_steps_done, {**_knob_metrics(knobs), "grpo/skipped": 1.0}, tuple(events))
         facts = rollout_facts(rollout, self._processes)
-        inner, num_skipped = self._learn(rollout, facts, knobs, events)
+        assert_rollout(rollout, self._config)
+        inner, num_skipped, refused = self._learn(rollout, facts, knobs, events)
         self.num_steps_done += 1
         metrics = {
             **facts.metrics,
             **self._states.round_metrics(),
             "grpo/states_own": self._states.own_share,
-            **(inner_metrics(inner) if inner else {}),
+            "grpo/source_forced": float(self._states.num_forced),
+            **(inner_metrics(inner, refused) if inner else {}),
             **_knob_metrics(knobs),
             "grpo/skipped": float(num_skipped),
             "grpo/optimiser_steps": float(len(inner)),
@@ -269,6 +274,7 @@ class GrpoTrainer:
         """Return this process's part of the step's rollout."""
         with self._clock.part("states"):
             everything = self._states.states(self.num_steps_done, self.policy)
+            self._refuse_unlike(everything)
             indices = self._processes.own_rows(len(everything))
             states = everything.take(indices) if self._processes.size > 1 else everything
         with self._clock.part("rollout"):
@@ -277,8 +283,25 @@ class GrpoTrainer:
             )
         return rollout.to(self.policy.device)
 
-    def _learn(self, rollout: Rollout, facts: RolloutFacts, knobs: Knobs, events: list[Event]) -> tuple[list[InnerStep], int]:
-        """Take the optimiser steps of a rollout; return what each measured, and how many were left out."""
+    def _refuse_unlike(self, states: States) -> None:
+        """Raise InvariantError when processes have different states: each takes rows of its own of what must be one batch."""
+        if self._processes.size == 1:
+            return
+        sums = [len(states), int(states.positions.encodings.long().sum()), float(states.values.double().nan_to_num(-1).sum())]
+        found = self._processes.gathered(torch.tensor([sums], dtype=torch.float64, device=self.policy.device))
+        if not torch.equal(found, found[:1].expand_as(found)):
+            raise InvariantError(
+                f"step {self.num_steps_done + 1:,}: processes have different states (an engine failed in one of them, or they are unlike"
+                " machines); end all and run the same again"
+            )
+
+    def _learn(
+        self, rollout: Rollout, facts: RolloutFacts, knobs: Knobs, events: list[Event]
+    ) -> tuple[list[InnerStep], int, InnerStep | None]:
+        """Take the optimiser steps of a rollout.
+
+        Returns what each measured, how many were left out, and what was measured where the trust region ended them.
+        """
         config = self._config
         inner: list[InnerStep] = []
         num_skipped = 0
@@ -291,12 +314,12 @@ class GrpoTrainer:
                 wants_budget = not inner and (self.num_steps_done - self._first_step) % config.steps_per_gradient_budget == 0
                 with self._clock.part("update"):
                     measured = self._backward(rollout.take(rows), knobs, is_first=not inner, wants_budget=wants_budget)
-                if not inner and not num_skipped:
+                if not inner:
                     assert_on_policy(measured, self._precision)
                 # Never before the first step: what is measured there is rounding.
                 if inner and config.max_kl_old and measured.kl_old > 1.5 * config.max_kl_old:
                     events.append(_trust_region(self.num_steps_done + 1, measured.kl_old, len(inner), config.max_kl_old))
-                    return inner, num_skipped
+                    return inner, num_skipped, measured
                 with self._clock.part("update"):
                     problem = self._update(measured)
                 if problem:
@@ -305,7 +328,7 @@ class GrpoTrainer:
                 else:
                     self.control.finite()
                     inner.append(measured)
-        return inner, num_skipped
+        return inner, num_skipped, None
 
     def _backward(self, minibatch: Rollout, knobs: Knobs, *, is_first: bool, wants_budget: bool) -> InnerStep:
         """Leave the minibatch's gradient in the parameters, whole over all pieces and processes, and return what was measured."""
@@ -390,7 +413,7 @@ class GrpoTrainer:
         """Count a step that was left out, and raise NonFiniteError after too many."""
         is_enough = self.control.skipped()
         after = f"step {self.num_steps_done + 1:,}: {problem}"
-        events.append(Event("step_skipped", f"{after}; nothing was changed, and the learning rate is cut"))
+        events.append(Event("step_skipped", f"{after}; nothing was changed, and the learning rate is cut from the next rollout on"))
         if is_enough:
             raise NonFiniteError(
                 f"{after}, {self._config.max_skipped_steps} times in a row; the weights are those before it. Lower grpo.learning_rate, or"
@@ -402,6 +425,7 @@ class GrpoTrainer:
         if not every or (self.num_steps_done - self._first_step) % every or not self.control.is_healthy:
             return []
         self._reference.network.load_state_dict(_copied(self.policy.network.state_dict()))
+        self._reference_hash = weights_hash(self._reference)
         self._is_reference_refreshed = True
         return [Event("reference_refreshed", f"step {self.num_steps_done:,}: the reference is the policy as it is now")]
 
@@ -413,23 +437,6 @@ def refuse_dropout(network: nn.Module) -> None:
             raise ValueError(
                 f"layer {name} has dropout {module.p}: log-probabilities of sampling and of the loss would differ; set it to 0"
             )
-
-
-def assert_on_policy(step: InnerStep, precision: torch.dtype = torch.float32) -> None:
-    """Raise InvariantError unless every ratio is 1, nothing is clipped and KL(old || policy) is 0.
-
-    Holds before the first optimiser step on a rollout. It fails when sampling and scoring differ in temperature, dropout, precision,
-    weights, or in which move belongs to which state.
-    """
-    worst = max(abs(math.log(ratio)) if ratio > 0 else math.inf for ratio in (step.ratio_min, step.ratio_max))
-    clipped = step.mean("clip_low") + step.mean("clip_high")
-    # Written so that NaN fails too.
-    if not (worst <= _MAX_LOG_RATIO[precision] and abs(step.kl_old) <= _MAX_KL[precision] and clipped == 0):
-        raise InvariantError(
-            f"before the first update the policy does not score as it sampled: largest |log ratio| {worst:.3g}, KL(old) {step.kl_old:.3g},"
-            f" clip fraction {clipped:.3g}, where all must be 0. Sampling and loss use different temperatures, weights, masks or"
-            " modes; training would be of another policy than the one that plays"
-        )
 
 
 def _trust_region(step: int, kl_old: float, num_taken: int, max_kl_old: float) -> Event:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from grpo.checkpoints import WEIGHTS
 from grpo.config import DEFAULT_PRESET, ConfigError, Settings, read_settings
-from grpo.content import atomic_folder, json_text, read_json, remove_folder, replace_file, sha256_file, write_manifest
+from grpo.content import atomic_folder, json_text, read_json, remove_folder, remove_leftovers, replace_file, sha256_file, write_manifest
 from grpo.engine import EngineIdentity, identify
 from grpo.errors import PlainError
 from grpo.games import Rejection
@@ -127,10 +127,11 @@ def _finetune(given: argparse.Namespace) -> int:
     import torch
 
     from grpo.processes import joined_processes
-    from steps.device import torch_device
+    from steps.device import device_facts, torch_device
     from steps.finetuning import finetune_policy
 
     settings, machine, out = _settings(given), Machine.here(), given.out.resolve()
+    progress = out.parent / f".{out.name}.in_progress"
     if out.exists():
         raise ConfigError(f"{out} is there already; name a folder that is not, or remove it")
     facts = {
@@ -138,14 +139,17 @@ def _finetune(given: argparse.Namespace) -> int:
         "boards": sha256_file(given.boards / BOARDS),
         "pretrained": sha256_file(given.pretrained / WEIGHTS),
         "engine": str(identify(machine.stockfish)),
+        "machine": f"{device_facts(machine)}, {os.environ.get('WORLD_SIZE', '1')} processes",
     }
     device = torch_device(machine)
     torch.set_num_threads(max(1, machine.num_threads // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-    progress = _made(out.parent) / f".{out.name}.progress"
+    _made(out.parent)
     with joined_processes(device) as processes, ExitStack() as stack:
         if processes.is_first:
             stack.enter_context(held(progress.with_suffix(".lock"), what=f"{out}"))
             _refuse_other_beginning(_made(progress), facts)
+            remove_leftovers(progress)
+            remove_leftovers(out.parent, f".{out.name}.????????")  # Half an output, of a process that was killed.
             folder = stack.enter_context(atomic_folder(out))
             terminal = TerminalSink("finetune", ("heldout/regret_best", "heldout/entropy"), lambda text: print(text, flush=True))
         else:
@@ -160,7 +164,7 @@ def _finetune(given: argparse.Namespace) -> int:
             facts=facts,
             engine=identify(machine.stockfish),
             engine_path=machine.stockfish,
-            num_processes=machine.num_threads,
+            num_processes=max(1, machine.num_threads // processes.size),
             cache_folder=machine.value_cache,
             device=device,
             work=work,

@@ -6,6 +6,7 @@ line is in the journal before its checkpoint is made; so a checkpoint always has
 checkpoint from which a run goes on.
 """
 
+import math
 import os
 import shutil
 import signal
@@ -145,6 +146,8 @@ class TrainingLoop:
             self._work.say(f"ended by SIGTERM; the same command again, without --fresh, goes on from {_place(step, self._folder)}")
             raise SystemExit(RESUMABLE_EXIT) from None
         except Exception as error:
+            if self._processes.is_first:
+                self._save_interrupted()
             _add(error, f"The same command again, without --fresh, goes on from {_place(self._saved(), self._folder)}")
             raise
         if not self._processes.is_first:
@@ -291,12 +294,14 @@ class TrainingLoop:
 
     def _write_report(self) -> None:
         trainer = self._trainer
+        entropy = trainer.control.mean_entropy()
         report = {
             "reason": trainer.outcome.reason or BUDGET_SPENT,
             "message": trainer.outcome.message,
             "first_step": self._first,
             "last_step": trainer.num_steps_done,
-            "mean_entropy_at_end": trainer.control.mean_entropy(),
+            "mean_entropy_at_end": entropy if math.isfinite(entropy) else None,  # None right after a rollback.
+            "control": trainer.control.metrics(),
             "weights": weights_hash(trainer.policy),
         }
         replace_file(self._folder / REPORT, json_text(report).encode())

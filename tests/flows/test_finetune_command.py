@@ -72,10 +72,10 @@ def test_a_folder_that_is_there_and_a_beginning_of_another_kind_are_refused(firs
     done = command(first_run, tmp_path, alone)
     assert done.returncode == 1
     assert "is there already" in done.stderr
-    progress = tmp_path / ".out.progress"
+    progress = tmp_path / ".out.in_progress"
     progress.mkdir()
     (progress / "begun.json").write_text(json.dumps({"settings": {}}))
     done = command(first_run, tmp_path, tmp_path / "out")
     assert done.returncode == 1
-    assert "was begun with other settings, boards, pretrained, engine" in done.stderr
+    assert "was begun with other settings, boards, pretrained, engine, machine" in done.stderr
     assert not (tmp_path / "out").exists()

@@ -236,8 +236,27 @@ BAD_SETTINGS = (
         "settings: grpo: critical_entropy (1.0) is a share below 1 when critical_measure is normalised_entropy",
     ),
     (
-        f"grpo.states_per_step = {2 * NUM_TRAIN}",
+        f"grpo.states_per_step = {2 * NUM_TRAIN}\ngrpo.own_games.share = 0.0",
         f"settings: grpo.states_per_step ({2 * NUM_TRAIN}) cannot exceed boards.num_train ({NUM_TRAIN})",
+    ),
+    (
+        "grpo.states_per_step = 600\ngrpo.own_games = {share = 0.5, states_per_round = 299}",
+        "settings: grpo: own_games.states_per_round (299) must be at least what a step takes of it: own_games.share of states_per_step,"
+        " 300",
+    ),
+    (
+        'grpo = {estimator = "exact", baseline = "leave_one_out"}',
+        'settings: grpo: baseline = "leave_one_out" is for sampled groups: estimator = "exact" has no one to leave out',
+    ),
+    (
+        'grpo.depth.rival = "engine"',
+        "settings: grpo: depth.rival and depth.teacher_probability need depth.num_own_moves of 2 or more: nobody replies to the only move",
+    ),
+    (
+        'grpo = {entropy_schedule = "field_notes", kl_schedule = "target", kl_coefficient = 0.01, field_notes = {entropy_floor = 1.5,'
+        " entropy_critical = 0.5, steps_threshold = 100, entropy_boost_factor = 1.5, max_entropy_coefficient = 1.5,"
+        " kl_reduction_factor = 0.5, min_kl_coefficient = 0.0, temperature_boost = 0.2, max_temperature = 2.5}}",
+        'settings: grpo: entropy_schedule = "field_notes" moves the KL coefficient too, so that kl_schedule must be "constant"',
     ),
     (
         f"values.depth = {HELDOUT_DEPTH}",
@@ -398,7 +417,7 @@ def test_the_bounds_themselves_are_allowed() -> None:
         grpo.final_learning_rate_share = 1.0
         grpo.skipped_learning_rate_factor = 1.0
         grpo.own_games.share = 0.0
-        grpo.depth.teacher_probability = 1.0
+        grpo.depth.teacher_probability = 0.0
         grpo.entropy_target.dead_band = 0.0
         grpo.alarms.silent_share = 1.0
         grpo.states_per_step = {NUM_TRAIN}

@@ -258,7 +258,7 @@ def test_a_unanimous_group_agrees_wholly_whatever_its_size(size: int) -> None:
 
 
 def test_a_group_is_silent_only_when_all_of_its_rewards_are_equal() -> None:
-    values = torch.tensor([[0.5, 0.5, 0.0], [0.5, 0.5 + 1e-7, 0.9]], dtype=torch.float64)
+    values = torch.tensor([[0.5, 0.5, 0.0], [0.5, 0.5 + 1e-5, 0.9]], dtype=torch.float64)
     moves, rewards = groups([[0, 1, 0, 1], [0, 0, 0, 1]], values=values)
     metrics = rollout_facts(rollout_of(moves, rewards, values=values), ALONE).metrics
     assert metrics["grpo/silent_groups"] == 0.5
