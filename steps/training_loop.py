@@ -29,7 +29,7 @@ from grpo.checkpoints import (
     weights_hash,
 )
 from grpo.config import PolicyConfig
-from grpo.content import CorruptError, json_text, read_json, remove_folder, replace_file, verified_manifest
+from grpo.content import CorruptError, StorageError, json_text, read_json, remove_folder, replace_file, verified_manifest
 from grpo.control import Action
 from grpo.errors import PlainError
 from grpo.grpo_config import GrpoConfig
@@ -146,7 +146,7 @@ class TrainingLoop:
             self._work.say(f"ended by SIGTERM; the same command again, without --fresh, goes on from {_place(step, self._folder)}")
             raise SystemExit(RESUMABLE_EXIT) from None
         except Exception as error:
-            if self._processes.is_first:
+            if self._processes.is_first and not isinstance(error, StorageError):
                 self._save_interrupted()
             _add(error, f"The same command again, without --fresh, goes on from {_place(self._saved(), self._folder)}")
             raise

@@ -20,7 +20,7 @@ TESTS = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TESTS.parent), str(TESTS / "grpo")]
 
 import torch  # noqa: E402
-from doubles import CPU, TINY, fake_arrays, some_boards  # noqa: E402
+from doubles import CPU, TINY, MadeUpValues, fake_arrays, some_boards  # noqa: E402
 
 import grpo.checkpoints  # noqa: E402
 import steps.store  # noqa: E402
@@ -28,9 +28,10 @@ import steps.training_loop  # noqa: E402
 import steps.work  # noqa: E402
 from grpo.errors import NonFiniteError  # noqa: E402
 from grpo.grpo_config import GrpoConfig  # noqa: E402
+from grpo.own_games import MixedStates, OwnGames, split_of  # noqa: E402
 from grpo.policy import new_policy  # noqa: E402
 from grpo.regret import heldout_metrics  # noqa: E402
-from grpo.states import DatasetStates  # noqa: E402
+from grpo.states import DatasetStates, StateSource  # noqa: E402
 from grpo.training import GrpoTrainer  # noqa: E402
 from steps.making import make_output  # noqa: E402
 from steps.store import Store  # noqa: E402
@@ -133,7 +134,11 @@ def finetune(job: dict[str, Any]) -> None:
     config = GrpoConfig(**{**CONFIG, **job.get("config", {})})
     torch.set_num_threads(1)
     policy, reference = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
-    trainer = GrpoTrainer(policy, reference, DatasetStates(TRAIN, states_per_step=config.states_per_step, seed=0), config, seed=0)
+    num_dataset, num_own = split_of(config.states_per_step, config.own_games.share)
+    states: StateSource = DatasetStates(TRAIN, states_per_step=num_dataset, seed=0)
+    if num_own:
+        states = MixedStates(states, OwnGames(MadeUpValues(), config.own_games, states_per_step=num_own, first_step=0, seed=0))
+    trainer = GrpoTrainer(policy, reference, states, config, seed=0, values=MadeUpValues())
     if "failpoint" in job:
         FAILPOINTS[job["failpoint"]](job["nth"], DEEDS[job.get("deed", "kill")])
     if "pause_save" in job:
