@@ -15,7 +15,7 @@ run: setup  ## The whole pipeline. CONFIG=smoke or a TOML file, SET="grpo.learni
 
 test: setup check  ## All checks and tests.
 	@infra/install.sh $(VENV) --second-engine
-	$(PY) -m pytest
+	infra/test.sh $(PY)
 
 check: setup  ## Lint, types, import contracts.
 	$(VENV)/bin/ruff check .

@@ -355,8 +355,6 @@ def _entropy_controller(config: GrpoConfig) -> EntropyTargetController | FieldNo
     if config.entropy_schedule != "field_notes":
         return None
     assert config.field_notes is not None
-    if config.kl_schedule == "target":
-        raise ValueError('entropy_schedule = "field_notes" moves the KL coefficient itself: set kl_schedule = "constant"')
     return FieldNotesController(
         config.field_notes,
         entropy_coefficient=config.entropy_coefficient,

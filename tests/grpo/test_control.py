@@ -148,11 +148,6 @@ def test_the_message_of_a_boost_has_its_numbers_and_warns_of_a_coefficient_that_
         assert ("0 stays 0" in event.message) is is_stuck
 
 
-def test_the_field_notes_and_the_kl_target_cannot_both_move_the_kl_coefficient() -> None:
-    with pytest.raises(ValueError, match='set kl_schedule = "constant"'):
-        control_of(entropy_schedule="field_notes", field_notes=NOTES, kl_schedule="target", kl_coefficient=0.01)
-
-
 # Critical entropy.
 
 
