@@ -54,6 +54,7 @@ def _page(facts: Mapping[str, Any]) -> str:
     decision, imitation, training = facts["select"], facts["pretrain"], facts["finetune"]
     ended = "the validation loss had stopped falling" if imitation["has_converged"] else "max_steps was reached: NOT converged"
     comparison = "\n".join(f"| {what} | {score} |" for what, score in comparison_rows(facts))
+    control = training["control"]
     phases = "\n".join(f"| {phase} | {met:,} | {kept:,} |" for phase, met, kept in phase_rows(facts))
     ends = ", ".join(f"{count} {end}" for end, count in decision["confirmation_best_moves"]["ends"].items() if count)
     return f"""# Verdict: {decision["verdict"]}
@@ -70,8 +71,10 @@ Confirmation games ended by: {ends}.
 
 - Imitation took {imitation["num_steps"]:,} steps and ended because {ended}: validation loss {imitation["validation_loss"]:.3f} nats,
   top-1 {imitation["top1"]:.3f}, top-5 {imitation["top5"]:.3f}, entropy {imitation["entropy"]:.2f} nats.
-- GRPO went from step {training["first_step"]:,} to {training["last_step"]:,} and ended by `{training["reason"]}`; entropy at T = 1 was
-  {training["mean_entropy_at_end"]:.2f} nats then (mean of the last steps).
+- GRPO went from step {training["first_step"]:,} to {training["last_step"]:,} and ended by `{training["reason"]}`{_because(training)};
+  entropy at T = 1 was {_nats(training["mean_entropy_at_end"])} then (mean of the last steps).
+- The entropy controller stood at a bound in {control["control/entropy_saturated"]:.0%} of the steps and changed nothing in
+  {control["control/entropy_idle"]:.0%}; recoveries from critical entropy: {control["control/recoveries"]:.0f}.
 - Champion: {"the pretrained policy" if decision["champion_step"] == 0 else f"step {decision['champion_step']:,}"}.
   Peak, to resume from: step {decision["peak_step"]:,}.
 
@@ -81,3 +84,11 @@ Confirmation games ended by: {ends}.
 | --- | --- | --- |
 {phases}
 """
+
+
+def _because(training: Mapping[str, Any]) -> str:
+    return f" ({training['message']})" if training["message"] else ""
+
+
+def _nats(entropy: float | None) -> str:
+    return "not known (a rollback had just been made)" if entropy is None else f"{entropy:.2f} nats"

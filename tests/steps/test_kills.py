@@ -253,6 +253,15 @@ def test_own_games_trajectories_and_a_changed_reference_are_gone_on_with_as_they
     assert whole(**EVERYTHING).history.count(b'"own_games/games"') == 3, "rounds begin within the steps between two checkpoints"
 
 
+def test_a_rollback_at_the_very_last_step_ends_the_run_like_any_other(whole: Callable[..., Result]) -> None:
+    history = [json.loads(line) for line in whole(**ROLLBACK).history.splitlines()]
+    first = next(row["step"] for row in history if any(event["name"] == "rolled_back" for event in row.get("events", ())))
+    result = whole(**ROLLBACK, num_steps=first)
+    assert b'"rolled_back"' in result.history.splitlines()[-1]
+    assert json.loads(result.report)["mean_entropy_at_end"] is None
+    assert json.loads(result.report)["reason"] == "budget_spent"
+
+
 # SIGTERM.
 
 
