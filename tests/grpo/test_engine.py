@@ -712,8 +712,9 @@ def test_after_an_error_the_pool_can_be_used_at_once(name: str, scripted: Script
 
 
 SEARCHING = """
-import os, sys
+import os, signal, sys
 from grpo.engine import EnginePool, Query
+signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell's background jobs are started without.
 path, limit, fen, has_guard = sys.argv[1:]
 if has_guard == "no guard":
     os.environ["PATH"] = ""

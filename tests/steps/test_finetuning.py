@@ -139,13 +139,13 @@ def test_an_error_keeps_the_checkpoints_and_says_so_and_the_terminal_hears_nothi
     with pytest.raises(NonFiniteError) as caught:
         finetuned(tmp_path, said, change=failing_at(6, NonFiniteError("spoilt")))
     place = tmp_path / "in_progress" / "finetune" / "v1"
-    assert str(caught.value) == f"spoilt\nThe same command again, without --fresh, goes on from step 4, which is kept in {place}"
+    assert str(caught.value) == f"spoilt\nThe same command again, without --fresh, goes on from step 5, which is kept in {place}"
     assert not (tmp_path / "outputs" / "finetune" / "v1").exists()
     assert [record.step for record in read_journal(place)] == [0, 1, 2, 3, 4, 5]
     listener = Listener()
     again: list[str] = []
     folder = finetuned(tmp_path, again, listener)
-    assert again[0] == f"finetune: going on from step 4, which is kept in {place}"
+    assert again[0] == f"finetune: going on from step 5, which is kept in {place}"
     assert [line for line in again if "regret_best" in line] == [line for line in again if line.startswith("finetune: step 6: ")]
     recorded = [record for record in listener.records if not any(name.startswith("time/") for name in record.metrics)]
     assert recorded == read_history(folder)
@@ -154,7 +154,7 @@ def test_an_error_keeps_the_checkpoints_and_says_so_and_the_terminal_hears_nothi
 
 def test_an_error_that_is_no_plain_one_has_it_below_the_traceback(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
-        finetuned(tmp_path, [], change=failing_at(2, ZeroDivisionError("x")))
+        finetuned(tmp_path, [], change=failing_at(1, ZeroDivisionError("x")))
     assert str(caught.value) == "x"
     assert caught.value.__notes__ == ["The same command again, without --fresh, goes on from the beginning: there is no checkpoint yet"]
 
