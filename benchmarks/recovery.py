@@ -44,7 +44,7 @@ RECOVERIES: Final = {
     "field notes, from 0.01": _NOTES + "grpo.entropy_coefficient = 0.01",
     "field notes, from 0.1": _NOTES + "grpo.entropy_coefficient = 0.1",
     "entropy bonus of 0.015 alone": "grpo.entropy_coefficient = 0.015",
-    "KL(reference || policy)": ('grpo.entropy_coefficient = 0.015\ngrpo.critical_entropy = 0.2\ngrpo.recovery.kind = "forward_kl"'),
+    "KL(reference || policy)": ('grpo.entropy_coefficient = 0.015\ngrpo.critical_entropy = 0.4\ngrpo.recovery.kind = "forward_kl"'),
 }
 NUM_FURTHER: Final = 100
 NUM_STEPS: Final = 200
