@@ -39,7 +39,22 @@ class OwnGamesConfig(Section):
     """A game is cut here."""
 
 
-class EntropyTarget(Section):
+class CoefficientBounds(Section):
+    """Within which a controller moves a coefficient."""
+
+    min_coefficient: Positive
+    """The coefficient never falls below, so that it can always come back."""
+    max_coefficient: Positive
+    """The coefficient never rises above."""
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        if self.min_coefficient > self.max_coefficient:
+            raise ValueError(f"min_coefficient ({self.min_coefficient}) cannot exceed max_coefficient ({self.max_coefficient})")
+        return self
+
+
+class EntropyTarget(CoefficientBounds):
     """The default controller: moves the entropy coefficient so that entropy stays near a share of ln(legal moves)."""
 
     share: Annotated[float, Field(gt=0, lt=1)] = 0.6
@@ -53,14 +68,8 @@ class EntropyTarget(Section):
     max_coefficient: Positive = 0.05
     """The coefficient never rises above; the integral is clamped with it, so that nothing winds up."""
 
-    @model_validator(mode="after")
-    def _is_possible(self) -> Self:
-        if self.min_coefficient > self.max_coefficient:
-            raise ValueError(f"min_coefficient ({self.min_coefficient}) cannot exceed max_coefficient ({self.max_coefficient})")
-        return self
 
-
-class KlTarget(Section):
+class KlTarget(CoefficientBounds):
     """The proportional controller of the anchor's coefficient (Ziegler et al., arXiv 1909.08593)."""
 
     nats: Positive = 0.3
@@ -71,12 +80,6 @@ class KlTarget(Section):
     """The coefficient never falls below, so that it can always come back."""
     max_coefficient: Positive = 0.1
     """The coefficient never rises above."""
-
-    @model_validator(mode="after")
-    def _is_possible(self) -> Self:
-        if self.min_coefficient > self.max_coefficient:
-            raise ValueError(f"min_coefficient ({self.min_coefficient}) cannot exceed max_coefficient ({self.max_coefficient})")
-        return self
 
 
 class FieldNotesRecovery(Section):

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from grpo.metrics import TERM_PAIRS, TERMS
-from grpo.objective import Objective, budget, exact_policy_ascent
+from grpo.metrics import TERM_PRODUCTS, TERMS
+from grpo.objective import Objective, budget, exact_policy_ascent, log_prob_ascent
 from grpo.phases import PHASES
 from grpo.policy import MoveDistribution
 from grpo.processes import Processes
@@ -60,8 +60,7 @@ def rollout_facts(rollout: Rollout, processes: Processes) -> RolloutFacts:
     high = rollout.rewards.masked_fill(~is_real, -math.inf).amax(1)
     exact = exact_policy_ascent(old, values, temperature=rollout.temperature)
     flow_BM = moves.weights * moves.advantages
-    estimated = torch.zeros_like(exact).scatter_add_(1, moves.columns, flow_BM) - flow_BM.sum(1, keepdim=True) * old.probs
-    estimated = estimated / rollout.temperature
+    estimated = log_prob_ascent(old.probs, moves.columns, flow_BM) / rollout.temperature
     weight_squared = rollout.state_weights**2  # The loss's gradient has each state's times its weight.
     per_state = {
         "entropy": one.entropy(),
@@ -206,13 +205,13 @@ class InnerStep:
             *(f"raw/{term}" for term in TERMS),
             *(f"weighted/{term}" for term in TERMS),
             *("kl_reference", "kl_from_reference", "kl_old", "clip_low", "clip_high", "ratio", "ratio_squared"),
-            *(f"product/{one}/{other}" for one, other in _product_pairs()),
+            *(f"product/{one}/{other}" for one, other in TERM_PRODUCTS),
         ]
         zero = torch.zeros((), dtype=torch.float64, device=self.device)
         sums = torch.stack([self._sums.get(name, zero) for name in names])
         processes.sum_([sums])
         self._means = dict(zip(names, (sums / self.total).tolist(), strict=True))
-        self.products = {pair: self._means[f"product/{pair[0]}/{pair[1]}"] for pair in _product_pairs()}
+        self.products = {pair: self._means[f"product/{pair[0]}/{pair[1]}"] for pair in TERM_PRODUCTS}
         empty = torch.empty(0, dtype=torch.float64, device=self.device)
         extremes = processes.gathered(torch.stack(self._extremes) if self._extremes else empty)
         self.ratio_min, self.ratio_max = extremes.min().item(), extremes.max().item()
@@ -233,10 +232,6 @@ class InnerStep:
         return self._means["ratio"] ** 2 / self._means["ratio_squared"] if self._means["ratio_squared"] else 0.0
 
 
-def _product_pairs() -> list[tuple[str, str]]:
-    return [*((term, term) for term in TERMS), *TERM_PAIRS]
-
-
 def inner_metrics(steps: Sequence[InnerStep], refused: InnerStep | None = None) -> dict[str, float]:
     """Return one number a metric for the optimiser steps of a rollout: the mean, or the extreme, or the last.
 
@@ -247,7 +242,7 @@ def inner_metrics(steps: Sequence[InnerStep], refused: InnerStep | None = None) 
     def mean(name: str) -> float:
         return sum(step.mean(name) for step in steps) / len(steps)
 
-    products = {pair: sum(step.products[pair] for step in steps) / len(steps) for pair in _product_pairs()}
+    products = {pair: sum(step.products[pair] for step in steps) / len(steps) for pair in TERM_PRODUCTS}
     metrics = {
         "grpo/loss": mean("loss"),
         **{f"grpo/raw/{term}": mean(f"raw/{term}") for term in ("policy", "entropy")},

@@ -37,6 +37,8 @@ def _by_phase(name: str, unit: str, better: Better, meaning: str) -> list[Metric
 TERMS: Final = ("policy", "entropy", "anchor_kl", "recovery_kl")
 """Terms of the objective: clipped surrogate, entropy, KL to the reference, and KL(reference || policy) while recovering."""
 TERM_PAIRS: Final = tuple(combinations(TERMS, 2))
+TERM_PRODUCTS: Final = (*((term, term) for term in TERMS), *TERM_PAIRS)
+"""Pairs whose inner products make a gradient budget: each term with itself, for its norm, and with each other."""
 
 
 def _by_term(name: str, unit: str, meaning: str) -> list[MetricSpec]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from grpo.control import Knobs
 from grpo.grpo_config import GrpoConfig
-from grpo.metrics import TERM_PAIRS, TERMS
+from grpo.metrics import TERM_PAIRS, TERM_PRODUCTS, TERMS
 from grpo.policy import MoveDistribution
 
 
@@ -148,7 +148,7 @@ def logit_descents(
     probs, log_probs = new.probs, new.log_probs
     is_open = ~(objective.is_clipped_low | objective.is_clipped_high)
     flow_BM = moves.weights * objective.ratios * moves.advantages * is_open
-    policy = torch.zeros_like(probs).scatter_add_(1, moves.columns, flow_BM) - flow_BM.sum(1, keepdim=True) * probs
+    policy = log_prob_ascent(probs, moves.columns, flow_BM)
     entropy = -probs * (log_probs + new.entropy()[:, None])
     if reference is None:
         to_reference = from_reference = torch.zeros_like(probs)
@@ -167,6 +167,11 @@ def logit_descents(
     }
 
 
+def log_prob_ascent(probs_BA: Tensor, columns_BM: Tensor, flow_BM: Tensor) -> Tensor:
+    """Return sum_m flow_m (e_m - p), [B, A]: the gradient of sum_m flow_m ln p_m in the logits, at T = 1."""
+    return torch.zeros_like(probs_BA).scatter_add_(1, columns_BM, flow_BM) - flow_BM.sum(1, keepdim=True) * probs_BA
+
+
 @torch.no_grad()
 def exact_policy_ascent(old: MoveDistribution, values_BA: Tensor, *, temperature: float) -> Tensor:
     """Return the gradient in logits of V = sum p Q, [B, A]: p (Q - V) / T, what the policy term's descent is an estimate of."""
@@ -176,8 +181,7 @@ def exact_policy_ascent(old: MoveDistribution, values_BA: Tensor, *, temperature
 
 def gradient_products(descents: Mapping[str, Tensor]) -> dict[tuple[str, str], Tensor]:
     """Return the inner products of the terms' vectors a state, [B], by pair of terms, each with itself too."""
-    pairs = [(term, term) for term in TERMS] + list(TERM_PAIRS)
-    return {(one, other): (descents[one] * descents[other]).flatten(1).sum(1) for one, other in pairs}
+    return {(one, other): (descents[one] * descents[other]).flatten(1).sum(1) for one, other in TERM_PRODUCTS}
 
 
 def budget(products: Mapping[tuple[str, str], float]) -> tuple[dict[str, float], dict[str, float], dict[tuple[str, str], float]]:

@@ -21,7 +21,7 @@ from grpo.grpo_config import GrpoConfig
 from grpo.invariants import InvariantError, assert_on_policy, assert_rollout
 from grpo.learnability import Learnability, assess
 from grpo.measuring import InnerStep, RolloutFacts, inner_metrics, rollout_facts
-from grpo.metrics import TERM_PAIRS, TERMS, Event, Record
+from grpo.metrics import TERM_PAIRS, TERM_PRODUCTS, TERMS, Event, Record
 from grpo.objective import Objective, budget, gradient_products, grpo_objective, logit_descents
 from grpo.policy import MoveDistribution, NetworkPolicy
 from grpo.processes import ALONE, Processes
@@ -396,7 +396,7 @@ class GrpoTrainer:
             whole[term] = [gradient.clone() for gradient in whole[term]]
             self._processes.sum_(whole[term])
         flat = {term: torch.cat([gradient.flatten().double() for gradient in gradients]) for term, gradients in whole.items()}
-        return {(one, other): float((flat[one] @ flat[other]).item()) for one, other in [*((term, term) for term in TERMS), *TERM_PAIRS]}
+        return {(one, other): float((flat[one] @ flat[other]).item()) for one, other in TERM_PRODUCTS}
 
     def _update(self, step: InnerStep) -> str:
         """Take one optimiser step; or leave everything as it was and return why."""

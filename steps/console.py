@@ -18,6 +18,7 @@ from grpo.content import atomic_folder, json_text, read_json, remove_folder, rem
 from grpo.engine import EngineIdentity, identify
 from grpo.errors import PlainError
 from grpo.games import Rejection
+from steps import slices
 from steps.boards import BOARDS, build_units, join_units, write_rejection
 from steps.checking import check_dataset
 from steps.inspecting import dataset_text, files_text, inspect_files
@@ -134,11 +135,12 @@ def _finetune(given: argparse.Namespace) -> int:
     progress = out.parent / f".{out.name}.in_progress"
     if out.exists():
         raise ConfigError(f"{out} is there already; name a folder that is not, or remove it")
+    engine = identify(machine.stockfish)
     facts = {
-        "settings": settings.model_dump(mode="json", include={"seed", "values", "policy", "grpo"}),
+        "settings": slices.grpo(settings),
         "boards": sha256_file(given.boards / BOARDS),
         "pretrained": sha256_file(given.pretrained / WEIGHTS),
-        "engine": str(identify(machine.stockfish)),
+        "engine": str(engine),
         "machine": f"{device_facts(machine)}, {os.environ.get('WORLD_SIZE', '1')} processes",
     }
     device = torch_device(machine)
@@ -162,7 +164,7 @@ def _finetune(given: argparse.Namespace) -> int:
             pretrained=given.pretrained,
             checkpoint=None,
             facts=facts,
-            engine=identify(machine.stockfish),
+            engine=engine,
             engine_path=machine.stockfish,
             num_processes=max(1, machine.num_threads // processes.size),
             cache_folder=machine.value_cache,

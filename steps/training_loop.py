@@ -222,13 +222,12 @@ class TrainingLoop:
             record = trainer.step()
             if trainer.outcome.action == Action.ROLL_BACK:
                 record = replace(record, events=(*record.events, *self._roll_back()))
-            is_last = trainer.outcome.action == Action.STOP or record.step == self._last
-            is_due = is_last or (record.step - self._first) % config.steps_per_checkpoint == 0
+            is_over = trainer.outcome.action == Action.STOP or record.step == self._last
+            is_due = is_over or (record.step - self._first) % config.steps_per_checkpoint == 0
             if self._processes.is_first:
-                self._keep(record, is_due=is_due, is_last=is_last)
+                self._keep(record, is_due=is_due, is_last=is_over)
             elif is_due:
                 trainer.checkpointed()
-            is_over = is_last
             check()
 
     def _keep(self, record: Record, *, is_due: bool, is_last: bool) -> None:

@@ -1,7 +1,7 @@
 """The policy's own games: what is taken from them, when they are played again, and that only seed, weights and step decide."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +9,12 @@ import chess
 import numpy as np
 import pytest
 import torch
-from doubles import CPU, TINY, WrittenPolicy, fake_arrays, legal_moves, lively_policy, made_up_number, some_boards
+from doubles import CPU, TINY, MadeUpValues, WrittenPolicy, fake_arrays, legal_moves, lively_policy, made_up_number, some_boards
 
 from grpo.checkpoints import load_checkpoint, save_checkpoint, weights_hash
 from grpo.config import ValuesConfig
 from grpo.encoding import decode, position_key
-from grpo.engine import EngineError, EnginePool, Score
+from grpo.engine import EngineError, EnginePool
 from grpo.grpo_config import GrpoConfig, OwnGamesConfig
 from grpo.metrics import METRICS
 from grpo.own_games import MixedStates, OwnGames, OwnGamesError, random_openings, split_of, taken_plies
@@ -26,26 +26,6 @@ from grpo.values import ValueTable, engine_options, value_tables
 
 FOOLISH = ["f2f4", "e7e5", "h2h3", "d8h4", "g2g3", "h4g3"]  # Mate; g2g3 is forced.
 SHUFFLE = ["g1f3", "g8f6", "f3g1", "f6g8"]
-
-
-class MadeUpValues:
-    """Values that depend on board and move alone; fails on the boards for which `fails` is true, and remembers all that it was asked."""
-
-    def __init__(self, fails: Callable[[chess.Board], bool] = lambda _: False) -> None:
-        self.asked: list[chess.Board] = []
-        self._fails = fails
-
-    def tables(self, boards: Sequence[chess.Board]) -> list[ValueTable | None]:
-        self.asked += boards
-        return [None if self._fails(board) else self._table(board) for board in boards]
-
-    def _table(self, board: chess.Board) -> ValueTable:
-        moves = legal_moves(board)
-        return ValueTable(
-            moves=tuple(move.uci() for move in moves),
-            values=np.array([made_up_number(board, move) for move in moves], dtype=np.float32),
-            scores=tuple(Score(0) for _ in moves),
-        )
 
 
 class NoValues:
@@ -247,7 +227,7 @@ def is_unlucky(board: chess.Board) -> bool:
 
 
 def test_positions_that_the_engine_fails_on_are_dropped_and_counted(policy: NetworkPolicy) -> None:
-    values = MadeUpValues(is_unlucky)
+    values = MadeUpValues(fails_on=is_unlucky)
     own = own_games(values, size=8)
 
     taken = [key for step in range(40 // 8) for key in keys_of(own.states(step, policy))]
@@ -266,7 +246,7 @@ def test_positions_that_the_engine_fails_on_are_dropped_and_counted(policy: Netw
 @pytest.mark.parametrize(("num_failing", "is_enough"), [(32, True), (33, False), (40, False)])
 def test_a_round_whose_values_fail_must_still_give_a_steps_states(policy: NetworkPolicy, num_failing: int, is_enough: bool) -> None:
     left = iter(range(num_failing))
-    own = own_games(MadeUpValues(lambda _: next(left, None) is not None), size=8)
+    own = own_games(MadeUpValues(fails_on=lambda _: next(left, None) is not None), size=8)
 
     if is_enough:
         assert len(own.states(0, policy)) == 8
@@ -373,14 +353,14 @@ def through_json(state: tuple[dict[str, Any], dict[str, torch.Tensor]]) -> tuple
 
 @pytest.mark.parametrize("num_done", [1, 7, 12])
 def test_restored_own_games_go_on_as_if_never_stopped(num_done: int, policy: NetworkPolicy, other_policy: NetworkPolicy) -> None:
-    values = MadeUpValues(is_unlucky)
+    values = MadeUpValues(fails_on=is_unlucky)
     straight = own_games(values)
     for step in range(num_done):
         straight.states(step, policy)
     saved = through_json(straight.state())
     assert saved[0]["round"] == 0
 
-    resumed, next_values = own_games(NoValues()), MadeUpValues(is_unlucky)
+    resumed, next_values = own_games(NoValues()), MadeUpValues(fails_on=is_unlucky)
     resumed.restore(*saved)
 
     assert resumed.num_forced == straight.num_forced
