@@ -143,7 +143,9 @@ def our_steps(network: nn.Module | None, arrays: BoardArrays, states_per_step: i
     def policy_of() -> NetworkPolicy:
         return new_policy(PolicyConfig(), seed=0, device=_CPU) if network is None else NetworkPolicy(network, _CPU)
 
-    trainer = GrpoTrainer(policy_of(), policy_of(), DatasetStates(arrays, states_per_step=states_per_step, seed=0), config, seed=0)
+    trainer = GrpoTrainer(
+        policy_of(), policy_of(), DatasetStates(arrays, states_per_step=states_per_step, seed=0, reflects=False), config, seed=0
+    )
     trainer.step()
     spent = dict.fromkeys(("states", "rollout", "update", "other"), 0.0)
     start = time.perf_counter()

@@ -170,7 +170,7 @@ def one_run(lab: Path, name: str, seed: int) -> str:
     )
     policy.network.freeze(settings.policy.num_frozen_blocks)
     heldout = _arrays(lab, Split.HELDOUT)
-    states = DatasetStates(_arrays(lab, Split.TRAIN), states_per_step=settings.grpo.states_per_step, seed=seed)
+    states = DatasetStates(_arrays(lab, Split.TRAIN), states_per_step=settings.grpo.states_per_step, seed=seed, reflects=False)
     with EnginePool(Machine.here().stockfish, num_processes=1, options=engine_options(settings.values)) as pool:
         trainer = GrpoTrainer(
             policy,

@@ -205,6 +205,8 @@ class PolicyConfig(Section):
     """Residual blocks of two 3x3 convolutions."""
     num_heads: Annotated[int, Field(ge=1, le=64)] = 4
     """Heads of the attention layer over the 64 squares."""
+    sees_attacks: bool = True
+    """Whether the input tells how many men of each kind attack each square, which few boards do not teach a small network."""
     num_frozen_blocks: Annotated[int, Field(ge=0)] = 0
     """GRPO leaves the input layer and this many blocks as they were pretrained; 0 freezes nothing."""
 

@@ -37,6 +37,9 @@ class OwnGamesConfig(Section):
     """Each game begins with up to this many random legal plies from the start position."""
     max_plies: Count = 160
     """A game is cut here."""
+    repetition: Literal["draw", "ignored"] = "draw"
+    """What a move is worth that leads back to a position of its game. `ignored` leaves it the engine's score, which knows no history: a
+    policy that is content with any winning move then goes round in circles."""
 
 
 class CoefficientBounds(Section):
@@ -153,6 +156,8 @@ class GrpoConfig(Section):
     """Optimiser steps an inner epoch; each takes an equal part of the rollout."""
     num_inner_epochs: Count = 1
     """Passes over one rollout, at most."""
+    reflects: bool = True
+    """Whether a random half of the states without castling rights is shown as left-right mirror images: twice the boards for one search."""
     max_states_per_forward: Count = 512
     """A minibatch is cut into pieces no larger than this, whose gradients are added; changes memory, not the result."""
 

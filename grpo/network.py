@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from grpo.actions import action_geometry
+from grpo.attacks import NUM_ATTACK_COUNTS, attack_counts
 from grpo.config import PolicyConfig
 from grpo.encoding import CASTLING, EN_PASSANT, HALFMOVE_CLOCK, MAX_HALFMOVE_CLOCK, NUM_PIECE_CODES
 
@@ -64,6 +65,7 @@ class PolicyNetwork(nn.Module):
         self.piece_embedding = nn.Embedding(NUM_PIECE_CODES, channels)
         self.square_embedding = nn.Parameter(torch.randn(64, channels) * 0.1)
         self.side_projection = nn.Linear(_NUM_SIDE_FEATURES, channels)
+        self.attack_projection = nn.Linear(NUM_ATTACK_COUNTS, channels) if config.sees_attacks else None
         self.blocks = nn.ModuleList(_ResidualBlock(channels) for _ in range(config.num_blocks))
         self.attention = _Attention(channels, config.num_heads)
         self.norm = nn.LayerNorm(channels)
@@ -77,8 +79,8 @@ class PolicyNetwork(nn.Module):
     def freeze(self, num_blocks: int) -> None:
         """Take the input layer and the first blocks out of training; 0 freezes nothing."""
         if num_blocks:
-            frozen = [self.piece_embedding, self.side_projection, *list(self.blocks)[:num_blocks]]
-            for module in frozen:
+            frozen = [self.piece_embedding, self.side_projection, self.attack_projection, *list(self.blocks)[:num_blocks]]
+            for module in filter(None, frozen):
                 module.requires_grad_(False)
             self.square_embedding.requires_grad_(False)
 
@@ -92,6 +94,8 @@ class PolicyNetwork(nn.Module):
         codes_B64 = encodings_BE[:, :64].long()
         sides_B1C = self.side_projection(_side_features(encodings_BE).to(self.side_projection.weight.dtype)).unsqueeze(1)
         squares = self.piece_embedding(codes_B64) + self.square_embedding + sides_B1C
+        if self.attack_projection is not None:
+            squares = squares + self.attack_projection(attack_counts(encodings_BE[:, :64]).to(self.attack_projection.weight.dtype))
         batch, _, channels = squares.shape
         # A [B, 64, C] tensor is a channels-last image already: no copy on the way in or out.
         planes = squares.view(batch, 8, 8, channels).permute(0, 3, 1, 2)

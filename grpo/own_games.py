@@ -15,7 +15,7 @@ from grpo.matches import End, PlayedGame, play_match
 from grpo.players import RandomPlayer, SamplingPlayer
 from grpo.policy import Policy, PositionBatch
 from grpo.seeding import numpy_stream, torch_stream
-from grpo.states import DatasetStates, States, ValueSource, joined, valued_states
+from grpo.states import DatasetStates, States, ValueSource, first_images, joined, valued_states
 
 _OPENINGS_PER_BATCH: Final = 32  # Two games each, the colours changed, and all 64 in lock-step.
 _MIN_BATCHES: Final = 4  # That many, and one game a state on top, before a round is given up.
@@ -38,9 +38,12 @@ class OwnGames:
         states_per_step: int,
         first_step: int,
         seed: int,
+        reflects: bool,
         exclude: Container[str] = frozenset(),
     ) -> None:
         """Play nothing yet; rounds are counted from `first_step`, and positions whose keys are excluded are never states.
+
+        `reflects` is that of `DatasetStates`.
 
         Raises ValueError when a round's states are fewer than a step takes.
         """
@@ -58,6 +61,7 @@ class OwnGames:
         """States of a step."""
         self._first_step = first_step
         self._seed = seed
+        self._reflects = reflects
         self._exclude = exclude
         self._round: int | None = None
         self._states: States | None = None
@@ -77,7 +81,12 @@ class OwnGames:
             self._round = number
         epoch, place = divmod(step_of_round, len(self._states) // self.size)
         order = torch.randperm(len(self._states), generator=torch_stream(self._seed, "own_games", number, "order", epoch))
-        return self._states.take(order[place * self.size : (place + 1) * self.size])
+        rows = order[place * self.size : (place + 1) * self.size]
+        states = self._states.take(rows)
+        if not self._reflects:
+            return states
+        is_image = first_images(len(self._states), torch_stream(self._seed, "own_games", number, "reflection"))
+        return states.reflected(is_image[rows] ^ bool(epoch % 2))
 
     def round_metrics(self) -> dict[str, float]:
         """Return the metrics of the round just played, once; nothing while its states are used."""
@@ -155,7 +164,7 @@ class OwnGames:
             batch = play_match(player, player, openings, max_plies=config.max_plies).games
             games += batch
             for game in batch:
-                for board in _boards_at(game, taken_plies(len(game.moves), choice_rng)):
+                for board in _boards_at(game, taken_plies(len(game.moves), choice_rng), with_history=config.repetition == "draw"):
                     key = position_key(board)
                     if board.legal_moves.count() < 2:
                         forced.add(key)
@@ -236,9 +245,9 @@ def taken_plies(num_plies: int, rng: np.random.Generator) -> range:
     return range(1 + int(rng.integers(stride)), num_plies, stride)
 
 
-def _boards_at(game: PlayedGame, plies: Sequence[int]) -> Iterator[chess.Board]:
+def _boards_at(game: PlayedGame, plies: Sequence[int], *, with_history: bool) -> Iterator[chess.Board]:
     board = chess.Board(game.opening)
     for ply, move in enumerate(game.moves):
         if ply in plies:
-            yield board.copy(stack=False)
+            yield board.copy(stack=with_history)
         board.push(chess.Move.from_uci(move))

@@ -1,12 +1,14 @@
 """Which moves end the game in a draw, by the rules and not by an engine's opinion."""
 
+from collections.abc import Hashable
+
 import chess
 
 
 def drawing_moves(board: chess.Board) -> list[chess.Move]:
     """Return the legal moves after which nobody can win: stalemate, too little material, or the hundredth half-move without progress.
 
-    Mate comes before the fifty-move rule (FIDE Laws 9.6). Repetition needs a history, which a position alone does not have.
+    Mate comes before the fifty-move rule (FIDE Laws 9.6). For repetition, which needs a history, see `repeating_moves`.
     """
     num_enough = (board.pawns | board.rooks | board.queens).bit_count()
     if board.halfmove_clock >= 99 or not num_enough or _may_stalemate(board):
@@ -25,6 +27,36 @@ def drawing_moves(board: chess.Board) -> list[chess.Move]:
             drawing.append(move)
         board.pop()
     return drawing
+
+
+def repeating_moves(board: chess.Board) -> list[chess.Move]:
+    """Return the legal moves that lead back to a position of the board's own history, its move stack; none for a board without one.
+
+    One return is enough, as in engines' searches: who may go back once may go back again, and three times is a draw.
+    """
+    num_reversible = min(board.halfmove_clock, len(board.move_stack))
+    if num_reversible < 3:
+        return []
+    earlier = set()
+    past = board.copy(stack=num_reversible)
+    for _ in range(num_reversible):
+        past.pop()
+        if past.turn != board.turn:
+            earlier.add(_position(past))
+    back = []
+    for move in board.legal_moves:
+        if not board.is_zeroing(move):
+            board.push(move)
+            if _position(board) in earlier:
+                back.append(move)
+            board.pop()
+    return back
+
+
+def _position(board: chess.Board) -> Hashable:
+    """Return what makes two positions the same (FIDE Laws 9.2), but for whose move it is."""
+    men = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings, board.occupied_co[chess.WHITE])
+    return men, board.clean_castling_rights(), board.ep_square if board.has_legal_en_passant() else None
 
 
 def _may_stalemate(board: chess.Board) -> bool:

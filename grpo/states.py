@@ -17,6 +17,7 @@ from grpo.config import ValuesConfig
 from grpo.engine import EngineError, EnginePool
 from grpo.phases import PHASES, phase_of
 from grpo.policy import Policy, PositionBatch
+from grpo.reflection import reflected
 from grpo.seeding import torch_stream
 from grpo.value_cache import ValueCache
 from grpo.values import ValueTable, value_tables
@@ -40,6 +41,10 @@ class States:
         positions = self.positions.take(rows)
         width = positions.is_legal.shape[1]
         return States(positions=positions, values=self.values[rows][:, :width], phases=self.phases[rows])
+
+    def reflected(self, wanted_B: Tensor) -> "States":
+        """Return the states, those that are wanted so and have no castling rights as their left-right mirror image."""
+        return States(positions=reflected(self.positions, wanted_B), values=self.values, phases=self.phases)
 
     def to(self, device: torch.device) -> "States":
         """Return the states on another device."""
@@ -131,14 +136,20 @@ class StateSource(Protocol):
         """Take up what `state` returned."""
 
 
+def first_images(num_states: int, rng: torch.Generator) -> Tensor:
+    """Return which states are shown as mirror images in the first epoch, bool, shape [num_states]; the others are in the second."""
+    return torch.rand(num_states, generator=rng) < 0.5
+
+
 class DatasetStates:
     """Dataset boards with their value tables, in a new order each epoch; the step is all of its state."""
 
     own_share = 0.0
 
-    def __init__(self, arrays: BoardArrays, *, states_per_step: int, seed: int) -> None:
+    def __init__(self, arrays: BoardArrays, *, states_per_step: int, seed: int, reflects: bool) -> None:
         """Leave out boards with one legal move: whatever is sampled there, nothing can be learnt from it.
 
+        With `reflects`, a random half of the boards is shown as mirror images, in the next epoch the other half, and so on.
         Raises ValueError when fewer boards are left than a step takes.
         """
         everything = States(
@@ -157,6 +168,7 @@ class DatasetStates:
         self.size = states_per_step
         """States of a step."""
         self._seed = seed
+        self._is_image = first_images(len(self._all), torch_stream(seed, "states", "reflection")) if reflects else None
         self._epoch = -1
         self._order = torch.empty(0, dtype=torch.int64)
 
@@ -166,7 +178,9 @@ class DatasetStates:
         if epoch != self._epoch:
             self._epoch = epoch
             self._order = torch.randperm(len(self._all), generator=torch_stream(self._seed, "states", epoch))
-        return self._all.take(self._order[place * self.size : (place + 1) * self.size])
+        rows = self._order[place * self.size : (place + 1) * self.size]
+        states = self._all.take(rows)
+        return states if self._is_image is None else states.reflected(self._is_image[rows] ^ bool(epoch % 2))
 
     def round_metrics(self) -> dict[str, float]:
         """Return nothing: no games are played."""

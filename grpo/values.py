@@ -33,7 +33,7 @@ from grpo.actions import ACTION_UCI, action_id, legal_action_ids
 from grpo.config import ValuesConfig
 from grpo.encoding import mover_fen
 from grpo.engine import MAX_LINES, EngineError, EnginePool, Query, Score
-from grpo.rules import drawing_moves
+from grpo.rules import drawing_moves, repeating_moves
 from grpo.value_cache import ValueCache
 
 LICHESS_SLOPE: Final = 0.00368208
@@ -123,7 +123,8 @@ def value_tables(
 
     The search is of the board seen from the mover's side, as the policy sees it: an engine's search knows left from right and White from
     Black, and would value a position and its colour mirror differently. The hash is cleared before each position, so that no table
-    depends on the others.
+    depends on the others. Moves that end the game in a draw are worth one; so are, for a board with a history (a move stack), those that
+    lead back into it, which no search of a position alone can know.
 
     The pool must have been made with `engine_options(config)`. `mover_fens` are those of the boards, for who has them.
     Raises ValueError for a board without a legal move.
@@ -173,7 +174,7 @@ def _entry(board: chess.Board, fen: str) -> _Entry:
 
 def _table(entry: _Entry, scores: Mapping[str, Score], config: ValuesConfig) -> ValueTable:
     turn = entry.board.turn
-    drawn = {action_id(move, turn) for move in drawing_moves(entry.board)}
+    drawn = {action_id(move, turn) for move in (*drawing_moves(entry.board), *repeating_moves(entry.board))}
     own, seen = ACTION_UCI[turn], ACTION_UCI[chess.WHITE]
     in_order = tuple(_DRAW if index in drawn else scores[seen[index]] for index in entry.action_ids)
     return ValueTable(

@@ -125,11 +125,19 @@ def _live(
 def _states(settings: Settings, train: BoardArrays, heldout: BoardArrays, values: LiveValues | None, first: int) -> StateSource:
     config = settings.grpo
     num_dataset, num_own = split_of(config.states_per_step, config.own_games.share)
-    dataset = DatasetStates(train, states_per_step=num_dataset, seed=settings.seed)
+    dataset = DatasetStates(train, states_per_step=num_dataset, seed=settings.seed, reflects=config.reflects)
     if not num_own:
         return dataset
     assert values is not None
     # What judges is nothing to learn from, wherever it comes from.
     judged = frozenset(position_key(decode(row)) for row in heldout.encodings)
-    own = OwnGames(values, config.own_games, states_per_step=num_own, first_step=first, seed=settings.seed, exclude=judged)
+    own = OwnGames(
+        values,
+        config.own_games,
+        states_per_step=num_own,
+        first_step=first,
+        seed=settings.seed,
+        reflects=config.reflects,
+        exclude=judged,
+    )
     return MixedStates(dataset, own)

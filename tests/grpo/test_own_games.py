@@ -59,7 +59,9 @@ def always(moves: Sequence[str]) -> WrittenPolicy:
 def own_games(values: Any = None, *, size: int = 8, first_step: int = 0, seed: int = 3, **settings: Any) -> OwnGames:
     """Return own games of few and short games."""
     config = OwnGamesConfig(**{"states_per_round": 40, "steps_per_round": 12, "max_plies": 12, **settings})
-    return OwnGames(MadeUpValues() if values is None else values, config, states_per_step=size, first_step=first_step, seed=seed)
+    return OwnGames(
+        MadeUpValues() if values is None else values, config, states_per_step=size, first_step=first_step, seed=seed, reflects=False
+    )
 
 
 def raw(states: States) -> list[bytes]:
@@ -407,7 +409,7 @@ def test_tensors_of_the_state_can_be_saved_as_they_are(policy: NetworkPolicy) ->
 def dataset() -> DatasetStates:
     """Return the first half of a mixture, with a forced move that was left out."""
     forced = chess.Board("rnb1kbnr/pppp1ppp/8/4p3/5P1q/7P/PPPPP1P1/RNBQKBNR w KQkq - 1 3")
-    return DatasetStates(fake_arrays([*some_boards(20), forced]), states_per_step=5, seed=3)
+    return DatasetStates(fake_arrays([*some_boards(20), forced]), states_per_step=5, seed=3, reflects=False)
 
 
 def test_a_step_has_the_datasets_states_first_and_own_ones_after(dataset: DatasetStates, policy: NetworkPolicy) -> None:
@@ -483,8 +485,10 @@ def test_training_goes_on_after_a_checkpoint_in_the_middle_of_a_round_as_if_it_h
     )
 
     def trainer_of(policy: NetworkPolicy) -> GrpoTrainer:
-        own = OwnGames(MadeUpValues(), config.own_games, states_per_step=6, first_step=0, seed=0)
-        return GrpoTrainer(policy, lively_policy(), MixedStates(DatasetStates(arrays, states_per_step=6, seed=0), own), config, seed=0)
+        own = OwnGames(MadeUpValues(), config.own_games, states_per_step=6, first_step=0, seed=0, reflects=False)
+        return GrpoTrainer(
+            policy, lively_policy(), MixedStates(DatasetStates(arrays, states_per_step=6, seed=0, reflects=False), own), config, seed=0
+        )
 
     straight = trainer_of(lively_policy())
     records = [straight.step() for _ in range(7)]

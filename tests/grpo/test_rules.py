@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from grpo.engine_games import made_up_endgame
-from grpo.rules import drawing_moves
+from grpo.rules import drawing_moves, repeating_moves
 
 
 def brute_force(board: chess.Board) -> list[chess.Move]:
@@ -149,3 +149,48 @@ def test_with_bishops_of_one_colour_alone_every_move_is_a_draw() -> None:
     board = chess.Board("b1b1b3/8/7k/8/8/8/8/1B1B1BK1 w - - 0 1")
     assert board.is_valid()
     assert drawing_moves(board) == list(board.legal_moves) == brute_force(board)
+
+
+def test_repeating_moves_are_those_after_which_python_chess_counts_a_position_twice() -> None:
+    rng = random.Random(5)
+    num_found = 0
+    for _ in range(60):
+        board = chess.Board(rng.choice([chess.STARTING_FEN, "r3k2r/8/8/3pP3/8/8/8/R3K2R w KQkq d6 0 1", "8/5k2/8/8/8/2R5/8/4K3 w - - 0 1"]))
+        for _ in range(60):
+            legal = list(board.legal_moves)
+            if not legal:
+                break
+            expected = []
+            for move in legal:
+                board.push(move)
+                if board.is_repetition(2):
+                    expected.append(move)
+                board.pop()
+            assert repeating_moves(board) == expected, board.fen()
+            num_found += len(expected)
+            # Back where it came from more often than by chance.
+            back = [move for move in legal if len(board.move_stack) > 1 and move.from_square == board.move_stack[-2].to_square]
+            board.push(rng.choice(back or legal))
+    assert num_found > 300
+
+
+def test_a_board_without_a_history_repeats_nothing_and_a_history_is_left_as_it_was() -> None:
+    board = chess.Board()
+    for uci in ("g1f3", "g8f6", "f3g1"):
+        board.push_uci(uci)
+    before = list(board.move_stack)
+
+    assert [move.uci() for move in repeating_moves(board)] == ["f6g8"]
+    assert board.move_stack == before
+    assert repeating_moves(board.copy(stack=False)) == []
+
+
+def test_what_cannot_be_undone_is_no_repetition_castling_rights_and_en_passant_included() -> None:
+    board = chess.Board("4k2r/8/8/8/8/8/8/4K2R w Kk - 0 1")
+    for uci in ("h1h2", "h8h7", "h2h1"):
+        board.push_uci(uci)
+
+    assert repeating_moves(board) == [], "the men stand as they did, and the right to castle is gone"
+    for uci in ("h7h8", "h1h2", "h8h7"):
+        board.push_uci(uci)
+    assert [move.uci() for move in repeating_moves(board)] == ["h2h1"]

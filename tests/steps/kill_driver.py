@@ -135,9 +135,11 @@ def finetune(job: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     policy, reference = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
     num_dataset, num_own = split_of(config.states_per_step, config.own_games.share)
-    states: StateSource = DatasetStates(TRAIN, states_per_step=num_dataset, seed=0)
+    states: StateSource = DatasetStates(TRAIN, states_per_step=num_dataset, seed=0, reflects=True)
     if num_own:
-        states = MixedStates(states, OwnGames(MadeUpValues(), config.own_games, states_per_step=num_own, first_step=0, seed=0))
+        states = MixedStates(
+            states, OwnGames(MadeUpValues(), config.own_games, states_per_step=num_own, first_step=0, seed=0, reflects=True)
+        )
     trainer = GrpoTrainer(policy, reference, states, config, seed=0, values=MadeUpValues())
     if "failpoint" in job:
         FAILPOINTS[job["failpoint"]](job["nth"], DEEDS[job.get("deed", "kill")])

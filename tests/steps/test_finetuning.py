@@ -64,7 +64,7 @@ def finetuned(
     """Return the output of a tiny fine-tuning."""
     config = GrpoConfig(**{**SETTINGS, **changes})
     policy, reference = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
-    trainer = GrpoTrainer(policy, reference, DatasetStates(TRAIN, states_per_step=8, seed=0), config, seed=0)
+    trainer = GrpoTrainer(policy, reference, DatasetStates(TRAIN, states_per_step=8, seed=0, reflects=False), config, seed=0)
     change(trainer)
     store = Store(home)
     make_output(
