@@ -1,13 +1,13 @@
 """How many games a question takes, and what the games at hand could answer.
 
 Sample sizes by the normal approximation, n = (z_level + z_power)^2 variance / difference^2, counted in pairs, for the two games of an
-opening are one observation. The test planned for is the one that verdicts use: the lower end of the interval above one half. Below some
-thirty pairs the approximation is a rough guide only.
+opening are one observation. The interval that verdicts use adds a pair lost and a pair won, so it takes some pairs more
+(`Certainty.is_padded`). Below some thirty pairs all this is a rough guide.
 """
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Final
 
@@ -68,6 +68,8 @@ class Certainty:
     """One-sided chance to claim a difference that is not there."""
     probability: float
     """Chance to show a difference that is there (the power)."""
+    is_padded: bool
+    """By the interval of `grpo.statistics.paired_interval`; else by the textbook's, which trusts a handful of pairs too much."""
 
     def __post_init__(self) -> None:
         if not 0 < self.level < 0.5:
@@ -77,40 +79,42 @@ class Certainty:
                 f"a probability of {self.probability} cannot be planned for: give one above the level ({self.level}) and below 1"
             )
 
-    @property
-    def deviations(self) -> float:
-        """Return by how many standard errors a difference must stand out on average."""
-        return _NORMAL.inv_cdf(1 - self.level) + _NORMAL.inv_cdf(self.probability)
+    def pairs(self, variance: float, difference: float) -> int:
+        """Return how many pairs of this variance show a mean this far above one half."""
+        z_level, z_power = _NORMAL.inv_cdf(1 - self.level), _NORMAL.inv_cdf(self.probability)
+        textbook = max(1, math.ceil((z_level + z_power) ** 2 * variance / difference**2))
+        if not self.is_padded:
+            return textbook
 
-    @property
-    def fewest_games(self) -> int:
-        """Return how many games show something when all are won: fewer show nothing, whoever plays.
+        def shows(num_pairs: int) -> bool:
+            # The padded sum of deviations from one half, and the standard error that goes with it, at the deviations expected.
+            size, excess = num_pairs + 2, num_pairs * difference
+            spread = (num_pairs * (variance + difference**2) + 0.5) - excess**2 / size
+            return excess - z_power * math.sqrt(num_pairs * variance) >= z_level * math.sqrt(spread)
 
-        After a pair lost and one won are added, n pairs won have mean (n + 1) / (n + 2) and variance (n + 1) / (n + 2)^2.
-        """
-        needed = _NORMAL.inv_cdf(1 - self.level)
-        return 2 * next(n for n in itertools.count(1) if n / 2 >= needed * math.sqrt((n + 1) / (n + 2)))
+        return next(num_pairs for num_pairs in itertools.count(textbook) if shows(num_pairs))
 
 
 def games_head_to_head(elo_difference: float, *, assumed: Assumptions, certainty: Certainty) -> int:
     """Return how many games between two players show a difference of this size, an even number.
 
     >>> assumed = Assumptions(draw_rate=0.3, pair_correlation=0.0)
-    >>> games_head_to_head(30, assumed=assumed, certainty=Certainty(level=0.05, probability=0.8))
+    >>> games_head_to_head(30, assumed=assumed, certainty=Certainty(level=0.05, probability=0.8, is_padded=False))
     578
 
     Raises PlanError when the difference is below `SMALLEST_ELO`, or larger than the draws leave room for.
     """
     _refuse_no_difference(elo_difference)
     score = expected_score(elo_difference)
-    return _games(assumed.pair_variance(score), score - 0.5, certainty)
+    return 2 * certainty.pairs(assumed.pair_variance(score), score - 0.5)
 
 
 def games_per_arm(elo_difference: float, *, around_score: float, assumed: Assumptions, certainty: Certainty) -> int:
     """Return how many games each of two players must play against a common opponent to show their difference, an even number.
 
     The two stand half of the difference above and below the rating of `around_score`. Twice the variance and half of the visible
-    difference: it takes about three times the games of a match between the two and, when the opponent is too strong, far more.
+    difference: it takes about three times the games of a match between the two and, when the opponent is too strong, far more. Always by
+    the textbook's interval, for ours is of one match.
 
     Raises PlanError for a score outside [0.001, 0.999], and as `games_head_to_head`.
     """
@@ -119,11 +123,8 @@ def games_per_arm(elo_difference: float, *, around_score: float, assumed: Assump
         raise PlanError(f"a score of {around_score} against the common opponent says nothing of strength: give one in [0.001, 0.999]")
     middle = elo(around_score)
     lower, upper = (expected_score(middle + side * elo_difference / 2) for side in (-1, 1))
-    return _games(assumed.pair_variance(lower) + assumed.pair_variance(upper), upper - lower, certainty)
-
-
-def _games(variance: float, difference: float, certainty: Certainty) -> int:
-    return max(certainty.fewest_games, 2 * math.ceil(certainty.deviations**2 * variance / difference**2))
+    variance = assumed.pair_variance(lower) + assumed.pair_variance(upper)
+    return 2 * replace(certainty, is_padded=False).pairs(variance, upper - lower)
 
 
 def _refuse_no_difference(elo_difference: float) -> None:
@@ -138,8 +139,6 @@ def smallest_difference(num_games: int, *, assumed: Assumptions, certainty: Cert
     """
     if num_games < 2:
         raise PlanError(f"{num_games} games are no pair: give at least 2")
-    if num_games < certainty.fewest_games:
-        return None
     low, high = SMALLEST_ELO, min(1000.0, elo(assumed.highest_score))
     if high <= low or games_head_to_head(_inside(high), assumed=assumed, certainty=certainty) > num_games:
         return None

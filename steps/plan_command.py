@@ -69,22 +69,25 @@ def plan_games(given: argparse.Namespace) -> int:
 
 def _lines(given: argparse.Namespace) -> Iterator[str]:
     assumed = Assumptions(draw_rate=given.draw_rate, pair_correlation=given.pair_correlation)
-    certainty = Certainty(level=given.level, probability=given.probability)
+    certainty, of_ours = (Certainty(level=given.level, probability=given.probability, is_padded=is_padded) for is_padded in (False, True))
     head_to_head = games_head_to_head(given.elo, assumed=assumed, certainty=certainty)
+    by_ours = games_head_to_head(given.elo, assumed=assumed, certainty=of_ours)
     per_arm = games_per_arm(given.elo, around_score=given.opponent_score, assumed=assumed, certainty=certainty)
     yield f"To show a difference of {given.elo:g} Elo (score {expected_score(given.elo):.3f}) with probability {given.probability:.0%},"
     yield f"one-sided level {given.level:.1%}, {given.draw_rate:.0%} draws, pair correlation {given.pair_correlation:g}:"
     yield f"  against each other: {head_to_head:,} games ({head_to_head // 2:,} openings, each with both colours)"
+    yield f"  {by_ours:,} by the interval that our verdicts use, which adds a pair lost and a pair won"
     yield f"  each against a common opponent, scores near {given.opponent_score:.2f}: {per_arm:,} games each, {2 * per_arm:,} in all"
     if head_to_head < _ROUGH_GAMES:
         yield f"  (so few games are planned by a rough rule; play at least {_ROUGH_GAMES})"
     yield from _sprt_lines(given, assumed)
     if given.games is not None:
-        smallest = smallest_difference(given.games, assumed=assumed, certainty=certainty)
+        smallest = smallest_difference(given.games, assumed=assumed, certainty=of_ours)
         if smallest is None:
             yield f"{given.games:,} games head to head show nothing with that probability, however large the difference."
         else:
-            yield f"{given.games:,} games head to head show with that probability a difference of {smallest:.0f} Elo, and no smaller one."
+            yield f"{given.games:,} games head to head show a difference of {smallest:.0f} Elo with that probability, and no smaller one"
+            yield "(by the interval that our verdicts use)."
 
 
 def _sprt_lines(given: argparse.Namespace, assumed: Assumptions) -> Iterator[str]:
