@@ -33,7 +33,7 @@ class Line:
     def __init__(self, moves: str) -> None:
         self._moves = moves.split()
 
-    def choose(self, boards: Sequence[chess.Board]) -> list[chess.Move]:
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
         return [chess.Move.from_uci(self._moves[len(board.move_stack)]) for board in boards]
 
 
@@ -44,7 +44,7 @@ class Fixed:
         self.name = name
         self._sign = sign
 
-    def choose(self, boards: Sequence[chess.Board]) -> list[chess.Move]:
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
         return [self._move(board) for board in boards]
 
     def _move(self, board: chess.Board) -> chess.Move:
@@ -230,7 +230,7 @@ class Mater:
 
     name = "mater"
 
-    def choose(self, boards: Sequence[chess.Board]) -> list[chess.Move]:
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
         return [max(board.legal_moves, key=lambda move, board=board: (mates(board, move), move.uci())) for board in boards]  # type: ignore[misc]
 
 
@@ -239,7 +239,7 @@ class Blind:
 
     name = "blind"
 
-    def choose(self, boards: Sequence[chess.Board]) -> list[chess.Move]:
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
         return [min(board.legal_moves, key=lambda move, board=board: (mates(board, move), move.uci())) for board in boards]  # type: ignore[misc]
 
 
@@ -330,9 +330,9 @@ def test_each_player_is_asked_only_for_boards_on_which_it_is_to_move_and_of_its_
             super().__init__(sign, name)
             self.boards: list[tuple[str, str]] = []
 
-        def choose(self, boards: Sequence[chess.Board]) -> list[chess.Move]:
+        def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
             self.boards += [(board.root().fen(), board.fen()) for board in boards]
-            return super().choose(boards)
+            return super().choose(boards, games)
 
     first, second = Asked(1, "a"), Asked(-1, "b")
     result = play_match(first, second, OPENINGS, max_plies=20)
@@ -357,8 +357,8 @@ def test_it_tells_how_many_games_are_over_up_to_the_last() -> None:
 
 def test_a_player_that_answers_for_fewer_boards_than_it_was_asked_is_an_error() -> None:
     class Lazy(Fixed):
-        def choose(self, boards: Sequence[chess.Board]) -> list[chess.Move]:
-            return super().choose(boards)[:-1]
+        def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+            return super().choose(boards, games)[:-1]
 
     with pytest.raises(ValueError, match="shorter"):
         play_match(Lazy(1, "lazy"), Fixed(1, "b"), OPENINGS, max_plies=4)
@@ -371,13 +371,13 @@ def test_a_player_that_answers_for_fewer_boards_than_it_was_asked_is_an_error() 
 def test_an_engine_that_fails_in_the_midst_of_a_match_ends_it_with_an_error(scripted: Callable[..., ScriptedEngine]) -> None:
     healthy = scripted()
     with EnginePool(healthy.path, num_processes=1, options={}) as pool:
-        games = play_match(EnginePlayer(pool, nodes=1), Fixed(1, "fixed"), OPENINGS[:3], max_plies=8).games
+        games = play_match(EnginePlayer(pool, limit="nodes 1", name="engine"), Fixed(1, "fixed"), OPENINGS[:3], max_plies=8).games
     assert len(games) == 6
     midst = healthy.searches()[12]["fen"]
     assert chess.Board(midst).ply() > max(chess.Board(opening).ply() for opening in OPENINGS[:3])
     broken = scripted({"kind": "none", "fen": midst, "times": 9})
     with EnginePool(broken.path, num_processes=1, options={}) as pool, pytest.raises(EngineError):
-        play_match(EnginePlayer(pool, nodes=1), Fixed(1, "fixed"), OPENINGS[:3], max_plies=8)
+        play_match(EnginePlayer(pool, limit="nodes 1", name="engine"), Fixed(1, "fixed"), OPENINGS[:3], max_plies=8)
 
 
 @pytest.mark.usefixtures("no_process_left")
@@ -386,9 +386,9 @@ def test_a_match_against_the_real_engine_repeats_exactly_whatever_the_number_of_
     matches = []
     for num_processes in (1, 2):
         with EnginePool(stockfish, num_processes=num_processes, options={"Hash": 1}) as pool:
-            matches.append(play_match(network, EnginePlayer(pool, nodes=1), OPENINGS[:5], max_plies=40).games)
+            matches.append(play_match(network, EnginePlayer(pool, limit="nodes 1", name="engine"), OPENINGS[:5], max_plies=40).games)
     with EnginePool(stockfish, num_processes=1, options={"Hash": 1}) as pool:
-        engine = EnginePlayer(pool, nodes=1)
+        engine = EnginePlayer(pool, limit="nodes 1", name="engine")
         matches.append(tuple(game for opening in OPENINGS[:5] for game in play_match(network, engine, [opening], max_plies=40).games))
     assert matches[0] == matches[1] == matches[2]
 
@@ -396,6 +396,8 @@ def test_a_match_against_the_real_engine_repeats_exactly_whatever_the_number_of_
 @pytest.mark.usefixtures("no_process_left")
 def test_the_real_engine_beats_a_random_mover_with_both_colours(stockfish: str) -> None:
     with EnginePool(stockfish, num_processes=2, options={"Hash": 1}) as pool:
-        result = play_match(EnginePlayer(pool, nodes=200), RandomPlayer(numpy_stream(0, "random")), OPENINGS[:4], max_plies=160)
+        result = play_match(
+            EnginePlayer(pool, limit="nodes 200", name="engine"), RandomPlayer(numpy_stream(0, "random")), OPENINGS[:4], max_plies=160
+        )
     assert result.interval().score > 0.8
     assert result.ends()["checkmate"] >= 6
