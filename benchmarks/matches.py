@@ -1,11 +1,11 @@
 """Games in lock-step beside games one after another: `python benchmarks/matches.py [FOLDER_OF_A_POLICY ...]`.
 
 A policy's best moves against Stockfish. The plain loop plays one game at a time: one forward pass a move, one call of python-chess's
-SimpleEngine a move, `is_game_over(claim_draw=True)` after each. Its engine gets 50 ms a move, as in the loop that was measured before this
-project began (54 to 58 games a minute), or the fixed nodes of the games in lock-step, either with the hash cleared before each move, as ours
-is, so that equal positions get equal moves, or with the hash kept. All ways are taken in turn, with the same openings and both colours, so
-that a change of the machine's speed hits all; quote the ratios, not the speeds. A weak policy is mated sooner by a stronger engine, so that a
-game is not the same amount of work in all ways: plies a game are printed, and the ratio by plies beside that by games.
+SimpleEngine a move, `is_game_over(claim_draw=True)` after each. Its engine gets 50 ms a move, as in the loop that was measured before
+this project began (54 to 58 games a minute), or the fixed nodes of the games in lock-step, either with the hash cleared before each move,
+as ours is, so that equal positions get equal moves, or with the hash kept. All ways are taken in turn, with the same openings and both
+colours, so that a change of the machine's speed hits all; quote the ratios, not the speeds. A weak policy is mated sooner by a stronger
+engine, so that a game is not the same amount of work in all ways: plies a game are printed, and the ratio by plies beside that by games.
 """
 
 import functools
