@@ -258,12 +258,33 @@ class EvaluationConfig(Section):
 class SelectionConfig(Section):
     """Which checkpoint may be called better than the pretrained policy."""
 
-    num_candidates: Count = 3
+    num_candidates: Count = 4
     """Checkpoints, best by regret, that play the screening games."""
-    num_screening_pairs: Count = 60
-    """Openings a candidate plays, with both colours, to find the one that is confirmed."""
+    num_screening_pairs: Count = 40
+    """Openings, with both colours, that a candidate plays in each round of sequential halving."""
     num_confirmation_pairs: Count = 300
-    """Fresh openings of the one claim that is reported."""
+    """Fresh openings of the claim that is reported; with `sprt` at most so many."""
+    num_sampled_pairs: Count = 100
+    """Openings of the games with moves sampled at T = 1, which are reported and decide nothing."""
+    confirmation: Literal["fixed", "sprt"] = "fixed"
+    """`fixed` plays all confirmation games. `sprt` stops when the likelihood ratio of the bounds is clear: fewer games, a rougher interval."""
+    sprt_elo: Annotated[tuple[float, float], Field(strict=False)] = (0.0, 30.0)
+    """Bounds of the `sprt`."""
+    sprt_model: Literal["logistic", "normalised"] = "logistic"
+    """Elo of the bounds."""
+    sprt_batch_pairs: Count = 20
+    """Openings between two looks of the `sprt`."""
+    scored: Literal["auto", "played_out", "adjudicated"] = "auto"
+    """Which score decides; both are reported. `adjudicated` gives undecided games to the side that stands better (`evaluation.adjudication_*`).
+    `auto` is `adjudicated` when most of the first screening games end undecided for lack of technique."""
+    phase_tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.01
+    """A candidate is not promoted when its held-out regret is shown to have grown by more than this in any phase."""
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        if self.sprt_elo[0] >= self.sprt_elo[1]:
+            raise ValueError(f"sprt_elo = {list(self.sprt_elo)}: the first bound must be below the second")
+        return self
 
 
 class Settings(Section):

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -91,6 +91,21 @@ class MatchResult:
     def interval(self, *, adjudicated: bool = False) -> ScoreInterval:
         """Return the first player's score with its interval, by pairs."""
         return paired_interval(self.pair_scores(adjudicated=adjudicated))
+
+    def joined(self, other: "MatchResult") -> "MatchResult":
+        """Return the games of both as one match.
+
+        Raises ValueError when players or adjudication differ.
+        """
+        one, two = self.adjudication, other.adjudication
+        rules = [None if rule is None else (rule.depth, rule.centipawns) for rule in (one, two)]
+        if (self.first, self.second) != (other.first, other.second) or rules[0] != rules[1]:
+            raise ValueError(
+                f"{self.first} against {self.second} and {other.first} against {other.second} are no one match, by these adjudications: {rules}"
+            )
+        if one is not None and two is not None:
+            one = replace(one, num_failed=one.num_failed + two.num_failed)
+        return replace(self, games=self.games + other.games, adjudication=one)
 
     def ends(self) -> dict[str, int]:
         """Return how many games ended in which way, all ways named."""

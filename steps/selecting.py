@@ -1,29 +1,35 @@
 """Let checkpoints compete on fresh games, and say which policy may be called the champion."""
 
 import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 
-from grpo.checkpoints import POLICY, WEIGHTS, checkpoint_folders, checkpoint_step, load_checkpoint, load_policy
-from grpo.config import Settings
+from grpo.boards import BoardArrays, Split, board_arrays
+from grpo.checkpoints import POLICY, WEIGHTS, checkpoint_folders, checkpoint_step, load_checkpoint, load_policy, weights_hash
+from grpo.config import SelectionConfig, Settings
 from grpo.content import write_json
-from grpo.engine import EnginePool
-from grpo.matches import MatchResult, play_match
+from grpo.halving import HalvingTrace, sequential_halving
 from grpo.metrics import Record
-from grpo.openings import make_openings
-from grpo.players import BestMovePlayer, Player, SamplingPlayer
+from grpo.phase_guard import PhaseChange, phase_changes
+from grpo.phases import PHASES
 from grpo.policy import NetworkPolicy
-from grpo.seeding import numpy_stream, torch_stream
-from grpo.selection import Verdict, best_by_screening, candidates_by_regret, decide, peak_step
-from grpo.statistics import ScoreInterval
-from steps.baseline import ENGINE_HASH_MIB, match_facts
-from steps.boards import board_keys
+from grpo.regret import heldout_scores
+from grpo.selection import Decision, RegretEstimate, candidates_by_regret, confirm, decide, peak_step
+from grpo.sprt import Sprt
+from grpo.statistics import LEVEL, ScoreInterval
+from steps.baseline import match_facts, placement_facts
+from steps.boards import board_keys, read_boards
+from steps.calibrating import read_ladder
 from steps.finetuning import CHECKPOINTS
+from steps.selection_games import CONFIRMATION, PREVIOUS, SelectionGames
 from steps.work import Work, read_history
 
 REPORT: Final = "report.json"
+PGN: Final = "games.pgn"
 CHAMPION: Final = "champion"
 PEAK: Final = "peak"
 PRETRAINED_STEP: Final = 0
@@ -35,104 +41,162 @@ def select_champion(
     boards: Path,
     pretrained: Path,
     finetuned: Path,
+    calibrated: Path,
+    previous: Path | None,
     engine_path: str,
     num_processes: int,
     device: torch.device,
     work: Work,
 ) -> None:
-    """Write the champion's policy, the peak's whole checkpoint, and the decision with all it rests on."""
-    start, _ = load_policy(pretrained, device)
-    folders = {checkpoint_step(folder): folder for folder in checkpoint_folders(finetuned / CHECKPOINTS)}
-    regrets = {
-        record.step: record.metrics["heldout/regret_best"]
+    """Write the champion's policy, the peak's whole checkpoint, all games, and the decision with all it rests on.
+
+    Args:
+        settings: the run's.
+        boards: folder of the joined dataset.
+        pretrained: folder of the initial policy.
+        finetuned: folder of checkpoints and their history.
+        calibrated: folder of the ladder.
+        previous: folder of the registry's champion, None when there is none but this run's own.
+        engine_path: Stockfish.
+        num_processes: how many of it.
+        device: of the policies.
+        work: the folder to fill, and the sinks.
+    """
+    config = settings.selection
+    initial, _ = load_policy(pretrained, device)
+    checkpoints = {checkpoint_step(folder): folder for folder in checkpoint_folders(finetuned / CHECKPOINTS)}
+    regrets = _regrets(finetuned, checkpoints)
+    candidates = candidates_by_regret({step: regret.mean for step, regret in regrets.items()}, config.num_candidates)
+    rival = _rival(previous, initial, device)
+    with SelectionGames(
+        settings,
+        initial,
+        {step: checkpoints[step] for step in candidates},
+        rival,
+        used=board_keys(boards),
+        engine_path=engine_path,
+        num_processes=num_processes,
+        device=device,
+        work=work,
+    ) as games:
+        trace = sequential_halving(candidates, games.screening)
+        chosen = trace.winner
+        sprt = _sprt(config, num_claims=1 if rival is None else 2)
+        sizes = {"num_pairs": config.num_confirmation_pairs, "batch_pairs": config.sprt_batch_pairs}
+        against_initial = confirm(lambda count: games.confirmation(chosen, count), sprt=sprt, **sizes)
+        against_previous = (
+            None if rival is None else confirm(lambda count: games.against_previous(chosen, count), sprt=sprt, **sizes)
+        )
+        sampled = games.sampled(chosen)
+        confirmed = games.joined(CONFIRMATION)
+        ladder = read_ladder(calibrated)
+        placement = placement_facts(games.placed(chosen, ladder), ladder)
+        other = "best moves, as played" if games.is_scored_by_adjudication else "best moves, adjudicated"
+        candidate, _, _ = load_checkpoint(checkpoints[chosen], device)
+        phases = _phase_changes(candidate, initial, board_arrays(read_boards(boards), split=Split.HELDOUT, strong=True), config)
+        decision = decide(
+            chosen,
+            against_initial=against_initial,
+            against_previous=against_previous,
+            beside={
+                other: confirmed.pair_scores(adjudicated=not games.is_scored_by_adjudication),
+                "sampled moves at T = 1, as played": sampled.pair_scores(),
+            },
+            phases=phases,
+        )
+        peak = peak_step(games=trace.intervals(), regrets=regrets)
+        scores = {"best": confirmed.interval(), "adjudicated": confirmed.interval(adjudicated=True), "sampled": sampled.interval()}
+        if against_previous is not None:
+            scores["previous"] = against_previous.interval
+        work.record(
+            Record(
+                chosen,
+                {name: value for moves, interval in scores.items() for name, value in _score_metrics(moves, interval).items()}
+                | {f"selection/rating{end}": placement[key] for end, key in (("", "rating"), ("_low", "low"), ("_high", "high"))},
+            )
+        )
+        (work.folder / PGN).write_text(games.pgn(), encoding="utf-8")
+        _write_policies(work.folder, champion=checkpoints[chosen] if decision.promoted else pretrained, peak=checkpoints[peak])
+        write_json(
+            work.folder / REPORT,
+            _decision_facts(decision, trace)
+            | {
+                "scored_by": "adjudicated" if games.is_scored_by_adjudication else "played out",
+                "champion_step": chosen if decision.promoted else PRETRAINED_STEP,
+                "peak_step": peak,
+                "peak_low": trace.intervals()[peak].low if peak in trace.intervals() else None,
+                "initial_weights": weights_hash(initial),
+                "candidate_weights": weights_hash(candidate),
+                "heldout_regret_best": {str(step): asdict(regret) for step, regret in regrets.items()},
+                "confirmation_end": against_initial.end,
+                "confirmation_best_moves": match_facts(confirmed),
+                "confirmation_sampled_moves": match_facts(sampled),
+                "previous_champion": None if rival is None else match_facts(games.joined(PREVIOUS)),
+                "ladder": placement,
+            },
+        )
+
+
+def _regrets(finetuned: Path, checkpoints: Mapping[int, Path]) -> dict[int, RegretEstimate]:
+    """Return the held-out regret of each checkpoint that is there."""
+    return {
+        record.step: RegretEstimate(
+            mean=record.metrics["heldout/regret_best"], stderr=record.metrics["heldout/regret_best_stderr"]
+        )
         for record in read_history(finetuned)
-        if record.step in folders and "heldout/regret_best" in record.metrics
+        if record.step in checkpoints and "heldout/regret_best" in record.metrics
     }
-    candidates = candidates_by_regret(regrets, settings.selection.num_candidates)
-    policies = {step: load_checkpoint(folders[step], device)[0] for step in candidates}
-    games = _Games(settings, start, board_keys(boards), engine_path, num_processes, work=work, num_candidates=len(candidates))
-    screening = {step: games.best_moves(policies[step], step, "screening") for step in candidates}
-    intervals = {step: result.interval() for step, result in screening.items()}
-    chosen = best_by_screening(intervals)
-    best, sampled = games.best_moves(policies[chosen], chosen, "confirmation"), games.sampled_moves(policies[chosen], chosen)
-    decision = decide(chosen, best.interval(), sampled.interval())
-    work.record(Record(chosen, _score_metrics("best", decision.best_moves) | _score_metrics("sampled", decision.sampled_moves)))
-    is_better = decision.verdict == Verdict.BETTER
-    peak = peak_step(regrets, intervals)
-    shutil.copytree(folders[peak], work.folder / PEAK)
-    (work.folder / CHAMPION).mkdir()
+
+
+def _rival(previous: Path | None, initial: NetworkPolicy, device: torch.device) -> NetworkPolicy | None:
+    """Return the previous champion, None when it is the initial policy: then the first claim says it all."""
+    if previous is None:
+        return None
+    policy, _ = load_policy(previous, device)
+    return None if weights_hash(policy) == weights_hash(initial) else policy
+
+
+def _sprt(config: SelectionConfig, *, num_claims: int) -> Sprt | None:
+    if config.confirmation == "fixed":
+        return None
+    # So that Holm can accept each claim by itself.
+    return Sprt(elo0=config.sprt_elo[0], elo1=config.sprt_elo[1], alpha=LEVEL / num_claims, beta=0.05, model=config.sprt_model)
+
+
+def _phase_changes(
+    candidate: NetworkPolicy, initial: NetworkPolicy, heldout: BoardArrays, config: SelectionConfig
+) -> tuple[PhaseChange, ...]:
+    before, after = heldout_scores(initial, heldout), heldout_scores(candidate, heldout)
+    differences = {
+        phase.value: (after.regret_best - before.regret_best)[before.phases == index].tolist() for index, phase in enumerate(PHASES)
+    }
+    return phase_changes({phase: values for phase, values in differences.items() if len(values) > 1}, tolerance=config.phase_tolerance)
+
+
+def _decision_facts(decision: Decision, trace: HalvingTrace) -> dict[str, Any]:
+    """Return decision and trace as plain data."""
+    return {
+        "verdict": decision.verdict,
+        "candidate_step": decision.candidate,
+        "promoted": decision.promoted,
+        "replaces_previous": decision.replaces_previous,
+        "reasons": list(decision.reasons),
+        "claims": _texts(decision.claims),
+        "beside": _texts(decision.beside),
+        "phases": [asdict(change) for change in decision.phases],
+        "screening": [asdict(entry) | {"text": str(entry.so_far)} for entry in trace.entries],
+    }
+
+
+def _texts(claims: Sequence[Any]) -> list[dict[str, Any]]:
+    return [asdict(claim) | {"text": str(claim.interval)} for claim in claims]
+
+
+def _write_policies(folder: Path, *, champion: Path, peak: Path) -> None:
+    shutil.copytree(peak, folder / PEAK)
+    (folder / CHAMPION).mkdir()
     for name in (WEIGHTS, POLICY):
-        shutil.copy(folders[chosen] / name if is_better else pretrained / name, work.folder / CHAMPION / name)
-    write_json(
-        work.folder / REPORT,
-        {
-            "verdict": decision.verdict,
-            "candidate_step": chosen,
-            "champion_step": chosen if is_better else PRETRAINED_STEP,
-            "peak_step": peak,
-            "heldout_regret_best": {str(step): regret for step, regret in regrets.items()},
-            "screening": {str(step): match_facts(result) for step, result in screening.items()},
-            "confirmation_best_moves": match_facts(best),
-            "confirmation_sampled_moves": match_facts(sampled),
-        },
-    )
-
-
-class _Games:
-    """Plays candidates against the pretrained policy; no opening serves two stages, or is a board of the dataset."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        start: NetworkPolicy,
-        used: set[str],
-        engine_path: str,
-        num_processes: int,
-        *,
-        work: Work,
-        num_candidates: int,
-    ) -> None:
-        self._settings = settings
-        self._start = start
-        self._work = work
-        selection = settings.selection
-        counts = {
-            "screening": selection.num_screening_pairs,
-            "confirmation": selection.num_confirmation_pairs,
-            "sampled": selection.num_confirmation_pairs,
-        }
-        self._total = 2 * (num_candidates * counts["screening"] + counts["confirmation"] + counts["sampled"])
-        self._done = 0
-        with EnginePool(engine_path, num_processes=num_processes, options={"Hash": ENGINE_HASH_MIB}) as pool:
-            self._openings = {
-                stage: make_openings(
-                    settings.evaluation, count=count, rng=numpy_stream(settings.seed, "openings", stage), pool=pool, exclude=used
-                )
-                for stage, count in counts.items()
-            }
-
-    def best_moves(self, policy: NetworkPolicy, step: int, stage: str) -> MatchResult:
-        return self._play(BestMovePlayer(policy, f"step {step}"), BestMovePlayer(self._start, "pretrained"), stage)
-
-    def sampled_moves(self, policy: NetworkPolicy, step: int) -> MatchResult:
-        rngs = [torch_stream(self._settings.seed, "sampled", who) for who in ("candidate", "pretrained")]
-        return self._play(
-            SamplingPlayer(policy, f"step {step}", temperature=1.0, rng=rngs[0]),
-            SamplingPlayer(self._start, "pretrained", temperature=1.0, rng=rngs[1]),
-            "sampled",
-        )
-
-    def _play(self, first: Player, second: Player, stage: str) -> MatchResult:
-        before = self._done
-        result = play_match(
-            first,
-            second,
-            self._openings[stage],
-            max_plies=self._settings.evaluation.max_plies,
-            on_games_done=lambda done: self._work.progress(before + done, self._total, "games"),
-        )
-        self._done += len(result.games)
-        return result
+        shutil.copy(champion / name, folder / CHAMPION / name)
 
 
 def _score_metrics(moves: str, interval: ScoreInterval) -> dict[str, float]:
