@@ -248,9 +248,13 @@ class EvaluationConfig(Section):
     num_baseline_pairs: Count = 60
     """Openings against each opponent, each played with both colours."""
     opening_plies: Annotated[int, Field(ge=1, le=40)] = 8
-    """Random legal plies that make an opening."""
+    """Random legal plies that make an opening of the generator."""
     max_opening_centipawns: Count = 120
-    """An opening is used when a search finds it no more uneven than this."""
+    """An opening of the generator is used when a search finds it no more uneven than this."""
+    opening_book: str = ""
+    """A file (or folder, glob, `s3://` address) of openings instead of the generator's: PGN, EPD or FEN, packed or not."""
+    opening_book_plies: Annotated[int, Field(ge=1, le=200)] = 16
+    """A book's game is followed for at most so many plies; its listed positions are used as they are."""
     max_plies: Count = 240
     """A game that gets here is a draw, and is counted apart."""
 

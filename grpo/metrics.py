@@ -201,6 +201,19 @@ _SPECS: Final = [
         Better.LOWER,
         "Mean probability at T = 1 of moves worth at least 0.10 less than the best.",
     ),
+    MetricSpec(
+        "heldout/spearman",
+        "1",
+        Better.HIGHER,
+        "Mean rank correlation (Spearman) of the policy's probabilities and the values of a held-out board's moves, ties shared.",
+    ),
+    MetricSpec("heldout/kendall", "1", Better.HIGHER, "The same by Kendall's tau-b; boards whose moves are all of one value are left out."),
+    MetricSpec(
+        "heldout/illegal_mass",
+        "probability",
+        Better.LOWER,
+        "Mean probability at T = 1 of all illegal moves, before the mask, on held-out boards; of no effect on play.",
+    ),
     *(
         MetricSpec(f"time/{part}", "s", Better.NEITHER, meaning)
         for part, meaning in (

@@ -37,12 +37,12 @@ def read_positions(
         is_mine: Whether the line of this digest is wanted; the others are neither read nor yielded. The digest depends on the line's first
             four fields alone, so that a position listed twice, with other clocks, has one.
     """
-    for offset, line in _lines(chunks):
+    for offset, line in lines(chunks):
         if line.lstrip().startswith(b"#") or (not line.strip() and len(line) <= MAX_LINE_SIZE):
             continue
         if not is_mine(hashlib.sha256(b" ".join(line[:MAX_LINE_SIZE].split(None, 4)[:4])).digest()):
             continue
-        found = _read_line(line)
+        found = read_line(line)
         if isinstance(found, chess.Board):
             game_id = sha256_text(f"position/{position_key(found)}")[:20]
             yield Game(game_id=game_id, source=source, offset=offset, boards=(found,), moves=(), is_label=(True,))
@@ -58,7 +58,7 @@ def read_puzzles(chunks: Iterable[bytes], source: str) -> Iterator[chess.Board]:
     judges nothing.
     """
     columns: tuple[int, int] | None = None
-    for number, (_, line) in enumerate(_lines(chunks), start=1):
+    for number, (_, line) in enumerate(lines(chunks), start=1):
         if not line.strip():
             continue
         try:
@@ -93,7 +93,7 @@ def read_puzzles(chunks: Iterable[bytes], source: str) -> Iterator[chess.Board]:
         raise SourceError(f"{source}: no header and no puzzle in it; download it again from https://database.lichess.org")
 
 
-def _read_line(line: bytes) -> chess.Board | tuple[Reason, str]:
+def read_line(line: bytes) -> chess.Board | tuple[Reason, str]:
     """Return the board of one line, or the reason why there is none, and what was found."""
     if len(line) > MAX_LINE_SIZE:
         return Reason.TOO_LONG, f"a line of more than {MAX_LINE_SIZE:,} bytes"
@@ -140,7 +140,7 @@ def _clocks(rest: str) -> tuple[str, str]:
     return clocks["hmvc"], clocks["fmvn"]
 
 
-def _lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+def lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yield each line, without its end and a byte order mark, and the byte at which it begins.
 
     Of a line longer than `MAX_LINE_SIZE` some beginning is given that is longer too, so that memory is bounded.

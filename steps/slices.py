@@ -4,9 +4,11 @@ from typing import Any
 
 from grpo.config import Settings
 from grpo.engine import EngineIdentity
+from grpo.openings import book_files
 from grpo.streams import find_files, fingerprint, fingerprint_of_all
 
 _NOT_IN_BOARDS = {"num_tasks", "files", "exclude"}  # Where files lie; their names and contents are inputs.
+_NOT_IN_GAMES = {"evaluation": {"opening_book"}}  # Its content is an input.
 
 
 def dataset(settings: Settings) -> dict[str, Any]:
@@ -34,7 +36,7 @@ def network(settings: Settings) -> dict[str, Any]:
 
 def baseline(settings: Settings) -> dict[str, Any]:
     """Return how the pretrained policy is measured."""
-    return settings.model_dump(mode="json", include={"seed", "evaluation"})
+    return settings.model_dump(mode="json", include={"seed", "evaluation"}, exclude=_NOT_IN_GAMES)
 
 
 def grpo(settings: Settings) -> dict[str, Any]:
@@ -44,7 +46,7 @@ def grpo(settings: Settings) -> dict[str, Any]:
 
 def selection(settings: Settings) -> dict[str, Any]:
     """Return how the champion is chosen."""
-    return settings.model_dump(mode="json", include={"seed", "evaluation", "selection"})
+    return settings.model_dump(mode="json", include={"seed", "evaluation", "selection"}, exclude=_NOT_IN_GAMES)
 
 
 def source_inputs(settings: Settings, engine: EngineIdentity) -> dict[str, str]:
@@ -55,3 +57,9 @@ def source_inputs(settings: Settings, engine: EngineIdentity) -> dict[str, str]:
     # Names of sources are in the rows, folders are not; of what judges only the content counts.
     named = {f"file {file.name}": fingerprint(file) for file in files}
     return {"engine": str(engine)} | named | judged
+
+
+def opening_inputs(settings: Settings) -> dict[str, str]:
+    """Return what matches begin from, by hash: of a book only the content counts; the generator is code."""
+    book = settings.evaluation.opening_book
+    return {"opening book": fingerprint_of_all(book_files(book))} if book else {}

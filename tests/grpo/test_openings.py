@@ -1,20 +1,32 @@
 """Openings: as many distinct ones as were asked for, even enough, none that was used before, the same each time."""
 
+import gzip
+import os
+import re
+import zipfile
 import zlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import chess
+import numpy as np
 import pytest
 import torch
+import zstandard
+from doubles import some_boards
+from made_games import FOOLS_MATE, HEADER, as_epd, random_pgn
 from scripted_engine import ScriptedEngine
 
 from grpo import openings
-from grpo.config import EvaluationConfig
-from grpo.encoding import position_key
+from grpo.config import EvaluationConfig, Settings
+from grpo.encoding import encode, position_key
 from grpo.engine import Answer, EngineError, EnginePool, Query, Score
-from grpo.openings import make_openings
+from grpo.games import Reason, SourceError
+from grpo.openings import OpeningsError, drawn_openings, keys_of, make_openings, phase_openings, read_book
+from grpo.phases import PHASES, Phase, phase_of
 from grpo.seeding import numpy_stream
+from steps import slices
 
 torch.set_num_threads(1)
 
@@ -176,3 +188,297 @@ def test_real_openings_are_even_and_the_same_whatever_the_number_of_processes(st
                 assert max(score.value for score in answer.scores.values()) <= 60
     assert found[0] == found[1]
     assert len({key(fen) for fen in found[0]}) == 25
+
+
+# A book.
+
+
+class NoPool:
+    """An engine that must not be asked."""
+
+    def search(self, queries: Sequence[Query]) -> list[Answer | EngineError]:
+        raise AssertionError("a book's openings are used as they are")
+
+
+def from_book(book: Path | str, count: int, *, seed: int = 0, exclude: set[str] | None = None, max_plies: int = 16) -> list[str]:
+    """Return openings of a book."""
+    return make_openings(
+        EvaluationConfig(opening_book=str(book), opening_book_plies=max_plies),
+        count=count,
+        rng=numpy_stream(seed, "test"),
+        pool=cast("EnginePool", NoPool()),
+        exclude=set() if exclude is None else exclude,
+    )
+
+
+def distinct_fens(count: int) -> list[str]:
+    """Return FENs of positions that go on, no two of which (or of whose mirrors) are equal."""
+    boards = {position_key(board): board.fen() for board in some_boards(2 * count) if board.halfmove_clock < 100}
+    return list(boards.values())[:count]
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    """Return a book of 40 positions."""
+    path = tmp_path / "book.epd"
+    path.write_text("".join(f"{fen}\n" for fen in distinct_fens(40)))
+    return path
+
+
+def test_a_book_gives_its_own_positions_each_once(book: Path) -> None:
+    found = from_book(book, 40)
+    assert sorted(found) == sorted(distinct_fens(40))
+    assert found != sorted(found), "drawn, not read off"
+
+
+def test_stages_that_share_what_is_excluded_share_no_opening_even_with_one_stream(book: Path) -> None:
+    exclude: set[str] = set()
+    stages = [from_book(book, 13, exclude=exclude) for _ in range(3)]
+    assert len({key(fen) for stage in stages for fen in stage}) == 39
+    assert exclude == {key(fen) for stage in stages for fen in stage}, "and nothing that was not drawn"
+
+
+def test_a_boards_mirror_that_is_excluded_keeps_it_out(book: Path) -> None:
+    kept_out = distinct_fens(40)[:30]
+    exclude = {position_key(chess.Board(fen).mirror()) for fen in kept_out}
+    assert sorted(from_book(book, 10, exclude=exclude)) == sorted(set(distinct_fens(40)) - set(kept_out))
+
+
+def test_a_state_of_the_policys_own_games_can_be_excluded(book: Path) -> None:
+    met = [chess.Board(fen) for fen in distinct_fens(40)[:25]]
+    assert keys_of(encode(met)) == {position_key(board) for board in met}
+    assert not {key(fen) for fen in from_book(book, 15, exclude=keys_of(encode(met)))} & {position_key(board) for board in met}
+
+
+def test_one_seed_draws_the_same_and_another_otherwise_and_fewer_are_the_beginning_of_more(book: Path) -> None:
+    assert from_book(book, 20) == from_book(book, 20)
+    assert from_book(book, 20)[:7] == from_book(book, 7)
+    assert from_book(book, 20) != from_book(book, 20, seed=1)
+
+
+def test_neither_the_order_of_lines_nor_repeats_nor_the_way_of_packing_change_the_draw(book: Path, tmp_path: Path) -> None:
+    drawn = from_book(book, 12)
+    lines = book.read_text().splitlines(keepends=True)
+    shuffled = "".join([*lines[::-1], *lines[5:15]]).encode()
+    (tmp_path / "a.epd.gz").write_bytes(gzip.compress(shuffled))
+    (tmp_path / "b.fen.zst").write_bytes(zstandard.compress(shuffled))
+    with zipfile.ZipFile(tmp_path / "c.zip", "w") as archive:
+        archive.writestr("first.epd", b"".join(line.encode() for line in lines[20:]))
+        archive.writestr("second.epd", b"".join(line.encode() for line in lines[:21]))
+    for name in ("a.epd.gz", "b.fen.zst", "c.zip"):
+        assert from_book(tmp_path / name, 12) == drawn
+
+
+def test_of_equal_positions_with_other_clocks_one_is_taken_whoever_comes_first(tmp_path: Path) -> None:
+    lines = ["8/pp2nkR1/5n1p/3p4/5p2/P2BP3/1PPKN3/8 b - - 7 40\n", "8/pp2nkR1/5n1p/3p4/5p2/P2BP3/1PPKN3/8 b - - 3 9\n"]
+    for number, text in enumerate((lines, lines[::-1])):
+        (tmp_path / f"{number}.epd").write_text("".join(text))
+    assert from_book(tmp_path / "0.epd", 1) == from_book(tmp_path / "1.epd", 1) == [lines[1].strip()]
+
+
+def test_what_is_no_opening_is_counted_by_its_reason(tmp_path: Path) -> None:
+    fens = distinct_fens(5)
+    lines = [
+        *fens,
+        chess.Board(fens[0]).mirror().fen(),
+        fens[1],
+        "rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w KQkq - 1 3",  # Checkmate.
+        "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1",  # Stalemate.
+        "7k/8/6K1/8/8/8/8/8 b - - 0 1",  # Bare kings.
+        "8/8/8/8/8/8/8/8 w - -",
+        "hello",
+        "x" * 70_000,
+    ]
+    (tmp_path / "book.epd").write_text("\n".join(lines))
+    found = read_book(str(tmp_path / "book.epd"), max_plies=16)
+    assert set(found.openings.values()) <= {*fens, *lines}
+    assert len(found.openings) == 5
+    assert found.left_out == {Reason.DUPLICATE: 2, Reason.GAME_OVER: 3, Reason.ILLEGAL_POSITION: 2, Reason.TOO_LONG: 1}
+    assert str(found).endswith("book.epd: 5 distinct openings; left out: 2 duplicate, 3 game over, 2 illegal position, 1 too long")
+
+
+def game_of(moves: str) -> str:
+    """Return one game as PGN."""
+    return f"{HEADER}\n{moves} *\n\n"
+
+
+def after(*moves: str) -> str:
+    """Return the FEN after these moves."""
+    board = chess.Board()
+    for move in moves:
+        board.push_san(move)
+    return board.fen()
+
+
+@pytest.mark.parametrize(
+    ("max_plies", "expected"),
+    [
+        (1, ("e4",)),
+        (2, ("e4", "e5")),
+        (3, ("e4", "e5", "Nf3")),
+        (4, ("e4", "e5", "Nf3", "Nc6")),
+        (5, ("e4", "e5", "Nf3", "Nc6")),
+        (99, None),
+    ],
+)
+def test_a_line_of_a_pgn_book_is_followed_to_its_end_or_to_the_bound(
+    max_plies: int, expected: tuple[str, ...] | None, tmp_path: Path
+) -> None:
+    (tmp_path / "book.pgn").write_text(game_of("1. e4 e5 2. Nf3 Nc6"))
+    assert from_book(tmp_path / "book.pgn", 1, max_plies=max_plies) == [after(*(expected or ("e4", "e5", "Nf3", "Nc6")))]
+
+
+def test_lines_that_transpose_are_one_opening_and_one_that_ends_the_game_is_none(tmp_path: Path) -> None:
+    games = ["1. e4 e5 2. Nf3 Nc6", "1. Nf3 Nc6 2. e4 e5", FOOLS_MATE, "1. e4 e5 2. Ke3", "1. d4"]
+    (tmp_path / "book.pgn").write_text("".join(map(game_of, games)))
+    found = read_book(str(tmp_path / "book.pgn"), max_plies=16)
+    assert set(found.openings.values()) == {after("e4", "e5", "Nf3", "Nc6"), after("d4")}
+    assert found.left_out == {Reason.DUPLICATE: 1, Reason.GAME_OVER: 1, Reason.ILLEGAL_MOVE: 1}
+    cut = read_book(str(tmp_path / "book.pgn"), max_plies=3)
+    assert after("f3", "e5", "g4") in cut.openings.values(), "mate lies beyond the bound"
+
+
+def test_too_small_a_book_is_an_error_with_both_numbers_and_nothing_is_used_up(book: Path) -> None:
+    exclude = {key(fen) for fen in distinct_fens(40)[:9]}
+    before = set(exclude)
+    with pytest.raises(
+        OpeningsError, match=r"^32 distinct openings are asked for, and 31 are to be had: .*book\.epd: 40 distinct"
+    ) as caught:
+        from_book(book, 32, exclude=exclude)
+    assert "; 9 of them are in use elsewhere" in str(caught.value)
+    assert "Give a larger evaluation.opening_book, or ask for fewer pairs of games" in str(caught.value)
+    assert exclude == before
+    assert len(from_book(book, 31, exclude=exclude)) == 31
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("book.csv", b"PuzzleId,FEN,Moves\n", "a puzzle table is no opening book"),
+        ("book.tsv", b"eco\tname\tpgn\n", "cannot tell by its suffix"),
+        ("book.epd.gz", gzip.compress(b"8/pp2nkR1/5n1p/3p4/5p2/P2BP3/1PPKN3/8 b - -\n" * 99)[:-9], "cut short"),
+        ("book.epd", b"# nothing\n", "book.epd: 0 distinct openings; left out: none; give evaluation.opening_book a file"),
+        ("book.pgn", b"hello", "0 distinct openings; left out: 1 not a game"),
+    ],
+)
+def test_what_is_no_book_is_an_error_in_plain_words(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises((SourceError, OpeningsError), match=re.escape(message)):
+        from_book(tmp_path / name, 1)
+    with pytest.raises(SourceError, match="no file found"):
+        from_book(tmp_path / "nowhere.epd", 1)
+
+
+def test_a_book_that_changes_is_read_anew(book: Path) -> None:
+    assert len(from_book(book, 40)) == 40
+    book.write_text("".join(f"{fen}\n" for fen in distinct_fens(41)))
+    assert len(from_book(book, 41)) == 41
+
+
+def test_the_books_content_and_not_its_place_is_in_the_versions_of_steps(book: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "deep" / "other.epd"
+    elsewhere.parent.mkdir()
+    elsewhere.write_bytes(book.read_bytes())
+    here, there, none = (Settings(evaluation=EvaluationConfig(opening_book=str(path))) for path in (book, elsewhere, ""))
+    for part in (slices.baseline, slices.selection):
+        assert part(here) == part(there) == part(none)
+        assert part(here)["evaluation"]["opening_book_plies"] == 16
+        assert part(here) != part(Settings(evaluation=EvaluationConfig(opening_book=str(book), opening_book_plies=8)))
+    assert slices.opening_inputs(here) == slices.opening_inputs(there) != slices.opening_inputs(none) == {}
+    elsewhere.write_bytes(book.read_bytes() + b"\n")
+    assert slices.opening_inputs(here) != slices.opening_inputs(there)
+
+
+# Positions of a phase.
+
+
+def of_phase(fens: Sequence[str], phase: Phase, count: int, score: Callable[[str], Score | None] = even, **given: Any) -> list[str]:
+    """Return openings of a phase made with a fake pool."""
+    return phase_openings(
+        fens,
+        phase,
+        config=config(),
+        count=count,
+        rng=numpy_stream(given.get("seed", 0), "test"),
+        pool=cast("EnginePool", FakePool(score)),
+        exclude=given.get("exclude", set()),
+    )
+
+
+@pytest.fixture(scope="module")
+def candidates() -> list[str]:
+    """Return positions of all phases, some of them met twice, some drawn."""
+    fens = [line.strip() for line in as_epd(random_pgn(30)).splitlines()]
+    return [chess.Board.from_epd(fen)[0].fen() if fen.count(" ") < 5 else fen for fen in [*fens, *fens[:50]]]
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_openings_of_a_phase_are_of_that_phase_distinct_and_even(phase: Phase, candidates: list[str]) -> None:
+    exclude: set[str] = set()
+    found = of_phase(candidates, phase, 15, some_score, exclude=exclude)
+    assert {phase_of(chess.Board(fen)) for fen in found} == {phase}
+    assert len({key(fen) for fen in found}) == 15
+    assert all(abs(some_score(fen).value) <= 120 for fen in found)
+    assert exclude == {key(fen) for fen in found}
+    again = of_phase(candidates, phase, 15, some_score, exclude=exclude)
+    assert not {key(fen) for fen in again} & {key(fen) for fen in found}
+
+
+def test_the_order_of_candidates_is_of_no_effect_and_the_seed_is(candidates: list[str]) -> None:
+    found = of_phase(candidates, Phase.MIDDLEGAME, 20)
+    assert of_phase(candidates[::-1], Phase.MIDDLEGAME, 20) == found
+    assert of_phase(candidates, Phase.MIDDLEGAME, 20, seed=1) != found
+
+
+def test_finished_positions_are_no_openings_of_a_phase() -> None:
+    over = ["7k/5Q2/6K1/8/8/8/8/8 b - - 0 1", "7k/8/6K1/8/8/8/8/8 b - - 0 1", "7k/8/6K1/8/8/8/8/6R1 b - - 100 90"]
+    going_on = "7k/8/6K1/8/8/8/8/6R1 b - - 12 90"
+    assert of_phase([*over, going_on], Phase.ENDGAME, 1) == [going_on]
+    with pytest.raises(OpeningsError, match="1 distinct endgame openings are asked for, and 0 are to be had: of 0 distinct positions"):
+        of_phase(over, Phase.ENDGAME, 1)
+
+
+def test_too_few_positions_of_a_phase_are_an_error_with_all_numbers(candidates: list[str]) -> None:
+    keys = {key(fen) for fen in candidates if phase_of(chess.Board(fen)) == Phase.OPENING}
+    num_even = sum(abs(some_score(fen).value) <= 120 for fen in distinct(candidates, Phase.OPENING))
+    assert 0 < num_even < len(keys)
+    message = rf"99,999 distinct opening openings .* {num_even} are to be had: of {len(keys)} distinct positions {len(keys)} are not in use"
+    with pytest.raises(OpeningsError, match=message):
+        of_phase(candidates, Phase.OPENING, 99_999, some_score)
+
+
+def distinct(fens: Sequence[str], phase: Phase) -> list[str]:
+    """Return the least FEN of each distinct position of a phase."""
+    least: dict[str, str] = {}
+    for fen in fens:
+        if phase_of(chess.Board(fen)) == phase:
+            least[key(fen)] = min(fen, least.get(key(fen), fen))
+    return list(least.values())
+
+
+# Real books.
+
+SAMPLE_DATA = os.environ.get("CHESS_GRPO_SAMPLE_DATA", "")
+
+
+@pytest.mark.skipif(not SAMPLE_DATA, reason="CHESS_GRPO_SAMPLE_DATA is not set")
+@pytest.mark.prove
+def test_real_books_are_read_whole_and_every_line_is_accounted_for() -> None:
+    for name, num_entries in (("8moves_v3.pgn.zip", 34_700), ("popularpos_lichess_v3.epd.zip", 200_000), ("endgames.epd.zip", 157_846)):
+        found = read_book(f"{SAMPLE_DATA}/{name}", max_plies=16)
+        assert len(found.openings) + sum(found.left_out.values()) == num_entries
+        assert set(found.left_out) <= {Reason.DUPLICATE, Reason.GAME_OVER, Reason.CHESS960}
+        assert len(found.openings) > 0.9 * num_entries
+        drawn = drawn_openings(found, count=500, rng=np.random.default_rng(0), exclude=set())
+        assert all(chess.Board(fen).is_valid() for fen in drawn)
+        if name.startswith("8moves"):
+            assert {chess.Board(fen).ply() for fen in drawn} == {16}
+
+
+@pytest.mark.skipif(not SAMPLE_DATA, reason="CHESS_GRPO_SAMPLE_DATA is not set")
+def test_real_games_serve_as_a_book() -> None:
+    found = read_book(f"{SAMPLE_DATA}/lichess_fishnet_games.pgn", max_plies=10)
+    assert len(found.openings) + sum(found.left_out.values()) == 2_878
+    assert found.left_out.keys() == {Reason.DUPLICATE, Reason.GAME_OVER} or found.left_out.keys() == {Reason.DUPLICATE}
+    drawn = drawn_openings(found, count=50, rng=np.random.default_rng(0), exclude=set())
+    assert max(chess.Board(fen).ply() for fen in drawn) == 10
