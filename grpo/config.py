@@ -307,7 +307,7 @@ class SelectionConfig(Section):
     num_sampled_pairs: Count = 100
     """Openings of the games with moves sampled at T = 1, which are reported and decide nothing."""
     confirmation: Literal["fixed", "sprt"] = "fixed"
-    """`fixed` plays all confirmation games. `sprt` stops when the likelihood ratio of the bounds is clear: fewer games, a rougher interval."""
+    """`fixed` plays all confirmation games. `sprt` stops when its bounds are told apart: fewer games, a rougher interval."""
     sprt_elo: Annotated[tuple[float, float], Field(strict=False)] = (0.0, 30.0)
     """Bounds of the `sprt`."""
     sprt_model: Literal["logistic", "normalised"] = "logistic"
@@ -315,8 +315,8 @@ class SelectionConfig(Section):
     sprt_batch_pairs: Count = 20
     """Openings between two looks of the `sprt`."""
     scored: Literal["auto", "played_out", "adjudicated"] = "auto"
-    """Which score decides; both are reported. `adjudicated` gives undecided games to the side that stands better (`evaluation.adjudication_*`).
-    `auto` is `adjudicated` when most of the first screening games end undecided for lack of technique."""
+    """Which score decides; both are reported. `adjudicated` gives undecided games to the side that stands better; see
+    `evaluation.adjudication_depth`. `auto` is `adjudicated` when most of the first screening games end undecided for lack of technique."""
     phase_tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.01
     """A candidate is not promoted when its held-out regret is shown to have grown by more than this in any phase."""
 

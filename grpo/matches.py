@@ -101,7 +101,7 @@ class MatchResult:
         rules = [None if rule is None else (rule.depth, rule.centipawns) for rule in (one, two)]
         if (self.first, self.second) != (other.first, other.second) or rules[0] != rules[1]:
             raise ValueError(
-                f"{self.first} against {self.second} and {other.first} against {other.second} are no one match, by these adjudications: {rules}"
+                f"{self.first} against {self.second} and {other.first} against {other.second}, adjudicated by {rules}, are no one match"
             )
         if one is not None and two is not None:
             one = replace(one, num_failed=one.num_failed + two.num_failed)

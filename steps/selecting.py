@@ -84,9 +84,7 @@ def select_champion(
         sprt = _sprt(config, num_claims=1 if rival is None else 2)
         sizes = {"num_pairs": config.num_confirmation_pairs, "batch_pairs": config.sprt_batch_pairs}
         against_initial = confirm(lambda count: games.confirmation(chosen, count), sprt=sprt, **sizes)
-        against_previous = (
-            None if rival is None else confirm(lambda count: games.against_previous(chosen, count), sprt=sprt, **sizes)
-        )
+        against_previous = None if rival is None else confirm(lambda count: games.against_previous(chosen, count), sprt=sprt, **sizes)
         sampled = games.sampled(chosen)
         confirmed = games.joined(CONFIRMATION)
         ladder = read_ladder(calibrated)
@@ -140,9 +138,7 @@ def select_champion(
 def _regrets(finetuned: Path, checkpoints: Mapping[int, Path]) -> dict[int, RegretEstimate]:
     """Return the held-out regret of each checkpoint that is there."""
     return {
-        record.step: RegretEstimate(
-            mean=record.metrics["heldout/regret_best"], stderr=record.metrics["heldout/regret_best_stderr"]
-        )
+        record.step: RegretEstimate(mean=record.metrics["heldout/regret_best"], stderr=record.metrics["heldout/regret_best_stderr"])
         for record in read_history(finetuned)
         if record.step in checkpoints and "heldout/regret_best" in record.metrics
     }

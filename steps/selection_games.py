@@ -182,6 +182,5 @@ class SelectionGames:
         ladder = evaluation.ladder
         num_rungs = len(ladder.random_shares) + len(ladder.nodes)
         return 2 * (
-            num_pairs
-            + num_openings_to_place(num_rungs, num_probe_pairs=ladder.num_probe_pairs, num_rung_pairs=ladder.num_rung_pairs)
+            num_pairs + num_openings_to_place(num_rungs, num_probe_pairs=ladder.num_probe_pairs, num_rung_pairs=ladder.num_rung_pairs)
         )

@@ -22,15 +22,19 @@ def white_id(uci: str) -> int:
     return action_id(chess.Move.from_uci(uci), chess.WHITE)
 
 
-@pytest.fixture
-def network() -> PolicyNetwork:
+def lively(config: PolicyConfig) -> PolicyNetwork:
     """Return a network in which every weight matters: fresh ones begin with layers that are zero."""
     torch.manual_seed(0)
-    made = PolicyNetwork(CONFIG).eval()
+    made = PolicyNetwork(config).eval()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
     return made
+
+
+@pytest.fixture
+def network() -> PolicyNetwork:
+    return lively(CONFIG)
 
 
 def captured(network: PolicyNetwork, module: nn.Module, encodings: Tensor, *, before: bool) -> Tensor:
@@ -86,7 +90,8 @@ def test_the_colour_of_the_mover_is_never_seen(network: PolicyNetwork) -> None:
     assert torch.equal(network(encodings, ALL_IDS), network(changed, ALL_IDS))
 
 
-def test_a_convolution_sees_the_neighbours_of_a_square_and_nothing_else(network: PolicyNetwork) -> None:
+def test_a_convolution_sees_the_neighbours_of_a_square_and_nothing_else() -> None:
+    network = lively(CONFIG.model_copy(update={"sees_attacks": False}))
     # Two blocks of two 3x3 convolutions reach 4 squares in each direction; a file beside the wrong rank would reach farther.
     encodings = torch.from_numpy(encode([chess.Board()]))
     changed = encodings.clone()
@@ -94,6 +99,18 @@ def test_a_convolution_sees_the_neighbours_of_a_square_and_nothing_else(network:
     difference = captured(network, network.attention, encodings, before=True) - captured(network, network.attention, changed, before=True)
     touched = {square for square in chess.SQUARES if difference[0, square].abs().max() > 1e-6}
     assert touched == {square for square in chess.SQUARES if chess.square_distance(square, chess.B1) <= 4}
+
+
+def test_attacks_are_seen_from_afar_before_any_layer_and_only_if_asked_for() -> None:
+    boards = [chess.Board("k7/8/8/8/8/8/8/K6R w - - 0 1"), chess.Board("k7/8/8/8/8/8/8/K6N w - - 0 1")]
+    encodings = torch.from_numpy(encode(boards))
+    for sees_attacks in (True, False):
+        network = lively(CONFIG.model_copy(update={"sees_attacks": sees_attacks}))
+        into_first = captured(network, network.blocks[0], encodings, before=True).flatten(2).transpose(1, 2)
+        differing = {square for square in chess.SQUARES if (into_first[0, square] - into_first[1, square]).abs().max() > 1e-6}
+        # The rook attacks its file and its rank up to the king; the knight f2 and g3, which the rook does not.
+        expected = {chess.H1, *(chess.square(7, rank) for rank in range(1, 8)), *range(chess.A1, chess.H1), chess.F2, chess.G3}
+        assert differing == (expected if sees_attacks else {chess.H1})
 
 
 def test_attention_is_softmax_of_scaled_products_over_all_squares_plus_a_short_cut(network: PolicyNetwork) -> None:
@@ -140,7 +157,7 @@ def test_freezing_takes_the_input_layer_and_the_first_blocks_out_of_training(num
     frozen = {name.split(".weight")[0].split(".bias")[0] for name, parameter in network.named_parameters() if not parameter.requires_grad}
     expected = {f"blocks.{index}.{part}" for index in range(num_blocks) for part in ("first", "second")}
     if num_blocks:
-        expected |= {"piece_embedding", "square_embedding", "side_projection"}
+        expected |= {"piece_embedding", "square_embedding", "side_projection", "attack_projection"}
     assert frozen == expected
 
 

@@ -1,6 +1,7 @@
 """Games needed: the facts' numbers, power checked by playing, and limits that cannot be planned around."""
 
 import doctest
+import itertools
 import math
 
 import numpy as np
@@ -58,7 +59,7 @@ def test_a_sequential_test_errs_a_little_less_often_than_it_says() -> None:
 def test_the_length_has_no_seam_where_the_drift_vanishes() -> None:
     test = Sprt(elo0=0, elo1=30, alpha=0.05, beta=0.05, model=SprtModel.LOGISTIC)
     lengths = [expected_sprt(test, true_elo=15.01 + offset, assumed=THIRTY).num_games for offset in np.linspace(-0.1, 0.1, 2_001)]
-    assert max(abs(one - next_one) for one, next_one in zip(lengths, lengths[1:], strict=False)) < 0.05
+    assert max(abs(one - next_one) for one, next_one in itertools.pairwise(lengths)) < 0.05
 
 
 @pytest.mark.parametrize("true_elo", [-3_000.0, -400.0, 400.0, 3_000.0])

@@ -714,7 +714,7 @@ def test_states_that_remember_go_on_where_they_were(refresh: int, tmp_path: Path
     config = GrpoConfig(**{**CONFIG.model_dump(), "steps_per_reference_refresh": refresh, "kl_coefficient": 0.1})
 
     def make(policy: NetworkPolicy | None = None) -> GrpoTrainer:
-        states = _Remembering(ARRAYS, states_per_step=config.states_per_step, seed=0)
+        states = _Remembering(ARRAYS, states_per_step=config.states_per_step, seed=0, reflects=False)
         return GrpoTrainer(policy or lively_policy(), lively_policy(), states, config, seed=0)
 
     whole, first = make(), make()
@@ -911,7 +911,13 @@ def test_frozen_parts_stay_as_they_were_and_all_others_move(num_frozen: int) -> 
     before = {name: parameter.clone() for name, parameter in policy.network.named_parameters()}
     with_promotions = fake_arrays([*BOARDS[:15], chess.Board("8/P6k/8/8/8/8/8/K7 w - - 0 1")])
     steps(trainer_of(arrays=with_promotions, policy=policy, reference=new_policy(config, seed=0, device=CPU)), 3)
-    frozen = ["piece_embedding.", "square_embedding", "side_projection.", *(f"blocks.{index}." for index in range(num_frozen))]
+    frozen = [
+        "piece_embedding.",
+        "square_embedding",
+        "side_projection.",
+        "attack_projection.",
+        *(f"blocks.{index}." for index in range(num_frozen)),
+    ]
     for name, parameter in policy.network.named_parameters():
         is_frozen = bool(num_frozen) and name.startswith(tuple(frozen))
         assert torch.equal(parameter, before[name]) is is_frozen, name
@@ -982,7 +988,7 @@ class _SometimesNan(DatasetStates):
 def trainer_with_nan_at(*bad_steps: int, policy: NetworkPolicy | None = None, **changes: Any) -> GrpoTrainer:
     """Return a trainer that meets NaN values at these steps."""
     config = GrpoConfig(**{**CONFIG.model_dump(), **changes})
-    states = _SometimesNan(ARRAYS, states_per_step=config.states_per_step, seed=0)
+    states = _SometimesNan(ARRAYS, states_per_step=config.states_per_step, seed=0, reflects=False)
     states.bad_steps = frozenset(bad_steps)
     return GrpoTrainer(policy or lively_policy(), lively_policy(), states, config, seed=0)
 
