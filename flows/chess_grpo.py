@@ -131,11 +131,15 @@ class ChessGrpo(FlowSpec):
         self.finetuned = pipeline.finetune(self.job, self.boards, self.pretrained, [finetune_sink()], on_assessed=draw_learnability)
         self.next(self.select)
 
+    @card(type="blank", id="decision")
     @step
     @plainly
     def select(self):
         """Let checkpoints compete on fresh games."""
-        self.selected = pipeline.select(self.job, self.boards, self.pretrained, self.finetuned)
+        from steps.cards import draw_decision
+
+        self.selected = pipeline.select(self.job, self.boards, self.pretrained, self.calibrated, self.finetuned)
+        draw_decision(self.selected)
         self.next(self.report)
 
     @card(type="blank", id="report")

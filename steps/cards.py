@@ -12,7 +12,8 @@ from grpo.metrics import TERMS, Record
 from steps.checking import REPORT as CHECKS
 from steps.checking import SUMMARY
 from steps.machine import Machine
-from steps.reporting import FACTS, PAGE, comparison_rows, phase_rows
+from steps.reporting import FACTS, PAGE, comparison_rows, decision_rows, phase_rows
+from steps.selecting import REPORT as DECISION
 from steps.store import StepOutput, Store
 
 _SECONDS_BETWEEN_REFRESHES: Final = 2.0
@@ -85,6 +86,17 @@ def draw_learnability(facts: Mapping[str, Any]) -> None:
     rows = [[finding["severity"], finding["name"], finding["seen"], finding["advice"]] for finding in facts["findings"]]
     card.append(Table(rows, headers=["", "what", "seen", "what it means"]))
     card.refresh()
+
+
+def draw_decision(output: StepOutput) -> None:
+    """Draw who was called better than whom, with the whole trace."""
+    decision = read_json(Store(Machine.here().home).open(output) / DECISION)
+    card = current.card["decision"]
+    card.append(Markdown(f"# Verdict: {decision['verdict']}\n\n" + "\n".join(f"- {reason}" for reason in decision["reasons"])))
+    card.append(Table([list(row) for row in decision_rows(decision)], headers=["step of the decision", "found"]))
+    ends = decision["confirmation_best_moves"]["ends"]
+    card.append(Table([[end, f"{count:,}"] for end, count in ends.items()], headers=["confirmation games ended by", "games"]))
+    card.append(Markdown(f"Place on the ladder: {decision['ladder']['text']}"))
 
 
 def draw_report(output: StepOutput) -> None:

@@ -37,32 +37,65 @@ _CURVES: Final = (
 def comparison_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the lines of the comparison: what, and score with 95 % interval."""
     decision = facts["select"]
+    candidate = f"step {decision['candidate_step']:,}"
     rows = [
-        (f"step {decision['candidate_step']:,} against pretrained, best moves", decision["confirmation_best_moves"]["text"]),
-        (f"step {decision['candidate_step']:,} against pretrained, sampled at T = 1", decision["confirmation_sampled_moves"]["text"]),
+        *_match_rows(f"{candidate} against pretrained, best moves", decision["confirmation_best_moves"]),
+        (f"{candidate} against pretrained, sampled at T = 1", decision["confirmation_sampled_moves"]["text"]),
     ]
+    if decision["previous_champion"] is not None:
+        rows += _match_rows(f"{candidate} against the previous champion, best moves", decision["previous_champion"])
     for name, match in facts["baseline"]["matches"].items():
-        rows.append((f"pretrained against {name}, best moves", match["text"]))
-        if "adjudicated" in match:
-            rows.append((f"the same, undecided games by depth {match['adjudicated']['depth']}", match["adjudicated"]["text"]))
+        rows += _match_rows(f"pretrained against {name}, best moves", match)
     return rows
 
 
+def _match_rows(what: str, match: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rows = [(what, match["text"])]
+    if "adjudicated" in match:
+        rows.append((f"the same, undecided games by depth {match['adjudicated']['depth']}", match["adjudicated"]["text"]))
+    return rows
+
+
+def decision_rows(decision: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the decision's trace: what was done or asked, and what came out."""
+    rows = [
+        (f"halving, round {entry['round'] + 1}: step {entry['candidate']:,}", f"{entry['text']}; {'stays' if entry['kept'] else 'leaves'}")
+        for entry in decision["screening"]
+    ]
+    rows += [(f"claim: {claim['name']}", f"{claim['text']}; {_shown(claim)}") for claim in decision["claims"]]
+    rows += [(f"beside, decides nothing: {claim['name']}", f"{claim['text']}; {_shown(claim)}") for claim in decision["beside"]]
+    for change in decision["phases"]:
+        found = change["change"]
+        text = f"{found['value']:+.4f} [{found['low']:+.4f}, {found['high']:+.4f}], {change['num_boards']} boards"
+        rows.append((f"held-out regret, {change['phase']}, less the pretrained policy's", text + ("; BLOCKS" if change["blocks"] else "")))
+    return rows
+
+
+def _shown(claim: Mapping[str, Any]) -> str:
+    return f"{'shown' if claim['is_shown'] else 'not shown'}, adjusted p {claim['adjusted_p']:.4f}"
+
+
 def ladder_rows(facts: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
-    """Return the ladder from its highest rung down, with who was placed on it: who, Elo, gap to the rung below, score against the rung."""
-    against = {part["rung"]: f"{part['score']:.3f}" for part in facts["baseline"]["ladder"]["games"]}
+    """Return the ladder from its highest rung down, with who was placed on it: who, Elo, gap to the rung below, scores against the rung."""
+    placed = {"pretrained": facts["baseline"]["ladder"], f"step {facts['select']['candidate_step']:,}": facts["select"]["ladder"]}
+    against: dict[str, list[str]] = {}
+    for who, place in placed.items():
+        for part in place["games"]:
+            against.setdefault(part["rung"], []).append(f"{who} {part['score']:.3f}")
     rows = [
         (
             rung["rating"],
             rung["name"],
             _elo(rung["rating"], rung["low"], rung["high"]),
             _elo(rung["gap"], rung["gap_low"], rung["gap_high"]) if "gap" in rung else "",
-            against.get(rung["name"], ""),
+            ", ".join(against.get(rung["name"], [])),
         )
         for rung in facts["calibrate"]["rungs"]
     ]
-    placed = facts["baseline"]["ladder"]
-    rows.append((placed["rating"], "**pretrained**", f"**{_elo(placed['rating'], placed['low_of_all'], placed['high_of_all'])}**", "", ""))
+    rows += [
+        (place["rating"], f"**{who}**", f"**{_elo(place['rating'], place['low_of_all'], place['high_of_all'])}**", "", "")
+        for who, place in placed.items()
+    ]
     return [row[1:] for row in sorted(rows, key=lambda row: -row[0])]
 
 
@@ -83,7 +116,10 @@ def _page(facts: Mapping[str, Any]) -> str:
     control = training["control"]
     phases = "\n".join(f"| {phase} | {met:,} | {kept:,} |" for phase, met, kept in phase_rows(facts))
     ladder = "\n".join(f"| {' | '.join(row)} |" for row in ladder_rows(facts))
-    ends = ", ".join(f"{count} {end}" for end, count in decision["confirmation_best_moves"]["ends"].items() if count)
+    confirmed = decision["confirmation_best_moves"]
+    ends = ", ".join(f"{count} {end}" for end, count in confirmed["ends"].items() if count)
+    reasons = "\n".join(f"- {reason}." for reason in decision["reasons"])
+    trace = "\n".join(f"| {what} | {found} |" for what, found in decision_rows(decision))
     return f"""# Verdict: {decision["verdict"]}
 
 Scores are of fresh paired games, with 95 % intervals; only games played after the candidate was chosen are reported.
@@ -92,7 +128,16 @@ Scores are of fresh paired games, with 95 % intervals; only games played after t
 | --- | --- |
 {comparison}
 
-Confirmation games ended by: {ends}.
+Confirmation: {confirmed["num_openings"]} distinct openings, each with both colours, the sample size of players who always play the same; games
+count as {decision["scored_by"]} for the claims. They ended by: {ends}.
+
+## Decision: {_outcome(decision)}
+
+{reasons}
+
+| step of the decision | found |
+| --- | --- |
+{trace}
 
 ## How it got there
 
@@ -109,11 +154,12 @@ Confirmation games ended by: {ends}.
 
 {facts["calibrate"]["note"]} Engine: {facts["calibrate"]["engine"]}.
 
-| opponent | Elo | above the next lower rung | pretrained scored |
+| player | Elo | above the next lower rung | scores against it |
 | --- | --- | --- | --- |
 {ladder}
 
-Pretrained policy, best moves: {facts["baseline"]["ladder"]["text"]} (this interval takes the rungs' ratings as exact).
+Best moves, the rungs' ratings taken as exact: pretrained {facts["baseline"]["ladder"]["text"]}; step {decision["candidate_step"]:,}
+{decision["ladder"]["text"]}.
 
 ## Boards
 
@@ -121,6 +167,15 @@ Pretrained policy, best moves: {facts["baseline"]["ladder"]["text"]} (this inter
 | --- | --- | --- |
 {phases}
 """
+
+
+def _outcome(decision: Mapping[str, Any]) -> str:
+    if not decision["promoted"]:
+        return "the pretrained policy stays"
+    step = f"step {decision['candidate_step']:,}"
+    if decision["previous_champion"] is None or decision["replaces_previous"]:
+        return f"{step} is champion"
+    return f"{step} is this run's champion; the registry's champion stays, for {step} was not shown to be better than it"
 
 
 def _because(training: Mapping[str, Any]) -> str:

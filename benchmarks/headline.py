@@ -1,0 +1,160 @@
+"""What the last run's champion is worth against its own start: the project's headline, on fresh games.
+
+python benchmarks/headline.py [--pairs 300] [--home .chess_grpo] [--seed 0]
+
+Reads the outputs of the newest finished run below the home. No opening is a board of the dataset, or serves two matches; all matches are
+with both colours, and best move against best move unless another temperature is named:
+
+a, b  champion against start, as played and with undecided games adjudicated;
+c     the same, each at the temperature at which it scored best against the start's best moves, in games on other openings;
+d     champion against a control that goes on imitating, from the start, for as many positions as GRPO used;
+e     champion and start against Stockfish with one node.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from grpo.adjudication import adjudicate
+from grpo.boards import BoardArrays, Split, board_arrays
+from grpo.checkpoints import load_policy
+from grpo.config import Settings
+from grpo.engine import EnginePool
+from grpo.matches import MatchResult, play_match
+from grpo.openings import make_openings
+from grpo.players import BestMovePlayer, EnginePlayer, Player, SamplingPlayer
+from grpo.policy import NetworkPolicy, PositionBatch
+from grpo.seeding import numpy_stream, torch_stream
+from steps.baseline import ENGINE_HASH_MIB
+from steps.boards import board_keys, read_boards
+from steps.machine import Machine
+
+TEMPERATURES = (0.0, 0.1, 0.2, 0.3, 0.5)
+BATCH = 256
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=300)
+    parser.add_argument("--temperature-pairs", type=int, default=60)
+    parser.add_argument("--home", type=Path, default=Machine.here().home)
+    parser.add_argument("--seed", type=int, default=0, help="of the openings and of the control")
+    given = parser.parse_args()
+    machine, cpu = Machine.here(), torch.device("cpu")
+    torch.set_num_threads(machine.num_threads)
+    boards, pretrained, selected, settings = newest_run(given.home)
+    decision = json.loads((selected / "report.json").read_text())
+    champion, start = (load_policy(folder, cpu)[0] for folder in (selected / "champion", pretrained))
+    if not decision["promoted"]:
+        print("this run's champion is its start: there is nothing to compare")
+        return 1
+    with EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": ENGINE_HASH_MIB}) as pool:
+        games = Games(settings, pool, board_keys(boards), given.seed)
+        show("a  champion against start, as played", result := games.play(best(champion), best(start), given.pairs))
+        show("b  the same games adjudicated", result, adjudicated=True)
+        temperatures = [games.best_temperature(policy, start, given.temperature_pairs) for policy in (champion, start)]
+        players = [games.player(policy, temperature) for policy, temperature in zip((champion, start), temperatures, strict=True)]
+        what = "c  champion at T = {} against start at T = {}, as played".format(*temperatures)
+        show(what, games.play(players[0], players[1], given.pairs))
+        for name, policy in (("champion", champion), ("start", start)):
+            engine = EnginePlayer(pool, limit="nodes 1", name="stockfish-1-node")
+            show(f"e  {name} against Stockfish, 1 node", games.play(best(policy), engine, given.pairs))
+        train = board_arrays(read_boards(boards), split=Split.TRAIN)
+        num_positions = decision["candidate_step"] * settings.grpo.states_per_step
+        control = imitating_on(pretrained, train, num_positions, settings, given.seed)
+        what = f"d  champion against a control that imitated {num_positions:,} positions more"
+        show(what + ", as played", result := games.play(best(champion), best(control), given.pairs))
+        show("   the same adjudicated", result, adjudicated=True)
+        show("   the control against the start, as played", games.play(best(control), best(start), given.pairs))
+    return 0
+
+
+class Games:
+    """Matches on openings that no other has."""
+
+    def __init__(self, settings: Settings, pool: EnginePool, used: set[str], seed: int) -> None:
+        self._settings, self._pool, self._used, self._seed = settings, pool, used, seed
+        self._num_matches = 0
+
+    def play(self, first: Player, second: Player, pairs: int) -> MatchResult:
+        """Return the games of two players on fresh openings, adjudicated too."""
+        return self._on(self._openings(pairs), first, second)
+
+    def best_temperature(self, policy: NetworkPolicy, start: NetworkPolicy, pairs: int) -> float:
+        """Return the temperature at which a policy scores best against the start's best moves; all play the same openings."""
+        openings = self._openings(pairs)
+        scores = {}
+        for temperature in TEMPERATURES:
+            result = self._on(openings, self.player(policy, temperature), best(start))
+            scores[temperature] = result.interval().score
+        return max(scores, key=lambda temperature: scores[temperature])
+
+    def player(self, policy: NetworkPolicy, temperature: float) -> Player:
+        """Return the policy as a player; 0 is its best move."""
+        if temperature == 0:
+            return best(policy)
+        self._num_matches += 1
+        rng = torch_stream(self._seed, "headline", "moves", self._num_matches)
+        return SamplingPlayer(policy, f"T = {temperature}", temperature=temperature, rng=rng)
+
+    def _openings(self, pairs: int) -> list[str]:
+        self._num_matches += 1
+        rng = numpy_stream(self._seed, "headline", "openings", self._num_matches)
+        return make_openings(self._settings.evaluation, count=pairs, rng=rng, pool=self._pool, exclude=self._used)
+
+    def _on(self, openings: Sequence[str], first: Player, second: Player) -> MatchResult:
+        config = self._settings.evaluation
+        result = play_match(first, second, openings, max_plies=config.max_plies)
+        return adjudicate(result, self._pool, depth=config.adjudication_depth, centipawns=config.adjudication_centipawns)
+
+
+def best(policy: NetworkPolicy) -> BestMovePlayer:
+    """Return the player of a policy's best moves."""
+    return BestMovePlayer(policy, "policy")
+
+
+def imitating_on(pretrained: Path, train: BoardArrays, num_positions: int, settings: Settings, seed: int) -> NetworkPolicy:
+    """Return the start after imitating so many positions more, at the learning rate at which imitation ended."""
+    policy, _ = load_policy(pretrained, torch.device("cpu"))
+    rate = json.loads((pretrained / "report.json").read_text())["learning_rate"]
+    optimiser = torch.optim.AdamW(policy.network.parameters(), lr=rate, weight_decay=settings.pretrain.weight_decay)
+    positions, played = PositionBatch.from_arrays(train), torch.from_numpy(train.played)
+    order = torch.cat(
+        [torch.randperm(len(train), generator=torch_stream(seed, "control", part)) for part in range(1 + num_positions // len(train))]
+    )
+    for rows in torch.split(order[:num_positions], BATCH):
+        distribution = policy.distribution(positions.take(rows), temperature=1.0)
+        optimiser.zero_grad(set_to_none=True)
+        (-distribution.log_prob(played[rows, None]).mean()).backward()
+        optimiser.step()
+    return policy
+
+
+def newest_run(home: Path) -> tuple[Path, Path, Path, Settings]:
+    """Return the folders of dataset, pretrained policy and selection of the newest finished run, and its settings."""
+    outputs = home / "outputs"
+    selections = sorted((outputs / "select").glob("*/manifest.json"), key=lambda path: path.stat().st_mtime)
+    if not selections:
+        sys.exit(f"{outputs} holds no finished run: `make run` first, or give --home")
+    chosen = json.loads(selections[-1].read_text())["parts"]
+    by_hash = {json.loads(path.read_text())["output_hash"]: path for path in outputs.glob("*/*/manifest.json")}
+    boards, pretrained, finetuned = (by_hash[chosen["inputs"][name]] for name in ("boards", "pretrained", "finetuned"))
+    parts = [json.loads(path.read_text())["parts"]["settings"] for path in (boards, pretrained, finetuned)]
+    merged = {name: value for part in (*parts, chosen["settings"]) for name, value in part.items() if name in Settings.model_fields}
+    return boards.parent, pretrained.parent, selections[-1].parent, Settings.model_validate(merged, strict=False)
+
+
+def show(what: str, result: MatchResult, *, adjudicated: bool = False) -> None:
+    """Print a line of the table."""
+    ends = ", ".join(f"{count} {end}" for end, count in result.ends().items() if count)
+    print(f"{time.strftime('%H:%M:%S')} | {what} | {result.interval(adjudicated=adjudicated)} | {ends}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
