@@ -56,7 +56,7 @@ def find_model(name: str, machine: Machine) -> Model:
 
 
 def _registered(alias: str, machine: Machine) -> Model:
-    from steps.registry import registered_policy
+    from steps.registered import registered_policy
 
     found = registered_policy(machine, alias)
     try:
@@ -68,7 +68,7 @@ def _registered(alias: str, machine: Machine) -> Model:
 
 def _downloaded(machine: Machine, mlflow_run: str, output_hash: str, name: str) -> Path:
     """Return the cached folder with an output's part, fetched first if need be, after checking it against the output's manifest."""
-    from steps.registry import download
+    from steps.registered import download
 
     target = machine.home / _CACHE / f"{output_hash}-{name}"
     if target.exists():

@@ -19,7 +19,7 @@ from grpo.policy import new_policy
 from steps import models, selecting
 from steps.machine import Machine
 from steps.models import Model, ModelError, find_model
-from steps.registry import RegistryError
+from steps.registered import RegistryError
 from steps.store import Store
 from steps.tracking import Tracker
 
