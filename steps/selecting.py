@@ -6,7 +6,7 @@ from typing import Final
 
 import torch
 
-from grpo.checkpoints import POLICY, WEIGHTS, checkpoint_folders, checkpoint_step, load_checkpoint, load_policy
+from grpo.checkpoints import POLICY, WEIGHTS, checkpoint_folders, checkpoint_step, load_checkpoint, load_policy, weights_hash
 from grpo.config import Settings
 from grpo.content import write_json
 from grpo.engine import EnginePool
@@ -69,7 +69,10 @@ def select_champion(
             "verdict": decision.verdict,
             "candidate_step": chosen,
             "champion_step": chosen if is_better else PRETRAINED_STEP,
+            "promoted": is_better,
             "peak_step": peak,
+            "peak_low": intervals[peak].low if peak in intervals else None,
+            "initial_weights": weights_hash(start),
             "heldout_regret_best": {str(step): regret for step, regret in regrets.items()},
             "screening": {str(step): match_facts(result) for step, result in screening.items()},
             "confirmation_best_moves": match_facts(best),
