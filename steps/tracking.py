@@ -209,15 +209,18 @@ class Tracker:
 
         Raises ArtifactError when it is not there, or the store of files does not give it.
         """
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
             with _patience():
-                return Path(self.client.download_artifacts(run_id, name, str(folder)))
+                fetched = Path(self.client.download_artifacts(run_id, name, str(target.parent)))
         except (MlflowException, OSError, *_storage_errors()) as error:
             first_line = (str(error).splitlines() or [type(error).__name__])[0]
             raise ArtifactError(
                 f"{name} of MLflow run {run_id} cannot be fetched from {self.uri} ({first_line}): its artifacts were deleted, or are kept"
                 " where this machine does not reach; bring them back, or go on from another run"
             ) from None
+        return fetched.rename(target)  # MLflow keeps the file's name, and not always its folders.
 
     def flow_run(self, name: str) -> FlowRun | None:
         """Return the run with this Metaflow or MLflow id, or None."""
