@@ -63,13 +63,21 @@ class ChessGrpo(FlowSpec):
     settings = Config("settings", default_value=DEFAULT_PRESET, parser=_parse, help="TOML: what differs from the preset it names")
     code = Config("code", default_value="", parser=describe_code, help="Not for you: the commit this is launched from")
     fresh = Parameter("fresh", type=bool, default=False, is_flag=True, help="Make every step's output anew, even one that is in the store")
-    resume_from = Parameter("resume-from", default="", help="peak, champion, or a run: go on from its checkpoint")
+    resume_from = Parameter("resume-from", default="", help="peak, champion, RUN or RUN/STEP: go on from that checkpoint")
+    allow = Parameter("allow", default="", help="With resume-from: changes to allow that are refused otherwise: engine, objective")
 
     @step
     @plainly
     def start(self):
         """Check in seconds what would fail in an hour."""
-        self.job = pipeline.start(self.settings, self.code, metaflow_run=current.run_id, is_fresh=self.fresh, resume_from=self.resume_from)
+        self.job = pipeline.start(
+            self.settings,
+            self.code,
+            metaflow_run=current.run_id,
+            is_fresh=self.fresh,
+            resume_from=self.resume_from,
+            allow=self.allow,
+        )
         self.tasks = list(range(self.settings.boards.num_tasks))
         self.next(self.build_boards, foreach="tasks")
 

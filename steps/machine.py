@@ -42,6 +42,17 @@ class Machine:
         return self.home / "values"
 
     @property
-    def artifact_root(self) -> Path:
-        """Where the embedded tracking store keeps files."""
-        return self.home / "mlartifacts"
+    def artifact_root(self) -> Path | None:
+        """Where an sqlite tracking store keeps files: beside itself, so that all who share the one find the other; None with a server."""
+        file = sqlite_file(self.tracking_uri)
+        return None if file is None else file.parent / "mlartifacts"
+
+
+def sqlite_file(tracking_uri: str) -> Path | None:
+    """Return the file of an sqlite tracking store; None for another kind of store.
+
+    >>> sqlite_file("sqlite:////shared/mlflow.db")
+    PosixPath('/shared/mlflow.db')
+    """
+    prefix = "sqlite:///"
+    return Path(tracking_uri.removeprefix(prefix)).resolve() if tracking_uri.startswith(prefix) else None

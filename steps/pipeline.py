@@ -10,41 +10,59 @@ from typing import Any
 from grpo.config import Settings
 from grpo.content import MANIFEST, read_json, sha256_file
 from grpo.engine import identify
+from grpo.errors import PlainError
 from steps import slices
 from steps.machine import Machine
+from steps.models import CHAMPION, Model, find_model
 from steps.preflight import PreflightError, preflight, preflight_table
+from steps.registry import Registry
 from steps.running import Job, code_tags, run_step
 from steps.store import StepOutput, Store
 from steps.tracking import PEAK_STEP, ChildRun, Tracker
 from steps.work import Sink
 
 
-def start(settings: Mapping[str, Any], code: Mapping[str, Any], *, metaflow_run: str, is_fresh: bool, resume_from: str | None) -> Job:
+def start(
+    settings: Mapping[str, Any], code: Mapping[str, Any], *, metaflow_run: str, is_fresh: bool, resume_from: str | None, allow: str = ""
+) -> Job:
     """Check all that can be checked before any work, open the run, and return what the other steps need.
+
+    Args:
+        settings: the run's.
+        code: from `describe_code`.
+        metaflow_run: its id.
+        is_fresh: make every output anew.
+        resume_from: peak, champion, RUN or RUN/STEP to go on from, if any.
+        allow: which of the changes that a resumed run is refused for are allowed, separated by commas.
 
     Raises PreflightError with the table when something is missing, OriginError or ResumeError when there is nothing to go on from.
     """
-    from steps.resuming import ResumeError, refuse_unlike
+    from steps.changes import recorded
+    from steps.device import device_facts
+    from steps.resuming import ResumeError, find_origin, take_over
 
+    allowed = [name.strip() for name in allow.split(",") if name.strip()]
     if is_fresh and resume_from:
         raise ResumeError("--fresh and --resume-from: a resumed run takes its origin's boards and policy; give only one of the two")
+    if allowed and not resume_from:
+        raise ResumeError("--allow is for runs that go on from another: give --resume-from too, or leave it out")
     machine, typed = Machine.here(), _typed(settings)
     findings, engine = preflight(typed, machine)
     print(f"Preflight\n{preflight_table(findings)}", flush=True)
     failed = [finding for finding in findings if not finding.is_fine]
     if failed or engine is None:
         raise PreflightError(f"cannot start:\n{preflight_table(failed)}")
-    tracker = Tracker(machine)
-    origin = tracker.origin(resume_from) if resume_from else None
+    tracker, store, tags = Tracker(machine), Store(machine.home), code_tags(code) | {"chess_grpo.engine": engine}
+    origin = find_origin(resume_from, tracker, store) if resume_from else None
     if origin is not None:
-        refuse_unlike(origin, typed, engine, Store(machine.home))
-        print(f"Going on from {origin['name']}: run {origin['metaflow_run']}, step {origin['policy_step']:,}", flush=True)
+        changes = take_over(origin, typed, engine, allowed=allowed, code=code, device=device_facts(machine), tracker=tracker, store=store)
+        tags |= {"chess_grpo.origin": origin["metaflow_run"], "chess_grpo.origin_step": origin["policy_step"], **recorded(changes, allowed)}
+        changed = "".join(f"\n  {change}" for change in changes)
+        print(f"Going on from {origin['name']}: run {origin['metaflow_run']}, step {origin['policy_step']:,}{changed}", flush=True)
     run_id = tracker.start_flow_run(
         metaflow_run=metaflow_run,
         settings=settings,
-        tags=code_tags(code)
-        | {"chess_grpo.engine": engine}
-        | ({} if origin is None else {"chess_grpo.origin": origin["metaflow_run"], "chess_grpo.origin_step": origin["policy_step"]}),
+        tags=tags,
         note=f"`python flows/chess_grpo.py run`, Metaflow run {metaflow_run}",
     )
     return Job(
@@ -74,6 +92,7 @@ def build_boards(job: Job, task: int) -> StepOutput:
         settings=slices.dataset(settings) | {"units": list(units)},
         inputs=slices.source_inputs(settings, engine),
         work=lambda work: build_units(settings, units, engine, machine.stockfish, work, cache_folder=machine.value_cache),
+        is_archived=False,  # All of it is in the joined dataset.
     )
 
 
@@ -113,7 +132,7 @@ def join_boards(job: Job, parts: Sequence[StepOutput]) -> StepOutput:
 
 def check_boards(job: Job, boards: StepOutput) -> StepOutput:
     """Gate the dataset; raises ChecksError with a readable report when an expectation does not hold."""
-    from steps.checking import DATA_DOCS, PAGE, REPORT, SUMMARY, check_dataset
+    from steps.checking import PAGE, REPORT, SUMMARY, check_dataset
 
     machine, settings = Machine.here(), _typed(job["settings"])
     store = Store(machine.home)
@@ -121,7 +140,6 @@ def check_boards(job: Job, boards: StepOutput) -> StepOutput:
     def publish(folder: Path, child: ChildRun) -> None:
         child.file(folder / REPORT)
         child.file(folder / PAGE)
-        child.file(folder / DATA_DOCS, Path(DATA_DOCS).name)
         child.note((folder / SUMMARY).read_text(encoding="utf-8"))
 
     return run_step(
@@ -168,7 +186,7 @@ def calibrate(job: Job) -> StepOutput:
         step="calibrate",
         module="steps.calibrating",
         settings=slices.ladder(settings),
-        inputs={"engine": str(engine)},
+        inputs={"engine": str(engine), **slices.opening_inputs(settings)},
         work=lambda work: calibrate_ladder(
             settings, engine=engine, engine_path=machine.stockfish, num_processes=machine.num_threads, work=work
         ),
@@ -196,6 +214,7 @@ def baseline(job: Job, boards: StepOutput, pretrained: StepOutput, calibrated: S
             "ladder": calibrated["output_hash"],
             "engine": str(identify(machine.stockfish)),
             "device": device_facts(machine),
+            **slices.opening_inputs(settings),
         },
         work=lambda work: play_baseline(
             settings,
@@ -226,7 +245,7 @@ def finetune(
 
     machine, settings = Machine.here(), _typed(job["settings"])
     store = Store(machine.home)
-    checkpoint = origin_checkpoint(job["origin"], store)
+    checkpoint = None if job["origin"] is None else origin_checkpoint(job["origin"], Tracker(machine), store)
     engine = identify(machine.stockfish)
     wanted = slices.grpo(settings)
     inputs = {
@@ -278,26 +297,42 @@ def finetune(
     )
 
 
-def select(job: Job, boards: StepOutput, pretrained: StepOutput, finetuned: StepOutput) -> StepOutput:
+def select(job: Job, boards: StepOutput, pretrained: StepOutput, calibrated: StepOutput, finetuned: StepOutput) -> StepOutput:
     """Let checkpoints compete, and register peak and champion."""
     from steps.device import device_facts, torch_device
-    from steps.selecting import CHAMPION, PEAK, REPORT, select_champion
+    from steps.selecting import PEAK, PGN, REPORT, select_champion
 
     machine, settings = Machine.here(), _typed(job["settings"])
     store, tracker = Store(machine.home), Tracker(machine)
+    registry = Registry(tracker)
+    previous = _previous_champion(machine, store, tracker, registry, finetuned)
 
     def publish(folder: Path, child: ChildRun) -> None:
         decision = read_json(folder / REPORT)
-        for part in (REPORT, PEAK, CHAMPION):
-            child.file(folder / part, None if part == REPORT else part)
+        child.file(folder / REPORT)
+        child.file(folder / PGN)
         text = f"{decision['verdict']}; best moves {decision['confirmation_best_moves']['text']}"
         parent = job["mlflow_run"]
-        tracker.register(child, PEAK, parent=parent, policy_step=decision["peak_step"], description=text, aliases=("peak",))
-        # The registry's champion gives way only to a policy that was shown to be better than its own start.
-        is_shown = decision["champion_step"] > 0 or not tracker.has_alias("champion")
-        aliases = ("champion",) if is_shown else ()
-        tracker.register(child, CHAMPION, parent=parent, policy_step=decision["champion_step"], description=text, aliases=aliases)
-        tracker.tag_flow_run(parent, {PEAK_STEP: decision["peak_step"], "chess_grpo.verdict": decision["verdict"]})
+        lows = {PEAK: decision["peak_low"], CHAMPION: None}
+        peak, champion = (
+            registry.register(
+                holder=child.holder,
+                folder=part,
+                flow_run=parent,
+                policy_step=decision[f"{part}_step"],
+                initial_weights=decision["initial_weights"],
+                low=low,
+                description=text,
+            )
+            for part, low in lows.items()
+        )
+        done = registry.offer_peak(peak)
+        print(f"select: {done}", flush=True)
+        # The registry's champion gives way only to a policy that was shown to be better than its own start, and than that champion.
+        if decision["replaces_previous"] or registry.named(CHAMPION) is None:
+            registry.give(CHAMPION, champion)
+        tags = {PEAK_STEP: decision["peak_step"], "chess_grpo.peak": done, "chess_grpo.verdict": decision["verdict"]}
+        tracker.tag_flow_run(parent, tags)
 
     return run_step(
         job,
@@ -308,15 +343,20 @@ def select(job: Job, boards: StepOutput, pretrained: StepOutput, finetuned: Step
         inputs={
             "boards": boards["output_hash"],
             "pretrained": pretrained["output_hash"],
+            "ladder": calibrated["output_hash"],
             "finetuned": finetuned["output_hash"],
+            "previous": "" if previous is None else previous.weights_hash,
             "engine": str(identify(machine.stockfish)),
             "device": device_facts(machine),
+            **slices.opening_inputs(settings),
         },
         work=lambda work: select_champion(
             settings,
             boards=store.open(boards),
             pretrained=store.open(pretrained),
+            calibrated=store.open(calibrated),
             finetuned=store.open(finetuned),
+            previous=None if previous is None else previous.folder,
             engine_path=machine.stockfish,
             num_processes=machine.num_threads,
             device=torch_device(machine),
@@ -325,6 +365,23 @@ def select(job: Job, boards: StepOutput, pretrained: StepOutput, finetuned: Step
         shown=("selection/score_best", "selection/score_best_low", "selection/score_best_high", "selection/score_sampled"),
         publish=publish,
     )
+
+
+def _previous_champion(machine: Machine, store: Store, tracker: Tracker, registry: Registry, finetuned: StepOutput) -> Model | None:
+    """Return the registry's champion; None when there is none, when it came from these very checkpoints, or when its files cannot be had."""
+    from steps.archive import output_manifest
+    from steps.registered import registered_policy
+
+    if registry.named(CHAMPION) is None:
+        return None
+    try:
+        found = registered_policy(machine, CHAMPION)
+        if output_manifest(tracker, store, found.output)["parts"]["inputs"].get("finetuned") == finetuned["output_hash"]:
+            return None
+        return find_model(CHAMPION, machine)
+    except PlainError as error:
+        print(f"select: WARNING: the registry's champion cannot be played, so it gives way without games: {error}", flush=True)
+        return None
 
 
 def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:

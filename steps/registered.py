@@ -9,10 +9,10 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from grpo.errors import PlainError
-from steps import tracking
 from steps.machine import Machine
+from steps.registry import MODEL, POLICY_STEP
 from steps.store import StepOutput
-from steps.tracking import MODEL
+from steps.tracking import OUTPUT_HASH, PARENT, RUN, STEP, VERSION
 
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 
@@ -56,19 +56,17 @@ def registered_policy(machine: Machine, alias: str) -> RegisteredPolicy:
             if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
                 raise _no_alias(machine, alias) from None
             raise
-        child, parent = client.get_run(version.run_id), client.get_run(version.tags[tracking._PARENT])
+        child, parent = client.get_run(version.run_id), client.get_run(version.tags[PARENT])
         tags = child.data.tags
-        if tracking._OUTPUT_HASH not in tags:
+        if OUTPUT_HASH not in tags:
             raise RegistryError(
                 f"{alias}: the run that registered it ({version.run_id} in {machine.tracking_uri}) did not end well, so its files cannot be"
                 " checked; let a run finish"
             )
-        output = StepOutput(
-            step=tags[tracking._STEP], version=tags[tracking._VERSION], output_hash=tags[tracking._OUTPUT_HASH], reused=True
-        )
+        output = StepOutput(step=tags[STEP], version=tags[VERSION], output_hash=tags[OUTPUT_HASH], reused=True)
         return RegisteredPolicy(
-            metaflow_run=parent.data.tags[tracking._RUN],
-            policy_step=int(version.tags[tracking._POLICY_STEP]),
+            metaflow_run=parent.data.tags[RUN],
+            policy_step=int(version.tags[POLICY_STEP]),
             output=output,
             folder=PurePosixPath(version.source).name,
             mlflow_run=version.run_id,

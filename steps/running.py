@@ -8,12 +8,26 @@ from grpo.content import MANIFEST, CorruptError
 from steps.machine import Machine
 from steps.making import make_output
 from steps.store import StepOutput, Store
-from steps.tracking import ChildRun, Origin, Tracker
-from steps.versions import step_version
+from steps.tracking import ChildRun, Tracker
+from steps.versions import StepVersion, step_version
 from steps.work import HISTORY, Sink, TerminalSink, Work, read_history
 
 BEFORE_FINETUNE: Final = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline")
 """Steps whose output a resumed run takes from its origin."""
+
+
+class Origin(TypedDict):
+    """Where a resumed run comes from: plain data, kept in the run."""
+
+    name: str
+    """What the user asked for: peak, champion, RUN or RUN/STEP."""
+    mlflow_run: str
+    """The parent run."""
+    metaflow_run: str
+    policy_step: int
+    """The checkpoint's step; 0 is the pretrained policy."""
+    outputs: dict[str, StepOutput]
+    """By step."""
 
 
 class Job(TypedDict):
@@ -42,9 +56,12 @@ def run_step(
     goes_on: bool = False,
     shown: Sequence[str] = (),
     sinks: Sequence[Sink] = (),
+    is_archived: bool = True,
     publish: Callable[[Path, ChildRun], None] | None = None,
 ) -> StepOutput:
     """Return a step's output: the origin's, the store's if its version is there, or a new one; tell the tracker which.
+
+    The whole output is kept in the tracking store too, once, so that other machines can go on from it.
 
     Args:
         job: the run.
@@ -57,13 +74,14 @@ def run_step(
         goes_on: whether the body, after a kill, goes on from what is in its `Work`'s progress folder.
         shown: metrics to print.
         sinks: who else takes the records.
-        publish: logs what people want to open in the tracker.
+        is_archived: whether the tracking store keeps the output; not worth its room where another step's output holds all of it.
+        publish: logs what people want to open in the tracker, after the output was archived.
     """
     store, tracker = Store(machine.home), Tracker(machine)
     version = step_version(step=step, module=module, settings=settings, inputs=inputs, code=job["code"])
     tags = code_tags(job["code"]) | {"metaflow.run": job["metaflow_run"], "metaflow.step": step}
     with tracker.child(job["mlflow_run"], step, tags) as child:
-        found = _found(job, store, step, version.version)
+        found = _found(job, store, tracker, version)
         if found is None:
             found = make_output(
                 store,
@@ -83,6 +101,8 @@ def run_step(
             if goes_on:
                 store.forget_progress(step, found["version"])
         folder = store.folder(step, found["version"])
+        if is_archived:
+            tracker.archive(child, found, folder)
         child.file(folder / MANIFEST)
         child.file(folder / HISTORY)
         if publish is not None:
@@ -91,11 +111,10 @@ def run_step(
     return found
 
 
-def _found(job: Job, store: Store, step: str, version: str) -> StepOutput | None:
+def _found(job: Job, store: Store, tracker: Tracker, wanted: StepVersion) -> StepOutput | None:
     """Return the output that need not be made, verified by its hashes, or None."""
-    if job["origin"] is not None and step in BEFORE_FINETUNE:
-        output = job["origin"]["outputs"][step]
-        store.open(output)
+    step, version = str(wanted.parts["step"]), wanted.version
+    if job["origin"] is not None and step in BEFORE_FINETUNE and (output := _of_origin(job["origin"], store, tracker, wanted)):
         return output
     try:
         found = store.find(step, version)
@@ -106,6 +125,25 @@ def _found(job: Job, store: Store, step: str, version: str) -> StepOutput | None
         print(f"{step}: --fresh: version {version} set aside as {store.discard(step, version)}", flush=True)
         return None
     return found
+
+
+def _of_origin(origin: Origin, store: Store, tracker: Tracker, wanted: StepVersion) -> StepOutput | None:
+    """Return the origin's output, fetched if need be; None for a baseline that was measured otherwise than this run asks for."""
+    from steps.archive import fetch_output, output_manifest
+
+    output = origin["outputs"][step := str(wanted.parts["step"])]
+    if step == "baseline":
+        then = output_manifest(tracker, store, output)["parts"]
+        if any(then[part].get(name) != now for part in ("settings", "inputs") for name, now in _measured_by(wanted, part)):
+            print("baseline: the origin's was measured with other settings or another engine: measured anew", flush=True)
+            return None
+    fetch_output(tracker, store, output)
+    return output
+
+
+def _measured_by(wanted: StepVersion, part: str) -> list[tuple[str, Any]]:
+    # Where it was computed is no reason to measure again; a resumed run is often on another machine.
+    return [(name, now) for name, now in wanted.parts[part].items() if name != "device"]
 
 
 def code_tags(code: Mapping[str, Any]) -> dict[str, Any]:

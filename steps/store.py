@@ -68,10 +68,7 @@ class Store:
         """
         folder = self.folder(output["step"], output["version"])
         if not folder.exists():
-            raise CorruptError(
-                f"{folder} is missing: the output of {output['step']} is not on this machine; run on the machine and in the"
-                " CHESS_GRPO_HOME that made it, or start without --resume-from"
-            )
+            raise CorruptError(f"{folder} is missing: this output of {output['step']} is not in this machine's CHESS_GRPO_HOME")
         found = verified_manifest(folder)["output_hash"]
         if found != output["output_hash"]:
             raise CorruptError(
@@ -90,6 +87,29 @@ class Store:
         with atomic_folder(target) as folder:
             yield folder
             write_manifest(folder, {"step": step, "version": version, **facts})
+
+    @contextmanager
+    def receiving(self, output: StepOutput) -> Iterator[Path]:
+        """Give an empty folder, to be filled with a copy of this output; it comes into the store when the block ends well and it is one.
+
+        What was under its version, spoilt or with other content, is set aside. Raises CorruptError when it is not this output.
+        """
+        target = self.folder(output["step"], output["version"])
+        with atomic_folder(target) as folder:
+            yield folder
+            found = verified_manifest(folder)["output_hash"]
+            if found != output["output_hash"]:
+                raise CorruptError(f"{folder} has hash {found[:12]}, but {output['output_hash'][:12]} was meant")
+            if target.exists() and not self.has(output):
+                self.discard(output["step"], output["version"])
+
+    def has(self, output: StepOutput) -> bool:
+        """Return whether this very output is here, every file as it was written."""
+        try:
+            self.open(output)
+        except CorruptError:
+            return False
+        return True
 
     @contextmanager
     def progressing(self, step: str, version: str, *, is_fresh: bool) -> Iterator[Path]:

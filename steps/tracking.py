@@ -1,4 +1,4 @@
-"""MLflow: a parent run for the flow run, a child run a step, and a registry whose aliases say which policy is which."""
+"""MLflow: a parent run for the flow run, a child run a step, and outputs of steps as artifacts that can be fetched back."""
 
 import fcntl
 import json
@@ -7,59 +7,61 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 from grpo.errors import PlainError
 from grpo.metrics import Record
-from steps.machine import Machine
+from steps.machine import Machine, sqlite_file
 from steps.store import StepOutput
 
 # Before MLflow's import, which reads these once: without them it phones home, and waits 244 s for a server that is down.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "3")
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunStatus, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 EXPERIMENT: Final = "chess-grpo"
-MODEL: Final = "chess-policy"
 FLOW: Final = "flow"
 """Value of the step tag on the parent run."""
 
-_STEP: Final = "chess_grpo.step"
-_VERSION: Final = "chess_grpo.version"
-_OUTPUT_HASH: Final = "chess_grpo.output_hash"
-_RUN: Final = "metaflow.run"
-_PARENT: Final = "mlflow.parentRunId"
+STEP: Final = "chess_grpo.step"
+VERSION: Final = "chess_grpo.version"
+OUTPUT_HASH: Final = "chess_grpo.output_hash"
+_HOLDS: Final = "chess_grpo.holds_output"
+"""Tag of a run whose artifacts are its whole output: set after the last file, so that no half of one is ever taken for it."""
+_HELD_BY: Final = "chess_grpo.output_held_by"
+RUN: Final = "metaflow.run"
+PARENT: Final = "mlflow.parentRunId"
 _NOTE: Final = "mlflow.note.content"
-_POLICY_STEP: Final = "chess_grpo.policy_step"
 PEAK_STEP: Final = "chess_grpo.peak_step"
 
 _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms whether it carries one or many.
 _PARAMS_PER_CALL: Final = 100
 _MAX_PARAM_LENGTH: Final = 500
 _SECONDS_BETWEEN_CALLS: Final = 5.0
+_SECONDS_FOR_A_FILE: Final = 120  # A server that keeps its files in S3 answers when it has passed all of one on.
 
 
-class OriginError(PlainError, ValueError):
-    """The run or policy to resume from cannot be found."""
+class ArtifactError(PlainError, RuntimeError):
+    """A file is not in the tracking store, or cannot be had from it; the message says which and why."""
 
 
-class Origin(TypedDict):
-    """Where a resumed run comes from: plain data, kept in the run."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlowRun:
+    """A parent run, with what its steps gave."""
 
-    name: str
-    """What the user asked for: peak, champion, or a run."""
     mlflow_run: str
-    """The parent run."""
     metaflow_run: str
-    policy_step: int
-    """The checkpoint's step; 0 is the pretrained policy."""
+    peak_step: int | None
+    """None when it ended before `select`."""
     outputs: dict[str, StepOutput]
-    """By step."""
+    """By step: of each its last."""
 
 
 class ChildRun:
@@ -67,6 +69,8 @@ class ChildRun:
 
     def __init__(self, client: MlflowClient, run_id: str) -> None:
         self.run_id = run_id
+        self.holder = run_id
+        """The run whose artifacts are this step's output: this one, or an earlier one with the same output; see `Tracker.archive`."""
         self._client = client
         self._waiting: list[Metric] = []
         self._last_call = time.monotonic()
@@ -105,7 +109,7 @@ class ChildRun:
 
     def finished(self, output: StepOutput) -> None:
         """Say what came out, so that a later run can find it."""
-        self.tag({_VERSION: output["version"], _OUTPUT_HASH: output["output_hash"], "chess_grpo.reused": output["reused"]})
+        self.tag({VERSION: output["version"], OUTPUT_HASH: output["output_hash"], "chess_grpo.reused": output["reused"]})
 
     def dataset(self, *, digest: str, source: str, profile: Mapping[str, Any]) -> None:
         """Name the dataset that the step made or read."""
@@ -128,124 +132,143 @@ class Tracker:
         logging.getLogger("alembic").setLevel(logging.WARNING)
         self.uri = machine.tracking_uri
         with _alone(machine):
-            self._client = MlflowClient(self.uri, registry_uri=self.uri)
-            experiment = self._client.get_experiment_by_name(EXPERIMENT)
-            if experiment is None:
-                root = machine.artifact_root.as_uri() if machine.tracking_uri.startswith("sqlite:") else None
-                self._experiment = self._client.create_experiment(EXPERIMENT, artifact_location=root)
-            else:
-                self._experiment = experiment.experiment_id
+            self.client = MlflowClient(self.uri, registry_uri=self.uri)
+            self._experiment = self._found_or_made(machine)
+
+    def _found_or_made(self, machine: Machine) -> str:
+        experiment = self.client.get_experiment_by_name(EXPERIMENT)
+        if experiment is None:
+            root = machine.artifact_root
+            try:
+                return str(self.client.create_experiment(EXPERIMENT, artifact_location=None if root is None else root.as_uri()))
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+            experiment = self.client.get_experiment_by_name(EXPERIMENT)  # Another machine was first.
+        return str(experiment.experiment_id)
 
     def start_flow_run(self, *, metaflow_run: str, settings: Mapping[str, Any], tags: Mapping[str, Any], note: str) -> str:
         """Return the id of a new parent run with the settings as flat parameters."""
-        run = self._client.create_run(
+        run = self.client.create_run(
             self._experiment,
             run_name=metaflow_run,
-            tags={_STEP: FLOW, _RUN: metaflow_run, _NOTE: note, **{key: str(value) for key, value in tags.items()}},
+            tags={STEP: FLOW, RUN: metaflow_run, _NOTE: note, **{key: str(value) for key, value in tags.items()}},
         )
         params = [Param(key, value[:_MAX_PARAM_LENGTH]) for key, value in _flat(settings).items()]
         for start in range(0, len(params), _PARAMS_PER_CALL):
-            self._client.log_batch(run.info.run_id, params=params[start : start + _PARAMS_PER_CALL])
+            self.client.log_batch(run.info.run_id, params=params[start : start + _PARAMS_PER_CALL])
         return str(run.info.run_id)
 
     def end_flow_run(self, run_id: str, tags: Mapping[str, Any]) -> None:
         """Close the parent run."""
-        self._client.log_batch(run_id, tags=[RunTag(key, str(value)) for key, value in tags.items()])
-        self._client.set_terminated(run_id)
+        self.client.log_batch(run_id, tags=[RunTag(key, str(value)) for key, value in tags.items()])
+        self.client.set_terminated(run_id)
 
     def tag_flow_run(self, run_id: str, tags: Mapping[str, Any]) -> None:
         """Set tags on the parent run."""
-        self._client.log_batch(run_id, tags=[RunTag(key, str(value)) for key, value in tags.items()])
+        self.client.log_batch(run_id, tags=[RunTag(key, str(value)) for key, value in tags.items()])
 
     @contextmanager
     def child(self, parent: str, step: str, tags: Mapping[str, Any]) -> Iterator[ChildRun]:
         """Give a child run that ends as finished or failed; a parent that had failed (and is resumed) runs again."""
-        self._client.update_run(parent, status=RunStatus.to_string(RunStatus.RUNNING))
-        run = self._client.create_run(
-            self._experiment, run_name=step, tags={_PARENT: parent, _STEP: step, **{key: str(value) for key, value in tags.items()}}
+        self.client.update_run(parent, status=RunStatus.to_string(RunStatus.RUNNING))
+        run = self.client.create_run(
+            self._experiment, run_name=step, tags={PARENT: parent, STEP: step, **{key: str(value) for key, value in tags.items()}}
         )
-        child = ChildRun(self._client, run.info.run_id)
+        child = ChildRun(self.client, run.info.run_id)
         try:
             yield child
             child.flush()
         except BaseException:
-            self._client.set_terminated(child.run_id, status=RunStatus.to_string(RunStatus.FAILED))
-            self._client.set_terminated(parent, status=RunStatus.to_string(RunStatus.FAILED))
+            self.client.set_terminated(child.run_id, status=RunStatus.to_string(RunStatus.FAILED))
+            self.client.set_terminated(parent, status=RunStatus.to_string(RunStatus.FAILED))
             raise
-        self._client.set_terminated(child.run_id)
+        self.client.set_terminated(child.run_id)
 
-    def register(self, child: ChildRun, folder: str, *, parent: str, policy_step: int, description: str, aliases: tuple[str, ...]) -> str:
-        """Make a model version of a policy that the child run has logged below `folder`, give it the aliases, and return its number."""
-        if not self._client.search_registered_models(f"name = '{MODEL}'"):
-            self._client.create_registered_model(
-                MODEL, description="Chess policies; `champion` is the one to play, `peak` the one to go on from."
-            )
-        run = self._client.get_run(child.run_id)
-        version = self._client.create_model_version(
-            MODEL,
-            source=f"{run.info.artifact_uri}/{folder}",
-            run_id=child.run_id,
-            tags={_PARENT: parent, _POLICY_STEP: str(policy_step)},
-            description=description,
-        )
-        for alias in aliases:
-            self._client.set_registered_model_alias(MODEL, alias, version.version)
-        return str(version.version)
+    def archive(self, child: ChildRun, output: StepOutput, folder: Path) -> None:
+        """Keep an output's whole folder as artifacts of the child run, unless a run that was not deleted has the same output already.
 
-    def has_alias(self, alias: str) -> bool:
-        """Return whether a policy has this alias."""
-        return self._version_of(alias) is not None
-
-    def origin(self, name: str) -> Origin:
-        """Return where `peak`, `champion` or a run (Metaflow's or MLflow's id) can be resumed from.
-
-        Raises OriginError when there is no such policy or run, or when the run ended before it had a peak.
+        Either way `child.holder` is the run that has it.
         """
-        if name in ("peak", "champion"):
-            version = self._version_of(name)
-            if version is None:
-                raise OriginError(f"--resume-from {name}: no policy has the alias {name!r} in {self.uri}; let a run finish first")
-            return self._origin(name, self._client.get_run(version.tags[_PARENT]), int(version.tags[_POLICY_STEP]))
-        runs = self._search(f"tags.`{_RUN}` = '{_quotable(name)}' and tags.`{_STEP}` = '{FLOW}'")
-        runs += self._search(f"attributes.run_id = '{_quotable(name)}' and tags.`{_STEP}` = '{FLOW}'")
-        if not runs:
-            raise OriginError(
-                f"--resume-from {name}: no such run in {self.uri}; give peak, champion, or a run id as `python flows/chess_grpo.py"
-                " run` printed it"
-            )
-        if PEAK_STEP not in runs[0].data.tags:
-            raise OriginError(
-                f"--resume-from {name}: this run ended before `select`, so it has no peak; finish it by"
-                f" `python flows/chess_grpo.py resume --origin-run-id {runs[0].data.tags[_RUN]}`"
-            )
-        return self._origin(name, runs[0], int(runs[0].data.tags[PEAK_STEP]))
+        holder = self.holder(output)
+        if holder is None:
+            with _patience():
+                child.file(folder)
+            child.tag({_HOLDS: True, VERSION: output["version"], OUTPUT_HASH: output["output_hash"]})
+        child.holder = child.run_id if holder is None else holder
+        child.tag({_HELD_BY: child.holder})
 
-    def _origin(self, name: str, parent: Run, policy_step: int) -> Origin:
+    def holder(self, output: StepOutput) -> str | None:
+        """Return the id of a run whose artifacts are this output, or None."""
+        facts = {STEP: output["step"], VERSION: output["version"], OUTPUT_HASH: output["output_hash"], _HOLDS: str(True)}
+        found = self._search(" and ".join(f"tags.`{name}` = '{value}'" for name, value in facts.items()))
+        return None if not found else str(found[0].info.run_id)
+
+    def download(self, run_id: str, name: str, folder: Path) -> Path:
+        """Fetch a file of a run's artifacts to the same place below `folder`, and return where it is now.
+
+        Raises ArtifactError when it is not there, or the store of files does not give it.
+        """
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with _patience():
+                fetched = Path(self.client.download_artifacts(run_id, name, str(target.parent)))
+        except (MlflowException, OSError, *_storage_errors()) as error:
+            first_line = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ArtifactError(
+                f"{name} of MLflow run {run_id} cannot be fetched from {self.uri} ({first_line}): its artifacts were deleted, or are kept"
+                " where this machine does not reach; bring them back, or go on from another run"
+            ) from None
+        return fetched.rename(target)  # MLflow keeps the file's name, and not always its folders.
+
+    def flow_run(self, name: str) -> FlowRun | None:
+        """Return the run with this Metaflow or MLflow id, or None."""
+        if not name or not all(character.isalnum() or character in "-_" for character in name):
+            return None
+        found = self._search(f"tags.`{RUN}` = '{name}' and tags.`{STEP}` = '{FLOW}'")
+        found += self._search(f"attributes.run_id = '{name}' and tags.`{STEP}` = '{FLOW}'")
+        if not found:
+            return None
+        parent = found[0]
         outputs: dict[str, StepOutput] = {}
-        for child in self._search(f"tags.`{_PARENT}` = '{parent.info.run_id}'"):
+        for child in self._search(f"tags.`{PARENT}` = '{parent.info.run_id}'"):
             tags = child.data.tags
-            if _OUTPUT_HASH in tags:
-                outputs[tags[_STEP]] = StepOutput(step=tags[_STEP], version=tags[_VERSION], output_hash=tags[_OUTPUT_HASH], reused=True)
-        return Origin(
-            name=name,
+            if OUTPUT_HASH in tags:
+                outputs[tags[STEP]] = StepOutput(step=tags[STEP], version=tags[VERSION], output_hash=tags[OUTPUT_HASH], reused=True)
+        peak = parent.data.tags.get(PEAK_STEP)
+        return FlowRun(
             mlflow_run=parent.info.run_id,
-            metaflow_run=parent.data.tags[_RUN],
-            policy_step=policy_step,
+            metaflow_run=parent.data.tags[RUN],
+            peak_step=None if peak is None else int(peak),
             outputs=outputs,
         )
 
-    def _search(self, condition: str) -> list[Run]:
-        return list(self._client.search_runs([self._experiment], condition, order_by=["attributes.start_time ASC"]))
+    def artifact_uri(self, run_id: str) -> str:
+        """Return where the artifacts of a run are."""
+        return str(self.client.get_run(run_id).info.artifact_uri)
 
-    def _version_of(self, alias: str) -> Any:
-        if not self._client.search_registered_models(f"name = '{MODEL}'"):
-            return None
-        try:
-            return self._client.get_model_version_by_alias(MODEL, alias)
-        except MlflowException as error:
-            if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
-                return None
-            raise
+    def _search(self, condition: str) -> list[Run]:
+        return list(self.client.search_runs([self._experiment], condition, order_by=["attributes.start_time ASC"]))
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    """Wait longer than usual for an answer of the server: files are larger than numbers."""
+    name = "MLFLOW_HTTP_REQUEST_TIMEOUT"
+    before = os.environ[name]
+    os.environ[name] = str(max(int(before), _SECONDS_FOR_A_FILE))
+    try:
+        yield
+    finally:
+        os.environ[name] = before
+
+
+def _storage_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of S3, which are no OSErrors; imported only when something has failed."""
+    from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+
+    return BotoCoreError, ClientError
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -258,19 +281,15 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return flat
 
 
-def _quotable(text: str) -> str:
-    if not all(character.isalnum() or character in "-_" for character in text):
-        raise OriginError(f"--resume-from {text!r}: give peak, champion, or the id of a run")
-    return text
-
-
 @contextmanager
 def _alone(machine: Machine) -> Iterator[None]:
     """Hold the embedded store's lock: three first connections at once break a new sqlite store for good."""
-    if not machine.tracking_uri.startswith("sqlite:"):
+    file = sqlite_file(machine.tracking_uri)
+    if file is None:
         yield
         return
-    machine.home.mkdir(parents=True, exist_ok=True)
-    with (machine.home / "mlflow.lock").open("w") as lock:
+    # Beside the file, not in the home: several homes can share a store.
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with (file.parent / "mlflow.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

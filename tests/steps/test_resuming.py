@@ -10,13 +10,17 @@ import pytest
 
 from grpo.config import Settings, read_settings
 from grpo.engine import EngineIdentity
+from grpo.grpo_config import GrpoConfig
 from steps import slices
+from steps.changes import CHANGEABLE, Change, Now, changes_since, recorded
 from steps.resuming import ResumeError, refuse_unlike
-from steps.store import Store
-from steps.tracking import Origin
+from steps.running import Origin
 
 ENGINE = EngineIdentity(name="Scripted 1", sha256="0" * 64)
 STEPS = ("build_boards", "join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select", "report")
+OTHER_ENGINE = EngineIdentity(name="Scripted 2", sha256="1" * 64)
+CODE = {"commit": "abc", "is_dirty": False, "lock": "l1"}
+ORIGIN = Origin(name="peak", mlflow_run="m", metaflow_run="7", policy_step=4, outputs={})
 
 
 @pytest.fixture
@@ -33,29 +37,52 @@ def of(*files: Path, **boards: Any) -> Settings:
 
 
 @pytest.fixture
-def refused(settings: Settings, tmp_path: Path) -> Callable[..., str]:
-    """Return what resumes a run of `settings` and returns the differences, "" if there are none."""
-    store = Store(tmp_path / "home")
-    parts = {
+def changed(settings: Settings) -> Callable[..., list[Change]]:
+    """Return what compares a run of `settings` with others."""
+    made = {
         "join_boards": {"settings": slices.dataset(settings), "inputs": slices.source_inputs(settings, ENGINE) | {"unit-0000": "hash"}},
-        "pretrain": {"settings": slices.network(settings), "inputs": {}},
+        "check_boards": {"settings": slices.checks(settings), "inputs": {}},
+        "pretrain": {"settings": slices.network(settings), "inputs": {"device": "cpu a"}},
+        "baseline": {"settings": slices.baseline(settings), "inputs": {}},
+        "finetune": {"settings": slices.grpo(settings), "inputs": {"engine": str(ENGINE)}},
+        "select": {"settings": slices.selection(settings), "inputs": {}},
     }
-    outputs = {}
-    for step in STEPS:
-        with store.writing(step, "v1", {"parts": parts.get(step, {})}):
-            pass
-        outputs[step] = store.find(step, "v1")
-    origin: Any = {"name": "peak", "metaflow_run": "7", "policy_step": 4, "outputs": outputs}
+    # As they come from the disk.
+    manifests = json.loads(json.dumps({step: {"parts": parts, "code": CODE} for step, parts in made.items()}))
 
-    def resume(now: Settings, engine: EngineIdentity = ENGINE, without: str = "") -> str:
-        given: Origin = {**origin, "outputs": {step: output for step, output in outputs.items() if step != without}}
+    def compare(
+        now: Settings,
+        engine: EngineIdentity = ENGINE,
+        *,
+        without: str = "",
+        trained_with: EngineIdentity = ENGINE,
+        action_table: str = "a" * 64,
+        device: str = "cpu a",
+        code: dict[str, Any] = CODE,
+    ) -> list[Change]:
+        manifests["finetune"]["parts"]["inputs"]["engine"] = str(trained_with)
+        given = {step: manifest for step, manifest in manifests.items() if step != without}
+        return changes_since(given, "a" * 64, Now(settings=now, engine=engine, code=code, device=device, action_table=action_table))
+
+    return compare
+
+
+@pytest.fixture
+def refused(changed: Callable[..., list[Change]]) -> Callable[..., str]:
+    """Return what resumes a run of `settings` and returns the message, "" if it may."""
+
+    def resume(*given: Any, allowed: tuple[str, ...] = (), **facts: Any) -> str:
         try:
-            refuse_unlike(given, now, engine, store)
+            refuse_unlike(ORIGIN, changed(*given, **facts), allowed)
         except ResumeError as error:
             return str(error)
         return ""
 
     return resume
+
+
+def shown(changes: list[Change]) -> list[str]:
+    return [str(change) for change in changes]
 
 
 def test_a_run_is_gone_on_from_with_the_same_settings_and_files(settings: Settings, refused: Callable[..., str]) -> None:
@@ -72,22 +99,101 @@ def test_where_the_files_lie_and_over_how_many_tasks_they_are_spread_makes_no_di
     assert refused(of(there / "games.pgn", exclude=[str(there / "*.epd")], num_tasks=1)) == ""
 
 
-def test_how_a_policy_is_trained_and_measured_may_differ(settings: Settings, refused: Callable[..., str]) -> None:
-    grpo = settings.grpo.model_copy(update={"learning_rate": 1e-3})
-    selection = settings.selection.model_copy(update={"num_candidates": 1})
-    assert refused(settings.model_copy(update={"grpo": grpo, "selection": selection})) == ""
+def test_how_a_policy_is_trained_and_measured_may_differ_and_is_told(settings: Settings, changed: Callable[..., list[Change]]) -> None:
+    now = with_values(settings, grpo={"learning_rate": 1e-3}, selection={"num_candidates": 1}, evaluation={"max_plies": 50})
+    changes = changed(now, device="cpu b", code={"commit": "def", "is_dirty": True, "lock": "l2"})
+    assert shown(changes) == [
+        "code.commit: origin 'abc', now 'def'",
+        "code.lock: origin 'l1', now 'l2'",
+        "device: origin 'cpu a', now 'cpu b'",
+        "evaluation.max_plies: origin 60, now 50",
+        "grpo.learning_rate: origin 0.0005, now 0.001",
+        "selection.num_candidates: origin 2, now 1",
+    ]
+    assert not any(change.is_refused for change in changes)
+    tags = recorded(changes, ())
+    assert tags["chess_grpo.changed.grpo.learning_rate"] == "0.0005 -> 0.001"
+    assert len(tags) == len(changes)
+
+
+def test_a_run_that_ended_before_selection_is_compared_without_it(settings: Settings, changed: Callable[..., list[Change]]) -> None:
+    now = with_values(settings, selection={"num_candidates": 1}, grpo={"num_steps": 9})
+    assert shown(changed(now, without="select")) == ["grpo.num_steps: origin 6, now 9"]
+
+
+OBJECTIVE = {"estimator", "baseline", "divide_by_std", "std_floor", "depth", "kl_direction", "steps_per_reference_refresh"}
+
+
+def test_each_field_of_grpo_either_may_change_or_is_the_objective() -> None:
+    # A new field is refused until somebody has thought about what a restored optimiser makes of it.
+    assert GrpoConfig.model_fields.keys() == CHANGEABLE | OBJECTIVE
+    assert not CHANGEABLE & OBJECTIVE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"estimator": "exact"},
+        {"baseline": "leave_one_out"},
+        {"divide_by_std": True},
+        {"std_floor": 0.1},
+        {"depth": {"num_own_moves": 2}},
+        {"kl_direction": "reference_to_policy"},
+        {"steps_per_reference_refresh": 5},
+    ],
+)
+def test_another_objective_is_refused_unless_it_is_allowed_by_name(
+    change: dict[str, Any], settings: Settings, refused: Callable[..., str], changed: Callable[..., list[Change]]
+) -> None:
+    now = with_values(settings, grpo=change)
+    [name] = change
+    message = refused(now)
+    assert f"\n  grpo.{name}" in message
+    assert "(--allow objective would let it)" in message
+    assert refused(now, allowed=("engine",)) == message
+    assert refused(now, allowed=("objective",)) == ""
+    assert recorded(changed(now), ("engine", "objective"))["chess_grpo.allowed"] == "objective"
+
+
+def test_the_message_lists_every_difference_that_is_refused(settings: Settings, refused: Callable[..., str], tmp_path: Path) -> None:
+    # Golden: what people see.
+    now = with_values(
+        of(tmp_path / "games.pgn"),
+        seed=3,
+        policy={"channels": 24},
+        pretrain={"max_steps": 41},
+        values={"transform": "wdl"},
+        evaluation={"heldout_depth": 4, "max_plies": 50},
+        grpo={"estimator": "exact", "learning_rate": 1e-3},
+    )
+    judged = slices.source_inputs(settings, ENGINE)["judged positions"]
+    assert refused(now, OTHER_ENGINE, action_table="b" * 64) == (
+        "--resume-from peak: run 7 was made otherwise, and this may not change (docs/resuming.md says what may):\n"
+        "  action_table: origin 'aaaaaaaaaaaaaaaa', now 'bbbbbbbbbbbbbbbb'\n"
+        "  engine: origin 'Scripted 1 (sha256 0000000000000000)', now 'Scripted 2 (sha256 1111111111111111)'"
+        " (--allow engine would let it)\n"
+        "  evaluation.heldout_depth: origin 3, now 4\n"
+        "  grpo.estimator: origin 'sampled', now 'exact' (--allow objective would let it)\n"
+        f"  judged positions: origin '{judged}', now None\n"
+        "  policy.channels: origin 16, now 24\n"
+        "  pretrain.max_steps: origin 40, now 41\n"
+        "  seed: origin 0, now 3\n"
+        "  values.transform: origin 'logistic', now 'wdl'\n"
+        "Give the origin's settings (same preset and overrides), or start without --resume-from"
+    )
+
+
+def test_what_is_allowed_must_be_known_by_name(settings: Settings, refused: Callable[..., str]) -> None:
+    message = refused(settings, allowed=("engine", "network"))
+    assert message == "--allow engine,network: 'network' is nothing that can be allowed; known: engine, objective"
 
 
 def test_a_file_with_another_content_is_refused_by_name(settings: Settings, refused: Callable[..., str], tmp_path: Path) -> None:
     with (tmp_path / "games.pgn").open("a") as file:
         file.write("\n")
     message = refused(settings)
-    assert message.startswith(
-        "--resume-from peak: run 7 was made otherwise, and only grpo.*, evaluation.* and selection.* may change:\n  file"
-    )
-    assert "  file games.pgn: origin '" in message
+    assert "\n  file games.pgn: origin '" in message
     assert message.count("origin '") == 1
-    assert message.endswith("Give the origin's settings (same preset and overrides), or start without --resume-from")
 
 
 def test_a_file_with_another_name_is_refused(settings: Settings, refused: Callable[..., str], tmp_path: Path) -> None:
@@ -113,9 +219,8 @@ def test_other_judged_positions_are_refused(settings: Settings, refused: Callabl
 
 def test_the_name_of_a_file_that_judges_makes_no_difference(settings: Settings, refused: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "judges.epd").rename(tmp_path / "renamed.epd")
-    other = EngineIdentity(name="Scripted 2", sha256="1" * 64)
     renamed = of(tmp_path / "games.pgn", exclude=[str(tmp_path / "renamed.epd")])
-    assert "judged" not in refused(renamed, other)
+    assert "judged" not in refused(renamed, OTHER_ENGINE)
 
 
 @pytest.mark.parametrize(
@@ -136,10 +241,36 @@ def test_settings_that_make_other_boards_are_refused_by_name(
     assert f"\n  {words}\n" in refused(of(tmp_path / "games.pgn", exclude=[str(tmp_path / "judges.epd")], **change))
 
 
-def test_another_engine_is_refused(settings: Settings, refused: Callable[..., str]) -> None:
-    other = EngineIdentity(name="Scripted 2", sha256="1" * 64)
-    assert f"engine: origin {ENGINE}, now {other}" in refused(settings, other)
+def test_another_engine_is_refused_unless_it_is_allowed_by_name(
+    settings: Settings, refused: Callable[..., str], changed: Callable[..., list[Change]]
+) -> None:
+    assert f"  engine: origin {str(ENGINE)!r}, now {str(OTHER_ENGINE)!r} (--allow engine" in refused(settings, OTHER_ENGINE)
+    assert refused(settings, OTHER_ENGINE, allowed=("engine",)) == ""
+    tags = recorded(changed(settings, OTHER_ENGINE), ("engine",))
+    assert tags == {"chess_grpo.changed.engine": f"{str(ENGINE)!r} -> {str(OTHER_ENGINE)!r}", "chess_grpo.allowed": "engine"}
 
 
-def test_a_run_that_was_not_finished_is_refused(settings: Settings, refused: Callable[..., str]) -> None:
-    assert refused(settings, without="select") == "--resume-from peak: run 7 has no output of select"
+def test_nothing_is_recorded_as_allowed_where_nothing_had_to_be(settings: Settings, changed: Callable[..., list[Change]]) -> None:
+    assert recorded(changed(settings), ("engine", "objective")) == {}
+
+
+def test_the_engine_that_was_allowed_for_the_origin_is_told_apart_from_that_of_the_boards(
+    settings: Settings, changed: Callable[..., list[Change]]
+) -> None:
+    # The origin went on, by leave, with another engine than the one that made its boards.
+    assert shown(changed(settings, OTHER_ENGINE, trained_with=OTHER_ENGINE)) == [
+        f"engine: origin {str(ENGINE)!r}, now {str(OTHER_ENGINE)!r}"
+    ]
+    back = changed(settings, ENGINE, trained_with=OTHER_ENGINE)
+    assert shown(back) == [f"engine of finetune: origin {str(OTHER_ENGINE)!r}, now {str(ENGINE)!r}"]
+
+
+def with_values(settings: Settings, **sections: Any) -> Settings:
+    """Return valid settings in which these fields are changed."""
+    plain = settings.model_dump(mode="json")
+    for name, fields in sections.items():
+        plain[name] = {**plain[name], **fields} if isinstance(fields, dict) else fields
+        for field, value in fields.items() if isinstance(fields, dict) else ():
+            if isinstance(value, dict):
+                plain[name][field] = {**settings.model_dump(mode="json")[name][field], **value}
+    return Settings.model_validate(plain)

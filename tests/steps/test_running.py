@@ -11,7 +11,7 @@ from grpo.metrics import Record
 from steps.machine import Machine
 from steps.running import Job, run_step
 from steps.store import StepOutput, Store
-from steps.tracking import MODEL, OriginError, Tracker
+from steps.tracking import ChildRun, Tracker
 from steps.work import Work
 
 
@@ -111,39 +111,64 @@ def test_a_body_that_fails_leaves_no_output_and_failed_runs(new_job: Callable[..
         run(job, machine, fail=True)
     [child] = runs_of(tracker, job)
     assert child.info.status == "FAILED"
-    assert tracker._client.get_run(job["mlflow_run"]).info.status == "FAILED"
+    assert tracker.client.get_run(job["mlflow_run"]).info.status == "FAILED"
     # Resumed, the parent runs again.
     _, calls = run(job, machine)
     assert calls == 1
     assert sorted(each.info.status for each in runs_of(tracker, job)) == ["FAILED", "FINISHED"]
-    assert tracker._client.get_run(job["mlflow_run"]).info.status == "RUNNING"
+    assert tracker.client.get_run(job["mlflow_run"]).info.status == "RUNNING"
 
 
-def test_an_alias_that_nobody_has_cannot_be_resumed_from(tracker: Tracker) -> None:
-    with pytest.raises(OriginError, match="no policy has the alias 'peak'"):
-        tracker.origin("peak")
-    assert not tracker.has_alias("champion")
-
-
-def test_a_run_without_a_peak_says_how_to_finish_it(new_job: Callable[..., Job], tracker: Tracker) -> None:
-    job = new_job()
-    with pytest.raises(OriginError, match=f"resume --origin-run-id {job['metaflow_run']}"):
-        tracker.origin(job["metaflow_run"])
-
-
-@pytest.mark.parametrize("name", ["", "a b", "x' or '1'='1", "../.."])
-def test_what_cannot_be_the_id_of_a_run_is_refused(tracker: Tracker, name: str) -> None:
-    with pytest.raises(OriginError):
-        tracker.origin(name)
-
-
-def test_an_alias_moves_to_the_newest_policy_that_gets_it(
-    new_job: Callable[..., Job], machine: Machine, tracker: Tracker, tmp_path: Path
+def test_an_output_is_kept_in_the_tracking_store_once_whoever_uses_it(
+    new_job: Callable[..., Job], machine: Machine, tracker: Tracker
 ) -> None:
-    job = new_job()
-    (tmp_path / "weights").write_text("x")
-    with tracker.child(job["mlflow_run"], "select", {}) as child:
-        child.file(tmp_path, "policy")
-        for step in (4, 7):
-            tracker.register(child, "policy", parent=job["mlflow_run"], policy_step=step, description="", aliases=("newest",))
-    assert tracker._client.get_model_version_by_alias(MODEL, "newest").tags["chess_grpo.policy_step"] == "7"
+    first, _ = run(job := new_job(), machine)
+    [maker] = runs_of(tracker, job)
+    run(again := new_job(), machine)
+    [user] = runs_of(tracker, again)
+    assert tracker.holder(first) == maker.info.run_id
+    assert {each.data.tags["chess_grpo.output_held_by"] for each in (maker, user)} == {maker.info.run_id}
+    assert {file.path for file in tracker.client.list_artifacts(maker.info.run_id)} == {"out.txt", "manifest.json", "history.jsonl"}
+    assert {file.path for file in tracker.client.list_artifacts(user.info.run_id)} == {"manifest.json", "history.jsonl"}
+
+
+def test_an_output_whose_holder_was_deleted_is_kept_again(new_job: Callable[..., Job], machine: Machine, tracker: Tracker) -> None:
+    first, _ = run(job := new_job(), machine)
+    tracker.client.delete_run(runs_of(tracker, job)[0].info.run_id)
+    assert tracker.holder(first) is None
+    run(again := new_job(), machine)
+    assert tracker.holder(first) == runs_of(tracker, again)[0].info.run_id
+
+
+def test_an_output_that_could_not_be_kept_whole_counts_as_not_kept(
+    new_job: Callable[..., Job], machine: Machine, tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: ChildRun, path: Path, folder: str | None = None) -> None:
+        self._client.log_artifact(self.run_id, str(path / "out.txt"), folder)
+        raise OSError("the server is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ChildRun, "file", fail)
+        with pytest.raises(OSError, match="the server is gone"):
+            run(job := new_job(), machine)
+    output, calls = run(job, machine)
+    assert calls == 0, "the output itself was in this machine's store"
+    [failed, finished] = runs_of(tracker, job)
+    assert tracker.holder(output) == finished.info.run_id
+    assert failed.info.status == "FAILED"
+
+
+def test_a_step_can_be_left_out_of_the_tracking_store(new_job: Callable[..., Job], machine: Machine, tracker: Tracker) -> None:
+    output = run_step(
+        job := new_job(),
+        machine,
+        step="build_boards",
+        module="steps.boards",
+        settings={},
+        inputs={},
+        work=lambda work: None,
+        is_archived=False,
+    )
+    assert tracker.holder(output) is None
+    [child] = runs_of(tracker, job)
+    assert "manifest.json" in {file.path for file in tracker.client.list_artifacts(child.info.run_id)}

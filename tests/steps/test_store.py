@@ -1,5 +1,6 @@
 """Outputs by version: whole or not there, verified, never deleted."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,50 @@ def test_a_discarded_output_is_set_aside_and_not_deleted(tmp_path: Path) -> None
         aside = store.discard("pretrain", "v1")
         assert (aside / "a.txt").read_text() == f"content {number}"
     assert store.find("pretrain", "v1") is None
+
+
+def received(store: Store, output: StepOutput, source: Path) -> None:
+    with store.receiving(output) as folder:
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+
+
+def test_a_copy_from_elsewhere_is_an_output_like_any_other(tmp_path: Path) -> None:
+    there, here = Store(tmp_path / "there"), Store(tmp_path / "here")
+    output = written(there)
+    assert not here.has(output)
+    received(here, output, there.open(output))
+    assert here.has(output)
+    assert here.manifest(output) == there.manifest(output)
+
+
+@pytest.mark.parametrize("fault", ["changed", "missing", "added", "another output"])
+def test_a_copy_that_is_not_the_output_leaves_nothing(fault: str, tmp_path: Path) -> None:
+    there, here = Store(tmp_path / "there"), Store(tmp_path / "here")
+    output = written(there)
+    folder = there.folder("pretrain", "v1")
+    if fault == "changed":
+        (folder / "a.txt").write_text("Content")
+    elif fault == "missing":
+        (folder / "a.txt").unlink()
+    elif fault == "added":
+        (folder / "b.txt").write_text("")
+    else:
+        output = StepOutput(**{**output, "output_hash": "0" * 64})
+    with pytest.raises(CorruptError, match="was meant" if fault == "another output" else r"[ab]\.txt is"):
+        received(here, output, folder)
+    assert [path for path in (tmp_path / "here").rglob("*") if path.is_file()] == []
+
+
+def test_what_is_here_with_another_content_is_set_aside_only_for_a_good_copy(tmp_path: Path) -> None:
+    there, here = Store(tmp_path / "there"), Store(tmp_path / "here")
+    wanted, own = written(there), written(here, "made here")
+    folder = there.folder("pretrain", "v1")
+    (folder / "a.txt").write_text("spoilt on the way")
+    with pytest.raises(CorruptError):
+        received(here, wanted, folder)
+    assert here.has(own)
+    (folder / "a.txt").write_text("content")
+    received(here, wanted, folder)
+    assert here.has(wanted)
+    aside = here.folder("pretrain", "v1").with_name("v1.set-aside-1")
+    assert (aside / "a.txt").read_text() == "made here"

@@ -1,0 +1,174 @@
+"""In what a run that goes on from another differs from it, field by field: what may change, and what is refused.
+
+A checkpoint holds weights and the state of Adam. Adam's moments are averages of past gradients: they outlive another number of states,
+another pace or another weight of a regulariser within some hundred steps, for gradients stay of one size. They do not outlive another
+objective unharmed: with advantages divided by their spread, say, gradients are some ten times as large, and the steps taken with moments of
+small ones some five times too long for about a hundred steps. So what decides what is maximised is refused unless it is allowed by name.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from grpo.config import Settings
+from grpo.engine import EngineIdentity
+from steps import slices
+
+CHANGEABLE: Final = frozenset(
+    {
+        # How much and how fast.
+        "num_steps",
+        "states_per_step",
+        "num_minibatches",
+        "num_inner_epochs",
+        "max_states_per_forward",
+        "group_size",
+        "own_games",  # A resumed run begins with a round of its own: its policy is another than the origin's last round was played by.
+        "temperature",
+        # The optimiser's bounds and pace; schedules begin anew.
+        "learning_rate",
+        "warmup_steps",
+        "learning_rate_decay",
+        "final_learning_rate_share",
+        "max_gradient_norm",
+        "clip_low",
+        "clip_high",
+        "max_kl_old",
+        # Weights of the regularisers and who steers them; controllers begin anew.
+        "entropy_coefficient",
+        "entropy_schedule",
+        "final_entropy_coefficient",
+        "entropy_target",
+        "field_notes",
+        "kl_coefficient",
+        "kl_schedule",
+        "kl_target",
+        # When it is helped, warned about or stopped.
+        "critical_entropy",
+        "critical_measure",
+        "critical_window",
+        "recovery",
+        "alarms",
+        # Housekeeping.
+        "steps_per_gradient_budget",
+        "steps_per_checkpoint",
+        "num_checkpoints_kept",
+        "max_skipped_steps",
+        "skipped_learning_rate_factor",
+        "precision",
+        "is_compiled",
+    }
+)
+"""Fields of `grpo` that may change; all others are the objective."""
+
+ENGINE: Final = "engine"
+OBJECTIVE: Final = "objective"
+ALLOWABLE: Final = (ENGINE, OBJECTIVE)
+"""What is refused unless it is allowed by name."""
+
+_MADE_BY_ORIGIN: Final = ("seed", "boards", "values", "policy", "pretrain")
+"""Sections that boards and pretrained policy are made from; compared as slices, which leave out what changes nothing."""
+_MAX_SHOWN: Final = 400
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """One field that is another than in the origin."""
+
+    field: str
+    before: Any
+    after: Any
+    is_refused: bool
+    allowed_as: str = ""
+    """The name by which a refused change can be allowed; "" when by none."""
+
+    def __str__(self) -> str:
+        return f"{self.field}: origin {_shown(self.before)}, now {_shown(self.after)}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Now:
+    """What a run is about to be made with."""
+
+    settings: Settings
+    engine: EngineIdentity
+    code: Mapping[str, Any]
+    """Commit, dirty flag and lock."""
+    device: str
+    action_table: str
+    """Hash of this code's."""
+
+
+def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str, now: Now) -> list[Change]:
+    """Return the differences between the origin and now, refused ones first, each with its field's full name.
+
+    What it was made from is compared, not what it is called: by a file's content and name, not its folder.
+
+    Args:
+        manifests: by step, of the origin's outputs; those of finetune and select may be missing.
+        action_table: hash of the one that the origin's pretrained policy was made with.
+        now: what this run would be made with.
+    """
+    parts = {step: manifest["parts"] for step, manifest in manifests.items()}
+    then_made, inputs = parts["join_boards"]["inputs"], slices.source_inputs(now.settings, now.engine)
+    files_then = {name: each for name, each in then_made.items() if name.startswith(("file ", "judged "))}
+    files_now = {name: each for name, each in inputs.items() if name.startswith(("file ", "judged "))}
+    refused = [
+        *_differences(_full(parts["join_boards"]["settings"]), _full(slices.dataset(now.settings))),
+        *_differences(parts["pretrain"]["settings"], slices.network(now.settings)),
+        *_differences(files_then, files_now),
+        *_differences({"action_table": action_table[:16]}, {"action_table": now.action_table[:16]}),
+    ]
+    engines = {"engine": then_made["engine"]}
+    if "finetune" in parts and parts["finetune"]["inputs"]["engine"] != then_made["engine"]:
+        engines["engine of finetune"] = parts["finetune"]["inputs"]["engine"]  # It was allowed to be another.
+    by_engine = _differences(engines, dict.fromkeys(engines, str(now.engine)))
+    rest, current = [], now.settings.model_dump(mode="json")
+    for each in parts.values():
+        sections = {name: then for name, then in each["settings"].items() if name in current and name not in _MADE_BY_ORIGIN}
+        rest += _differences(sections, {name: current[name] for name in sections})
+    rest += _differences(
+        {"device": parts["pretrain"]["inputs"].get("device"), **_code(manifests["pretrain"]["code"])},
+        {"device": now.device, **_code(now.code)},
+    )
+    found = {name: Change(field=name, before=before, after=after, is_refused=True) for name, before, after in refused}
+    for name, before, after in by_engine:
+        found[name] = Change(field=name, before=before, after=after, is_refused=True, allowed_as=ENGINE)
+    for name, before, after in rest:
+        is_objective = name.startswith("grpo.") and name.split(".")[1] not in CHANGEABLE
+        change = Change(field=name, before=before, after=after, is_refused=is_objective, allowed_as=OBJECTIVE if is_objective else "")
+        found.setdefault(name, change)
+    return sorted(found.values(), key=lambda change: (not change.is_refused, change.field))
+
+
+def recorded(changes: Sequence[Change], allowed: Sequence[str]) -> dict[str, str]:
+    """Return the tags of a run that say in what it differs from its origin, and what had to be allowed for that."""
+    used = sorted({change.allowed_as for change in changes if change.is_refused})
+    tags = {f"chess_grpo.changed.{_tag(change.field)}": f"{_shown(change.before)} -> {_shown(change.after)}" for change in changes}
+    assert set(used) <= set(allowed)
+    return tags | ({"chess_grpo.allowed": ", ".join(used)} if used else {})
+
+
+def _code(code: Mapping[str, Any]) -> dict[str, Any]:
+    return {"code.commit": code["commit"], "code.lock": code["lock"]}
+
+
+def _full(dataset: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a dataset's settings with the one that has been taken out of its section under its full name."""
+    return {"evaluation.heldout_depth" if name == "heldout_depth" else name: value for name, value in dataset.items()}
+
+
+def _tag(field: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "_-./" else "_" for letter in field)  # What MLflow takes for a name.
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
+def _differences(then: Any, now: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        names = sorted(then.keys() | now.keys())
+        return [row for name in names for row in _differences(then.get(name), now.get(name), f"{prefix}.{name}" if prefix else name)]
+    return [] if then == now else [(prefix, then, now)]

@@ -1,0 +1,151 @@
+"""The registry of policies: versions that were found good, and the aliases that say which to play and which to go on from.
+
+`peak` names, of the policies that came from one initial policy, the one with the best lower bound against it; bounds against different
+initial policies cannot be compared. So a later, worse run does not take it away from a better one: the alias moves when nobody has it, when
+the initial policy is another (the newest then has it), or when the lower bound is higher.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from steps.tracking import PARENT, Tracker
+
+MODEL: Final = "chess-policy"
+CHAMPION: Final = "champion"
+PEAK: Final = "peak"
+ALIASES: Final = (PEAK, CHAMPION)
+
+POLICY_STEP: Final = "chess_grpo.policy_step"
+_LOW: Final = "chess_grpo.peak_lower_bound"
+_INITIAL: Final = "chess_grpo.initial_weights"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Version:
+    """A version of the registered model."""
+
+    number: int
+    flow_run: str
+    """MLflow's id of the parent run."""
+    policy_step: int
+    """Of the checkpoint; 0 is the run's initial policy."""
+    initial_weights: str | None
+    """Hash of the initial policy; None where that was not recorded."""
+    low: float | None
+    """Lower bound of its score against the initial policy; None for what is no peak, or was not screened."""
+
+    @property
+    def standing(self) -> str:
+        """Its lower bound, in words."""
+        return "no lower bound" if self.low is None else f"lower bound {self.low:.4f}"
+
+
+class Registry:
+    """The registered model of a tracking store, made by the first run that has a policy for it."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+        self._client = tracker.client
+
+    def register(
+        self, *, holder: str, folder: str, flow_run: str, policy_step: int, initial_weights: str, low: float | None, description: str
+    ) -> Version:
+        """Make and return a version of a policy.
+
+        Args:
+            holder: the MLflow run that has the policy among its artifacts.
+            folder: where, among them.
+            flow_run: MLflow's id of the parent run that chose it.
+            policy_step: its checkpoint's step.
+            initial_weights: hash of the policy that the run began with.
+            low: as a peak: the lower bound of its score against that one; None for what is no peak.
+            description: what the registry's page says of it.
+        """
+        self._make_model()
+        tags = {PARENT: flow_run, POLICY_STEP: str(policy_step), _INITIAL: initial_weights} | ({} if low is None else {_LOW: repr(low)})
+        made = self._client.create_model_version(
+            MODEL,
+            source=f"{self._tracker.artifact_uri(holder)}/{folder}",
+            run_id=holder,
+            tags=tags,
+            description=description,
+        )
+        return _version(made.version, tags)
+
+    def named(self, alias: str) -> Version | None:
+        """Return the version with this alias, or None when none has it."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            found = self._client.get_model_version_by_alias(MODEL, alias)
+        except MlflowException as error:
+            if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
+                return None
+            raise
+        return _version(found.version, found.tags)
+
+    def give(self, alias: str, version: Version) -> None:
+        """Give a version the alias, whoever had it."""
+        self._client.set_registered_model_alias(MODEL, alias, str(version.number))
+
+    def offer_peak(self, offered: Version) -> str:
+        """Give a version the alias `peak` if it should have it, and return in words what was done and why.
+
+        Two runs that end at the same moment may both find that it is theirs. So whoever has set it looks once more, and gives it to the
+        best that is registered by then: the later of the two sees both.
+        """
+        held = self.named(PEAK)
+        is_moved, why = should_have_peak(offered, held)
+        if not is_moved:
+            return f"peak stays at version {held.number if held else 0}: {why}"
+        self.give(PEAK, offered)
+        best = self._best_of(offered)
+        if best != offered:
+            self.give(PEAK, best)
+            return f"peak moves to version {best.number}, which was registered meanwhile: {best.standing} against {offered.standing}"
+        return f"peak moves to version {offered.number}: {why}"
+
+    def _best_of(self, offered: Version) -> Version:
+        """Return the best of all peaks from the same initial policy; of equals the earliest."""
+        found = self._client.search_model_versions(f"name = '{MODEL}' and tags.`{_INITIAL}` = '{offered.initial_weights}'")
+        peaks = [version for version in (_version(each.version, each.tags) for each in found) if version.low is not None]
+        better = [version for version in peaks if version.low is not None and (offered.low is None or version.low > offered.low)]
+        return max(better, key=lambda version: (version.low or 0.0, -version.number), default=offered)
+
+    def _make_model(self) -> None:
+        from mlflow.exceptions import MlflowException
+
+        if self._client.search_registered_models(f"name = '{MODEL}'"):
+            return
+        try:
+            self._client.create_registered_model(
+                MODEL, description="Chess policies; `champion` is the one to play, `peak` the one to go on from."
+            )
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+            # Another first run made it between our look and our call: it is there, and that is all we want.
+
+
+def should_have_peak(offered: Version, held: Version | None) -> tuple[bool, str]:
+    """Return whether the alias `peak` goes to the offered version from the one that has it now, and why."""
+    if held is None:
+        return True, f"nobody had it; {offered.standing}"
+    if held.initial_weights is None:
+        return True, f"version {held.number}, which had it, does not say which initial policy it came from; {offered.standing}"
+    if held.initial_weights != offered.initial_weights:
+        return True, f"version {held.number}, which had it, came from another initial policy; {offered.standing}"
+    if offered.low is not None and (held.low is None or offered.low > held.low):
+        return True, f"{offered.standing}, above the {held.standing} of version {held.number}"
+    return False, f"its {held.standing} is not below this run's {offered.standing}, against the same initial policy"
+
+
+def _version(number: Any, tags: dict[str, str]) -> Version:
+    low = tags.get(_LOW)
+    return Version(
+        number=int(number),
+        flow_run=tags[PARENT],
+        policy_step=int(tags[POLICY_STEP]),
+        initial_weights=tags.get(_INITIAL),
+        low=None if low is None else float(low),
+    )

@@ -1,0 +1,70 @@
+"""The real flow gone on from on another machine: another home, another checkout, and nothing shared but the tracking store."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import real_flow
+from real_flow import ROOT, FlowRun, run_flow
+
+from steps.work import read_history
+
+STEP = 4
+"""A kept checkpoint of the preset `test`."""
+
+
+@pytest.fixture(scope="module")
+def resumed(first_run: FlowRun, tmp_path_factory: pytest.TempPathFactory) -> FlowRun:
+    """A run that goes on from a checkpoint of the first, with other settings that may change."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    checkout = folder / "checkout"
+    for package in ("flows", "steps", "grpo", "data_checks"):
+        shutil.copytree(ROOT / package, checkout / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "requirements.lock", checkout)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(real_flow, "FLOW", checkout / "flows" / "chess_grpo.py")
+        patch.delenv("PYTHONPATH", raising=False)
+        return run_flow(
+            folder / "cwd",
+            {"preset": "test", "grpo": {"num_steps": 2, "learning_rate": 1e-3}},
+            variables={"MLFLOW_TRACKING_URI": f"sqlite:///{first_run.home / 'mlflow.db'}"},
+            resume_from=f"{first_run.run_id}/{STEP}",
+        )
+
+
+def test_it_goes_on_from_the_checkpoint_with_the_origins_boards_and_policy(first_run: FlowRun, resumed: FlowRun) -> None:
+    assert resumed.succeeded, resumed.output[-3000:]
+    assert resumed.home != first_run.home
+    for name in ("boards", "checks", "pretrained", "baseline_report"):
+        then, now = getattr(first_run.data, name), getattr(resumed.data, name)
+        assert now["output_hash"] == then["output_hash"]
+        assert resumed.folder(now).is_dir()
+    report = json.loads((resumed.folder(resumed.data.finetuned) / "report.json").read_text())
+    assert (report["first_step"], report["last_step"]) == (STEP, STEP + 2)
+    before = {record.step: record.metrics for record in read_history(first_run.folder(first_run.data.finetuned))}
+    after = read_history(resumed.folder(resumed.data.finetuned))
+    assert after[0].metrics["heldout/regret_best"] == before[STEP]["heldout/regret_best"]
+
+
+def test_what_changed_is_printed_and_recorded(first_run: FlowRun, resumed: FlowRun, tracking: Any) -> None:
+    assert "grpo.learning_rate: origin 0.0005, now 0.001" in resumed.output
+    [experiment] = [tracking.get_experiment_by_name("chess-grpo").experiment_id]
+    [parent] = tracking.search_runs([experiment], f"tags.`metaflow.run` = '{resumed.run_id}' and tags.`chess_grpo.step` = 'flow'")
+    tags = parent.data.tags
+    assert (tags["chess_grpo.origin"], tags["chess_grpo.origin_step"]) == (first_run.run_id, str(STEP))
+    assert tags["chess_grpo.changed.grpo.num_steps"] == "6 -> 2"
+    assert tags["chess_grpo.changed.grpo.learning_rate"] == "0.0005 -> 0.001"
+    assert "chess_grpo.allowed" not in tags
+
+
+def test_peak_is_the_better_of_both_runs(first_run: FlowRun, resumed: FlowRun, tracking: Any) -> None:
+    # Both began with one initial policy, so that their lower bounds can be compared; of equals the first stays.
+    runs = (first_run, resumed)
+    lows = [json.loads((run.folder(run.data.selected) / "report.json").read_text())["peak_low"] for run in runs]
+    best = runs[1] if lows[1] > lows[0] else runs[0]
+    version = tracking.get_model_version_by_alias("chess-policy", "peak")
+    assert tracking.get_run(version.tags["mlflow.parentRunId"]).data.tags["metaflow.run"] == best.run_id
+    assert f"peak {'moves' if best is resumed else 'stays'}" in resumed.output
+    assert (Path(version.source.removeprefix("file://")) / "manifest.json").is_file()
