@@ -18,7 +18,7 @@ from grpo.content import atomic_folder, json_text, read_json, remove_folder, rem
 from grpo.engine import EngineIdentity, identify
 from grpo.errors import PlainError
 from grpo.games import Rejection
-from steps import slices
+from steps import plan_command, slices, solve_command
 from steps.boards import BOARDS, build_units, join_units, write_rejection
 from steps.checking import check_dataset
 from steps.inspecting import dataset_text, files_text, inspect_files
@@ -57,6 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_settings(inspect)
     inspect.set_defaults(run=_inspect)
+    for command in (plan_command, solve_command):
+        command.add_commands(commands)
     finetune = commands.add_parser(
         "finetune",
         help="GRPO by itself, on a dataset and a policy",

@@ -368,7 +368,7 @@ def select(job: Job, boards: StepOutput, pretrained: StepOutput, calibrated: Ste
 
 
 def _previous_champion(machine: Machine, store: Store, tracker: Tracker, registry: Registry, finetuned: StepOutput) -> Model | None:
-    """Return the registry's champion; None when there is none, when it came from these very checkpoints, or when its files cannot be had."""
+    """Return the registry's champion; None when there is none, when it came from these checkpoints, or when its files cannot be had."""
     from steps.archive import output_manifest
     from steps.registered import registered_policy
 

@@ -128,8 +128,8 @@ Scores are of fresh paired games, with 95 % intervals; only games played after t
 | --- | --- |
 {comparison}
 
-Confirmation: {confirmed["num_openings"]} distinct openings, each with both colours, the sample size of players who always play the same; games
-count as {decision["scored_by"]} for the claims. They ended by: {ends}.
+Confirmation: {confirmed["num_openings"]} distinct openings, each with both colours: the sample size of players who always play the same.
+For the claims games count as {decision["scored_by"]}. They ended by: {ends}.
 
 ## Decision: {_outcome(decision)}
 

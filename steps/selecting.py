@@ -19,7 +19,7 @@ from grpo.phases import PHASES
 from grpo.policy import NetworkPolicy
 from grpo.regret import heldout_scores
 from grpo.selection import Decision, RegretEstimate, candidates_by_regret, confirm, decide, peak_step
-from grpo.sprt import Sprt
+from grpo.sprt import Sprt, SprtModel
 from grpo.statistics import LEVEL, ScoreInterval
 from steps.baseline import match_facts, placement_facts
 from steps.boards import board_keys, read_boards
@@ -156,7 +156,7 @@ def _sprt(config: SelectionConfig, *, num_claims: int) -> Sprt | None:
     if config.confirmation == "fixed":
         return None
     # So that Holm can accept each claim by itself.
-    return Sprt(elo0=config.sprt_elo[0], elo1=config.sprt_elo[1], alpha=LEVEL / num_claims, beta=0.05, model=config.sprt_model)
+    return Sprt(elo0=config.sprt_elo[0], elo1=config.sprt_elo[1], alpha=LEVEL / num_claims, beta=0.05, model=SprtModel(config.sprt_model))
 
 
 def _phase_changes(
