@@ -88,10 +88,9 @@ def test_the_best_of_20_equal_checkpoints_looks_stronger_than_it_is_until_fresh_
         confirmation = confirmed(rng, 0.0, protocol)
         fresh.append(confirmation.interval.score)
         promoted.append(confirmation.interval.low > 0.5)
-    print(
-        f"best of 20 by 64 games {elo(float(np.mean(first_round))):+.0f} Elo, the winner by all its games {elo(float(np.mean(over_all))):+.0f},"
-        f" by fresh ones {elo(float(np.mean(fresh))):+.1f}; called better {np.mean(fooled):.0%} and {np.mean(promoted):.1%}"
-    )
+    looks = [round(elo(float(np.mean(scores)))) for scores in (first_round, over_all, fresh)]
+    print(f"Elo of the best of 20 by 64 games, of the winner by all its games, by fresh ones: {looks}")
+    print(f"called better by the games that chose it {np.mean(fooled):.0%}, by fresh ones {np.mean(promoted):.1%}")
     # The facts' own simulation: 0.10 better at 64 games and score 0.5, some 65 to 80 Elo.
     assert 0.09 <= np.mean(first_round) - 0.5 <= 0.14
     assert np.mean(over_all) > 0.53
