@@ -14,8 +14,8 @@ from grpo.planning import Assumptions, Certainty, PlanError, expected_sprt, game
 from grpo.sprt import Sprt, SprtModel
 from grpo.statistics import expected_score, paired_interval
 
-FACTS = Certainty(level=0.05, probability=0.8)
-OURS = Certainty(level=0.025, probability=0.8)
+FACTS = Certainty(level=0.05, probability=0.8, is_padded=False)
+OURS = Certainty(level=0.025, probability=0.8, is_padded=True)
 NO_DRAWS = Assumptions(draw_rate=0.0, pair_correlation=0.0)
 THIRTY = Assumptions(draw_rate=0.3, pair_correlation=0.0)
 
@@ -80,24 +80,24 @@ def test_normalised_bounds_take_the_same_games_whatever_the_draws() -> None:
     assert lengths[0] > 1.8 * lengths[1] > 3.6 * lengths[2]
 
 
-@pytest.mark.parametrize(("elo", "draw_rate"), [(30, 0.3), (75, 0.6), (75, 0.0), (150, 0.2)])
+@pytest.mark.parametrize(("elo", "draw_rate"), [(50, 0.3), (75, 0.6), (75, 0.0), (150, 0.2)])
 def test_as_many_games_as_planned_show_the_difference_as_often_as_planned(elo: float, draw_rate: float) -> None:
     assumed = Assumptions(draw_rate=draw_rate, pair_correlation=0.0)
     num_pairs = games_head_to_head(elo, assumed=assumed, certainty=OURS) // 2
     win = expected_score(elo) - draw_rate / 2
     rng = np.random.default_rng(round(elo + 100 * draw_rate))
-    games = rng.choice([0.0, 0.5, 1.0], p=[1 - win - draw_rate, draw_rate, win], size=(1_000, num_pairs, 2))
+    games = rng.choice([0.0, 0.5, 1.0], p=[1 - win - draw_rate, draw_rate, win], size=(600, num_pairs, 2))
     shown = np.mean([paired_interval(row.tolist()).low > 0.5 for row in games.mean(2)])
-    assert 0.76 <= shown <= 0.84
+    assert 0.75 <= shown <= 0.85
 
 
 def test_openings_that_favour_a_colour_make_pairs_that_say_more() -> None:
-    needed = [games_head_to_head(30, assumed=Assumptions(draw_rate=0.3, pair_correlation=r), certainty=OURS) for r in (-0.5, 0.0, 1.0)]
+    needed = [games_head_to_head(30, assumed=Assumptions(draw_rate=0.3, pair_correlation=r), certainty=FACTS) for r in (-0.5, 0.0, 1.0)]
     assert needed[0] == pytest.approx(needed[1] / 2, abs=2)
     assert needed[2] == pytest.approx(needed[1] * 2, abs=2)
 
 
-@settings(derandomize=True)
+@settings(derandomize=True, deadline=None)
 @given(st.floats(5, 300), st.floats(0, 0.15))
 def test_the_smallest_difference_is_the_inverse_of_the_games_needed(elo: float, draw_rate: float) -> None:
     assumed = Assumptions(draw_rate=draw_rate, pair_correlation=0.0)
@@ -106,23 +106,20 @@ def test_the_smallest_difference_is_the_inverse_of_the_games_needed(elo: float, 
     assert smallest is not None
     assert smallest <= elo * (1 + 1e-6)
     assert games_head_to_head(smallest, assumed=assumed, certainty=OURS) <= needed
-    if needed > OURS.fewest_games:
-        assert games_head_to_head(smallest * 0.999, assumed=assumed, certainty=OURS) >= needed
+    assert games_head_to_head(smallest * 0.999, assumed=assumed, certainty=OURS) >= needed
 
 
-@pytest.mark.parametrize("level", [0.005, 0.025, 0.05])
-def test_the_fewest_games_are_those_that_show_something_when_all_are_won(level: float) -> None:
-    fewest = Certainty(level=level, probability=0.8).fewest_games // 2
-
-    def deviations(num_pairs: int) -> float:
-        padded = np.array([0.0, *[1.0] * (num_pairs + 1)])
-        return float((padded.mean() - 0.5) / (padded.std() / math.sqrt(len(padded))))
-
-    needed = {0.005: 2.5758, 0.025: 1.9600, 0.05: 1.6449}[level]
-    assert deviations(fewest) >= needed > deviations(fewest - 1)
+def test_the_cautious_interval_costs_a_few_pairs_and_never_a_share_of_them() -> None:
+    extra = [
+        games_head_to_head(elo, assumed=THIRTY, certainty=OURS)
+        - games_head_to_head(elo, assumed=THIRTY, certainty=Certainty(level=0.025, probability=0.8, is_padded=False))
+        for elo in (200, 100, 50, 20, 5)
+    ]
+    assert all(4 <= games <= 20 for games in extra)
 
 
 def test_too_few_games_show_nothing_and_so_do_games_that_are_nearly_all_drawn() -> None:
+    # Three pairs won, one lost and one won added: mean 0.8, standard error 0.4 / sqrt(5): 1.68 of them above one half. Four: 2.19.
     assert smallest_difference(6, assumed=NO_DRAWS, certainty=OURS) is None
     assert smallest_difference(8, assumed=NO_DRAWS, certainty=OURS) is not None
     assert smallest_difference(100, assumed=Assumptions(draw_rate=0.99, pair_correlation=0.0), certainty=OURS) is None

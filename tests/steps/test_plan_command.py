@@ -35,13 +35,15 @@ def test_the_whole_answer_to_the_facts_own_question(run: Run) -> None:
         "To show a difference of 30 Elo (score 0.543) with probability 80%,",
         "one-sided level 5.0%, 30% draws, pair correlation 0:",
         "  against each other: 578 games (289 openings, each with both colours)",
+        "  586 by the interval that our verdicts use, which adds a pair lost and a pair won",
         "  each against a common opponent, scores near 0.50: 1,160 games each, 2,320 in all",
         "Or one after the other until it is clear, by the sequential test",
         "SPRT [0, 30] Elo, logistic, alpha 0.05, beta 0.05:",
         "  if the truth is +0 Elo: about 519 games on average, accepted in 5%",
         "  if the truth is +15 Elo: about 864 games on average, accepted in 50%",
         "  if the truth is +30 Elo: about 514 games on average, accepted in 95%",
-        "64 games head to head show with that probability a difference of 88 Elo, and no smaller one.",
+        "64 games head to head show a difference of 94 Elo with that probability, and no smaller one",
+        "(by the interval that our verdicts use).",
     ]
 
 
