@@ -1,0 +1,88 @@
+"""Outputs come back from a tracking server as they went there, without a folder that both machines reach."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from grpo.content import CorruptError, verified_manifest
+from steps.archive import fetch_output
+from steps.machine import Machine
+from steps.running import Job, run_step
+from steps.store import StepOutput, Store
+from steps.tracking import ArtifactError, Tracker
+from steps.work import Work
+
+pytestmark = pytest.mark.prove  # The server takes its time to start.
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Give the address of an MLflow server of our own."""
+    folder = tmp_path_factory.mktemp("server")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = ["-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    places = ["--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}", "--artifacts-destination", str(folder / "files")]
+    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([sys.executable, *command, *places], stdout=log, stderr=log, env=environment, start_new_session=True)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(600):
+            assert process.poll() is None, (folder / "log").read_text()
+            try:
+                urllib.request.urlopen(f"{address}/health", timeout=5).close()
+                break
+            except OSError:
+                time.sleep(0.5)
+        yield address
+    finally:
+        os.killpg(process.pid, 15)
+        process.wait()
+
+
+def write(work: Work) -> None:
+    (work.folder / "deep" / "aside").mkdir(parents=True)
+    (work.folder / "deep" / "boards.parquet").write_bytes(bytes(range(256)) * 4000)
+    (work.folder / "deep" / "aside" / "page.html").write_text("noon")
+    (work.folder / "empty.txt").write_text("")
+
+
+def made(server: str, home: Path, name: str) -> tuple[Tracker, StepOutput]:
+    machine = Machine(stockfish="", home=home, tracking_uri=server, device="cpu", num_threads=1)
+    tracker = Tracker(machine)
+    parent = tracker.start_flow_run(metaflow_run=name, settings={}, tags={}, note="")
+    code = {"commit": "abc", "is_dirty": False, "lock": name}
+    job = Job(settings={}, code=code, metaflow_run=name, mlflow_run=parent, is_fresh=False, origin=None)
+    return tracker, run_step(job, machine, step="join_boards", module="steps.work", settings={}, inputs={}, work=write)
+
+
+def test_an_output_is_fetched_from_a_server(server: str, tmp_path: Path) -> None:
+    tracker, output = made(server, tmp_path / "first", "fetched")
+    folder = fetch_output(tracker, Store(tmp_path / "second"), output)
+    assert verified_manifest(folder) == verified_manifest(Store(tmp_path / "first").open(output))
+    assert (folder / "deep" / "aside" / "page.html").read_text() == "noon"
+
+
+@pytest.mark.parametrize("fault", ["damaged", "missing"])
+def test_what_a_server_lost_or_damaged_is_named(fault: str, server: str, tmp_path: Path) -> None:
+    tracker, output = made(server, tmp_path / "first", fault)
+    holder = tracker.holder(output)
+    assert holder is not None
+    root = next(path for path in tmp_path.parent.rglob("files") if path.is_dir())
+    [kept] = root.rglob(f"{holder}/artifacts/deep/boards.parquet")
+    if fault == "damaged":
+        kept.write_bytes(kept.read_bytes()[:-1] + b"?")
+    else:
+        kept.unlink()
+    with pytest.raises(CorruptError if fault == "damaged" else ArtifactError, match=r"deep/boards\.parquet of MLflow run"):
+        fetch_output(tracker, Store(tmp_path / "second"), output)
+    assert not [path for path in (tmp_path / "second").rglob("*") if path.is_file()]
