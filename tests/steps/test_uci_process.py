@@ -62,6 +62,7 @@ class Engine:
             bufsize=1,
         )
         self.lines: list[str] = []
+        self.is_ended = False
         self._queue: Queue[str | None] = Queue()
         self._errors: list[str] = []
         self._threads = [threading.Thread(target=self._read), threading.Thread(target=self._read_errors)]
@@ -103,6 +104,7 @@ class Engine:
     def end(self) -> tuple[int, list[str], str]:
         """Close its input and return exit code, the rest of its lines, and what it wrote to the standard error."""
         assert self.process.stdin is not None
+        self.is_ended = True
         self.process.stdin.close()
         code = self.process.wait(PATIENCE)
         for thread in self._threads:
@@ -125,9 +127,9 @@ def environment() -> dict[str, str]:
 def engine(command: list[str]) -> Iterator[Engine]:
     started = Engine(command)
     yield started
-    if started.process.poll() is None:
+    if not started.is_ended:
         started.process.kill()
-    started.process.wait()
+        started.end()
 
 
 def answered(command: list[str], text: str) -> subprocess.CompletedProcess[str]:
@@ -448,7 +450,7 @@ def check_fuzzed(command: list[str], count: int, seed: int) -> str:
 
 
 def test_a_thousand_fuzzed_lines_get_what_they_are_owed_and_no_more(command: list[str]) -> None:
-    assert re.match(r"1,000 lines: \d{3} best moves, \d\d times ready, 1?\d\d positions refused", check_fuzzed(command, 1_000, seed=1))
+    assert re.match(r"1,000 lines: \d{3} best moves, [1-9]\d* times ready, \d{2,3} positions refused", check_fuzzed(command, 1_000, seed=1))
 
 
 @pytest.mark.prove
@@ -464,7 +466,7 @@ def check_games(command: list[str], rival: Callable[[chess.Board], chess.Move], 
     with chess.engine.SimpleEngine.popen_uci([*command, "--temperature", "1"], timeout=PATIENCE, cwd=ROOT, env=environment()) as engine:
         for number in range(num_games):
             board = chess.Board()
-            while not board.is_game_over(claim_draw=False) and board.ply() < 200:
+            while not board.is_game_over(claim_draw=False) and board.ply() < 100:
                 if board.turn == (number % 2 == 0):
                     played = engine.play(board, chess.engine.Limit(time=0.05), game=number, info=chess.engine.INFO_ALL)
                     assert played.move in board.legal_moves
