@@ -1,0 +1,58 @@
+"""What the UCI engine plays: a policy's likeliest move or one drawn from it, and the shares of the others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import chess
+import torch
+
+from grpo.actions import action_move
+from grpo.policy import MoveDistribution, Policy, PositionBatch
+from grpo.seeding import torch_stream
+from grpo.uci_options import BEST_MOVE, UciOptions
+
+_SHOWN_TEMPERATURE = 1.0  # Of a best move's share: the distribution that the policy was trained as.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MoveShare:
+    """A move and its probability."""
+
+    move: chess.Move
+    share: float
+
+
+@torch.no_grad()
+def ranked_moves(
+    policy: Policy, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int
+) -> list[MoveShare]:
+    """Return the move to play, and behind it the other moves by falling probability.
+
+    The draw depends on seed, game and number of moves played, so that asking again about the same board gives the same move.
+
+    Args:
+        policy: whose moves they are.
+        board: with at least one legal move.
+        allowed: moves in UCI to choose among, all when empty; probabilities are of these alone.
+        options: the temperature; at `BEST_MOVE` shares are those at temperature 1.
+        seed: root of the random streams.
+        num_games: how many games the engine has been told of.
+    """
+    positions = PositionBatch.from_boards([board])
+    moves = [action_move(index, board.turn) for index in positions.action_ids[0].tolist()]
+    is_best = options.temperature == BEST_MOVE
+    distribution = policy.distribution(positions, temperature=_SHOWN_TEMPERATURE if is_best else options.temperature)
+    if allowed:
+        distribution = _among(distribution, [move.uci() in allowed for move in moves])
+    drawn = distribution.best() if is_best else distribution.sample(1, torch_stream(seed, "uci", num_games, board.ply()))
+    chosen = int(drawn)
+    shares = distribution.probs[0].tolist()
+    columns = [column for column in range(len(moves)) if not allowed or moves[column].uci() in allowed]
+    columns.sort(key=lambda column: (column != chosen, -shares[column], column))
+    return [MoveShare(move=moves[column], share=shares[column]) for column in columns]
+
+
+def _among(distribution: MoveDistribution, is_allowed: Sequence[bool]) -> MoveDistribution:
+    """Return the distribution given that the move is one of those allowed; it is at its temperature already."""
+    mask = torch.tensor([is_allowed], device=distribution.is_legal.device)
+    return MoveDistribution.from_logits(distribution.log_probs, mask, temperature=1.0)
