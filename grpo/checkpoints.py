@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from grpo.actions import ACTIONS
+from grpo import policy_files
 from grpo.config import PolicyConfig
 from grpo.content import (
     CorruptError,
@@ -24,22 +24,18 @@ from grpo.content import (
     write_json,
     write_manifest,
 )
-from grpo.errors import PlainError
 from grpo.network import PolicyNetwork
 from grpo.policy import NetworkPolicy
 
-WEIGHTS: Final = "weights.safetensors"
-POLICY: Final = "policy.json"
+WEIGHTS: Final = policy_files.WEIGHTS
+POLICY: Final = policy_files.POLICY
 _OPTIMISER: Final = "optimiser.safetensors"
 _TENSORS: Final = "tensors.safetensors"
 _STATE: Final = "state.json"
 _JSON_BYTES: Final = 1 << 20  # More than the JSON of a checkpoint takes.
 
-ACTION_TABLE_HASH: Final = sha256_text(" ".join(move.uci() for move in ACTIONS))
-
-
-class IncompatibleError(PlainError, RuntimeError):
-    """A policy was made with another action table."""
+ACTION_TABLE_HASH: Final = policy_files.ACTION_TABLE_HASH
+IncompatibleError = policy_files.IncompatibleError
 
 
 def save_policy(folder: Path, policy: NetworkPolicy, config: PolicyConfig) -> None:
@@ -53,12 +49,7 @@ def load_policy(folder: Path, device: torch.device) -> tuple[NetworkPolicy, Poli
 
     Raises IncompatibleError when this code has another action table.
     """
-    facts = read_json(folder / POLICY)
-    if facts["action_table"] != ACTION_TABLE_HASH:
-        raise IncompatibleError(
-            f"{folder}: action_table is {facts['action_table'][:12]}, this code's is {ACTION_TABLE_HASH[:12]}; use the code that made it"
-        )
-    config = PolicyConfig.model_validate(facts["policy"])
+    config = PolicyConfig.model_validate(policy_files.policy_facts(folder)["policy"])
     network = PolicyNetwork(config)
     network.load_state_dict(load_file(folder / WEIGHTS))
     return NetworkPolicy(network, device), config

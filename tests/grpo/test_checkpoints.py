@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from grpo import checkpoints
+from grpo import checkpoints, policy_files
 from grpo.checkpoints import (
     ACTION_TABLE_HASH,
     POLICY,
@@ -477,7 +477,7 @@ def test_one_move_more_or_in_another_place_is_another_table(folder: Path, monkey
 
     swapped = [ACTIONS[1], ACTIONS[0], *ACTIONS[2:]]
     for table in (swapped, [*ACTIONS, chess.Move.null()], ACTIONS[:-1]):
-        monkeypatch.setattr(checkpoints, "ACTION_TABLE_HASH", sha256_text(" ".join(move.uci() for move in table)))
+        monkeypatch.setattr(policy_files, "ACTION_TABLE_HASH", sha256_text(" ".join(move.uci() for move in table)))
         with pytest.raises(IncompatibleError):
             load_policy(folder, CPU)
 

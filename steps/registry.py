@@ -1,0 +1,114 @@
+"""What the registry says of a policy, and its files: read without writing to the tracking store."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from grpo.errors import PlainError
+from steps import tracking
+from steps.machine import Machine
+from steps.store import StepOutput
+from steps.tracking import MODEL
+
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+from sqlalchemy.exc import SQLAlchemyError
+
+_SQLITE: Final = "sqlite:///"
+
+
+class RegistryError(PlainError, RuntimeError):
+    """The registry has no such policy, or does not answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RegisteredPolicy:
+    """A policy that has an alias."""
+
+    metaflow_run: str
+    policy_step: int
+    """0 is the pretrained policy."""
+    output: StepOutput
+    """The output of the step that chose it."""
+    folder: str
+    """Its folder in that output."""
+    mlflow_run: str
+    """The run that has the files of that output that were logged."""
+
+
+def registered_policy(machine: Machine, alias: str) -> RegisteredPolicy:
+    """Return the policy that has this alias.
+
+    Raises RegistryError when there is none, or when the tracking store does not answer.
+    """
+    with _reading(machine) as client:
+        if client is None or not client.search_registered_models(f"name = '{MODEL}'"):
+            raise _no_alias(machine, alias)
+        try:
+            version = client.get_model_version_by_alias(MODEL, alias)
+        except MlflowException as error:
+            if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
+                raise _no_alias(machine, alias) from None
+            raise
+        child, parent = client.get_run(version.run_id), client.get_run(version.tags[tracking._PARENT])
+        tags = child.data.tags
+        if tracking._OUTPUT_HASH not in tags:
+            raise RegistryError(
+                f"{alias}: the run that registered it ({version.run_id} in {machine.tracking_uri}) did not end well, so its files cannot be"
+                " checked; let a run finish"
+            )
+        output = StepOutput(
+            step=tags[tracking._STEP], version=tags[tracking._VERSION], output_hash=tags[tracking._OUTPUT_HASH], reused=True
+        )
+        return RegisteredPolicy(
+            metaflow_run=parent.data.tags[tracking._RUN],
+            policy_step=int(version.tags[tracking._POLICY_STEP]),
+            output=output,
+            folder=PurePosixPath(version.source).name,
+            mlflow_run=version.run_id,
+        )
+
+
+def download(machine: Machine, mlflow_run: str, names: tuple[str, ...], target: Path) -> None:
+    """Copy files or folders that a run logged into an existing folder.
+
+    Raises RegistryError when the tracking store does not give them.
+    """
+    with _reading(machine) as client:
+        for name in names:
+            if client is None:
+                raise RegistryError(f"{machine.tracking_uri} is gone")
+            client.download_artifacts(mlflow_run, name, str(target))
+
+
+@contextmanager
+def _reading(machine: Machine) -> Iterator[MlflowClient | None]:
+    """Give a client, or None where an embedded store has never been written to: to connect would make its tables."""
+    uri = machine.tracking_uri
+    with ExitStack() as stack:
+        if uri.startswith(_SQLITE):
+            if not Path(uri.removeprefix(_SQLITE)).is_file():
+                yield None
+                return
+            if (lock := machine.home / "mlflow.lock").exists():  # Whoever makes the tables now holds it.
+                fcntl.flock(stack.enter_context(lock.open()), fcntl.LOCK_SH)
+        try:
+            yield MlflowClient(uri, registry_uri=uri)
+        except (MlflowException, SQLAlchemyError, OSError) as error:
+            raise RegistryError(
+                f"{uri} does not answer ({str(error).splitlines()[0]}); set MLFLOW_TRACKING_URI to the store that the run wrote to, or give"
+                " a policy's folder"
+            ) from error
+
+
+def _no_alias(machine: Machine, alias: str) -> RegistryError:
+    return RegistryError(
+        f"no policy has the alias {alias!r} in {machine.tracking_uri}; let a run finish first (`make run`), or set CHESS_GRPO_HOME or"
+        " MLFLOW_TRACKING_URI to where one did"
+    )
