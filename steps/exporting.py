@@ -1,6 +1,7 @@
 """A policy as files that programs without this code can use: weights and ONNX, with all that is needed to read and to check them."""
 
 import logging
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from grpo.actions import ACTIONS, NUM_ACTIONS, action_move
-from grpo.checkpoints import POLICY, WEIGHTS, load_policy, save_policy, weights_hash
+from grpo.checkpoints import ACTION_TABLE_HASH, POLICY, WEIGHTS, load_policy, weights_hash
 from grpo.config import PolicyConfig
-from grpo.content import read_json, write_json
+from grpo.content import sha256_file, write_json
 from grpo.encoding import ENCODING_SIZE, encode, position_key
 from grpo.errors import PlainError
 from grpo.policy import MoveDistribution, NetworkPolicy, PositionBatch
@@ -40,7 +41,7 @@ _EXAMPLES: Final = (
     "r3k2r/1P6/8/8/8/8/6p1/R3K2R b Kq - 37 60",  # Half the castling rights, a clock, and promotions.
 )
 _LAYOUT: Final = (
-    ("0-63", "piece on square a1, b1, ..., h1, a2, ..., h8: 0 none, 1-6 the mover's pawn, knight, bishop, rook, queen, king, 7-12 the rival's"),
+    ("0-63", "piece on a1, b1, ..., h1, a2, ..., h8: 0 none, 1-6 the mover's pawn, knight, bishop, rook, queen, king, 7-12 the rival's"),
     ("64-67", "castling rights, 1 or 0: mover's king side, mover's queen side, rival's king side, rival's queen side"),
     ("68", "0, or 1-8 for the file a-h of the square onto which the mover can capture en passant; only where that capture is legal"),
     ("69", "half-move clock (plies since a capture or pawn move), at most 100"),
@@ -73,6 +74,11 @@ class Parity:
     tolerance: float
     """Nats: more is refused."""
 
+    @property
+    def is_met(self) -> bool:
+        """Whether every best move is the same and no log-probability differs by more than is allowed."""
+        return self.num_best_moves_equal == self.num_positions and self.max_log_prob_difference <= self.tolerance
+
     def __str__(self) -> str:
         return (
             f"{self.num_best_moves_equal:,} of {self.num_positions:,} best moves equal, log-probabilities within"
@@ -94,18 +100,19 @@ def export_policy(source: Path, folder: Path, *, facts: Mapping[str, Any]) -> Pa
     """
     policy, config = load_policy(source, torch.device("cpu"))
     expected = weights_hash(policy)
-    save_policy(folder, policy, config)
+    for name in (WEIGHTS, POLICY):
+        shutil.copy(source / name, folder / name)
     write_onnx(folder / ONNX, policy, {**facts, "weights_hash": expected})
     parity = onnx_parity(folder / ONNX, policy, random_play_positions(NUM_PARITY_POSITIONS, seed=_PARITY_SEED))
-    if parity.num_best_moves_equal < parity.num_positions or not parity.max_log_prob_difference <= parity.tolerance:
+    if not parity.is_met:
         raise ParityError(
-            f"{ONNX} does not play as the policy of {source} does: {parity}. Nothing is written. Two moves may be as likely as each other to"
-            " the last digits: export another checkpoint; else onnxruntime or the exporter is at fault: install the locked versions"
+            f"{ONNX} does not play as the policy of {source} does: {parity}. Nothing is written. Where two moves are equally likely to the"
+            " last digit, another checkpoint helps; else onnxruntime or the exporter is at fault: install the versions of requirements.lock"
         )
-    _write_description(folder, policy, config, facts=facts, parity=parity)
+    _describe(folder / POLICY, policy, config, facts=facts, parity=parity)
     found = weights_hash(load_policy(folder, torch.device("cpu"))[0])
     if found != expected:
-        raise ParityError(f"{WEIGHTS} reads back with weights {found[:12]}, and the policy of {source} has {expected[:12]}: nothing is written")
+        raise ParityError(f"{WEIGHTS} reads back as {found[:12]}, and the policy of {source} is {expected[:12]}: nothing is written")
     return parity
 
 
@@ -130,8 +137,8 @@ def write_onnx(path: Path, policy: NetworkPolicy, facts: Mapping[str, Any]) -> N
     """
     import onnx
 
-    was_training = policy.network.training
     module = _AllActions(policy.network).eval()
+    assert not policy.network.training
     boards = (torch.from_numpy(encode([chess.Board()] * 2)),)  # Two: a batch of one would be taken for a constant.
     with torch.no_grad(), _quiet_exporter():
         program = torch.onnx.export(
@@ -145,7 +152,6 @@ def write_onnx(path: Path, policy: NetworkPolicy, facts: Mapping[str, Any]) -> N
             external_data=False,
             verbose=False,
         )
-    policy.network.train(was_training)
     assert program is not None
     model = program.model_proto
     _forget_machine(model.graph)
@@ -224,14 +230,16 @@ def random_play_positions(count: int, *, seed: int) -> list[chess.Board]:
             board.push(legal[int(rng.integers(len(legal)))])
 
 
-def _write_description(folder: Path, policy: NetworkPolicy, config: PolicyConfig, *, facts: Mapping[str, Any], parity: Parity) -> None:
-    """Add to the policy's JSON what a reader without this code needs to know."""
+def _describe(path: Path, policy: NetworkPolicy, config: PolicyConfig, *, facts: Mapping[str, Any], parity: Parity) -> None:
+    """Write the policy's JSON: what `load_policy` reads, and what a reader without this code needs to know."""
     write_json(
-        folder / POLICY,
+        path,
         {
-            **read_json(folder / POLICY),
             **facts,
+            "policy": config.model_dump(mode="json"),
+            "action_table": ACTION_TABLE_HASH,
             "weights_hash": weights_hash(policy),
+            "weights_file": {"name": WEIGHTS, "sha256": sha256_file(path.with_name(WEIGHTS))},
             "actions": [move.uci() for move in ACTIONS],
             "encoding": {
                 "size": ENCODING_SIZE,
@@ -252,7 +260,6 @@ def _write_description(folder: Path, policy: NetworkPolicy, config: PolicyConfig
             "examples": [_example(chess.Board(fen), policy) for fen in _EXAMPLES],
         },
     )
-    assert PolicyConfig.model_validate(read_json(folder / POLICY)["policy"]) == config
 
 
 @torch.no_grad()
