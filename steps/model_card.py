@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from grpo.config import Settings
 from grpo.content import MANIFEST, read_json
+from grpo.errors import PlainError
 from grpo.matches import End
 from grpo.phases import PHASES
 
@@ -42,7 +43,13 @@ _SHOWN_SETTINGS: Final = (
     "grpo.kl_coefficient",
 )
 _TECHNIQUE_DRAWS: Final = (End.REPETITION, End.FIFTY_MOVES, End.PLY_CAP)
+# Signs of Markdown: of brackets those that would end a link's text, of underscores all that are not within a word.
+_MARKUP: Final = re.compile(r"[\\`*{}|~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])")
 _NOT_KNOWN: Final = "Not known: the run that made this policy is not among the outputs of this machine.\n"
+
+
+class CardError(PlainError, ValueError):
+    """Reports do not say what a card has to say."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,22 +92,26 @@ def model_card(facts: CardFacts) -> str:
     """Return the card as Markdown.
 
     Keys of reports that may be missing, and are then not spoken of: `promoted`, `confirmation_adjudicated` and `ladder` of `select`, and
-    `ladder` of `baseline`. Raises KeyError for any other.
+    `ladder` of `baseline`. Raises CardError for any other.
     """
-    sections = {
-        "What it is": _what(facts),
-        "How to play it": _HOW,
-        "Data": _data(facts.behind),
-        "Training": _training(facts.behind),
-        "Settings": _settings(facts.behind),
-        "Results": _results(facts),
-        "Limits": _limits(facts.behind),
-        "Licence": _licence(facts.behind),
-        "Hashes": _hashes(facts),
-    }
-    return "\n".join(
-        [f"# Chess policy of run {_plain(facts.run)}{_step(facts)}\n"] + [f"## {name}\n\n{text}" for name, text in sections.items()]
-    )
+    try:
+        sections = {
+            "What it is": _what(facts),
+            "How to play it": _HOW,
+            "Data": _data(facts.behind),
+            "Training": _training(facts.behind),
+            "Settings": _settings(facts.behind),
+            "Results": _results(facts),
+            "Limits": _limits(facts.behind),
+            "Licence": _licence(facts.behind),
+            "Hashes": _hashes(facts),
+        }
+    except KeyError as error:
+        raise CardError(
+            f"a report or manifest of the run behind this policy has no {error}: other code wrote it; make the card with that code"
+        ) from error
+    title = f"# Chess policy {_plain(facts.run)}{_step(facts)}\n"
+    return "\n".join([title, *(f"## {name}\n\n{text}" for name, text in sections.items())])
 
 
 def _step(facts: CardFacts) -> str:
@@ -185,10 +196,10 @@ def _results(facts: CardFacts) -> str:
         return _NOT_KNOWN
     decision = facts.behind.reports.get("select")
     if decision is not None:
-        promoted = {True: "; promoted to champion", False: "; not promoted"}.get(decision.get("promoted"), "")
+        promoted = "" if "promoted" not in decision else "; promoted to champion" if decision["promoted"] else "; not promoted"
         remarks.append(
             f"Verdict: **{_plain(decision['verdict'])}**{promoted}. The confirmation games were played once, from openings that served"
-            " nothing else, after the candidate had been chosen; no other games are reported.\n"
+            " nothing else, after the candidate had been chosen; of all games between checkpoints only these are reported.\n"
         )
         if facts.policy_step is not None and facts.policy_step != decision["candidate_step"]:
             remarks.append(
@@ -323,4 +334,4 @@ def _count(number: Any) -> str:
 def _plain(value: Any) -> str:
     """Return a text of unknown origin such that Markdown and HTML show it as it is, in one line."""
     escaped = html.escape(" ".join(str(value).split()))
-    return re.sub(r"[\\`*_\[\]{}|~<>]", lambda found: f"&#{ord(found[0])};", escaped)
+    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", escaped)
