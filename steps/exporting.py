@@ -101,7 +101,7 @@ def export_policy(source: Path, folder: Path, *, facts: Mapping[str, Any]) -> Pa
     policy, config = load_policy(source, torch.device("cpu"))
     expected = weights_hash(policy)
     for name in (WEIGHTS, POLICY):
-        shutil.copy(source / name, folder / name)
+        shutil.copyfile(source / name, folder / name)
     write_onnx(folder / ONNX, policy, {**facts, "weights_hash": expected})
     parity = onnx_parity(folder / ONNX, policy, random_play_positions(NUM_PARITY_POSITIONS, seed=_PARITY_SEED))
     if not parity.is_met:

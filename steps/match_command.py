@@ -26,7 +26,7 @@ from steps.work import TerminalSink
 
 _DEFAULT_PAIRS: Final = 100
 _ENGINE_HASH_MIB: Final = 1
-_POWER: Final = 0.8
+_CERTAINTY: Final = Certainty(level=LEVEL, probability=0.8, is_padded=True)
 _MOSTLY_UNDECIDED: Final = 0.5
 """More draws for lack of technique than this, and games are adjudicated unless that is forbidden."""
 
@@ -158,7 +158,7 @@ def _scored(name: str, pair_scores: Sequence[float], text: str, game_scores: Seq
     smallest = None  # Of nothing but draws.
     if draw_rate < 1:
         assumed = Assumptions(draw_rate=draw_rate, pair_correlation=0.0)
-        smallest = smallest_difference(len(game_scores), assumed=assumed, certainty=Certainty(level=LEVEL, probability=_POWER))
+        smallest = smallest_difference(len(game_scores), assumed=assumed, certainty=_CERTAINTY)
     return Scored(
         name=name,
         statistics=match_statistics(outcomes),
@@ -200,7 +200,7 @@ def _power(scored: Scored, num_games: int) -> str:
         return f"so many games with {scored.draw_rate:.0%} draws can hardly show any difference: play more"
     return (
         f"{num_games:,} games with {scored.draw_rate:.0%} draws show a difference of {scored.smallest_elo:.0f} Elo with probability"
-        f" {_POWER:.0%}, and a smaller one less often"
+        f" {_CERTAINTY.probability:.0%}, and a smaller one less often"
     )
 
 
