@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 import chess
 
@@ -22,6 +23,10 @@ class End(StrEnum):
     PLY_CAP = "ply cap"
 
 
+UNDECIDED: Final = frozenset((End.REPETITION, End.FIFTY_MOVES, End.PLY_CAP))
+"""Draws that the board does not force: one side may stand to win, and not know how."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlayedGame:
     """One game, seen from the first player of the match."""
@@ -32,6 +37,20 @@ class PlayedGame:
     end: End
     score: float
     """Of the first player: 1, 0.5 or 0."""
+    adjudicated: float | None = None
+    """The same by the value of the final position; None where no engine was asked for it, or where it failed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adjudication:
+    """By which rule undecided games were given to the side that stands better."""
+
+    depth: int
+    """Of the search that values the final position."""
+    centipawns: int
+    """More than that for one side is a win."""
+    num_failed: int
+    """Games whose position the engine could not value; they are still draws."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,19 +60,54 @@ class MatchResult:
     first: str
     second: str
     games: tuple[PlayedGame, ...]
+    adjudication: Adjudication | None = None
+    """None when games count as they were played, and in no other way."""
 
-    def interval(self) -> ScoreInterval:
+    @property
+    def is_adjudicated(self) -> bool:
+        """Whether there is a second score, by the value of the final positions."""
+        return self.adjudication is not None
+
+    @property
+    def num_openings(self) -> int:
+        """Distinct openings, whatever their move numbers: the sample size when both players always play the same."""
+        return len({_without_move_number(game.opening) for game in self.games})
+
+    @property
+    def num_distinct_games(self) -> int:
+        """Games that differ in opening, colours or moves."""
+        return len({(_without_move_number(game.opening), game.first_is_white, game.moves) for game in self.games})
+
+    def pair_scores(self, *, adjudicated: bool = False) -> list[float]:
+        """Return the first player's mean score in each pair of games, as played or as adjudicated.
+
+        Raises ValueError when there is no adjudication.
+        """
+        if adjudicated and not self.is_adjudicated:
+            raise ValueError(f"the match of {self.first} and {self.second} was not adjudicated: call grpo.adjudication.adjudicate first")
+        scores = [game.adjudicated if adjudicated and game.adjudicated is not None else game.score for game in self.games]
+        return [(one + other) / 2 for one, other in zip(scores[::2], scores[1::2], strict=True)]
+
+    def interval(self, *, adjudicated: bool = False) -> ScoreInterval:
         """Return the first player's score with its interval, by pairs."""
-        scores = [game.score for game in self.games]
-        return paired_interval([(one + other) / 2 for one, other in zip(scores[::2], scores[1::2], strict=True)])
+        return paired_interval(self.pair_scores(adjudicated=adjudicated))
 
     def ends(self) -> dict[str, int]:
         """Return how many games ended in which way, all ways named."""
         counts = Counter(game.end for game in self.games)
         return {end.value: counts[end] for end in End}
 
+    def share_undecided(self) -> float:
+        """Return the share of games that were drawn although the board did not force it: by repetition, fifty moves or the ply cap.
+
+        Raises ValueError when there is no game.
+        """
+        if not self.games:
+            raise ValueError("no games, no share: play at least one opening")
+        return sum(game.end in UNDECIDED for game in self.games) / len(self.games)
+
     def wins_draws_losses(self) -> tuple[int, int, int]:
-        """Return how many games the first player won, drew and lost."""
+        """Return how many games the first player won, drew and lost, as played."""
         counts = Counter(game.score for game in self.games)
         return counts[1.0], counts[0.5], counts[0.0]
 
@@ -65,7 +119,8 @@ class _Board:
         self.opening = opening
         self.first_is_white = first_is_white
         self.board = chess.Board(opening)
-        self._seen: Counter[str] = Counter([self._key()])
+        self._seen = Counter([_position(self.board)])
+        self._num_repeats = 1
         self._num_plies = 0
 
     def is_first_to_move(self) -> bool:
@@ -76,15 +131,17 @@ class _Board:
         self._num_plies += 1
         if self.board.halfmove_clock == 0:
             self._seen.clear()
-        self._seen[self._key()] += 1
+        position = _position(self.board)
+        self._seen[position] += 1
+        self._num_repeats = self._seen[position]
 
     def end(self, max_plies: int) -> End | None:
         board = self.board
-        if not any(board.legal_moves):
+        if not any(board.generate_legal_moves()):
             return End.CHECKMATE if board.is_check() else End.STALEMATE
         if board.is_insufficient_material():
             return End.MATERIAL
-        if self._seen[self._key()] >= 3:
+        if self._num_repeats >= 3:
             return End.REPETITION
         if board.halfmove_clock >= 100:
             return End.FIFTY_MOVES
@@ -100,8 +157,25 @@ class _Board:
             score=score,
         )
 
-    def _key(self) -> str:
-        return self.board.epd(en_passant="legal")
+
+def _position(board: chess.Board) -> tuple[int | None, ...]:
+    """Return what makes two positions the same by the rules; written out, for a FEN's text takes 20 times as long."""
+    return (
+        board.pawns,
+        board.knights,
+        board.bishops,
+        board.rooks,
+        board.queens,
+        board.kings,
+        board.occupied_co[chess.WHITE],
+        board.turn,
+        board.clean_castling_rights(),
+        board.ep_square if board.has_legal_en_passant() else None,
+    )
+
+
+def _without_move_number(fen: str) -> str:
+    return " ".join(fen.split(" ")[:5])
 
 
 def play_match(
@@ -141,8 +215,8 @@ def play_match(
         for is_first, indices in to_move.items():
             if indices:
                 player = first if is_first else second
-                for index, move in zip(indices, player.choose([games[i].board for i in indices]), strict=True):
-                    if move not in games[index].board.legal_moves:
+                for index, move in zip(indices, player.choose([games[i].board for i in indices], indices), strict=True):
+                    if not games[index].board.is_legal(move):
                         raise ValueError(f"{player.name} played {move.uci()} in {games[index].board.fen()}, which is not legal")
                     games[index].push(move)
     return MatchResult(first=first.name, second=second.name, games=tuple(game for game in played if game is not None))

@@ -12,7 +12,7 @@ from grpo.encoding import position_key
 from grpo.errors import PlainError
 from grpo.grpo_config import OwnGamesConfig
 from grpo.matches import End, PlayedGame, play_match
-from grpo.players import RandomPlayer, SamplingPlayer
+from grpo.players import SamplingPlayer, random_move
 from grpo.policy import Policy, PositionBatch
 from grpo.seeding import numpy_stream, torch_stream
 from grpo.states import DatasetStates, States, ValueSource, joined, valued_states
@@ -214,14 +214,13 @@ def split_of(states_per_step: int, share: float) -> tuple[int, int]:
 
 def random_openings(count: int, *, max_plies: int, rng: np.random.Generator) -> list[str]:
     """Return the FENs of positions with a legal move after 0 to `max_plies` random plies; some can be equal."""
-    chance = RandomPlayer(rng)
     openings: list[str] = []
     while len(openings) < count:
         board = chess.Board()
         for _ in range(int(rng.integers(max_plies + 1))):
             if not any(board.legal_moves):
                 break
-            board.push(chance.choose([board])[0])
+            board.push(random_move(board, rng))
         if any(board.legal_moves):
             openings.append(board.fen())
     return openings

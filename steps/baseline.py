@@ -44,7 +44,7 @@ def play_baseline(
         )
         opponents: list[tuple[int, Player]] = [
             (0, RandomPlayer(numpy_stream(settings.seed, "random_player"))),
-            *((nodes, EnginePlayer(pool, nodes=nodes)) for nodes in config.opponent_nodes),
+            *((nodes, EnginePlayer(pool, limit=f"nodes {nodes}", name=f"stockfish-{nodes}-nodes")) for nodes in config.opponent_nodes),
         ]
         for number, (nodes, opponent) in enumerate(opponents):
             played = 2 * config.num_baseline_pairs * number

@@ -11,10 +11,10 @@ from doubles import CPU, TINY, some_boards
 from scripted_engine import ScriptedEngine
 
 from grpo.engine import EngineError, EnginePool
-from grpo.matches import End, MatchResult, PlayedGame, play_match
-from grpo.players import BestMovePlayer, EnginePlayer, Player, RandomPlayer
+from grpo.matches import Adjudication, End, MatchResult, PlayedGame, play_match
+from grpo.players import BestMovePlayer, EnginePlayer, Player, RandomPlayer, SamplingPlayer
 from grpo.policy import new_policy
-from grpo.seeding import numpy_stream
+from grpo.seeding import numpy_stream, torch_stream
 from grpo.statistics import paired_interval
 
 torch.set_num_threads(1)
@@ -33,7 +33,7 @@ class Line:
     def __init__(self, moves: str) -> None:
         self._moves = moves.split()
 
-    def choose(self, boards: Sequence[chess.Board]) -> list[chess.Move]:
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
         return [chess.Move.from_uci(self._moves[len(board.move_stack)]) for board in boards]
 
 
@@ -44,7 +44,7 @@ class Fixed:
         self.name = name
         self._sign = sign
 
-    def choose(self, boards: Sequence[chess.Board]) -> list[chess.Move]:
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
         return [self._move(board) for board in boards]
 
     def _move(self, board: chess.Board) -> chess.Move:
@@ -169,8 +169,10 @@ def test_an_opening_that_is_over_is_a_game_without_a_move(opening: str, end: End
     assert (game.end, game.moves, game.score) == (end, (), score)
 
 
-def test_every_random_game_ends_where_and_as_the_rules_of_python_chess_say() -> None:
-    # Few pieces, so that all ends occur; python-chess looks back through the game where this code keeps count.
+@pytest.fixture(scope="module")
+def random_games() -> list[PlayedGame]:
+    """Return games of random moves that end in all ways."""
+    # Few pieces, so that all ends occur.
     openings = [
         "4k3/8/8/8/8/8/8/R3K3 w Q - 0 1",
         "4k3/7p/8/8/8/8/P7/4K3 w - - 0 1",
@@ -179,21 +181,51 @@ def test_every_random_game_ends_where_and_as_the_rules_of_python_chess_say() -> 
         "4k3/8/8/8/8/8/8/2B1K1N1 w - - 0 1",
         "6k1/5ppp/8/8/8/8/8/RR2K3 w - - 20 1",
         "7k/5Q2/8/5K2/8/8/8/8 w - - 0 1",
+        "4k3/1p1p1p1p/1P1P1P1P/8/8/p1p1p1p1/P1P1P1P1/4K3 w - - 0 1",  # The kings have their own last ranks, and nothing else can move.
     ]
-    seen = set()
-    for seed in range(12):
-        first, second = (RandomPlayer(numpy_stream(seed, side)) for side in ("first", "second"))
-        for game in play_match(first, second, openings, max_plies=150).games:
-            seen.add(game.end)
-            board = chess.Board(game.opening)
-            for ply, move in enumerate(game.moves):
-                assert ends_by_the_rules(board) is None, f"{game.opening} went on after {ply} plies of {' '.join(game.moves)}"
-                board.push(board.parse_uci(move))
-            expected = ends_by_the_rules(board) or (End.PLY_CAP if len(game.moves) == 150 else None)
-            assert game.end == expected
-            winner = (not board.turn) if expected == End.CHECKMATE else None
-            assert game.score == (0.5 if winner is None else float(winner == (chess.WHITE if game.first_is_white else chess.BLACK)))
-    assert seen == set(End), "every way to end is among them"
+    return [
+        game
+        for seed in range(12)
+        for game in play_match(*(RandomPlayer(numpy_stream(seed, side)) for side in ("first", "second")), openings, max_plies=150).games
+    ]
+
+
+def test_every_random_game_ends_where_and_as_the_rules_of_python_chess_say(random_games: list[PlayedGame]) -> None:
+    # python-chess looks back through the game where this code keeps count.
+    for game in random_games:
+        board = chess.Board(game.opening)
+        for ply, move in enumerate(game.moves):
+            assert ends_by_the_rules(board) is None, f"{game.opening} went on after {ply} plies of {' '.join(game.moves)}"
+            board.push(board.parse_uci(move))
+        expected = ends_by_the_rules(board) or (End.PLY_CAP if len(game.moves) == 150 else None)
+        assert game.end == expected
+        winner = (not board.turn) if expected == End.CHECKMATE else None
+        assert game.score == (0.5 if winner is None else float(winner == (chess.WHITE if game.first_is_white else chess.BLACK)))
+    assert {game.end for game in random_games} == set(End), "every way to end is among them"
+
+
+def test_python_chess_too_gives_the_game_that_result_and_no_result_before(random_games: list[PlayedGame]) -> None:
+    terminations = {
+        End.CHECKMATE: {chess.Termination.CHECKMATE},
+        # A stalemate with a bare minor piece is both, and so is a third time after fifty moves; python-chess names the other one first.
+        End.STALEMATE: {chess.Termination.STALEMATE, chess.Termination.INSUFFICIENT_MATERIAL},
+        End.MATERIAL: {chess.Termination.INSUFFICIENT_MATERIAL},
+        End.REPETITION: {chess.Termination.THREEFOLD_REPETITION, chess.Termination.FIFTY_MOVES},
+        End.FIFTY_MOVES: {chess.Termination.FIFTY_MOVES},
+    }
+    for game in random_games:
+        board = chess.Board(game.opening)
+        for move in game.moves:
+            assert board.outcome() is None
+            board.push_uci(move)
+        if game.end == End.PLY_CAP:
+            assert board.outcome() is None
+            continue
+        outcome = board.outcome(claim_draw=True)
+        assert outcome is not None
+        assert outcome.termination in terminations[game.end]
+        first_color = chess.WHITE if game.first_is_white else chess.BLACK
+        assert game.score == (0.5 if outcome.winner is None else float(outcome.winner == first_color))
 
 
 def ends_by_the_rules(board: chess.Board) -> End | None:
@@ -230,7 +262,7 @@ class Mater:
 
     name = "mater"
 
-    def choose(self, boards: Sequence[chess.Board]) -> list[chess.Move]:
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
         return [max(board.legal_moves, key=lambda move, board=board: (mates(board, move), move.uci())) for board in boards]  # type: ignore[misc]
 
 
@@ -239,7 +271,7 @@ class Blind:
 
     name = "blind"
 
-    def choose(self, boards: Sequence[chess.Board]) -> list[chess.Move]:
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
         return [min(board.legal_moves, key=lambda move, board=board: (mates(board, move), move.uci())) for board in boards]  # type: ignore[misc]
 
 
@@ -302,6 +334,40 @@ def test_scores_intervals_and_ends_worked_by_hand() -> None:
     assert result.interval().score == pytest.approx(4 / 6)
 
 
+def test_scores_of_pairs_and_what_the_sample_is_worked_by_hand() -> None:
+    other = "4k3/8/8/8/8/8/8/R3K3 w Q - 0 1"
+    later = "4k3/8/8/8/8/8/8/R3K3 w Q - 0 30"  # The same opening, with another move number.
+    games = (
+        PlayedGame(opening=other, first_is_white=True, moves=("a1a2",), end=End.PLY_CAP, score=0.5, adjudicated=1.0),
+        PlayedGame(opening=other, first_is_white=False, moves=("a1a2",), end=End.REPETITION, score=0.5),
+        PlayedGame(opening=later, first_is_white=True, moves=("a1a2",), end=End.FIFTY_MOVES, score=0.5, adjudicated=0.5),
+        PlayedGame(opening=later, first_is_white=False, moves=("a1a3",), end=End.CHECKMATE, score=0.0),
+        PlayedGame(opening=chess.STARTING_FEN, first_is_white=True, moves=(), end=End.STALEMATE, score=0.5),
+        PlayedGame(opening=chess.STARTING_FEN, first_is_white=False, moves=(), end=End.MATERIAL, score=0.5),
+    )
+    result = MatchResult(first="a", second="b", games=games)
+    assert (result.num_openings, result.num_distinct_games) == (2, 5)
+    assert result.share_undecided() == 3 / 6
+    assert result.pair_scores() == [0.5, 0.25, 0.5]
+    assert not result.is_adjudicated
+    for ask in (result.pair_scores, result.interval):
+        with pytest.raises(ValueError, match="not adjudicated"):
+            ask(adjudicated=True)
+
+    adjudicated = MatchResult(first="a", second="b", games=games, adjudication=Adjudication(depth=1, centipawns=250, num_failed=1))
+    assert adjudicated.is_adjudicated
+    assert adjudicated.pair_scores() == [0.5, 0.25, 0.5]
+    assert adjudicated.pair_scores(adjudicated=True) == [0.75, 0.25, 0.5]
+    assert adjudicated.interval() == paired_interval([0.5, 0.25, 0.5])
+    assert adjudicated.interval(adjudicated=True) == paired_interval([0.75, 0.25, 0.5])
+    assert adjudicated.wins_draws_losses() == (0, 5, 1)
+
+
+def test_a_match_of_no_games_has_no_share() -> None:
+    with pytest.raises(ValueError, match="no games"):
+        play_match(Fixed(1, "a"), Fixed(-1, "b"), [], max_plies=1).share_undecided()
+
+
 # Many at once.
 
 
@@ -313,6 +379,39 @@ def test_all_boards_in_lock_step_play_the_games_that_they_play_one_at_a_time() -
         together = play_match(first, second, OPENINGS, max_plies=80).games
         alone = [game for opening in OPENINGS for game in play_match(first, second, [opening], max_plies=80).games]
         assert list(together) == alone
+
+
+def test_sampled_games_do_not_depend_on_the_games_beside_them() -> None:
+    def match(openings: Sequence[str], *, max_plies: int) -> tuple[PlayedGame, ...]:
+        policies = [new_policy(TINY, seed=seed, device=CPU) for seed in (0, 1)]
+        first, second = (
+            SamplingPlayer(policy, name, temperature=1.0, rng=torch_stream(0, name)) for policy, name in zip(policies, "ab", strict=True)
+        )
+        return play_match(first, second, openings, max_plies=max_plies).games
+
+    whole = match(OPENINGS, max_plies=40)
+    assert match(OPENINGS, max_plies=40) == whole
+    assert match(OPENINGS[:4], max_plies=40) == whole[:8], "the others are not there"
+    early = "R5k1/5ppp/8/8/8/8/8/4K3 b - - 0 1"
+    assert match([OPENINGS[0], early, *OPENINGS[2:]], max_plies=40)[4:] == whole[4:], "another is over before it begins"
+    assert [game.moves for game in match(OPENINGS, max_plies=12)] == [game.moves[:12] for game in whole], "all end sooner"
+
+
+def test_a_player_against_itself_draws_for_each_game_and_not_for_each_position() -> None:
+    player = SamplingPlayer(new_policy(TINY, seed=0, device=CPU), "self", temperature=1.0, rng=torch_stream(0, "self"))
+    games = play_match(player, player, [chess.STARTING_FEN] * 10, max_plies=12).games
+    assert len({game.moves for game in games}) == 20
+
+
+def test_players_are_told_the_place_of_each_game_in_the_match() -> None:
+    class Numbered(Fixed):
+        def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+            for board, game in zip(boards, games, strict=True):
+                assert board.root().fen() == OPENINGS[game // 2]
+                assert (board.turn == chess.WHITE) == ((game % 2 == 0) == (self.name == "first"))
+            return super().choose(boards, games)
+
+    assert len(play_match(Numbered(1, "first"), Numbered(-1, "second"), OPENINGS, max_plies=30).games) == 2 * len(OPENINGS)
 
 
 def test_the_order_of_the_openings_decides_nothing_but_the_order_of_the_games() -> None:
@@ -330,9 +429,9 @@ def test_each_player_is_asked_only_for_boards_on_which_it_is_to_move_and_of_its_
             super().__init__(sign, name)
             self.boards: list[tuple[str, str]] = []
 
-        def choose(self, boards: Sequence[chess.Board]) -> list[chess.Move]:
+        def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
             self.boards += [(board.root().fen(), board.fen()) for board in boards]
-            return super().choose(boards)
+            return super().choose(boards, games)
 
     first, second = Asked(1, "a"), Asked(-1, "b")
     result = play_match(first, second, OPENINGS, max_plies=20)
@@ -357,8 +456,8 @@ def test_it_tells_how_many_games_are_over_up_to_the_last() -> None:
 
 def test_a_player_that_answers_for_fewer_boards_than_it_was_asked_is_an_error() -> None:
     class Lazy(Fixed):
-        def choose(self, boards: Sequence[chess.Board]) -> list[chess.Move]:
-            return super().choose(boards)[:-1]
+        def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+            return super().choose(boards, games)[:-1]
 
     with pytest.raises(ValueError, match="shorter"):
         play_match(Lazy(1, "lazy"), Fixed(1, "b"), OPENINGS, max_plies=4)
@@ -371,13 +470,13 @@ def test_a_player_that_answers_for_fewer_boards_than_it_was_asked_is_an_error() 
 def test_an_engine_that_fails_in_the_midst_of_a_match_ends_it_with_an_error(scripted: Callable[..., ScriptedEngine]) -> None:
     healthy = scripted()
     with EnginePool(healthy.path, num_processes=1, options={}) as pool:
-        games = play_match(EnginePlayer(pool, nodes=1), Fixed(1, "fixed"), OPENINGS[:3], max_plies=8).games
+        games = play_match(EnginePlayer(pool, limit="nodes 1", name="engine"), Fixed(1, "fixed"), OPENINGS[:3], max_plies=8).games
     assert len(games) == 6
     midst = healthy.searches()[12]["fen"]
     assert chess.Board(midst).ply() > max(chess.Board(opening).ply() for opening in OPENINGS[:3])
     broken = scripted({"kind": "none", "fen": midst, "times": 9})
     with EnginePool(broken.path, num_processes=1, options={}) as pool, pytest.raises(EngineError):
-        play_match(EnginePlayer(pool, nodes=1), Fixed(1, "fixed"), OPENINGS[:3], max_plies=8)
+        play_match(EnginePlayer(pool, limit="nodes 1", name="engine"), Fixed(1, "fixed"), OPENINGS[:3], max_plies=8)
 
 
 @pytest.mark.usefixtures("no_process_left")
@@ -386,9 +485,9 @@ def test_a_match_against_the_real_engine_repeats_exactly_whatever_the_number_of_
     matches = []
     for num_processes in (1, 2):
         with EnginePool(stockfish, num_processes=num_processes, options={"Hash": 1}) as pool:
-            matches.append(play_match(network, EnginePlayer(pool, nodes=1), OPENINGS[:5], max_plies=40).games)
+            matches.append(play_match(network, EnginePlayer(pool, limit="nodes 1", name="engine"), OPENINGS[:5], max_plies=40).games)
     with EnginePool(stockfish, num_processes=1, options={"Hash": 1}) as pool:
-        engine = EnginePlayer(pool, nodes=1)
+        engine = EnginePlayer(pool, limit="nodes 1", name="engine")
         matches.append(tuple(game for opening in OPENINGS[:5] for game in play_match(network, engine, [opening], max_plies=40).games))
     assert matches[0] == matches[1] == matches[2]
 
@@ -396,6 +495,8 @@ def test_a_match_against_the_real_engine_repeats_exactly_whatever_the_number_of_
 @pytest.mark.usefixtures("no_process_left")
 def test_the_real_engine_beats_a_random_mover_with_both_colours(stockfish: str) -> None:
     with EnginePool(stockfish, num_processes=2, options={"Hash": 1}) as pool:
-        result = play_match(EnginePlayer(pool, nodes=200), RandomPlayer(numpy_stream(0, "random")), OPENINGS[:4], max_plies=160)
+        result = play_match(
+            EnginePlayer(pool, limit="nodes 200", name="engine"), RandomPlayer(numpy_stream(0, "random")), OPENINGS[:4], max_plies=160
+        )
     assert result.interval().score > 0.8
     assert result.ends()["checkmate"] >= 6
