@@ -200,7 +200,8 @@ def _phase_reason(change: PhaseChange) -> str:
 def peak_step(*, games: Mapping[int, ScoreInterval], regrets: Mapping[int, RegretEstimate]) -> int:
     """Return the step that `peak` names: the best lower bound against the initial policy.
 
-    Where none played, the lowest upper end of regret. A bound, not a point: the highest of many noisy scores is mostly luck. Of equals the first named.
+    Where none played, the lowest upper end of regret. A bound, not a point: the highest of many noisy scores is mostly luck.
+    Of equals the first named.
 
     Args:
         games: step -> score over all its games against the initial policy.

@@ -242,4 +242,5 @@ def elo(score: float) -> float:
 
 def expected_score(elo_difference: float) -> float:
     """Return the score that a rating difference stands for, 1 / (1 + 10^(-d / 400)), the inverse of `elo`."""
-    return 1 / (1 + 10 ** (-elo_difference / 400))
+    odds = 10 ** (-abs(elo_difference) / 400)  # Of the weaker player: never too large for a float.
+    return 1 / (1 + odds) if elo_difference >= 0 else odds / (1 + odds)
