@@ -60,7 +60,10 @@ def moves(texts: list[str], machine: Machine, *, seed: int = 0) -> list[list[str
         ("stockfish:nodes=50", Contestant(text="stockfish:nodes=50", kind=Kind.ENGINE, limit="nodes 50")),
         ("stockfish:depth=3", Contestant(text="stockfish:depth=3", kind=Kind.ENGINE, limit="depth 3")),
         ("stockfish:skill=5,nodes=100", Contestant(text="stockfish:skill=5,nodes=100", kind=Kind.ENGINE, limit="nodes 100", skill=5)),
-        ("stockfish:nodes=1,random=.5", Contestant(text="stockfish:nodes=1,random=.5", kind=Kind.ENGINE, limit="nodes 1", random_share=0.5)),
+        (
+            "stockfish:nodes=1,random=.5",
+            Contestant(text="stockfish:nodes=1,random=.5", kind=Kind.ENGINE, limit="nodes 1", random_share=0.5),
+        ),
         ("uci:/an/engine:nodes=9", Contestant(text="uci:/an/engine:nodes=9", kind=Kind.ENGINE, engine="/an/engine", limit="nodes 9")),
         ("uci:/a:b/e:depth=2", Contestant(text="uci:/a:b/e:depth=2", kind=Kind.ENGINE, engine="/a:b/e", limit="depth 2")),
     ],
