@@ -91,8 +91,8 @@ def run_facts(folders: Mapping[str, Path]) -> RunFacts:
 def model_card(facts: CardFacts) -> str:
     """Return the card as Markdown.
 
-    Keys of reports that may be missing, and are then not spoken of: `promoted`, `confirmation_adjudicated` and `ladder` of `select`, and
-    `ladder` of `baseline`. Raises CardError for any other.
+    Keys of reports that may be missing, and are then not spoken of: `promoted`, `confirmation_adjudicated` and `ladder` of `select`,
+    `ladder` of `baseline`, and `adjudicated` of a match. Raises CardError for any other.
     """
     try:
         sections = {
@@ -120,10 +120,12 @@ def _step(facts: CardFacts) -> str:
 
 def _what(facts: CardFacts) -> str:
     network = facts.network
-    made = {
-        None: "learnt by imitation of moves, and perhaps by GRPO",
-        0: "learnt by imitation alone (no checkpoint of GRPO was shown to be better)",
-    }.get(facts.policy_step, f"learnt by imitation, then by {facts.policy_step:,} steps of GRPO against an engine's values of all moves")
+    if facts.policy_step is None:
+        made = "learnt by imitation of moves, and perhaps by GRPO"
+    elif facts.policy_step == 0:
+        made = "learnt by imitation of moves alone"
+    else:
+        made = f"learnt by imitation of moves, then by {facts.policy_step:,} steps of GRPO against an engine's values of all moves"
     return (
         f"A network that gives every legal move of a chess position a probability, {made}. It has {_plain(network['channels'])} channels,"
         f" {_plain(network['num_blocks'])} residual blocks and one layer of attention, sees one position and nothing of the game before it,"
@@ -201,16 +203,19 @@ def _results(facts: CardFacts) -> str:
             f"Verdict: **{_plain(decision['verdict'])}**{promoted}. The confirmation games were played once, from openings that served"
             " nothing else, after the candidate had been chosen; of all games between checkpoints only these are reported.\n"
         )
-        if facts.policy_step is not None and facts.policy_step != decision["candidate_step"]:
+        if facts.policy_step == 0:
+            remarks.append("This policy is the pretrained one, the opponent in those games.\n")
+        elif facts.policy_step not in (None, decision["candidate_step"]):
             remarks.append(
                 f"**The confirmation was played by step {decision['candidate_step']:,}; this policy is step {facts.policy_step:,}, whose"
                 " own strength was not confirmed.**\n"
             )
-    table = "".join(f"| {what} | {games} | {score} |\n" for what, games, score in rows)
-    return (
-        "\n".join(remarks)
-        + f"\nScores with 95 % intervals, by pairs of games.\n\n| match | games | score |\n| --- | --- | --- |\n{table}{_regret(facts)}"
+    remarks.append(
+        "Scores with 95 % intervals, by pairs of games. Adjudicated: games drawn by repetition, fifty moves or the ply cap go to the side"
+        " that an engine finds better.\n"
     )
+    table = "".join(f"| {what} | {games} | {score} |\n" for what, games, score in rows)
+    return "\n".join(remarks) + f"\n| match | games | score |\n| --- | --- | --- |\n{table}{_regret(facts)}"
 
 
 def _confirmation_rows(behind: RunFacts) -> Iterator[tuple[str, str, str]]:
@@ -218,11 +223,11 @@ def _confirmation_rows(behind: RunFacts) -> Iterator[tuple[str, str, str]]:
     if decision is None:
         return
     step = f"step {decision['candidate_step']:,} against pretrained"
-    yield _row(f"{step}, best moves, played out", decision["confirmation_best_moves"])
+    yield from _rows(f"{step}, best moves", decision["confirmation_best_moves"])
     if "confirmation_adjudicated" in decision:
-        yield _row(f"{step}, best moves, undecided games adjudicated", decision["confirmation_adjudicated"])
-    yield _row(f"{step}, sampled at T = 1, played out", decision["confirmation_sampled_moves"])
-    yield from _ladder_rows("candidate", decision)
+        yield _row(f"{step}, best moves, adjudicated", decision["confirmation_adjudicated"])
+    yield from _rows(f"{step}, sampled at T = 1", decision["confirmation_sampled_moves"])
+    yield from _ladder_rows(f"step {decision['candidate_step']:,}", decision)
 
 
 def _baseline_rows(behind: RunFacts) -> Iterator[tuple[str, str, str]]:
@@ -230,15 +235,21 @@ def _baseline_rows(behind: RunFacts) -> Iterator[tuple[str, str, str]]:
     if baseline is None:
         return
     for name, match in baseline["matches"].items():
-        yield _row(f"pretrained against {_plain(name)}, best moves", match)
+        yield from _rows(f"pretrained against {_plain(name)}, best moves", match)
     yield from _ladder_rows("pretrained", baseline)
 
 
 def _ladder_rows(who: str, report: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    ladder = report.get("ladder")
-    if ladder is not None:
-        for name, match in ladder["matches"].items():
-            yield _row(f"{who} against the ladder's {_plain(name)}", match)
+    """Yield the place among opponents that were rated by their own games, a random mover being 0."""
+    if "ladder" in report:
+        placed = report["ladder"]
+        yield f"{who} on the ladder", _count(2 * sum(match["num_pairs"] for match in placed["games"])), _plain(placed["text"])
+
+
+def _rows(what: str, match: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    yield _row(f"{what}, played out", match)
+    if "adjudicated" in match:
+        yield _row(f"{what}, adjudicated", match["adjudicated"])
 
 
 def _row(what: str, match: Mapping[str, Any]) -> tuple[str, str, str]:
