@@ -167,7 +167,7 @@ def test_a_policy_that_did_not_play_the_confirmation_says_so() -> None:
     assert "The confirmation was played by step 100; this policy is step 250, whose own strength was not confirmed." in peak
     assert "step 250, best move: 0.0497" in peak
     assert "This policy is the pretrained one" in section(model_card(facts(0)), "Results")
-    assert "learnt by imitation alone" in section(model_card(facts(0)), "What it is")
+    assert "learnt by imitation of moves alone" in section(model_card(facts(0)), "What it is")
 
 
 def test_the_limits_count_the_draws_for_lack_of_technique() -> None:
