@@ -38,7 +38,7 @@ _ROWS_PER_RUN: Final = 250
 _EXAMPLES: Final = (
     chess.STARTING_FEN,
     "rnbqkbnr/ppp1pppp/8/8/3pP3/2N5/PPPP1PPP/R1BQKBNR b KQkq e3 0 3",  # Black to move, who may take en passant.
-    "r3k2r/1P6/8/8/8/8/6p1/R3K2R b Kq - 37 60",  # Half the castling rights, a clock, and promotions.
+    "r3k2r/P7/8/8/8/8/6p1/R3K2R b Kq - 37 60",  # Half the castling rights, castling, a clock, and promotions.
 )
 _LAYOUT: Final = (
     ("0-63", "piece on a1, b1, ..., h1, a2, ..., h8: 0 none, 1-6 the mover's pawn, knight, bishop, rook, queen, king, 7-12 the rival's"),

@@ -196,7 +196,7 @@ def test_a_small_error_in_one_bias_is_found_though_all_best_moves_are_equal(
 def test_other_best_moves_are_found_however_wide_the_tolerance(
     exported: tuple[Path, Parity], policy: NetworkPolicy, tmp_path: Path
 ) -> None:
-    path = broken(exported[0] / ONNX, "network.from_head.weight", lambda weight: weight[::-1].copy(), tmp_path / ONNX)
+    path = broken(exported[0] / ONNX, "network.piece_embedding.weight", lambda weight: weight[::-1].copy(), tmp_path / ONNX)
     parity = onnx_parity(path, policy, BOARDS, tolerance=1e9)
     assert parity.num_best_moves_equal < parity.num_positions
     assert not parity.is_met
