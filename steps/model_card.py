@@ -1,0 +1,348 @@
+"""A policy's card: what it was made of and how, what was shown of it and what was not, and how to play it.
+
+Whatever comes from a report or a manifest is text of somebody else's making (names of files, of engines): it is escaped, so that it is
+shown, and never obeyed, by who renders the page.
+"""
+
+import html
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from grpo.config import Settings
+from grpo.content import MANIFEST, read_json
+from grpo.errors import PlainError
+from grpo.matches import End
+from grpo.phases import PHASES
+
+CARD: Final = "model_card.md"
+STEPS: Final = ("join_boards", "pretrain", "baseline", "finetune", "select")
+"""Steps whose reports a card is made of."""
+
+_REPORT: Final = "report.json"
+_SHOWN_SETTINGS: Final = (
+    "seed",
+    "boards.source",
+    "boards.num_train",
+    "values.depth",
+    "values.transform",
+    "policy.channels",
+    "policy.num_blocks",
+    "policy.num_heads",
+    "pretrain.learning_rate",
+    "grpo.num_steps",
+    "grpo.states_per_step",
+    "grpo.estimator",
+    "grpo.group_size",
+    "grpo.temperature",
+    "grpo.learning_rate",
+    "grpo.entropy_coefficient",
+    "grpo.entropy_schedule",
+    "grpo.kl_coefficient",
+)
+_TECHNIQUE_DRAWS: Final = (End.REPETITION, End.FIFTY_MOVES, End.PLY_CAP)
+# Signs of Markdown: of brackets those that would end a link's text, of underscores all that are not within a word.
+_MARKUP: Final = re.compile(r"[\\`*{}|~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])")
+_NOT_KNOWN: Final = "Not known: the run that made this policy is not among the outputs of this machine.\n"
+
+
+class CardError(PlainError, ValueError):
+    """Reports do not say what a card has to say."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFacts:
+    """What a run's outputs say of themselves; a step that is not there is not known."""
+
+    reports: Mapping[str, Mapping[str, Any]]
+    """Step -> its `report.json`."""
+    manifests: Mapping[str, Mapping[str, Any]]
+    """Step -> its `manifest.json`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CardFacts:
+    """What a card is made of."""
+
+    run: str
+    """The run that made the policy, or the name of its folder."""
+    policy_step: int | None
+    """0 is the pretrained policy; None when it is not known."""
+    network: Mapping[str, Any]
+    """The section `policy` of the settings."""
+    hashes: Mapping[str, str]
+    """What -> SHA-256."""
+    behind: RunFacts = field(default_factory=lambda: RunFacts(reports={}, manifests={}))
+    parity: str = ""
+    """What was measured of the ONNX file; "" when there is none."""
+
+
+def run_facts(folders: Mapping[str, Path]) -> RunFacts:
+    """Return what the outputs of a run say, given the folders of its steps by name; those of no interest are left out."""
+    known = {step: folder for step, folder in folders.items() if step in STEPS}
+    return RunFacts(
+        reports={step: read_json(folder / _REPORT) for step, folder in known.items()},
+        manifests={step: read_json(folder / MANIFEST) for step, folder in known.items()},
+    )
+
+
+def model_card(facts: CardFacts) -> str:
+    """Return the card as Markdown.
+
+    Keys of reports that may be missing, and are then not spoken of: `promoted`, `confirmation_adjudicated` and `ladder` of `select`,
+    `ladder` of `baseline`, and `adjudicated` of a match. Raises CardError for any other.
+    """
+    try:
+        sections = {
+            "What it is": _what(facts),
+            "How to play it": _HOW,
+            "Data": _data(facts.behind),
+            "Training": _training(facts.behind),
+            "Settings": _settings(facts.behind),
+            "Results": _results(facts),
+            "Limits": _limits(facts.behind),
+            "Licence": _licence(facts.behind),
+            "Hashes": _hashes(facts),
+        }
+    except KeyError as error:
+        raise CardError(
+            f"a report or manifest of the run behind this policy has no {error}: other code wrote it; make the card with that code"
+        ) from error
+    title = f"# Chess policy {_plain(facts.run)}{_step(facts)}\n"
+    return "\n".join([title, *(f"## {name}\n\n{text}" for name, text in sections.items())])
+
+
+def _step(facts: CardFacts) -> str:
+    return "" if facts.policy_step is None else f", step {facts.policy_step:,}"
+
+
+def _what(facts: CardFacts) -> str:
+    network = facts.network
+    if facts.policy_step is None:
+        made = "learnt by imitation of moves, and perhaps by GRPO"
+    elif facts.policy_step == 0:
+        made = "learnt by imitation of moves alone"
+    else:
+        made = f"learnt by imitation of moves, then by {facts.policy_step:,} steps of GRPO against an engine's values of all moves"
+    return (
+        f"A network that gives every legal move of a chess position a probability, {made}. It has {_plain(network['channels'])} channels,"
+        f" {_plain(network['num_blocks'])} residual blocks and one layer of attention, sees one position and nothing of the game before it,"
+        " and does not search.\n"
+    )
+
+
+_HOW: Final = """\
+- Against a person or another engine, in any chess program: `chess-grpo uci --model FOLDER` is a UCI engine.
+- Against other players, with intervals: `chess-grpo match FOLDER stockfish:nodes=50`.
+- Without this code: `policy.onnx` takes encoded positions and returns the logits of all 1,968 moves; `policy.json` says how to encode a
+  position, lists the moves in order, and has worked examples to check one's own code with. Use the logits of legal moves only.
+"""
+
+
+def _data(behind: RunFacts) -> str:
+    if "join_boards" not in behind.reports:
+        return _NOT_KNOWN
+    boards = behind.reports["join_boards"]
+    inputs = _inputs(behind, "join_boards")
+    splits = ", ".join(f"{_count(boards['splits'][split])} {split}" for split in ("train", "validation", "heldout"))
+    rows = [(phase.value, boards["natural_phases"][phase], boards["phases"][phase]) for phase in PHASES]
+    sources = ", ".join(f"{_plain(name)} ({_count(count)} boards)" for name, count in sorted(boards["sources"].items()))
+    return (
+        f"{_count(boards['rows'])} boards from {_count(boards['used_games'])} games ({splits}); no position is in two splits.\n\n"
+        f"- Source: {sources}.\n- Moves to imitate from: {', '.join(_plain(name) for name in sorted(boards['labels']))}.\n"
+        f"- Values of all legal moves by: {_plain(inputs['engine'])}.\n\n"
+        "| phase | met in the source | kept |\n| --- | --- | --- |\n"
+        + "".join(f"| {phase} | {_count(met)} | {_count(kept)} |\n" for phase, met, kept in rows)
+    )
+
+
+def _training(behind: RunFacts) -> str:
+    lines = []
+    if "pretrain" in behind.reports:
+        imitation = behind.reports["pretrain"]
+        ended = "the validation loss had stopped falling" if imitation["has_converged"] else "its steps were spent: it had NOT converged"
+        lines.append(
+            f"- Imitation: {_count(imitation['num_steps'])} steps, ended because {ended}; validation loss"
+            f" {imitation['validation_loss']:.3f} nats, top-1 {imitation['top1']:.3f}, top-5 {imitation['top5']:.3f}."
+        )
+    if "finetune" in behind.reports:
+        training = behind.reports["finetune"]
+        entropy = training["mean_entropy_at_end"]
+        shown = "not known (a rollback had just been made)" if entropy is None else f"{entropy:.2f} nats"
+        because = f" ({_plain(training['message'])})" if training["message"] else ""
+        lines.append(
+            f"- GRPO: steps {_count(training['first_step'])} to {_count(training['last_step'])}, ended by"
+            f" {_plain(training['reason'])}{because}; entropy at the end {shown}."
+        )
+    return "\n".join(lines) + "\n" if lines else _NOT_KNOWN
+
+
+def _settings(behind: RunFacts) -> str:
+    given: dict[str, Any] = {}
+    for manifest in behind.manifests.values():
+        given.update(_flat(manifest["parts"]["settings"]))
+    if not given:
+        return _NOT_KNOWN
+    defaults = _flat(Settings().model_dump(mode="json"))
+    shown = [name for name in given if name in _SHOWN_SETTINGS or (name in defaults and given[name] != defaults[name])]
+    rows = "".join(f"| {_plain(name)} | {_plain(given[name])} | {_plain(defaults.get(name, '-'))} |\n" for name in sorted(shown))
+    intro = "The main ones, and all that differ from the defaults of the code that wrote this card."
+    return f"{intro}\n\n| setting | value | default |\n| --- | --- | --- |\n{rows}"
+
+
+def _results(facts: CardFacts) -> str:
+    rows, remarks = list(_confirmation_rows(facts.behind)) + list(_baseline_rows(facts.behind)), []
+    if not rows:
+        return _NOT_KNOWN
+    decision = facts.behind.reports.get("select")
+    if decision is not None:
+        promoted = "" if "promoted" not in decision else "; promoted to champion" if decision["promoted"] else "; not promoted"
+        remarks.append(
+            f"Verdict: **{_plain(decision['verdict'])}**{promoted}. The confirmation games were played once, from openings that served"
+            " nothing else, after the candidate had been chosen; of all games between checkpoints only these are reported.\n"
+        )
+        if facts.policy_step == 0:
+            remarks.append("This policy is the pretrained one, the opponent in those games.\n")
+        elif facts.policy_step not in (None, decision["candidate_step"]):
+            remarks.append(
+                f"**The confirmation was played by step {decision['candidate_step']:,}; this policy is step {facts.policy_step:,}, whose"
+                " own strength was not confirmed.**\n"
+            )
+    remarks.append(
+        "Scores with 95 % intervals, by pairs of games. Adjudicated: games drawn by repetition, fifty moves or the ply cap go to the side"
+        " that an engine finds better.\n"
+    )
+    table = "".join(f"| {what} | {games} | {score} |\n" for what, games, score in rows)
+    return "\n".join(remarks) + f"\n| match | games | score |\n| --- | --- | --- |\n{table}{_regret(facts)}"
+
+
+def _confirmation_rows(behind: RunFacts) -> Iterator[tuple[str, str, str]]:
+    decision = behind.reports.get("select")
+    if decision is None:
+        return
+    step = f"step {decision['candidate_step']:,} against pretrained"
+    yield from _rows(f"{step}, best moves", decision["confirmation_best_moves"])
+    if "confirmation_adjudicated" in decision:
+        yield _row(f"{step}, best moves, adjudicated", decision["confirmation_adjudicated"])
+    yield from _rows(f"{step}, sampled at T = 1", decision["confirmation_sampled_moves"])
+    yield from _ladder_rows(f"step {decision['candidate_step']:,}", decision)
+
+
+def _baseline_rows(behind: RunFacts) -> Iterator[tuple[str, str, str]]:
+    baseline = behind.reports.get("baseline")
+    if baseline is None:
+        return
+    for name, match in baseline["matches"].items():
+        yield from _rows(f"pretrained against {_plain(name)}, best moves", match)
+    yield from _ladder_rows("pretrained", baseline)
+
+
+def _ladder_rows(who: str, report: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the place among opponents that were rated by their own games, a random mover being 0."""
+    if "ladder" in report:
+        placed = report["ladder"]
+        yield f"{who} on the ladder", _count(2 * sum(match["num_pairs"] for match in placed["games"])), _plain(placed["text"])
+
+
+def _rows(what: str, match: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    yield _row(f"{what}, played out", match)
+    if "adjudicated" in match:
+        yield _row(f"{what}, adjudicated", match["adjudicated"])
+
+
+def _row(what: str, match: Mapping[str, Any]) -> tuple[str, str, str]:
+    return what, _count(2 * match["num_pairs"]), _plain(match["text"])
+
+
+def _regret(facts: CardFacts) -> str:
+    """Return what is known of the regret on held-out boards, in win probability."""
+    reports = facts.behind.reports
+    lines = []
+    if "baseline" in reports:
+        heldout = reports["baseline"]["heldout"]
+        phases = ", ".join(f"{phase} {heldout[f'heldout/regret_best/{phase}']:.4f}" for phase in PHASES)
+        lines.append(f"- pretrained, best move: {heldout['heldout/regret_best']:.4f} ({phases})")
+    regrets = reports["select"]["heldout_regret_best"] if "select" in reports else {}
+    if facts.policy_step is not None and str(facts.policy_step) in regrets:
+        lines.append(f"- step {facts.policy_step:,}, best move: {regrets[str(facts.policy_step)]:.4f}")
+    return (
+        "\nWin probability lost a move on held-out boards, by a search deeper than the reward's:\n\n" + "\n".join(lines) + "\n"
+        if lines
+        else ""
+    )
+
+
+def _limits(behind: RunFacts) -> str:
+    lines = [
+        "No search, no clock, no memory of the game: it cannot see a repetition coming, and blunders what a search of two plies would see.",
+        "Elo differences are between the players of one match, and not calibrated to people's: none is a rating of Lichess or of any list,"
+        " and what was measured against one opponent need not hold against another.",
+        "Best moves are deterministic: two such players play one game from an opening and colour, so the number of distinct openings is the"
+        " sample size, and nothing is shown of other openings.",
+        "Values in training are an engine's at a low depth: what such a search misses, the policy was never told.",
+        "Standard chess only: no Chess960, no variants.",
+    ]
+    if "select" in behind.reports:
+        ends = behind.reports["select"]["confirmation_best_moves"]["ends"]
+        total = sum(ends.values())
+        drawn = sum(ends[end] for end in _TECHNIQUE_DRAWS)
+        lines.insert(
+            1,
+            f"{drawn / total:.0%} of the {total:,} confirmation games with best moves ended by repetition, fifty moves or the ply cap"
+            f" ({ends[End.REPETITION] / total:.0%} by repetition): drawn for lack of technique, whatever the board said.",
+        )
+    else:
+        lines.insert(0, "Nothing is known here of its strength.")
+    return "".join(f"- {line}\n" for line in lines)
+
+
+def _licence(behind: RunFacts) -> str:
+    text = (
+        "The code is under the MIT licence. Stockfish (GPL-3.0) was asked for values and moves as a program of its own; nothing of its code"
+        " or networks is in these files."
+    )
+    if "join_boards" not in behind.reports:
+        return f"{text} Where the boards came from is not known here, nor under which licence.\n"
+    files = sorted(name for name in behind.reports["join_boards"]["sources"] if name != "engine")
+    if not files:
+        return f"{text} All boards come from games that the engine played for the run: nobody else has a right in them.\n"
+    named = ", ".join(map(_plain, files))
+    return f"{text} Boards come from files ({named}), under their publisher's licence; the database of Lichess, if it is that, is CC0.\n"
+
+
+def _hashes(facts: CardFacts) -> str:
+    rows = dict(facts.hashes)
+    for step, manifest in facts.behind.manifests.items():
+        rows[f"output of {step}" if step != "join_boards" else "dataset"] = manifest["output_hash"]
+    lines = [f"- {_plain(name)}: {_plain(digest)}" for name, digest in rows.items()]
+    if "select" in facts.behind.manifests:
+        code = facts.behind.manifests["select"]["code"]
+        lines.append(f"- code: commit {_plain(code['commit'])}{' with changes' if code['is_dirty'] else ''}, lock {_plain(code['lock'])}")
+        lines.append(f"- engine: {_plain(_inputs(facts.behind, 'select')['engine'])}")
+    if facts.parity:
+        lines.append(f"- ONNX against torch: {_plain(facts.parity)}")
+    return "\n".join(lines) + "\n"
+
+
+def _inputs(behind: RunFacts, step: str) -> Mapping[str, Any]:
+    inputs: Mapping[str, Any] = behind.manifests[step]["parts"]["inputs"]
+    return inputs
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _count(number: Any) -> str:
+    return f"{int(number):,}"
+
+
+def _plain(value: Any) -> str:
+    """Return a text of unknown origin such that Markdown and HTML show it as it is, in one line."""
+    escaped = html.escape(" ".join(str(value).split()))
+    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", escaped)
