@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo.adjudication import adjudicate
-from grpo.match_pgn import match_pgn
-from grpo.planning import Assumptions, Certainty, smallest_difference
-
 from grpo.config import DEFAULT_PRESET, ConfigError, Settings, read_settings
 from grpo.content import json_text, replace_file
 from grpo.engine import EnginePool, identify
+from grpo.match_pgn import match_pgn
 from grpo.matches import MatchResult, play_match
 from grpo.openings import make_openings
+from grpo.planning import Assumptions, Certainty, smallest_difference
 from grpo.seeding import numpy_stream
 from grpo.statistics import LEVEL, MatchStatistics, Outcomes, match_statistics
 from steps.contestants import ALLOWED, Contestant, Entrant, entered, parse_contestant
