@@ -5,6 +5,8 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +17,8 @@ import zstandard
 from made_games import HEADER, random_pgn, with_planted_games
 
 from grpo.content import MANIFEST, read_json, verified_manifest
-from steps.console import CHECKS, main
+from steps.boards_command import CHECKS
+from steps.console import COMMANDS, main
 
 SMALL = ("boards.num_train=30", "boards.num_validation=9", "boards.num_heldout=9", "boards.num_units=2")
 ONE_TASK = ("--set", "boards.num_tasks=1")
@@ -131,13 +134,13 @@ def test_a_build_that_fails_leaves_nothing_behind(run: Run, stockfish: str, tmp_
 def test_a_build_whose_boards_do_not_pass_the_checks_leaves_nothing_behind(
     run: Run, games: Path, stockfish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from steps import console
+    from steps import boards_command
     from steps.checking import ChecksError
 
     def refuse(*_: object) -> None:
         raise ChecksError("the dataset is not fit to train on")
 
-    monkeypatch.setattr(console, "check_dataset", refuse)
+    monkeypatch.setattr(boards_command, "check_dataset", refuse)
     there = tmp_path / "there"
     code, _, complaints = run("boards", "build", there / "out", *SETTINGS, *from_file(games))
     assert (code, complaints) == (1, "chess-grpo: the dataset is not fit to train on\n")
@@ -335,3 +338,23 @@ def test_help_names_every_argument(arguments: tuple[str, ...], words: list[str],
     assert (code, complaints) == (0, "")
     for word in words:
         assert word in said
+
+
+def test_a_command_imports_nothing_that_only_others_need() -> None:
+    code = "import sys; from steps.console import COMMANDS, main\ntry: main([{!r}, '--help'])\nfinally: print(sorted(sys.modules))"
+
+    def modules(command: str) -> str:
+        return subprocess.run([sys.executable, "-c", code.format(command)], check=True, capture_output=True, text=True).stdout
+
+    assert "'torch'" not in modules("uci")
+    assert "'mlflow'" not in modules("plan-games")
+    assert "'torch'" in modules("match"), "so that the test can fail"
+
+
+def test_help_names_every_command_and_a_wrong_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--help"], ["mtach"]):
+        with pytest.raises(SystemExit) as end:
+            main(words)
+        assert end.value.code == (0 if words == ["--help"] else 2)
+        printed = capsys.readouterr()
+        assert all(command in printed.out + printed.err for command in COMMANDS)
