@@ -202,7 +202,7 @@ class PolicyConfig(Section):
 
     channels: Annotated[int, Field(ge=8, le=1_024, multiple_of=8)] = 64
     """Width."""
-    num_blocks: Annotated[int, Field(ge=1, le=64)] = 5
+    num_blocks: Annotated[int, Field(ge=1, le=64)] = 3
     """Residual blocks of two 3x3 convolutions."""
     num_heads: Annotated[int, Field(ge=1, le=64)] = 4
     """Heads of the attention layer over the 64 squares."""

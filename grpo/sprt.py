@@ -116,7 +116,7 @@ def _likeliest_at_ratio(observed: Sequence[float], scores: Sequence[float], rati
     for _ in range(_MAX_ITERATIONS):
         mean, deviation = _mean_and_deviation(found, scores)
         deviations = [score - 0.5 - ratio * deviation / 2 * (1 + ((score - mean) / deviation) ** 2) for score in scores]
-        if not min(deviations) < 0 < max(deviations):
+        if not min(deviations) < 0 < max(deviations):  # The linear condition cannot be met from here; rare, if it happens at all.
             found = _shifted_to_ratio(found, scores, ratio)
             continue
         previous, found = found, _tilted(observed, deviations)
