@@ -1,4 +1,4 @@
-"""The pipeline in one line: boards, checks, pretraining, baseline, GRPO, selection, report.
+"""The pipeline in one line: boards, checks, pretraining, ladder, baseline, GRPO, selection, report.
 
 python flows/chess_grpo.py run
 python flows/chess_grpo.py --config settings my.toml run --resume-from peak
@@ -104,13 +104,20 @@ class ChessGrpo(FlowSpec):
     def pretrain(self):
         """Imitate the moves played until the validation loss stops falling."""
         self.pretrained = pipeline.pretrain(self.job, self.boards)
+        self.next(self.calibrate)
+
+    @step
+    @plainly
+    def calibrate(self):
+        """Rate the opponents that strength is measured with."""
+        self.calibrated = pipeline.calibrate(self.job)
         self.next(self.baseline)
 
     @step
     @plainly
     def baseline(self):
         """Know the pretrained policy's strength before GRPO touches it."""
-        self.baseline_report = pipeline.baseline(self.job, self.boards, self.pretrained)
+        self.baseline_report = pipeline.baseline(self.job, self.boards, self.pretrained, self.calibrated)
         self.next(self.finetune)
 
     @card(type="blank", id="learnability", refresh_interval=1)
@@ -138,7 +145,7 @@ class ChessGrpo(FlowSpec):
         """Tell the run's story."""
         from steps.cards import draw_report
 
-        outputs = [self.boards, self.checks, self.pretrained, self.baseline_report, self.finetuned, self.selected]
+        outputs = [self.boards, self.checks, self.pretrained, self.calibrated, self.baseline_report, self.finetuned, self.selected]
         self.reported = pipeline.report(self.job, {output["step"]: output for output in outputs})
         draw_report(self.reported)
         self.next(self.end)

@@ -6,6 +6,7 @@ path, tracking address, device) are not settings: see `steps.machine`.
 """
 
 import difflib
+import itertools
 import json
 import re
 import tomllib
@@ -236,15 +237,52 @@ class PretrainConfig(Section):
     """A bound for the case that the loss falls for ever; the report says when it was reached."""
 
 
+class LadderConfig(Section):
+    """Opponents from a random mover to Stockfish, rated by their own games (`grpo.ladder`)."""
+
+    random_shares: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(strict=False, min_length=1)] = (
+        1.0,
+        0.85,
+        0.7,
+        0.55,
+        0.4,
+        0.25,
+        0.1,
+    )
+    """The lower rungs: Stockfish with the first of `nodes`, of whose moves this share is random; falling from 1, the random mover."""
+    nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (1, 300, 1_000)
+    """The upper rungs: Stockfish at full strength with so many nodes a move, rising."""
+    num_calibration_pairs: Count = 24
+    """Openings that a rung plays, with both colours, with each of the next two below it."""
+    num_probe_pairs: Count = 6
+    """Openings of each short match that finds a player's place on the ladder."""
+    num_rung_pairs: Count = 60
+    """Openings against each of the two nearest rungs, from which the rating comes."""
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        if self.random_shares[0] != 1 or any(lower <= upper for lower, upper in itertools.pairwise(self.random_shares)):
+            raise ValueError("random_shares must fall from 1.0: the random mover is the ladder's zero, and each further rung is stronger")
+        if any(lower >= upper for lower, upper in itertools.pairwise(self.nodes)):
+            raise ValueError("nodes must rise from rung to rung")
+        return self
+
+
 class EvaluationConfig(Section):
     """How strength is measured, before and after."""
 
     heldout_depth: Annotated[int, Field(ge=1, le=30)] = 6
     """Search that values the held-out boards; deeper than the reward's, so that regret is not the reward again."""
-    opponent_nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (1, 50)
-    """The baseline's Stockfish opponents, each at this many nodes a move; a random mover always plays too."""
+    opponent_nodes: Count = 1
+    """Results are stated against Stockfish at full strength with so many nodes a move; the baseline plays it, and a random mover."""
     num_baseline_pairs: Count = 60
-    """Openings against each opponent, each played with both colours."""
+    """Openings against each of the two, each played with both colours."""
+    ladder: LadderConfig = LadderConfig()
+    """How ratings come about."""
+    adjudication_depth: Annotated[int, Field(ge=1, le=30)] = 10
+    """Search that values the last position of games that were drawn by repetition, fifty moves or ply cap, for a second score."""
+    adjudication_centipawns: Count = 250
+    """More than that for one side counts as won in the second score."""
     opening_plies: Annotated[int, Field(ge=1, le=40)] = 8
     """Random legal plies that make an opening."""
     max_opening_centipawns: Count = 120

@@ -1,74 +1,188 @@
 """Know the pretrained policy's strength before GRPO touches it."""
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
+from grpo.adjudication import adjudicate
 from grpo.boards import Split, board_arrays
 from grpo.checkpoints import load_policy
-from grpo.config import Settings
+from grpo.config import EvaluationConfig, Settings
 from grpo.content import write_json
 from grpo.engine import EnginePool
+from grpo.ladder import Ladder, LadderPlacement, Rung, num_openings_to_place, place_on_ladder
 from grpo.matches import MatchResult, play_match
 from grpo.metrics import Record
 from grpo.openings import make_openings
-from grpo.players import BestMovePlayer, EnginePlayer, Player, RandomPlayer
+from grpo.players import BestMovePlayer, Player
 from grpo.regret import heldout_metrics
 from grpo.seeding import numpy_stream
 from steps.boards import board_keys, read_boards
+from steps.calibrating import LADDER_HASH_MIB, read_ladder
 from steps.work import Work
 
 REPORT: Final = "report.json"
-ENGINE_HASH_MIB: Final = 1  # Cleared before each move, so that equal positions get equal answers; a small one is cheap to clear.
+ENGINE_HASH_MIB: Final = LADDER_HASH_MIB
+"""What the rungs were rated with: an engine with another hash is another opponent."""
 
 
 def play_baseline(
-    settings: Settings, *, boards: Path, pretrained: Path, engine_path: str, num_processes: int, device: torch.device, work: Work
+    settings: Settings,
+    *,
+    boards: Path,
+    pretrained: Path,
+    calibrated: Path,
+    engine_path: str,
+    num_processes: int,
+    device: torch.device,
+    work: Work,
 ) -> None:
-    """Write held-out regret, and the score against a random mover and each Stockfish, as the policy stands before GRPO."""
+    """Write held-out regret, place on the ladder, and scores against a random mover and Stockfish, as the policy stands before GRPO."""
     policy, _ = load_policy(pretrained, device)
     heldout = heldout_metrics(policy, board_arrays(read_boards(boards), split=Split.HELDOUT, strong=True))
     work.record(Record(0, heldout))
-    config = settings.evaluation
+    config, ladder = settings.evaluation, read_ladder(calibrated)
+    player = BestMovePlayer(policy, "pretrained")
+    opponents = {"random": Rung(nodes=config.opponent_nodes, random_share=1), "engine": Rung(nodes=config.opponent_nodes, random_share=0)}
+    used = board_keys(boards)
+    total = 2 * (config.num_baseline_pairs * len(opponents) + _num_openings(ladder, config))
     matches: dict[str, Any] = {}
-    total = 2 * config.num_baseline_pairs * (1 + len(config.opponent_nodes))
+    num_played = 0
+
+    def on_games_done(done: int) -> None:
+        work.progress(num_played + done, total, "games")
+
     with EnginePool(engine_path, num_processes=num_processes, options={"Hash": ENGINE_HASH_MIB}) as pool:
-        openings = make_openings(
-            config,
-            count=config.num_baseline_pairs,
-            rng=numpy_stream(settings.seed, "openings", "baseline"),
-            pool=pool,
-            exclude=board_keys(boards),
-        )
-        opponents: list[tuple[int, Player]] = [
-            (0, RandomPlayer(numpy_stream(settings.seed, "random_player"))),
-            *((nodes, EnginePlayer(pool, limit=f"nodes {nodes}", name=f"stockfish-{nodes}-nodes")) for nodes in config.opponent_nodes),
-        ]
-        for number, (nodes, opponent) in enumerate(opponents):
-            played = 2 * config.num_baseline_pairs * number
-            result = play_match(
-                BestMovePlayer(policy, "pretrained"),
-                opponent,
-                openings,
-                max_plies=config.max_plies,
-                on_games_done=lambda done, played=played: work.progress(played + done, total, "games"),  # type: ignore[misc]
-            )
+        for kind, opponent in opponents.items():
+            rng = numpy_stream(settings.seed, "openings", "baseline", kind)
+            openings = make_openings(config, count=config.num_baseline_pairs, rng=rng, pool=pool, exclude=used)
+            rival = opponent.player(pool, numpy_stream(settings.seed, "baseline", kind))
+            result = _played(player, rival, openings, config=config, pool=pool, on_games_done=on_games_done)
+            num_played += len(result.games)
             matches[opponent.name] = match_facts(result)
-            name = "baseline/score_engine" if nodes else "baseline/score_random"
-            work.record(Record(nodes, {name: result.interval().score}))
-    write_json(work.folder / REPORT, {"heldout": heldout, "matches": matches})
+            interval, name = result.interval(), f"baseline/score_{kind}"
+            work.record(Record(0, {name: interval.score, f"{name}_low": interval.low, f"{name}_high": interval.high}))
+        placement = place_player(
+            player,
+            ladder,
+            config=config,
+            seed=settings.seed,
+            purpose="pretrained",
+            pool=pool,
+            exclude=used,
+            on_games_done=on_games_done,
+        )
+    work.progress(total, total, "games")  # Fewer were played, if the rungs were found at once.
+    rating = {"baseline/rating": placement.rating, "baseline/rating_low": placement.low, "baseline/rating_high": placement.high}
+    work.record(Record(0, rating))
+    write_json(work.folder / REPORT, {"heldout": heldout, "matches": matches, "ladder": placement_facts(placement, ladder)})
+
+
+def place_player(
+    player: Player,
+    ladder: Ladder,
+    *,
+    config: EvaluationConfig,
+    seed: int,
+    purpose: str,
+    pool: EnginePool,
+    exclude: set[str],
+    on_games_done: Callable[[int], None],
+) -> LadderPlacement:
+    """Return where a player stands on the ladder, from games on openings of its own.
+
+    Args:
+        player: whoever is rated.
+        ladder: from `read_ladder`; of the engine that `pool` runs, with `ENGINE_HASH_MIB`.
+        config: how many pairs, and by which rules.
+        seed: root of the random streams.
+        purpose: names the streams of openings and opponents: one for each player who is placed.
+        pool: engines for opponents, openings and adjudication.
+        exclude: `position_key` of positions that may not be openings; those used are added.
+        on_games_done: told now and then how many games are over.
+    """
+    rng = numpy_stream(seed, "openings", "placement", purpose)
+    openings = make_openings(config, count=_num_openings(ladder, config), rng=rng, pool=pool, exclude=exclude)
+    num_matches, num_played = 0, 0
+
+    def play(rung: Rung, part: Sequence[str]) -> MatchResult:
+        nonlocal num_matches, num_played
+        before = num_played
+        rival = rung.player(pool, numpy_stream(seed, "placement", purpose, num_matches))
+        result = _played(player, rival, part, config=config, pool=pool, on_games_done=lambda done: on_games_done(before + done))
+        num_matches, num_played = num_matches + 1, num_played + len(result.games)
+        return result
+
+    return place_on_ladder(
+        play, ladder, openings, num_probe_pairs=config.ladder.num_probe_pairs, num_rung_pairs=config.ladder.num_rung_pairs
+    )
+
+
+def placement_facts(placement: LadderPlacement, ladder: Ladder) -> dict[str, Any]:
+    """Return a place on the ladder as plain data, with the facts of the matches that it comes from."""
+    parts = {
+        name: [
+            {"rung": ladder.rungs[part.rung].name, "rung_rating": float(ladder.ratings[part.rung]), **match_facts(part.result)}
+            for part in games
+        ]
+        for name, games in (("games", placement.games), ("probes", placement.probes))
+    }
+    return {
+        "rating": placement.rating,
+        "low": placement.low,
+        "high": placement.high,
+        "low_of_all": placement.low_of_all,
+        "high_of_all": placement.high_of_all,
+        "reach": placement.reach.value,
+        "text": placement.text(ladder),
+        **parts,
+    }
 
 
 def match_facts(result: MatchResult) -> dict[str, Any]:
-    """Return a match as plain data: score with interval, and how the games ended."""
+    """Return a match as plain data: score with interval, as played and as adjudicated, and how the games ended."""
     wins, draws, losses = result.wins_draws_losses()
-    return {
+    facts = {
         **asdict(result.interval()),
         "text": str(result.interval()),
         "wins": wins,
         "draws": draws,
         "losses": losses,
+        "pentanomial": _pentanomial(result.pair_scores()),
         "ends": result.ends(),
+        "num_openings": result.num_openings,
     }
+    if result.adjudication is None:
+        return facts
+    interval = result.interval(adjudicated=True)
+    adjudicated = {**asdict(interval), "text": str(interval), "pentanomial": _pentanomial(result.pair_scores(adjudicated=True))}
+    return {**facts, "adjudicated": adjudicated | asdict(result.adjudication)}
+
+
+def _pentanomial(pair_scores: Sequence[float]) -> list[int]:
+    """Return how many pairs scored 0, 1/4, 1/2, 3/4 and 1: lost, lost and drawn, even, won and drawn, won."""
+    counts = Counter(pair_scores)
+    return [counts[quarter / 4] for quarter in range(5)]
+
+
+def _num_openings(ladder: Ladder, config: EvaluationConfig) -> int:
+    return num_openings_to_place(
+        len(ladder.rungs), num_probe_pairs=config.ladder.num_probe_pairs, num_rung_pairs=config.ladder.num_rung_pairs
+    )
+
+
+def _played(
+    player: Player,
+    rival: Player,
+    openings: Sequence[str],
+    *,
+    config: EvaluationConfig,
+    pool: EnginePool,
+    on_games_done: Callable[[int], None],
+) -> MatchResult:
+    result = play_match(player, rival, openings, max_plies=config.max_plies, on_games_done=on_games_done)
+    return adjudicate(result, pool, depth=config.adjudication_depth, centipawns=config.adjudication_centipawns)

@@ -156,8 +156,29 @@ def pretrain(job: Job, boards: StepOutput) -> StepOutput:
     )
 
 
-def baseline(job: Job, boards: StepOutput, pretrained: StepOutput) -> StepOutput:
-    """Measure the pretrained policy against Stockfish before GRPO touches it."""
+def calibrate(job: Job) -> StepOutput:
+    """Rate the opponents that strength is measured with; they depend on no dataset, so that later runs use the same ladder."""
+    from steps.calibrating import REPORT, calibrate_ladder
+
+    machine, settings = Machine.here(), _typed(job["settings"])
+    engine = identify(machine.stockfish)
+    return run_step(
+        job,
+        machine,
+        step="calibrate",
+        module="steps.calibrating",
+        settings=slices.ladder(settings),
+        inputs={"engine": str(engine)},
+        work=lambda work: calibrate_ladder(
+            settings, engine=engine, engine_path=machine.stockfish, num_processes=machine.num_threads, work=work
+        ),
+        shown=("ladder/rating", "ladder/rating_low", "ladder/rating_high"),
+        publish=lambda folder, child: child.file(folder / REPORT),
+    )
+
+
+def baseline(job: Job, boards: StepOutput, pretrained: StepOutput, calibrated: StepOutput) -> StepOutput:
+    """Measure the pretrained policy against the ladder and Stockfish before GRPO touches it."""
     from steps.baseline import REPORT, play_baseline
     from steps.device import device_facts, torch_device
 
@@ -172,6 +193,7 @@ def baseline(job: Job, boards: StepOutput, pretrained: StepOutput) -> StepOutput
         inputs={
             "boards": boards["output_hash"],
             "pretrained": pretrained["output_hash"],
+            "ladder": calibrated["output_hash"],
             "engine": str(identify(machine.stockfish)),
             "device": device_facts(machine),
         },
@@ -179,12 +201,13 @@ def baseline(job: Job, boards: StepOutput, pretrained: StepOutput) -> StepOutput
             settings,
             boards=store.open(boards),
             pretrained=store.open(pretrained),
+            calibrated=store.open(calibrated),
             engine_path=machine.stockfish,
             num_processes=machine.num_threads,
             device=torch_device(machine),
             work=work,
         ),
-        shown=("baseline/score_random", "baseline/score_engine", "heldout/regret_best"),
+        shown=("baseline/score_random", "baseline/score_engine", "baseline/rating", "heldout/regret_best"),
         publish=lambda folder, child: child.file(folder / REPORT),
     )
 

@@ -41,7 +41,33 @@ def comparison_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         (f"step {decision['candidate_step']:,} against pretrained, best moves", decision["confirmation_best_moves"]["text"]),
         (f"step {decision['candidate_step']:,} against pretrained, sampled at T = 1", decision["confirmation_sampled_moves"]["text"]),
     ]
-    return rows + [(f"pretrained against {name}, best moves", match["text"]) for name, match in facts["baseline"]["matches"].items()]
+    for name, match in facts["baseline"]["matches"].items():
+        rows.append((f"pretrained against {name}, best moves", match["text"]))
+        if "adjudicated" in match:
+            rows.append((f"the same, undecided games by depth {match['adjudicated']['depth']}", match["adjudicated"]["text"]))
+    return rows
+
+
+def ladder_rows(facts: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Return the ladder from its highest rung down, with who was placed on it: who, Elo, gap to the rung below, score against the rung."""
+    against = {part["rung"]: f"{part['score']:.3f}" for part in facts["baseline"]["ladder"]["games"]}
+    rows = [
+        (
+            rung["rating"],
+            rung["name"],
+            _elo(rung["rating"], rung["low"], rung["high"]),
+            _elo(rung["gap"], rung["gap_low"], rung["gap_high"]) if "gap" in rung else "",
+            against.get(rung["name"], ""),
+        )
+        for rung in facts["calibrate"]["rungs"]
+    ]
+    placed = facts["baseline"]["ladder"]
+    rows.append((placed["rating"], "**pretrained**", f"**{_elo(placed['rating'], placed['low_of_all'], placed['high_of_all'])}**", "", ""))
+    return [row[1:] for row in sorted(rows, key=lambda row: -row[0])]
+
+
+def _elo(middle: float, low: float, high: float) -> str:
+    return f"{middle:+,.0f} [{low:+,.0f}, {high:+,.0f}]" if (low, high) != (middle, middle) else f"{middle:.0f}"
 
 
 def phase_rows(facts: Mapping[str, Any]) -> list[tuple[str, int, int]]:
@@ -56,6 +82,7 @@ def _page(facts: Mapping[str, Any]) -> str:
     comparison = "\n".join(f"| {what} | {score} |" for what, score in comparison_rows(facts))
     control = training["control"]
     phases = "\n".join(f"| {phase} | {met:,} | {kept:,} |" for phase, met, kept in phase_rows(facts))
+    ladder = "\n".join(f"| {' | '.join(row)} |" for row in ladder_rows(facts))
     ends = ", ".join(f"{count} {end}" for end, count in decision["confirmation_best_moves"]["ends"].items() if count)
     return f"""# Verdict: {decision["verdict"]}
 
@@ -77,6 +104,16 @@ Confirmation games ended by: {ends}.
   {control["control/entropy_idle"]:.0%}; recoveries from critical entropy: {control["control/recoveries"]:.0f}.
 - Champion: {"the pretrained policy" if decision["champion_step"] == 0 else f"step {decision['champion_step']:,}"}.
   Peak, to resume from: step {decision["peak_step"]:,}.
+
+## Ladder
+
+{facts["calibrate"]["note"]} Engine: {facts["calibrate"]["engine"]}.
+
+| opponent | Elo | above the next lower rung | pretrained scored |
+| --- | --- | --- | --- |
+{ladder}
+
+Pretrained policy, best moves: {facts["baseline"]["ladder"]["text"]} (this interval takes the rungs' ratings as exact).
 
 ## Boards
 

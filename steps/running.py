@@ -12,7 +12,7 @@ from steps.tracking import ChildRun, Origin, Tracker
 from steps.versions import step_version
 from steps.work import HISTORY, Sink, TerminalSink, Work, read_history
 
-BEFORE_FINETUNE: Final = ("join_boards", "check_boards", "pretrain", "baseline")
+BEFORE_FINETUNE: Final = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline")
 """Steps whose output a resumed run takes from its origin."""
 
 

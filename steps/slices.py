@@ -1,5 +1,6 @@
 """Which part of the settings each step reads: that part, and no other, is in the step's version."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from grpo.config import Settings
@@ -7,6 +8,16 @@ from grpo.engine import EngineIdentity
 from grpo.streams import find_files, fingerprint, fingerprint_of_all
 
 _NOT_IN_BOARDS = {"num_tasks", "files", "exclude"}  # Where files lie; their names and contents are inputs.
+_NOT_IN_LADDER: Mapping[str, Any] = {
+    "evaluation": {
+        "heldout_depth": True,
+        "opponent_nodes": True,
+        "num_baseline_pairs": True,
+        "adjudication_depth": True,
+        "adjudication_centipawns": True,
+        "ladder": {"num_probe_pairs", "num_rung_pairs"},
+    }
+}
 
 
 def dataset(settings: Settings) -> dict[str, Any]:
@@ -30,6 +41,11 @@ def checks(settings: Settings) -> dict[str, Any]:
 def network(settings: Settings) -> dict[str, Any]:
     """Return what makes the pretrained policy of a dataset."""
     return settings.model_dump(mode="json", include={"seed", "policy", "pretrain"})
+
+
+def ladder(settings: Settings) -> dict[str, Any]:
+    """Return how the ladder's rungs are rated: not how anybody is placed on it."""
+    return settings.model_dump(mode="json", include={"seed", "evaluation"}, exclude=dict(_NOT_IN_LADDER))
 
 
 def baseline(settings: Settings) -> dict[str, Any]:

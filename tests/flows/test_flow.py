@@ -22,12 +22,12 @@ from steps.resuming import ResumeError
 from steps.versions import describe_code
 from steps.work import read_history
 
-STEPS = ("join_boards", "check_boards", "pretrain", "baseline", "finetune", "select", "report")
+STEPS = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select", "report")
 
 
 def outputs(run: FlowRun) -> dict[str, Any]:
     data = run.data
-    named = (data.boards, data.checks, data.pretrained, data.baseline_report, data.finetuned, data.selected, data.reported)
+    named = (data.boards, data.checks, data.pretrained, data.calibrated, data.baseline_report, data.finetuned, data.selected, data.reported)
     return dict(zip(STEPS, named, strict=True))
 
 
@@ -175,7 +175,7 @@ def test_a_second_run_with_another_learning_rate_builds_and_pretrains_nothing(fi
     again = run_flow(tmp_path, settings, home=first_run.home)
     assert again.succeeded, again.output[-3000:]
     reused = {step: output["reused"] for step, output in outputs(again).items()}
-    assert [step for step, was_reused in reused.items() if was_reused] == ["join_boards", "check_boards", "pretrain", "baseline"]
+    assert [step for step in reused if reused[step]] == ["join_boards", "check_boards", "pretrain", "calibrate", "baseline"]
     assert "build_boards: reusing version" in again.output
     assert "pretrain: reusing version" in again.output
     assert again.data.pretrained["output_hash"] == first_run.data.pretrained["output_hash"]

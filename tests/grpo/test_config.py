@@ -77,7 +77,7 @@ BAD_SETTINGS = (
     ("grpo.num_steps = true", "settings: grpo.num_steps = True: input should be a valid integer"),
     ('seed = "1"', "settings: seed = '1': input should be a valid integer"),
     ("boards.source = 1", "settings: boards.source = 1: input should be 'engine' or 'files'"),
-    ('evaluation.opponent_nodes = [1, "50"]', "settings: evaluation.opponent_nodes.1 = '50': input should be a valid integer"),
+    ('evaluation.ladder.nodes = [1, "50"]', "settings: evaluation.ladder.nodes.1 = '50': input should be a valid integer"),
     ('boards.games.nodes = ["20"]', "settings: boards.games.nodes.0 = '20': input should be a valid integer"),
     # Not finite.
     ("grpo.learning_rate = nan", "settings: grpo.learning_rate = nan: input should be a finite number"),
@@ -122,7 +122,16 @@ BAD_SETTINGS = (
         "settings: boards.games.random_move_probability = 1.5: input should be less than or equal to 1",
     ),
     ("policy.channels = 12", "settings: policy.channels = 12: input should be a multiple of 8"),
-    ("evaluation.opponent_nodes = [1, 0]", "settings: evaluation.opponent_nodes.1 = 0: input should be greater than or equal to 1"),
+    ("evaluation.ladder.nodes = [0, 1]", "settings: evaluation.ladder.nodes.0 = 0: input should be greater than or equal to 1"),
+    (
+        "evaluation.ladder.random_shares = [1.0, 0.0]",
+        "settings: evaluation.ladder.random_shares.1 = 0.0: input should be greater than 0",
+    ),
+    (
+        "evaluation.ladder.random_shares = []",
+        "settings: evaluation.ladder.random_shares = []: tuple should have at least 1 item after validation, not 0",
+    ),
+    ("evaluation.opponent_nodes = [1, 50]", "settings: evaluation.opponent_nodes = [1, 50]: input should be a valid integer"),
     ("boards.games.nodes = []", "settings: boards.games.nodes = []: tuple should have at least 1 item after validation, not 0"),
     ('grpo.estimator = "exakt"', "settings: grpo.estimator = 'exakt': input should be 'sampled', 'exact' or 'trajectory'"),
     ('grpo.baseline = "median"', "settings: grpo.baseline = 'median': input should be 'mean' or 'leave_one_out'"),
@@ -264,6 +273,16 @@ BAD_SETTINGS = (
         " regret under the reward's own search would only"
         " measure the reward again",
     ),
+    *(
+        (
+            f"evaluation.ladder.random_shares = {shares}",
+            "settings: evaluation.ladder: random_shares must fall from 1.0: the random mover is the ladder's zero, and each further rung is"
+            " stronger",
+        )
+        for shares in ([0.9, 0.5], [1.0, 0.5, 0.5], [1.0, 0.3, 0.4])
+    ),
+    ("evaluation.ladder.nodes = [1, 1]", "settings: evaluation.ladder: nodes must rise from rung to rung"),
+    ("evaluation.ladder.nodes = [50, 1]", "settings: evaluation.ladder: nodes must rise from rung to rung"),
     # Not readable at all.
     ("grpo.num_steps 3", f"settings: not readable: Expected '=' after a key in a key/value pair (at line 1, column 16); {HOW_TO_WRITE}"),
     ("seed = 1\nseed = 2", f"settings: not readable: Cannot overwrite a value (at end of document); {HOW_TO_WRITE}"),

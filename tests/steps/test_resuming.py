@@ -16,7 +16,7 @@ from steps.store import Store
 from steps.tracking import Origin
 
 ENGINE = EngineIdentity(name="Scripted 1", sha256="0" * 64)
-STEPS = ("build_boards", "join_boards", "check_boards", "pretrain", "baseline", "finetune", "select", "report")
+STEPS = ("build_boards", "join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select", "report")
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def test_the_sources_of_a_step_are_followed_through_the_project() -> None:
 
 
 def test_no_step_depends_on_tracker_store_or_flow() -> None:
-    for body in ("boards", "checking", "pretraining", "baseline", "finetuning", "selecting", "reporting"):
+    for body in ("boards", "checking", "pretraining", "calibrating", "baseline", "finetuning", "selecting", "reporting"):
         assert not {"steps.tracking", "steps.store", "steps.pipeline", "steps.cards"} & imported_modules(f"steps.{body}").keys()
 
 
