@@ -242,17 +242,15 @@ class LadderConfig(Section):
 
     random_shares: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(strict=False, min_length=1)] = (
         1.0,
-        0.85,
         0.7,
-        0.55,
-        0.4,
-        0.25,
-        0.1,
+        0.5,
+        0.3,
+        0.15,
     )
     """The lower rungs: Stockfish with the first of `nodes`, of whose moves this share is random; falling from 1, the random mover."""
     nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (1, 300, 1_000)
     """The upper rungs: Stockfish at full strength with so many nodes a move, rising."""
-    num_calibration_pairs: Count = 24
+    num_calibration_pairs: Count = 32
     """Openings that a rung plays, with both colours, with each of the next two below it."""
     num_probe_pairs: Count = 6
     """Openings of each short match that finds a player's place on the ladder."""
