@@ -56,15 +56,15 @@ def test_a_chain_of_two_meetings_is_the_sum_of_its_links_and_so_is_its_variance(
 
 
 def test_three_players_who_all_met_worked_by_hand() -> None:
-    # 1 beats 0 and 2 beats 1 with equal scores, so that by symmetry 1 stands in the middle: at r and 2 r. One number is left: the likelihood's
-    # slope in r is 2 * [40 * (3/4 - p(r)) + h (1/2 - p(r))] + 2 * [40 * (9/10 - p(2r)) + g (1/2 - p(2r))] = 0 with leverages 2 h + g = 2.
+    # 1 beats 0 and 2 beats 1 with equal scores, so that by symmetry 1 stands in the middle: at r and 2 r. One number is left, where the
+    # likelihood's slope in r, 40 (3/4 - p(r)) + h (1/2 - p(r)) + 40 (9/10 - p(2 r)) + g (1/2 - p(2 r)), is 0 with leverages 2 h + g = 2.
     near, far = [1.0] * 15 + [0.0] * 5, [1.0] * 18 + [0.0] * 2
     found = fit_ratings(3, [of(1, 0, *near), of(2, 1, *near), of(2, 0, *far)])
     r = found.elo[1] / ELO_PER_NAT
     assert found.elo[2] == pytest.approx(2 * found.elo[1])
     p, q = 1 / (1 + math.exp(-r)), 1 / (1 + math.exp(-2 * r))
     near_information, far_information = 40 * p * (1 - p), 40 * q * (1 - q)
-    # Of gaps a (1 over 0) and b (2 over 1): information [[n + f, f], [f, n + f]], whose inverse has (n + f) / (n (n + 2 f)) on its diagonal.
+    # Of the two gaps the information is [[n + f, f], [f, n + f]], whose inverse has (n + f) / (n (n + 2 f)) on its diagonal.
     h = near_information * (near_information + far_information) / (near_information * (near_information + 2 * far_information))
     g = 2 - 2 * h
     assert 40 * (0.75 - p) + h * (0.5 - p) + 40 * (0.9 - q) + g * (0.5 - q) == pytest.approx(0, abs=1e-8)

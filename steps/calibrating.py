@@ -1,0 +1,72 @@
+"""Rate the opponents that strength is measured with, by their own games."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from grpo.config import Settings
+from grpo.content import read_json, write_json
+from grpo.engine import EngineIdentity, EnginePool
+from grpo.ladder import NOTE, Ladder, make_rungs, meetings_of, rate_rungs
+from grpo.matches import MatchResult, play_match
+from grpo.metrics import Record
+from grpo.openings import make_openings
+from grpo.ratings import expected_score
+from grpo.seeding import numpy_stream
+from steps.work import Work
+
+REPORT: Final = "report.json"
+LADDER_HASH_MIB: Final = 1  # Cleared before each move, so that equal positions get equal answers; a small one is cheap to clear.
+
+
+def calibrate_ladder(settings: Settings, *, engine: EngineIdentity, engine_path: str, num_processes: int, work: Work) -> None:
+    """Write the ladder: its rungs with ratings, intervals and their covariance, and the games that they come from."""
+    config, seed = settings.evaluation, settings.seed
+    rungs = make_rungs(config.ladder)
+    meetings = meetings_of(len(rungs))
+    count = config.ladder.num_calibration_pairs
+    results: dict[tuple[int, int], MatchResult] = {}
+    used: set[str] = set()
+    with EnginePool(engine_path, num_processes=num_processes, options={"Hash": LADDER_HASH_MIB}) as pool:
+        for meeting in meetings:
+            openings = make_openings(config, count=count, rng=numpy_stream(seed, "openings", "ladder", *meeting), pool=pool, exclude=used)
+            one, other = (rungs[rung].player(pool, numpy_stream(seed, "ladder", *meeting, rung)) for rung in meeting)
+            results[meeting] = play_match(one, other, openings, max_plies=config.max_plies)
+            work.progress(2 * count * len(results), 2 * count * len(meetings), "games")
+    ladder = rate_rungs(rungs, {meeting: result.pair_scores() for meeting, result in results.items()})
+    for index in range(len(rungs)):
+        rating, low, high = ladder.interval(index)
+        work.record(Record(index, {"ladder/rating": rating, "ladder/rating_low": low, "ladder/rating_high": high}))
+    write_json(
+        work.folder / REPORT,
+        {
+            "engine": str(engine),
+            **ladder.facts(),
+            "meetings": [_meeting_facts(ladder, meeting, result) for meeting, result in results.items()],
+            "note": NOTE,
+        },
+    )
+
+
+def read_ladder(calibrated: Path) -> Ladder:
+    """Return the ladder that the step `calibrate` left in a folder."""
+    return Ladder.from_facts(read_json(calibrated / REPORT))
+
+
+def _meeting_facts(ladder: Ladder, meeting: tuple[int, int], result: MatchResult) -> dict[str, Any]:
+    """Return a meeting as plain data, with the score that the ratings expect: where they differ much, one number is not all there is."""
+    one, other = meeting
+    wins, draws, losses = result.wins_draws_losses()
+    interval = result.interval()
+    return {
+        "first": ladder.rungs[one].name,
+        "second": ladder.rungs[other].name,
+        "score": interval.score,
+        "low": interval.low,
+        "high": interval.high,
+        "expected": expected_score(ladder.interval(one, other)[0]),
+        "num_pairs": interval.num_pairs,
+        "wins": wins,
+        "draws": draws,
+        "losses": losses,
+        "ends": result.ends(),
+    }
