@@ -57,9 +57,9 @@ def play_baseline(
         work.progress(num_played + done, total, "games")
 
     with EnginePool(engine_path, num_processes=num_processes, options={"Hash": ENGINE_HASH_MIB}) as pool:
-        for kind, opponent in opponents.items():
-            rng = numpy_stream(settings.seed, "openings", "baseline", kind)
-            openings = make_openings(config, count=config.num_baseline_pairs, rng=rng, pool=pool, exclude=used)
+        rng = numpy_stream(settings.seed, "openings", "baseline")
+        openings = make_openings(config, count=config.num_baseline_pairs, rng=rng, pool=pool, exclude=used)
+        for kind, opponent in opponents.items():  # The same openings for both: these scores are never added up.
             rival = opponent.player(pool, numpy_stream(settings.seed, "baseline", kind))
             result = _played(player, rival, openings, config=config, pool=pool, on_games_done=on_games_done)
             num_played += len(result.games)

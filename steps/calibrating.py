@@ -25,12 +25,13 @@ def calibrate_ladder(settings: Settings, *, engine: EngineIdentity, engine_path:
     meetings = meetings_of(len(rungs))
     count = config.ladder.num_calibration_pairs
     results: dict[tuple[int, int], MatchResult] = {}
-    used: set[str] = set()
     with EnginePool(engine_path, num_processes=num_processes, options={"Hash": LADDER_HASH_MIB}) as pool:
-        for meeting in meetings:
-            openings = make_openings(config, count=count, rng=numpy_stream(seed, "openings", "ladder", *meeting), pool=pool, exclude=used)
+        rng = numpy_stream(seed, "openings", "ladder")
+        openings = make_openings(config, count=count * len(meetings), rng=rng, pool=pool, exclude=set())
+        for number, meeting in enumerate(meetings):
+            part = openings[number * count : (number + 1) * count]  # Each opening serves once, so that meetings err independently.
             one, other = (rungs[rung].player(pool, numpy_stream(seed, "ladder", *meeting, rung)) for rung in meeting)
-            results[meeting] = play_match(one, other, openings, max_plies=config.max_plies)
+            results[meeting] = play_match(one, other, part, max_plies=config.max_plies)
             work.progress(2 * count * len(results), 2 * count * len(meetings), "games")
     ladder = rate_rungs(rungs, {meeting: result.pair_scores() for meeting, result in results.items()})
     for index in range(len(rungs)):
