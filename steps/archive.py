@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from grpo.checkpoints import checkpoint_name
-from grpo.content import MANIFEST, CorruptError, read_json, sha256_file, sha256_json
+from grpo.content import MANIFEST, CorruptError, read_json, sha256_file, sha256_json, verified_manifest
 from grpo.errors import PlainError
 from steps.finetuning import CHECKPOINTS
 from steps.store import StepOutput, Store
@@ -41,16 +41,17 @@ def fetch_output(tracker: Tracker, store: Store, output: StepOutput) -> Path:
         holder = _holder(tracker, output, f": here {error}")
     with store.receiving(output) as folder:
         manifest = _manifest(tracker, holder, output, folder)
-        for name, digest in {**manifest["files"], **manifest["aside"]}.items():
+        for name, digest in {**manifest["files"], **manifest.get("aside", {})}.items():
             _fetch_file(tracker, holder, name, digest, folder)
         _say(output, holder, folder)
     return store.folder(output["step"], output["version"])
 
 
 def output_manifest(tracker: Tracker, store: Store, output: StepOutput) -> dict[str, Any]:
-    """Return the manifest of an output, from this machine or fetched alone; raises as `fetch_output` does."""
+    """Return the manifest of an output, from this machine or fetched alone; it is checked, the files are not. Raises as `fetch_output`."""
+    here = store.folder(output["step"], output["version"]) / MANIFEST
     try:
-        return store.manifest(output)
+        return _checked(here, output, str(here))
     except CorruptError as error:
         holder = _holder(tracker, output, f": here {error}")
     with tempfile.TemporaryDirectory() as folder:
@@ -80,8 +81,8 @@ def fetch_checkpoint(tracker: Tracker, store: Store, finetuned: StepOutput, step
         return store.open(output)
     prefix = f"{CHECKPOINTS}/{checkpoint_name(step)}"
     with store.receiving(output) as folder:
-        if store.has(finetuned):
-            shutil.copytree(store.open(finetuned) / prefix, folder, dirs_exist_ok=True)
+        if _is(here := store.folder(finetuned["step"], finetuned["version"]) / prefix, output):
+            shutil.copytree(here, folder, dirs_exist_ok=True)
         else:
             holder = _holder(tracker, finetuned)
             for name, digest in _files_of(manifest, step).items():
@@ -90,6 +91,13 @@ def fetch_checkpoint(tracker: Tracker, store: Store, finetuned: StepOutput, step
             shutil.rmtree(folder / CHECKPOINTS)
             _say(output, holder, folder)
     return store.folder(output["step"], output["version"])
+
+
+def _is(folder: Path, output: StepOutput) -> bool:
+    try:
+        return bool(verified_manifest(folder)["output_hash"] == output["output_hash"])
+    except CorruptError:
+        return False
 
 
 def _files_of(manifest: Mapping[str, Any], step: int) -> dict[str, str]:
@@ -117,13 +125,15 @@ def _holder(tracker: Tracker, output: StepOutput, here: str = "") -> str:
 
 def _manifest(tracker: Tracker, holder: str, output: StepOutput, folder: Path) -> dict[str, Any]:
     """Fetch an output's manifest into the folder, and return it when it is this output's."""
-    path = tracker.download(holder, MANIFEST, folder)
-    where = _where(MANIFEST, holder, tracker)
+    return _checked(tracker.download(holder, MANIFEST, folder), output, _where(MANIFEST, holder, tracker))
+
+
+def _checked(path: Path, output: StepOutput, where: str) -> dict[str, Any]:
     try:
         found = dict(read_json(path))
-        files, aside, parts = dict(found["files"]), dict(found["aside"]), found["parts"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptError(f"{where} is unreadable ({error})") from None
+        files, aside, parts = dict(found["files"]), dict(found.get("aside", {})), found["parts"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CorruptError(f"{where} is missing or unreadable ({error})") from None
     # The version is the hash of the parts: so the settings in the manifest are as they were too.
     if sha256_json(files) != output["output_hash"] or sha256_json(parts)[:24] != output["version"]:
         raise CorruptError(

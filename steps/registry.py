@@ -96,8 +96,8 @@ class Registry:
         """
         held = self.named(PEAK)
         is_moved, why = should_have_peak(offered, held)
-        if not is_moved:
-            return f"peak stays at version {held.number if held else 0}: {why}"
+        if held is not None and not is_moved:
+            return f"peak stays at version {held.number}: {why}"
         self.give(PEAK, offered)
         best = self._best_of(offered)
         if best != offered:

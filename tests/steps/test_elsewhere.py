@@ -14,7 +14,7 @@ from grpo.config import Settings, read_settings
 from grpo.content import CorruptError, read_json, verified_manifest, write_json, write_manifest
 from grpo.engine import EngineIdentity
 from steps import slices
-from steps.archive import NotArchivedError
+from steps.archive import NotArchivedError, output_manifest
 from steps.machine import Machine
 from steps.registry import PEAK, Registry
 from steps.resuming import OriginError, ResumeError, find_origin, origin_checkpoint, take_over
@@ -212,11 +212,9 @@ def test_the_first_machine_has_the_same_checkpoint_without_fetching_anything(
 
 
 def test_what_was_fetched_once_is_there(run: OriginRun, second: Machine, settings: Settings, artifacts: Path) -> None:
-    gone_on_from(run.name, second, settings)
+    origin, _ = gone_on_from(run.name, second, settings)
     for holder in artifacts.iterdir():
         shutil.rmtree(holder)
-    origin, _ = gone_on_from(run.name, second, settings)
-    assert verified_manifest(checkpoint(origin, second))
     job = Job(**{**run.job, "origin": origin})
     output = run_step(job, second, step="pretrain", module="steps.work", settings={}, inputs={}, work=write_selection)
     assert output == {**run.outputs["pretrain"], "reused": True}
@@ -380,7 +378,7 @@ def test_a_damaged_manifest_is_refused_whatever_it_says(
         {**whole, "files": {**whole["files"], "more.txt": "0" * 64}},
         {**whole, "parts": {**whole["parts"], "settings": {}}},
         {**whole, "aside": {"../../outside/aside/x": "0" * 64}},
-        {key: value for key, value in whole.items() if key != "aside"},
+        {key: value for key, value in whole.items() if key != "parts"},
         [],
         "cut",
     ]
@@ -456,3 +454,27 @@ def test_the_origins_baseline_is_taken_unless_this_run_measures_otherwise(
     is_anew = change in ("settings", "engine")
     assert (output["output_hash"] != run.outputs["baseline"]["output_hash"]) == is_anew
     assert ("baseline: the origin's was measured with other settings or another engine" in capsys.readouterr().out) == is_anew
+
+
+def test_the_first_machines_own_damaged_checkpoint_is_fetched_back(
+    run: OriginRun, first: Machine, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Store(first.home).open(run.outputs["finetune"]) / f"checkpoints/step-{KEPT[1]:08d}/optimiser.safetensors"
+    whole = path.read_bytes()
+    flipped(path)
+    try:
+        origin, _ = gone_on_from(f"{run.name}/{KEPT[1]}", first, settings)
+    finally:
+        path.write_bytes(whole)
+    assert (checkpoint(origin, first) / "optimiser.safetensors").read_bytes() == whole
+    assert "checkpoint: output " in capsys.readouterr().out
+
+
+def test_settings_that_somebody_wrote_into_a_manifest_here_are_not_believed(run: OriginRun, second: Machine, settings: Settings) -> None:
+    gone_on_from(run.name, second, settings)
+    output = run.outputs["baseline"]
+    path = Store(second.home).open(output) / "manifest.json"
+    manifest = read_json(path)
+    manifest["parts"]["settings"]["evaluation"]["max_plies"] = 1
+    write_json(path, manifest)
+    assert output_manifest(Tracker(second), Store(second.home), output)["parts"]["settings"] == slices.baseline(settings)
