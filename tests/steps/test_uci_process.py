@@ -1,5 +1,6 @@
 """The engine as a process, as chess programs have it: what they check, what breaks engines, and whole games in real ones."""
 
+import argparse
 import math
 import os
 import random
@@ -23,6 +24,7 @@ from doubles import CPU, TINY
 from grpo.checkpoints import POLICY, WEIGHTS, save_policy
 from grpo.content import read_json, write_json
 from grpo.policy import new_policy
+from steps import uci_command
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 120.0  # Seconds until a test gives up, on a machine that is busy with other things.
@@ -291,6 +293,13 @@ def test_without_a_model_it_does_not_start_and_says_why(command: list[str], tmp_
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"chess-grpo: {tmp_path / 'nowhere'} is no folder; give champion, peak, or")
     assert "Traceback" not in done.stderr
+
+
+def test_as_a_command_of_chess_grpo_it_plays_the_champion_on_the_cpu_by_its_best_move() -> None:
+    parser = argparse.ArgumentParser()
+    uci_command.add_commands(parser.add_subparsers())
+    given = parser.parse_args(["uci"])
+    assert (given.model, given.temperature, given.device, given.run) == ("champion", 0.0, "cpu", uci_command.run_engine)
 
 
 def test_a_temperature_out_of_range_is_a_wrong_usage(command: list[str]) -> None:
@@ -572,6 +581,7 @@ def test_fastchess_plays_twenty_games_with_it(command: list[str], tmp_path: Path
     assert len(games) == 20
     assert {game.headers["Termination"] for game in games} == {"normal"}, done.stdout
     told = done.stdout + done.stderr + (tmp_path / "log.txt").read_text()
+    told = re.sub(r"Warning: .*opening.*", "", told)  # That there is no book.
     assert not re.search(r"illegal|loses on time|disconnect|stall|Warning", told, re.IGNORECASE), told
 
 
