@@ -13,7 +13,6 @@ from grpo.engine import EngineMissingError, EnginePool, identify
 from grpo.engine.identity import find_engine
 from grpo.engine.process import START_SECONDS, EngineProcess
 from grpo.errors import PlainError
-from grpo.seeding import numpy_stream, torch_stream
 from steps.machine import Machine
 
 if TYPE_CHECKING:
@@ -195,6 +194,7 @@ def _entrant(
     contestant: Contestant, place: int, stack: ExitStack, *, machine: Machine, device: "torch.device", seed: int, num_processes: int
 ) -> Entrant:
     from grpo.players import DilutedPlayer, EnginePlayer, RandomPlayer
+    from grpo.seeding import numpy_stream
 
     base = {"player": contestant.text, "kind": contestant.kind.value}
     if contestant.kind == Kind.RANDOM:
@@ -222,6 +222,7 @@ def _policy_player(
 ) -> tuple["Player", dict[str, Any]]:
     from grpo.checkpoints import load_policy
     from grpo.players import BestMovePlayer, SamplingPlayer
+    from grpo.seeding import torch_stream
     from steps.models import find_model
 
     model = find_model(contestant.model, machine)

@@ -8,20 +8,16 @@ import html
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from grpo.config import Settings
-from grpo.content import MANIFEST, read_json
 from grpo.errors import PlainError
 from grpo.matches import End
 from grpo.phases import PHASES
+from steps.run_facts import RunFacts
 
 CARD: Final = "model_card.md"
-STEPS: Final = ("join_boards", "pretrain", "baseline", "finetune", "select")
-"""Steps whose reports a card is made of."""
 
-_REPORT: Final = "report.json"
 _SHOWN_SETTINGS: Final = (
     "seed",
     "boards.source",
@@ -53,16 +49,6 @@ class CardError(PlainError, ValueError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunFacts:
-    """What a run's outputs say of themselves; a step that is not there is not known."""
-
-    reports: Mapping[str, Mapping[str, Any]]
-    """Step -> its `report.json`."""
-    manifests: Mapping[str, Mapping[str, Any]]
-    """Step -> its `manifest.json`."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class CardFacts:
     """What a card is made of."""
 
@@ -77,15 +63,6 @@ class CardFacts:
     behind: RunFacts = field(default_factory=lambda: RunFacts(reports={}, manifests={}))
     parity: str = ""
     """What was measured of the ONNX file; "" when there is none."""
-
-
-def run_facts(folders: Mapping[str, Path]) -> RunFacts:
-    """Return what the outputs of a run say, given the folders of its steps by name; those of no interest are left out."""
-    known = {step: folder for step, folder in folders.items() if step in STEPS}
-    return RunFacts(
-        reports={step: read_json(folder / _REPORT) for step, folder in known.items()},
-        manifests={step: read_json(folder / MANIFEST) for step, folder in known.items()},
-    )
 
 
 def model_card(facts: CardFacts) -> str:

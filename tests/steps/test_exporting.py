@@ -141,7 +141,7 @@ def test_the_examples_show_both_colours_en_passant_castling_rights_and_promotion
     assert any(board.is_en_passant(move) for board, move in moves)
     assert any(board.is_castling(move) for board, move in moves)
     assert {move.promotion for _, move in moves} == {None, chess.KNIGHT, chess.BISHOP, chess.ROOK, chess.QUEEN}
-    assert {board.has_castling_rights(color) for board in boards for color in chess.COLORS} == {True, False}
+    assert any(chess.popcount(board.castling_rights) not in (0, 4) for board in boards)
 
 
 def test_the_onnx_file_takes_any_number_of_boards_and_scores_every_action(exported: tuple[Path, Parity], policy: NetworkPolicy) -> None:

@@ -20,7 +20,8 @@ from grpo.matches import Adjudication, End, MatchResult, PlayedGame
 from grpo.policy import new_policy
 from grpo.statistics import Outcomes, match_statistics
 from steps.contestants import parse_contestant
-from steps.match_command import add_commands, match_text, scores
+from steps.match_command import add_commands
+from steps.match_results import match_text, scores
 
 torch.set_num_threads(1)
 

@@ -10,8 +10,8 @@ import pytest
 
 from grpo.content import write_json, write_manifest
 from grpo.statistics import paired_interval
-from steps.export_command import facts_behind
-from steps.model_card import CardError, CardFacts, RunFacts, model_card, run_facts
+from steps.model_card import CardError, CardFacts, model_card
+from steps.run_facts import RunFacts, facts_behind, run_facts
 
 ENDS = {"checkmate": 40, "stalemate": 4, "insufficient material": 6, "threefold repetition": 45, "fifty moves": 3, "ply cap": 2}
 
