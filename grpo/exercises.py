@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from grpo.actions import action_id
 from grpo.games import Reason
 from grpo.policy import Policy, PositionBatch
+from grpo.statistics import wilson_interval
 
 _BATCH: Final = 512
 _Z95: Final = 1.959964
@@ -99,15 +100,8 @@ class Share:
 
 def share_of(parts: Sequence[float]) -> Share:
     """Return the share of at least one exercise, each a number in [0, 1]; where they are not 0 or 1, the interval is on the wide side."""
-    low, high = _wilson_interval(math.fsum(parts), len(parts))
+    low, high = wilson_interval(math.fsum(parts), len(parts))
     return Share(num=len(parts), solved=math.fsum(parts), low=low, high=high)
-
-
-def _wilson_interval(successes: float, trials: int) -> tuple[float, float]:
-    # Wilson, JASA 22, 1927: the shares that lie no more than 1.96 standard errors of their own from what was seen.
-    share, spread = successes / trials, _Z95**2 / trials
-    centre, half = share + spread / 2, math.sqrt(spread * (share * (1 - share) + spread / 4))
-    return max(0.0, (centre - half) / (1 + spread)), min(1.0, (centre + half) / (1 + spread))
 
 
 Credits = tuple[float, float]

@@ -59,15 +59,6 @@ class Rating:
     """How far the rating moves when an opponent's is one point higher; they sum to 1."""
 
 
-def expected_score(elo_difference: float) -> float:
-    """Return the mean score that a rating difference stands for, 1 / (1 + 10^(-d / 400)).
-
-    >>> round(expected_score(400), 4)
-    0.9091
-    """
-    return 1 / (1 + math.exp(-elo_difference / ELO_PER_NAT))
-
-
 def fit_ratings(num_players: int, meetings: Sequence[Meeting]) -> Ratings:
     """Return the likeliest ratings of players 0 .. n - 1 with the covariance of their errors, player 0 being 0.
 

@@ -19,7 +19,7 @@ from grpo.matches import MatchResult, play_match
 from grpo.metrics import Record
 from grpo.openings import make_openings
 from grpo.players import BestMovePlayer, Player
-from grpo.regret import heldout_metrics
+from grpo.regret import heldout_metrics, illegal_mass
 from grpo.seeding import numpy_stream
 from steps.boards import board_keys, read_boards
 from steps.calibrating import LADDER_HASH_MIB, read_ladder
@@ -43,7 +43,9 @@ def play_baseline(
 ) -> None:
     """Write held-out regret, place on the ladder, and scores against a random mover and Stockfish, as the policy stands before GRPO."""
     policy, _ = load_policy(pretrained, device)
-    heldout = heldout_metrics(policy, board_arrays(read_boards(boards), split=Split.HELDOUT, strong=True))
+    judged = board_arrays(read_boards(boards), split=Split.HELDOUT, strong=True)
+    heldout = heldout_metrics(policy, judged)
+    heldout["heldout/illegal_mass"] = float(illegal_mass(policy, judged).mean())
     work.record(Record(0, heldout))
     config, ladder = settings.evaluation, read_ladder(calibrated)
     player = BestMovePlayer(policy, "pretrained")

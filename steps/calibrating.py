@@ -10,27 +10,28 @@ from grpo.ladder import NOTE, Ladder, make_rungs, meetings_of, rate_rungs
 from grpo.matches import MatchResult, play_match
 from grpo.metrics import Record
 from grpo.openings import make_openings
-from grpo.ratings import expected_score
 from grpo.seeding import numpy_stream
+from grpo.statistics import expected_score
 from steps.work import Work
 
 REPORT: Final = "report.json"
+_SEED: Final = 0  # Not the run's: runs that differ in their seed are measured by one and the same ladder.
 LADDER_HASH_MIB: Final = 1  # Cleared before each move, so that equal positions get equal answers; a small one is cheap to clear.
 
 
 def calibrate_ladder(settings: Settings, *, engine: EngineIdentity, engine_path: str, num_processes: int, work: Work) -> None:
     """Write the ladder: its rungs with ratings, intervals and their covariance, and the games that they come from."""
-    config, seed = settings.evaluation, settings.seed
+    config = settings.evaluation
     rungs = make_rungs(config.ladder)
     meetings = meetings_of(len(rungs))
     count = config.ladder.num_calibration_pairs
     results: dict[tuple[int, int], MatchResult] = {}
     with EnginePool(engine_path, num_processes=num_processes, options={"Hash": LADDER_HASH_MIB}) as pool:
-        rng = numpy_stream(seed, "openings", "ladder")
+        rng = numpy_stream(_SEED, "openings", "ladder")
         openings = make_openings(config, count=count * len(meetings), rng=rng, pool=pool, exclude=set())
         for number, meeting in enumerate(meetings):
             part = openings[number * count : (number + 1) * count]  # Each opening serves once, so that meetings err independently.
-            one, other = (rungs[rung].player(pool, numpy_stream(seed, "ladder", *meeting, rung)) for rung in meeting)
+            one, other = (rungs[rung].player(pool, numpy_stream(_SEED, "ladder", *meeting, rung)) for rung in meeting)
             results[meeting] = play_match(one, other, part, max_plies=config.max_plies)
             work.progress(2 * count * len(results), 2 * count * len(meetings), "games")
     ladder = rate_rungs(rungs, {meeting: result.pair_scores() for meeting, result in results.items()})

@@ -21,6 +21,7 @@ CHANGEABLE: Final = frozenset(
         "states_per_step",
         "num_minibatches",
         "num_inner_epochs",
+        "reflects",
         "max_states_per_forward",
         "group_size",
         "own_games",  # A resumed run begins with a round of its own: its policy is another than the origin's last round was played by.

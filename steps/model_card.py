@@ -68,7 +68,7 @@ class CardFacts:
 def model_card(facts: CardFacts) -> str:
     """Return the card as Markdown.
 
-    Keys of reports that may be missing, and are then not spoken of: `promoted`, `confirmation_adjudicated` and `ladder` of `select`,
+    Keys of reports that may be missing, and are then not spoken of: `promoted` and `ladder` of `select`,
     `ladder` of `baseline`, and `adjudicated` of a match. Raises CardError for any other.
     """
     try:
@@ -201,8 +201,6 @@ def _confirmation_rows(behind: RunFacts) -> Iterator[tuple[str, str, str]]:
         return
     step = f"step {decision['candidate_step']:,} against pretrained"
     yield from _rows(f"{step}, best moves", decision["confirmation_best_moves"])
-    if "confirmation_adjudicated" in decision:
-        yield _row(f"{step}, best moves, adjudicated", decision["confirmation_adjudicated"])
     yield from _rows(f"{step}, sampled at T = 1", decision["confirmation_sampled_moves"])
     yield from _ladder_rows(f"step {decision['candidate_step']:,}", decision)
 
@@ -243,7 +241,7 @@ def _regret(facts: CardFacts) -> str:
         lines.append(f"- pretrained, best move: {heldout['heldout/regret_best']:.4f} ({phases})")
     regrets = reports["select"]["heldout_regret_best"] if "select" in reports else {}
     if facts.policy_step is not None and str(facts.policy_step) in regrets:
-        lines.append(f"- step {facts.policy_step:,}, best move: {regrets[str(facts.policy_step)]:.4f}")
+        lines.append(f"- step {facts.policy_step:,}, best move: {regrets[str(facts.policy_step)]['mean']:.4f}")
     return (
         "\nWin probability lost a move on held-out boards, by a search deeper than the reward's:\n\n" + "\n".join(lines) + "\n"
         if lines

@@ -3,6 +3,7 @@
 What a step computes is in a module of its own, which knows neither store nor tracker.
 """
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -386,10 +387,29 @@ def _previous_champion(machine: Machine, store: Store, tracker: Tracker, registr
 
 def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:
     """Write the run's story: comparison, phases, curves, and where everything is."""
+    from steps.model_card import CARD, CardFacts, model_card
     from steps.reporting import PAGE, write_report
+    from steps.run_facts import run_facts
 
     machine = Machine.here()
     store = Store(machine.home)
+
+    def publish(folder: Path, child: ChildRun) -> None:
+        child.file(folder / PAGE)
+        behind = run_facts({step: store.open(output) for step, output in outputs.items()})
+        decision = behind.reports["select"]
+        weights = decision["candidate_weights" if decision["promoted"] else "initial_weights"]
+        facts = CardFacts(
+            run=job["metaflow_run"],
+            policy_step=decision["champion_step"],
+            network=job["settings"]["policy"],
+            hashes={"weights, as numbers": weights},
+            behind=behind,
+        )
+        with tempfile.TemporaryDirectory() as made:
+            (Path(made) / CARD).write_text(model_card(facts), encoding="utf-8")
+            child.file(Path(made) / CARD)
+
     return run_step(
         job,
         machine,
@@ -398,7 +418,7 @@ def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:
         settings={},
         inputs={step: output["output_hash"] for step, output in outputs.items()},
         work=lambda work: write_report({step: store.open(output) for step, output in outputs.items()}, work),
-        publish=lambda folder, child: child.file(folder / PAGE),
+        publish=publish,
     )
 
 
@@ -414,8 +434,9 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
     return "\n".join(
         [
             f"GRPO against the pretrained policy: {decision['verdict']} (candidate: step {decision['candidate_step']:,})",
-            f"  best moves     {decision['confirmation_best_moves']['text']}",
-            f"  sampled, T = 1 {decision['confirmation_sampled_moves']['text']}",
+            f"  best moves, as played   {decision['confirmation_best_moves']['text']}",
+            f"  best moves, adjudicated {decision['confirmation_best_moves']['adjudicated']['text']}",
+            f"  sampled at T = 1        {decision['confirmation_sampled_moves']['text']}",
             f"Champion: {store.folder('select', selected['version']) / CHAMPION}",
             f"Report:   {store.folder('report', reported['version']) / PAGE}",
             f"Card:     python flows/chess_grpo.py card view {job['metaflow_run']}/report",

@@ -48,7 +48,7 @@ def network(settings: Settings) -> dict[str, Any]:
 
 def ladder(settings: Settings) -> dict[str, Any]:
     """Return how the ladder's rungs are rated: not how anybody is placed on it."""
-    return settings.model_dump(mode="json", include={"seed", "evaluation"}, exclude=dict(_NOT_IN_LADDER))
+    return settings.model_dump(mode="json", include={"evaluation"}, exclude=dict(_NOT_IN_LADDER))
 
 
 def baseline(settings: Settings) -> dict[str, Any]:

@@ -1,13 +1,12 @@
 """Ratings from games: cases worked by hand, reductions, intervals that hold the truth as often as they say, and tables with no answer."""
 
-import doctest
 import math
 
 import numpy as np
 import pytest
 
-from grpo import ratings
-from grpo.ratings import ELO_PER_NAT, Z95, Meeting, expected_score, fit_ratings, rate_against
+from grpo.ratings import ELO_PER_NAT, Z95, Meeting, fit_ratings, rate_against
+from grpo.statistics import expected_score
 
 
 def of(first: int, second: int, *pair_scores: float) -> Meeting:
@@ -92,14 +91,6 @@ def test_an_opponents_rating_moves_ones_own_by_the_weight_that_is_named() -> Non
     moved = rate_against([300.0, 500.5], scores)
     assert sum(found.weights) == pytest.approx(1)
     assert (moved.elo - found.elo) / 0.5 == pytest.approx(found.weights[1], abs=0.02)  # Up to the half game that is added.
-
-
-def test_expected_scores_of_the_logistic_curve() -> None:
-    assert expected_score(0) == 0.5
-    assert expected_score(400) == pytest.approx(10 / 11)
-    assert expected_score(-400) + expected_score(400) == pytest.approx(1)
-    result = doctest.testmod(ratings)
-    assert (result.failed, result.attempted) == (0, 1)
 
 
 # Reductions.
