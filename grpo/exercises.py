@@ -18,7 +18,6 @@ from grpo.policy import Policy, PositionBatch
 from grpo.statistics import wilson_interval
 
 _BATCH: Final = 512
-_Z95: Final = 1.959964
 
 
 class Fault(StrEnum):
