@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from grpo.config import DEFAULT_PRESET, ConfigError, Settings, read_settings
 from grpo.content import json_text, replace_file
 from grpo.engine import EnginePool, identify
+from grpo.phases import PHASES, Phase
 from steps.contestants import ALLOWED, Entrant, entered, parse_contestant
 from steps.machine import Machine
 from steps.work import TerminalSink
@@ -34,6 +35,10 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("second", metavar="B", help="the opponent")
     parser.add_argument("--pairs", type=int, default=_DEFAULT_PAIRS, metavar="N", help=f"openings (default {_DEFAULT_PAIRS})")
     parser.add_argument("--openings", metavar="FILE", help="a book (PGN, EPD, FEN, packed or not) instead of random plies")
+    parser.add_argument("--boards", type=Path, metavar="FOLDER", help="with --phase: begin from held-out boards of this dataset")
+    parser.add_argument(
+        "--phase", choices=[phase.value for phase in PHASES], help="begin from even positions of this phase, of --boards or --openings"
+    )
     parser.add_argument("--seed", type=int, metavar="S", help="root of the random streams; another seed has other openings")
     parser.add_argument("--max-plies", type=int, metavar="N", help="a game that gets here is a draw")
     parser.add_argument(
@@ -57,6 +62,10 @@ def _match(given: argparse.Namespace) -> int:
     from steps.match_results import match_facts, match_text
 
     settings = _settings(given)
+    if (given.boards is not None and given.phase is None) or (given.phase is not None and given.boards is None and given.openings is None):
+        raise ConfigError("--phase and --boards go together: positions of a phase come from a dataset, or by --openings from a book")
+    if given.boards is not None and given.openings is not None:
+        raise ConfigError("--boards and --openings: give only one of the two")
     if given.pairs < 1:
         raise ConfigError(f"--pairs {given.pairs}: at least one opening is played")
     contestants = [parse_contestant(given.first), parse_contestant(given.second)]
@@ -65,7 +74,7 @@ def _match(given: argparse.Namespace) -> int:
     device = torch_device(machine)
     terminal = TerminalSink("match", (), lambda text: print(text, file=sys.stderr, flush=True))
     with entered(contestants, machine=machine, device=device, seed=settings.seed, num_processes=machine.num_threads) as entrants:
-        result = _played(entrants, settings, machine, num_pairs=given.pairs, adjudicate_or_auto=given.adjudicate, terminal=terminal)
+        result = _played(entrants, settings, machine, given, terminal=terminal)
         facts = match_facts(result, entrants, settings, identify(machine.stockfish))
     print(match_text(result, contestants))
     if given.pgn is not None:
@@ -103,30 +112,50 @@ def _played(
     entrants: Sequence[Entrant],
     settings: Settings,
     machine: Machine,
+    given: argparse.Namespace,
     *,
-    num_pairs: int,
-    adjudicate_or_auto: bool | None,
     terminal: TerminalSink,
 ) -> "MatchResult":
     from grpo.adjudication import adjudicate
     from grpo.matches import play_match
-    from grpo.openings import make_openings
-    from grpo.seeding import numpy_stream
 
     config = settings.evaluation
     with EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": _ENGINE_HASH_MIB}) as pool:
-        openings = make_openings(config, count=num_pairs, rng=numpy_stream(settings.seed, "openings", "match"), pool=pool, exclude=set())
+        openings = _openings(settings, given, pool)
         terminal.say(f"{len(openings):,} openings, {2 * len(openings):,} games")
         result = play_match(
             entrants[0].player,
             entrants[1].player,
             openings,
             max_plies=config.max_plies,
-            on_games_done=lambda done: terminal.progress(done, 2 * num_pairs, "games"),
+            on_games_done=lambda done: terminal.progress(done, 2 * given.pairs, "games"),
         )
-        if adjudicate_or_auto or (adjudicate_or_auto is None and result.share_undecided() > _MOSTLY_UNDECIDED):
+        if given.adjudicate or (given.adjudicate is None and result.share_undecided() > _MOSTLY_UNDECIDED):
             return adjudicate(result, pool, depth=config.adjudication_depth, centipawns=config.adjudication_centipawns)
     return result
+
+
+def _openings(settings: Settings, given: argparse.Namespace, pool: EnginePool) -> list[str]:
+    from grpo.openings import make_openings, phase_openings, read_book
+    from grpo.seeding import numpy_stream
+
+    config, rng = settings.evaluation, numpy_stream(settings.seed, "openings", "match")
+    if given.phase is None:
+        return make_openings(config, count=given.pairs, rng=rng, pool=pool, exclude=set())
+    if given.boards is None:
+        fens = list(read_book(config.opening_book, max_plies=config.opening_book_plies).openings.values())
+    else:
+        fens = _heldout_fens(given.boards)
+    return phase_openings(fens, Phase(given.phase), config=config, count=given.pairs, rng=rng, pool=pool, exclude=set())
+
+
+def _heldout_fens(folder: Path) -> list[str]:
+    from grpo.boards import Split
+    from steps.boards import BOARDS, read_boards
+
+    if not (folder / BOARDS).is_file():
+        raise ConfigError(f"{folder} is no dataset: it has no {BOARDS}; give the folder that `boards build` or the step join_boards made")
+    return [row["fen"] for row in read_boards(folder).select(["fen", "split"]).to_pylist() if row["split"] == Split.HELDOUT]
 
 
 def _described(facts: Mapping[str, Any]) -> str:

@@ -9,6 +9,9 @@ from grpo.config import Settings
 from grpo.engine import EngineIdentity, EngineMissingError, identify
 from grpo.errors import PlainError
 from grpo.games import SourceError
+from grpo.halving import halving_rounds
+from grpo.ladder import make_rungs, meetings_of, num_openings_to_place
+from grpo.openings import OpeningsError, read_book
 from grpo.streams import find_files, read_chunks
 from steps.machine import Machine
 
@@ -38,6 +41,8 @@ def preflight(settings: Settings, machine: Machine) -> tuple[list[Finding], Engi
     except EngineMissingError as error:
         findings = [Finding(what="stockfish", is_fine=False, detail=str(error))]
     findings += [_disk(machine), _tracking(machine), _device(machine)]
+    if settings.evaluation.opening_book:
+        findings.append(_book(settings))
     findings += [_files(f"boards.{name}", names) for name in ("files", "exclude") if (names := getattr(settings.boards, name))]
     return findings, engine
 
@@ -95,6 +100,33 @@ def _device(machine: Machine) -> Finding:
         return Finding(what="device", is_fine=True, detail=f"{torch_device(machine)}, {machine.num_threads} threads")
     except DeviceError as error:
         return Finding(what="device", is_fine=False, detail=str(error))
+
+
+def _book(settings: Settings) -> Finding:
+    """Look whether a book has the openings that the step which needs most of them takes, each once."""
+    evaluation, selection = settings.evaluation, settings.selection
+    ladder, num_rungs = evaluation.ladder, len(make_rungs(evaluation.ladder))
+    placement = num_openings_to_place(num_rungs, num_probe_pairs=ladder.num_probe_pairs, num_rung_pairs=ladder.num_rung_pairs)
+    needed = max(
+        ladder.num_calibration_pairs * len(meetings_of(num_rungs)),
+        evaluation.num_baseline_pairs + placement,
+        len(halving_rounds(selection.num_candidates)) * selection.num_screening_pairs
+        + 2 * selection.num_confirmation_pairs
+        + selection.num_sampled_pairs
+        + placement,
+    )
+    try:
+        book = read_book(evaluation.opening_book, max_plies=evaluation.opening_book_plies)
+    except (SourceError, OpeningsError) as error:
+        return Finding(what="evaluation.opening_book", is_fine=False, detail=str(error))
+    detail = f"{book}; up to {needed:,} are needed"
+    if len(book.openings) < needed:
+        return Finding(
+            what="evaluation.opening_book",
+            is_fine=False,
+            detail=f"{detail}: give a larger book, or lower the numbers of pairs in evaluation.ladder and selection",
+        )
+    return Finding(what="evaluation.opening_book", is_fine=True, detail=detail)
 
 
 def _files(what: str, names: Sequence[str]) -> Finding:

@@ -207,3 +207,48 @@ def test_openings_come_from_a_book(stockfish: str, run: Run, tmp_path: Path) -> 
     assert code == 0
     assert {" ".join(game.headers["FEN"].split()[:4]) for game in _games(tmp_path / "a.pgn")} == set(fens)
     assert "3 distinct" in refused(run, *two, "--pairs", "3")
+
+
+def test_games_begin_in_a_phase_when_one_is_asked_for(stockfish: str, run: Run, tmp_path: Path) -> None:
+    from grpo.phases import Phase, phase_of
+
+    book = tmp_path / "book.epd"
+    book.write_text("".join(f"{board.epd()}\n" for board in some_boards(400, max_plies=200)))
+    out = tmp_path / "match.pgn"
+    words: tuple[Any, ...] = (
+        "match",
+        "random",
+        "random",
+        "--openings",
+        book,
+        "--phase",
+        "endgame",
+        "--pairs",
+        "3",
+        "--max-plies",
+        "4",
+        "--pgn",
+        out,
+    )
+
+    code, _, complaints = run(*words, "--set", "evaluation.max_opening_centipawns=2000")
+
+    assert code == 0, complaints
+    boards = [game.board() for game in _games(out)]
+    assert len(boards) == 6
+    assert {phase_of(board) for board in boards} == {Phase.ENDGAME}
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--phase", "endgame"), "--phase and --boards go together"),
+        (("--boards", "somewhere"), "--phase and --boards go together"),
+        (("--boards", "somewhere", "--phase", "endgame", "--openings", "book.epd"), "give only one of the two"),
+        (("--boards", "somewhere", "--phase", "endgame"), "somewhere is no dataset"),
+    ],
+)
+def test_a_phase_needs_somewhere_to_come_from(stockfish: str, run: Run, words: tuple[str, ...], complaint: str) -> None:
+    code, said, complaints = run("match", "random", "random", *words)
+    assert (code, said) == (1, "")
+    assert complaint in complaints

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doubles import some_boards
 
 from grpo.config import Settings, read_settings
 from steps.machine import Machine
@@ -129,3 +130,17 @@ def test_machine_facts_come_from_the_environment(monkeypatch: pytest.MonkeyPatch
     machine = Machine.here()
     assert (machine.stockfish, machine.home, machine.num_threads, machine.tracking_uri) == ("/opt/sf", tmp_path, 1, "http://tracker")
     assert os.environ.get("CHESS_GRPO_DEVICE") is None or machine.device == os.environ["CHESS_GRPO_DEVICE"]
+
+
+def test_a_book_that_is_too_small_is_found_before_any_game_and_a_large_one_is_fine(machine: Machine, tmp_path: Path) -> None:
+    boards = some_boards(300)
+    small, large = tmp_path / "small.epd", tmp_path / "large.epd"
+    small.write_text("".join(f"{board.epd()}\n" for board in boards[:5]))
+    large.write_text("".join(f"{board.epd()}\n" for board in boards))
+
+    def with_book(path: Path) -> Settings:
+        return read_settings(f'preset = "test"\nevaluation.opening_book = "{path}"')
+
+    assert failures(machine, with_book(large)) == {}
+    assert "5 distinct openings; left out: none; up to 18 are needed" in failures(machine, with_book(small))["evaluation.opening_book"]
+    assert failures(machine, with_book(tmp_path / "none.epd")).keys() == {"evaluation.opening_book"}
