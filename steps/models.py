@@ -7,12 +7,9 @@ from typing import Any, Final
 from grpo.content import MANIFEST, CorruptError, atomic_folder, read_json, remove_folder, sha256_file, sha256_json, verified_manifest
 from grpo.errors import PlainError
 from grpo.policy_files import POLICY, WEIGHTS, is_policy, policy_facts
+from steps.aliases import ALIASES, CHAMPION
 from steps.machine import Machine
 from steps.store import Store
-
-CHAMPION: Final = "champion"
-PEAK: Final = "peak"
-ALIASES: Final = (CHAMPION, PEAK)
 
 _CACHE: Final = "models"
 _REPORT: Final = "report.json"

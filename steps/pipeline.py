@@ -13,8 +13,9 @@ from grpo.content import MANIFEST, read_json, sha256_file
 from grpo.engine import identify
 from grpo.errors import PlainError
 from steps import slices
+from steps.aliases import CHAMPION, PEAK
 from steps.machine import Machine
-from steps.models import CHAMPION, Model, find_model
+from steps.models import Model, find_model
 from steps.preflight import PreflightError, preflight, preflight_table
 from steps.registry import Registry
 from steps.running import Job, code_tags, run_step
@@ -301,7 +302,7 @@ def finetune(
 def select(job: Job, boards: StepOutput, pretrained: StepOutput, calibrated: StepOutput, finetuned: StepOutput) -> StepOutput:
     """Let checkpoints compete, and register peak and champion."""
     from steps.device import device_facts, torch_device
-    from steps.selecting import PEAK, PGN, REPORT, select_champion
+    from steps.selecting import PGN, REPORT, select_champion
 
     machine, settings = Machine.here(), _typed(job["settings"])
     store, tracker = Store(machine.home), Tracker(machine)
@@ -425,7 +426,7 @@ def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:
 def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
     """Close the run and return the words that end it: verdict, and where champion, report and UI are."""
     from steps.reporting import PAGE
-    from steps.selecting import CHAMPION, REPORT
+    from steps.selecting import REPORT
 
     machine = Machine.here()
     store, tracker = Store(machine.home), Tracker(machine)

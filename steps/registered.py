@@ -1,26 +1,22 @@
 """What the registry says of a policy, and its files: read without writing to the tracking store."""
 
 import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Final
 
 from grpo.errors import PlainError
-from steps.machine import Machine
-from steps.registry import MODEL, POLICY_STEP
+from steps.machine import Machine, sqlite_file
+from steps.registry import MODEL, POLICY_STEP, version_with_alias
 from steps.store import StepOutput
-from steps.tracking import OUTPUT_HASH, PARENT, RUN, STEP, VERSION
+from steps.tracking import OUTPUT_HASH, PARENT, RUN, STEP, TABLES_LOCK, VERSION
 
-os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-
+# isort: split
+# After `steps.tracking`, which sets what MLflow reads once.
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from sqlalchemy.exc import SQLAlchemyError
-
-_SQLITE: Final = "sqlite:///"
 
 
 class RegistryError(PlainError, RuntimeError):
@@ -50,12 +46,9 @@ def registered_policy(machine: Machine, alias: str) -> RegisteredPolicy:
     with _reading(machine) as client:
         if client is None or not client.search_registered_models(f"name = '{MODEL}'"):
             raise _no_alias(machine, alias)
-        try:
-            version = client.get_model_version_by_alias(MODEL, alias)
-        except MlflowException as error:
-            if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
-                raise _no_alias(machine, alias) from None
-            raise
+        version = version_with_alias(client, alias)
+        if version is None:
+            raise _no_alias(machine, alias)
         child, parent = client.get_run(version.run_id), client.get_run(version.tags[PARENT])
         tags = child.data.tags
         if OUTPUT_HASH not in tags:
@@ -90,11 +83,11 @@ def _reading(machine: Machine) -> Iterator[MlflowClient | None]:
     """Give a client, or None where an embedded store has never been written to: to connect would make its tables."""
     uri = machine.tracking_uri
     with ExitStack() as stack:
-        if uri.startswith(_SQLITE):
-            if not Path(uri.removeprefix(_SQLITE)).is_file():
+        if (file := sqlite_file(uri)) is not None:
+            if not file.is_file():
                 yield None
                 return
-            if (lock := machine.home / "mlflow.lock").exists():  # Whoever makes the tables now holds it.
+            if (lock := file.parent / TABLES_LOCK).exists():  # Whoever makes the tables now holds it.
                 fcntl.flock(stack.enter_context(lock.open()), fcntl.LOCK_SH)
         try:
             yield MlflowClient(uri, registry_uri=uri)

@@ -6,15 +6,16 @@ the initial policy is another (the newest then has it), or when the lower bound 
 """
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from steps.aliases import PEAK
 from steps.tracking import PARENT, Tracker
 
-MODEL: Final = "chess-policy"
-CHAMPION: Final = "champion"
-PEAK: Final = "peak"
-ALIASES: Final = (PEAK, CHAMPION)
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+    from mlflow.tracking import MlflowClient
 
+MODEL: Final = "chess-policy"
 POLICY_STEP: Final = "chess_grpo.policy_step"
 _LOW: Final = "chess_grpo.peak_lower_bound"
 _INITIAL: Final = "chess_grpo.initial_weights"
@@ -74,15 +75,8 @@ class Registry:
 
     def named(self, alias: str) -> Version | None:
         """Return the version with this alias, or None when none has it."""
-        from mlflow.exceptions import MlflowException
-
-        try:
-            found = self._client.get_model_version_by_alias(MODEL, alias)
-        except MlflowException as error:
-            if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
-                return None
-            raise
-        return _version(found.version, found.tags)
+        found = version_with_alias(self._client, alias)
+        return None if found is None else _version(found.version, found.tags)
 
     def give(self, alias: str, version: Version) -> None:
         """Give a version the alias, whoever had it."""
@@ -125,6 +119,18 @@ class Registry:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
             # Another first run made it between our look and our call: it is there, and that is all we want.
+
+
+def version_with_alias(client: "MlflowClient", alias: str) -> "ModelVersion | None":
+    """Return MLflow's version of the model that has this alias, or None when none has it."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_model_version_by_alias(MODEL, alias)
+    except MlflowException as error:
+        if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
+            return None
+        raise
 
 
 def should_have_peak(offered: Version, held: Version | None) -> tuple[bool, str]:

@@ -9,9 +9,10 @@ from grpo.config import Settings
 from grpo.content import read_json
 from grpo.engine import EngineIdentity
 from grpo.errors import PlainError
+from steps.aliases import ALIASES
 from steps.archive import NoCheckpointError, checkpoint_output, fetch_checkpoint, fetch_output, kept_steps, output_manifest
 from steps.changes import ALLOWABLE, Change, Now, changes_since
-from steps.registry import ALIASES, Registry
+from steps.registry import Registry
 from steps.running import BEFORE_FINETUNE, Origin
 from steps.selecting import PRETRAINED_STEP
 from steps.store import Store

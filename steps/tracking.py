@@ -40,6 +40,8 @@ RUN: Final = "metaflow.run"
 PARENT: Final = "mlflow.parentRunId"
 _NOTE: Final = "mlflow.note.content"
 PEAK_STEP: Final = "chess_grpo.peak_step"
+TABLES_LOCK: Final = "mlflow.lock"
+"""File beside an sqlite store; held while the store's tables are made."""
 
 _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms whether it carries one or many.
 _PARAMS_PER_CALL: Final = 100
@@ -290,6 +292,6 @@ def _alone(machine: Machine) -> Iterator[None]:
         return
     # Beside the file, not in the home: several homes can share a store.
     file.parent.mkdir(parents=True, exist_ok=True)
-    with (file.parent / "mlflow.lock").open("w") as lock:
+    with (file.parent / TABLES_LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

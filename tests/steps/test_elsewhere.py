@@ -14,9 +14,10 @@ from grpo.config import Settings, read_settings
 from grpo.content import CorruptError, read_json, verified_manifest, write_json, write_manifest
 from grpo.engine import EngineIdentity
 from steps import slices
+from steps.aliases import PEAK
 from steps.archive import NotArchivedError, output_manifest
 from steps.machine import Machine
-from steps.registry import PEAK, Registry
+from steps.registry import Registry
 from steps.resuming import OriginError, ResumeError, find_origin, origin_checkpoint, take_over
 from steps.running import BEFORE_FINETUNE, Job, Origin, run_step
 from steps.store import StepOutput, Store

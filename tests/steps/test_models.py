@@ -16,10 +16,12 @@ from doubles import CPU, TINY
 from grpo.checkpoints import POLICY, WEIGHTS, IncompatibleError, TrainingState, load_policy, save_checkpoint, save_policy
 from grpo.content import MANIFEST, CorruptError, read_json, write_json
 from grpo.policy import new_policy
-from steps import models, selecting
+from steps import registered
+from steps.aliases import CHAMPION, PEAK
 from steps.machine import Machine
 from steps.models import Model, ModelError, find_model
 from steps.registered import RegistryError
+from steps.registry import Registry
 from steps.store import Store
 from steps.tracking import Tracker
 
@@ -34,21 +36,25 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     """A machine on which a run has ended: a champion of step 40, a peak of step 60, registered as the step `select` does it."""
     machine = machine_at(tmp_path_factory.mktemp("home"))
     tracker, store = Tracker(machine), Store(machine.home)
+    registry = Registry(tracker)
     parent = tracker.start_flow_run(metaflow_run="1234", settings={}, tags={}, note="")
     with store.writing("select", "v1", {}) as folder:
-        write_policy(folder / models.CHAMPION, seed=1)
+        write_policy(folder / CHAMPION, seed=1)
         policy = new_policy(TINY, seed=2, device=CPU)
         state = TrainingState(step=60, optimiser={"state": {}, "param_groups": []}, controllers={}, facts={})
-        save_checkpoint(folder, policy, TINY, state).rename(folder / models.PEAK)
+        save_checkpoint(folder, policy, TINY, state).rename(folder / PEAK)
         write_json(folder / "report.json", {"champion_step": 40, "peak_step": 60})
     output = store.find("select", "v1")
     assert output is not None
     with tracker.child(parent, "select", {}) as child:
         for part in (MANIFEST, "report.json"):
             child.file(store.folder("select", "v1") / part)
-        for part, step in ((models.PEAK, 60), (models.CHAMPION, 40)):
+        for part, step in ((PEAK, 60), (CHAMPION, 40)):
             child.file(store.folder("select", "v1") / part, part)
-            tracker.register(child, part, parent=parent, policy_step=step, description="", aliases=(part,))
+            version = registry.register(
+                holder=child.holder, folder=part, flow_run=parent, policy_step=step, initial_weights="w", low=None, description=""
+            )
+            registry.give(part, version)
         child.finished(output)
     return machine
 
@@ -106,12 +112,10 @@ def test_on_another_machine_the_same_files_come_from_the_tracking_store(chosen: 
 
 
 def test_the_second_look_downloads_nothing_and_a_spoilt_cache_is_made_anew(elsewhere: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    from steps import registry
-
     first = find_model("champion", elsewhere)
-    whole = registry.download
+    whole = registered.download
     calls: list[str] = []
-    monkeypatch.setattr(registry, "download", lambda *given: (calls.append("download"), whole(*given)))
+    monkeypatch.setattr(registered, "download", lambda *given: (calls.append("download"), whole(*given)))
     assert (find_model("champion", elsewhere), calls) == (first, [])
     spoil(first.folder / WEIGHTS)
     assert (find_model("champion", elsewhere), calls) == (first, ["download"])
@@ -130,9 +134,7 @@ def test_an_output_that_is_spoilt_here_is_not_played_the_tracking_stores_files_a
 def test_files_that_were_changed_in_the_tracking_store_are_refused(
     spoilt: str, elsewhere: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from steps import registry
-
-    whole = registry.download
+    whole = registered.download
 
     def changed(machine: Machine, mlflow_run: str, names: tuple[str, ...], target: Path) -> None:
         whole(machine, mlflow_run, names, target)
@@ -141,7 +143,7 @@ def test_files_that_were_changed_in_the_tracking_store_are_refused(
         else:
             spoil(target / "champion" / spoilt)
 
-    monkeypatch.setattr(registry, "download", changed)
+    monkeypatch.setattr(registered, "download", changed)
     with pytest.raises(CorruptError, match=spoilt):
         find_model("champion", elsewhere)
     assert not list((elsewhere.home / "models").iterdir())
@@ -182,10 +184,6 @@ def test_a_tracking_server_that_is_down_is_named(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(RegistryError, match=r"http://127\.0\.0\.1:1 does not answer"):
         find_model("champion", machine_at(tmp_path, "http://127.0.0.1:1"))
-
-
-def test_the_names_of_the_aliases_are_those_that_the_step_select_writes() -> None:
-    assert models.ALIASES == (selecting.CHAMPION, selecting.PEAK)
 
 
 # By folder.

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from steps.aliases import CHAMPION, PEAK
 from steps.machine import Machine
-from steps.registry import CHAMPION, MODEL, PEAK, Registry, Version, should_have_peak
+from steps.registry import MODEL, Registry, Version, should_have_peak
 from steps.tracking import Tracker
 
 HELD = Version(number=3, flow_run="f", policy_step=150, initial_weights="w", low=0.55)

@@ -1,0 +1,9 @@
+"""What the registry's policies are called: in its aliases, on the command line, and as folders of the output of `select`."""
+
+from typing import Final
+
+CHAMPION: Final = "champion"
+"""The one to play: shown to be better than its own start, and than the champion before it."""
+PEAK: Final = "peak"
+"""The one to go on from: of its run the best lower bound."""
+ALIASES: Final = (CHAMPION, PEAK)
