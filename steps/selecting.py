@@ -1,5 +1,6 @@
 """Let checkpoints compete on fresh games, and say which policy may be called the champion."""
 
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -12,6 +13,7 @@ from grpo.boards import BoardArrays, Split, board_arrays
 from grpo.checkpoints import POLICY, WEIGHTS, checkpoint_folders, checkpoint_step, load_checkpoint, load_policy, weights_hash
 from grpo.config import SelectionConfig, Settings
 from grpo.content import write_json
+from grpo.errors import PlainError
 from grpo.halving import HalvingTrace, sequential_halving
 from grpo.metrics import Record
 from grpo.phase_guard import PhaseChange, phase_changes
@@ -32,6 +34,10 @@ from steps.work import Work, read_history
 REPORT: Final = "report.json"
 PGN: Final = "games.pgn"
 PRETRAINED_STEP: Final = 0
+
+
+class SelectionError(PlainError, ValueError):
+    """There is no checkpoint to choose; the message says what is there, and what to change."""
 
 
 def select_champion(
@@ -60,11 +66,18 @@ def select_champion(
         num_processes: how many of it.
         device: of the policies.
         work: the folder to fill, and the sinks.
+
+    Raises SelectionError when no checkpoint was measured on held-out boards.
     """
     config = settings.selection
     initial, _ = load_policy(pretrained, device)
     checkpoints = {checkpoint_step(folder): folder for folder in checkpoint_folders(finetuned / CHECKPOINTS)}
     regrets = _regrets(finetuned, checkpoints)
+    if not regrets:
+        raise SelectionError(
+            f"{finetuned} holds {len(checkpoints)} checkpoints, and its history a finite held-out regret of none of them, so that nothing can"
+            " be chosen: see in its history why GRPO ended, and let it come to a checkpoint (grpo.num_steps, grpo.steps_per_checkpoint)"
+        )
     candidates = candidates_by_regret({step: regret.mean for step, regret in regrets.items()}, config.num_candidates)
     rival = _rival(previous, initial, device)
     with SelectionGames(
@@ -135,11 +148,11 @@ def select_champion(
 
 
 def _regrets(finetuned: Path, checkpoints: Mapping[int, Path]) -> dict[int, RegretEstimate]:
-    """Return the held-out regret of each checkpoint that is there."""
+    """Return the held-out regret of each checkpoint that is there; one whose regret is no number is spoilt, and no candidate."""
     return {
         record.step: RegretEstimate(mean=record.metrics["heldout/regret_best"], stderr=record.metrics["heldout/regret_best_stderr"])
         for record in read_history(finetuned)
-        if record.step in checkpoints and "heldout/regret_best" in record.metrics
+        if record.step in checkpoints and math.isfinite(record.metrics.get("heldout/regret_best", math.nan))
     }
 
 

@@ -26,6 +26,7 @@ SCREENING: Final = "screening"
 CONFIRMATION: Final = "confirmation"
 SAMPLED: Final = "sampled"
 PREVIOUS: Final = "previous champion"
+LADDER: Final = "ladder"
 
 
 class SelectionGames:
@@ -127,6 +128,7 @@ class SelectionGames:
             on_games_done=lambda done: self._work.progress(before + done, self._total, "games"),
         )
         self._work.progress(self._total, self._total, "games")  # Fewer were played, if the rungs were found at once.
+        self.played[LADDER] = [part.result for part in (*placement.probes, *placement.games)]
         return placement
 
     def scores(self, result: MatchResult) -> list[float]:
