@@ -31,8 +31,9 @@ class OwnGamesConfig(Section):
     """Distinct positions taken from the games of one round, each valued by the engine once."""
     steps_per_round: Count = 100
     """Steps that learn from one round's states, before the policy as it is then plays the next."""
-    temperature: Positive = 0.7
-    """At which both sides' moves are sampled; below 1, so that the games look like those it will be judged by."""
+    temperature: Positive = 0.25
+    """At which both sides' moves are sampled; far below 1, so that the games look like those it will be judged by: at 0.7 hardly a tenth of them
+    ended by repetition, of best-move games half."""
     opening_plies: Annotated[int, Field(ge=0, le=40)] = 6
     """Each game begins with up to this many random legal plies from the start position."""
     max_plies: Count = 160
@@ -148,7 +149,7 @@ class AlarmConfig(Section):
 class GrpoConfig(Section):
     """Group relative policy optimisation."""
 
-    num_steps: Count = 250
+    num_steps: Count = 300
     """Rollouts, each followed by its optimiser steps. A resumed run does as many again."""
     states_per_step: Count = 512
     """First states of a rollout."""
@@ -177,13 +178,13 @@ class GrpoConfig(Section):
 
     temperature: Positive = 1.0
     """Of the policy that is sampled and trained; one number for both, by construction."""
-    learning_rate: Positive = 5e-4
+    learning_rate: Positive = 1e-3
     """Adam's."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Steps in which the learning rate rises to its value."""
-    learning_rate_decay: Literal["constant", "linear", "cosine"] = "constant"
+    learning_rate_decay: Literal["constant", "linear", "cosine"] = "cosine"
     """Its way from the end of the warm-up to `num_steps`."""
-    final_learning_rate_share: Probability = 0.1
+    final_learning_rate_share: Probability = 0.05
     """Of the learning rate, at the end of the decay."""
     max_gradient_norm: Positive = 1.0
     """The gradient is scaled down to this Euclidean norm."""

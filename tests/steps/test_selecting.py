@@ -690,9 +690,7 @@ class WrittenGames:
 
 
 @pytest.fixture
-def games_of(
-    inputs: Inputs, stockfish: str, book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., SelectionGames]:
+def games_of(inputs: Inputs, stockfish: str, book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SelectionGames]:
     """Return a maker of selection games with written results."""
 
     def make(scored: str, *undecided: int) -> SelectionGames:
@@ -758,7 +756,9 @@ def test_without_screening_games_auto_counts_games_as_they_were_played(games_of:
         assert not games.is_scored_by_adjudication
 
 
-@pytest.mark.parametrize(("scored", "words", "beside"), [("played_out", "played out", "adjudicated"), ("adjudicated",) * 2 + ("as played",)])
+@pytest.mark.parametrize(
+    ("scored", "words", "beside"), [("played_out", "played out", "adjudicated"), ("adjudicated",) * 2 + ("as played",)]
+)
 def test_the_report_says_which_score_decided_and_has_the_other_beside(
     scored: str, words: str, beside: str, select: Play, strong: Callable[..., None]
 ) -> None:
