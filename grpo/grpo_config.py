@@ -32,7 +32,7 @@ class OwnGamesConfig(Section):
     steps_per_round: Count = 100
     """Steps that learn from one round's states, before the policy as it is then plays the next."""
     temperature: Positive = 0.25
-    """At which both sides' moves are sampled; far below 1, so that the games look like those it will be judged by: at 0.7 hardly a tenth of them
+    """At which both sides' moves are sampled; far below 1, so that the games look like those it will be judged by: at 0.7 a tenth of them
     ended by repetition, of best-move games half."""
     opening_plies: Annotated[int, Field(ge=0, le=40)] = 6
     """Each game begins with up to this many random legal plies from the start position."""
