@@ -76,8 +76,8 @@ def select_champion(
     regrets = _regrets(finetuned, checkpoints)
     if not regrets:
         raise SelectionError(
-            f"{finetuned} holds {len(checkpoints)} checkpoints, and its history a finite held-out regret of none of them, so that nothing can"
-            " be chosen: see in its history why GRPO ended, and let it come to a checkpoint (grpo.num_steps, grpo.steps_per_checkpoint)"
+            f"{finetuned} holds {len(checkpoints)} checkpoints, and its history a finite held-out regret of none of them, so that nothing"
+            " can be chosen: its report says why GRPO ended; let it come to a checkpoint (grpo.num_steps, grpo.steps_per_checkpoint)"
         )
     candidates = candidates_by_regret({step: regret.mean for step, regret in regrets.items()}, config.num_candidates)
     rival = _rival(previous, initial, device)

@@ -57,7 +57,8 @@ selection.num_confirmation_pairs = 8
 evaluation.max_plies = 40
 evaluation.adjudication_depth = 4
 """
-ONE = "selection.num_candidates = 1\n"
+ONE = 'selection.num_candidates = 1\nselection.scored = "adjudicated"\n'
+"""One candidate, which has no screening games; in so few plies it could stand better, but hardly mate."""
 PIECE_VALUES = {chess.PAWN: 1, chess.KNIGHT: 3, chess.BISHOP: 3, chess.ROOK: 5, chess.QUEEN: 9, chess.KING: 0}
 
 
@@ -328,7 +329,7 @@ def test_a_book_with_too_few_positions_besides_the_datasets_is_refused_with_both
     small = tmp_path / "small.epd"
     write_book(small, 9)
     # The confirmation takes 8 of the 9, the dataset has 12: sampled games ask for 2, and 1 is left.
-    with pytest.raises(OpeningsError, match="^2 distinct openings are asked for, and 1 are to be had.*; 20 of them are in use elsewhere"):
+    with pytest.raises(OpeningsError, match=r"^2 distinct openings are asked for, and 1 are to be had.*; 20 of them are in use elsewhere"):
         select(f'{ONE}evaluation.opening_book = "{small}"', uses_book=False)
 
 
@@ -630,6 +631,7 @@ def test_a_sequential_confirmation_ends_as_soon_as_its_bounds_are_told_apart_and
     bar = Bar()
     text = """
 selection.num_candidates = 1
+selection.scored = "adjudicated"
 selection.confirmation = "sprt"
 selection.sprt_elo = [0, 200]
 selection.sprt_batch_pairs = 3
@@ -690,9 +692,7 @@ class WrittenGames:
 
 
 @pytest.fixture
-def games_of(
-    inputs: Inputs, stockfish: str, book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., SelectionGames]:
+def games_of(inputs: Inputs, stockfish: str, book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SelectionGames]:
     """Return a maker of selection games with written results."""
 
     def make(scored: str, *undecided: int) -> SelectionGames:
@@ -758,7 +758,9 @@ def test_without_screening_games_auto_counts_games_as_they_were_played(games_of:
         assert not games.is_scored_by_adjudication
 
 
-@pytest.mark.parametrize(("scored", "words", "beside"), [("played_out", "played out", "adjudicated"), ("adjudicated",) * 2 + ("as played",)])
+@pytest.mark.parametrize(
+    ("scored", "words", "beside"), [("played_out", "played out", "adjudicated"), ("adjudicated", "adjudicated", "as played")]
+)
 def test_the_report_says_which_score_decided_and_has_the_other_beside(
     scored: str, words: str, beside: str, select: Play, strong: Callable[..., None]
 ) -> None:
