@@ -15,7 +15,7 @@ from grpo.errors import PlainError
 from steps import slices
 from steps.aliases import CHAMPION, PEAK
 from steps.machine import Machine
-from steps.models import Model, find_model
+from steps.models import Model, ModelError, find_model
 from steps.preflight import PreflightError, preflight, preflight_table
 from steps.registry import Registry
 from steps.running import Job, code_tags, run_step
@@ -370,7 +370,7 @@ def select(job: Job, boards: StepOutput, pretrained: StepOutput, calibrated: Ste
 
 
 def _previous_champion(machine: Machine, store: Store, tracker: Tracker, registry: Registry, finetuned: StepOutput) -> Model | None:
-    """Return the registry's champion; None when there is none, when it came from these checkpoints, or when its files cannot be had."""
+    """Return the registry's champion; None when there is none, when it came from these checkpoints, or when it cannot be had or used."""
     from steps.archive import output_manifest
     from steps.registered import registered_policy
 
@@ -380,10 +380,28 @@ def _previous_champion(machine: Machine, store: Store, tracker: Tracker, registr
         found = registered_policy(machine, CHAMPION)
         if output_manifest(tracker, store, found.output)["parts"]["inputs"].get("finetuned") == finetuned["output_hash"]:
             return None
-        return find_model(CHAMPION, machine)
+        return _usable(find_model(CHAMPION, machine), machine)
     except PlainError as error:
-        print(f"select: WARNING: the registry's champion cannot be played, so it gives way without games: {error}", flush=True)
+        print(
+            f"select: WARNING: the registry's champion cannot be played, so it gives way to a promoted candidate without games: {error}",
+            flush=True,
+        )
         return None
+
+
+def _usable(model: Model, machine: Machine) -> Model:
+    """Return the policy when this code can make its network; raises ModelError when other code's settings or weights are there."""
+    from grpo.checkpoints import load_policy
+    from steps.device import torch_device
+
+    try:
+        load_policy(model.folder, torch_device(machine))
+    except (
+        ValueError,
+        RuntimeError,
+    ) as error:  # Of pydantic for unknown settings, of torch for other weights: neither is the user's fault.
+        raise ModelError(f"{model.folder}: this code's network cannot be made from it: {' '.join(str(error).split())}") from error
+    return model
 
 
 def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:
