@@ -75,7 +75,7 @@ def _downloaded(machine: Machine, mlflow_run: str, output_hash: str, name: str) 
         except CorruptError:
             remove_folder(target)
     with atomic_folder(target) as folder:
-        download(machine, mlflow_run, (MANIFEST, name), folder)
+        download(machine, mlflow_run, (MANIFEST, _REPORT, name), folder)
         _check_part(folder, name, output_hash)
     return target / name
 

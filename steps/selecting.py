@@ -115,7 +115,9 @@ def select_champion(
             },
             phases=phases,
         )
-        peak = peak_step(games=trace.intervals(), regrets=regrets)
+        # Of the chosen one the confirmation counts: its screening games are those that it was chosen by.
+        against_start = {**trace.intervals(), chosen: against_initial.interval}
+        peak = peak_step(games=against_start, regrets=regrets)
         scores = {"best": confirmed.interval(), "adjudicated": confirmed.interval(adjudicated=True), "sampled": sampled.interval()}
         if against_previous is not None:
             scores["previous"] = against_previous.interval
@@ -135,7 +137,7 @@ def select_champion(
                 "scored_by": "adjudicated" if games.is_scored_by_adjudication else "played out",
                 "champion_step": chosen if decision.promoted else PRETRAINED_STEP,
                 "peak_step": peak,
-                "peak_low": trace.intervals()[peak].low if peak in trace.intervals() else None,
+                "peak_low": against_start[peak].low,
                 "initial_weights": weights_hash(initial),
                 "candidate_weights": weights_hash(candidate),
                 "heldout_regret_best": {str(step): asdict(regret) for step, regret in regrets.items()},
