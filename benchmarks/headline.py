@@ -3,8 +3,8 @@
 python benchmarks/headline.py [--pairs 300] [--home .chess_grpo] [--seed S]
 
 Reads the outputs behind the step `select` that was made last below the home, and compares its candidate, promoted or not. No opening is a
-board of the dataset or was one of the selection's, or serves two matches; all matches are with both colours, and best move against best move
-unless another temperature is named:
+board of the dataset or was one of the selection's, or serves two matches; all matches are with both colours, and best move against best
+move unless another temperature is named:
 
 a, b  candidate against start, as played and with undecided games adjudicated;
 c     the same, each at the temperature at which it scored best against the start's best moves, in games on other openings;
@@ -59,9 +59,8 @@ def main() -> int:
     champion, start = (load_policy(folder, cpu)[0] for folder in (finetuned / CHECKPOINTS / checkpoint_name(step), pretrained))
     seed = settings.seed if given.seed is None else given.seed
     ended = "its validation loss had stopped falling" if imitation["has_converged"] else "max_steps was reached: NOT converged"
-    print(
-        f"seed {settings.seed}, openings by {seed}; imitation took {imitation['num_steps']:,} steps, until {ended}; verdict: {decision['verdict']}"
-    )
+    print(f"seed {settings.seed}, openings by {seed}; verdict of the run: {decision['verdict']}")
+    print(f"imitation took {imitation['num_steps']:,} steps, until {ended}")
     used = board_keys(boards) | openings_of(selected / "games.pgn")
     with EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": ENGINE_HASH_MIB}) as pool:
         games = Games(settings, pool, used, seed)
