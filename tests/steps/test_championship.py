@@ -57,7 +57,8 @@ class Runs:
                 "initial_weights": "w",
                 "confirmation_best_moves": {"text": "0.500"},
             }
-            write_json(work.folder / "report.json", decision)
+            write_json(work.folder / selecting.REPORT, decision)
+            (work.folder / selecting.PGN).write_text("")
 
         self._patch.setattr(selecting, "select_champion", body)
         settings = read_settings("test").model_dump(mode="json")
