@@ -63,6 +63,9 @@ CHANGEABLE: Final = frozenset(
 )
 """Fields of `grpo` that may change; all others are the objective."""
 
+_REWARDS: Final = ("grpo.own_games.repetition",)
+"""Fields of sections that may change otherwise, which decide what a move is worth."""
+
 ENGINE: Final = "engine"
 OBJECTIVE: Final = "objective"
 ALLOWABLE: Final = (ENGINE, OBJECTIVE)
@@ -126,9 +129,13 @@ def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str,
         engines["engine of finetune"] = parts["finetune"]["inputs"]["engine"]  # It was allowed to be another.
     by_engine = _differences(engines, dict.fromkeys(engines, str(now.engine)))
     rest, current = [], now.settings.model_dump(mode="json")
-    for each in parts.values():
+    for step, each in parts.items():
         sections = {name: then for name, then in each["settings"].items() if name in current and name not in _MADE_BY_ORIGIN}
-        rest += _differences(sections, {name: current[name] for name in sections})
+        here = {name: current[name] for name in sections}
+        # A step that measures has only what it reads in its slice; of GRPO a field that the origin did not know yet is a change.
+        rest += _differences(sections, here if step == "finetune" else _known(here, sections))
+    books = {"opening book": parts.get("baseline", {}).get("inputs", {}).get("opening book")}
+    rest += _differences(books, {"opening book": slices.opening_inputs(now.settings).get("opening book")})
     rest += _differences(
         {"device": parts["pretrain"]["inputs"].get("device"), **_code(manifests["pretrain"]["code"])},
         {"device": now.device, **_code(now.code)},
@@ -137,10 +144,19 @@ def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str,
     for name, before, after in by_engine:
         found[name] = Change(field=name, before=before, after=after, is_refused=True, allowed_as=ENGINE)
     for name, before, after in rest:
-        is_objective = name.startswith("grpo.") and name.split(".")[1] not in CHANGEABLE
+        is_objective = name.startswith("grpo.") and (name.split(".")[1] not in CHANGEABLE or name in _REWARDS)
         change = Change(field=name, before=before, after=after, is_refused=is_objective, allowed_as=OBJECTIVE if is_objective else "")
         found.setdefault(name, change)
     return sorted(found.values(), key=lambda change: (not change.is_refused, change.field))
+
+
+def _known(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a tree the other has keys for too."""
+    return {
+        name: _known(value, then[name]) if isinstance(value, Mapping) and isinstance(then[name], Mapping) else value
+        for name, value in now.items()
+        if name in then
+    }
 
 
 def recorded(changes: Sequence[Change], allowed: Sequence[str]) -> dict[str, str]:

@@ -23,7 +23,6 @@ from grpo.regret import heldout_scores
 from grpo.selection import Decision, RegretEstimate, candidates_by_regret, confirm, decide, peak_step
 from grpo.sprt import Sprt, SprtModel
 from grpo.statistics import LEVEL, ScoreInterval
-from steps.aliases import CHAMPION, PEAK
 from steps.baseline import match_facts, placement_facts
 from steps.boards import board_keys, read_boards
 from steps.calibrating import read_ladder
@@ -33,6 +32,8 @@ from steps.work import Work, read_history
 
 REPORT: Final = "report.json"
 PGN: Final = "games.pgn"
+CHAMPION: Final = "champion"
+PEAK: Final = "peak"
 PRETRAINED_STEP: Final = 0
 
 
@@ -75,8 +76,8 @@ def select_champion(
     regrets = _regrets(finetuned, checkpoints)
     if not regrets:
         raise SelectionError(
-            f"{finetuned} holds {len(checkpoints)} checkpoints, and its history a finite held-out regret of none of them, so nothing can be"
-            " chosen: see in its history why GRPO ended, and let it come to a checkpoint (grpo.num_steps, grpo.steps_per_checkpoint)"
+            f"{finetuned} holds {len(checkpoints)} checkpoints, and its history a finite held-out regret of none of them, so that nothing"
+            " can be chosen: its report says why GRPO ended; let it come to a checkpoint (grpo.num_steps, grpo.steps_per_checkpoint)"
         )
     candidates = candidates_by_regret({step: regret.mean for step, regret in regrets.items()}, config.num_candidates)
     rival = _rival(previous, initial, device)
@@ -114,7 +115,9 @@ def select_champion(
             },
             phases=phases,
         )
-        peak = peak_step(games=trace.intervals(), regrets=regrets)
+        # Of the chosen one the confirmation counts: its screening games are those that it was chosen by.
+        against_start = {**trace.intervals(), chosen: against_initial.interval}
+        peak = peak_step(games=against_start, regrets=regrets)
         scores = {"best": confirmed.interval(), "adjudicated": confirmed.interval(adjudicated=True), "sampled": sampled.interval()}
         if against_previous is not None:
             scores["previous"] = against_previous.interval
@@ -134,7 +137,7 @@ def select_champion(
                 "scored_by": "adjudicated" if games.is_scored_by_adjudication else "played out",
                 "champion_step": chosen if decision.promoted else PRETRAINED_STEP,
                 "peak_step": peak,
-                "peak_low": trace.intervals()[peak].low if peak in trace.intervals() else None,
+                "peak_low": against_start[peak].low,
                 "initial_weights": weights_hash(initial),
                 "candidate_weights": weights_hash(candidate),
                 "heldout_regret_best": {str(step): asdict(regret) for step, regret in regrets.items()},

@@ -4,7 +4,7 @@ import json
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel, ValidationError
@@ -17,6 +17,7 @@ from grpo.config import (
     ConfigError,
     GameFilters,
     GrpoConfig,
+    SelectionConfig,
     Settings,
     TimeControl,
     preset_names,
@@ -24,6 +25,7 @@ from grpo.config import (
 )
 from grpo.grpo_config import AlarmConfig, DepthConfig, EntropyTarget, FieldNotesRecovery, KlTarget, OwnGamesConfig, RecoveryConfig
 from grpo.sections import Section
+from grpo.sprt import SprtModel
 
 BOARDS_KEYS = ", ".join(BoardsConfig.model_fields)
 FILTER_KEYS = ", ".join(GameFilters.model_fields)
@@ -283,6 +285,25 @@ BAD_SETTINGS = (
     ),
     ("evaluation.ladder.nodes = [1, 1]", "settings: evaluation.ladder: nodes must rise from rung to rung"),
     ("evaluation.ladder.nodes = [50, 1]", "settings: evaluation.ladder: nodes must rise from rung to rung"),
+    *(
+        (f"selection.sprt_elo = {bounds}", f"settings: selection: sprt_elo = {shown}: the first bound must be below the second")
+        for bounds, shown in (("[5, 5]", "[5.0, 5.0]"), ("[10.5, -3]", "[10.5, -3.0]"))
+    ),
+    ("selection.sprt_elo = [0]", "settings: selection.sprt_elo.1 = [0]: field required"),
+    ("selection.sprt_elo = [0, inf]", "settings: selection.sprt_elo.1 = inf: input should be a finite number"),
+    ("selection.sprt_elo = [nan, 5]", "settings: selection.sprt_elo.0 = nan: input should be a finite number"),
+    ('selection.confirmation = "sequential"', "settings: selection.confirmation = 'sequential': input should be 'fixed' or 'sprt'"),
+    ('selection.sprt_model = "normalized"', "settings: selection.sprt_model = 'normalized': input should be 'logistic' or 'normalised'"),
+    ('selection.scored = "won"', "settings: selection.scored = 'won': input should be 'auto', 'played_out' or 'adjudicated'"),
+    ("selection.phase_tolerance = 1.0", "settings: selection.phase_tolerance = 1.0: input should be less than 1"),
+    *(
+        (f"selection.{key} = 0", f"settings: selection.{key} = 0: input should be greater than or equal to 1")
+        for key in ("num_candidates", "num_screening_pairs", "num_confirmation_pairs", "num_sampled_pairs", "sprt_batch_pairs")
+    ),
+    (
+        "selection.num_candidate = 3",
+        f"settings: unknown key selection.num_candidate; did you mean num_candidates? known here: {known(SelectionConfig)}",
+    ),
     # Not readable at all.
     ("grpo.num_steps 3", f"settings: not readable: Expected '=' after a key in a key/value pair (at line 1, column 16); {HOW_TO_WRITE}"),
     ("seed = 1\nseed = 2", f"settings: not readable: Cannot overwrite a value (at end of document); {HOW_TO_WRITE}"),
@@ -441,6 +462,8 @@ def test_the_bounds_themselves_are_allowed() -> None:
         grpo.alarms.silent_share = 1.0
         grpo.states_per_step = {NUM_TRAIN}
         boards.games.random_move_probability = 1.0
+        selection.phase_tolerance = 0.0
+        selection.sprt_elo = [-5, -4.999]
     """
     settings = read_settings(text)
     assert settings.grpo.states_per_step == settings.boards.num_train
@@ -604,3 +627,13 @@ def test_a_profile_with_a_filter_taken_off_is_read_back_as_it_was(name: str) -> 
     assert settings.boards.filters.min_plies is None
     assert read_settings(settings.model_dump_json()) == settings
     assert Settings.model_validate(settings.model_dump(mode="json")) == settings
+
+
+def test_the_sequential_tests_models_are_those_that_the_library_knows() -> None:
+    assert set(get_args(SelectionConfig.model_fields["sprt_model"].annotation)) == set(SprtModel)
+
+
+def test_the_default_confirmation_is_of_the_size_that_the_claim_is_made_of() -> None:
+    # Issue 5: at least 600 fresh paired games.
+    assert Settings().selection.confirmation == "fixed"
+    assert 2 * Settings().selection.num_confirmation_pairs >= 600

@@ -368,6 +368,63 @@ def test_a_match_of_no_games_has_no_share() -> None:
         play_match(Fixed(1, "a"), Fixed(-1, "b"), [], max_plies=1).share_undecided()
 
 
+# Matches in parts.
+
+
+def part_with(*openings: str, adjudication: Adjudication | None = None, **changes: str) -> MatchResult:
+    """Return a match of no moves, won in its first game and lost in its second."""
+    games = tuple(
+        PlayedGame(opening=opening, first_is_white=is_white, moves=(), end=End.CHECKMATE, score=float(is_white), adjudicated=None)
+        for opening in openings
+        for is_white in (True, False)
+    )
+    return MatchResult(**{"first": "a", "second": "b", **changes}, games=games, adjudication=adjudication)  # type: ignore[arg-type]
+
+
+def test_a_match_played_in_parts_is_the_match_played_at_once() -> None:
+    first, second = Fixed(1, "high"), Fixed(-1, "low")
+    whole = play_match(first, second, OPENINGS, max_plies=60)
+    parts = [play_match(first, second, OPENINGS[start : start + 5], max_plies=60) for start in range(0, len(OPENINGS), 5)]
+    assert len(parts) == 3
+    joined = parts[0].joined(parts[1]).joined(parts[2])
+    assert joined == whole
+    assert joined.pair_scores() == [score for part in parts for score in part.pair_scores()]
+    assert (joined.num_openings, joined.interval()) == (len(OPENINGS), whole.interval())
+
+
+def test_joined_matches_keep_their_rule_and_add_up_the_games_that_an_engine_failed_on() -> None:
+    rule = Adjudication(depth=4, centipawns=250, num_failed=1)
+    one = part_with(OPENINGS[0], adjudication=rule)
+    other = part_with(OPENINGS[1], OPENINGS[2], adjudication=Adjudication(depth=4, centipawns=250, num_failed=2))
+    joined = one.joined(other)
+    assert joined.adjudication == Adjudication(depth=4, centipawns=250, num_failed=3)
+    assert [game.opening for game in joined.games[::2]] == OPENINGS[:3]
+    assert len(joined.pair_scores(adjudicated=True)) == 3
+    assert one.adjudication == rule, "the parts stay as they were"
+    assert not part_with(OPENINGS[0]).joined(part_with(OPENINGS[1])).is_adjudicated
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        part_with(OPENINGS[1], first="c"),
+        part_with(OPENINGS[1], second="c"),
+        part_with(OPENINGS[1], first="b", second="a"),
+        part_with(OPENINGS[1], adjudication=Adjudication(depth=5, centipawns=250, num_failed=0)),
+        part_with(OPENINGS[1], adjudication=Adjudication(depth=4, centipawns=251, num_failed=0)),
+        part_with(OPENINGS[1]),
+    ],
+    ids=["first", "second", "swapped", "depth", "centipawns", "not adjudicated"],
+)
+def test_matches_of_other_players_or_rules_are_no_one_match(other: MatchResult) -> None:
+    # One thing differs at a time: players without a rule, or rules of the same players.
+    rule = Adjudication(depth=4, centipawns=250, num_failed=0) if (other.first, other.second) == ("a", "b") else None
+    mine = part_with(OPENINGS[0], adjudication=rule)
+    for one, two in ((mine, other), (other, mine)):
+        with pytest.raises(ValueError, match="are no one match"):
+            one.joined(two)
+
+
 # Many at once.
 
 

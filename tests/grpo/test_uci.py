@@ -190,7 +190,7 @@ def test_a_position_that_is_none_is_refused_with_the_reason_and_the_old_one_kept
 
 def test_the_best_move_is_the_one_that_plays_in_matches(session: Session) -> None:
     boards = some_boards(30, seed=3)
-    expected = BestMovePlayer(session.policy, "").choose(boards)
+    expected = BestMovePlayer(session.policy, "").choose(boards, range(len(boards)))
     assert [session.best(position(board), "go movetime 10") for board in boards] == [move.uci() for move in expected]
 
 
