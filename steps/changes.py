@@ -31,6 +31,7 @@ CHANGEABLE: Final = frozenset(
         "warmup_steps",
         "learning_rate_decay",
         "final_learning_rate_share",
+        "weight_averaging",
         "max_gradient_norm",
         "clip_low",
         "clip_high",
