@@ -6,7 +6,7 @@ objective unharmed: with advantages divided by their spread, say, gradients are 
 small ones some five times too long for about a hundred steps. So what decides what is maximised is refused unless it is allowed by name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -69,6 +69,14 @@ ALLOWABLE: Final = (ENGINE, OBJECTIVE)
 
 _MADE_BY_ORIGIN: Final = ("seed", "boards", "values", "policy", "pretrain")
 """Sections that boards and pretrained policy are made from; compared as slices, which leave out what changes nothing."""
+_READ_LATER: Final[Mapping[str, Callable[[Settings], dict[str, Any]]]] = {
+    "check_boards": slices.checks,
+    "calibrate": slices.ladder,
+    "baseline": slices.baseline,
+    "finetune": slices.grpo,
+    "select": slices.selection,
+}
+"""What the steps after those read of the settings."""
 _MAX_SHOWN: Final = 400
 
 
@@ -124,10 +132,13 @@ def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str,
     if "finetune" in parts and parts["finetune"]["inputs"]["engine"] != then_made["engine"]:
         engines["engine of finetune"] = parts["finetune"]["inputs"]["engine"]  # It was allowed to be another.
     by_engine = _differences(engines, dict.fromkeys(engines, str(now.engine)))
-    rest, current = [], now.settings.model_dump(mode="json")
-    for each in parts.values():
-        sections = {name: then for name, then in each["settings"].items() if name in current and name not in _MADE_BY_ORIGIN}
-        rest += _differences(sections, {name: current[name] for name in sections})
+    rest, book = [], slices.opening_inputs(now.settings)
+    for step, read in _READ_LATER.items():
+        if step in parts:
+            rest += _differences(_later(parts[step]["settings"]), _later(read(now.settings)))
+    for step in ("baseline", "select"):  # Of a book of openings only the content is known.
+        if step in parts:
+            rest += _differences({name: each for name, each in parts[step]["inputs"].items() if name == slices.OPENING_BOOK}, book)
     rest += _differences(
         {"device": parts["pretrain"]["inputs"].get("device"), **_code(manifests["pretrain"]["code"])},
         {"device": now.device, **_code(now.code)},
@@ -157,6 +168,10 @@ def _code(code: Mapping[str, Any]) -> dict[str, Any]:
 def _full(dataset: Mapping[str, Any]) -> dict[str, Any]:
     """Return a dataset's settings with the one that has been taken out of its section under its full name."""
     return {"evaluation.heldout_depth" if name == "heldout_depth" else name: value for name, value in dataset.items()}
+
+
+def _later(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in settings.items() if name not in _MADE_BY_ORIGIN}
 
 
 def _tag(field: str) -> str:
