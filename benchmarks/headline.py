@@ -24,13 +24,12 @@ from grpo.adjudication import adjudicate
 from grpo.boards import BoardArrays, Split, board_arrays
 from grpo.checkpoints import load_policy
 from grpo.config import Settings
-from grpo.engine import EnginePool
+from grpo.engine import PLAYING_HASH_MIB, EnginePool
 from grpo.matches import MatchResult, play_match
 from grpo.openings import make_openings
 from grpo.players import BestMovePlayer, EnginePlayer, Player, SamplingPlayer
 from grpo.policy import NetworkPolicy, PositionBatch
 from grpo.seeding import numpy_stream, torch_stream
-from steps.baseline import ENGINE_HASH_MIB
 from steps.boards import board_keys, read_boards
 from steps.machine import Machine
 
@@ -54,7 +53,7 @@ def main() -> int:
     if not decision["promoted"]:
         print("this run's champion is its start: there is nothing to compare")
         return 1
-    with EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": ENGINE_HASH_MIB}) as pool:
+    with EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB}) as pool:
         games = Games(settings, pool, board_keys(boards), given.seed)
         show("a  champion against start, as played", result := games.play(best(champion), best(start), given.pairs))
         show("b  the same games adjudicated", result, adjudicated=True)
