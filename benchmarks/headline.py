@@ -28,13 +28,12 @@ from grpo.boards import BoardArrays, Split, board_arrays
 from grpo.checkpoints import checkpoint_name, load_policy
 from grpo.config import Settings
 from grpo.encoding import position_key
-from grpo.engine import EnginePool
+from grpo.engine import PLAYING_HASH_MIB, EnginePool
 from grpo.matches import MatchResult, play_match
 from grpo.openings import make_openings
 from grpo.players import BestMovePlayer, EnginePlayer, Player, SamplingPlayer
 from grpo.policy import NetworkPolicy, PositionBatch
 from grpo.seeding import numpy_stream, torch_stream
-from steps.baseline import ENGINE_HASH_MIB
 from steps.boards import board_keys, read_boards
 from steps.finetuning import CHECKPOINTS
 from steps.machine import Machine
@@ -62,7 +61,7 @@ def main() -> int:
     print(f"seed {settings.seed}, openings by {seed}; verdict of the run: {decision['verdict']}")
     print(f"imitation took {imitation['num_steps']:,} steps, until {ended}")
     used = board_keys(boards) | openings_of(selected / "games.pgn")
-    with EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": ENGINE_HASH_MIB}) as pool:
+    with EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB}) as pool:
         games = Games(settings, pool, used, seed)
         show(f"a  step {step} against start, as played", result := games.play(best(champion), best(start), given.pairs))
         show("b  the same games adjudicated", result, adjudicated=True)

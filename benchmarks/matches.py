@@ -26,13 +26,12 @@ import torch
 
 from grpo.checkpoints import load_policy
 from grpo.config import EvaluationConfig, PolicyConfig
-from grpo.engine import EnginePool
+from grpo.engine import PLAYING_HASH_MIB, EnginePool
 from grpo.matches import play_match
 from grpo.own_games import random_openings
 from grpo.players import BestMovePlayer, EnginePlayer
 from grpo.policy import NetworkPolicy, new_policy
 from grpo.seeding import numpy_stream
-from steps.baseline import ENGINE_HASH_MIB
 from steps.machine import Machine
 
 _REPEATS: Final = 3
@@ -66,7 +65,7 @@ class Speed:
 
 def in_lock_step(policy: NetworkPolicy, openings: Sequence[str], stockfish: str) -> Speed:
     """Return our speed; engines are started before the clock, as the plain loop's is."""
-    with EnginePool(stockfish, num_processes=Machine.here().num_threads, options={"Hash": ENGINE_HASH_MIB}) as pool:
+    with EnginePool(stockfish, num_processes=Machine.here().num_threads, options={"Hash": PLAYING_HASH_MIB}) as pool:
         players = BestMovePlayer(policy, "policy"), EnginePlayer(pool, limit=f"nodes {_NODES}", name="stockfish")
         play_match(*players, openings[:8], max_plies=4)
         start = time.perf_counter()
@@ -81,7 +80,7 @@ def one_by_one(
     """Return the plain loop's speed; python-chess clears the hash when it is told of a new game."""
     player, num_plies = BestMovePlayer(policy, "policy"), 0
     with chess.engine.SimpleEngine.popen_uci(stockfish) as engine:
-        engine.configure({"Hash": ENGINE_HASH_MIB, "Threads": 1})
+        engine.configure({"Hash": PLAYING_HASH_MIB, "Threads": 1})
         engine.play(chess.Board(), limit)
         player.choose([chess.Board()], [0])
         start = time.perf_counter()

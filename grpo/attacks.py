@@ -28,9 +28,10 @@ def attack_counts(codes_B64: Tensor) -> Tensor:
         codes_B64: uint8, the first 64 bytes of `encoding.encode`.
     """
     # Boards last: what is added up then lies side by side in memory.
-    board = codes_B64.new_zeros((8 + 2 * _EDGE, 8 + 2 * _EDGE, len(codes_B64)))
+    num_boards = codes_B64.shape[0]  # Not `len`, which an exported network would have as a constant.
+    board = codes_B64.new_zeros((8 + 2 * _EDGE, 8 + 2 * _EDGE, num_boards))
     board[_EDGE:-_EDGE, _EDGE:-_EDGE] = codes_B64.T.reshape(8, 8, -1)
-    counts = codes_B64.new_zeros((NUM_ATTACK_COUNTS, 8, 8, len(codes_B64)))
+    counts = codes_B64.new_zeros((NUM_ATTACK_COUNTS, 8, 8, num_boards))
 
     def at(rank: int, file: int) -> Tensor:
         """Return for each square the code of the square that lies so far from it."""

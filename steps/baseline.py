@@ -13,7 +13,7 @@ from grpo.boards import Split, board_arrays
 from grpo.checkpoints import load_policy
 from grpo.config import EvaluationConfig, Settings
 from grpo.content import write_json
-from grpo.engine import EnginePool
+from grpo.engine import PLAYING_HASH_MIB, EnginePool
 from grpo.ladder import Ladder, LadderPlacement, Rung, num_openings_to_place, place_on_ladder
 from grpo.matches import MatchResult, play_match
 from grpo.metrics import Record
@@ -22,12 +22,10 @@ from grpo.players import BestMovePlayer, Player
 from grpo.regret import heldout_metrics, illegal_mass
 from grpo.seeding import numpy_stream
 from steps.boards import board_keys, read_boards
-from steps.calibrating import LADDER_HASH_MIB, read_ladder
+from steps.calibrating import read_ladder
 from steps.work import Work
 
 REPORT: Final = "report.json"
-ENGINE_HASH_MIB: Final = LADDER_HASH_MIB
-"""What the rungs were rated with: an engine with another hash is another opponent."""
 
 
 def play_baseline(
@@ -58,7 +56,7 @@ def play_baseline(
     def on_games_done(done: int) -> None:
         work.progress(num_played + done, total, "games")
 
-    with EnginePool(engine_path, num_processes=num_processes, options={"Hash": ENGINE_HASH_MIB}) as pool:
+    with EnginePool(engine_path, num_processes=num_processes, options={"Hash": PLAYING_HASH_MIB}) as pool:
         rng = numpy_stream(settings.seed, "openings", "baseline")
         openings = make_openings(config, count=config.num_baseline_pairs, rng=rng, pool=pool, exclude=used)
         for kind, opponent in opponents.items():  # The same openings for both: these scores are never added up.
@@ -99,7 +97,7 @@ def place_player(
 
     Args:
         player: whoever is rated.
-        ladder: from `read_ladder`; of the engine that `pool` runs, with `ENGINE_HASH_MIB`.
+        ladder: from `read_ladder`; of the engine that `pool` runs, with `PLAYING_HASH_MIB`.
         config: how many pairs, and by which rules.
         seed: root of the random streams.
         purpose: names the streams of openings and opponents: one for each player who is placed.

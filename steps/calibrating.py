@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from grpo.config import Settings
 from grpo.content import read_json, write_json
-from grpo.engine import EngineIdentity, EnginePool
+from grpo.engine import PLAYING_HASH_MIB, EngineIdentity, EnginePool
 from grpo.ladder import NOTE, Ladder, make_rungs, meetings_of, rate_rungs
 from grpo.matches import MatchResult, play_match
 from grpo.metrics import Record
@@ -16,7 +16,6 @@ from steps.work import Work
 
 REPORT: Final = "report.json"
 _SEED: Final = 0  # Not the run's: runs that differ in their seed are measured by one and the same ladder.
-LADDER_HASH_MIB: Final = 1  # Cleared before each move, so that equal positions get equal answers; a small one is cheap to clear.
 
 
 def calibrate_ladder(settings: Settings, *, engine: EngineIdentity, engine_path: str, num_processes: int, work: Work) -> None:
@@ -26,7 +25,7 @@ def calibrate_ladder(settings: Settings, *, engine: EngineIdentity, engine_path:
     meetings = meetings_of(len(rungs))
     count = config.ladder.num_calibration_pairs
     results: dict[tuple[int, int], MatchResult] = {}
-    with EnginePool(engine_path, num_processes=num_processes, options={"Hash": LADDER_HASH_MIB}) as pool:
+    with EnginePool(engine_path, num_processes=num_processes, options={"Hash": PLAYING_HASH_MIB}) as pool:
         rng = numpy_stream(_SEED, "openings", "ladder")
         openings = make_openings(config, count=count * len(meetings), rng=rng, pool=pool, exclude=set())
         for number, meeting in enumerate(meetings):

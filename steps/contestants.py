@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from grpo.engine import EngineMissingError, EnginePool, identify
+from grpo.engine import PLAYING_HASH_MIB, EngineMissingError, EnginePool, identify
 from grpo.engine.identity import find_engine
 from grpo.engine.process import START_SECONDS, EngineProcess
 from grpo.errors import PlainError
@@ -29,7 +29,6 @@ ALLOWED: Final = (
     " stockfish:nodes=50, stockfish:depth=3, stockfish:nodes=100,skill=5, stockfish:nodes=1,random=0.5; uci:/path/to/engine:nodes=100"
 )
 
-_ENGINE_HASH_MIB: Final = 1  # Cleared before each move, so that equal positions get equal answers; a small one is cheap to clear.
 _SKILL: Final = "Skill Level"
 _MAX_LIMIT: Final[Mapping[str, int]] = {"nodes": 1_000_000_000, "depth": 100}
 
@@ -204,7 +203,7 @@ def _entrant(
         player, facts = _policy_player(contestant, place, machine=machine, device=device, seed=seed)
         return Entrant(contestant=contestant, player=player, facts={**base, **facts})
     path = machine.stockfish if contestant.engine is None else contestant.engine
-    options = {"Hash": str(_ENGINE_HASH_MIB)}
+    options = {"Hash": str(PLAYING_HASH_MIB)}
     if contestant.skill is not None:
         _require_option(path, _SKILL)
         options[_SKILL] = str(contestant.skill)

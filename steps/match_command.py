@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grpo.config import DEFAULT_PRESET, ConfigError, Settings, read_settings
 from grpo.content import json_text, replace_file
-from grpo.engine import EnginePool, identify
+from grpo.engine import PLAYING_HASH_MIB, EnginePool, identify
 from grpo.phases import PHASES, Phase
 from steps.contestants import ALLOWED, Entrant, entered, parse_contestant
 from steps.machine import Machine
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from grpo.matches import MatchResult
 
 _DEFAULT_PAIRS: Final = 100
-_ENGINE_HASH_MIB: Final = 1
 _MOSTLY_UNDECIDED: Final = 0.5
 """More draws for lack of technique than this, and games are adjudicated unless that is forbidden."""
 
@@ -120,7 +119,7 @@ def _played(
     from grpo.matches import play_match
 
     config = settings.evaluation
-    with EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": _ENGINE_HASH_MIB}) as pool:
+    with EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB}) as pool:
         openings = _openings(settings, given, pool)
         terminal.say(f"{len(openings):,} openings, {2 * len(openings):,} games")
         result = play_match(

@@ -202,6 +202,8 @@ def _confirmation_rows(behind: RunFacts) -> Iterator[tuple[str, str, str]]:
     step = f"step {decision['candidate_step']:,} against pretrained"
     yield from _rows(f"{step}, best moves", decision["confirmation_best_moves"])
     yield from _rows(f"{step}, sampled at T = 1", decision["confirmation_sampled_moves"])
+    if decision["previous_champion"] is not None:
+        yield from _rows(f"step {decision['candidate_step']:,} against the previous champion, best moves", decision["previous_champion"])
     yield from _ladder_rows(f"step {decision['candidate_step']:,}", decision)
 
 

@@ -10,7 +10,7 @@ import torch
 from grpo.adjudication import adjudicate
 from grpo.checkpoints import load_checkpoint
 from grpo.config import Settings
-from grpo.engine import EnginePool
+from grpo.engine import PLAYING_HASH_MIB, EnginePool
 from grpo.halving import halving_pairs
 from grpo.ladder import Ladder, LadderPlacement, num_openings_to_place
 from grpo.match_pgn import match_pgn
@@ -19,7 +19,7 @@ from grpo.openings import make_openings
 from grpo.players import BestMovePlayer, Player, SamplingPlayer
 from grpo.policy import NetworkPolicy
 from grpo.seeding import numpy_stream, torch_stream
-from steps.baseline import ENGINE_HASH_MIB, place_player
+from steps.baseline import place_player
 from steps.work import Work
 
 SCREENING: Final = "screening"
@@ -62,7 +62,7 @@ class SelectionGames:
         """By stage, in the order in which they were played."""
         self._settings, self._initial, self._checkpoints, self._previous = settings, initial, checkpoints, previous
         self._used, self._device, self._work = used, device, work
-        self._pool = EnginePool(engine_path, num_processes=num_processes, options={"Hash": ENGINE_HASH_MIB})
+        self._pool = EnginePool(engine_path, num_processes=num_processes, options={"Hash": PLAYING_HASH_MIB})
         self._rounds: dict[int, list[str]] = {}
         self._policies: dict[int, NetworkPolicy] = {}
         self._by_adjudication: bool | None = {"auto": None, "played_out": False, "adjudicated": True}[settings.selection.scored]

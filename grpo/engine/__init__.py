@@ -2,10 +2,11 @@
 
 from grpo.engine.answers import Answer, EngineError, Score, parse_answer
 from grpo.engine.identity import EngineIdentity, EngineMissingError, identify
-from grpo.engine.pool import MAX_LINES, EnginePool, Query, verify
+from grpo.engine.pool import MAX_LINES, PLAYING_HASH_MIB, EnginePool, Query, verify
 
 __all__ = [
     "MAX_LINES",
+    "PLAYING_HASH_MIB",
     "Answer",
     "EngineError",
     "EngineIdentity",

@@ -21,6 +21,9 @@ from grpo.engine.process import SILENT_SECONDS, EngineProcess
 
 MAX_LINES: Final = 256
 """MultiPV that covers all legal moves of any position (at most 218); Stockfish lowers it by itself."""
+PLAYING_HASH_MIB: Final = 1
+"""`Hash` of every engine that plays: with another it would be another opponent than the one that was rated. It is cleared before each move,
+so that equal positions get equal answers; a small one is cheap to clear."""
 
 _MAX_LEGAL_MOVES: Final = 218
 _NUM_ATTEMPTS: Final = 3  # Each on a fresh process.

@@ -14,13 +14,13 @@ from grpo.checkpoints import save_policy
 from grpo.config import read_settings
 from grpo.content import read_json
 from grpo.encoding import position_key
-from grpo.engine import EngineIdentity, EnginePool, Score
+from grpo.engine import PLAYING_HASH_MIB, EngineIdentity, EnginePool, Score
 from grpo.matches import Adjudication, End, MatchResult, PlayedGame
 from grpo.phases import phase_of
 from grpo.players import BestMovePlayer
 from grpo.policy import new_policy
 from grpo.values import ValueTable
-from steps.baseline import ENGINE_HASH_MIB, REPORT, match_facts, place_player, placement_facts, play_baseline
+from steps.baseline import REPORT, match_facts, place_player, placement_facts, play_baseline
 from steps.boards import BOARDS
 from steps.calibrating import calibrate_ladder, read_ladder
 from steps.work import Work, read_history
@@ -159,7 +159,7 @@ def test_another_player_is_placed_on_openings_of_its_own_and_none_that_was_exclu
     ladder, policy = read_ladder(inputs["calibrated"]), new_policy(TINY, seed=0, device=CPU)
     used: set[str] = set()
     openings = []
-    with EnginePool(stockfish, num_processes=1, options={"Hash": ENGINE_HASH_MIB}) as pool:
+    with EnginePool(stockfish, num_processes=1, options={"Hash": PLAYING_HASH_MIB}) as pool:
         for purpose in ("pretrained", "champion"):
             done: list[int] = []
             placement = place_player(

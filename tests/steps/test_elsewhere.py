@@ -91,7 +91,8 @@ def ran(first: Machine, settings: Settings) -> Ran:
             ("join_boards", slices.dataset(settings), slices.source_inputs(settings, ENGINE), write_boards),
             ("check_boards", slices.checks(settings), {}, write_checks),
             ("pretrain", slices.network(settings), {"device": "cpu a"}, lambda work: write_policy(work.folder)),
-            ("baseline", slices.baseline(settings), {"engine": str(ENGINE)}, lambda work: write_json(work.folder / "report.json", {})),
+            ("calibrate", slices.ladder(settings), {"engine": str(ENGINE)}, write_report),
+            ("baseline", slices.baseline(settings), {"engine": str(ENGINE)}, write_report),
             ("finetune", slices.grpo(settings), {"engine": str(ENGINE)}, write_checkpoints),
             ("select", slices.selection(settings), {}, write_selection),
         ]
@@ -136,6 +137,10 @@ def write_checks(work: Work) -> None:
 def write_policy(folder: Path) -> None:
     (folder / "weights.safetensors").write_bytes(b"weights")
     write_json(folder / "policy.json", {"action_table": ACTION_TABLE_HASH})
+
+
+def write_report(work: Work) -> None:
+    write_json(work.folder / "report.json", {})
 
 
 def write_checkpoints(work: Work) -> None:
@@ -200,7 +205,7 @@ def test_a_second_machine_gets_what_it_needs_and_no_more(
         (folder / "optimiser.safetensors").relative_to(second.home).as_posix()
     ]
     told = [line for line in capsys.readouterr().out.splitlines() if "fetched from MLflow run" in line]
-    assert [line.partition(":")[0] for line in told] == ["pretrain", "join_boards", "check_boards", "baseline", "checkpoint"]
+    assert [line.partition(":")[0] for line in told] == ["pretrain", "join_boards", "check_boards", "calibrate", "baseline", "checkpoint"]
 
 
 def test_the_first_machine_has_the_same_checkpoint_without_fetching_anything(
@@ -304,7 +309,7 @@ def test_a_run_that_failed_before_its_checkpoints_were_kept_says_so(ran: Ran, se
     run = ran(until="pretrain")
     with pytest.raises(OriginError, match=r"STEP: it has none, for it ended before `finetune` was done"):
         gone_on_from(run.name, second, settings)
-    with pytest.raises(ResumeError, match=r"has no output of baseline, finetune"):
+    with pytest.raises(ResumeError, match=r"has no output of calibrate, baseline, finetune"):
         gone_on_from(f"{run.name}/2", second, settings)
 
 
@@ -432,12 +437,14 @@ def test_what_the_second_machine_made_itself_otherwise_is_set_aside_for_the_orig
     assert (folder.with_name(f"{output['version']}.set-aside-1") / "weights.safetensors").read_bytes() == b"weightz"
 
 
+@pytest.mark.parametrize("step", ["calibrate", "baseline"])
 @pytest.mark.parametrize("change", ["", "settings", "engine", "device"])
-def test_the_origins_baseline_is_taken_unless_this_run_measures_otherwise(
-    change: str, run: OriginRun, second: Machine, settings: Settings, capsys: pytest.CaptureFixture[str]
+def test_the_origins_ladder_and_baseline_are_taken_unless_this_run_measures_otherwise(
+    step: str, change: str, run: OriginRun, second: Machine, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     origin, _ = gone_on_from(run.name, second, settings)
-    sliced, inputs = slices.baseline(settings), {"engine": str(ENGINE), "device": "cpu a"}
+    sliced = {"calibrate": slices.ladder, "baseline": slices.baseline}[step](settings)
+    inputs = {"engine": str(ENGINE), "device": "cpu a"}
     if change == "settings":
         sliced["evaluation"]["max_plies"] += 1
     elif change:
@@ -446,15 +453,15 @@ def test_the_origins_baseline_is_taken_unless_this_run_measures_otherwise(
     output = run_step(
         job,
         second,
-        step="baseline",
+        step=step,
         module="steps.work",
         settings=sliced,
         inputs=inputs,
         work=lambda work: write_json(work.folder / "report.json", {"anew": 1}),
     )
     is_anew = change in ("settings", "engine")
-    assert (output["output_hash"] != run.outputs["baseline"]["output_hash"]) == is_anew
-    assert ("baseline: the origin's was measured with other settings or another engine" in capsys.readouterr().out) == is_anew
+    assert (output["output_hash"] != run.outputs[step]["output_hash"]) == is_anew
+    assert (f"{step}: the origin's was measured with other settings or another engine" in capsys.readouterr().out) == is_anew
 
 
 def test_the_first_machines_own_damaged_checkpoint_is_fetched_back(

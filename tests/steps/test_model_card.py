@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from grpo.content import write_json, write_manifest
+from grpo.grpo_config import GrpoConfig
 from grpo.statistics import paired_interval
 from steps.model_card import CardError, CardFacts, model_card
 from steps.run_facts import RunFacts, facts_behind, run_facts
@@ -46,12 +47,17 @@ REPORTS: dict[str, dict[str, Any]] = {
     "select": {
         "verdict": "better",
         "candidate_step": 100,
-        "heldout_regret_best": {"100": 0.0485, "250": 0.0497},
+        "heldout_regret_best": {"100": {"mean": 0.0485, "stderr": 0.0011}, "250": {"mean": 0.0497, "stderr": 0.0012}},
         "confirmation_best_moves": match(0.5),
         "confirmation_sampled_moves": match(0.75),
+        "previous_champion": None,
     },
 }
-SETTINGS = {"seed": 4, "grpo": {"learning_rate": 7e-4, "estimator": "sampled", "max_gradient_norm": 1.0, "clip_high": 0.31}}
+DEFAULT = GrpoConfig()
+SETTINGS = {
+    "seed": 4,
+    "grpo": {"learning_rate": 7e-4, "estimator": "sampled", "max_gradient_norm": DEFAULT.max_gradient_norm, "clip_high": 0.31},
+}
 GONE = object()
 CODE = {"commit": "c" * 40, "is_dirty": False, "lock": "d" * 64}
 
@@ -138,7 +144,7 @@ def test_optional_results_are_told_where_they_are_and_left_out_where_not() -> No
     full = section(
         model_card(
             facts(
-                select={"confirmation_adjudicated": match(0.8125), "promoted": True, "ladder": placed},
+                select={"confirmation_best_moves": {**match(0.5), "adjudicated": match(0.8125)}, "promoted": True, "ladder": placed},
                 baseline={"ladder": placed, "matches": {"random": {**match(0.75), "adjudicated": match(0.9375)}}},
             )
         ),
@@ -150,6 +156,12 @@ def test_optional_results_are_told_where_they_are_and_left_out_where_not() -> No
     assert "| step 100 on the ladder | 30 | +612 [+580, +640] Elo |" in full
     assert "promoted to champion" in full
     assert "not promoted" in section(model_card(facts(select={"promoted": False})), "Results")
+
+
+def test_games_against_the_previous_champion_are_told_when_there_were_any() -> None:
+    line = f"| step 100 against the previous champion, best moves, played out | 24 | {paired_interval([0.625] * 12)} |"
+    assert line in section(model_card(facts(select={"previous_champion": match(0.625, 12)})), "Results")
+    assert "previous champion" not in model_card(facts())
 
 
 @pytest.mark.parametrize(
@@ -181,8 +193,8 @@ def test_the_limits_count_the_draws_for_lack_of_technique() -> None:
 def test_settings_are_the_main_ones_and_all_that_differ_from_the_defaults() -> None:
     settings = section(model_card(facts()), "Settings")
     assert "| seed | 4 | 0 |" in settings
-    assert "| grpo.learning_rate | 0.0007 | 0.0005 |" in settings
-    assert "| grpo.clip_high | 0.31 | 0.28 |" in settings
+    assert f"| grpo.learning_rate | 0.0007 | {DEFAULT.learning_rate} |" in settings
+    assert f"| grpo.clip_high | 0.31 | {DEFAULT.clip_high} |" in settings
     assert "max_gradient_norm" not in settings
 
 

@@ -39,13 +39,19 @@ def of(*files: Path, **boards: Any) -> Settings:
 @pytest.fixture
 def changed(settings: Settings) -> Callable[..., list[Change]]:
     """Return what compares a run of `settings` with others."""
+    return comparing(settings)
+
+
+def comparing(settings: Settings) -> Callable[..., list[Change]]:
+    """Return what compares a run of these settings with others."""
     made = {
         "join_boards": {"settings": slices.dataset(settings), "inputs": slices.source_inputs(settings, ENGINE) | {"unit-0000": "hash"}},
         "check_boards": {"settings": slices.checks(settings), "inputs": {}},
         "pretrain": {"settings": slices.network(settings), "inputs": {"device": "cpu a"}},
-        "baseline": {"settings": slices.baseline(settings), "inputs": {}},
+        "calibrate": {"settings": slices.ladder(settings), "inputs": slices.opening_inputs(settings)},
+        "baseline": {"settings": slices.baseline(settings), "inputs": slices.opening_inputs(settings)},
         "finetune": {"settings": slices.grpo(settings), "inputs": {"engine": str(ENGINE)}},
-        "select": {"settings": slices.selection(settings), "inputs": {}},
+        "select": {"settings": slices.selection(settings), "inputs": slices.opening_inputs(settings)},
     }
     # As they come from the disk.
     manifests = json.loads(json.dumps({step: {"parts": parts, "code": CODE} for step, parts in made.items()}))
@@ -100,20 +106,46 @@ def test_where_the_files_lie_and_over_how_many_tasks_they_are_spread_makes_no_di
 
 
 def test_how_a_policy_is_trained_and_measured_may_differ_and_is_told(settings: Settings, changed: Callable[..., list[Change]]) -> None:
-    now = with_values(settings, grpo={"learning_rate": 1e-3}, selection={"num_candidates": 1}, evaluation={"max_plies": 50})
+    ladder = {"num_rung_pairs": 7, "num_calibration_pairs": 5}
+    now = with_values(
+        settings, grpo={"learning_rate": 2e-3}, selection={"num_candidates": 1}, evaluation={"max_plies": 50, "ladder": ladder}
+    )
     changes = changed(now, device="cpu b", code={"commit": "def", "is_dirty": True, "lock": "l2"})
     assert shown(changes) == [
         "code.commit: origin 'abc', now 'def'",
         "code.lock: origin 'l1', now 'l2'",
         "device: origin 'cpu a', now 'cpu b'",
+        "evaluation.ladder.num_calibration_pairs: origin 2, now 5",
+        "evaluation.ladder.num_rung_pairs: origin 2, now 7",
         "evaluation.max_plies: origin 60, now 50",
-        "grpo.learning_rate: origin 0.0005, now 0.001",
+        f"grpo.learning_rate: origin {settings.grpo.learning_rate}, now 0.002",
         "selection.num_candidates: origin 2, now 1",
     ]
     assert not any(change.is_refused for change in changes)
     tags = recorded(changes, ())
-    assert tags["chess_grpo.changed.grpo.learning_rate"] == "0.0005 -> 0.001"
+    assert tags["chess_grpo.changed.grpo.learning_rate"] == f"{settings.grpo.learning_rate} -> 0.002"
     assert len(tags) == len(changes)
+
+
+def test_of_a_book_of_openings_the_content_is_compared_and_not_where_it_lies(
+    settings: Settings, changed: Callable[..., list[Change]], tmp_path: Path
+) -> None:
+    (tmp_path / "book.epd").write_text("rnbqkbnr/pppp1ppp/8/4p3/4P3/8/PPPP1PPP/RNBQKBNR w KQkq -\n")
+    now = with_values(settings, evaluation={"opening_book": str(tmp_path / "book.epd")})
+    changes = changed(now)
+    [digest] = slices.opening_inputs(now).values()
+    assert shown(changes) == [f"opening book: origin None, now '{digest}'"]
+    assert not changes[0].is_refused
+
+
+def test_the_same_book_in_another_folder_is_no_change(settings: Settings, tmp_path: Path) -> None:
+    line = "rnbqkbnr/pppp1ppp/8/4p3/4P3/8/PPPP1PPP/RNBQKBNR w KQkq -\n"
+    books = [tmp_path / name / "book.epd" for name in ("here", "there")]
+    for book in books:
+        book.parent.mkdir()
+        book.write_text(line)
+    then, now = (with_values(settings, evaluation={"opening_book": str(book)}) for book in books)
+    assert comparing(then)(now) == []
 
 
 def test_a_run_that_ended_before_selection_is_compared_without_it(settings: Settings, changed: Callable[..., list[Change]]) -> None:
