@@ -1,29 +1,33 @@
 """What the last run's champion is worth against its own start: the project's headline, on fresh games.
 
-python benchmarks/headline.py [--pairs 300] [--home .chess_grpo] [--seed 0]
+python benchmarks/headline.py [--pairs 300] [--home .chess_grpo] [--seed S]
 
-Reads the outputs of the newest finished run below the home. No opening is a board of the dataset, or serves two matches; all matches are
-with both colours, and best move against best move unless another temperature is named:
+Reads the outputs behind the step `select` that was made last below the home, and compares its candidate, promoted or not. No opening is a
+board of the dataset or was one of the selection's, or serves two matches; all matches are with both colours, and best move against best
+move unless another temperature is named:
 
-a, b  champion against start, as played and with undecided games adjudicated;
+a, b  candidate against start, as played and with undecided games adjudicated;
 c     the same, each at the temperature at which it scored best against the start's best moves, in games on other openings;
-d     champion against a control that goes on imitating, from the start, for as many positions as GRPO used;
-e     champion and start against Stockfish with one node.
+d     candidate against a control that goes on imitating, from the start, for as many positions as GRPO used;
+e     candidate and start against Stockfish with one node.
 """
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import chess
 import torch
 
 from grpo.adjudication import adjudicate
 from grpo.boards import BoardArrays, Split, board_arrays
-from grpo.checkpoints import load_policy
+from grpo.checkpoints import checkpoint_name, load_policy
 from grpo.config import Settings
+from grpo.encoding import position_key
 from grpo.engine import PLAYING_HASH_MIB, EnginePool
 from grpo.matches import MatchResult, play_match
 from grpo.openings import make_openings
@@ -31,10 +35,10 @@ from grpo.players import BestMovePlayer, EnginePlayer, Player, SamplingPlayer
 from grpo.policy import NetworkPolicy, PositionBatch
 from grpo.seeding import numpy_stream, torch_stream
 from steps.boards import board_keys, read_boards
+from steps.finetuning import CHECKPOINTS
 from steps.machine import Machine
 
 TEMPERATURES = (0.0, 0.1, 0.2, 0.3, 0.5)
-BATCH = 256
 
 
 def main() -> int:
@@ -43,31 +47,35 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=300)
     parser.add_argument("--temperature-pairs", type=int, default=60)
     parser.add_argument("--home", type=Path, default=Machine.here().home)
-    parser.add_argument("--seed", type=int, default=0, help="of the openings and of the control")
+    parser.add_argument("--seed", type=int, help="of the openings and of the control (default: the run's)")
     given = parser.parse_args()
     machine, cpu = Machine.here(), torch.device("cpu")
     torch.set_num_threads(machine.num_threads)
-    boards, pretrained, selected, settings = newest_run(given.home)
+    boards, pretrained, finetuned, selected, settings = newest_run(given.home)
     decision = json.loads((selected / "report.json").read_text())
-    champion, start = (load_policy(folder, cpu)[0] for folder in (selected / "champion", pretrained))
-    if not decision["promoted"]:
-        print("this run's champion is its start: there is nothing to compare")
-        return 1
+    imitation = json.loads((pretrained / "report.json").read_text())
+    step = decision["candidate_step"]
+    champion, start = (load_policy(folder, cpu)[0] for folder in (finetuned / CHECKPOINTS / checkpoint_name(step), pretrained))
+    seed = settings.seed if given.seed is None else given.seed
+    ended = "its validation loss had stopped falling" if imitation["has_converged"] else "max_steps was reached: NOT converged"
+    print(f"seed {settings.seed}, openings by {seed}; verdict of the run: {decision['verdict']}")
+    print(f"imitation took {imitation['num_steps']:,} steps, until {ended}")
+    used = board_keys(boards) | openings_of(selected / "games.pgn")
     with EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB}) as pool:
-        games = Games(settings, pool, board_keys(boards), given.seed)
-        show("a  champion against start, as played", result := games.play(best(champion), best(start), given.pairs))
+        games = Games(settings, pool, used, seed)
+        show(f"a  step {step} against start, as played", result := games.play(best(champion), best(start), given.pairs))
         show("b  the same games adjudicated", result, adjudicated=True)
         temperatures = [games.best_temperature(policy, start, given.temperature_pairs) for policy in (champion, start)]
         players = [games.player(policy, temperature) for policy, temperature in zip((champion, start), temperatures, strict=True)]
-        what = "c  champion at T = {} against start at T = {}, as played".format(*temperatures)
+        what = f"c  step {step} at T = {temperatures[0]} against start at T = {temperatures[1]}, as played"
         show(what, games.play(players[0], players[1], given.pairs))
-        for name, policy in (("champion", champion), ("start", start)):
+        for name, policy in ((f"step {step}", champion), ("start", start)):
             engine = EnginePlayer(pool, limit="nodes 1", name="stockfish-1-node")
             show(f"e  {name} against Stockfish, 1 node", games.play(best(policy), engine, given.pairs))
         train = board_arrays(read_boards(boards), split=Split.TRAIN)
-        num_positions = decision["candidate_step"] * settings.grpo.states_per_step
-        control = imitating_on(pretrained, train, num_positions, settings, given.seed)
-        what = f"d  champion against a control that imitated {num_positions:,} positions more"
+        num_positions = step * settings.grpo.states_per_step
+        control = imitating_on(pretrained, train, num_positions, settings, seed)
+        what = f"d  step {step} against a control that imitated {num_positions:,} positions more"
         show(what + ", as played", result := games.play(best(champion), best(control), given.pairs))
         show("   the same adjudicated", result, adjudicated=True)
         show("   the control against the start, as played", games.play(best(control), best(start), given.pairs))
@@ -127,7 +135,7 @@ def imitating_on(pretrained: Path, train: BoardArrays, num_positions: int, setti
     order = torch.cat(
         [torch.randperm(len(train), generator=torch_stream(seed, "control", part)) for part in range(1 + num_positions // len(train))]
     )
-    for rows in torch.split(order[:num_positions], BATCH):
+    for rows in torch.split(order[:num_positions], settings.pretrain.batch_size):
         distribution = policy.distribution(positions.take(rows), temperature=1.0)
         optimiser.zero_grad(set_to_none=True)
         (-distribution.log_prob(played[rows, None]).mean()).backward()
@@ -135,18 +143,26 @@ def imitating_on(pretrained: Path, train: BoardArrays, num_positions: int, setti
     return policy
 
 
-def newest_run(home: Path) -> tuple[Path, Path, Path, Settings]:
-    """Return the folders of dataset, pretrained policy and selection of the newest finished run, and its settings."""
+def openings_of(pgn: Path) -> set[str]:
+    """Return the keys of the positions that games began in."""
+    return {position_key(chess.Board(fen)) for fen in re.findall(r'^\[FEN "(.*)"\]$', pgn.read_text(), flags=re.MULTILINE)}
+
+
+def newest_run(home: Path) -> tuple[Path, Path, Path, Path, Settings]:
+    """Return the folders of dataset, start, fine-tuning and selection of the last `select`, and the settings that they were made with."""
     outputs = home / "outputs"
     selections = sorted((outputs / "select").glob("*/manifest.json"), key=lambda path: path.stat().st_mtime)
     if not selections:
         sys.exit(f"{outputs} holds no finished run: `make run` first, or give --home")
     chosen = json.loads(selections[-1].read_text())["parts"]
+    if "opening book" in chosen["inputs"]:
+        sys.exit("that run took its openings from a book; the headline is stated on the generator's")
     by_hash = {json.loads(path.read_text())["output_hash"]: path for path in outputs.glob("*/*/manifest.json")}
     boards, pretrained, finetuned = (by_hash[chosen["inputs"][name]] for name in ("boards", "pretrained", "finetuned"))
-    parts = [json.loads(path.read_text())["parts"]["settings"] for path in (boards, pretrained, finetuned)]
+    parts = [json.loads(path.read_text())["parts"]["settings"] for path in (pretrained, finetuned)]
+    # Without the section `boards`: where files lay is in no slice, and nothing here reads it.
     merged = {name: value for part in (*parts, chosen["settings"]) for name, value in part.items() if name in Settings.model_fields}
-    return boards.parent, pretrained.parent, selections[-1].parent, Settings.model_validate(merged, strict=False)
+    return boards.parent, pretrained.parent, finetuned.parent, selections[-1].parent, Settings.model_validate(merged, strict=False)
 
 
 def show(what: str, result: MatchResult, *, adjudicated: bool = False) -> None:

@@ -47,11 +47,17 @@ def save_policy(folder: Path, policy: NetworkPolicy, config: PolicyConfig) -> No
 def load_policy(folder: Path, device: torch.device) -> tuple[NetworkPolicy, PolicyConfig]:
     """Return the policy of a folder with its configuration.
 
-    Raises IncompatibleError when this code has another action table.
+    Raises IncompatibleError when this code has another action table, or cannot make its network.
     """
-    config = PolicyConfig.model_validate(policy_files.policy_facts(folder)["policy"])
-    network = PolicyNetwork(config)
-    network.load_state_dict(load_file(folder / WEIGHTS))
+    described = policy_files.policy_facts(folder)["policy"]
+    try:
+        # Policies that say nothing of attacks were made before the network saw them.
+        config = PolicyConfig.model_validate({"sees_attacks": False, **described})
+        network = PolicyNetwork(config)
+        network.load_state_dict(load_file(folder / WEIGHTS))
+    except (ValueError, RuntimeError) as error:  # Of pydantic for settings, of torch for weights, that this code does not know.
+        reason = " ".join(str(error).split())
+        raise IncompatibleError(f"{folder}: this code's network cannot be made from it ({reason}); use the code that made it") from error
     return NetworkPolicy(network, device), config
 
 

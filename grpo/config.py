@@ -316,14 +316,18 @@ class SelectionConfig(Section):
     """Openings between two looks of the `sprt`."""
     scored: Literal["auto", "played_out", "adjudicated"] = "auto"
     """Which score decides; both are reported. `adjudicated` gives undecided games to the side that stands better; see
-    `evaluation.adjudication_depth`. `auto` is `adjudicated` when most of the first screening games end undecided for lack of technique."""
+    `evaluation.adjudication_depth`. `auto` is `adjudicated` when most of the first screening games end undecided for lack of technique;
+    with one candidate, who plays none, it is `played_out`."""
     phase_tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.01
     """A candidate is not promoted when its held-out regret is shown to have grown by more than this in any phase."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
-        if self.sprt_elo[0] >= self.sprt_elo[1]:
-            raise ValueError(f"sprt_elo = {list(self.sprt_elo)}: the first bound must be below the second")
+        if not 0 <= self.sprt_elo[0] < self.sprt_elo[1]:
+            raise ValueError(
+                f"sprt_elo = {list(self.sprt_elo)}: the first bound must be below the second, and not below 0, where equals would be called"
+                " better"
+            )
         return self
 
 

@@ -186,6 +186,9 @@ class GrpoConfig(Section):
     """Its way from the end of the warm-up to `num_steps`."""
     final_learning_rate_share: Probability = 0.05
     """Of the learning rate, at the end of the decay."""
+    weight_averaging: Annotated[float, Field(ge=0, lt=1)] = 0.97
+    """Share that an average of the weights over steps keeps at each step. The average is what is measured, saved as the policy and
+    played; training goes on from the weights themselves. 0 is no average."""
     max_gradient_norm: Positive = 1.0
     """The gradient is scaled down to this Euclidean norm."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2

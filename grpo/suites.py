@@ -90,7 +90,7 @@ def _problem(line: bytes, source: str, offset: int) -> Problem:
     operations = _operations(line.split(None, 4)[4].decode("utf-8", "replace") if len(line.split(None, 4)) > 4 else "")
     best = frozenset(_move(board, text) for text in operations.get("bm", ()))
     avoid = frozenset(_move(board, text) for text in operations.get("am", ()))
-    points = _points(board, {name: " ".join(operands) for name, operands in operations.items()})
+    points = _points(board, has_answer=bool(best or avoid), operations={name: " ".join(operands) for name, operands in operations.items()})
     if best & avoid or avoid.issuperset(board.legal_moves):
         raise ExerciseError(Fault.CONTRADICTING_ANSWERS, "no legal move is right")
     if points and not max(points.values()):
@@ -138,8 +138,11 @@ def _move(board: chess.Board, text: str) -> chess.Move:
         raise ExerciseError(Reason.UNREADABLE_MOVE, str(error)) from error
 
 
-def _points(board: chess.Board, operations: Mapping[str, str]) -> dict[chess.Move, int]:
-    """Return move -> points, empty where `c0`, or `c8` with `c9` or `c7`, is no list of them: comments may hold anything."""
+def _points(board: chess.Board, operations: Mapping[str, str], *, has_answer: bool) -> dict[chess.Move, int]:
+    """Return move -> points, empty where `c0`, or `c8` with `c9` or `c7`, is no list of them: comments may hold anything.
+
+    A `c0` such as "depth=12" looks like points and is none: beside another answer it is a comment if its first word is no move.
+    """
     numbers = operations.get("c8", "").split()
     for opcode in ("c9", "c7"):
         texts = operations.get(opcode, "").split()
@@ -149,7 +152,14 @@ def _points(board: chess.Board, operations: Mapping[str, str]) -> dict[chess.Mov
             return _worth(board, zip(texts, numbers, strict=True))
     listed = [_POINTS.fullmatch(part) for part in operations.get("c0", "").split(",")]
     pairs = [(part[1], part[2]) for part in listed if part is not None]
-    return _worth(board, pairs) if len(pairs) == len(listed) else {}
+    if len(pairs) < len(listed):
+        return {}
+    try:
+        return _worth(board, pairs)
+    except ExerciseError as error:
+        if has_answer and error.reason == Reason.UNREADABLE_MOVE:
+            return {}
+        raise
 
 
 def _worth(board: chess.Board, pairs: Iterable[tuple[str, str]]) -> dict[chess.Move, int]:

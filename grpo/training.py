@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from grpo.averaging import WeightAverage
 from grpo.checkpoints import IncompatibleError, TrainingState, weights_hash
 from grpo.control import Action, Control, Knobs, Observation, Outcome
 from grpo.errors import NonFiniteError
@@ -29,6 +30,8 @@ from grpo.rollouts import Replies, Roller, Rollout
 from grpo.seeding import torch_stream
 from grpo.states import States, StateSource, ValueSource
 
+_TRAINING: Final = "training."
+"""Prefix of the weights that are trained, among a checkpoint's tensors, where the weights that it is judged by are their average."""
 PRECISIONS: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -37,6 +40,7 @@ class Snapshot:
     """All that a step changes, as it was after one: kept in memory, so that an interrupted step can be taken back."""
 
     weights: Mapping[str, Tensor]
+    """Of the policy that a checkpoint would hold."""
     optimiser: Mapping[str, Any]
     controllers: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
@@ -81,6 +85,7 @@ class GrpoTrainer:
         if processes.size > config.states_per_step:
             raise ValueError(f"{processes.size} processes cannot share {config.states_per_step} states a step: start fewer")
         self._precision = PRECISIONS[config.precision]
+        self._average = WeightAverage(policy, decay=config.weight_averaging) if config.weight_averaging else None
         self.policy = policy.at_precision(self._precision, is_compiled=config.is_compiled)
         self.num_steps_done = first_step
         self.healthy_step: int | None = None
@@ -101,10 +106,16 @@ class GrpoTrainer:
         self._optimiser = torch.optim.Adam(self._parameters, lr=config.learning_rate)
         self._clock = _Clock()
 
+    @property
+    def judged(self) -> NetworkPolicy:
+        """The policy that is measured, saved and played: the average of the weights, or the weights themselves where there is none."""
+        return self.policy if self._average is None else self._average.policy
+
     def state(self, facts: Mapping[str, Any]) -> TrainingState:
-        """Return what a checkpoint needs besides the weights."""
+        """Return what a checkpoint needs besides the weights of the policy that is judged."""
         source, tensors = self._states.state()
         reference = self._reference.network.state_dict() if self._is_reference_refreshed else {}
+        training = {} if self._average is None else self.policy.network.state_dict()
         return TrainingState(
             step=self.num_steps_done,
             optimiser=self._optimiser.state_dict(),
@@ -120,6 +131,7 @@ class GrpoTrainer:
             tensors={
                 **{f"states.{name}": tensor for name, tensor in tensors.items()},
                 **{f"reference.{name}": tensor for name, tensor in reference.items()},
+                **{f"{_TRAINING}{name}": tensor for name, tensor in training.items()},
             },
             facts=facts,
         )
@@ -130,6 +142,7 @@ class GrpoTrainer:
         Raises IncompatibleError when the reference is not the one that the checkpoint was trained against.
         """
         self._take_up_reference(state)
+        self._take_up_weights(state)
         self._load_optimiser(state)
         self.num_steps_done = state.step
         self.healthy_step = state.controllers["trainer"]["healthy_step"]
@@ -142,7 +155,16 @@ class GrpoTrainer:
         Its optimiser is taken up, and its reference if that had been refreshed. Raises IncompatibleError when the reference is another.
         """
         self._take_up_reference(state)
+        if self._average is not None:
+            self._average.begin_at(self.policy)
         self._load_optimiser(state)
+
+    def _take_up_weights(self, state: TrainingState) -> None:
+        """Sort out the policy's weights, which are those that a checkpoint was judged by: training goes on from those beside them."""
+        if self._average is not None:
+            self._average.begin_at(self.policy)
+        if training := _named(_TRAINING, state.tensors):
+            self.policy.network.load_state_dict(training)
 
     def _take_up_reference(self, state: TrainingState) -> None:
         then = state.controllers["trainer"]
@@ -165,10 +187,11 @@ class GrpoTrainer:
         """Return a copy of all that a step changes."""
         state = self.state({})
         return Snapshot(
-            weights=_copied(self.policy.network.state_dict()),
+            weights=_copied(self.judged.network.state_dict()),
             optimiser=_copied(state.optimiser),
             controllers=dict(state.controllers),
-            tensors=dict(state.tensors),  # Those of the states are never changed in place; the reference is copied below.
+            # Those of the states are never changed in place; the reference is copied below.
+            tensors={name: _copied(tensor) if name.startswith(_TRAINING) else tensor for name, tensor in state.tensors.items()},
             reference=_copied(self._reference.network.state_dict()) if self._config.steps_per_reference_refresh else {},
             step=state.step,
         )
@@ -196,6 +219,7 @@ class GrpoTrainer:
     def roll_back(self, state: TrainingState, weights: Mapping[str, Tensor]) -> Event:
         """Take back weights and optimiser to a healthy checkpoint's; steps go on being counted, and the learning rate is cut."""
         self.policy.network.load_state_dict(dict(weights))
+        self._take_up_weights(state)
         self._load_optimiser(state)
         self.control.rolled_back()
         self.outcome = Outcome(Action.GO_ON, "", "", ())
@@ -244,6 +268,8 @@ class GrpoTrainer:
         assert_rollout(rollout, self._config)
         inner, num_skipped, refused = self._learn(rollout, facts, knobs, events)
         self.num_steps_done += 1
+        if self._average is not None and inner:
+            self._average.take(self.policy, self.num_steps_done - self._first_step)
         metrics = {
             **facts.metrics,
             **self._states.round_metrics(),

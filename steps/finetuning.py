@@ -96,7 +96,7 @@ def finetune_policy(
             policy_config,
             config,
             first=first,
-            heldout=lambda: heldout_metrics(trainer.policy, heldout),
+            heldout=lambda: heldout_metrics(trainer.judged, heldout),
             facts=facts,
             work=work,
             on_assessed=on_assessed,

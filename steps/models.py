@@ -75,7 +75,7 @@ def _downloaded(machine: Machine, mlflow_run: str, output_hash: str, name: str) 
         except CorruptError:
             remove_folder(target)
     with atomic_folder(target) as folder:
-        download(machine, mlflow_run, (MANIFEST, name), folder)
+        download(machine, mlflow_run, (MANIFEST, _REPORT, name), folder)
         _check_part(folder, name, output_hash)
     return target / name
 
@@ -104,7 +104,12 @@ def _in_folder(name: str) -> Model:
         )
     if (folder / MANIFEST).is_file():
         verified_manifest(folder)
-    return _model(folder, run=given.name, policy_step=_written_step(folder))
+    exported = policy_facts(folder)
+    if "run" in exported:  # By the command `export`, which knew it.
+        return _model(folder, run=str(exported["run"]), policy_step=exported.get("policy_step"))
+    # A champion's folder has the same name in every run: the output that it is in tells them apart.
+    run = f"{folder.parent.name}-{folder.name}" if folder.name in ALIASES else given.name
+    return _model(folder, run=run, policy_step=_written_step(folder))
 
 
 def _model(folder: Path, *, run: str, policy_step: int | None) -> Model:

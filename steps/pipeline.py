@@ -5,6 +5,7 @@ What a step computes is in a module of its own, which knows neither store nor tr
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from grpo.errors import PlainError
 from steps import slices
 from steps.aliases import CHAMPION, PEAK
 from steps.machine import Machine
-from steps.models import Model, ModelError, find_model
+from steps.models import Model, find_model
 from steps.preflight import PreflightError, preflight, preflight_table
 from steps.registry import Registry
 from steps.running import Job, code_tags, run_step
 from steps.store import StepOutput, Store
 from steps.tracking import PEAK_STEP, ChildRun, Tracker
+from steps.versions import step_version
 from steps.work import Sink
 
 
@@ -307,13 +309,25 @@ def select(job: Job, boards: StepOutput, pretrained: StepOutput, calibrated: Ste
     machine, settings = Machine.here(), _typed(job["settings"])
     store, tracker = Store(machine.home), Tracker(machine)
     registry = Registry(tracker)
-    previous = _previous_champion(machine, store, tracker, registry, finetuned)
+    wanted = slices.selection(settings)
+    inputs = {
+        "boards": boards["output_hash"],
+        "pretrained": pretrained["output_hash"],
+        "ladder": calibrated["output_hash"],
+        "finetuned": finetuned["output_hash"],
+        "engine": str(identify(machine.stockfish)),
+        "device": device_facts(machine),
+        **slices.opening_inputs(settings),
+    }
+    incumbent = _incumbent(machine, store, tracker, registry, settings=wanted, inputs=inputs, code=job["code"])
+    if incumbent.problem:
+        print(f"select: WARNING: the registry's champion cannot be played, so it stays, unbeaten: {incumbent.problem}", flush=True)
 
     def publish(folder: Path, child: ChildRun) -> None:
         decision = read_json(folder / REPORT)
         child.file(folder / REPORT)
         child.file(folder / PGN)
-        text = f"{decision['verdict']}; best moves {decision['confirmation_best_moves']['text']}"
+        text = f"{decision['verdict']}; best moves, games {decision['scored_by']}: {decision['claims'][0]['text']}"
         parent = job["mlflow_run"]
         lows = {PEAK: decision["peak_low"], CHAMPION: None}
         peak, champion = (
@@ -322,7 +336,8 @@ def select(job: Job, boards: StepOutput, pretrained: StepOutput, calibrated: Ste
                 folder=part,
                 flow_run=parent,
                 policy_step=decision[f"{part}_step"],
-                initial_weights=decision["initial_weights"],
+                # Bounds can be compared only when they are of the same start and of games that count in the same way.
+                initial_weights=f"{decision['initial_weights']}, {decision['scored_by']}",
                 low=low,
                 description=text,
             )
@@ -330,35 +345,39 @@ def select(job: Job, boards: StepOutput, pretrained: StepOutput, calibrated: Ste
         )
         done = registry.offer_peak(peak)
         print(f"select: {done}", flush=True)
-        # The registry's champion gives way only to a policy that was shown to be better than its own start, and than that champion.
-        if decision["replaces_previous"] or registry.named(CHAMPION) is None:
+        held = registry.named(CHAMPION)
+        # The champion gives way only to a policy that was shown to be better than its own start and than that very champion.
+        is_beaten = decision["replaces_previous"] and not incumbent.problem
+        if held is None or (is_beaten and held.number == incumbent.version):
             registry.give(CHAMPION, champion)
-        tags = {PEAK_STEP: decision["peak_step"], "chess_grpo.peak": done, "chess_grpo.verdict": decision["verdict"]}
-        tracker.tag_flow_run(parent, tags)
+            crowned = f"champion is version {champion.number} now"
+        else:
+            crowned = f"champion stays version {held.number}"
+        print(f"select: {crowned}", flush=True)
+        tracker.tag_flow_run(
+            parent,
+            {
+                PEAK_STEP: decision["peak_step"],
+                "chess_grpo.peak": done,
+                "chess_grpo.champion": crowned,
+                "chess_grpo.verdict": decision["verdict"],
+            },
+        )
 
     return run_step(
         job,
         machine,
         step="select",
         module="steps.selecting",
-        settings=slices.selection(settings),
-        inputs={
-            "boards": boards["output_hash"],
-            "pretrained": pretrained["output_hash"],
-            "ladder": calibrated["output_hash"],
-            "finetuned": finetuned["output_hash"],
-            "previous": "" if previous is None else previous.weights_hash,
-            "engine": str(identify(machine.stockfish)),
-            "device": device_facts(machine),
-            **slices.opening_inputs(settings),
-        },
+        settings=wanted,
+        inputs={**inputs, "previous": incumbent.label},
         work=lambda work: select_champion(
             settings,
             boards=store.open(boards),
             pretrained=store.open(pretrained),
             calibrated=store.open(calibrated),
             finetuned=store.open(finetuned),
-            previous=None if previous is None else previous.folder,
+            previous=None if incumbent.model is None else incumbent.model.folder,
             engine_path=machine.stockfish,
             num_processes=machine.num_threads,
             device=torch_device(machine),
@@ -369,39 +388,50 @@ def select(job: Job, boards: StepOutput, pretrained: StepOutput, calibrated: Ste
     )
 
 
-def _previous_champion(machine: Machine, store: Store, tracker: Tracker, registry: Registry, finetuned: StepOutput) -> Model | None:
-    """Return the registry's champion; None when there is none, when it came from these checkpoints, or when it cannot be had or used."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Incumbent:
+    """The registry's champion, as the step `select` meets it."""
+
+    version: int | None = None
+    """Its number in the registry; None when there is no champion."""
+    model: Model | None = None
+    """The policy to be beaten, if it is to be played."""
+    label: str = ""
+    """Its part in the step's version."""
+    problem: str = ""
+    """Why it cannot be played."""
+
+
+def _incumbent(
+    machine: Machine,
+    store: Store,
+    tracker: Tracker,
+    registry: Registry,
+    *,
+    settings: Mapping[str, Any],
+    inputs: Mapping[str, str],
+    code: Mapping[str, Any],
+) -> _Incumbent:
+    """Return the registry's champion. When this very step made it, it is no rival: asked again, the step's output is found again."""
+    from grpo.checkpoints import load_policy
     from steps.archive import output_manifest
+    from steps.device import torch_device
     from steps.registered import registered_policy
 
-    if registry.named(CHAMPION) is None:
-        return None
+    held = registry.named(CHAMPION)
+    if held is None:
+        return _Incumbent()
     try:
         found = registered_policy(machine, CHAMPION)
-        if output_manifest(tracker, store, found.output)["parts"]["inputs"].get("finetuned") == finetuned["output_hash"]:
-            return None
-        return _usable(find_model(CHAMPION, machine), machine)
+        label = str(output_manifest(tracker, store, found.output)["parts"]["inputs"].get("previous", ""))
+        again = step_version(step="select", module="steps.selecting", settings=settings, inputs={**inputs, "previous": label}, code=code)
+        if again.version == found.output["version"] and store.has(found.output):
+            return _Incumbent(version=held.number, label=label)
+        model = find_model(CHAMPION, machine)
+        load_policy(model.folder, torch_device(machine))  # Now, and not after games were played.
     except PlainError as error:
-        print(
-            f"select: WARNING: the registry's champion cannot be played, so it gives way to a promoted candidate without games: {error}",
-            flush=True,
-        )
-        return None
-
-
-def _usable(model: Model, machine: Machine) -> Model:
-    """Return the policy when this code can make its network; raises ModelError when other code's settings or weights are there."""
-    from grpo.checkpoints import load_policy
-    from steps.device import torch_device
-
-    try:
-        load_policy(model.folder, torch_device(machine))
-    except (
-        ValueError,
-        RuntimeError,
-    ) as error:  # Of pydantic for unknown settings, of torch for other weights: neither is the user's fault.
-        raise ModelError(f"{model.folder}: this code's network cannot be made from it: {' '.join(str(error).split())}") from error
-    return model
+        return _Incumbent(version=held.number, label="cannot be played", problem=str(error))
+    return _Incumbent(version=held.number, model=model, label=model.weights_hash)
 
 
 def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:
@@ -456,7 +486,7 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
             f"  best moves, as played   {decision['confirmation_best_moves']['text']}",
             f"  best moves, adjudicated {decision['confirmation_best_moves']['adjudicated']['text']}",
             f"  sampled at T = 1        {decision['confirmation_sampled_moves']['text']}",
-            f"Champion: {store.folder('select', selected['version']) / CHAMPION}",
+            f"Champion of this run: {store.folder('select', selected['version']) / CHAMPION}",
             f"Report:   {store.folder('report', reported['version']) / PAGE}",
             f"Card:     python flows/chess_grpo.py card view {job['metaflow_run']}/report",
             f"UI:       make ui   (MLflow at {tracker.uri})",

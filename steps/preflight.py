@@ -83,7 +83,7 @@ def _tracking(machine: Machine) -> Finding:
     try:
         Tracker(machine)
     except (MlflowException, SQLAlchemyError, OSError) as error:
-        first_line = str(error).splitlines()[0]
+        first_line = next(iter(str(error).splitlines()), type(error).__name__)
         return Finding(
             what="tracking",
             is_fine=False,

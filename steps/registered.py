@@ -92,9 +92,9 @@ def _reading(machine: Machine) -> Iterator[MlflowClient | None]:
         try:
             yield MlflowClient(uri, registry_uri=uri)
         except (MlflowException, SQLAlchemyError, OSError) as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise RegistryError(
-                f"{uri} does not answer ({str(error).splitlines()[0]}); set MLFLOW_TRACKING_URI to the store that the run wrote to, or give"
-                " a policy's folder"
+                f"{uri} does not answer ({reason}); set MLFLOW_TRACKING_URI to the store that the run wrote to, or give a policy's folder"
             ) from error
 
 

@@ -140,7 +140,7 @@ def should_have_peak(offered: Version, held: Version | None) -> tuple[bool, str]
     if held.initial_weights is None:
         return True, f"version {held.number}, which had it, does not say which initial policy it came from; {offered.standing}"
     if held.initial_weights != offered.initial_weights:
-        return True, f"version {held.number}, which had it, came from another initial policy; {offered.standing}"
+        return True, f"version {held.number}, which had it, came from another initial policy or counts games otherwise; {offered.standing}"
     if offered.low is not None and (held.low is None or offered.low > held.low):
         return True, f"{offered.standing}, above the {held.standing} of version {held.number}"
     return False, f"its {held.standing} is not below this run's {offered.standing}, against the same initial policy"

@@ -25,7 +25,7 @@ class RunFacts:
 
 def run_facts(folders: Mapping[str, Path]) -> RunFacts:
     """Return what the outputs of a run say, given the folders of its steps by name; those of no interest are left out."""
-    known = {step: folder for step, folder in folders.items() if step in STEPS}
+    known = {step: folder for step, folder in folders.items() if step in STEPS and (folder / _REPORT).is_file()}
     return RunFacts(
         reports={step: read_json(folder / _REPORT) for step, folder in known.items()},
         manifests={step: read_json(folder / MANIFEST) for step, folder in known.items()},

@@ -23,6 +23,7 @@ from grpo.regret import heldout_scores
 from grpo.selection import Decision, RegretEstimate, candidates_by_regret, confirm, decide, peak_step
 from grpo.sprt import Sprt, SprtModel
 from grpo.statistics import LEVEL, ScoreInterval
+from steps.aliases import CHAMPION, PEAK
 from steps.baseline import match_facts, placement_facts
 from steps.boards import board_keys, read_boards
 from steps.calibrating import read_ladder
@@ -32,8 +33,6 @@ from steps.work import Work, read_history
 
 REPORT: Final = "report.json"
 PGN: Final = "games.pgn"
-CHAMPION: Final = "champion"
-PEAK: Final = "peak"
 PRETRAINED_STEP: Final = 0
 
 
@@ -115,7 +114,9 @@ def select_champion(
             },
             phases=phases,
         )
-        peak = peak_step(games=trace.intervals(), regrets=regrets)
+        # Of the chosen one the confirmation counts: its screening games are those that it was chosen by.
+        against_start = {**trace.intervals(), chosen: against_initial.interval}
+        peak = peak_step(games=against_start, regrets=regrets)
         scores = {"best": confirmed.interval(), "adjudicated": confirmed.interval(adjudicated=True), "sampled": sampled.interval()}
         if against_previous is not None:
             scores["previous"] = against_previous.interval
@@ -135,7 +136,7 @@ def select_champion(
                 "scored_by": "adjudicated" if games.is_scored_by_adjudication else "played out",
                 "champion_step": chosen if decision.promoted else PRETRAINED_STEP,
                 "peak_step": peak,
-                "peak_low": trace.intervals()[peak].low if peak in trace.intervals() else None,
+                "peak_low": against_start[peak].low,
                 "initial_weights": weights_hash(initial),
                 "candidate_weights": weights_hash(candidate),
                 "heldout_regret_best": {str(step): asdict(regret) for step, regret in regrets.items()},

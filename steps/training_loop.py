@@ -108,7 +108,7 @@ class TrainingLoop:
             policy_config: what its policy's network is.
             config: GRPO's settings.
             first: where this run begins.
-            heldout: measures the trainer's policy as it is now.
+            heldout: measures the policy that the trainer is judged by, as it is now.
             facts: written into each checkpoint: where it comes from.
             work: with a progress folder.
             on_assessed: told what was found before the first update.
@@ -269,7 +269,7 @@ class TrainingLoop:
 
     def _write(self, root: Path) -> None:
         state = self._trainer.state({**self._facts, _HEALTHY_BEFORE: self._healthy})
-        save_checkpoint(root, self._trainer.policy, self._policy_config, state)
+        save_checkpoint(root, self._trainer.judged, self._policy_config, state)
 
     def _prune(self, *, healthy: int | None) -> None:
         saved = {checkpoint_step(folder) for folder in checkpoint_folders(self._checkpoints)}
@@ -301,7 +301,7 @@ class TrainingLoop:
             "last_step": trainer.num_steps_done,
             "mean_entropy_at_end": entropy if math.isfinite(entropy) else None,  # None right after a rollback.
             "control": trainer.control.metrics(),
-            "weights": weights_hash(trainer.policy),
+            "weights": weights_hash(trainer.judged),
         }
         replace_file(self._folder / REPORT, json_text(report).encode())
 

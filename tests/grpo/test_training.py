@@ -49,7 +49,14 @@ torch.set_num_threads(1)
 
 BOARDS = some_boards(48)
 ARRAYS = fake_arrays(BOARDS)
-CONFIG = GrpoConfig(states_per_step=16, num_minibatches=2, group_size=8, entropy_schedule="constant", entropy_coefficient=0.01)
+CONFIG = GrpoConfig(
+    states_per_step=16,
+    num_minibatches=2,
+    group_size=8,
+    learning_rate_decay="constant",
+    entropy_schedule="constant",
+    entropy_coefficient=0.01,
+)
 ESTIMATORS = ("sampled", "exact", "trajectory")
 DEPTH = {"num_own_moves": 2}
 NOTES = {
@@ -816,7 +823,7 @@ def test_rolling_back_restores_weights_and_optimiser_and_cuts_the_learning_rate(
     steps(trainer, 1)
     trainer.checkpointed()
     healthy, snapshot = state_of(trainer), trainer.snapshot()
-    state = replace(trainer.state({}), optimiser=snapshot.optimiser)
+    state = replace(trainer.state({}), optimiser=snapshot.optimiser, tensors=snapshot.tensors)
     for number in (1, 2):
         steps(trainer, 2)
         assert state_of(trainer)[0] != healthy[0]

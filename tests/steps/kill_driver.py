@@ -155,7 +155,7 @@ def finetune(job: dict[str, Any]) -> None:
             TINY,
             config,
             first=0,
-            heldout=lambda: heldout_metrics(trainer.policy, HELDOUT),
+            heldout=lambda: heldout_metrics(trainer.judged, HELDOUT),
             facts={"settings": config.model_dump(mode="json")},
             work=work,
         ).run()

@@ -1,4 +1,4 @@
-"""The registry's champion is played by other runs than its own, and gives way only to what was shown to be better than it."""
+"""The registry's champion is played by whatever would take its place, and gives way only to what was shown to be better than it."""
 
 import shutil
 from pathlib import Path
@@ -12,8 +12,9 @@ from grpo.config import read_settings
 from grpo.content import read_json, sha256_file, write_json
 from grpo.policy import new_policy
 from steps import pipeline, selecting
+from steps.aliases import CHAMPION, PEAK
 from steps.machine import Machine
-from steps.registry import CHAMPION, PEAK, Registry, Version
+from steps.registry import Registry, Version
 from steps.running import Job
 from steps.store import StepOutput, Store
 from steps.tracking import Tracker
@@ -55,9 +56,11 @@ class Runs:
                 "peak_step": seed,
                 "peak_low": 0.5 + seed / 1_000,
                 "initial_weights": "w",
-                "confirmation_best_moves": {"text": "0.500"},
+                "scored_by": "played out",
+                "claims": [{"text": "0.500"}],
             }
-            write_json(work.folder / "report.json", decision)
+            write_json(work.folder / selecting.REPORT, decision)
+            (work.folder / selecting.PGN).write_text("")
 
         self._patch.setattr(selecting, "select_champion", body)
         settings = read_settings("test").model_dump(mode="json")
@@ -122,7 +125,7 @@ def runs(tables: Path, stockfish: str, tmp_path: Path, monkeypatch: pytest.Monke
 def test_where_there_is_no_champion_the_first_run_gives_one_whatever_was_shown(runs: Runs) -> None:
     runs.select("one", replaces=False, seed=7)
     assert runs.rivals == [None]
-    assert (runs.champion().policy_step, runs.champion().initial_weights) == (7, "w")
+    assert (runs.champion().policy_step, runs.champion().initial_weights) == (7, "w, played out")
     assert runs.registry.named(PEAK) is not None
 
 
@@ -134,11 +137,29 @@ def test_the_champion_of_another_run_is_the_one_to_beat(runs: Runs) -> None:
     assert [runs.store.manifest(output)["parts"]["inputs"]["previous"] for output in (second, first)] == weights
 
 
-def test_the_champion_of_the_same_checkpoints_is_no_rival_of_its_own(runs: Runs) -> None:
-    runs.select("one", replaces=True)
-    again = runs.select("one", replaces=True, num_candidates=1)
-    assert runs.rivals == [None, None]
-    assert runs.store.manifest(again)["parts"]["inputs"]["previous"] == ""
+def test_another_choice_among_the_same_checkpoints_has_to_beat_the_champion_too(runs: Runs) -> None:
+    first = runs.select("one", replaces=True)
+    runs.select("one", replaces=False, seed=2, num_candidates=1)
+    assert runs.rivals == [None, runs.champion_folder(first)]
+    assert runs.champion().policy_step == 1
+
+
+def test_who_became_champion_while_others_played_keeps_the_alias(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    meanwhile = runs.tracker.start_flow_run(metaflow_run="other", settings={}, tags={}, note="")
+    real = pipeline._incumbent
+
+    def incumbent(*arguments: Any, **named: Any) -> Any:
+        found = real(*arguments, **named)
+        # Another run ends between the look and the verdict.
+        version = runs.registry.register(
+            holder=meanwhile, folder=CHAMPION, flow_run=meanwhile, policy_step=9, initial_weights="x", low=None, description=""
+        )
+        runs.registry.give(CHAMPION, version)
+        return found
+
+    monkeypatch.setattr(pipeline, "_incumbent", incumbent)
+    runs.select("one", replaces=True, seed=1)
+    assert runs.champion().policy_step == 9
 
 
 def test_the_same_run_again_takes_its_decision_from_the_store(runs: Runs) -> None:
@@ -157,7 +178,7 @@ def test_the_alias_moves_only_to_what_was_shown_to_be_better_than_who_has_it(rep
 
 
 @pytest.mark.parametrize("replaces", [True, False])
-def test_a_champion_whose_files_are_gone_is_not_played_and_a_promoted_candidate_takes_its_place(
+def test_a_champion_whose_files_are_gone_is_not_played_and_stays_unbeaten(
     replaces: bool, runs: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs.spoil(runs.select("one", replaces=True, seed=1))
@@ -165,10 +186,10 @@ def test_a_champion_whose_files_are_gone_is_not_played_and_a_promoted_candidate_
     second = runs.select("two", replaces=replaces, seed=2)
     assert runs.rivals == [None, None]
     out = capsys.readouterr().out
-    assert "select: WARNING: the registry's champion cannot be played" in out
+    assert "select: WARNING: the registry's champion cannot be played, so it stays, unbeaten" in out
     assert WEIGHTS in out
-    assert runs.store.manifest(second)["parts"]["inputs"]["previous"] == ""
-    assert runs.champion().policy_step == (2 if replaces else 1)
+    assert runs.store.manifest(second)["parts"]["inputs"]["previous"] == "cannot be played"
+    assert runs.champion().policy_step == 1
 
 
 @pytest.mark.parametrize(
@@ -190,7 +211,7 @@ def test_a_champion_that_this_code_cannot_use_is_not_played(
     out = capsys.readouterr().out
     assert "select: WARNING: the registry's champion cannot be played" in out
     assert why in out
-    assert runs.champion().policy_step == 2
+    assert runs.champion().policy_step == 1
 
 
 def test_a_champion_that_is_only_in_the_tracking_store_is_fetched_and_played(runs: Runs) -> None:

@@ -73,7 +73,7 @@ def finetuned(
         "v1",
         facts={},
         body=lambda work: TrainingLoop(
-            trainer, TINY, config, first=0, heldout=lambda: heldout_metrics(trainer.policy, HELDOUT), facts={}, work=work
+            trainer, TINY, config, first=0, heldout=lambda: heldout_metrics(trainer.judged, HELDOUT), facts={}, work=work
         ).run(),
         goes_on=True,
         is_fresh=False,

@@ -37,11 +37,12 @@ from grpo.sprt import SprtModel
 from grpo.statistics import LEVEL, holm
 from grpo.values import ValueTable
 from steps import cards, selecting, selection_games
+from steps.aliases import CHAMPION, PEAK
 from steps.boards import BOARDS
 from steps.calibrating import calibrate_ladder, read_ladder
 from steps.finetuning import CHECKPOINTS
 from steps.reporting import comparison_rows, decision_rows, ladder_rows
-from steps.selecting import CHAMPION, PEAK, PGN, PRETRAINED_STEP, REPORT, SelectionError, select_champion
+from steps.selecting import PGN, PRETRAINED_STEP, REPORT, SelectionError, select_champion
 from steps.selection_games import CONFIRMATION, LADDER, PREVIOUS, SAMPLED, SCREENING, SelectionGames
 from steps.work import HISTORY, Work, read_history
 
@@ -448,6 +449,11 @@ def test_every_game_of_every_stage_is_kept_and_can_be_read_again(selected: Selec
         SAMPLED: 2 * report["confirmation_sampled_moves"]["num_pairs"],
         LADDER: 2 * sum(part["num_pairs"] for part in (*ladder["probes"], *ladder["games"])),
     }
+    assert {name for game in games[SAMPLED] for name in (game.headers["White"], game.headers["Black"])} == {
+        "step 4, T = 1",
+        "initial policy, T = 1",
+    }
+    assert {game.headers["Seed"] for of_stage in games.values() for game in of_stage} == {"0"}
     wins = sum(
         game.headers["Result"] == ("1-0" if game.headers["White"] == "step 4" else "0-1")
         for game in games[CONFIRMATION]
@@ -504,6 +510,10 @@ def test_a_candidate_that_is_no_better_leaves_the_initial_policy_champion(select
     assert report["confirmation_best_moves"]["score"] == report["confirmation_best_moves"]["adjudicated"]["score"] == 0.5
     assert (report["verdict"], report["promoted"], report["replaces_previous"]) == (Verdict.NO_IMPROVEMENT, False, False)
     assert (report["candidate_step"], report["champion_step"]) == (2, PRETRAINED_STEP)
+    # One policy against itself: the likeliest moves make one game of an opening, whatever the colours; sampled ones make two.
+    games = {stage: [list(game.mainline_moves()) for game in of_stage] for stage, of_stage in games_by_event(folder).items()}
+    assert games[CONFIRMATION][::2] == games[CONFIRMATION][1::2]
+    assert all(one != other for one, other in zip(games[SAMPLED][::2], games[SAMPLED][1::2], strict=True))
     for name in (WEIGHTS, POLICY):
         assert sha256_file(folder / CHAMPION / name) == sha256_file(inputs.pretrained / name)
     assert load_checkpoint(folder / PEAK, CPU)[2].step == 2
@@ -603,7 +613,7 @@ def test_a_previous_champion_that_was_beaten_gives_way_by_games_of_its_own_and_h
     [record] = read_history(folder)
     assert record.metrics["selection/score_previous"] == report["claims"][1]["interval"]["score"]
     assert any("the previous champion" in what for what, _ in comparison_rows({"select": report, "baseline": {"matches": {}}}))
-    assert bar.seen[-1][0] == bar.seen[-1][1]
+    assert bar.seen[-1][0] == bar.seen[-1][1] >= bar.seen[-2][0]
     assert bar.seen[-2][0] == sum(map(len, games.values()))
 
 
