@@ -6,7 +6,7 @@ objective unharmed: with advantages divided by their spread, say, gradients are 
 small ones some five times too long for about a hundred steps. So what decides what is maximised is refused unless it is allowed by name.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -73,14 +73,6 @@ ALLOWABLE: Final = (ENGINE, OBJECTIVE)
 
 _MADE_BY_ORIGIN: Final = ("seed", "boards", "values", "policy", "pretrain")
 """Sections that boards and pretrained policy are made from; compared as slices, which leave out what changes nothing."""
-_READ_LATER: Final[Mapping[str, Callable[[Settings], dict[str, Any]]]] = {
-    "check_boards": slices.checks,
-    "calibrate": slices.ladder,
-    "baseline": slices.baseline,
-    "finetune": slices.grpo,
-    "select": slices.selection,
-}
-"""What the steps after those read of the settings."""
 _MAX_SHOWN: Final = 400
 
 
@@ -136,13 +128,14 @@ def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str,
     if "finetune" in parts and parts["finetune"]["inputs"]["engine"] != then_made["engine"]:
         engines["engine of finetune"] = parts["finetune"]["inputs"]["engine"]  # It was allowed to be another.
     by_engine = _differences(engines, dict.fromkeys(engines, str(now.engine)))
-    rest, book = [], slices.opening_inputs(now.settings)
-    for step, read in _READ_LATER.items():
-        if step in parts:
-            rest += _differences(_later(parts[step]["settings"]), _later(read(now.settings)))
-    for step in ("baseline", "select"):  # Of a book of openings only the content is known.
-        if step in parts:
-            rest += _differences({name: each for name, each in parts[step]["inputs"].items() if name == slices.OPENING_BOOK}, book)
+    rest, current = [], now.settings.model_dump(mode="json")
+    for step, each in parts.items():
+        sections = {name: then for name, then in each["settings"].items() if name in current and name not in _MADE_BY_ORIGIN}
+        here = {name: current[name] for name in sections}
+        # A step that measures has only what it reads in its slice; of GRPO a field that the origin did not know yet is a change.
+        rest += _differences(sections, here if step == "finetune" else _known(here, sections))
+    books = {"opening book": parts.get("baseline", {}).get("inputs", {}).get("opening book")}
+    rest += _differences(books, {"opening book": slices.opening_inputs(now.settings).get("opening book")})
     rest += _differences(
         {"device": parts["pretrain"]["inputs"].get("device"), **_code(manifests["pretrain"]["code"])},
         {"device": now.device, **_code(now.code)},
@@ -155,6 +148,15 @@ def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str,
         change = Change(field=name, before=before, after=after, is_refused=is_objective, allowed_as=OBJECTIVE if is_objective else "")
         found.setdefault(name, change)
     return sorted(found.values(), key=lambda change: (not change.is_refused, change.field))
+
+
+def _known(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a tree the other has keys for too."""
+    return {
+        name: _known(value, then[name]) if isinstance(value, Mapping) and isinstance(then[name], Mapping) else value
+        for name, value in now.items()
+        if name in then
+    }
 
 
 def recorded(changes: Sequence[Change], allowed: Sequence[str]) -> dict[str, str]:
@@ -172,10 +174,6 @@ def _code(code: Mapping[str, Any]) -> dict[str, Any]:
 def _full(dataset: Mapping[str, Any]) -> dict[str, Any]:
     """Return a dataset's settings with the one that has been taken out of its section under its full name."""
     return {"evaluation.heldout_depth" if name == "heldout_depth" else name: value for name, value in dataset.items()}
-
-
-def _later(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: each for name, each in settings.items() if name not in _MADE_BY_ORIGIN}
 
 
 def _tag(field: str) -> str:

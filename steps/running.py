@@ -14,8 +14,6 @@ from steps.work import HISTORY, Sink, TerminalSink, Work, read_history
 
 BEFORE_FINETUNE: Final = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline")
 """Steps whose output a resumed run takes from its origin."""
-_MEASURED: Final = ("calibrate", "baseline")
-"""Of those the ones that nothing is trained from: they can be made anew."""
 
 
 class Origin(TypedDict):
@@ -134,7 +132,7 @@ def _of_origin(origin: Origin, store: Store, tracker: Tracker, wanted: StepVersi
     from steps.archive import fetch_output, output_manifest
 
     output = origin["outputs"][step := str(wanted.parts["step"])]
-    if step in _MEASURED:
+    if step in ("calibrate", "baseline"):
         then = output_manifest(tracker, store, output)["parts"]
         if any(then[part].get(name) != now for part in ("settings", "inputs") for name, now in _measured_by(wanted, part)):
             print(f"{step}: the origin's was measured with other settings or another engine: measured anew", flush=True)

@@ -23,6 +23,7 @@ from grpo.regret import heldout_scores
 from grpo.selection import Decision, RegretEstimate, candidates_by_regret, confirm, decide, peak_step
 from grpo.sprt import Sprt, SprtModel
 from grpo.statistics import LEVEL, ScoreInterval
+from steps.aliases import CHAMPION, PEAK
 from steps.baseline import match_facts, placement_facts
 from steps.boards import board_keys, read_boards
 from steps.calibrating import read_ladder
@@ -32,8 +33,6 @@ from steps.work import Work, read_history
 
 REPORT: Final = "report.json"
 PGN: Final = "games.pgn"
-CHAMPION: Final = "champion"
-PEAK: Final = "peak"
 PRETRAINED_STEP: Final = 0
 
 

@@ -1,15 +1,12 @@
 """Which part of the settings each step reads: that part, and no other, is in the step's version."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from grpo.config import Settings
 from grpo.engine import EngineIdentity
 from grpo.openings import book_files
 from grpo.streams import find_files, fingerprint, fingerprint_of_all
-
-OPENING_BOOK: Final = "opening book"
-"""Name of an input."""
 
 _NOT_IN_BOARDS = {"num_tasks", "files", "exclude"}  # Where files lie; their names and contents are inputs.
 _NOT_IN_GAMES = {"evaluation": {"opening_book"}}  # Its content is an input.
@@ -82,4 +79,4 @@ def source_inputs(settings: Settings, engine: EngineIdentity) -> dict[str, str]:
 def opening_inputs(settings: Settings) -> dict[str, str]:
     """Return what matches begin from, by hash: of a book only the content counts; the generator is code."""
     book = settings.evaluation.opening_book
-    return {OPENING_BOOK: fingerprint_of_all(book_files(book))} if book else {}
+    return {"opening book": fingerprint_of_all(book_files(book))} if book else {}

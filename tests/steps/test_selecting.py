@@ -37,11 +37,12 @@ from grpo.sprt import SprtModel
 from grpo.statistics import LEVEL, holm
 from grpo.values import ValueTable
 from steps import cards, selecting, selection_games
+from steps.aliases import CHAMPION, PEAK
 from steps.boards import BOARDS
 from steps.calibrating import calibrate_ladder, read_ladder
 from steps.finetuning import CHECKPOINTS
 from steps.reporting import comparison_rows, decision_rows, ladder_rows
-from steps.selecting import CHAMPION, PEAK, PGN, PRETRAINED_STEP, REPORT, SelectionError, select_champion
+from steps.selecting import PGN, PRETRAINED_STEP, REPORT, SelectionError, select_champion
 from steps.selection_games import CONFIRMATION, LADDER, PREVIOUS, SAMPLED, SCREENING, SelectionGames
 from steps.work import HISTORY, Work, read_history
 
