@@ -286,7 +286,11 @@ BAD_SETTINGS = (
     ("evaluation.ladder.nodes = [1, 1]", "settings: evaluation.ladder: nodes must rise from rung to rung"),
     ("evaluation.ladder.nodes = [50, 1]", "settings: evaluation.ladder: nodes must rise from rung to rung"),
     *(
-        (f"selection.sprt_elo = {bounds}", f"settings: selection: sprt_elo = {shown}: the first bound must be below the second")
+        (
+            f"selection.sprt_elo = {bounds}",
+            f"settings: selection: sprt_elo = {shown}: the first bound must be below the second, and not below 0, where equals would be called"
+            " better",
+        )
         for bounds, shown in (("[5, 5]", "[5.0, 5.0]"), ("[10.5, -3]", "[10.5, -3.0]"))
     ),
     ("selection.sprt_elo = [0]", "settings: selection.sprt_elo.1 = [0]: field required"),
@@ -463,7 +467,7 @@ def test_the_bounds_themselves_are_allowed() -> None:
         grpo.states_per_step = {NUM_TRAIN}
         boards.games.random_move_probability = 1.0
         selection.phase_tolerance = 0.0
-        selection.sprt_elo = [-5, -4.999]
+        selection.sprt_elo = [0, 0.001]
     """
     settings = read_settings(text)
     assert settings.grpo.states_per_step == settings.boards.num_train
