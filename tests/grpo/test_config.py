@@ -288,8 +288,8 @@ BAD_SETTINGS = (
     *(
         (
             f"selection.sprt_elo = {bounds}",
-            f"settings: selection: sprt_elo = {shown}: the first bound must be below the second, and not below 0, where equals would be called"
-            " better",
+            f"settings: selection: sprt_elo = {shown}: the first bound must be below the second, and not below 0, where equals would be"
+            " called better",
         )
         for bounds, shown in (("[5, 5]", "[5.0, 5.0]"), ("[10.5, -3]", "[10.5, -3.0]"))
     ),
