@@ -177,8 +177,9 @@ def _results(facts: CardFacts) -> str:
     if decision is not None:
         promoted = "" if "promoted" not in decision else "; promoted to champion" if decision["promoted"] else "; not promoted"
         remarks.append(
-            f"Verdict: **{_plain(decision['verdict'])}**{promoted}. The confirmation games were played once, from openings that served"
-            " nothing else, after the candidate had been chosen; of all games between checkpoints only these are reported.\n"
+            f"Verdict: **{_plain(decision['verdict'])}**, by games {_plain(decision['scored_by'])}{promoted}. The confirmation games were"
+            " played once, from openings that served nothing else, after the candidate had been chosen;"
+            " of all games between checkpoints only these are reported.\n"
         )
         if facts.policy_step == 0:
             remarks.append("This policy is the pretrained one, the opponent in those games.\n")

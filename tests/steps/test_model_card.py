@@ -46,6 +46,7 @@ REPORTS: dict[str, dict[str, Any]] = {
     "finetune": {"first_step": 0, "last_step": 250, "mean_entropy_at_end": 1.7077, "reason": "budget_spent", "message": ""},
     "select": {
         "verdict": "better",
+        "scored_by": "played out",
         "candidate_step": 100,
         "heldout_regret_best": {"100": {"mean": 0.0485, "stderr": 0.0011}, "250": {"mean": 0.0497, "stderr": 0.0012}},
         "confirmation_best_moves": match(0.5),
@@ -130,7 +131,7 @@ def test_every_result_has_its_interval_and_its_number_of_games() -> None:
         f"| pretrained against stockfish-1-nodes, best moves, played out | 62 | {paired_interval([0.25] * 31)} |",
     ):
         assert line in results
-    assert "Verdict: **better**" in results
+    assert "Verdict: **better**, by games played out" in results
     assert "pretrained, best move: 0.0610 (opening 0.0611, middlegame 0.0752, endgame 0.0469)" in results
     assert "step 100, best move: 0.0485" in results
 

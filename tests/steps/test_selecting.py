@@ -808,6 +808,17 @@ def test_the_candidates_are_those_with_the_lowest_regret(select: Play) -> None:
     assert [entry["candidate"] for entry in report["screening"]] == [2, 4]
 
 
+def test_two_pairs_show_nothing_however_they_end_and_the_initial_policys_weights_are_the_champions(
+    select: Play, strong: Callable[..., None], inputs: Inputs
+) -> None:
+    strong("step 2")
+    report, folder = select(f"{ONE}selection.num_confirmation_pairs = 2")
+    assert report["confirmation_best_moves"]["adjudicated"]["score"] > 0.5
+    assert (report["verdict"], report["champion_step"]) == (Verdict.NO_IMPROVEMENT, PRETRAINED_STEP)
+    assert report["candidate_weights"] != report["initial_weights"]
+    assert weights_hash(load_policy(folder / CHAMPION, CPU)[0]) == report["initial_weights"]
+
+
 def test_a_checkpoint_whose_regret_is_no_number_is_no_candidate(select: Play, tmp_path: Path) -> None:
     spoilt = write_finetuned(tmp_path / "spoilt", regrets={2: math.nan, 4: math.inf, 6: 0.9})
     report, _ = select("selection.num_confirmation_pairs = 2", finetuned=spoilt)
