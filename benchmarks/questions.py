@@ -51,8 +51,12 @@ grpo.entropy_schedule = "constant"
 grpo.critical_entropy = 0.0
 grpo.learning_rate = 1e-3
 grpo.recovery.kind = "stop"
+policy.sees_attacks = false
+grpo.learning_rate_decay = "constant"
+grpo.reflects = false
+grpo.weight_averaging = 0.0
 """
-"""What all runs have in common; a 32-channel network of two blocks, and 256 states a step."""
+"""What all runs have in common; a 32-channel network of two blocks, and 256 states a step. The last four were defaults then."""
 
 FIELD_NOTES: Final = """
 grpo.entropy_schedule = "field_notes"

@@ -171,7 +171,7 @@ def test_the_final_card_shows_comparison_phases_and_curves(first_run: FlowRun) -
 
 
 def test_a_second_run_with_another_learning_rate_builds_and_pretrains_nothing(first_run: FlowRun, tmp_path: Path) -> None:
-    settings = {"preset": "test", "grpo": {"learning_rate": 1e-3}}
+    settings = {"preset": "test", "grpo": {"learning_rate": 2e-3}}
     again = run_flow(tmp_path, settings, home=first_run.home)
     assert again.succeeded, again.output[-3000:]
     reused = {step: output["reused"] for step, output in outputs(again).items()}

@@ -9,10 +9,12 @@ import pytest
 import real_flow
 from real_flow import ROOT, FlowRun, run_flow
 
+from grpo.config import read_settings
 from steps.work import read_history
 
 STEP = 4
 """A kept checkpoint of the preset `test`."""
+THEN = read_settings("test").grpo.learning_rate
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,7 @@ def resumed(first_run: FlowRun, tmp_path_factory: pytest.TempPathFactory) -> Flo
         patch.delenv("PYTHONPATH", raising=False)
         return run_flow(
             folder / "cwd",
-            {"preset": "test", "grpo": {"num_steps": 2, "learning_rate": 1e-3}},
+            {"preset": "test", "grpo": {"num_steps": 2, "learning_rate": 2e-3}},
             variables={"MLFLOW_TRACKING_URI": f"sqlite:///{first_run.home / 'mlflow.db'}"},
             resume_from=f"{first_run.run_id}/{STEP}",
         )
@@ -37,7 +39,7 @@ def resumed(first_run: FlowRun, tmp_path_factory: pytest.TempPathFactory) -> Flo
 def test_it_goes_on_from_the_checkpoint_with_the_origins_boards_and_policy(first_run: FlowRun, resumed: FlowRun) -> None:
     assert resumed.succeeded, resumed.output[-3000:]
     assert resumed.home != first_run.home
-    for name in ("boards", "checks", "pretrained", "baseline_report"):
+    for name in ("boards", "checks", "pretrained", "calibrated", "baseline_report"):
         then, now = getattr(first_run.data, name), getattr(resumed.data, name)
         assert now["output_hash"] == then["output_hash"]
         assert resumed.folder(now).is_dir()
@@ -49,22 +51,29 @@ def test_it_goes_on_from_the_checkpoint_with_the_origins_boards_and_policy(first
 
 
 def test_what_changed_is_printed_and_recorded(first_run: FlowRun, resumed: FlowRun, tracking: Any) -> None:
-    assert "grpo.learning_rate: origin 0.0005, now 0.001" in resumed.output
+    assert f"grpo.learning_rate: origin {THEN}, now 0.002" in resumed.output
     [experiment] = [tracking.get_experiment_by_name("chess-grpo").experiment_id]
     [parent] = tracking.search_runs([experiment], f"tags.`metaflow.run` = '{resumed.run_id}' and tags.`chess_grpo.step` = 'flow'")
     tags = parent.data.tags
     assert (tags["chess_grpo.origin"], tags["chess_grpo.origin_step"]) == (first_run.run_id, str(STEP))
     assert tags["chess_grpo.changed.grpo.num_steps"] == "6 -> 2"
-    assert tags["chess_grpo.changed.grpo.learning_rate"] == "0.0005 -> 0.001"
+    assert tags["chess_grpo.changed.grpo.learning_rate"] == f"{THEN} -> 0.002"
     assert "chess_grpo.allowed" not in tags
 
 
-def test_peak_is_the_better_of_both_runs(first_run: FlowRun, resumed: FlowRun, tracking: Any) -> None:
-    # Both began with one initial policy, so that their lower bounds can be compared; of equals the first stays.
-    runs = (first_run, resumed)
-    lows = [json.loads((run.folder(run.data.selected) / "report.json").read_text())["peak_low"] for run in runs]
-    best = runs[1] if lows[1] > lows[0] else runs[0]
+def test_peak_is_the_best_of_all_runs_from_one_initial_policy(first_run: FlowRun, resumed: FlowRun, tracking: Any) -> None:
+    # Other tests' runs in this store began with the same policy, so that their lower bounds can be compared; of equals the first stays.
+    def run_of(version: Any) -> str:
+        return str(tracking.get_run(version.tags["mlflow.parentRunId"]).data.tags["metaflow.run"])
+
+    low, initial = "chess_grpo.peak_lower_bound", "chess_grpo.initial_weights"
+    peaks = [version for version in tracking.search_model_versions("name = 'chess-policy'") if low in version.tags]
+    assert len({version.tags[initial] for version in peaks}) == 1
+    lows = {run_of(version): float(version.tags[low]) for version in peaks}
+    for run in (first_run, resumed):
+        assert lows[run.run_id] == json.loads((run.folder(run.data.selected) / "report.json").read_text())["peak_low"]
+    best = max(peaks, key=lambda version: (float(version.tags[low]), -int(version.version)))
     version = tracking.get_model_version_by_alias("chess-policy", "peak")
-    assert tracking.get_run(version.tags["mlflow.parentRunId"]).data.tags["metaflow.run"] == best.run_id
-    assert f"peak {'moves' if best is resumed else 'stays'}" in resumed.output
+    assert version.version == best.version
+    assert f"peak {'moves' if run_of(best) == resumed.run_id else 'stays'}" in resumed.output
     assert (Path(version.source.removeprefix("file://")) / "manifest.json").is_file()

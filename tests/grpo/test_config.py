@@ -413,8 +413,8 @@ def test_the_default_preset_is_the_defaults_and_nothing_given_is_the_default_pre
 
 def test_given_keys_are_laid_over_the_preset_and_leave_its_others_alone() -> None:
     smoke = read_settings("smoke")
-    given = read_settings('preset = "smoke"\n[grpo]\nlearning_rate = 1e-3\n[boards.games]\nnodes = [7]')
-    assert given.grpo.learning_rate == 1e-3
+    given = read_settings('preset = "smoke"\n[grpo]\nlearning_rate = 3e-3\n[boards.games]\nnodes = [7]')
+    assert given.grpo.learning_rate == 3e-3
     assert given.boards.games.nodes == (7,)
     assert given.grpo.num_steps == smoke.grpo.num_steps != DEFAULT.grpo.num_steps
     restored = given.model_copy(update={"grpo": smoke.grpo, "boards": smoke.boards})

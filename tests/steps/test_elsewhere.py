@@ -449,7 +449,9 @@ def test_the_origins_ladder_and_baseline_are_taken_unless_this_run_measures_othe
         sliced["evaluation"]["max_plies"] += 1
     elif change:
         inputs[change] = "another"
-    job = Job(**{**run.job, "origin": origin})
+    # A run of its own: what it makes is none of the origin's outputs.
+    resumed = Tracker(second).start_flow_run(metaflow_run="resumed", settings={}, tags={}, note="")
+    job = Job(**{**run.job, "mlflow_run": resumed, "origin": origin})
     output = run_step(
         job,
         second,

@@ -196,7 +196,7 @@ def test_the_message_lists_every_difference_that_is_refused(settings: Settings, 
         pretrain={"max_steps": 41},
         values={"transform": "wdl"},
         evaluation={"heldout_depth": 4, "max_plies": 50},
-        grpo={"estimator": "exact", "learning_rate": 1e-3},
+        grpo={"estimator": "exact", "learning_rate": 2e-3},
     )
     judged = slices.source_inputs(settings, ENGINE)["judged positions"]
     assert refused(now, OTHER_ENGINE, action_table="b" * 64) == (
