@@ -40,7 +40,7 @@ def test_the_run_succeeds_and_says_where_champion_report_and_ui_are(first_run: F
     lines = first_run.data.summary.splitlines()
     assert lines[0].startswith("GRPO against the pretrained policy: ")
     places = {name: rest.strip() for name, _, rest in (line.partition(":") for line in lines)}
-    assert (Path(places["Champion"]) / "weights.safetensors").is_file()
+    assert (Path(places["Champion of this run"]) / "weights.safetensors").is_file()
     assert Path(places["Report"]).read_text().startswith("# Verdict: ")
     assert "make ui" in places["UI"]
 
