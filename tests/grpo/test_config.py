@@ -36,6 +36,7 @@ NUM_TRAIN, NUM_UNITS, HELDOUT_DEPTH = DEFAULT.boards.num_train, DEFAULT.boards.n
 CHANNELS, NUM_BLOCKS = DEFAULT.policy.channels, DEFAULT.policy.num_blocks
 PRESETS = "clean, gpu, laptop, smoke, test, or the path of a .toml file"
 BOTH_DAYS = "validation_from and heldout_from go together, the earlier day first"
+SPRT_BOUNDS = "the first bound must be below the second, and not below 0, where equals would be called better"
 SECTIONS = "seed, boards, values, policy, pretrain, grpo, evaluation, selection"
 HOW_TO_WRITE = 'write TOML such as\n  preset = "smoke"\n  grpo.learning_rate = 1e-3'
 
@@ -286,8 +287,8 @@ BAD_SETTINGS = (
     ("evaluation.ladder.nodes = [1, 1]", "settings: evaluation.ladder: nodes must rise from rung to rung"),
     ("evaluation.ladder.nodes = [50, 1]", "settings: evaluation.ladder: nodes must rise from rung to rung"),
     *(
-        (f"selection.sprt_elo = {bounds}", f"settings: selection: sprt_elo = {shown}: the first bound must be below the second")
-        for bounds, shown in (("[5, 5]", "[5.0, 5.0]"), ("[10.5, -3]", "[10.5, -3.0]"))
+        (f"selection.sprt_elo = {bounds}", f"settings: selection: sprt_elo = {shown}: {SPRT_BOUNDS}")
+        for bounds, shown in (("[5, 5]", "[5.0, 5.0]"), ("[10.5, -3]", "[10.5, -3.0]"), ("[-5, 0]", "[-5.0, 0.0]"))
     ),
     ("selection.sprt_elo = [0]", "settings: selection.sprt_elo.1 = [0]: field required"),
     ("selection.sprt_elo = [0, inf]", "settings: selection.sprt_elo.1 = inf: input should be a finite number"),
@@ -463,7 +464,7 @@ def test_the_bounds_themselves_are_allowed() -> None:
         grpo.states_per_step = {NUM_TRAIN}
         boards.games.random_move_probability = 1.0
         selection.phase_tolerance = 0.0
-        selection.sprt_elo = [-5, -4.999]
+        selection.sprt_elo = [0, 0.001]
     """
     settings = read_settings(text)
     assert settings.grpo.states_per_step == settings.boards.num_train
