@@ -36,7 +36,6 @@ NUM_TRAIN, NUM_UNITS, HELDOUT_DEPTH = DEFAULT.boards.num_train, DEFAULT.boards.n
 CHANNELS, NUM_BLOCKS = DEFAULT.policy.channels, DEFAULT.policy.num_blocks
 PRESETS = "clean, gpu, laptop, smoke, test, or the path of a .toml file"
 BOTH_DAYS = "validation_from and heldout_from go together, the earlier day first"
-SPRT_BOUNDS = "the first bound must be below the second, and not below 0, where equals would be called better"
 SECTIONS = "seed, boards, values, policy, pretrain, grpo, evaluation, selection"
 HOW_TO_WRITE = 'write TOML such as\n  preset = "smoke"\n  grpo.learning_rate = 1e-3'
 
@@ -287,7 +286,11 @@ BAD_SETTINGS = (
     ("evaluation.ladder.nodes = [1, 1]", "settings: evaluation.ladder: nodes must rise from rung to rung"),
     ("evaluation.ladder.nodes = [50, 1]", "settings: evaluation.ladder: nodes must rise from rung to rung"),
     *(
-        (f"selection.sprt_elo = {bounds}", f"settings: selection: sprt_elo = {shown}: {SPRT_BOUNDS}")
+        (
+            f"selection.sprt_elo = {bounds}",
+            f"settings: selection: sprt_elo = {shown}: the first bound must be below the second, and not below 0, where equals would be"
+            " called better",
+        )
         for bounds, shown in (("[5, 5]", "[5.0, 5.0]"), ("[10.5, -3]", "[10.5, -3.0]"), ("[-5, 0]", "[-5.0, 0.0]"))
     ),
     ("selection.sprt_elo = [0]", "settings: selection.sprt_elo.1 = [0]: field required"),
