@@ -26,7 +26,7 @@ class Model:
     folder: Path
     """With its weights and what is needed to use them, for `grpo.checkpoints.load_policy`."""
     run: str
-    """Metaflow's run that made it; of a folder, which may be of many runs, the folder's name."""
+    """Metaflow's run that made it; of a folder, which may be of many runs, its name, with its output's for `champion` and `peak`."""
     policy_step: int | None
     """0 is the pretrained policy; None when nothing beside the files says so."""
     weights_hash: str

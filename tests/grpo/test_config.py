@@ -291,7 +291,7 @@ BAD_SETTINGS = (
             f"settings: selection: sprt_elo = {shown}: the first bound must be below the second, and not below 0, where equals would be"
             " called better",
         )
-        for bounds, shown in (("[5, 5]", "[5.0, 5.0]"), ("[10.5, -3]", "[10.5, -3.0]"))
+        for bounds, shown in (("[5, 5]", "[5.0, 5.0]"), ("[10.5, -3]", "[10.5, -3.0]"), ("[-5, 0]", "[-5.0, 0.0]"))
     ),
     ("selection.sprt_elo = [0]", "settings: selection.sprt_elo.1 = [0]: field required"),
     ("selection.sprt_elo = [0, inf]", "settings: selection.sprt_elo.1 = inf: input should be a finite number"),

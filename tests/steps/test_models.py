@@ -197,8 +197,8 @@ def test_a_checkpoint_is_found_by_its_folder_with_its_step(chosen: Machine, tmp_
 
 def test_the_output_of_select_stands_for_its_champion(chosen: Machine) -> None:
     output = Store(chosen.home).folder("select", "v1")
-    assert find_model(str(output), chosen) == replace(find_model("champion", chosen), run="v1")
-    assert find_model(str(output / "champion"), chosen) == replace(find_model("champion", chosen), run="champion")
+    assert find_model(str(output), chosen) == replace(find_model("champion", chosen), run="v1-champion")
+    assert find_model(str(output / "champion"), chosen) == replace(find_model("champion", chosen), run="v1-champion")
 
 
 def test_a_bare_policy_has_no_step(tmp_path: Path) -> None:
