@@ -24,8 +24,8 @@ _MAX_DETAIL: Final = 120
 _MAX_RATING: Final = 4_000
 
 _TAG_LINE: Final = re.compile(rf'\[\s*({TAG_NAME})\s*"(.*)"\s*\]')
-_TAGS_IN_LINE: Final = re.compile(rf'(?:\[\s*{TAG_NAME}\s*"(?:[^"\\]|\\.)*+"\s*\]\s*)+')
-_TAG_IN_LINE: Final = re.compile(rf'\[\s*({TAG_NAME})\s*"((?:[^"\\]|\\.)*+)"\s*\]')
+_TAGS_IN_LINE: Final = re.compile(rf'(?:\[\s*{TAG_NAME}\s*"[^"\\]*+(?:\\.[^"\\]*+)*"\s*\]\s*)+')
+_TAG_IN_LINE: Final = re.compile(rf'\[\s*({TAG_NAME})\s*"([^"\\]*+(?:\\.[^"\\]*+)*)"\s*\]')
 _ESCAPED: Final = re.compile(r'\\(["\\])')
 _BROKEN_NAME: Final = re.compile(rf"\[\s*({TAG_NAME})(?![^\s\"\]])")
 # What a game's identity, its start, its result or a filter is read from; any other tag may be broken.

@@ -13,9 +13,10 @@ MAX_GAME_BYTES: Final = 1 << 20
 TAG_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_+#=:-]{0,254}"
 """Of a tag, as a regular expression."""
 BOM: Final = b"\xef\xbb\xbf"
+# No possessive group here or in other patterns: Python before 3.11.5 gets those wrong (gh-106052).
 # Tag lines, with nothing between them but blank lines, byte order marks, escape lines and `;` comments. A broken tag line is one too.
 HEADER: Final = re.compile(
-    rb"(?:\[[^\r\n]*+[ \t\r\n\f\v]*+(?:(?:\xef\xbb\xbf|(?<=[\r\n])[%;][^\r\n]*+)[ \t\r\n\f\v]*+)*+)*+",
+    rb"(?:\[[^\r\n]*+[ \t\r\n\f\v]*+(?:(?:\xef\xbb\xbf|(?<=[\r\n])[%;][^\r\n]*+)[ \t\r\n\f\v]*+)*)*",
 )
 _BLOCK_BYTES: Final = 1 << 20
 _BLANKS: Final = b" \t\r\n\f\v"

@@ -21,8 +21,8 @@ from grpo.position_lists import MAX_LINE_SIZE, lines, read_line
 
 _MAX_DETAIL: Final = 120
 _CLOCKS: Final = re.compile(r"\d+(\s+\d+)?(?=[\s;]|\Z)")
-_OPERAND: Final = r'(?:"(?:[^"\\]|\\.)*+"|[^\s;"]++)'
-_OPERATION: Final = re.compile(rf"\s*([A-Za-z]\w*)((?:\s+{_OPERAND})*+)\s*(?:;|\Z)")
+_OPERAND: Final = r'(?:"[^"\\]*+(?:\\.[^"\\]*+)*"|[^\s;"]++)'
+_OPERATION: Final = re.compile(rf"\s*([A-Za-z]\w*)((?:\s++{_OPERAND})*)\s*(?:;|\Z)")
 _OPERANDS: Final = re.compile(_OPERAND)
 _GLYPHS: Final = re.compile(r"[!?]+\Z")
 _UCI: Final = re.compile(r"[a-h][1-8][a-h][1-8][nbrqNBRQ]?")

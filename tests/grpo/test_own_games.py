@@ -460,7 +460,7 @@ def pool(stockfish: str) -> Iterator[EnginePool]:
 
 def test_live_values_are_those_of_the_value_tables(pool: EnginePool, policy: NetworkPolicy) -> None:
     config = ValuesConfig(depth=2)
-    own = own_games(LiveValues(pool, config), size=20, states_per_round=20)
+    own = own_games(LiveValues(pool, config), size=20, states_per_round=20, repetition="ignored")
 
     states = own.states(0, policy)
 
@@ -501,3 +501,20 @@ def test_training_goes_on_after_a_checkpoint_in_the_middle_of_a_round_as_if_it_h
     again.restore(state)
     assert [again.step() for _ in range(7 - num_before)] == records[num_before:]
     assert weights_hash(again.policy) == weights_hash(straight.policy)
+
+
+def test_a_move_back_into_the_game_is_worth_a_draw_and_only_if_repetition_counts(pool: EnginePool) -> None:
+    config = ValuesConfig(depth=1)
+    shuffling = always([*SHUFFLE, "g1f3", "g8f6"])
+
+    def values(repetition: str) -> dict[str, list[float]]:
+        own = own_games(LiveValues(pool, config), size=1, states_per_round=2, max_plies=6, opening_plies=0, repetition=repetition)
+        states = own._play_round(0, shuffling)
+        return {key: row.tolist() for key, row in zip(keys_of(states), states.values, strict=True)}
+
+    ignored, counted = values("ignored"), values("draw")
+
+    assert ignored.keys() == counted.keys()
+    changed = [(one, other) for key in ignored for one, other in zip(ignored[key], counted[key], strict=True) if one != other]
+    assert changed, "of the positions taken some had been reached by moving to and fro"
+    assert {other for _, other in changed} == {0.5}
