@@ -10,7 +10,6 @@ from grpo.engine import EngineIdentity, EngineMissingError, identify
 from grpo.errors import PlainError
 from grpo.games import SourceError
 from grpo.halving import halving_rounds
-from grpo.ladder import make_rungs, meetings_of, num_openings_to_place
 from grpo.openings import OpeningsError, read_book
 from grpo.streams import find_files, read_chunks
 from steps.machine import Machine
@@ -104,6 +103,8 @@ def _device(machine: Machine) -> Finding:
 
 def _book(settings: Settings) -> Finding:
     """Look whether a book has the openings that the step which needs most of them takes, each once."""
+    from grpo.ladder import make_rungs, meetings_of, num_openings_to_place
+
     evaluation, selection = settings.evaluation, settings.selection
     ladder, num_rungs = evaluation.ladder, len(make_rungs(evaluation.ladder))
     placement = num_openings_to_place(num_rungs, num_probe_pairs=ladder.num_probe_pairs, num_rung_pairs=ladder.num_rung_pairs)

@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,3 +146,9 @@ def test_a_book_that_is_too_small_is_found_before_any_game_and_a_large_one_is_fi
     assert failures(machine, with_book(large)) == {}
     assert "5 distinct openings; left out: none; up to 18 are needed" in failures(machine, with_book(small))["evaluation.opening_book"]
     assert failures(machine, with_book(tmp_path / "none.epd")).keys() == {"evaluation.opening_book"}
+
+
+def test_the_flow_starts_without_torch() -> None:
+    # Each of a flow's tasks imports all steps, and runs one.
+    script = "import sys; import steps.pipeline; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split() == ["False"]
