@@ -62,6 +62,8 @@ class Engine:
             stderr=subprocess.PIPE,
             text=True,
             bufsize=1,
+            # Whoever runs the tests may ignore interrupts, as shells do for what they start in the background; children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         self.lines: list[str] = []
         self.is_ended = False
