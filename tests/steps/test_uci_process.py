@@ -63,7 +63,7 @@ class Engine:
             text=True,
             bufsize=1,
             # Whoever runs the tests may ignore interrupts, as shells do for what they start in the background; children inherit that.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
         self.lines: list[str] = []
         self.is_ended = False
