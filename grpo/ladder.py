@@ -16,7 +16,8 @@ from grpo.config import LadderConfig
 from grpo.engine import EnginePool
 from grpo.matches import MatchResult
 from grpo.players import DilutedPlayer, EnginePlayer, Player, RandomPlayer
-from grpo.ratings import Z95, Matrix, Meeting, Rating, Vector, fit_ratings, rate_against
+from grpo.ratings import Matrix, Meeting, Rating, Vector, fit_ratings, rate_against
+from grpo.statistics import Z95
 
 LOWEST_TELLING, HIGHEST_TELLING = 0.2, 0.8
 """Scores beyond tell little: near 0 and 1 a hundred Elo are a few games."""

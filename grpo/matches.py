@@ -25,6 +25,8 @@ class End(StrEnum):
 
 UNDECIDED: Final = frozenset((End.REPETITION, End.FIFTY_MOVES, End.PLY_CAP))
 """Draws that the board does not force: one side may stand to win, and not know how."""
+MOSTLY_UNDECIDED: Final = 0.5
+"""Where more games than this share are undecided, their adjudicated score says more than the one as played."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

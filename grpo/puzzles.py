@@ -15,6 +15,7 @@ from grpo.exercises import Credits, ExerciseError, Fault, LeftOut, Share, expect
 from grpo.games import Reason, SourceError
 from grpo.policy import Policy
 from grpo.position_lists import MAX_LINE_SIZE, lines
+from grpo.statistics import Z95
 
 COLUMNS: Final = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")
 """Columns that the table must have, in any order; others are not read."""
@@ -22,7 +23,6 @@ BAND: Final = 200
 """Width of a band of ratings."""
 _RATINGS: Final = range(1, 4_001)
 _MAX_DETAIL: Final = 120
-_Z95: Final = 1.959964
 _LOGISTIC: Final = math.log(10) / 400  # Of Elo's expected score.
 
 
@@ -199,7 +199,7 @@ def performance_rating(ratings: Sequence[int], chances: Sequence[float]) -> Perf
         middle = (low + high) / 2
         low, high = (middle, high) if _expected(middle, against).sum() < scored else (low, middle)
     expected = _expected(low, against)
-    spread = _Z95 / (_LOGISTIC * math.sqrt(float((expected * (1 - expected)).sum())))
+    spread = Z95 / (_LOGISTIC * math.sqrt(float((expected * (1 - expected)).sum())))
     return PerformanceRating(rating=float(low), low=float(low) - spread, high=float(low) + spread)
 
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 ELO_PER_NAT: Final = 400 / math.log(10)
 """Elo points of one unit of log-odds: 173.7."""
-Z95: Final = 1.959964
 _MAX_STEPS: Final = 200
 _LONGEST_STEP: Final = 2.0  # In nats; Newton's own, from far off, would overshoot.
 _TOLERANCE: Final = 1e-10

@@ -20,12 +20,12 @@ from grpo.content import sha256_text
 from grpo.phases import PHASES, Phase
 from grpo.policy import MoveDistribution, Policy, PositionBatch
 from grpo.rank_correlation import rank_correlations
+from grpo.statistics import Z95
 
 _BATCH = 512
 _RANKED_AT_ONCE = 64  # Boards whose moves are compared with each other: A x A numbers each.
 BLUNDER = 0.10
 """A move that is worth at least this much less than the best is a blunder."""
-_Z95: Final = 1.959964
 _PAD: Final = 0.5  # A draw given away for a loss, on one board by the one policy and on one by the other.
 
 Column = Literal["regret_best", "regret_sampled", "expected_value"]
@@ -142,7 +142,7 @@ def paired_difference(
     mean = float(differences.mean())
     padded = np.append(differences, (mean - _PAD, mean + _PAD))
     stderr = float(padded.std()) / math.sqrt(len(padded))
-    return MeanDifference(mean=mean, stderr=stderr, low=mean - _Z95 * stderr, high=mean + _Z95 * stderr, num_boards=len(differences))
+    return MeanDifference(mean=mean, stderr=stderr, low=mean - Z95 * stderr, high=mean + Z95 * stderr, num_boards=len(differences))
 
 
 def differences_by_phase(one: HeldoutScores, other: HeldoutScores, *, column: Column = "regret_best") -> dict[Phase, MeanDifference]:

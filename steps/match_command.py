@@ -7,20 +7,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from grpo.config import DEFAULT_PRESET, ConfigError, Settings, read_settings
+from grpo.config import ConfigError, Settings
 from grpo.content import json_text, replace_file
 from grpo.engine import PLAYING_HASH_MIB, EnginePool, identify
 from grpo.phases import PHASES, Phase
 from steps.contestants import ALLOWED, Entrant, entered, parse_contestant
 from steps.machine import Machine
+from steps.settings_options import add_settings, given_settings
 from steps.work import TerminalSink
 
 if TYPE_CHECKING:
     from grpo.matches import MatchResult
 
 _DEFAULT_PAIRS: Final = 100
-_MOSTLY_UNDECIDED: Final = 0.5
-"""More draws for lack of technique than this, and games are adjudicated unless that is forbidden."""
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -48,10 +47,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("--pgn", type=Path, metavar="FILE", help="write all games here; it must not be there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all that is known of the match here; it must not be there")
-    parser.add_argument(
-        "--config", default=DEFAULT_PRESET, metavar="NAME", help="a preset, or a TOML file: its section `evaluation` is used"
-    )
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="such as evaluation.opening_plies=6")
+    add_settings(parser)  # Of which the section `evaluation` is used.
     parser.set_defaults(run=_match)
 
 
@@ -86,14 +82,14 @@ def _match(given: argparse.Namespace) -> int:
 
 
 def _settings(given: argparse.Namespace) -> Settings:
-    lines = [f"preset = {json.dumps(given.config)}", *given.set]
+    lines = list(given.set)
     if given.seed is not None:
         lines.append(f"seed = {given.seed}")
     if given.max_plies is not None:
         lines.append(f"evaluation.max_plies = {given.max_plies}")
     if given.openings is not None:
         lines.append(f"evaluation.opening_book = {json.dumps(given.openings)}")
-    return read_settings("\n".join(lines))
+    return given_settings(argparse.Namespace(config=given.config, set=lines))
 
 
 def _refuse_existing(paths: Sequence[Path]) -> None:
@@ -116,7 +112,7 @@ def _played(
     terminal: TerminalSink,
 ) -> "MatchResult":
     from grpo.adjudication import adjudicate
-    from grpo.matches import play_match
+    from grpo.matches import MOSTLY_UNDECIDED, play_match
 
     config = settings.evaluation
     with EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB}) as pool:
@@ -129,7 +125,7 @@ def _played(
             max_plies=config.max_plies,
             on_games_done=lambda done: terminal.progress(done, 2 * given.pairs, "games"),
         )
-        if given.adjudicate or (given.adjudicate is None and result.share_undecided() > _MOSTLY_UNDECIDED):
+        if given.adjudicate or (given.adjudicate is None and result.share_undecided() > MOSTLY_UNDECIDED):
             return adjudicate(result, pool, depth=config.adjudication_depth, centipawns=config.adjudication_centipawns)
     return result
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from grpo.config import Settings
 from grpo.errors import PlainError
-from grpo.matches import End
+from grpo.matches import UNDECIDED, End
 from grpo.phases import PHASES
 from steps.run_facts import RunFacts
 
@@ -38,7 +38,6 @@ _SHOWN_SETTINGS: Final = (
     "grpo.entropy_schedule",
     "grpo.kl_coefficient",
 )
-_TECHNIQUE_DRAWS: Final = (End.REPETITION, End.FIFTY_MOVES, End.PLY_CAP)
 # Signs of Markdown: of brackets those that would end a link's text, of underscores all that are not within a word.
 _MARKUP: Final = re.compile(r"[\\`*{}|~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])")
 _NOT_KNOWN: Final = "Not known: the run that made this policy is not among the outputs of this machine.\n"
@@ -265,7 +264,7 @@ def _limits(behind: RunFacts) -> str:
     if "select" in behind.reports:
         ends = behind.reports["select"]["confirmation_best_moves"]["ends"]
         total = sum(ends.values())
-        drawn = sum(ends[end] for end in _TECHNIQUE_DRAWS)
+        drawn = sum(ends[end] for end in UNDECIDED)
         lines.insert(
             1,
             f"{drawn / total:.0%} of the {total:,} confirmation games with best moves ended by repetition, fifty moves or the ply cap"

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 
 from grpo.boards import BoardArrays, Split, board_arrays
-from grpo.checkpoints import POLICY, WEIGHTS, checkpoint_folders, checkpoint_step, load_checkpoint, load_policy, weights_hash
+from grpo.checkpoints import POLICY, WEIGHTS, checkpoint_folders, checkpoint_step, load_policy, weights_hash
 from grpo.config import SelectionConfig, Settings
 from grpo.content import write_json
 from grpo.errors import PlainError
@@ -102,7 +102,7 @@ def select_champion(
         ladder = read_ladder(calibrated)
         placement = placement_facts(games.placed(chosen, ladder), ladder)
         other = "best moves, as played" if games.is_scored_by_adjudication else "best moves, adjudicated"
-        candidate, _, _ = load_checkpoint(checkpoints[chosen], device)
+        candidate = games.policy(chosen)
         phases = _phase_changes(candidate, initial, board_arrays(read_boards(boards), split=Split.HELDOUT, strong=True), config)
         decision = decide(
             chosen,

@@ -14,7 +14,7 @@ from grpo.engine import PLAYING_HASH_MIB, EnginePool
 from grpo.halving import halving_pairs
 from grpo.ladder import Ladder, LadderPlacement, num_openings_to_place
 from grpo.match_pgn import match_pgn
-from grpo.matches import MatchResult, play_match
+from grpo.matches import MOSTLY_UNDECIDED, MatchResult, play_match
 from grpo.openings import make_openings
 from grpo.players import BestMovePlayer, Player, SamplingPlayer
 from grpo.policy import NetworkPolicy
@@ -89,7 +89,7 @@ class SelectionGames:
             self._rounds[round_number] = self._openings(f"{SCREENING} {round_number}", self._settings.selection.num_screening_pairs)
         result = self._against_initial(candidate, SCREENING, self._rounds[round_number])
         if self._by_adjudication is None:
-            self._by_adjudication = result.share_undecided() > 0.5
+            self._by_adjudication = result.share_undecided() > MOSTLY_UNDECIDED
         return self.scores(result)
 
     def confirmation(self, candidate: int, num_pairs: int) -> list[float]:
@@ -108,7 +108,7 @@ class SelectionGames:
         """Return the games of both policies' sampled moves at T = 1."""
         rngs = [torch_stream(self._settings.seed, SAMPLED, who) for who in ("candidate", "initial")]
         return self._play(
-            SamplingPlayer(self._policy(candidate), f"step {candidate}, T = 1", temperature=1.0, rng=rngs[0]),
+            SamplingPlayer(self.policy(candidate), f"step {candidate}, T = 1", temperature=1.0, rng=rngs[0]),
             SamplingPlayer(self._initial, "initial policy, T = 1", temperature=1.0, rng=rngs[1]),
             SAMPLED,
             self._openings(SAMPLED, self._settings.selection.num_sampled_pairs),
@@ -152,9 +152,10 @@ class SelectionGames:
         return self._play(self._best(candidate), BestMovePlayer(self._initial, "initial policy"), stage, openings)
 
     def _best(self, candidate: int) -> BestMovePlayer:
-        return BestMovePlayer(self._policy(candidate), f"step {candidate}")
+        return BestMovePlayer(self.policy(candidate), f"step {candidate}")
 
-    def _policy(self, candidate: int) -> NetworkPolicy:
+    def policy(self, candidate: int) -> NetworkPolicy:
+        """Return a candidate's policy, loaded when it is first asked for."""
         if candidate not in self._policies:
             self._policies[candidate] = load_checkpoint(self._checkpoints[candidate], self._device)[0]
         return self._policies[candidate]

@@ -23,9 +23,9 @@ from grpo.ladder import (
 )
 from grpo.matches import End, MatchResult, PlayedGame
 from grpo.players import DilutedPlayer, EnginePlayer, RandomPlayer
-from grpo.ratings import Z95, rate_against
+from grpo.ratings import rate_against
 from grpo.seeding import numpy_stream
-from grpo.statistics import expected_score
+from grpo.statistics import Z95, expected_score
 
 CONFIG = LadderConfig(random_shares=(1.0, 0.6, 0.2), nodes=(5, 70))
 RUNGS = make_rungs(CONFIG)

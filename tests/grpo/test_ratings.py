@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from grpo.ratings import ELO_PER_NAT, Z95, Meeting, fit_ratings, rate_against
-from grpo.statistics import expected_score
+from grpo.ratings import ELO_PER_NAT, Meeting, fit_ratings, rate_against
+from grpo.statistics import Z95, expected_score
 
 
 def of(first: int, second: int, *pair_scores: float) -> Meeting:
