@@ -54,14 +54,14 @@ def list_objects(pattern: str) -> tuple[bool, list[str]]:
 
     Raises SourceError when there is no such object, or the bucket cannot be listed.
     """
-    bucket, key = _split(pattern)
+    bucket, key = split_address(pattern)
     glob_starts = re.search(r"[*?[]", key)
     if key and not key.endswith("/") and glob_starts is None:
         S3Object(pattern).close()
         return True, [pattern]
     prefix = key[: glob_starts.start()] if glob_starts else key
     with _in_words(pattern):
-        pages = _new_client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+        pages = new_client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
         keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
     matching = [found for found in keys if glob_starts is None or fnmatch.fnmatchcase(found, key)]
     return False, sorted(f"{S3_SCHEME}{bucket}/{found}" for found in matching)
@@ -76,11 +76,11 @@ class S3Object(io.RawIOBase):
     def __init__(self, uri: str) -> None:
         super().__init__()
         self._uri = uri
-        self._bucket, self._key = _split(uri)
+        self._bucket, self._key = split_address(uri)
         self._position = 0
         self._body: Any = None  # Streams the bytes from `_position` on.
         with _in_words(uri):
-            self._client = _new_client()
+            self._client = new_client()
             answer = self._client.get_object(Bucket=self._bucket, Key=self._key)
         self.size: int = answer["ContentLength"]
         self.etag: str = answer["ETag"]
@@ -156,12 +156,14 @@ class S3Object(io.RawIOBase):
             self._body = None
 
 
-def _split(uri: str) -> tuple[str, str]:
+def split_address(uri: str) -> tuple[str, str]:
+    """Return bucket and key of an address."""
     bucket, _, key = uri.removeprefix(S3_SCHEME).partition("/")
     return bucket, key
 
 
-def _new_client() -> Any:
+def new_client() -> Any:
+    """Return a client that tries again, with back-off, what a busy or broken service refuses."""
     import boto3.session  # type: ignore[import-untyped]
     import botocore.config  # type: ignore[import-untyped]
 
@@ -170,17 +172,28 @@ def _new_client() -> Any:
     return boto3.session.Session().client("s3", config=settings)
 
 
+def storage_errors() -> tuple[type[Exception], ...]:
+    """Return the errors that AWS's library raises; it is imported late."""
+    import botocore.exceptions
+
+    return botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError
+
+
+def in_words(error: Exception) -> str:
+    """Return what an error of `storage_errors` means, and what to do about it."""
+    import botocore.exceptions
+
+    if isinstance(error, botocore.exceptions.ClientError):
+        return f"S3 refuses ({error}); {_REMEDIES.get(error.response['Error']['Code'], _OTHER_REMEDY)}"
+    return f"S3 cannot be used ({error}); {_REMEDIES.get(type(error).__name__, _OTHER_REMEDY)}"
+
+
 @contextmanager
 def _in_words(uri: str, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Turn what AWS's library raises, but for these, into a SourceError that says what to do."""
-    import botocore.exceptions
-
     try:
         yield
     except but:
         raise
-    except botocore.exceptions.ClientError as error:
-        code = error.response["Error"]["Code"]
-        raise SourceError(f"{uri}: S3 refuses ({error}); {_REMEDIES.get(code, _OTHER_REMEDY)}") from error
-    except botocore.exceptions.BotoCoreError as error:
-        raise SourceError(f"{uri}: cannot be read ({error}); {_REMEDIES.get(type(error).__name__, _OTHER_REMEDY)}") from error
+    except storage_errors() as error:
+        raise SourceError(f"{uri}: {in_words(error)}") from error

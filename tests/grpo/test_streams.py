@@ -557,7 +557,7 @@ def break_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], in
 
     def install(num_bytes: Callable[[int], int | None], error: Exception | None) -> list[dict[str, Any]]:
         requests: list[dict[str, Any]] = []
-        new_client = s3._new_client
+        new_client = s3.new_client
 
         def breaking_client() -> Any:
             client = new_client()
@@ -572,7 +572,7 @@ def break_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], in
             client.get_object = get
             return client
 
-        monkeypatch.setattr(s3, "_new_client", breaking_client)
+        monkeypatch.setattr(s3, "new_client", breaking_client)
         return requests
 
     return install
@@ -672,7 +672,7 @@ def test_credentials_that_do_not_serve_are_told(bucket: Any, monkeypatch: pytest
         def get_object(self, **request: Any) -> Any:
             raise botocore.exceptions.ClientError({"Error": {"Code": code, "Message": "no"}}, "GetObject")
 
-    monkeypatch.setattr(s3, "_new_client", Client)
+    monkeypatch.setattr(s3, "new_client", Client)
     with pytest.raises(SourceError, match=f"s3://chess/x.pgn: S3 refuses .*{code}.*{remedy}"):
         find_files(["s3://chess/x.pgn"])
 
