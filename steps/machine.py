@@ -2,11 +2,16 @@
 
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 _DEBIAN_STOCKFISH: Final = "/usr/games/stockfish"  # Not on root's PATH.
+SHARED: Final = "CHESS_GRPO_SHARED"
+"""Variable: where several machines keep outputs of steps, `s3://BUCKET/PREFIX` or a folder that all reach."""
+SECRETS: Final = "CHESS_GRPO_SECRETS"
+"""Variable: names, with commas, of secrets in AWS Secrets Manager that hold variables of tasks elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +28,10 @@ class Machine:
     """CHESS_GRPO_DEVICE, else `auto`: a GPU when torch finds one."""
     num_threads: int
     """Of torch; part of a trained step's version, since sums over threads round differently."""
+    shared: str = ""
+    """CHESS_GRPO_SHARED: where machines without a common disk keep outputs of steps; empty when this one works by itself."""
+    is_container: bool = False
+    """Whether this machine's disk vanishes with the task."""
 
     @classmethod
     def here(cls) -> Self:
@@ -34,6 +43,8 @@ class Machine:
             tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home / 'mlflow.db'}",
             device=os.environ.get("CHESS_GRPO_DEVICE") or "auto",
             num_threads=int(os.environ.get("CHESS_GRPO_THREADS") or len(os.sched_getaffinity(0))),
+            shared=os.environ.get(SHARED) or "",
+            is_container=is_container(os.environ),
         )
 
     @property
@@ -46,6 +57,11 @@ class Machine:
         """Where an sqlite tracking store keeps files: beside itself, so that all who share the one find the other; None with a server."""
         file = sqlite_file(self.tracking_uri)
         return None if file is None else file.parent / "mlartifacts"
+
+
+def is_container(environment: Mapping[str, str]) -> bool:
+    """Return whether these are the variables of a task that AWS Batch or Kubernetes runs."""
+    return "AWS_BATCH_JOB_ID" in environment or "METAFLOW_KUBERNETES_WORKLOAD" in environment
 
 
 def sqlite_file(tracking_uri: str) -> Path | None:
