@@ -56,7 +56,7 @@ def start(
     failed = [finding for finding in findings if not finding.is_fine]
     if failed or engine is None:
         raise PreflightError(f"cannot start:\n{preflight_table(failed)}")
-    tracker, store, tags = Tracker(machine), Store(machine.home), code_tags(code) | {"chess_grpo.engine": engine}
+    tracker, store, tags = Tracker(machine), Store.of(machine), code_tags(code) | {"chess_grpo.engine": engine}
     origin = find_origin(resume_from, tracker, store) if resume_from else None
     if origin is not None:
         changes = take_over(origin, typed, engine, allowed=allowed, code=code, device=device_facts(machine), tracker=tracker, store=store)
@@ -105,7 +105,7 @@ def join_boards(job: Job, parts: Sequence[StepOutput]) -> StepOutput:
     from steps.boards import BOARDS, REJECTED, REPORT, join_units
 
     machine, settings = Machine.here(), _typed(job["settings"])
-    store = Store(machine.home)
+    store = Store.of(machine)
 
     def publish(folder: Path, child: ChildRun) -> None:
         report = read_json(folder / REPORT)
@@ -139,7 +139,7 @@ def check_boards(job: Job, boards: StepOutput) -> StepOutput:
     from steps.checking import PAGE, REPORT, SUMMARY, check_dataset
 
     machine, settings = Machine.here(), _typed(job["settings"])
-    store = Store(machine.home)
+    store = Store.of(machine)
 
     def publish(folder: Path, child: ChildRun) -> None:
         child.file(folder / REPORT)
@@ -164,7 +164,7 @@ def pretrain(job: Job, boards: StepOutput) -> StepOutput:
     from steps.pretraining import REPORT, pretrain_policy
 
     machine, settings = Machine.here(), _typed(job["settings"])
-    store = Store(machine.home)
+    store = Store.of(machine)
     return run_step(
         job,
         machine,
@@ -205,7 +205,7 @@ def baseline(job: Job, boards: StepOutput, pretrained: StepOutput, calibrated: S
     from steps.device import device_facts, torch_device
 
     machine, settings = Machine.here(), _typed(job["settings"])
-    store = Store(machine.home)
+    store = Store.of(machine)
     return run_step(
         job,
         machine,
@@ -248,7 +248,7 @@ def finetune(
     from steps.resuming import origin_checkpoint
 
     machine, settings = Machine.here(), _typed(job["settings"])
-    store = Store(machine.home)
+    store = Store.of(machine)
     checkpoint = None if job["origin"] is None else origin_checkpoint(job["origin"], Tracker(machine), store)
     engine = identify(machine.stockfish)
     wanted = slices.grpo(settings)
@@ -307,7 +307,7 @@ def select(job: Job, boards: StepOutput, pretrained: StepOutput, calibrated: Ste
     from steps.selecting import PGN, REPORT, select_champion
 
     machine, settings = Machine.here(), _typed(job["settings"])
-    store, tracker = Store(machine.home), Tracker(machine)
+    store, tracker = Store.of(machine), Tracker(machine)
     registry = Registry(tracker)
     wanted = slices.selection(settings)
     inputs = {
@@ -441,7 +441,7 @@ def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:
     from steps.run_facts import run_facts
 
     machine = Machine.here()
-    store = Store(machine.home)
+    store = Store.of(machine)
 
     def publish(folder: Path, child: ChildRun) -> None:
         child.file(folder / PAGE)
@@ -477,7 +477,7 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
     from steps.selecting import REPORT
 
     machine = Machine.here()
-    store, tracker = Store(machine.home), Tracker(machine)
+    store, tracker = Store.of(machine), Tracker(machine)
     decision = read_json(store.open(selected) / REPORT)
     tracker.end_flow_run(job["mlflow_run"], {"chess_grpo.verdict": decision["verdict"]})
     return "\n".join(

@@ -5,9 +5,10 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TextIO, TypedDict
+from typing import Any, Final, Self, TextIO
 
 from grpo.content import (
     MANIFEST,
@@ -20,6 +21,11 @@ from grpo.content import (
     write_manifest,
 )
 from grpo.errors import PlainError
+from steps.machine import Machine
+from steps.objects import SharedStoreError, objects_at
+from steps.shared_store import SharedStore, StepOutput
+
+__all__ = ["BusyError", "Progress", "StepOutput", "Store", "held"]
 
 _FOLDER: Final = "outputs"
 _IN_PROGRESS: Final = "in_progress"
@@ -29,22 +35,18 @@ class BusyError(PlainError, RuntimeError):
     """Another process is making this output; the message says which."""
 
 
-class StepOutput(TypedDict):
-    """Where a step's output is, and what it is: plain data, so that old runs can be read by new code."""
-
-    step: str
-    version: str
-    output_hash: str
-    reused: bool
-    """Whether it was in the store already."""
-
-
 class Store:
-    """A folder of outputs, `outputs/STEP/VERSION/`, each with a manifest of hashes."""
+    """A folder of outputs, `outputs/STEP/VERSION/`, each with a manifest of hashes; with a shared store, what is only there is fetched."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, shared: SharedStore | None = None) -> None:
         self._root = home / _FOLDER
         self._in_progress = home / _IN_PROGRESS
+        self._shared = shared
+
+    @classmethod
+    def of(cls, machine: Machine) -> Self:
+        """Return the store of a machine, and what it shares with others."""
+        return cls(machine.home, SharedStore(objects_at(machine.shared)) if machine.shared else None)
 
     def folder(self, step: str, version: str) -> Path:
         """Return where an output is, or would be."""
@@ -53,19 +55,32 @@ class Store:
     def find(self, step: str, version: str) -> StepOutput | None:
         """Return the output of this version after checking all its hashes, or None when there is none.
 
-        Raises CorruptError when it is there but not as it was written.
+        What only this machine has is published, what only the shared store has is fetched. Raises CorruptError when it is here but not as
+        it was written; a copy in the shared store that is not is told of, and no longer found.
         """
         folder = self.folder(step, version)
         if not folder.exists():
-            return None
+            return self._fetched(step, version)
         manifest = verified_manifest(folder)
-        return StepOutput(step=step, version=version, output_hash=manifest["output_hash"], reused=True)
+        found = StepOutput(step=step, version=version, output_hash=manifest["output_hash"], reused=True)
+        if self._shared is not None:
+            self._shared.publish(found, folder)
+        return found
 
     def open(self, output: StepOutput) -> Path:
-        """Return the folder of an output after checking all its hashes.
+        """Return the folder of an output after checking all its hashes; one that only the shared store has is fetched.
 
         Raises CorruptError when it is missing, or is not the output that was meant.
         """
+        try:
+            return self._here(output)
+        except CorruptError:
+            if self._shared is None or not self._shared.has(output):
+                raise
+        self._fetch(self._shared, output)
+        return self._here(output)
+
+    def _here(self, output: StepOutput) -> Path:
         folder = self.folder(output["step"], output["version"])
         if not folder.exists():
             raise CorruptError(f"{folder} is missing: this output of {output['step']} is not in this machine's CHESS_GRPO_HOME")
@@ -87,6 +102,10 @@ class Store:
         with atomic_folder(target) as folder:
             yield folder
             write_manifest(folder, {"step": step, "version": version, **facts})
+        if self._shared is not None:
+            self._shared.publish(
+                StepOutput(step=step, version=version, output_hash=verified_manifest(target)["output_hash"], reused=False), target
+            )
 
     @contextmanager
     def receiving(self, output: StepOutput) -> Iterator[Path]:
@@ -100,27 +119,49 @@ class Store:
             found = verified_manifest(folder)["output_hash"]
             if found != output["output_hash"]:
                 raise CorruptError(f"{folder} has hash {found[:12]}, but {output['output_hash'][:12]} was meant")
-            if target.exists() and not self.has(output):
+            if target.exists() and not self._is_here(output):
                 self.discard(output["step"], output["version"])
 
     def has(self, output: StepOutput) -> bool:
-        """Return whether this very output is here, every file as it was written."""
+        """Return whether this very output is here, every file as it was written, or can be fetched from the shared store."""
+        return self._is_here(output) or (self._shared is not None and self._shared.has(output))
+
+    def _is_here(self, output: StepOutput) -> bool:
         try:
-            self.open(output)
+            self._here(output)
         except CorruptError:
             return False
         return True
 
+    def _fetched(self, step: str, version: str) -> StepOutput | None:
+        found = None if self._shared is None else self._shared.find(step, version)
+        if self._shared is None or found is None:
+            return None
+        try:
+            self._fetch(self._shared, found)
+        except CorruptError as error:
+            print(f"{step}: WARNING: {error}; this copy is used no more", flush=True)
+            self._shared.disown(step, version)
+            return None
+        return found
+
+    def _fetch(self, shared: SharedStore, output: StepOutput) -> None:
+        with self.receiving(output) as folder:
+            shared.fetch(output, folder)
+        print(f"{output['step']}: output {output['output_hash'][:12]} fetched from {shared}", flush=True)
+
     @contextmanager
-    def progressing(self, step: str, version: str, *, is_fresh: bool) -> Iterator[Path]:
+    def progressing(self, step: str, version: str, *, is_fresh: bool, facts: Mapping[str, Any] | None = None) -> Iterator["Progress"]:
         """Give the folder in which this version's making is kept over kills; it is this process's alone while the block lasts.
 
-        It vanishes when the block ends with the output in the store, and stays in all other cases, for the next who makes this version.
+        It vanishes when the block ends with the output in the store, and stays in all other cases, for the next who makes this version:
+        on this machine and, with a shared store, as it was last kept there, on any other.
 
         Args:
             step: name of the step.
             version: of its output.
             is_fresh: begin with an empty folder, whatever was there.
+            facts: whose making it is, for the shared store: `run`, and what else tells machines apart.
 
         Raises BusyError when another process has it.
         """
@@ -130,12 +171,19 @@ class Store:
             # What killed processes left. Files of an output are shared with the folder's: they would stay on the disk.
             for place in (folder.parent, self._root / step):
                 remove_leftovers(place, f".{version}.*")
-            if is_fresh and folder.exists():
-                remove_folder(folder)
+            if is_fresh:
+                if folder.exists():
+                    remove_folder(folder)
+                if self._shared is not None:
+                    self._shared.forget_progress(step, version)
+            progress = Progress(folder, step, version, self._shared, facts or {})
+            progress.take()
             folder.mkdir(exist_ok=True)
             remove_leftovers(folder)
-            yield folder
+            yield progress
             if self.folder(step, version).exists():
+                if self._shared is not None:
+                    self._shared.forget_progress(step, version)
                 remove_folder(folder)
 
     def forget_progress(self, step: str, version: str) -> None:
@@ -151,6 +199,41 @@ class Store:
         while (aside := folder.with_name(f"{version}.set-aside-{number}")).exists():
             number += 1
         return folder.rename(aside)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A step's making, as far as it has come: a folder here, and a copy in the shared store if there is one."""
+
+    folder: Path
+    _step: str
+    _version: str
+    _shared: SharedStore | None
+    _facts: Mapping[str, Any]
+
+    def take(self) -> None:
+        """Bring the folder to what another machine kept last; say so, and when what a lost machine did cannot be gone on from."""
+        if self._shared is None:
+            return
+        if self._shared.take_progress(self._step, self._version, self.folder):
+            print(f"{self._step}: progress of another machine fetched from {self._shared}", flush=True)
+        elif not self.folder.exists():
+            for other in self._shared.begun_otherwise(self._step, self._version, run=str(self._facts.get("run"))):
+                print(
+                    f"{self._step}: WARNING: this run was begun as version {other.version} on {other.facts.get('device')}; here it is"
+                    f" version {self._version} on {self._facts.get('device')}, whose numbers differ, so that it begins anew: give tasks"
+                    " machines of one kind (docs/aws.md)",
+                    flush=True,
+                )
+
+    def keep(self) -> None:
+        """Copy the folder to the shared store; where that fails, training goes on, and the next call copies it all."""
+        if self._shared is None:
+            return
+        try:
+            self._shared.keep_progress(self._step, self._version, self.folder, self._facts)
+        except SharedStoreError as error:
+            print(f"{self._step}: WARNING: a machine lost now would lose the steps since the last copy: {error}", flush=True)
 
 
 @contextmanager
