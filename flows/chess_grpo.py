@@ -146,16 +146,33 @@ class ChessGrpo(FlowSpec):
         from steps.cards import draw_learnability, finetune_sink
 
         self.finetuned = pipeline.finetune(self.job, self.boards, self.pretrained, [finetune_sink()], on_assessed=draw_learnability)
+        self.next(self.screen)
+
+    @step
+    @plainly
+    def screen(self):
+        """Choose a candidate by games against the pretrained policy."""
+        self.screened = pipeline.screen(self.job, **self._contest())
+        self.shares = list(range(self.settings.selection.num_tasks))
+        self.next(self.confirm, foreach="shares")
+
+    @step
+    @plainly
+    def confirm(self):
+        """Play the fresh games that will judge it."""
+        self.confirmed = pipeline.confirm(self.job, **self._contest(), screened=self.screened, part=self.input)
         self.next(self.select)
 
     @card(type="blank", id="decision")
     @step
     @plainly
-    def select(self):
-        """Let checkpoints compete on fresh games."""
+    def select(self, inputs):
+        """Say which policy is the champion, by fresh games."""
         from steps.cards import draw_decision
 
-        self.selected = pipeline.select(self.job, self.boards, self.pretrained, self.calibrated, self.finetuned)
+        self.merge_artifacts(inputs, exclude=["confirmed"])
+        ahead = [self.screened, *(task.confirmed for task in inputs)]
+        self.selected = pipeline.select(self.job, **self._contest(), ahead=ahead)
         draw_decision(self.selected)
         self.next(self.report)
 
@@ -177,6 +194,9 @@ class ChessGrpo(FlowSpec):
         """Say where champion, report and UI are."""
         self.summary = pipeline.end(self.job, self.selected, self.reported)
         print(self.summary)
+
+    def _contest(self):
+        return {"boards": self.boards, "pretrained": self.pretrained, "calibrated": self.calibrated, "finetuned": self.finetuned}
 
 
 if __name__ == "__main__":

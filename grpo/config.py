@@ -304,6 +304,8 @@ class SelectionConfig(Section):
     """Openings, with both colours, that a candidate plays in each round of sequential halving."""
     num_confirmation_pairs: Count = 300
     """Fresh openings of the claim that is reported; with `sprt` at most so many."""
+    num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
+    """The confirmation and the sampled games are spread over this many tasks; changes nothing in the result."""
     num_sampled_pairs: Count = 100
     """Openings of the games with moves sampled at T = 1, which are reported and decide nothing."""
     confirmation: Literal["fixed", "sprt"] = "fixed"

@@ -27,6 +27,8 @@ _KINDS: Final = {
     "finetune": "training",
     "calibrate": "games",
     "baseline": "games",
+    "screen": "games",
+    "confirm": "games",
     "select": "games",
 }
 _GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"
