@@ -1,4 +1,4 @@
-"""A stand-in for AWS Batch on one machine: moto's S3, IAM, Secrets Manager and Batch, whose jobs are processes that see nothing of the launcher.
+"""A stand-in for AWS Batch on one machine: moto's S3, IAM, Secrets Manager and Batch, whose jobs see nothing of the launcher.
 
 What fails in the cloud for want of a package, a variable or a file fails here too. It is described in docs/batch_standin.md.
 """

@@ -17,7 +17,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m infra.batch_standin", description="Run a command against a stand-in for AWS Batch.")
     parser.add_argument("--folder", type=Path, help="for the jobs' logs; without it, a new one under the temporary folder")
     parser.add_argument("--num-jobs", type=int, default=2, help="as many run at once (2)")
-    parser.add_argument("--metadata-service", action="store_true", help="with Metaflow's metadata service, which jobs of several nodes need")
+    parser.add_argument(
+        "--metadata-service", action="store_true", help="with Metaflow's metadata service, which jobs of several nodes need"
+    )
     parser.add_argument("command", nargs="+", metavar="COMMAND", help="after --")
     given = parser.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="batch-standin-"))

@@ -1,7 +1,7 @@
 """Containers without docker: a process in namespaces of its own, with the image, the system's folders and nothing else on its disk.
 
-As in docker, the job's command is the first process: SIGTERM is not handed on by it, it does not end from one that it does not handle, and with it
-everything ends that it has started.
+As in docker, the job's command is the first process: a shell in that place hands no SIGTERM on, nor ends from one, and with it everything
+ends that it has started.
 """
 
 import os
@@ -43,7 +43,7 @@ class Image:
 
 
 def make_image(folder: Path, *, hidden: Iterable[Path], variables: Mapping[str, str], engine: Path | None = None) -> Image:
-    """Return an image with this interpreter and the packages installed beside it, but without what they would find in the launcher's checkout.
+    """Return an image with this interpreter and the packages installed beside it, but not the launcher's checkout.
 
     Args:
         folder: where its virtual environment is made.
@@ -163,12 +163,14 @@ def refusal() -> str:
             return f"containers cannot be made here: {error}; it takes setpriv and unshare (Debian's util-linux)"
         if code == 0:
             return ""
-        said = " ".join(path.read_text(encoding="utf-8", errors="replace").strip() for path in (folder / "try" / _SETUP_LOG, log) if path.exists())
+        said = " ".join(
+            path.read_text(encoding="utf-8", errors="replace").strip() for path in (folder / "try" / _SETUP_LOG, log) if path.exists()
+        )
     tried = " ".join(("unshare", *_NAMESPACES))
     return f"containers cannot be made here: {said or code}; it takes a kernel that lets us `{tried}`, mount and chroot in it"
 
 
 def require_containers() -> None:
-    """Raise ContainerError when containers cannot be made on this machine: without them jobs would see the launcher's disk, and prove nothing."""
+    """Raise ContainerError when containers cannot be made here: without them jobs would see the launcher's disk, and prove nothing."""
     if reason := refusal():
         raise ContainerError(reason)

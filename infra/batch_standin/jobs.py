@@ -1,4 +1,4 @@
-"""One job of the stand-in, as AWS Batch runs it: waiting for a place, one container or one a node, its end and the reason that is given for it."""
+"""One job of the stand-in, as AWS Batch runs it: waiting for a place, one container or one a node, its end and the reason given for it."""
 
 import threading
 import time
@@ -131,7 +131,7 @@ class BatchJob:
         """Tell containers that their spot machine will be taken away, as Metaflow's monitor tells them: by a file on their disk."""
         with self._lock:
             told = self._containers if node is None else self._containers[node : node + 1]
-            return bool(told) and all([container.write(SPOT_NOTICE, datetime.now().isoformat()) for container in told])
+            return {container.write(SPOT_NOTICE, datetime.now().isoformat()) for container in told} == {True}
 
     def run(self) -> None:
         """Run it to its end; in moto's thread of this job."""

@@ -1,4 +1,4 @@
-"""The stand-in as a whole: moto's server with a bucket, roles, compute environments and queues, and the settings that lead Metaflow to it."""
+"""The stand-in as a whole: moto's server with a bucket, roles, compute environments and queues, and the settings that lead to them."""
 
 import functools
 import json
@@ -129,8 +129,8 @@ def _moto_server() -> Iterator[str]:
     try:
         yield address
     finally:
-        request = urllib.request.Request(f"{address}/moto-api/reset", method="POST")
-        urllib.request.urlopen(request, timeout=60).close()
+        request = urllib.request.Request(f"{address}/moto-api/reset", method="POST")  # noqa: S310 - Our own.
+        urllib.request.urlopen(request, timeout=60).close()  # noqa: S310
         server.stop()
         if server._server is not None:
             server._server.server_close()

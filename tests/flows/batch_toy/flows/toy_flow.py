@@ -34,8 +34,8 @@ class ToyFlow(FlowSpec):
             "file": outcome(lambda: Path(self.on_launcher).read_text()),
             "variable": outcome(lambda: os.environ["NOT_FORWARDED"]),
             "forwarded": outcome(lambda: os.environ["FORWARDED"]),
-            "folder": os.getcwd(),
-            "home": sorted(os.listdir(os.environ["HOME"])),
+            "folder": str(Path.cwd()),
+            "home": [path.name for path in Path.home().iterdir()],
         }
         self.numbers = [1, 2]
         self.next(self.work, foreach="numbers")
