@@ -1,4 +1,4 @@
-"""The images hold what the steps need, pinned, and nothing else: rules read from the Dockerfiles, and what can be run without docker is run."""
+"""The images hold what the steps need, pinned, and nothing else: rules read from the Dockerfiles; what needs no docker is run."""
 
 import re
 import shutil
