@@ -56,7 +56,7 @@ class Process:
         return self
 
     def end(self) -> str:
-        return self._popen.communicate(timeout=60)[0]
+        return self._popen.communicate(timeout=300)[0]
 
 
 @pytest.fixture
@@ -145,10 +145,10 @@ def content(objects: Objects) -> dict[str, Any]:
 
 @pytest.mark.parametrize("hosts", [(None, None), ("one", "two")], ids=["one machine", "two machines"])
 def test_two_processes_never_hold_it_at_once_and_tokens_grow(
-    any_place: str, hosts: tuple[str | None, str | None], start: Callable[..., Process], tmp_path: Path
+    place: str, hosts: tuple[str | None, str | None], start: Callable[..., Process], tmp_path: Path
 ) -> None:
     rounds = 8 if hosts[0] is None else 3
-    check_contention(any_place, hosts, start, tmp_path, rounds)
+    check_contention(place, hosts, start, tmp_path, rounds)
 
 
 @pytest.mark.prove
@@ -156,7 +156,7 @@ def test_two_processes_never_hold_it_at_once_and_tokens_grow(
 def test_nor_do_they_in_many_rounds(
     any_place: str, hosts: tuple[str | None, str | None], start: Callable[..., Process], tmp_path: Path
 ) -> None:
-    check_contention(any_place, hosts, start, tmp_path, 100)
+    check_contention(any_place, hosts, start, tmp_path, 40)
 
 
 def check_contention(place: str, hosts: tuple[str | None, str | None], start: Callable[..., Process], tmp_path: Path, rounds: int) -> None:
