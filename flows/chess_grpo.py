@@ -52,7 +52,7 @@ def plainly(body: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(body)
     def wrapped(*arguments: Any) -> None:
-        with deployment.tried_once():
+        with deployment.as_task():
             try:
                 body(*arguments)
             except PlainError as error:

@@ -13,8 +13,9 @@ from metaflow.metaflow_config import DATASTORE_SYSROOT_S3
 
 from grpo.config import ResourcesConfig, Settings, TaskResources
 from steps.destination import destination, forwarded, secret_names
-from steps.machine import SHARED
+from steps.machine import ATTEMPT, SHARED, TASK
 from steps.objects import Objects, SharedStoreError, objects_at
+from steps.reclaim import watching
 
 NO_RETRY: Final = 202
 """The exit code by which a task tells Metaflow that another try would end the same way."""
@@ -71,7 +72,16 @@ class Deployment(FlowMutator):  # type: ignore[misc]
 
 
 @contextmanager
-def tried_once() -> Iterator[None]:
+def as_task() -> Iterator[None]:
+    """Let the block know which task it is, and that its machine is to be taken back; keep elsewhere from trying again in vain."""
+    os.environ[TASK] = f"{current.run_id}/{current.step_name}/{current.task_id}"
+    os.environ[ATTEMPT] = str(current.retry_count)
+    with _tried_once(), watching(current.get("spot_termination_notice")):
+        yield
+
+
+@contextmanager
+def _tried_once() -> Iterator[None]:
     """End a task elsewhere for good when the block fails by an error that another try would meet again.
 
     Batch hands the launcher only "failed"; so an object in the shared store says that it is no use to try again. A task that is tried

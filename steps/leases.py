@@ -37,8 +37,7 @@ _TRIES: Final = 3
 class LeaseLostError(PlainError, RuntimeError):
     """Another writer has what this one had, or may have it by now; what was saved is whole, and can be gone on from."""
 
-    exit_code: Final = 75
-    """As after a SIGTERM: another try goes on from the last checkpoint, or is refused while the other writer is at work."""
+    may_pass = True  # Another try goes on from the last checkpoint, or is refused while the other writer is at work.
 
 
 def tracking_lease_key(mlflow_run: str, step: str) -> str:

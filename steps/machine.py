@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from steps.writers import Writer
+
 _DEBIAN_STOCKFISH: Final = "/usr/games/stockfish"  # Not on root's PATH.
 SHARED: Final = "CHESS_GRPO_SHARED"
 """Variable: where several machines keep outputs of steps, `s3://BUCKET/PREFIX` or a folder that all reach."""
+TASK: Final = "CHESS_GRPO_TASK"
+ATTEMPT: Final = "CHESS_GRPO_ATTEMPT"
 SECRETS: Final = "CHESS_GRPO_SECRETS"
 """Variable: names, with commas, of secrets in AWS Secrets Manager that hold variables of tasks elsewhere."""
 
@@ -32,6 +36,10 @@ class Machine:
     """CHESS_GRPO_SHARED: where machines without a common disk keep outputs of steps; empty when this one works by itself."""
     is_container: bool = False
     """Whether this machine's disk vanishes with the task."""
+    task: str = ""
+    """CHESS_GRPO_TASK, which the flow sets: RUN/STEP/TASK; empty outside of one."""
+    attempt: int = 0
+    """CHESS_GRPO_ATTEMPT, which the flow sets: which try of that task this is."""
 
     @classmethod
     def here(cls) -> Self:
@@ -45,7 +53,19 @@ class Machine:
             num_threads=int(os.environ.get("CHESS_GRPO_THREADS") or len(os.sched_getaffinity(0))),
             shared=os.environ.get(SHARED) or "",
             is_container=is_container(os.environ),
+            task=os.environ.get(TASK) or "",
+            attempt=int(os.environ.get(ATTEMPT) or 0),
         )
+
+    @property
+    def writer(self) -> Writer:
+        """This process, as leases name it."""
+        return Writer.here(self.task, self.attempt)
+
+    @property
+    def leases(self) -> str | Path:
+        """Where leases are that all have who write to the same tracked runs."""
+        return self.shared or self.home
 
     @property
     def value_cache(self) -> Path:

@@ -217,7 +217,7 @@ class S3Objects:
 
     @contextmanager
     def _in_words(self, key: str) -> Iterator[None]:
-        from boto3.exceptions import Boto3Error  # type: ignore[import-untyped]
+        from boto3.exceptions import Boto3Error
 
         try:
             yield

@@ -1,14 +1,10 @@
 """Outputs of steps by version: an output whose version is already here need not be made again, and one half made can be gone on with."""
 
-import fcntl
-import os
-import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Self, TextIO
+from typing import Any, Final, Self
 
 from grpo.content import (
     MANIFEST,
@@ -20,33 +16,32 @@ from grpo.content import (
     verified_manifest,
     write_manifest,
 )
-from grpo.errors import PlainError
+from steps.file_lease import BusyError, file_lease
+from steps.leases import Lease, shared_lease
 from steps.machine import Machine
 from steps.objects import SharedStoreError, objects_at
 from steps.shared_store import SharedStore, StepOutput
+from steps.writers import Writer
 
-__all__ = ["BusyError", "Progress", "StepOutput", "Store", "held"]
+__all__ = ["BusyError", "Progress", "StepOutput", "Store"]
 
 _FOLDER: Final = "outputs"
 _IN_PROGRESS: Final = "in_progress"
 
 
-class BusyError(PlainError, RuntimeError):
-    """Another process is making this output; the message says which."""
-
-
 class Store:
     """A folder of outputs, `outputs/STEP/VERSION/`, each with a manifest of hashes; with a shared store, what is only there is fetched."""
 
-    def __init__(self, home: Path, shared: SharedStore | None = None) -> None:
+    def __init__(self, home: Path, shared: SharedStore | None = None, writer: Writer | None = None) -> None:
         self._root = home / _FOLDER
         self._in_progress = home / _IN_PROGRESS
         self._shared = shared
+        self._writer = Writer.here() if writer is None else writer
 
     @classmethod
     def of(cls, machine: Machine) -> Self:
         """Return the store of a machine, and what it shares with others."""
-        return cls(machine.home, SharedStore(objects_at(machine.shared)) if machine.shared else None)
+        return cls(machine.home, SharedStore(objects_at(machine.shared)) if machine.shared else None, machine.writer)
 
     def folder(self, step: str, version: str) -> Path:
         """Return where an output is, or would be."""
@@ -167,7 +162,8 @@ class Store:
         """
         folder = self._in_progress / step / version
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with held(folder.with_name(f"{version}.lock"), what=f"the output of {step}, version {version},"):
+        what = f"the output of {step}, version {version},"
+        with file_lease(folder.with_name(f"{version}.lock"), what=what), self._leased(step, version, what) as lease:
             # What killed processes left. Files of an output are shared with the folder's: they would stay on the disk.
             for place in (folder.parent, self._root / step):
                 remove_leftovers(place, f".{version}.*")
@@ -176,7 +172,7 @@ class Store:
                     remove_folder(folder)
                 if self._shared is not None:
                     self._shared.forget_progress(step, version)
-            progress = Progress(folder, step, version, self._shared, facts or {})
+            progress = Progress(folder, step, version, self._shared, lease, facts or {})
             progress.take()
             folder.mkdir(exist_ok=True)
             remove_leftovers(folder)
@@ -185,6 +181,11 @@ class Store:
                 if self._shared is not None:
                     self._shared.forget_progress(step, version)
                 remove_folder(folder)
+
+    def _leased(self, step: str, version: str, what: str) -> AbstractContextManager[Lease | None]:
+        if self._shared is None:
+            return nullcontext()
+        return shared_lease(self._shared.objects, f"leases/{step}/{version}.json", what=what, writer=self._writer)
 
     def forget_progress(self, step: str, version: str) -> None:
         """Delete what a process left that was killed after its output had come into the store."""
@@ -209,6 +210,7 @@ class Progress:
     _step: str
     _version: str
     _shared: SharedStore | None
+    _lease: Lease | None
     _facts: Mapping[str, Any]
 
     def take(self) -> None:
@@ -227,47 +229,14 @@ class Progress:
                 )
 
     def keep(self) -> None:
-        """Copy the folder to the shared store; where that fails, training goes on, and the next call copies it all."""
-        if self._shared is None:
+        """Copy the folder to the shared store; where that fails, training goes on, and the next call copies it all.
+
+        Raises LeaseLostError when another machine has taken over what this one makes.
+        """
+        if self._shared is None or self._lease is None:
             return
+        self._lease.check()
         try:
             self._shared.keep_progress(self._step, self._version, self.folder, self._facts)
         except SharedStoreError as error:
             print(f"{self._step}: WARNING: a machine lost now would lose the steps since the last copy: {error}", flush=True)
-
-
-@contextmanager
-def held(path: Path, *, what: str) -> Iterator[None]:
-    """Hold the lock of this file, which goes with the process however it ends, and then its file too.
-
-    Raises BusyError, which says who holds it and makes `what`, when another process does.
-    """
-    with _locked(path, what) as file:
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}, since {now}")
-        file.flush()
-        yield
-        path.unlink()
-
-
-def _locked(path: Path, what: str) -> TextIO:
-    while True:
-        file = path.open("a+", encoding="utf-8")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read() or "another process"
-            file.close()
-            raise BusyError(f"{what} is being made by {holder} (it holds {path}): wait for it, or end it, and run the same again") from None
-        if _is_at(path, file):
-            return file
-        file.close()  # The holder before us has deleted it: it locks nothing any more.
-
-
-def _is_at(path: Path, file: TextIO) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False

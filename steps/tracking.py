@@ -268,7 +268,7 @@ def _patience() -> Iterator[None]:
 
 def _storage_errors() -> tuple[type[Exception], ...]:
     """Return the errors of S3, which are no OSErrors; imported only when something has failed."""
-    from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+    from botocore.exceptions import BotoCoreError, ClientError
 
     return BotoCoreError, ClientError
 
