@@ -52,12 +52,12 @@ def plainly(body: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(body)
     def wrapped(*arguments: Any) -> None:
-        with deployment.as_task():
-            try:
+        try:
+            with deployment.as_task():
                 body(*arguments)
-            except PlainError as error:
-                print(f"{body.__name__}: {error}", file=sys.stderr, flush=True)
-                raise SystemExit(deployment.RESUMABLE if error.may_pass else deployment.NO_RETRY) from None
+        except PlainError as error:
+            print(f"{body.__name__}: {error}", file=sys.stderr, flush=True)
+            raise SystemExit(deployment.RESUMABLE if error.may_pass else deployment.NO_RETRY) from None
 
     return wrapped
 

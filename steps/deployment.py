@@ -12,7 +12,8 @@ from metaflow import FlowMutator, current
 from metaflow.metaflow_config import DATASTORE_SYSROOT_S3
 
 from grpo.config import ResourcesConfig, Settings, TaskResources
-from steps.destination import destination, forwarded, secret_names
+from grpo.errors import PlainError
+from steps.destination import DestinationError, destination, forwarded, secret_names
 from steps.machine import ATTEMPT, SHARED, TASK
 from steps.objects import Objects, SharedStoreError, objects_at
 from steps.reclaim import watching
@@ -90,18 +91,17 @@ def _tried_once() -> Iterator[None]:
     if destination(sys.argv, os.environ) != "container":
         yield
         return
+    if not os.environ.get(SHARED):
+        raise DestinationError(f"{SHARED} is not set, and this container's disk vanishes with it: set it where the run is launched")
     objects, key = objects_at(os.environ[SHARED]), _key(current.run_id, current.step_name, current.task_id)
     if current.retry_count and (found := objects.get(key)):
         print(f"{current.step_name}: not tried again: {json.loads(found.data)['why']}", file=sys.stderr, flush=True)
         raise SystemExit(NO_RETRY)
     try:
         yield
-    except SystemExit as end:
-        if end.code == NO_RETRY:
-            _give_up(objects, key, "its message stands above, with the first try")
-        raise
     except Exception as error:
-        _give_up(objects, key, f"{type(error).__name__}: {error}")
+        if not (isinstance(error, PlainError) and error.may_pass):
+            _give_up(objects, key, str(error) if isinstance(error, PlainError) else f"{type(error).__name__}: {error}")
         raise
 
 
