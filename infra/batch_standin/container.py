@@ -167,7 +167,7 @@ def refusal() -> str:
             path.read_text(encoding="utf-8", errors="replace").strip() for path in (folder / "try" / _SETUP_LOG, log) if path.exists()
         )
     tried = " ".join(("unshare", *_NAMESPACES))
-    return f"containers cannot be made here: {said or code}; it takes a kernel that lets us `{tried}`, mount and chroot in it"
+    return f"containers cannot be made here: {' '.join(said.split()) or code}; it takes a kernel that lets us `{tried}`, mount and chroot in it"
 
 
 def require_containers() -> None:
