@@ -166,8 +166,9 @@ def refusal() -> str:
         said = " ".join(
             path.read_text(encoding="utf-8", errors="replace").strip() for path in (folder / "try" / _SETUP_LOG, log) if path.exists()
         )
+    found = " ".join(said.split()) or f"exit code {code}"
     tried = " ".join(("unshare", *_NAMESPACES))
-    return f"containers cannot be made here: {' '.join(said.split()) or code}; it takes a kernel that lets us `{tried}`, mount and chroot in it"
+    return f"containers cannot be made here: {found}; it takes a kernel that lets us `{tried}`, mount and chroot in it"
 
 
 def require_containers() -> None:
