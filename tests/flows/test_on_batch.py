@@ -17,7 +17,7 @@ from grpo.config import read_settings
 from infra import batch_demo
 from infra.batch_demo import SECRET, Launched, Result, Stage
 from infra.batch_standin import BatchJob, StandIn, batch_standin, refusal
-from infra.canary import secrets_with
+from infra.canary import objects_with, secrets_with
 from infra.mlflow_server import mlflow_server
 
 TOYS = ROOT / "tests" / "flows" / "batch_toy" / "flows"
@@ -86,6 +86,12 @@ def test_cards_are_there(stage: Stage, launched: Launched) -> None:
     assert cards, launched.printed[-3000:]
     steps = {part for key in objects_of(stage.standin, "metaflow/mf.cards/") for part in key.split("/")}
     assert {"check_boards", "finetune", "select", "report"} <= steps
+
+
+def test_the_code_package_holds_the_steps_and_nothing_of_what_surrounds_them(stage: Stage, launched: Launched) -> None:
+    [package] = objects_with(stage.standin, "What the flow's steps ask for when they run elsewhere")
+    assert {job.variables[0]["METAFLOW_CODE_URL"] for job in launched.jobs} == {package}
+    assert objects_with(stage.standin, "A stand-in for AWS Batch on one machine") == []
 
 
 def test_a_secret_of_the_launcher_is_found_nowhere_but_in_the_secrets_manager(stage: Stage, result: Result) -> None:
