@@ -178,7 +178,7 @@ class Reaper:
     def _is_kept(self) -> bool:
         s3 = self._standin.client("s3")
         found = s3.list_objects_v2(Bucket=self._bucket, Prefix=f"{self._prefix}/chess-grpo/progress/finetune/")
-        return any("/files/" in row["Key"] for row in found.get("Contents", []))
+        return any(row["Key"].endswith("/index.json") for row in found.get("Contents", []))
 
 
 def say(text: str) -> None:
