@@ -126,6 +126,13 @@ def a_place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     return f"s3://{bucket}/shared"
 
 
+@pytest.fixture
+def at_once(capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
+    """Fail a test in which a taker had to watch for what a holder does."""
+    yield
+    assert "waiting up to" not in capsys.readouterr().out
+
+
 def held(objects: Objects, writer: Writer, *, seconds: float = TERM) -> Any:
     return shared_lease(objects, KEY, what="the output", writer=writer, seconds=seconds)
 
@@ -205,8 +212,9 @@ def test_of_many_takers_of_one_dead_holders_lease_one_gets_it(any_place: str) ->
 # A holder that lives.
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_living_holder_here_is_named_and_nobody_waits_for_it(place: str, start: Callable[..., Process]) -> None:
-    holder = start(deed="hold", place=place, key=KEY, seconds=600.0, task="7/finetune/12", attempt=1)
+    holder = start(deed="hold", place=place, key=KEY, seconds=60.0, task="7/finetune/12", attempt=1)
     assert holder.hears() == "held 1"
     named = rf"the output is being made by process {holder.pid} on \S+ \(task 7/finetune/12, attempt 1\), since 2\S+, renewed until 2"
     with pytest.raises(BusyError, match=named) as refusal, held(objects_at(place), Writer.here()):
@@ -256,8 +264,9 @@ def test_a_wrong_clock_elsewhere_takes_nothing_from_its_holder_and_keeps_nothing
 # A holder that ended, slept or was superseded.
 
 
+@pytest.mark.usefixtures("at_once")
 def test_of_a_killed_holder_here_it_is_taken_at_once(place: str, start: Callable[..., Process]) -> None:
-    holder = start(deed="hold", place=place, key=KEY, seconds=600.0)
+    holder = start(deed="hold", place=place, key=KEY, seconds=9.0)
     assert holder.hears() == "held 1"
     holder.send(signal.SIGKILL)
     os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)  # A zombie counts as dead.
@@ -265,10 +274,11 @@ def test_of_a_killed_holder_here_it_is_taken_at_once(place: str, start: Callable
         assert lease.token == 2
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_process_that_has_a_dead_holders_number_is_not_taken_for_it(tmp_path: Path) -> None:
     objects = FolderObjects(tmp_path)
     writer = Writer.here()
-    with held(objects, replace(writer, started=writer.started - 1), seconds=600.0), held(objects, writer) as lease:
+    with held(objects, replace(writer, started=writer.started - 1), seconds=9.0), held(objects, writer) as lease:
         assert lease.token == 2
 
 
@@ -282,10 +292,11 @@ def test_of_a_killed_holder_elsewhere_it_is_taken_when_nothing_was_renewed(place
         assert time.monotonic() - began > TERM, "its holder might have lived so long"
 
 
+@pytest.mark.usefixtures("at_once")
 def test_an_earlier_attempt_is_superseded_at_once_and_learns_of_it(place: str, start: Callable[..., Process]) -> None:
-    holder = start(deed="hold", place=place, key=KEY, seconds=600.0, host="elsewhere", task="7/finetune/12", attempt=0)
+    holder = start(deed="hold", place=place, key=KEY, seconds=9.0, host="elsewhere", task="7/finetune/12", attempt=0)
     assert holder.hears() == "held 1"
-    with held(objects_at(place), Writer.here("7/finetune/12", 1), seconds=600.0) as lease:
+    with held(objects_at(place), Writer.here("7/finetune/12", 1), seconds=9.0) as lease:
         assert lease.token == 2
         told = holder.asked("confirm")
         assert told.startswith(
@@ -321,18 +332,20 @@ def test_a_holder_that_slept_while_nobody_came_goes_on(start: Callable[..., Proc
     assert holder.asked("confirm") == "mine"
 
 
+@pytest.mark.usefixtures("at_once")
 def test_what_is_released_is_free_at_once_and_tokens_go_on(any_place: str) -> None:
     objects = objects_at(any_place)
     for token in (1, 2, 3):
-        with held(objects, elsewhere(), seconds=600.0) as lease:
+        with held(objects, elsewhere(), seconds=9.0) as lease:
             assert lease.token == token
             assert content(objects)["token"] == token
         with pytest.raises(LeaseLostError, match="it is released"):
             lease.check()
 
 
+@pytest.mark.usefixtures("at_once")
 def test_an_error_in_the_block_releases_it_too(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), held(FolderObjects(tmp_path), elsewhere(), seconds=600.0):
+    with pytest.raises(ZeroDivisionError), held(FolderObjects(tmp_path), elsewhere(), seconds=9.0):
         raise ZeroDivisionError
     with held(FolderObjects(tmp_path), Writer.here()):
         pass
@@ -374,10 +387,11 @@ class Failing(FolderObjects):
             raise SharedStoreError("the store is down")
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_write_whose_answer_is_lost_is_known_as_ones_own(tmp_path: Path) -> None:
     objects = Failing(tmp_path)
     objects.loses_answers = 1
-    with held(objects, elsewhere(), seconds=600.0) as lease:
+    with held(objects, elsewhere(), seconds=9.0) as lease:
         assert objects.loses_answers == 0
         objects.loses_answers = 1
         lease.confirm()
@@ -386,7 +400,7 @@ def test_a_write_whose_answer_is_lost_is_known_as_ones_own(tmp_path: Path) -> No
         objects.loses_answers = 1
     assert objects.loses_answers == 0
     objects.loses_answers = 1
-    with held(objects, elsewhere(), seconds=600.0) as lease:
+    with held(objects, elsewhere(), seconds=9.0) as lease:
         assert (lease.token, objects.loses_answers) == (2, 0)
 
 
