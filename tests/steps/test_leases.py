@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -24,8 +23,8 @@ from steps.writers import Writer
 
 DRIVER = Path(__file__).with_name("lease_driver.py")
 KEY = "leases/finetune/v1.json"
-TERM = 0.6
-"""Seconds; three renewals in it."""
+TERM = 1.5
+"""Seconds; three renewals in it, on a busy machine too."""
 
 
 class Process:
@@ -167,7 +166,7 @@ def test_nor_do_they_in_many_rounds(
 
 
 def check_contention(place: str, hosts: tuple[str | None, str | None], start: Callable[..., Process], tmp_path: Path, rounds: int) -> None:
-    job = {"deed": "contend", "place": place, "key": KEY, "seconds": 3.0 if hosts[0] is None else 0.3, "rounds": rounds}
+    job = {"deed": "contend", "place": place, "key": KEY, "seconds": 3.0, "rounds": rounds}
     job |= {"room": str(tmp_path / "room"), "longest": 0.02 if hosts[0] is None else 0.2}
     ended = [start(**job, seed=seed, **({"host": host} if host else {})) for seed, host in enumerate(hosts)]
     found = [json.loads(process.end().splitlines()[-1]) for process in ended]
@@ -186,20 +185,21 @@ def test_two_processes_never_hold_the_lock_of_a_file_at_once(start: Callable[...
 
 def test_of_many_takers_of_one_dead_holders_lease_one_gets_it(any_place: str) -> None:
     objects = objects_at(any_place)
-    with suppress(ZeroDivisionError), held(objects, elsewhere(), seconds=0.2):
+    with held(objects, elsewhere(), seconds=0.2):
         dead = objects.get(KEY)
         assert dead is not None
     objects.put(KEY, dead.data)  # As if it had not been released.
-    gate, outcomes = threading.Barrier(4), []
+    gate, outcomes, refused = threading.Barrier(4), [], threading.Semaphore(0)
 
     def take() -> None:
         gate.wait()
         try:
-            with held(objects_at(any_place), elsewhere()) as lease:
+            with held(objects_at(any_place), elsewhere(), seconds=6.0) as lease:
                 outcomes.append(lease.token)
-                time.sleep(TERM)
+                assert all(refused.acquire(timeout=60) for _ in range(3))
         except BusyError:
             outcomes.append(0)
+            refused.release()
 
     threads = [threading.Thread(target=take) for _ in range(4)]
     for thread in threads:
@@ -231,7 +231,7 @@ def test_a_living_holder_elsewhere_is_seen_to_renew_and_is_left_alone(
     for _ in range(2):
         with pytest.raises(BusyError, match=rf"process {holder.pid} on elsewhere"), held(objects_at(place), Writer.here()):
             pass
-    assert "the output: waiting up to 1 s to see whether it is still made by process" in capsys.readouterr().out
+    assert "the output: waiting up to 2 s to see whether it is still made by process" in capsys.readouterr().out
     assert holder.asked("check") == "mine"
 
 
@@ -323,10 +323,10 @@ def test_a_holder_that_slept_too_long_learns_of_the_next_when_it_wakes(place: st
 
 
 def test_a_holder_that_slept_while_nobody_came_goes_on(start: Callable[..., Process], tmp_path: Path) -> None:
-    holder = start(deed="hold", place=str(tmp_path), key=KEY, seconds=0.2)
+    holder = start(deed="hold", place=str(tmp_path), key=KEY, seconds=TERM)
     assert holder.hears() == "held 1"
     holder.send(signal.SIGSTOP)
-    time.sleep(0.5)
+    time.sleep(TERM * 1.2)
     holder.send(signal.SIGCONT)
     assert holder.asked("check") == "mine"
     assert holder.asked("confirm") == "mine"
