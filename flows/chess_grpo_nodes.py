@@ -50,7 +50,7 @@ class ChessGrpoNodes(ChessGrpo):
         """Go on with what node 0 has stored; the others were told of it, and have nothing else."""
         self.finetuned = inputs[0].finetuned
         self.merge_artifacts(inputs)
-        self.next(self.select)
+        self.next(self.screen)
 
 
 if __name__ == "__main__":

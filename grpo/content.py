@@ -1,6 +1,8 @@
 """Content hashes and folders that appear whole or not at all."""
 
 import errno
+import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -8,7 +10,7 @@ import resource
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -19,6 +21,7 @@ ASIDE: Final = "aside"
 """A folder of an output, at whatever depth, for what differs between equal runs (pages with times in them): kept whole like all the rest,
 but no part of the output's hash."""
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_HALF_MADE: Final = "half-made-"  # In the names of folders being written: what else lies there under a dot may be anybody's.
 
 
 class CorruptError(PlainError, RuntimeError):
@@ -126,27 +129,57 @@ def atomic_folder(target: Path, *, num_bytes: int | None = None) -> Iterator[Pat
     Raises StorageError when the disk does not take it; it says how many bytes it needs (`num_bytes`, if that is known) and how many are
     free without it.
     """
-    made: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-        yield made
-        for path in [*made.rglob("*"), made]:
-            _sync(path)
-        made.chmod(0o755)
-        try:
-            os.rename(made, target)  # noqa: PTH104
-        except OSError:
-            if not target.exists():
-                raise
-        _sync(target.parent)
-    except OSError as error:
+        _remove_abandoned(target)
+        with _held_folder(target) as made:
+            yield made
+            for path in [*made.rglob("*"), made]:
+                _sync(path)
+            made.chmod(0o755)
+            try:
+                os.rename(made, target)  # noqa: PTH104
+            except OSError:
+                if not target.exists():
+                    raise
+            _sync(target.parent)
+    except OSError as error:  # What was made is gone by now, and counted as free.
         if not _is_refusal_to_write(error, target):
             raise
-        _remove_if_made(made)  # Before what is free is counted.
         raise _storage_error(error, target, num_bytes) from error
+
+
+@contextmanager
+def _held_folder(target: Path) -> Iterator[Path]:
+    """Give an empty folder beside `target`, locked as long as its writer lives; what is still there at the end is deleted."""
+    while True:
+        made = Path(tempfile.mkdtemp(prefix=f".{target.name}.{_HALF_MADE}", dir=target.parent))
+        try:
+            handle = os.open(made, os.O_RDONLY)
+        except FileNotFoundError:
+            continue  # Another writer took it for abandoned before it was ours.
+        with suppress(OSError):  # Some network file systems lock no folders: nobody will take ours for abandoned there either.
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if made.exists():
+            break
+        os.close(handle)
+    try:
+        yield made
     finally:
-        _remove_if_made(made)
+        shutil.rmtree(made, ignore_errors=True)
+        os.close(handle)
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Delete what killed writers of `target` left beside it: folders that nobody has locked."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.{_HALF_MADE}*"):
+        with suppress(OSError):  # Its writer lives, or has just ended.
+            handle = os.open(left, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(handle)
 
 
 def remove_folder(folder: Path) -> None:
@@ -213,11 +246,6 @@ def _storage_error(error: OSError, target: Path, num_bytes: int | None) -> Stora
             needed = f"it needs more than {limit:,} bytes, and "
         remedy = "make room, or raise the limit on a file's size or the quota"
     return StorageError(f"{target} could not be written ({reason}): {needed}{free:,} bytes are free there; {remedy}")
-
-
-def _remove_if_made(folder: Path | None) -> None:
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:

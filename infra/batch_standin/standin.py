@@ -145,8 +145,8 @@ def _moto_server() -> Iterator[str]:
 
 
 def _client(service: str, address: str) -> Any:
-    import boto3.session  # type: ignore[import-untyped]
-    import botocore.session  # type: ignore[import-untyped]
+    import boto3.session
+    import botocore.session
 
     # The user's own profile and files have no say here.
     nothing = {name: (None, None, value, None) for name, value in {"profile": None, "config_file": os.devnull}.items()}
