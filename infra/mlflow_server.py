@@ -15,7 +15,8 @@ from grpo.errors import PlainError
 
 DATABASE: Final = "mlflow.db"
 ARTIFACTS: Final = "artifacts"
-_SECONDS_TO_START: Final = 300
+_QUIET: Final = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+_SECONDS_TO_START: Final = 600  # Half a minute on an idle machine.
 
 
 class ServerError(PlainError, RuntimeError):
