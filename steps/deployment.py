@@ -66,7 +66,7 @@ class Deployment(FlowMutator):  # type: ignore[misc]
         step.add_decorator("environment", deco_kwargs={"vars": forwarded(os.environ, task)})
         if sources := secret_names(os.environ):
             step.add_decorator("secrets", deco_kwargs={"sources": [f"{_SECRETS_KEPT_IN}.{name}" for name in sources]})
-        if task.num_gpus and target == "batch":
+        if task.num_gpus and target in ("batch", "step-functions"):
             given = {"queue": os.environ.get(_GPU_QUEUE), "image": os.environ.get(_GPU_IMAGE)}
             if chosen := {name: value for name, value in given.items() if value}:
                 step.add_decorator("batch", deco_kwargs=chosen)
