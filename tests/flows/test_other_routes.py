@@ -146,7 +146,7 @@ def routes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Route
             for name, command in commands.items()
         }
         try:
-            ended = {name: (process.communicate(timeout=240), process.returncode) for name, process in running.items()}
+            ended = {name: (process.communicate(timeout=900), process.returncode) for name, process in running.items()}
             found = {name: Route(status, *streams) for name, (streams, status) in ended.items()}
             found["airflow"] = Route(found["airflow"].status, (folder / "dag.py").read_text(), found["airflow"].whole)
             yield found
