@@ -17,6 +17,7 @@ MANIFEST: Final = "manifest.json"
 ASIDE: Final = "aside"
 """A folder of an output, at whatever depth, for what differs between equal runs (pages with times in them): kept whole like all the rest,
 but no part of the output's hash."""
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class CorruptError(PlainError, RuntimeError):
@@ -24,7 +25,7 @@ class CorruptError(PlainError, RuntimeError):
 
 
 class StorageError(PlainError, OSError):
-    """There is no room for a file; the message says for which, how many bytes it needs, and how many are free."""
+    """A file cannot be written; the message says which and why, how many bytes it needs, and how many are free."""
 
 
 def sha256_text(text: str) -> str:
@@ -103,31 +104,31 @@ def _is_aside(name: str) -> bool:
 
 @contextmanager
 def in_need_of(num_bytes: int, target: Path) -> Iterator[None]:
-    """Turn the error of a full disk or a reached limit, while `target` is being written, into one that says what would mend it.
+    """Turn the error of a full disk, a reached limit or a closed folder, while `target` is being written, into one that says what mends it.
 
     Raises StorageError with the bytes that `target` needs and those that are free.
     """
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
+        if not _is_refusal_to_write(error, target):
             raise
-        place = next(folder for folder in target.parents if folder.exists())
-        raise StorageError(
-            f"{target} could not be written ({error.strerror}): it needs {num_bytes:,} bytes, and"
-            f" {shutil.disk_usage(place).free:,} bytes are free there; make room, or raise the limit on a file's size or the quota"
-        ) from error
+        raise _storage_error(error, target, f"{num_bytes:,} bytes") from error
 
 
 @contextmanager
-def atomic_folder(target: Path) -> Iterator[Path]:
+def atomic_folder(target: Path, *, num_bytes: int | None = None) -> Iterator[Path]:
     """Give an empty folder that becomes `target` when the block ends well, and vanishes when it does not.
 
     Whoever finds `target` finds all of it, on the disk and not only in memory. An existing `target` stays if another writer was first.
+
+    Raises StorageError when the disk does not take it; it says how many bytes it needs (`num_bytes`, else more than were written until
+    then) and how many are free without it.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    made: Path | None = None
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         yield made
         for path in [*made.rglob("*"), made]:
             _sync(path)
@@ -138,8 +139,15 @@ def atomic_folder(target: Path) -> Iterator[Path]:
             if not target.exists():
                 raise
         _sync(target.parent)
+    except OSError as error:
+        if not _is_refusal_to_write(error, target):
+            raise
+        written = 0 if made is None else sum(path.stat().st_size for path in made.rglob("*") if path.is_file())
+        _remove_if_made(made)  # Before what is free is counted.
+        needed = f"more than {written:,} bytes" if num_bytes is None else f"{num_bytes:,} bytes"
+        raise _storage_error(error, target, needed) from error
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        _remove_if_made(made)
 
 
 def remove_folder(folder: Path) -> None:
@@ -159,13 +167,22 @@ def remove_leftovers(folder: Path, pattern: str = "**/.*") -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file that holds, whatever happens, either all of its old content or all of the new, on the disk."""
-    with in_need_of(len(content), path), tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent, delete=False) as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    Path(file.name).chmod(0o644)
-    Path(file.name).replace(path)
+    """Write a file that holds, whatever happens, either all of its old content or all of the new, on the disk.
+
+    Raises StorageError when there is no room for it; nothing else is left then but the old file.
+    """
+    with in_need_of(len(content), path):
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        made = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            made.chmod(0o644)
+            made.replace(path)
+        finally:
+            made.unlink(missing_ok=True)
     _sync(path.parent)
 
 
@@ -176,6 +193,27 @@ def append_line(path: Path, line: str) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _is_refusal_to_write(error: OSError, target: Path) -> bool:
+    """Tell a disk that takes no more, and a folder of `target` that nobody or not this user may write, from all other errors."""
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return isinstance(error.filename, str) and Path(error.filename).is_relative_to(target.parent)
+    return error.errno in _NO_ROOM or error.errno == errno.EROFS
+
+
+def _storage_error(error: OSError, target: Path, needed: str) -> StorageError:
+    place = next(folder for folder in target.parents if folder.exists())
+    said = f"{target} could not be written ({os.strerror(error.errno or 0)}): it needs {needed}, and"
+    free = f"{shutil.disk_usage(place).free:,} bytes are free there"
+    if error.errno in _NO_ROOM:
+        return StorageError(f"{said} {free}; make room, or raise the limit on a file's size or the quota")
+    return StorageError(f"{said} {free}, but {place} may not be written: open it for this user, or work elsewhere (CHESS_GRPO_HOME)")
+
+
+def _remove_if_made(folder: Path | None) -> None:
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:
