@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import resource
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -113,7 +114,7 @@ def in_need_of(num_bytes: int, target: Path) -> Iterator[None]:
     except OSError as error:
         if not _is_refusal_to_write(error, target):
             raise
-        raise _storage_error(error, target, f"{num_bytes:,} bytes") from error
+        raise _storage_error(error, target, num_bytes) from error
 
 
 @contextmanager
@@ -122,8 +123,8 @@ def atomic_folder(target: Path, *, num_bytes: int | None = None) -> Iterator[Pat
 
     Whoever finds `target` finds all of it, on the disk and not only in memory. An existing `target` stays if another writer was first.
 
-    Raises StorageError when the disk does not take it; it says how many bytes it needs (`num_bytes`, else more than were written until
-    then) and how many are free without it.
+    Raises StorageError when the disk does not take it; it says how many bytes it needs (`num_bytes`, if that is known) and how many are
+    free without it.
     """
     made: Path | None = None
     try:
@@ -142,10 +143,8 @@ def atomic_folder(target: Path, *, num_bytes: int | None = None) -> Iterator[Pat
     except OSError as error:
         if not _is_refusal_to_write(error, target):
             raise
-        written = 0 if made is None else sum(path.stat().st_size for path in made.rglob("*") if path.is_file())
         _remove_if_made(made)  # Before what is free is counted.
-        needed = f"more than {written:,} bytes" if num_bytes is None else f"{num_bytes:,} bytes"
-        raise _storage_error(error, target, needed) from error
+        raise _storage_error(error, target, num_bytes) from error
     finally:
         _remove_if_made(made)
 
@@ -202,13 +201,18 @@ def _is_refusal_to_write(error: OSError, target: Path) -> bool:
     return error.errno in _NO_ROOM or error.errno == errno.EROFS
 
 
-def _storage_error(error: OSError, target: Path, needed: str) -> StorageError:
+def _storage_error(error: OSError, target: Path, num_bytes: int | None) -> StorageError:
     place = next(folder for folder in target.parents if folder.exists())
-    said = f"{target} could not be written ({os.strerror(error.errno or 0)}): it needs {needed}, and"
-    free = f"{shutil.disk_usage(place).free:,} bytes are free there"
+    free, reason = shutil.disk_usage(place).free, os.strerror(error.errno or 0)
+    needed = "" if num_bytes is None else f"it needs {num_bytes:,} bytes, and "
+    remedy = f"open {place} for this user, or work elsewhere (CHESS_GRPO_HOME)"
     if error.errno in _NO_ROOM:
-        return StorageError(f"{said} {free}; make room, or raise the limit on a file's size or the quota")
-    return StorageError(f"{said} {free}, but {place} may not be written: open it for this user, or work elsewhere (CHESS_GRPO_HOME)")
+        if num_bytes is None:
+            # What did not fit is larger than what it did not fit into.
+            limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0] if error.errno == errno.EFBIG else free
+            needed = f"it needs more than {limit:,} bytes, and "
+        remedy = "make room, or raise the limit on a file's size or the quota"
+    return StorageError(f"{target} could not be written ({reason}): {needed}{free:,} bytes are free there; {remedy}")
 
 
 def _remove_if_made(folder: Path | None) -> None:
