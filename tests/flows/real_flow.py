@@ -10,6 +10,20 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 FLOW = ROOT / "flows" / "chess_grpo.py"
 
+CANARY = "canary-5f0c1e7a"
+SECRETS = {
+    name: f"{CANARY}-{name}"
+    for name in (
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "MLFLOW_TRACKING_PASSWORD",
+        "MLFLOW_TRACKING_TOKEN",
+        "WANDB_API_KEY",
+        "DATABASE_PASSWORD",
+    )
+}
+"""Variables with secrets in them; none may ever be found in what a run leaves."""
+
 os.environ.setdefault("METAFLOW_USER", "tester")
 
 
