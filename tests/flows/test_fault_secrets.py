@@ -17,6 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 from real_flow import CANARY, FLOW, ROOT, SECRETS, FlowRun
 
+from grpo.config import read_settings
+from steps.machine import Machine
+from steps.preflight import preflight, preflight_table
+
 GZIP, ZIP, PARQUET = b"\x1f\x8b", b"PK\x03\x04", b"PAR1"
 
 
@@ -100,3 +104,13 @@ def test_the_code_package_holds_code_and_no_secret(checkout: Path, tmp_path: Pat
     assert {Path(name).suffix for name in ours} == {".py", ".toml"}
     assert holders(tmp_path, CANARY.encode()) == []
     assert CANARY not in done.stdout + done.stderr
+
+
+def test_an_address_with_a_password_in_it_is_refused_and_not_repeated(stockfish: str, tmp_path: Path) -> None:
+    address = f"https://me:{CANARY}@mlflow.example"
+    machine = Machine(stockfish=stockfish, home=tmp_path, tracking_uri=address, device="cpu", num_threads=1)
+    findings, _ = preflight(read_settings("test"), machine)
+    told = preflight_table(findings)
+    assert "MLFLOW_TRACKING_URI holds a password" in told
+    assert "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" in told
+    assert CANARY not in told
