@@ -35,14 +35,17 @@ def _is_drawn(what: str, draw: Callable[[], None]) -> bool:
     return True
 
 
-def _harmless(draw: Callable[_Drawn, None]) -> Callable[_Drawn, None]:
-    """Let a drawing fail without its step."""
+def _harmless(card: str) -> Callable[[Callable[_Drawn, None]], Callable[_Drawn, None]]:
+    """Let a drawing on this card fail without its step."""
 
-    @functools.wraps(draw)
-    def wrapped(*arguments: _Drawn.args, **named: _Drawn.kwargs) -> None:
-        _is_drawn(draw.__name__.removeprefix("draw_"), lambda: draw(*arguments, **named))
+    def decorate(draw: Callable[_Drawn, None]) -> Callable[_Drawn, None]:
+        @functools.wraps(draw)
+        def wrapped(*arguments: _Drawn.args, **named: _Drawn.kwargs) -> None:
+            _is_drawn(card, lambda: draw(*arguments, **named))
 
-    return wrapped
+        return wrapped
+
+    return decorate
 
 
 class CardSink:
@@ -111,7 +114,7 @@ def finetune_sink() -> CardSink:
     )
 
 
-@_harmless
+@_harmless("learnability")
 def draw_learnability(facts: Mapping[str, Any]) -> None:
     """Draw what the look before the first update found; at once, so that a refused run has it too."""
     card = current.card["learnability"]
@@ -124,7 +127,7 @@ def draw_learnability(facts: Mapping[str, Any]) -> None:
     card.refresh()
 
 
-@_harmless
+@_harmless("decision")
 def draw_decision(output: StepOutput) -> None:
     """Draw who was called better than whom, with the whole trace."""
     decision = read_json(Store.of(Machine.here()).open(output) / DECISION)
@@ -136,7 +139,7 @@ def draw_decision(output: StepOutput) -> None:
     card.append(Markdown(f"Place on the ladder: {decision['ladder']['text']}"))
 
 
-@_harmless
+@_harmless("report")
 def draw_report(output: StepOutput) -> None:
     """Draw the final card from the report's facts."""
     folder = Store.of(Machine.here()).open(output)
@@ -156,7 +159,7 @@ def draw_report(output: StepOutput) -> None:
         card.append(VegaChart(_line_chart(title, points)))
 
 
-@_harmless
+@_harmless("boards")
 def draw_checks(output: StepOutput) -> None:
     """Draw what the dataset is, and the outcome of its checks, from the stored output, whoever made it."""
     folder = Store.of(Machine.here()).open(output)
