@@ -1,7 +1,6 @@
 """A secret among the variables of a run is in nothing that the run leaves: no log, card, artifact, parameter, tag, or code package."""
 
 import contextlib
-import gzip
 import io
 import os
 import re
@@ -9,8 +8,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -18,39 +15,15 @@ import pytest
 from real_flow import CANARY, FLOW, ROOT, SECRETS, FlowRun
 
 from grpo.config import read_settings
+from infra.canary import files_with
 from steps.machine import Machine
 from steps.preflight import preflight, preflight_table
 
-GZIP, ZIP, PARQUET = b"\x1f\x8b", b"PK\x03\x04", b"PAR1"
 
-
-def contents(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield a file, and whatever is packed in it, as deep as it goes."""
-    yield name, data
-    if data.startswith(GZIP):
-        yield from contents(f"{name}, unpacked", gzip.decompress(data))
-    elif data.startswith(ZIP):
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            for member in archive.namelist():
-                yield from contents(f"{name}/{member}", archive.read(member))
-    elif data.startswith(PARQUET):
-        yield f"{name}, read", str(pq.read_table(io.BytesIO(data)).to_pylist()).encode()
-    elif data[257:262] == b"ustar":
-        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-            for member in archive:
-                if (file := archive.extractfile(member)) is not None:
-                    yield from contents(f"{name}/{member.name}", file.read())
-
-
-def holders(folder: Path, wanted: bytes) -> list[str]:
-    """Return what below a folder holds these bytes, packed or not."""
-    return [
-        name
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-        for name, data in contents(path.relative_to(folder).as_posix(), path.read_bytes())
-        if wanted in data or wanted in name.encode()
-    ]
+def holders(folder: Path, wanted: str) -> list[str]:
+    """Return what below a folder holds a text, packed or not, and in tables too."""
+    tables = [path for path in folder.rglob("*.parquet") if wanted in str(pq.read_table(path).to_pylist())]
+    return [*files_with(folder, wanted), *map(str, tables)]
 
 
 @pytest.fixture(scope="session")
@@ -70,17 +43,16 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_no_file_of_a_run_holds_a_secret_of_its_environment(first_run: FlowRun) -> None:
     assert first_run.succeeded, first_run.output[-3000:]
     folder = first_run.home.parent  # The working directory, with Metaflow's own folder in it.
-    assert holders(folder, CANARY.encode()) == []
+    assert holders(folder, CANARY) == []
     assert CANARY not in first_run.output
     assert CANARY not in first_run.card
 
 
 def test_the_search_finds_what_is_packed(first_run: FlowRun, tmp_path: Path) -> None:
     folder = first_run.home.parent
-    found = holders(folder, b"boards.num_train") + holders(folder, first_run.data.boards["output_hash"].encode())
+    found = holders(folder, "boards.num_train") + holders(folder, first_run.data.boards["output_hash"])
     for place in ("mlflow.db", ".metaflow/ChessGrpo/data/", "outputs/check_boards"):
         assert any(place in name for name in found), f"nothing found in {place}"
-    assert any("unpacked" in name for name in found), "an artifact of Metaflow"
     made = tmp_path / "made.tgz"
     with tarfile.open(made, "w:gz") as archive:
         for name in SECRETS:
@@ -88,7 +60,8 @@ def test_the_search_finds_what_is_packed(first_run: FlowRun, tmp_path: Path) -> 
             member = tarfile.TarInfo(f"{name}.py")
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
-    assert len(holders(tmp_path, CANARY.encode())) >= len(SECRETS)
+    assert holders(tmp_path, CANARY) == [str(made)]
+    assert holders(first_run.home, "endgame"), "a word of the tables"
 
 
 def test_the_code_package_holds_code_and_no_secret(checkout: Path, tmp_path: Path) -> None:
@@ -102,7 +75,7 @@ def test_the_code_package_holds_code_and_no_secret(checkout: Path, tmp_path: Pat
         assert any(name.endswith(wanted) for name in names), f"{wanted} is left out"
     ours = [name for name in names if re.search(r"(^|/)(steps|grpo|data_checks)/", name) and "metaflow" not in name]
     assert {Path(name).suffix for name in ours} == {".py", ".toml"}
-    assert holders(tmp_path, CANARY.encode()) == []
+    assert holders(tmp_path, CANARY) == []
     assert CANARY not in done.stdout + done.stderr
 
 
