@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from real_flow import FlowRun, run_flow
+from real_flow import FlowRun, run_flow, run_in_one_process
 
 
 @pytest.fixture(scope="session")
@@ -14,8 +14,8 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> FlowRun:
 
 @pytest.fixture(scope="session")
 def second_run(tmp_path_factory: pytest.TempPathFactory) -> FlowRun:
-    """The same, with the same seed, in another empty directory: nothing can be reused."""
-    return run_flow(tmp_path_factory.mktemp("second"), {"preset": "test"})
+    """The same, with the same seed, in another empty directory, and in one process where the first had one for each task."""
+    return run_in_one_process(tmp_path_factory.mktemp("second"), {"preset": "test"})
 
 
 @pytest.fixture
