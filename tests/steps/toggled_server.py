@@ -5,6 +5,8 @@ a run can be made to fail in turn. `ServerProcess` is what people run, `mlflow s
 Both keep what they were told over a stop: tables and files are in the folder they are given.
 """
 
+import hashlib
+import io
 import os
 import signal
 import socket
@@ -56,9 +58,9 @@ class ToggledServer:
         self.folder = folder
         self.port = port or free_port()
         self.calls: list[str] = []
-        """Of each call that arrived, `METHOD path`."""
+        """Of each call that arrived, `METHOD path?query #hash of its body`: a call that is made again has the same."""
         self.fault: Callable[[int, str], Fault | None] = lambda number, call: None
-        """Asked of each call, by its number from 0 and `METHOD path`, what shall happen to it."""
+        """Asked of each call, by its number from 0 and what is in `calls`, what shall happen to it."""
         self._released = threading.Event()
         self._server: Any = None
         self._thread: threading.Thread | None = None
@@ -72,8 +74,9 @@ class ToggledServer:
     def start(self) -> Self:
         """Listen and answer."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # MLflow's use of Starlette.
+            warnings.simplefilter("ignore")  # MLflow's use of Starlette, in what a search imports.
             import mlflow.server
+            import mlflow.server.fastapi_app
             from mlflow.server import handlers
         from werkzeug.serving import WSGIRequestHandler, make_server
 
@@ -119,13 +122,15 @@ class ToggledServer:
 
     def _toggled(self, app: Wsgi) -> Wsgi:
         def answer(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
-            call = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"
+            body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            environ["wsgi.input"] = io.BytesIO(body)
+            place = f"{environ['PATH_INFO']}?{environ.get('QUERY_STRING', '')}"
+            call = f"{environ['REQUEST_METHOD']} {place} #{hashlib.sha256(body).hexdigest()[:12]}"
             with self._counting:
                 number = len(self.calls)
                 self.calls.append(call)
             fault = self.fault(number, call)
             if fault in (Fault.ERROR, Fault.UNAVAILABLE, Fault.TOO_MANY, Fault.PAGE, Fault.UNAUTHORISED):
-                environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
                 start(f"{fault} fault", [("Content-Type", "text/html"), ("Retry-After", "60")])
                 return [b"<html>sorry</html>"]
             if fault == Fault.SILENT:
