@@ -88,12 +88,14 @@ class Courier:
 
     def leave(self) -> None:
         """Give the journal up: now, or when the delivery ends that is under way. Raises SharedStoreError as `Outbox.leave` does."""
+        if self._journal is None:
+            return
         with self._lock:
             self._is_left = True
             if self._is_under_way:
-                return
-        if self._journal is not None:
-            self._outbox.leave(self._journal)
+                self._outbox.share(self._journal)  # The process may end before the delivery does; to tell something twice does no harm.
+            else:
+                self._outbox.leave(self._journal)
 
     def _begin(self) -> None:
         self._is_under_way = True

@@ -164,10 +164,15 @@ class Outbox:
                 if self._objects is not None:
                     self._objects.delete(self._key(journal))
             elif self._objects is not None:
-                self._objects.put(self._key(journal), _packed(journal))
+                self.share(journal)
                 journal.remove()
         finally:
             journal.close()
+
+    def share(self, journal: Journal) -> None:
+        """Copy what is left of a journal to the shared objects, where there are any; raises SharedStoreError."""
+        if self._objects is not None:
+            self._objects.put(self._key(journal), _packed(journal))
 
     def num_waiting(self, parent: str) -> int:
         """Return how many records of a run were not delivered."""
