@@ -2,11 +2,12 @@
 
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Final
 
 from grpo.content import StorageError
 from steps.delivery import Delivery
+from steps.objects import SharedStoreError
 from steps.outages import Patience, failures, first_line
 from steps.outbox import Journal, Outbox
 from steps.store import Store
@@ -131,4 +132,5 @@ class Courier:
             with self._lock:
                 self._is_under_way = False
                 if self._is_left and self._journal is not None:
-                    self._outbox.leave(self._journal)
+                    with suppress(SharedStoreError):  # It was shared when it was given up.
+                        self._outbox.leave(self._journal)

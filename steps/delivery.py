@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunStatus, RunTag
-
 from grpo.content import CorruptError, sha256_file
 from steps.outages import failures, first_line, is_refusal
 from steps.outbox import Journal, Line
@@ -20,6 +18,10 @@ from steps.registry import Chosen, Registry
 from steps.store import StepOutput, Store
 from steps.tracking_store import TrackingStore, seconds_for_a_file, waiting
 from steps.tracking_tags import CHILD, HELD_BY, HOLDS, OUTPUT_HASH, PARENT, STEP, VERSION
+
+# isort: split
+# After `steps.tracking_store`, which sets what MLflow reads once.
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunStatus, RunTag
 
 _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms whether it carries one or many.
 _PARAMS_PER_CALL: Final = 100

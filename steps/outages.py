@@ -4,9 +4,6 @@ import errno
 from dataclasses import dataclass
 from typing import Final
 
-from mlflow.exceptions import MlflowException
-from sqlalchemy.exc import SQLAlchemyError
-
 from grpo.content import StorageError
 from grpo.errors import PlainError
 
@@ -51,8 +48,10 @@ class Patience:
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """Return the errors that a call of the tracking store may end in; S3's are imported only here, when one has failed."""
+    """Return the errors that a call of the tracking store may end in; they are imported only here, when one has failed."""
     from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
 
     return MlflowException, SQLAlchemyError, OSError, TrackingAwayError, BotoCoreError, ClientError
 
@@ -62,6 +61,8 @@ def is_refusal(error: Exception) -> bool:
 
     Raises StorageError when it is embedded and its disk is full, which is no outage: the step's own disk it is, or one like it.
     """
+    from mlflow.exceptions import MlflowException
+
     if (isinstance(error, OSError) and error.errno in _FULL) or _FULL_DATABASE in str(error):
         raise StorageError(
             f"the tracking store cannot be written ({first_line(error)}): make room on its disk, and run `resume`"
