@@ -19,10 +19,10 @@ from steps.machine import Machine
 from steps.models import Model, find_model
 from steps.node_lines import ONLY_NODE, Node
 from steps.preflight import PreflightError, preflight, preflight_table
-from steps.registry import Registry
+from steps.registry import Choice, Chosen, Registry
 from steps.running import Job, code_tags, run_step
 from steps.store import StepOutput, Store
-from steps.tracking import PEAK_STEP, ChildRun, Tracker
+from steps.tracking import PEAK_STEP, ChildRun, Tracker, TrackingAwayError
 from steps.versions import step_version
 from steps.work import Sink
 
@@ -61,6 +61,7 @@ def start(
     if failed or engine is None:
         raise PreflightError(f"cannot start:\n{preflight_table(failed)}")
     tracker, store, tags = Tracker(machine), Store.of(machine), code_tags(code) | {"chess_grpo.engine": engine}
+    tracker.deliver_left()
     origin = find_origin(resume_from, tracker, store) if resume_from else None
     if origin is not None:
         changes = take_over(origin, typed, engine, allowed=allowed, code=code, device=device_facts(machine), tracker=tracker, store=store)
@@ -276,7 +277,7 @@ def _finetune(
 
     settings = _typed(job["settings"])
     store = Store.of(machine)
-    checkpoint = None if job["origin"] is None else origin_checkpoint(job["origin"], Tracker(machine), store)
+    checkpoint = None if job["origin"] is None else origin_checkpoint(job["origin"], Tracker(machine, must_answer=False), store)
     engine = identify(machine.stockfish)
     wanted = slices.grpo(settings)
     inputs = {
@@ -371,7 +372,7 @@ def _play_ahead(
     store = Store.of(machine)
     wanted = slices.selection(settings)
     inputs = _selection_inputs(settings, machine, boards=boards, pretrained=pretrained, calibrated=calibrated, finetuned=finetuned)
-    incumbent = _incumbent(machine, store, Tracker(machine), settings=wanted, inputs=inputs, code=job["code"])
+    incumbent = _incumbent(machine, store, Tracker(machine, must_answer=False), settings=wanted, inputs=inputs, code=job["code"])
     share = None if part is None else Share(part=part, num_parts=settings.selection.num_tasks)
     return run_step(
         job,
@@ -411,8 +412,7 @@ def select(
     from steps.selecting import PGN, REPORT, select_champion
 
     machine, settings = Machine.here(), _typed(job["settings"])
-    store, tracker = Store.of(machine), Tracker(machine)
-    registry = Registry(tracker)
+    store, tracker = Store.of(machine), Tracker(machine, must_answer=False)
     wanted = slices.selection(settings)
     inputs = _selection_inputs(settings, machine, boards=boards, pretrained=pretrained, calibrated=calibrated, finetuned=finetuned)
     incumbent = _incumbent(machine, store, tracker, settings=wanted, inputs=inputs, code=job["code"])
@@ -423,41 +423,22 @@ def select(
         decision = read_json(folder / REPORT)
         child.file(folder / REPORT)
         child.file(folder / PGN)
-        text = f"{decision['verdict']}; best moves, games {decision['scored_by']}: {decision['claims'][0]['text']}"
-        parent = job["mlflow_run"]
-        lows = {PEAK: decision["peak_low"], CHAMPION: None}
+        start = f"{decision['initial_weights']}, {decision['scored_by']}"
+        # Bounds can be compared only when they are of the same start and of games that count in the same way.
         peak, champion = (
-            registry.register(
-                holder=child.holder,
-                folder=part,
-                flow_run=parent,
-                policy_step=decision[f"{part}_step"],
-                # Bounds can be compared only when they are of the same start and of games that count in the same way.
-                initial_weights=f"{decision['initial_weights']}, {decision['scored_by']}",
-                low=low,
-                description=text,
-            )
-            for part, low in lows.items()
+            Choice(policy_step=decision[f"{part}_step"], initial_weights=start, low=low)
+            for part, low in ((PEAK, decision["peak_low"]), (CHAMPION, None))
         )
-        done = registry.offer_peak(peak)
-        print(f"select: {done}", flush=True)
-        held = registry.named(CHAMPION)
-        # The champion gives way only to a policy that was shown to be better than its own start and than that very champion.
-        is_beaten = decision["replaces_previous"] and not incumbent.problem
-        if held is None or (is_beaten and held.number == incumbent.version):
-            registry.give(CHAMPION, champion)
-            crowned = f"champion is version {champion.number} now"
-        else:
-            crowned = f"champion stays version {held.number}"
-        print(f"select: {crowned}", flush=True)
-        tracker.tag_flow_run(
-            parent,
-            {
-                PEAK_STEP: decision["peak_step"],
-                "chess_grpo.peak": done,
-                "chess_grpo.champion": crowned,
-                "chess_grpo.verdict": decision["verdict"],
-            },
+        child.tag_flow_run({PEAK_STEP: decision["peak_step"], "chess_grpo.verdict": decision["verdict"]})
+        child.choose(
+            Chosen(
+                flow_run=job["mlflow_run"],
+                description=f"{decision['verdict']}; best moves, games {decision['scored_by']}: {decision['claims'][0]['text']}",
+                peak=peak,
+                champion=champion,
+                is_beaten=decision["replaces_previous"] and not incumbent.problem,
+                seen=incumbent.version,
+            )
         )
 
     return run_step(
@@ -530,7 +511,10 @@ def _incumbent(
     from steps.device import torch_device
     from steps.registered import registered_policy
 
-    held = Registry(tracker).named(CHAMPION)
+    try:
+        held = Registry(tracker).named(CHAMPION)
+    except TrackingAwayError as error:
+        return _Incumbent(label="cannot be played", problem=str(error))  # If there is one, it stays: `Registry.enter` sees to that.
     if held is None:
         return _Incumbent()
     try:
@@ -589,9 +573,9 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
     from steps.selecting import REPORT
 
     machine = Machine.here()
-    store, tracker = Store.of(machine), Tracker(machine)
+    store, tracker = Store.of(machine), Tracker(machine, must_answer=False)
     decision = read_json(store.open(selected) / REPORT)
-    tracker.end_flow_run(job["mlflow_run"], {"chess_grpo.verdict": decision["verdict"]})
+    num_untold = tracker.end_flow_run(job["mlflow_run"], {"chess_grpo.verdict": decision["verdict"]})
     return "\n".join(
         [
             f"GRPO against the pretrained policy: {decision['verdict']} (candidate: step {decision['candidate_step']:,})",
@@ -602,6 +586,11 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
             f"Report:   {store.folder('report', reported['version']) / PAGE}",
             f"Card:     python flows/chess_grpo.py card view {job['metaflow_run']}/report",
             f"UI:       make ui   (MLflow at {tracker.uri})",
+            *(
+                [f"UNTOLD:   {num_untold:,} records wait for that store, which is away: `chess-grpo track` tells them"]
+                if num_untold
+                else []
+            ),
         ]
     )
 

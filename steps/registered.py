@@ -10,10 +10,11 @@ from grpo.errors import PlainError
 from steps.machine import Machine, sqlite_file
 from steps.registry import MODEL, POLICY_STEP, version_with_alias
 from steps.store import StepOutput
-from steps.tracking import OUTPUT_HASH, PARENT, RUN, STEP, TABLES_LOCK, VERSION
+from steps.tracking_store import TABLES_LOCK
+from steps.tracking_tags import OUTPUT_HASH, PARENT, RUN, STEP, VERSION
 
 # isort: split
-# After `steps.tracking`, which sets what MLflow reads once.
+# After `steps.tracking_store`, which sets what MLflow reads once.
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from sqlalchemy.exc import SQLAlchemyError

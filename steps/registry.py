@@ -5,15 +5,18 @@ initial policies cannot be compared. So a later, worse run does not take it away
 the initial policy is another (the newest then has it), or when the lower bound is higher.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from steps.aliases import PEAK
-from steps.tracking import PARENT, Tracker
+from steps.aliases import CHAMPION, PEAK
+from steps.tracking_tags import CHILD, PARENT
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
     from mlflow.tracking import MlflowClient
+
+    from steps.tracking_store import TrackingStore
 
 MODEL: Final = "chess-policy"
 POLICY_STEP: Final = "chess_grpo.policy_step"
@@ -41,15 +44,102 @@ class Version:
         return "no lower bound" if self.low is None else f"lower bound {self.low:.4f}"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """A policy that `select` chose for an alias; it lies in its output, in the folder that is called like the alias."""
+
+    policy_step: int
+    initial_weights: str
+    low: float | None
+    """As in `Version`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chosen:
+    """What `select` has to say to the registry; it may wait until that answers, so all is in it that the aliases depend on."""
+
+    flow_run: str
+    """MLflow's id of the parent run."""
+    description: str
+    peak: Choice
+    champion: Choice
+    is_beaten: bool
+    """Whether the champion was shown to be better than the version that was seen, which it has played."""
+    seen: int | None
+    """The version that was champion when `select` began; None when there was none, or the registry did not answer."""
+
+    @classmethod
+    def from_plain(cls, facts: Mapping[str, Any]) -> Self:
+        """Return what `dataclasses.asdict` made plain."""
+        return cls(**{**facts, "peak": Choice(**facts["peak"]), "champion": Choice(**facts["champion"])})
+
+
 class Registry:
     """The registered model of a tracking store, made by the first run that has a policy for it."""
 
-    def __init__(self, tracker: Tracker) -> None:
-        self._tracker = tracker
-        self._client = tracker.client
+    def __init__(self, store: "TrackingStore") -> None:
+        self._store = store
+
+    @property
+    def _client(self) -> "MlflowClient":
+        return self._store.client
+
+    def enter(self, chosen: Chosen, *, holder: str, key: str) -> tuple[str, str]:
+        """Register what was chosen, offer it the aliases, and return in words what became of `peak` and of `champion`.
+
+        The champion gives way only to a policy that was shown to be better than that very champion. Where this is told late, after an
+        outage, another may have become champion meanwhile: then that one stays, for nobody has played it. Told again, it changes nothing.
+
+        Args:
+            chosen: by `select`.
+            holder: the MLflow run that has the policies among its artifacts.
+            key: of the child run, by which versions that were made already are found.
+        """
+        peak, champion = (self._entered(chosen, alias, holder, f"{key}/{alias}") for alias in (PEAK, CHAMPION))
+        if self.named(PEAK) == peak:
+            done = f"peak moves to version {peak.number}: {peak.standing}, as was found before an outage"
+        else:
+            done = self.offer_peak(peak)
+        held = self.named(CHAMPION)
+        if held is None or (chosen.is_beaten and held.number == chosen.seen):
+            self.give(CHAMPION, champion)
+            held = champion
+        if held == champion:
+            return done, f"champion is version {champion.number} now"
+        return done, f"champion stays version {held.number}"
+
+    def _entered(self, chosen: Chosen, alias: str, holder: str, key: str) -> Version:
+        choice = chosen.peak if alias == PEAK else chosen.champion
+        self._make_model()
+        found = sorted(
+            self._client.search_model_versions(f"name = '{MODEL}' and tags.`{CHILD}` = '{key}'"), key=lambda each: int(each.version)
+        )
+        for double in found[1:]:  # Of a call whose answer came too late.
+            self._client.delete_model_version(MODEL, double.version)
+        if found:
+            return _version(found[0].version, found[0].tags)
+        return self.register(
+            holder=holder,
+            folder=alias,
+            flow_run=chosen.flow_run,
+            policy_step=choice.policy_step,
+            initial_weights=choice.initial_weights,
+            low=choice.low,
+            description=chosen.description,
+            key=key,
+        )
 
     def register(
-        self, *, holder: str, folder: str, flow_run: str, policy_step: int, initial_weights: str, low: float | None, description: str
+        self,
+        *,
+        holder: str,
+        folder: str,
+        flow_run: str,
+        policy_step: int,
+        initial_weights: str,
+        low: float | None,
+        description: str,
+        key: str = "",
     ) -> Version:
         """Make and return a version of a policy.
 
@@ -61,12 +151,14 @@ class Registry:
             initial_weights: hash of the policy that the run began with.
             low: as a peak: the lower bound of its score against that one; None for what is no peak.
             description: what the registry's page says of it.
+            key: by which it can be found again.
         """
         self._make_model()
-        tags = {PARENT: flow_run, POLICY_STEP: str(policy_step), _INITIAL: initial_weights} | ({} if low is None else {_LOW: repr(low)})
+        tags = {PARENT: flow_run, POLICY_STEP: str(policy_step), _INITIAL: initial_weights, CHILD: key}
+        tags |= {} if low is None else {_LOW: repr(low)}
         made = self._client.create_model_version(
             MODEL,
-            source=f"{self._tracker.artifact_uri(holder)}/{folder}",
+            source=f"{self._store.artifact_uri(holder)}/{folder}",
             run_id=holder,
             tags=tags,
             description=description,
@@ -74,8 +166,8 @@ class Registry:
         return _version(made.version, tags)
 
     def named(self, alias: str) -> Version | None:
-        """Return the version with this alias, or None when none has it."""
-        found = version_with_alias(self._client, alias)
+        """Return the version with this alias, or None when none has it; raises TrackingAwayError when the store does not answer."""
+        found = self._store.asked(lambda: version_with_alias(self._client, alias))
         return None if found is None else _version(found.version, found.tags)
 
     def give(self, alias: str, version: Version) -> None:

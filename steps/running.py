@@ -80,7 +80,7 @@ def run_step(
         is_archived: whether the tracking store keeps the output; not worth its room where another step's output holds all of it.
         publish: logs what people want to open in the tracker, after the output was archived.
     """
-    store, tracker = Store.of(machine), Tracker(machine)
+    store, tracker = Store.of(machine), Tracker(machine, must_answer=False)
     version = step_version(step=step, module=module, settings=settings, inputs=inputs, code=job["code"])
     tags = code_tags(job["code"]) | {"metaflow.run": job["metaflow_run"], "metaflow.step": step}
     with _only_writer(job, machine, version) as lease, tracker.child(job["mlflow_run"], step, tags) as child:

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.tracking import MlflowClient
 
 from grpo.config import read_settings
 from grpo.metrics import Record
 from steps.machine import Machine
 from steps.running import Job, run_step
 from steps.store import StepOutput, Store
-from steps.tracking import ChildRun, Tracker
+from steps.tracking import Tracker
 from steps.work import Work
 
 
@@ -66,7 +67,7 @@ def run(job: Job, machine: Machine, text: str = "output", fail: bool = False) ->
 
 
 def runs_of(tracker: Tracker, job: Job) -> list[Any]:
-    return tracker._search(f"tags.`mlflow.parentRunId` = '{job['mlflow_run']}'")
+    return tracker.search(f"tags.`mlflow.parentRunId` = '{job['mlflow_run']}'")
 
 
 def test_a_version_that_is_there_is_reused_and_said_to_be(
@@ -142,19 +143,26 @@ def test_an_output_whose_holder_was_deleted_is_kept_again(new_job: Callable[...,
 def test_an_output_that_could_not_be_kept_whole_counts_as_not_kept(
     new_job: Callable[..., Job], machine: Machine, tracker: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: ChildRun, path: Path, folder: str | None = None) -> None:
-        self._client.log_artifact(self.run_id, str(path / "out.txt"), folder)
-        raise OSError("the server is gone")
+    log, sent = MlflowClient.log_artifact, 0
+
+    def fail_after_one(self: MlflowClient, run_id: str, path: str, folder: str | None = None) -> None:
+        nonlocal sent
+        if sent:
+            raise OSError("the server is gone")
+        sent += 1
+        log(self, run_id, path, folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ChildRun, "file", fail)
-        with pytest.raises(OSError, match="the server is gone"):
-            run(job := new_job(), machine)
-    output, calls = run(job, machine)
-    assert calls == 0, "the output itself was in this machine's store"
-    [failed, finished] = runs_of(tracker, job)
-    assert tracker.holder(output) == finished.info.run_id
-    assert failed.info.status == "FAILED"
+        patch.setattr(MlflowClient, "log_artifact", fail_after_one)
+        output, calls = run(job := new_job(), machine)
+    assert (calls, sent) == (1, 1), "the step ends well all the same"
+    [half] = runs_of(tracker, job)
+    assert len(tracker.client.list_artifacts(half.info.run_id)) == 1
+    assert tracker.holder(output) is None
+    _, calls = run(job, machine)
+    assert calls == 0
+    assert tracker.holder(output) == half.info.run_id, "the rest was told by the next who came"
+    assert [each.info.status for each in runs_of(tracker, job)] == ["FINISHED", "FINISHED"]
 
 
 def test_a_step_can_be_left_out_of_the_tracking_store(new_job: Callable[..., Job], machine: Machine, tracker: Tracker) -> None:

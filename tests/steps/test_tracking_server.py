@@ -1,15 +1,10 @@
 """Outputs come back from a tracking server as they went there, without a folder that both machines reach."""
 
-import os
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from toggled_server import ServerProcess
 
 from grpo.content import CorruptError, verified_manifest
 from steps.archive import fetch_output
@@ -25,28 +20,8 @@ pytestmark = pytest.mark.prove  # The server takes its time to start.
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Give the address of an MLflow server of our own."""
-    folder = tmp_path_factory.mktemp("server")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = ["-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    places = ["--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}", "--artifacts-destination", str(folder / "files")]
-    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen([sys.executable, *command, *places], stdout=log, stderr=log, env=environment, start_new_session=True)
-    address = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(600):
-            assert process.poll() is None, (folder / "log").read_text()
-            try:
-                urllib.request.urlopen(f"{address}/health", timeout=5).close()
-                break
-            except OSError:
-                time.sleep(0.5)
-        yield address
-    finally:
-        os.killpg(process.pid, 15)
-        process.wait()
+    with ServerProcess(tmp_path_factory.mktemp("server")) as process:
+        yield process.address
 
 
 def write(work: Work) -> None:
