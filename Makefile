@@ -30,7 +30,7 @@ ui: setup  ## The MLflow UI on the embedded store.
 	@mkdir -p "$${CHESS_GRPO_HOME:-.chess_grpo}"
 	MLFLOW_DISABLE_TELEMETRY=true $(VENV)/bin/mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///$${CHESS_GRPO_HOME:-.chess_grpo}/mlflow.db}" --port $(PORT)
 
-lock: setup  ## Renew requirements.lock from pyproject.toml.
+lock: setup  ## Renew the three locks from pyproject.toml.
 	infra/lock.sh
 
 setup:

@@ -1,6 +1,7 @@
 """The pipeline in one line: boards, checks, pretraining, ladder, baseline, GRPO, selection, report.
 
 python flows/chess_grpo.py run
+python flows/chess_grpo.py run --with batch
 python flows/chess_grpo.py --config settings my.toml run --resume-from peak
 python flows/chess_grpo.py --config-value settings 'preset = "smoke"
 grpo.learning_rate = 1e-3' run
@@ -20,18 +21,30 @@ if (_ROOT / "steps").is_dir() and str(_ROOT) not in sys.path:
 if os.environ.get("METAFLOW_USER", "root") == "root":
     # Metaflow refuses root, by whichever variable it is named.
     os.environ["METAFLOW_USER"] = "chess-grpo" if os.environ.get("USER", "root") in ("", "root") else os.environ["USER"]
+from grpo.errors import PlainError  # noqa: E402
+from steps.destination import prepare  # noqa: E402
+
+try:
+    for note in prepare(sys.argv[1:], os.environ):
+        print(note, file=sys.stderr)
+except PlainError as error:
+    raise SystemExit(str(error)) from None
 # Torch's idle threads would spin on cores that the engine, or anybody else, needs (benchmarks/threads.py).
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+if __name__ == "__main__":
+    # Before the slow imports: what draws a card has several seconds of them, and its task may end meanwhile.
+    from steps.orphans import end_with_parent
+
+    end_with_parent(grace_seconds=30, unwinds="batch" in sys.argv)
 
 from metaflow import Config, FlowSpec, Parameter, card, current, package_sources, step  # noqa: E402
 
 from grpo.config import DEFAULT_PRESET, ConfigError, read_settings  # noqa: E402
-from grpo.errors import PlainError  # noqa: E402
-from steps import pipeline  # noqa: E402
+from steps import deployment, pipeline  # noqa: E402
 from steps.versions import describe_code  # noqa: E402
 
-NO_RETRY = 202
-"""The exit code by which a task tells Metaflow that another try would end the same way."""
+deployment.name_shared_store()
 
 
 def plainly(body: Callable[..., None]) -> Callable[..., None]:
@@ -40,10 +53,11 @@ def plainly(body: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(body)
     def wrapped(*arguments: Any) -> None:
         try:
-            body(*arguments)
+            with deployment.as_task():
+                body(*arguments)
         except PlainError as error:
             print(f"{body.__name__}: {error}", file=sys.stderr, flush=True)
-            raise SystemExit(NO_RETRY) from None
+            raise SystemExit(deployment.RESUMABLE if error.may_pass else deployment.NO_RETRY) from None
 
     return wrapped
 
@@ -56,6 +70,7 @@ def _parse(text: str) -> dict[str, Any]:
         raise SystemExit(str(error)) from None
 
 
+@deployment.Deployment
 @package_sources(["../steps", "../grpo", "../data_checks"], suffixes=[".py", ".toml"])
 class ChessGrpo(FlowSpec):
     """Turn Stockfish and some games into a chess policy, and say by how much and how surely GRPO made it better."""
@@ -137,16 +152,33 @@ class ChessGrpo(FlowSpec):
         from steps.cards import draw_learnability, finetune_sink
 
         self.finetuned = pipeline.finetune(self.job, self.boards, self.pretrained, [finetune_sink()], on_assessed=draw_learnability)
+        self.next(self.screen)
+
+    @step
+    @plainly
+    def screen(self):
+        """Choose a candidate by games against the pretrained policy."""
+        self.screened = pipeline.screen(self.job, **self._contest())
+        self.shares = list(range(self.settings.selection.num_tasks))
+        self.next(self.confirm, foreach="shares")
+
+    @step
+    @plainly
+    def confirm(self):
+        """Play the fresh games that will judge it."""
+        self.confirmed = pipeline.confirm(self.job, **self._contest(), screened=self.screened, part=self.input)
         self.next(self.select)
 
     @card(type="blank", id="decision")
     @step
     @plainly
-    def select(self):
-        """Let checkpoints compete on fresh games."""
+    def select(self, inputs):
+        """Say which policy is the champion, by fresh games."""
         from steps.cards import draw_decision
 
-        self.selected = pipeline.select(self.job, self.boards, self.pretrained, self.calibrated, self.finetuned)
+        self.merge_artifacts(inputs, exclude=["confirmed"])
+        ahead = [self.screened, *(task.confirmed for task in inputs)]
+        self.selected = pipeline.select(self.job, **self._contest(), ahead=ahead)
         draw_decision(self.selected)
         self.next(self.report)
 
@@ -169,6 +201,9 @@ class ChessGrpo(FlowSpec):
         self.summary = pipeline.end(self.job, self.selected, self.reported)
         print(self.summary)
 
+    def _contest(self):
+        return {"boards": self.boards, "pretrained": self.pretrained, "calibrated": self.calibrated, "finetuned": self.finetuned}
+
 
 if __name__ == "__main__":
-    ChessGrpo()
+    deployment.main(ChessGrpo)

@@ -304,6 +304,8 @@ class SelectionConfig(Section):
     """Openings, with both colours, that a candidate plays in each round of sequential halving."""
     num_confirmation_pairs: Count = 300
     """Fresh openings of the claim that is reported; with `sprt` at most so many."""
+    num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
+    """The confirmation and the sampled games are spread over this many tasks; changes nothing in the result."""
     num_sampled_pairs: Count = 100
     """Openings of the games with moves sampled at T = 1, which are reported and decide nothing."""
     confirmation: Literal["fixed", "sprt"] = "fixed"
@@ -331,6 +333,59 @@ class SelectionConfig(Section):
         return self
 
 
+class TaskResources(Section):
+    """What one kind of task asks for where machines are rented; a plain local run takes the machine as it is."""
+
+    num_cpus: Count = 2
+    """Cores, and so threads of torch and processes of Stockfish."""
+    memory_mib: Annotated[int, Field(ge=512)] = 8_192
+    """Memory; who takes more is killed."""
+    num_gpus: Annotated[int, Field(ge=0, le=16)] = 0
+    """GPUs; with any, the task goes to the GPU queue, and fails where torch finds none."""
+    max_minutes: Annotated[int, Field(ge=1, le=20_160)] = 60
+    """The task is ended after this time: a bound on what a hang may cost, never a way to end training."""
+
+
+class BoardsResources(TaskResources):
+    """See `TaskResources`."""
+
+    memory_mib: Annotated[int, Field(ge=512)] = 4_096
+    max_minutes: Annotated[int, Field(ge=1, le=20_160)] = 720
+
+
+class TrainingResources(TaskResources):
+    """See `TaskResources`."""
+
+    num_cpus: Count = 4
+    memory_mib: Annotated[int, Field(ge=512)] = 14_000
+    num_gpus: Annotated[int, Field(ge=0, le=16)] = 1
+    max_minutes: Annotated[int, Field(ge=1, le=20_160)] = 2_880
+
+
+class GamesResources(TaskResources):
+    """See `TaskResources`."""
+
+    num_cpus: Count = 4
+    max_minutes: Annotated[int, Field(ge=1, le=20_160)] = 720
+
+
+class ResourcesConfig(Section):
+    """What tasks ask for on AWS Batch, Kubernetes and the like. No result depends on it but by the device that trains."""
+
+    boards: BoardsResources = BoardsResources()
+    """Each task of `build_boards`; their number is `boards.num_tasks`."""
+    training: TrainingResources = TrainingResources()
+    """`pretrain` and `finetune`."""
+    games: GamesResources = GamesResources()
+    """Steps that play games to measure strength."""
+    others: TaskResources = TaskResources()
+    """All other steps."""
+    num_retries: Annotated[int, Field(ge=0, le=4)] = 3
+    """Further tries of a task whose machine was lost (spot reclaim, killed process); an error of settings or code is not tried again."""
+    num_nodes: Annotated[int, Field(ge=2, le=64)] = 2
+    """Machines of `finetune` in flows/chess_grpo_nodes.py; flows/chess_grpo.py trains on one."""
+
+
 class Settings(Section):
     """Everything that a run's result depends on, besides the code, the locked packages and the machine."""
 
@@ -343,6 +398,7 @@ class Settings(Section):
     grpo: GrpoConfig = GrpoConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     selection: SelectionConfig = SelectionConfig()
+    resources: ResourcesConfig = ResourcesConfig()
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:

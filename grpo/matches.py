@@ -202,6 +202,7 @@ def play_match(
     *,
     max_plies: int,
     on_games_done: Callable[[int], None] | None = None,
+    numbers: Sequence[int] | None = None,
 ) -> MatchResult:
     """Play each opening with both colours and return the games, in the order of the openings.
 
@@ -211,9 +212,12 @@ def play_match(
         openings: FENs of distinct positions.
         max_plies: a game that gets here, counted from its opening, is a draw.
         on_games_done: told now and then how many games are over.
+        numbers: the openings' places in a larger match, of which these are a share; players draw in a game what they would draw there.
 
     Raises ValueError when a player's move is not legal.
     """
+    places = range(len(openings)) if numbers is None else numbers
+    drawn_as = [2 * place + colour for place in places for colour in (0, 1)]
     games = [_Board(opening, first_is_white) for opening in openings for first_is_white in (True, False)]
     played: list[PlayedGame | None] = [None] * len(games)
     open_games = list(range(len(games)))
@@ -232,7 +236,9 @@ def play_match(
         for is_first, indices in to_move.items():
             if indices:
                 player = first if is_first else second
-                for index, move in zip(indices, player.choose([games[i].board for i in indices], indices), strict=True):
+                for index, move in zip(
+                    indices, player.choose([games[i].board for i in indices], [drawn_as[i] for i in indices]), strict=True
+                ):
                     if not games[index].board.is_legal(move):
                         raise ValueError(f"{player.name} played {move.uci()} in {games[index].board.fen()}, which is not legal")
                     games[index].push(move)

@@ -106,7 +106,7 @@ class S3Object(io.RawIOBase):
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         """Fill the buffer with the next bytes, as many as come at once, and return their number; 0 is the end."""
-        import botocore.exceptions  # type: ignore[import-untyped]
+        import botocore.exceptions
         import urllib3.exceptions
 
         breaks = (
@@ -164,8 +164,8 @@ def split_address(uri: str) -> tuple[str, str]:
 
 def new_client() -> Any:
     """Return a client that tries again, with back-off, what a busy or broken service refuses."""
-    import boto3.session  # type: ignore[import-untyped]
-    import botocore.config  # type: ignore[import-untyped]
+    import boto3.session
+    import botocore.config
 
     # A session of its own: boto3's default one is shared by all that run in this process.
     settings = botocore.config.Config(connect_timeout=20, read_timeout=60, retries={"mode": "standard"})

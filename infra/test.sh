@@ -8,7 +8,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 "$python" -m pytest tests/flows >"$log" 2>&1 &
 flows=$!
-"$python" -m pytest tests/data_checks tests/grpo tests/steps
+"$python" -m pytest tests/data_checks tests/grpo tests/steps tests/infra
 others_status=$?
 wait "$flows"
 flows_status=$?

@@ -90,7 +90,7 @@ def draw_learnability(facts: Mapping[str, Any]) -> None:
 
 def draw_decision(output: StepOutput) -> None:
     """Draw who was called better than whom, with the whole trace."""
-    decision = read_json(Store(Machine.here().home).open(output) / DECISION)
+    decision = read_json(Store.of(Machine.here()).open(output) / DECISION)
     card = current.card["decision"]
     card.append(Markdown(f"# Verdict: {decision['verdict']}\n\n" + "\n".join(f"- {reason}" for reason in decision["reasons"])))
     card.append(Table([list(row) for row in decision_rows(decision)], headers=["step of the decision", "found"]))
@@ -101,7 +101,7 @@ def draw_decision(output: StepOutput) -> None:
 
 def draw_report(output: StepOutput) -> None:
     """Draw the final card from the report's facts."""
-    folder = Store(Machine.here().home).open(output)
+    folder = Store.of(Machine.here()).open(output)
     facts = read_json(folder / FACTS)
     card = current.card["report"]
     card.append(Markdown((folder / PAGE).read_text(encoding="utf-8").partition("\n| match")[0]))
@@ -120,7 +120,7 @@ def draw_report(output: StepOutput) -> None:
 
 def draw_checks(output: StepOutput) -> None:
     """Draw what the dataset is, and the outcome of its checks, from the stored output, whoever made it."""
-    folder = Store(Machine.here().home).open(output)
+    folder = Store.of(Machine.here()).open(output)
     report = read_json(folder / CHECKS)
     card = current.card["boards"]
     card.append(Markdown(f"# Dataset\n\n{(folder / SUMMARY).read_text(encoding='utf-8')}"))

@@ -14,9 +14,9 @@ from grpo.engine import identify
 from grpo.policy_files import WEIGHTS
 from steps import slices
 from steps.boards import BOARDS
+from steps.file_lease import file_lease
 from steps.machine import Machine
 from steps.settings_options import add_settings, given_settings
-from steps.store import held
 from steps.work import TerminalSink, Work
 
 
@@ -59,7 +59,7 @@ def _finetune(given: argparse.Namespace) -> int:
     out.parent.mkdir(parents=True, exist_ok=True)
     with joined_processes(device) as processes, ExitStack() as stack:
         if processes.is_first:
-            stack.enter_context(held(progress.with_suffix(".lock"), what=f"{out}"))
+            stack.enter_context(file_lease(progress.with_suffix(".lock"), what=f"{out}"))
             progress.mkdir(parents=True, exist_ok=True)
             _refuse_other_beginning(progress, facts)
             remove_leftovers(progress)

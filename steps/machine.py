@@ -2,11 +2,20 @@
 
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from steps.writers import Writer
+
 _DEBIAN_STOCKFISH: Final = "/usr/games/stockfish"  # Not on root's PATH.
+SHARED: Final = "CHESS_GRPO_SHARED"
+"""Variable: where several machines keep outputs of steps, `s3://BUCKET/PREFIX` or a folder that all reach."""
+TASK: Final = "CHESS_GRPO_TASK"
+ATTEMPT: Final = "CHESS_GRPO_ATTEMPT"
+SECRETS: Final = "CHESS_GRPO_SECRETS"
+"""Variable: names, with commas, of secrets in AWS Secrets Manager that hold variables of tasks elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +32,14 @@ class Machine:
     """CHESS_GRPO_DEVICE, else `auto`: a GPU when torch finds one."""
     num_threads: int
     """Of torch; part of a trained step's version, since sums over threads round differently."""
+    shared: str = ""
+    """CHESS_GRPO_SHARED: where machines without a common disk keep outputs of steps; empty when this one works by itself."""
+    is_container: bool = False
+    """Whether this machine's disk vanishes with the task."""
+    task: str = ""
+    """CHESS_GRPO_TASK, which the flow sets: RUN/STEP/TASK; empty outside of one."""
+    attempt: int = 0
+    """CHESS_GRPO_ATTEMPT, which the flow sets: which try of that task this is."""
 
     @classmethod
     def here(cls) -> Self:
@@ -34,7 +51,21 @@ class Machine:
             tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home / 'mlflow.db'}",
             device=os.environ.get("CHESS_GRPO_DEVICE") or "auto",
             num_threads=int(os.environ.get("CHESS_GRPO_THREADS") or len(os.sched_getaffinity(0))),
+            shared=os.environ.get(SHARED) or "",
+            is_container=is_container(os.environ),
+            task=os.environ.get(TASK) or "",
+            attempt=int(os.environ.get(ATTEMPT) or 0),
         )
+
+    @property
+    def writer(self) -> Writer:
+        """This process, as leases name it."""
+        return Writer.here(self.task, self.attempt)
+
+    @property
+    def leases(self) -> str | Path:
+        """Where leases are that all have who write to the same tracked runs."""
+        return self.shared or self.home
 
     @property
     def value_cache(self) -> Path:
@@ -46,6 +77,11 @@ class Machine:
         """Where an sqlite tracking store keeps files: beside itself, so that all who share the one find the other; None with a server."""
         file = sqlite_file(self.tracking_uri)
         return None if file is None else file.parent / "mlartifacts"
+
+
+def is_container(environment: Mapping[str, str]) -> bool:
+    """Return whether these are the variables of a task that AWS Batch or Kubernetes runs."""
+    return "AWS_BATCH_JOB_ID" in environment or "METAFLOW_KUBERNETES_WORKLOAD" in environment
 
 
 def sqlite_file(tracking_uri: str) -> Path | None:

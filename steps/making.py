@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
-from steps.store import StepOutput, Store
+from steps.store import Progress, StepOutput, Store
 from steps.work import Sink, TerminalSink, Work
 
 
@@ -20,6 +19,7 @@ def make_output(
     is_fresh: bool,
     sinks: tuple[Sink, ...],
     terminal: TerminalSink,
+    whose: Mapping[str, Any] | None = None,
 ) -> StepOutput:
     """Return a new output, made by `body`.
 
@@ -33,20 +33,26 @@ def make_output(
         is_fresh: begin with an empty progress folder.
         sinks: who takes the records, and takes them again after a kill.
         terminal: takes them once.
+        whose: facts of the run and its machine, kept with shared progress.
 
     Raises BusyError when `goes_on` and another process is making this version.
     """
-    with _progress_folder(store, step, version, goes_on, is_fresh) as progress_folder:
+    progressing: AbstractContextManager[Progress | None] = (
+        store.progressing(step, version, is_fresh=is_fresh, facts=whose) if goes_on else nullcontext()
+    )
+    with progressing as progress:
         if (made := store.find(step, version)) is not None:
             return made  # By another process, after we looked and before the lock was ours.
         with store.writing(step, version, facts) as folder:
-            work = Work(folder, sinks, terminal=terminal, progress_folder=progress_folder)
+            work = Work(
+                folder,
+                sinks,
+                terminal=terminal,
+                progress_folder=None if progress is None else progress.folder,
+                on_kept=None if progress is None else progress.keep,
+            )
             body(work)
             work.write_history()
     written = store.find(step, version)
     assert written is not None
     return StepOutput(**{**written, "reused": False})
-
-
-def _progress_folder(store: Store, step: str, version: str, goes_on: bool, is_fresh: bool) -> AbstractContextManager[Path | None]:
-    return store.progressing(step, version, is_fresh=is_fresh) if goes_on else nullcontext()

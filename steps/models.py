@@ -57,7 +57,7 @@ def _registered(alias: str, machine: Machine) -> Model:
 
     found = registered_policy(machine, alias)
     try:
-        folder = Store(machine.home).open(found.output) / found.folder
+        folder = Store.of(machine).open(found.output) / found.folder
     except CorruptError:  # It was made elsewhere, or is spoilt here.
         folder = _downloaded(machine, found.mlflow_run, found.output["output_hash"], found.folder)
     return _model(folder, run=found.metaflow_run, policy_step=found.policy_step)

@@ -24,8 +24,7 @@ _ABSENT: Final = ("NoSuchKey", "404")
 class SharedStoreError(PlainError, OSError):
     """The shared store cannot be used; the message says why, and what to do about it."""
 
-    exit_code = 75
-    """For a task: another try, on another machine or later, may find it again."""
+    may_pass = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +217,7 @@ class S3Objects:
 
     @contextmanager
     def _in_words(self, key: str) -> Iterator[None]:
-        from boto3.exceptions import Boto3Error  # type: ignore[import-untyped]
+        from boto3.exceptions import Boto3Error
 
         try:
             yield

@@ -49,7 +49,7 @@ class Patience:
 
 def failures() -> tuple[type[Exception], ...]:
     """Return the errors that a call of the tracking store may end in; they are imported only here, when one has failed."""
-    from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+    from botocore.exceptions import BotoCoreError, ClientError
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 

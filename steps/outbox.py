@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from grpo.content import in_need_of, replace_file
+from steps.file_lease import BusyError, file_lease
 from steps.objects import Objects, Stored
-from steps.store import BusyError, held
 
 FOLDER: Final = "outbox"
 _SUFFIX: Final = ".jsonl"
@@ -61,7 +61,7 @@ class Journal:
 
     def open(self) -> Self:
         """Make it this process's own; raises BusyError when it is another's."""
-        self._held.enter_context(held(self.path.with_suffix(_LOCK), what=f"what {self.path} tells the tracking store"))
+        self._held.enter_context(file_lease(self.path.with_suffix(_LOCK), what=f"what {self.path} tells the tracking store"))
         return self
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ What a step computes is in a module of its own, which knows neither store nor tr
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def start(
     failed = [finding for finding in findings if not finding.is_fine]
     if failed or engine is None:
         raise PreflightError(f"cannot start:\n{preflight_table(failed)}")
-    tracker, store, tags = Tracker(machine), Store(machine.home), code_tags(code) | {"chess_grpo.engine": engine}
+    tracker, store, tags = Tracker(machine), Store.of(machine), code_tags(code) | {"chess_grpo.engine": engine}
     tracker.deliver_left()
     origin = find_origin(resume_from, tracker, store) if resume_from else None
     if origin is not None:
@@ -106,7 +106,7 @@ def join_boards(job: Job, parts: Sequence[StepOutput]) -> StepOutput:
     from steps.boards import BOARDS, REJECTED, REPORT, join_units
 
     machine, settings = Machine.here(), _typed(job["settings"])
-    store = Store(machine.home)
+    store = Store.of(machine)
 
     def publish(folder: Path, child: ChildRun) -> None:
         report = read_json(folder / REPORT)
@@ -140,7 +140,7 @@ def check_boards(job: Job, boards: StepOutput) -> StepOutput:
     from steps.checking import PAGE, REPORT, SUMMARY, check_dataset
 
     machine, settings = Machine.here(), _typed(job["settings"])
-    store = Store(machine.home)
+    store = Store.of(machine)
 
     def publish(folder: Path, child: ChildRun) -> None:
         child.file(folder / REPORT)
@@ -165,7 +165,7 @@ def pretrain(job: Job, boards: StepOutput) -> StepOutput:
     from steps.pretraining import REPORT, pretrain_policy
 
     machine, settings = Machine.here(), _typed(job["settings"])
-    store = Store(machine.home)
+    store = Store.of(machine)
     return run_step(
         job,
         machine,
@@ -206,7 +206,7 @@ def baseline(job: Job, boards: StepOutput, pretrained: StepOutput, calibrated: S
     from steps.device import device_facts, torch_device
 
     machine, settings = Machine.here(), _typed(job["settings"])
-    store = Store(machine.home)
+    store = Store.of(machine)
     return run_step(
         job,
         machine,
@@ -249,7 +249,7 @@ def finetune(
     from steps.resuming import origin_checkpoint
 
     machine, settings = Machine.here(), _typed(job["settings"])
-    store = Store(machine.home)
+    store = Store.of(machine)
     checkpoint = None if job["origin"] is None else origin_checkpoint(job["origin"], Tracker(machine, must_answer=False), store)
     engine = identify(machine.stockfish)
     wanted = slices.grpo(settings)
@@ -302,25 +302,90 @@ def finetune(
     )
 
 
-def select(job: Job, boards: StepOutput, pretrained: StepOutput, calibrated: StepOutput, finetuned: StepOutput) -> StepOutput:
-    """Let checkpoints compete, and register peak and champion."""
-    from steps.device import device_facts, torch_device
+def screen(job: Job, *, boards: StepOutput, pretrained: StepOutput, calibrated: StepOutput, finetuned: StepOutput) -> StepOutput:
+    """Let candidates play against the initial policy, from which one is chosen."""
+    return _play_ahead(job, "screen", boards=boards, pretrained=pretrained, calibrated=calibrated, finetuned=finetuned)
+
+
+def confirm(
+    job: Job,
+    *,
+    boards: StepOutput,
+    pretrained: StepOutput,
+    calibrated: StepOutput,
+    finetuned: StepOutput,
+    screened: StepOutput,
+    part: int,
+) -> StepOutput:
+    """Play one task's share of the games that decide whether the chosen candidate is better."""
+    return _play_ahead(
+        job, "confirm", boards=boards, pretrained=pretrained, calibrated=calibrated, finetuned=finetuned, screened=screened, part=part
+    )
+
+
+def _play_ahead(
+    job: Job,
+    step: str,
+    *,
+    boards: StepOutput,
+    pretrained: StepOutput,
+    calibrated: StepOutput,
+    finetuned: StepOutput,
+    screened: StepOutput | None = None,
+    part: int | None = None,
+) -> StepOutput:
+    from steps.device import torch_device
+    from steps.played_ahead import Share
+    from steps.screening import play_ahead
+
+    machine, settings = Machine.here(), _typed(job["settings"])
+    store = Store.of(machine)
+    wanted = slices.selection(settings)
+    inputs = _selection_inputs(settings, machine, boards=boards, pretrained=pretrained, calibrated=calibrated, finetuned=finetuned)
+    incumbent = _incumbent(machine, store, Tracker(machine, must_answer=False), settings=wanted, inputs=inputs, code=job["code"])
+    share = None if part is None else Share(part=part, num_parts=settings.selection.num_tasks)
+    return run_step(
+        job,
+        machine,
+        step=step,
+        module="steps.screening",
+        settings=wanted | ({} if share is None else asdict(share)),
+        inputs={**inputs, "previous": incumbent.label, **({} if screened is None else {"screened": screened["output_hash"]})},
+        work=lambda work: play_ahead(
+            settings,
+            boards=store.open(boards),
+            pretrained=store.open(pretrained),
+            finetuned=store.open(finetuned),
+            previous=None if incumbent.model is None else incumbent.model.folder,
+            screened=None if screened is None else store.open(screened),
+            share=share,
+            engine_path=machine.stockfish,
+            num_processes=machine.num_threads,
+            device=torch_device(machine),
+            work=work,
+        ),
+        is_archived=False,  # All of it is among the games of `select`.
+    )
+
+
+def select(
+    job: Job,
+    *,
+    boards: StepOutput,
+    pretrained: StepOutput,
+    calibrated: StepOutput,
+    finetuned: StepOutput,
+    ahead: Sequence[StepOutput] = (),
+) -> StepOutput:
+    """Let checkpoints compete, and register peak and champion; games that other tasks have played already are not played again."""
+    from steps.device import torch_device
     from steps.selecting import PGN, REPORT, select_champion
 
     machine, settings = Machine.here(), _typed(job["settings"])
-    store, tracker = Store(machine.home), Tracker(machine, must_answer=False)
-    registry = Registry(tracker)
+    store, tracker = Store.of(machine), Tracker(machine, must_answer=False)
     wanted = slices.selection(settings)
-    inputs = {
-        "boards": boards["output_hash"],
-        "pretrained": pretrained["output_hash"],
-        "ladder": calibrated["output_hash"],
-        "finetuned": finetuned["output_hash"],
-        "engine": str(identify(machine.stockfish)),
-        "device": device_facts(machine),
-        **slices.opening_inputs(settings),
-    }
-    incumbent = _incumbent(machine, store, tracker, registry, settings=wanted, inputs=inputs, code=job["code"])
+    inputs = _selection_inputs(settings, machine, boards=boards, pretrained=pretrained, calibrated=calibrated, finetuned=finetuned)
+    incumbent = _incumbent(machine, store, tracker, settings=wanted, inputs=inputs, code=job["code"])
     if incumbent.problem:
         print(f"select: WARNING: the registry's champion cannot be played, so it stays, unbeaten: {incumbent.problem}", flush=True)
 
@@ -364,10 +429,27 @@ def select(job: Job, boards: StepOutput, pretrained: StepOutput, calibrated: Ste
             num_processes=machine.num_threads,
             device=torch_device(machine),
             work=work,
+            ahead=[store.open(output) for output in ahead],
         ),
         shown=("selection/score_best", "selection/score_best_low", "selection/score_best_high", "selection/score_sampled"),
         publish=publish,
     )
+
+
+def _selection_inputs(
+    settings: Settings, machine: Machine, *, boards: StepOutput, pretrained: StepOutput, calibrated: StepOutput, finetuned: StepOutput
+) -> dict[str, str]:
+    from steps.device import device_facts
+
+    return {
+        "boards": boards["output_hash"],
+        "pretrained": pretrained["output_hash"],
+        "ladder": calibrated["output_hash"],
+        "finetuned": finetuned["output_hash"],
+        "engine": str(identify(machine.stockfish)),
+        "device": device_facts(machine),
+        **slices.opening_inputs(settings),
+    }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -388,7 +470,6 @@ def _incumbent(
     machine: Machine,
     store: Store,
     tracker: Tracker,
-    registry: Registry,
     *,
     settings: Mapping[str, Any],
     inputs: Mapping[str, str],
@@ -401,7 +482,7 @@ def _incumbent(
     from steps.registered import registered_policy
 
     try:
-        held = registry.named(CHAMPION)
+        held = Registry(tracker).named(CHAMPION)
     except TrackingAwayError as error:
         return _Incumbent(label="cannot be played", problem=str(error))  # If there is one, it stays: `Registry.enter` sees to that.
     if held is None:
@@ -426,7 +507,7 @@ def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:
     from steps.run_facts import run_facts
 
     machine = Machine.here()
-    store = Store(machine.home)
+    store = Store.of(machine)
 
     def publish(folder: Path, child: ChildRun) -> None:
         child.file(folder / PAGE)
@@ -462,7 +543,7 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
     from steps.selecting import REPORT
 
     machine = Machine.here()
-    store, tracker = Store(machine.home), Tracker(machine, must_answer=False)
+    store, tracker = Store.of(machine), Tracker(machine, must_answer=False)
     decision = read_json(store.open(selected) / REPORT)
     num_untold = tracker.end_flow_run(job["mlflow_run"], {"chess_grpo.verdict": decision["verdict"]})
     return "\n".join(

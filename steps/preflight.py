@@ -12,9 +12,11 @@ from grpo.games import SourceError
 from grpo.halving import halving_rounds
 from grpo.openings import OpeningsError, read_book
 from grpo.streams import find_files, read_chunks
-from steps.machine import Machine
+from steps.machine import Machine, sqlite_file
+from steps.objects import SharedStoreError, objects_at
 
 _FREE_BYTES: Final = 2 * 1024**3
+_PROBE: Final = "probe"
 
 
 class PreflightError(PlainError, RuntimeError):
@@ -40,6 +42,8 @@ def preflight(settings: Settings, machine: Machine) -> tuple[list[Finding], Engi
     except EngineMissingError as error:
         findings = [Finding(what="stockfish", is_fine=False, detail=str(error))]
     findings += [_disk(machine), _tracking(machine), _device(machine)]
+    if machine.shared:
+        findings.append(_shared(machine))
     if settings.evaluation.opening_book:
         findings.append(_book(settings))
     findings += [_files(f"boards.{name}", names) for name in ("files", "exclude") if (names := getattr(settings.boards, name))]
@@ -79,6 +83,13 @@ def _tracking(machine: Machine) -> Finding:
 
     from steps.tracking import Tracker
 
+    if machine.is_container and sqlite_file(machine.tracking_uri) is not None:
+        return Finding(
+            what="tracking",
+            is_fine=False,
+            detail=f"{machine.tracking_uri} is a file of this container, which vanishes with it; set MLFLOW_TRACKING_URI, where the run is"
+            " launched, to the address of an MLflow server (docs/aws.md)",
+        )
     try:
         Tracker(machine)
     except (MlflowException, SQLAlchemyError, OSError) as error:
@@ -90,6 +101,20 @@ def _tracking(machine: Machine) -> Finding:
             " or start that server",
         )
     return Finding(what="tracking", is_fine=True, detail=machine.tracking_uri)
+
+
+def _shared(machine: Machine) -> Finding:
+    """Write, read and delete a small object."""
+    try:
+        objects = objects_at(machine.shared)
+        objects.put(_PROBE, b"")
+        is_fine = objects.get(_PROBE) is not None and _PROBE in objects.keys(_PROBE)
+        objects.delete(_PROBE)
+    except (SharedStoreError, OSError) as error:
+        return Finding(what="shared store", is_fine=False, detail=str(error))
+    return Finding(
+        what="shared store", is_fine=is_fine, detail=machine.shared if is_fine else f"{machine.shared} does not keep what is written"
+    )
 
 
 def _device(machine: Machine) -> Finding:

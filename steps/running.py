@@ -1,12 +1,15 @@
 """How a step is run: its output is taken from the store if its version is there, else made, and the tracker is told which."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, TypedDict
 
 from grpo.content import MANIFEST, CorruptError
+from steps.leases import Lease, shared_lease, tracking_lease_key
 from steps.machine import Machine
 from steps.making import make_output
+from steps.objects import objects_at
 from steps.store import StepOutput, Store
 from steps.tracking import ChildRun, Tracker
 from steps.versions import StepVersion, step_version
@@ -77,10 +80,10 @@ def run_step(
         is_archived: whether the tracking store keeps the output; not worth its room where another step's output holds all of it.
         publish: logs what people want to open in the tracker, after the output was archived.
     """
-    store, tracker = Store(machine.home), Tracker(machine, must_answer=False)
+    store, tracker = Store.of(machine), Tracker(machine, must_answer=False)
     version = step_version(step=step, module=module, settings=settings, inputs=inputs, code=job["code"])
     tags = code_tags(job["code"]) | {"metaflow.run": job["metaflow_run"], "metaflow.step": step}
-    with tracker.child(job["mlflow_run"], step, tags) as child:
+    with _only_writer(job, machine, version) as lease, tracker.child(job["mlflow_run"], step, tags) as child:
         found = _found(job, store, tracker, version)
         if found is None:
             found = make_output(
@@ -93,6 +96,7 @@ def run_step(
                 is_fresh=job["is_fresh"],
                 sinks=(child, *sinks),
                 terminal=TerminalSink(step, shown, lambda text: print(text, flush=True)),
+                whose={"run": job["metaflow_run"], "device": inputs.get("device", "")},
             )
         else:
             print(f"{step}: reusing version {found['version']}, output {found['output_hash'][:12]}", flush=True)
@@ -101,6 +105,7 @@ def run_step(
             if goes_on:
                 store.forget_progress(step, found["version"])
         folder = store.folder(step, found["version"])
+        lease.confirm()
         if is_archived:
             tracker.archive(child, found, folder)
         child.file(folder / MANIFEST)
@@ -109,6 +114,17 @@ def run_step(
             publish(folder, child)
         child.finished(found)
     return found
+
+
+def _only_writer(job: Job, machine: Machine, version: StepVersion) -> AbstractContextManager[Lease]:
+    """Hold the lease of what this step writes into the run: a second scheduler of the same run is refused, a later attempt takes over."""
+    step = str(version.parts["step"])
+    return shared_lease(
+        objects_at(machine.leases),
+        tracking_lease_key(job["mlflow_run"], f"{step}-{version.version}"),
+        what=f"{step} of run {job['metaflow_run']}",
+        writer=machine.writer,
+    )
 
 
 def _found(job: Job, store: Store, tracker: Tracker, wanted: StepVersion) -> StepOutput | None:

@@ -1,8 +1,7 @@
 """Let checkpoints compete on fresh games, and say which policy may be called the champion."""
 
-import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -10,34 +9,30 @@ from typing import Any, Final
 import torch
 
 from grpo.boards import BoardArrays, Split, board_arrays
-from grpo.checkpoints import POLICY, WEIGHTS, checkpoint_folders, checkpoint_step, load_policy, weights_hash
+from grpo.checkpoints import POLICY, WEIGHTS, weights_hash
 from grpo.config import SelectionConfig, Settings
 from grpo.content import write_json
-from grpo.errors import PlainError
 from grpo.halving import HalvingTrace, sequential_halving
 from grpo.metrics import Record
 from grpo.phase_guard import PhaseChange, phase_changes
 from grpo.phases import PHASES
 from grpo.policy import NetworkPolicy
 from grpo.regret import heldout_scores
-from grpo.selection import Decision, RegretEstimate, candidates_by_regret, confirm, decide, peak_step
+from grpo.selection import Decision, confirm, decide, peak_step
 from grpo.sprt import Sprt, SprtModel
 from grpo.statistics import LEVEL, ScoreInterval
 from steps.aliases import CHAMPION, PEAK
 from steps.baseline import match_facts, placement_facts
 from steps.boards import board_keys, read_boards
 from steps.calibrating import read_ladder
-from steps.finetuning import CHECKPOINTS
+from steps.played_ahead import PlayedAhead
+from steps.screening import Contest
 from steps.selection_games import CONFIRMATION, PREVIOUS, SelectionGames
-from steps.work import Work, read_history
+from steps.work import Work
 
 REPORT: Final = "report.json"
 PGN: Final = "games.pgn"
 PRETRAINED_STEP: Final = 0
-
-
-class SelectionError(PlainError, ValueError):
-    """There is no checkpoint to choose; the message says what is there, and what to change."""
 
 
 def select_champion(
@@ -52,6 +47,7 @@ def select_champion(
     num_processes: int,
     device: torch.device,
     work: Work,
+    ahead: Sequence[Path] = (),
 ) -> None:
     """Write the champion's policy, the peak's whole checkpoint, all games, and the decision with all it rests on.
 
@@ -66,32 +62,26 @@ def select_champion(
         num_processes: how many of it.
         device: of the policies.
         work: the folder to fill, and the sinks.
+        ahead: folders of games that other tasks have played already; what is missing is played here, so that they change nothing but time.
 
     Raises SelectionError when no checkpoint was measured on held-out boards.
     """
     config = settings.selection
-    initial, _ = load_policy(pretrained, device)
-    checkpoints = {checkpoint_step(folder): folder for folder in checkpoint_folders(finetuned / CHECKPOINTS)}
-    regrets = _regrets(finetuned, checkpoints)
-    if not regrets:
-        raise SelectionError(
-            f"{finetuned} holds {len(checkpoints)} checkpoints, and its history a finite held-out regret of none of them, so that nothing"
-            " can be chosen: its report says why GRPO ended; let it come to a checkpoint (grpo.num_steps, grpo.steps_per_checkpoint)"
-        )
-    candidates = candidates_by_regret({step: regret.mean for step, regret in regrets.items()}, config.num_candidates)
-    rival = _rival(previous, initial, device)
+    contest = Contest.open(config, pretrained=pretrained, finetuned=finetuned, previous=previous, device=device)
+    initial, checkpoints, regrets, rival = contest.initial, contest.checkpoints, contest.regrets, contest.rival
     with SelectionGames(
         settings,
         initial,
-        {step: checkpoints[step] for step in candidates},
+        {step: checkpoints[step] for step in contest.candidates},
         rival,
         used=board_keys(boards),
         engine_path=engine_path,
         num_processes=num_processes,
         device=device,
         work=work,
+        ahead=PlayedAhead.read(ahead),
     ) as games:
-        trace = sequential_halving(candidates, games.screening)
+        trace = sequential_halving(contest.candidates, games.screening)
         chosen = trace.winner
         sprt = _sprt(config, num_claims=1 if rival is None else 2)
         sizes = {"num_pairs": config.num_confirmation_pairs, "batch_pairs": config.sprt_batch_pairs}
@@ -147,23 +137,6 @@ def select_champion(
                 "ladder": placement,
             },
         )
-
-
-def _regrets(finetuned: Path, checkpoints: Mapping[int, Path]) -> dict[int, RegretEstimate]:
-    """Return the held-out regret of each checkpoint that is there; one whose regret is no number is spoilt, and no candidate."""
-    return {
-        record.step: RegretEstimate(mean=record.metrics["heldout/regret_best"], stderr=record.metrics["heldout/regret_best_stderr"])
-        for record in read_history(finetuned)
-        if record.step in checkpoints and math.isfinite(record.metrics.get("heldout/regret_best", math.nan))
-    }
-
-
-def _rival(previous: Path | None, initial: NetworkPolicy, device: torch.device) -> NetworkPolicy | None:
-    """Return the previous champion, None when it is the initial policy: then the first claim says it all."""
-    if previous is None:
-        return None
-    policy, _ = load_policy(previous, device)
-    return None if weights_hash(policy) == weights_hash(initial) else policy
 
 
 def _sprt(config: SelectionConfig, *, num_claims: int) -> Sprt | None:

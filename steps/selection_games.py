@@ -8,7 +8,7 @@ from typing import Final, Self
 import torch
 
 from grpo.adjudication import adjudicate
-from grpo.checkpoints import load_checkpoint
+from grpo.checkpoints import load_checkpoint, weights_hash
 from grpo.config import Settings
 from grpo.engine import PLAYING_HASH_MIB, EnginePool
 from grpo.halving import halving_pairs
@@ -20,6 +20,7 @@ from grpo.players import BestMovePlayer, Player, SamplingPlayer
 from grpo.policy import NetworkPolicy
 from grpo.seeding import numpy_stream, torch_stream
 from steps.baseline import place_player
+from steps.played_ahead import PlayedAhead, Share, put_together
 from steps.work import Work
 
 SCREENING: Final = "screening"
@@ -44,6 +45,8 @@ class SelectionGames:
         num_processes: int,
         device: torch.device,
         work: Work,
+        ahead: PlayedAhead | None = None,
+        share: Share | None = None,
     ) -> None:
         """Play nothing yet.
 
@@ -57,7 +60,11 @@ class SelectionGames:
             num_processes: how many of it.
             device: of the policies.
             work: told of the progress.
+            ahead: games that need not be played any more.
+            share: of games after the screening play only these, for `ahead`: what they say of the whole is then nothing.
         """
+        self._ahead = PlayedAhead() if ahead is None else ahead
+        self._share = share
         self.played: dict[str, list[MatchResult]] = {}
         """By stage, in the order in which they were played."""
         self._settings, self._initial, self._checkpoints, self._previous = settings, initial, checkpoints, previous
@@ -142,6 +149,14 @@ class SelectionGames:
             first = first.joined(other)
         return first
 
+    def for_others(self) -> PlayedAhead:
+        """Return all games so far, to be played by nobody else."""
+        ahead = PlayedAhead()
+        for stage, results in self.played.items():
+            for result in results:
+                ahead.add(self._match(stage, result.first), result.games)
+        return ahead
+
     def pgn(self) -> str:
         """Return all games, stage after stage."""
         return "\n".join(
@@ -165,18 +180,33 @@ class SelectionGames:
         return make_openings(self._settings.evaluation, count=count, rng=rng, pool=self._pool, exclude=self._used)
 
     def _play(self, first: Player, second: Player, stage: str, openings: Sequence[str]) -> MatchResult:
-        before, config = self._num_done, self._settings.evaluation
+        config = self._settings.evaluation
+        known = self._ahead.pairs(self._match(stage, first.name))
+        missing = [number for number, opening in enumerate(openings) if opening not in known]
+        if self._share is not None and stage != SCREENING:
+            missing = self._share.of(missing)
+        self._num_done += 2 * (len(openings) - len(missing))
+        before = self._num_done
         result = play_match(
             first,
             second,
-            openings,
+            [openings[number] for number in missing],
             max_plies=config.max_plies,
             on_games_done=lambda done: self._work.progress(before + done, self._total, "games"),
+            numbers=missing,
         )
         self._num_done += len(result.games)
         judged = adjudicate(result, self._pool, depth=config.adjudication_depth, centipawns=config.adjudication_centipawns)
+        judged = put_together(known, judged, openings)
         self.played.setdefault(stage, []).append(judged)
         return judged
+
+    def _match(self, stage: str, first: str) -> str:
+        """Return what games played ahead are kept under; the registry's champion may be another one by now."""
+        if stage == PREVIOUS:
+            assert self._previous is not None
+            return f"{stage} {weights_hash(self._previous)}: {first}"
+        return f"{stage}: {first}"
 
     def _num_planned(self) -> int:
         selection, evaluation = self._settings.selection, self._settings.evaluation

@@ -10,6 +10,7 @@ from grpo.streams import find_files, fingerprint, fingerprint_of_all
 
 _NOT_IN_BOARDS = {"num_tasks", "files", "exclude"}  # Where files lie; their names and contents are inputs.
 _NOT_IN_GAMES = {"evaluation": {"opening_book"}}  # Its content is an input.
+_NOT_IN_SELECTION = {**_NOT_IN_GAMES, "selection": {"num_tasks"}}
 _NOT_IN_LADDER: Mapping[str, Any] = {
     "evaluation": {
         "opening_book": True,
@@ -63,7 +64,7 @@ def grpo(settings: Settings) -> dict[str, Any]:
 
 def selection(settings: Settings) -> dict[str, Any]:
     """Return how the champion is chosen."""
-    return settings.model_dump(mode="json", include={"seed", "evaluation", "selection"}, exclude=_NOT_IN_GAMES)
+    return settings.model_dump(mode="json", include={"seed", "evaluation", "selection"}, exclude=_NOT_IN_SELECTION)
 
 
 def source_inputs(settings: Settings, engine: EngineIdentity) -> dict[str, str]:

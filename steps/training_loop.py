@@ -266,6 +266,7 @@ class TrainingLoop:
         # The healthy one of the save before: it is wanted if this save turns out damaged, and a healthy one that is newer is the newest.
         self._prune(healthy=self._healthy)
         self._healthy = self._trainer.healthy_step
+        self._work.kept()
 
     def _write(self, root: Path) -> None:
         state = self._trainer.state({**self._facts, _HEALTHY_BEFORE: self._healthy})
@@ -285,6 +286,7 @@ class TrainingLoop:
             if step > self._first and (saved is None or step > saved):
                 self._trainer.reset(snapshot)
                 self._write(self._interrupted)
+        self._work.kept()  # With nothing new too: it may have been cut short after the last checkpoint.
         return self._saved()
 
     def _saved(self) -> int | None:

@@ -1,11 +1,13 @@
 """The version of a step: a hash of everything that its output depends on.
 
 Its slice of the settings, its inputs' hashes, the source of the modules it imports (followed through the project's own packages), and the
-locked dependencies. Same version, same output hash; so an output that is in the store under its version need not be made again.
+locked dependencies that it runs with (a linter or a test's tool changes no output). Same version, same output hash; so an output that is in
+the store under its version need not be made again.
 """
 
 import ast
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +18,8 @@ from grpo.content import sha256_file, sha256_json
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _PACKAGES: Final = ("steps", "data_checks", "grpo")
-_LOCK: Final = ROOT / "requirements.lock"
+_LOCK: Final = ROOT / "requirements-run.lock"
+_INSTALLED: Final = "run-lock"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +95,15 @@ def describe_code(_: str = "") -> dict[str, Any]:
     except (OSError, subprocess.CalledProcessError):
         return {"commit": "unknown", "is_dirty": True, "lock": lock}
     return {"commit": commit, "is_dirty": is_dirty, "lock": lock}
+
+
+def installed_lock() -> str:
+    """Return the hash of the lock that this environment or image was installed from, as infra/install.sh left it; empty when nobody says.
+
+    Where it differs from `describe_code`'s, outputs made here do not come from the packages that their versions name.
+    """
+    left = Path(sys.prefix) / _INSTALLED
+    return left.read_text(encoding="utf-8").strip() if left.is_file() else ""
 
 
 def _git(*words: str) -> str:

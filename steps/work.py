@@ -34,6 +34,8 @@ class Work:
     """One more sink; unlike the others it is not told again what it was told before a kill."""
     progress_folder: Path | None = None
     """Where a step that can go on after a kill keeps what it needs for that; the history's journal is there too."""
+    on_kept: Callable[[], None] | None = None
+    """Called whenever the progress folder holds something new to go on from."""
     _history: list[Record] = field(default_factory=list)
 
     def record(self, record: Record) -> None:
@@ -57,6 +59,11 @@ class Work:
         """Print a line."""
         if self.terminal is not None:
             self.terminal.say(text)
+
+    def kept(self) -> None:
+        """Take note that the progress folder holds something new to go on from, such as a checkpoint, whole on the disk."""
+        if self.on_kept is not None:
+            self.on_kept()
 
     def history(self) -> tuple[Record, ...]:
         """Return all records so far, those from before a kill included."""

@@ -74,8 +74,10 @@ class Runs:
             is_fresh=False,
             origin=None,
         )
-        inputs = [self.output(step, step) for step in ("join_boards", "pretrain", "calibrate")]
-        return pipeline.select(job, *inputs, self.output("finetune", finetuned))
+        boards, pretrained, calibrated = (self.output(step, step) for step in ("join_boards", "pretrain", "calibrate"))
+        return pipeline.select(
+            job, boards=boards, pretrained=pretrained, calibrated=calibrated, finetuned=self.output("finetune", finetuned)
+        )
 
     def output(self, step: str, content: str) -> StepOutput:
         """Return an output with this content."""

@@ -272,12 +272,12 @@ def test_where_there_is_no_journal_there_are_no_records(tmp_path: Path) -> None:
 
 def test_a_progress_folder_outlives_a_failure_and_vanishes_with_the_output(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    with pytest.raises(ZeroDivisionError), store.progressing("finetune", "v1", is_fresh=False) as folder:  # noqa: PT012
-        (folder / "half").write_text("x")
-        (folder / ".half.abc").write_text("what a killed writer left")
+    with pytest.raises(ZeroDivisionError), store.progressing("finetune", "v1", is_fresh=False) as progress:  # noqa: PT012
+        (progress.folder / "half").write_text("x")
+        (progress.folder / ".half.abc").write_text("what a killed writer left")
         raise ZeroDivisionError
-    with store.progressing("finetune", "v1", is_fresh=False) as folder:
-        assert [path.name for path in folder.iterdir()] == ["half"]
+    with store.progressing("finetune", "v1", is_fresh=False) as progress:
+        assert [path.name for path in progress.folder.iterdir()] == ["half"]
         with store.writing("finetune", "v1", {}):
             pass
     assert list((tmp_path / "in_progress" / "finetune").iterdir()) == []
@@ -285,31 +285,31 @@ def test_a_progress_folder_outlives_a_failure_and_vanishes_with_the_output(tmp_p
 
 def test_fresh_clears_a_progress_folder(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    with store.progressing("finetune", "v1", is_fresh=False) as folder:
-        (folder / "half").write_text("x")
-    with store.progressing("finetune", "v1", is_fresh=True) as folder:
-        assert list(folder.iterdir()) == []
+    with store.progressing("finetune", "v1", is_fresh=False) as progress:
+        (progress.folder / "half").write_text("x")
+    with store.progressing("finetune", "v1", is_fresh=True) as progress:
+        assert list(progress.folder.iterdir()) == []
 
 
 def test_a_progress_folder_is_one_writers_alone_and_the_other_versions_are_free(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    with store.progressing("finetune", "v1", is_fresh=False) as folder:
-        (folder / "half").write_text("x")
+    with store.progressing("finetune", "v1", is_fresh=False) as progress:
+        (progress.folder / "half").write_text("x")
         holder = rf"finetune, version v1, is being made by process {os.getpid()} on"
         with pytest.raises(BusyError, match=holder), store.progressing("finetune", "v1", is_fresh=True):
             pass
-        assert (folder / "half").exists()
+        assert (progress.folder / "half").exists()
         with store.progressing("finetune", "v2", is_fresh=False):
             pass
 
 
 def test_what_is_left_of_a_finished_output_is_forgotten(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    with store.progressing("finetune", "v1", is_fresh=False) as folder:
-        (folder / "half").write_text("x")
+    with store.progressing("finetune", "v1", is_fresh=False) as progress:
+        (progress.folder / "half").write_text("x")
     store.forget_progress("finetune", "v1")
-    assert folder.exists(), "no output yet"
+    assert progress.folder.exists(), "no output yet"
     with store.writing("finetune", "v1", {}):
         pass
     store.forget_progress("finetune", "v1")
-    assert not folder.exists()
+    assert not progress.folder.exists()

@@ -41,8 +41,10 @@ from steps.aliases import CHAMPION, PEAK
 from steps.boards import BOARDS
 from steps.calibrating import calibrate_ladder, read_ladder
 from steps.finetuning import CHECKPOINTS
+from steps.played_ahead import GAMES, Share
 from steps.reporting import comparison_rows, decision_rows, ladder_rows
-from steps.selecting import PGN, PRETRAINED_STEP, REPORT, SelectionError, select_champion
+from steps.screening import SelectionError, play_ahead
+from steps.selecting import PGN, PRETRAINED_STEP, REPORT, select_champion
 from steps.selection_games import CONFIRMATION, LADDER, PREVIOUS, SAMPLED, SCREENING, SelectionGames
 from steps.work import HISTORY, Work, read_history
 
@@ -483,7 +485,7 @@ def test_progress_only_grows_and_ends_at_its_total(selected: Selected) -> None:
 def test_the_card_shows_reasons_trace_ends_and_place(selected: Selected, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
     monkeypatch.setattr(cards, "current", SimpleNamespace(card={"decision": drawn}))
-    monkeypatch.setattr(cards, "Store", lambda home: SimpleNamespace(open=lambda output: selected.folder))
+    monkeypatch.setattr(cards, "Store", SimpleNamespace(of=lambda machine: SimpleNamespace(open=lambda output: selected.folder)))
     cards.draw_decision({"step": "select", "version": "v", "output_hash": "h", "reused": False})
     text = json.dumps([component.render() for component in drawn])
     report = selected.report
@@ -499,6 +501,79 @@ def test_the_same_seed_gives_the_same_output_whatever_the_number_of_processes(se
     one, other = (select("selection.num_confirmation_pairs = 4", num_processes=count, uses_book=False) for count in (1, 2))
     assert one[0] == other[0]
     assert file_hashes(one[1]) == file_hashes(other[1])
+
+
+# Played ahead.
+
+
+def play_ahead_of(inputs: Inputs, settings: Settings, stockfish: str, folder: Path, previous: Path | None, num_parts: int) -> list[Path]:
+    """Play the screening, and all shares of the games after it, each in a task of its own."""
+    given = {"boards": inputs.boards, "pretrained": inputs.pretrained, "finetuned": inputs.finetuned, "previous": previous}
+    folders: list[Path] = []
+    for name, share in (("screen", None), *((f"part-{part}", Share(part=part, num_parts=num_parts)) for part in range(num_parts))):
+        (folder / name).mkdir(parents=True)
+        play_ahead(
+            settings,
+            **given,
+            screened=folders[0] if folders else None,
+            share=share,
+            engine_path=stockfish,
+            num_processes=1,
+            device=CPU,
+            work=Work(folder / name, ()),
+        )
+        folders.append(folder / name)
+    return folders
+
+
+def test_games_played_ahead_by_other_tasks_change_nothing_and_are_not_played_again(
+    select: Play, inputs: Inputs, stockfish: str, tmp_path: Path, other_champion: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "selection.num_confirmation_pairs = 5\nselection.num_sampled_pairs = 3"
+    alone = select(text, uses_book=False, previous=other_champion)
+    settings = settings_with(text)
+    ahead = {count: play_ahead_of(inputs, settings, stockfish, tmp_path / f"in-{count}", other_champion, count) for count in (1, 3)}
+    real, played = selection_games.play_match, []
+
+    def counted(first: Any, second: Any, openings: Sequence[str], **more: Any) -> MatchResult:
+        played.append(len(openings))
+        return real(first, second, openings, **more)
+
+    monkeypatch.setattr(selection_games, "play_match", counted)
+    for folders in ahead.values():
+        played.clear()
+        together = select(text, uses_book=False, previous=other_champion, ahead=folders)
+        assert sum(played) == 0
+        assert together[0] == alone[0]
+        assert file_hashes(together[1]) == file_hashes(alone[1])
+    # A share that was lost is made up for.
+    lost = select(text, uses_book=False, previous=other_champion, ahead=ahead[3][:-1])
+    assert sum(played) > 0
+    assert file_hashes(lost[1]) == file_hashes(alone[1])
+
+
+def test_games_against_another_champion_than_the_present_one_do_not_count(
+    select: Play, inputs: Inputs, stockfish: str, tmp_path: Path, other_champion: Path, book: Path
+) -> None:
+    text = "selection.num_confirmation_pairs = 2"
+    third = tmp_path / "third"
+    third.mkdir()
+    save_policy(third, new_policy(TINY, seed=77, device=CPU), TINY)
+    folders = play_ahead_of(inputs, settings_with(text, book), stockfish, tmp_path / "ahead", third, 1)
+    assert file_hashes(select(text, previous=other_champion, ahead=folders)[1]) == file_hashes(select(text, previous=other_champion)[1])
+
+
+def test_games_of_a_sequential_test_are_not_played_ahead(inputs: Inputs, stockfish: str, tmp_path: Path, book: Path) -> None:
+    settings = settings_with('selection.confirmation = "sprt"\nselection.num_confirmation_pairs = 4', book)
+    screened, part = play_ahead_of(inputs, settings, stockfish, tmp_path, None, 1)
+    assert read_json(part / GAMES) == {}
+    assert read_json(screened / GAMES) != {}
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 7])
+def test_shares_make_up_the_whole_and_overlap_nowhere(num_parts: int) -> None:
+    shares = [Share(part=part, num_parts=num_parts).of(range(17)) for part in range(num_parts)]
+    assert sorted(number for share in shares for number in share) == list(range(17))
 
 
 # Who is champion.

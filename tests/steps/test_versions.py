@@ -1,12 +1,13 @@
 """A step's version changes with everything that its output depends on, and with nothing else."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from steps import versions
-from steps.versions import describe_code, imported_modules, sources_hash, step_version
+from steps.versions import describe_code, imported_modules, installed_lock, sources_hash, step_version
 
 CODE = {"commit": "abc", "is_dirty": False, "lock": "lock-1"}
 
@@ -85,6 +86,31 @@ def test_the_code_is_described_by_commit_dirty_flag_and_lock() -> None:
     described = describe_code()
     assert described.keys() == {"commit", "is_dirty", "lock"}
     assert len(described["lock"]) == 64
+
+
+def test_a_tool_of_developers_changes_no_version_and_a_package_of_the_steps_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("requirements.lock", "requirements-run.lock"):
+        (tmp_path / name).write_text("ruff==1\n")
+    monkeypatch.setattr(versions, "ROOT", tmp_path)
+    monkeypatch.setattr(versions, "_LOCK", tmp_path / versions._LOCK.name)
+    before = describe_code()["lock"]
+    (tmp_path / "requirements.lock").write_text("ruff==2\n")
+    assert describe_code()["lock"] == before
+    (tmp_path / "requirements-run.lock").write_text("ruff==2\n")
+    assert describe_code()["lock"] != before
+
+
+def test_the_lock_of_versions_is_the_images() -> None:
+    assert versions._LOCK == versions.ROOT / "requirements-run.lock"
+    assert versions._LOCK.is_file()
+
+
+def test_an_environment_says_which_lock_it_was_installed_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert installed_lock() == ""
+    lock = describe_code()["lock"]
+    (tmp_path / "run-lock").write_text(f"{lock}\n")  # As `sha256sum | cut` of infra/install.sh leaves it.
+    assert installed_lock() == lock
 
 
 def test_without_git_the_commit_is_unknown_and_counts_as_dirty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

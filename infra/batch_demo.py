@@ -1,0 +1,270 @@
+"""The pipeline on the stand-in for AWS Batch, to a verdict: plain, with a machine lost in `finetune`, and gone on from its peak.
+
+`make batch-demo`, or python -m infra.batch_demo --preset test. Ends with 0 only if everything held that it says.
+"""
+
+import argparse
+import json
+import os
+import random
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from grpo.config import read_settings
+from grpo.errors import PlainError
+from infra.batch_standin import BatchJob, StandIn, batch_standin
+from infra.canary import files_with, jobs_with, objects_with, secrets_with
+from infra.mlflow_server import mlflow_server
+
+FLOW: Final = Path(__file__).resolve().parents[1] / "flows" / "chess_grpo.py"
+SECRET: Final = "chess-grpo/tracking"  # noqa: S105 - Its name.
+_HIDDEN: Final = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "WANDB_API_KEY")
+_POLL_SECONDS: Final = 0.05
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launched:
+    """A run of the flow on the stand-in, as it ended."""
+
+    name: str
+    exit_code: int
+    printed: str
+    jobs: tuple[BatchJob, ...]
+
+    @property
+    def run_id(self) -> str:
+        """Metaflow's run, or nothing when it never had a job."""
+        return self.jobs[0].run_id if self.jobs else ""
+
+    @property
+    def num_retries(self) -> int:
+        """Further tries of all its tasks."""
+        return sum(job.attempt > 0 for job in self.jobs)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """What a run left in the tracking and shared stores."""
+
+    verdict: str
+    output_hash: str
+    """Of `finetune`."""
+    weights: str
+    """Of the policy that it ended with."""
+    reused: frozenset[str]
+    """Steps whose output was there before."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """Where runs are launched: the stand-in, a tracking server, and a secret that must not be found anywhere."""
+
+    folder: Path
+    standin: StandIn
+    tracking: str
+    settings: str
+    """The flow's settings, TOML."""
+    canary: str
+
+    def launch(
+        self, name: str, *arguments: str, datastore: str | None = None, watch: Callable[[list[BatchJob]], None] | None = None
+    ) -> Launched:
+        """Run the user's command in an empty folder, to its end.
+
+        Args:
+            name: of the folder, and in the table.
+            arguments: after `run --with batch`.
+            datastore: another place for Metaflow's data, and so for what machines share.
+            watch: called again and again with the run's jobs so far.
+        """
+        cwd = self.folder / name
+        cwd.mkdir()
+        variables = {"MLFLOW_TRACKING_URI": self.tracking, "CHESS_GRPO_SECRETS": SECRET, **dict.fromkeys(_HIDDEN, self.canary)}
+        if datastore is not None:
+            variables["METAFLOW_DATASTORE_SYSROOT_S3"] = datastore
+        command = [sys.executable, str(FLOW), "--config-value", "settings", self.settings, "run", "--with", "batch", *arguments]
+        say(f"{name}: python flows/chess_grpo.py --config-value settings {self.settings!r} {' '.join(command[5:])}")
+        before, shown, log = len(self.standin.jobs()), 0, cwd / "printed.log"
+        environment = {name: value for name, value in self.standin.environment().items() if not name.startswith(("CHESS_GRPO_", "MLFLOW_"))}
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, cwd=cwd, env=environment | variables, stdout=output, stderr=subprocess.STDOUT)
+            try:
+                while process.poll() is None:
+                    jobs = self.standin.jobs()[before:]
+                    shown = _show(jobs, shown)
+                    if watch is not None:
+                        watch(jobs)
+                    time.sleep(_POLL_SECONDS)
+            finally:
+                if process.poll() is None:
+                    process.terminate()
+                    process.wait()
+        jobs = self.standin.jobs()[before:]
+        _show(jobs, shown)
+        printed = log.read_text(encoding="utf-8", errors="replace")
+        return Launched(name=name, exit_code=process.returncode, printed=printed, jobs=tuple(jobs))
+
+    def result(self, launched: Launched, *, datastore: str | None = None) -> Result:
+        """Return what a run left. Raises DemoError when it did not come to a verdict."""
+        from mlflow.tracking import MlflowClient
+
+        from steps.tracking import EXPERIMENT, OUTPUT_HASH, STEP, VERSION
+
+        client = MlflowClient(self.tracking, registry_uri=self.tracking)
+        experiment = client.get_experiment_by_name(EXPERIMENT)
+        found = [] if experiment is None else client.search_runs([experiment.experiment_id], f"tags.`metaflow.run` = '{launched.run_id}'")
+        tags: dict[str, Mapping[str, Any]] = {}
+        for run in found:
+            if run.data.tags[STEP] == "flow" or OUTPUT_HASH in run.data.tags:
+                tags[run.data.tags[STEP]] = run.data.tags
+        verdict = tags.get("flow", {}).get("chess_grpo.verdict")
+        if launched.exit_code != 0 or verdict is None or "finetune" not in tags:
+            ended = f"{launched.name}: exit code {launched.exit_code}, no verdict"
+            raise DemoError(f"{ended}; it printed, at the end:\n{launched.printed[-4000:]}")
+        finetuned = tags["finetune"]
+        place = f"outputs/finetune/{finetuned[VERSION]}/{finetuned[OUTPUT_HASH]}/report.json"
+        bucket, _, prefix = (datastore or self.standin.datastore).removeprefix("s3://").partition("/")
+        report = self.standin.client("s3").get_object(Bucket=bucket, Key=f"{prefix}/chess-grpo/{place}")["Body"].read()
+        reused = frozenset(step for step, of in tags.items() if of.get("chess_grpo.reused") == "True")
+        return Result(verdict=str(verdict), output_hash=finetuned[OUTPUT_HASH], weights=str(json.loads(report)["weights"]), reused=reused)
+
+    def leaks(self) -> list[str]:
+        """Return where the secret is found: nowhere, one hopes, but in the Secrets Manager and in the launchers' memory."""
+        return [
+            *files_with(self.folder, self.canary),
+            *objects_with(self.standin, self.canary),
+            *jobs_with(self.standin, self.canary),
+        ]
+
+
+class DemoError(PlainError, RuntimeError):
+    """Something did not hold; the message says what."""
+
+
+class Reaper:
+    """Loses the machine of a run's first `finetune`, once, at a random point after its first checkpoint is out of that machine."""
+
+    def __init__(self, standin: StandIn, datastore: str, *, num_later_checkpoints: int, seed: int) -> None:
+        """Draw the point: before the last of the checkpoints that are still to come, at the pace of the first."""
+        self._standin = standin
+        self._bucket, _, self._prefix = datastore.removeprefix("s3://").partition("/")
+        self._share = random.Random(seed).uniform(0, 0.8 * num_later_checkpoints)  # noqa: S311 - No secret.
+        self._trains_since: float | None = None
+        self._loses_at: float | None = None
+        self.lost: BatchJob | None = None
+
+    def watch(self, jobs: list[BatchJob]) -> None:
+        """Look at the run's jobs; act when it is time."""
+        job = next((job for job in jobs if job.step == "finetune" and job.attempt == 0), None)
+        if job is None or job.is_over or self.lost is not None:
+            return
+        now = time.monotonic()
+        if self._trains_since is None:
+            self._trains_since = now if "finetune: step 0:" in job.log() else None
+        elif self._loses_at is None:
+            if self._is_kept():
+                self._loses_at = now + self._share * (now - self._trains_since)
+        elif now >= self._loses_at and job.lose():
+            self.lost = job
+            say(f"  {job.step}: its machine is lost {now - self._trains_since:.1f} s after the first step")
+
+    def _is_kept(self) -> bool:
+        s3 = self._standin.client("s3")
+        found = s3.list_objects_v2(Bucket=self._bucket, Prefix=f"{self._prefix}/chess-grpo/progress/finetune/")
+        return any("/files/" in row["Key"] for row in found.get("Contents", []))
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)
+
+
+def _show(jobs: list[BatchJob], shown: int) -> int:
+    """Print the jobs that have ended, in their order; return how many that makes."""
+    while shown < len(jobs) and jobs[shown].is_over:
+        job = jobs[shown]
+        ended = f"{job.status}, exit code {job.exit_code}, {job.seconds:.0f} s. {job.status_reason}"
+        say(f"  {job.step} {job.task_id}, try {job.attempt + 1}: {ended}")
+        shown += 1
+    return shown
+
+
+def run_demo(stage: Stage, *, seed: int) -> list[str]:
+    """Run all three, print a table, and return what did not hold."""
+    config = read_settings(stage.settings).grpo
+    elsewhere = f"{stage.standin.datastore}-2"
+    problems: list[str] = []
+
+    def check(holds: bool, what: str) -> None:
+        if not holds:
+            problems.append(what)
+
+    plain = stage.launch("plain")
+    first = stage.result(plain)
+    check(plain.num_retries == 0, "plain: a task was tried again, though no machine was lost")
+
+    num_later = config.num_steps // config.steps_per_checkpoint - 1
+    reaper = Reaper(stage.standin, elsewhere, num_later_checkpoints=num_later, seed=seed)
+    reclaimed = stage.launch("reclaimed", datastore=elsewhere, watch=reaper.watch)
+    second = stage.result(reclaimed, datastore=elsewhere)
+    check(reaper.lost is not None, "reclaimed: finetune ended before its machine could be lost; take another --seed")
+    check(not second.reused, f"reclaimed: {', '.join(sorted(second.reused))} came from the first run")
+    tries = [job for job in reclaimed.jobs if job.step == "finetune"]
+    check(len(tries) == 2, f"reclaimed: {len(tries)} tries of finetune, not 2")
+    check("going on from step" in tries[-1].log(), "reclaimed: the second try did not go on from a checkpoint")
+    check(second.output_hash == first.output_hash, "reclaimed: finetune's output is another")
+    check(second.weights == first.weights, "reclaimed: finetune's weights are others")
+
+    resumed = stage.launch("resumed", "--resume-from", "peak")
+    third = stage.result(resumed)
+    check(resumed.num_retries == 0, "resumed: a task was tried again, though no machine was lost")
+    check(third.weights != first.weights, "resumed: it ended with the weights that it began with")
+
+    leaks = stage.leaks()
+    check(secrets_with(stage.standin, stage.canary) == [SECRET], "the search does not find the secret even where it is")
+    check(not leaks, f"the secret is in {', '.join(leaks)}")
+    rows = [("run", "jobs", "retries", "finetune's output", "weights", "verdict")]
+    for run, result in ((plain, first), (reclaimed, second), (resumed, third)):
+        rows.append((run.name, str(len(run.jobs)), str(run.num_retries), result.output_hash[:12], result.weights[:12], result.verdict))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    say("\n" + "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows))
+    say(f"secret found in: {', '.join(leaks) or 'nothing that the runs left'}")
+    return problems
+
+
+def main() -> int:
+    """Run the demonstration; 0 when all held."""
+    parser = argparse.ArgumentParser(prog="python -m infra.batch_demo", description=__doc__)
+    parser.add_argument("--preset", default="smoke", help="smoke (the default) or test")
+    parser.add_argument("--seed", type=int, default=0, help="draws the point at which the machine is lost (0)")
+    parser.add_argument("--folder", type=Path, help="empty or not there; takes all that the runs leave. Without it, a temporary one")
+    given = parser.parse_args()
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="batch-demo-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    engine = os.environ.get("CHESS_GRPO_STOCKFISH")
+    canary = f"canary-{secrets.token_hex(12)}"
+    try:
+        say(f"what the runs leave is in {folder}; the jobs' logs in {folder / 'standin' / 'logs'}")
+        with (
+            batch_standin(folder / "standin", engine=Path(engine) if engine else None) as standin,
+            mlflow_server(folder / "mlflow") as tracking,
+        ):
+            standin.put_secret(SECRET, dict.fromkeys(_HIDDEN, canary))
+            stage = Stage(folder=folder, standin=standin, tracking=tracking, settings=f'preset = "{given.preset}"', canary=canary)
+            problems = run_demo(stage, seed=given.seed)
+    except PlainError as error:
+        problems = [str(error)]
+    for problem in problems:
+        say(f"DID NOT HOLD: {problem}")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

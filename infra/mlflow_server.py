@@ -1,0 +1,73 @@
+"""An MLflow server of our own on this machine: sqlite and artifacts in one folder, served over HTTP, and gone with the block."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from grpo.errors import PlainError
+
+DATABASE: Final = "mlflow.db"
+ARTIFACTS: Final = "artifacts"
+_SECONDS_TO_START: Final = 300
+
+
+class ServerError(PlainError, RuntimeError):
+    """The server did not start; the message has what it said."""
+
+
+@contextmanager
+def mlflow_server(folder: Path) -> Iterator[str]:
+    """Give the address of a server that keeps all in a folder; it takes half a minute to start. Raises ServerError when it does not."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    places = ["--backend-store-uri", f"sqlite:///{folder / DATABASE}", "--artifacts-destination", str(folder / ARTIFACTS)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")} | {
+        "MLFLOW_DISABLE_TELEMETRY": "true"
+    }
+    log = folder / "server.log"
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", *command, *places],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        _wait(process, address, log)
+        yield address
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, 15)
+            try:
+                process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, 9)
+                process.wait()
+
+
+def _wait(process: "subprocess.Popen[bytes]", address: str, log: Path) -> None:
+    until = time.monotonic() + _SECONDS_TO_START
+    while time.monotonic() < until:
+        if process.poll() is not None:
+            break
+        try:
+            urllib.request.urlopen(f"{address}/health", timeout=5).close()  # noqa: S310 - Our own.
+        except OSError:
+            time.sleep(0.3)
+        else:
+            return
+    said = log.read_text(encoding="utf-8", errors="replace")[-2000:]
+    raise ServerError(f"the MLflow server at {address} did not start; its log, {log}, ends with:\n{said}")

@@ -1,0 +1,1 @@
+"""A package beside the toy flow that goes into its archive."""

@@ -1,0 +1,95 @@
+"""A flow whose scheduler is killed by force leaves no process behind, and keeps what it had trained."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from real_flow import FLOW
+
+from grpo.checkpoints import checkpoint_folders, checkpoint_step
+
+MARK = "ORPHANS_OF"
+BOUND_SECONDS = 60.0
+"""On the busiest machine; what draws a card ends when it has imported what it needs to know that it shall."""
+
+pytestmark = [pytest.mark.prove, pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")]
+
+
+def marked(mark: str) -> dict[int, str]:
+    """Return the processes whose environment has this mark: id -> command."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                    found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+    return found
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    """Give a mark for processes, of which none survives a failed test."""
+    mark = uuid.uuid4().hex
+    yield mark
+    for pid in marked(mark):
+        os.kill(pid, signal.SIGKILL)
+
+
+class Flow:
+    """A run of the preset `test`, whose processes all have a mark."""
+
+    def __init__(self, cwd: Path, mark: str) -> None:
+        self.home = cwd / "home"
+        self._log, self._mark = cwd / "log", mark
+        others = {name: value for name, value in os.environ.items() if not name.startswith(("CHESS_GRPO_HOME", "MLFLOW_"))}
+        variables = {MARK: mark, "METAFLOW_USER": "tester", "CHESS_GRPO_HOME": str(self.home), "CHESS_GRPO_DEVICE": "cpu"}
+        command = [sys.executable, str(FLOW), "--config-value", "settings", 'preset = "test"', "run"]
+        with self._log.open("wb") as log:
+            self._scheduler = subprocess.Popen(command, cwd=cwd, env=others | variables, stdout=log, stderr=subprocess.STDOUT)
+
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 1200
+        while not holds():
+            assert self._scheduler.poll() is None, self._log.read_text()
+            assert time.monotonic() < deadline, self._log.read_text()
+            time.sleep(0.02)
+
+    def check_killed(self) -> None:
+        """Kill the scheduler by force, and nothing else; all others have to end in time."""
+        assert len(marked(self._mark)) > 1
+        self._scheduler.kill()
+        self._scheduler.wait()
+        killed = time.monotonic()
+        while left := marked(self._mark):
+            assert time.monotonic() - killed < BOUND_SECONDS, left
+            time.sleep(0.02)
+        print(f"all had ended {time.monotonic() - killed:.1f} s after their scheduler")
+
+
+def test_nothing_is_left_of_a_flow_that_was_looking_for_boards(mark: str, tmp_path: Path) -> None:
+    flow = Flow(tmp_path, mark)
+    flow.wait_until(lambda: any("stockfish" in command for command in marked(mark).values()))
+    flow.check_killed()
+
+
+def test_nothing_is_left_of_a_flow_that_was_training_but_its_last_finished_step(mark: str, tmp_path: Path) -> None:
+    flow = Flow(tmp_path, mark)
+
+    def steps() -> list[int]:
+        lines = [line for path in flow.home.glob("in_progress/finetune/*/history.jsonl") for line in path.read_text().split("\n")[:-1]]
+        return [json.loads(line)["step"] for line in lines]
+
+    flow.wait_until(lambda: 3 in steps())  # A checkpoint is made of each second step.
+    flow.check_killed()
+    [folder] = flow.home.glob("in_progress/finetune/*/")
+    saved = [checkpoint_step(found) for kind in ("checkpoints", "interrupted") for found in checkpoint_folders(folder / kind)]
+    assert max(saved) == max(steps())

@@ -1,0 +1,128 @@
+"""What the steps import at run time is a dependency of the project, pinned in the images' lock, and no tool of developers."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+OWN = {"steps", "grpo", "data_checks", "flows"}
+
+
+def plain(name: str) -> str:
+    """Return a package's name as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def read_lock(name: str) -> dict[str, Requirement]:
+    lines = [line for line in (ROOT / name).read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    return {plain(requirement.name): requirement for requirement in map(Requirement, lines)}
+
+
+LOCKS = {name: read_lock(name) for name in ("requirements.lock", "requirements-run.lock", "requirements-torch.lock")}
+ALL, RUN, TORCH = LOCKS.values()
+DIRECT = {plain(Requirement(text).name) for text in PROJECT["project"]["dependencies"]}
+DEVELOPERS = {plain(Requirement(text).name) for text in PROJECT["dependency-groups"]["dev"]}
+
+
+def foreign_imports(text: str) -> set[str]:
+    """Return the packages of others that a module imports when it runs, anywhere in it."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found - OWN - sys.stdlib_module_names
+
+
+@pytest.fixture(scope="module")
+def brought_by() -> Mapping[str, list[str]]:
+    """Return the name to import -> names of the packages that bring it, of all that is installed here, tools too."""
+    return packages_distributions()
+
+
+def missing(text: str, brought_by: Mapping[str, list[str]]) -> set[str]:
+    """Return what is imported and would not be in an image."""
+    return {
+        name for name in foreign_imports(text) if not {plain(found) for found in brought_by.get(name, [])} & (RUN.keys() | TORCH.keys())
+    }
+
+
+@pytest.mark.parametrize("package", sorted(OWN))
+def test_every_package_that_the_steps_import_is_in_the_images(package: str, brought_by: Mapping[str, list[str]]) -> None:
+    modules = sorted((ROOT / package).rglob("*.py"))
+    assert modules
+    lacking = {str(module): sorted(missing(module.read_text(), brought_by)) for module in modules}
+    assert {module: names for module, names in lacking.items() if names} == {}, "add it to the project's dependencies, and `make lock`"
+
+
+@pytest.mark.parametrize(
+    "line", ["import pytest", "def f():\n    from moto import mock_aws", "import mypy.api as torch", "import nowhere_at_all"]
+)
+def test_a_tool_or_an_unknown_package_is_seen(line: str, brought_by: Mapping[str, list[str]]) -> None:
+    assert len(missing(line, brought_by)) == 1
+    assert missing(f"if TYPE_CHECKING:\n    {line.splitlines()[-1].strip()}", brought_by) == set()
+
+
+def test_every_direct_dependency_is_pinned_for_the_images_and_no_tool_is() -> None:
+    assert DIRECT - {"torch"} <= RUN.keys()
+    assert "torch" in TORCH
+    # A tool that the steps' own packages need too (pyyaml is MLflow's) is no tool there.
+    assert DEVELOPERS & RUN.keys() == {"pyyaml"}
+    assert {"pytest", "mypy", "moto", "ruff"} <= DEVELOPERS & ALL.keys()
+
+
+def test_the_images_have_what_metaflow_would_install_at_every_start() -> None:
+    assert {"boto3", "requests"} <= RUN.keys()
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_pins_every_package_to_one_version(name: str) -> None:
+    assert LOCKS[name]
+    for requirement in LOCKS[name].values():
+        assert [specifier.operator for specifier in requirement.specifier] == ["=="], str(requirement)
+        assert requirement.url is None
+
+
+def test_developers_have_the_images_packages_in_the_same_versions() -> None:
+    assert {name: str(requirement) for name, requirement in RUN.items()}.items() <= {name: str(r) for name, r in ALL.items()}.items()
+
+
+def test_torch_is_of_the_version_that_the_project_names_and_brings_nothing_of_the_rest() -> None:
+    direct = next(text for text in PROJECT["project"]["dependencies"] if text.startswith("torch"))
+    assert str(TORCH["torch"]) == direct
+    assert not TORCH.keys() & RUN.keys()
+    assert all(str(TORCH[name]) == str(ALL[name]) for name in TORCH.keys() & ALL.keys())
+    assert any(name.startswith("nvidia-") for name in TORCH)
+
+
+def test_this_environment_is_the_one_that_the_locks_name() -> None:
+    differing = {}
+    for name, requirement in (ALL | TORCH).items():
+        if (requirement.marker is not None and not requirement.marker.evaluate()) or name.startswith(("nvidia-", "cuda-", "triton")):
+            continue  # Not for this system, or of torch's CUDA build, which may be the other one here.
+        try:
+            found = version(name).partition("+")[0]
+        except PackageNotFoundError:
+            found = "missing"
+        if found not in {specifier.version for specifier in requirement.specifier}:
+            differing[name] = found
+    assert differing == {}, "this environment is older than the locks: make setup"
+
+
+def test_the_images_python_is_the_projects() -> None:
+    assert PROJECT["project"]["requires-python"] == ">=3.11,<3.12"
+    for name in ("Dockerfile", "Dockerfile.cpu"):
+        assert "ARG PYTHON_IMAGE=python:3.11." in (ROOT / "infra" / name).read_text()

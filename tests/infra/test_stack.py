@@ -1,0 +1,414 @@
+"""The stack as code: clean for cfn-lint, held to rules that are shown able to fail, and created against moto."""
+
+import ast
+import copy
+import importlib.util
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import cfnlint
+import pytest
+from stack_rules import RULES, STACK, Template, of_type, read_stack, violations
+
+ROOT = STACK.parents[1]
+GIVEN = {"CpuImage": "registry/cpu:1", "GpuImage": "registry/gpu:1", "AlarmEmail": "somebody@example.org"}
+
+NOT_IN_MOTO = {
+    # moto 5.2.5 makes no such resources from templates; the test makes them through their own services' interfaces.
+    "AWS::Budgets::Budget",
+    "AWS::S3::BucketPolicy",
+    "AWS::SecretsManager::Secret",
+    "AWS::ServiceDiscovery::PrivateDnsNamespace",
+    "AWS::ServiceDiscovery::Service",
+}
+
+
+@pytest.fixture(scope="module")
+def template() -> Template:
+    return read_stack()
+
+
+def test_cfn_lint_finds_nothing() -> None:
+    matches = cfnlint.lint(STACK.read_text(), regions=["us-east-1"])
+    assert [str(match) for match in matches] == []
+
+
+def test_cfn_lint_would_find_something() -> None:
+    text = STACK.read_text().replace("StorageEncrypted: true", "StorageEncryptd: true")
+    assert any("StorageEncryptd" in match.message for match in cfnlint.lint(text, regions=["us-east-1"]))
+
+
+def test_the_template_is_small_enough_to_be_sent_as_it_is() -> None:
+    assert STACK.stat().st_size <= 51_200, "larger ones need a bucket of their own to be deployed from"
+
+
+def test_nothing_is_against_the_rules(template: Template) -> None:
+    assert violations(template) == []
+
+
+def _resource(name: str, *path: str | int) -> Callable[[Template], Any]:
+    """Return a way to what lies in a resource's properties."""
+
+    def find(template: Template) -> Any:
+        found = template["Resources"][name]["Properties"]
+        for key in path:
+            found = found[key]
+        return found
+
+    return find
+
+
+def _set(find: Callable[[Template], Any], key: Any, value: Any) -> Callable[[Template], None]:
+    return lambda template: find(template).__setitem__(key, value)
+
+
+def _drop(find: Callable[[Template], Any], key: Any) -> Callable[[Template], None]:
+    return lambda template: find(template).__delitem__(key)
+
+
+def _replace(find: Callable[[Template], Any], key: Any, old: str, new: str) -> Callable[[Template], None]:
+    def mutate(template: Template) -> None:
+        assert old in find(template)[key]
+        find(template)[key] = find(template)[key].replace(old, new)
+
+    return mutate
+
+
+def _add(find: Callable[[Template], Any], value: Any) -> Callable[[Template], None]:
+    return lambda template: find(template).append(value)
+
+
+def _delete(name: str) -> Callable[[Template], None]:
+    return lambda template: template["Resources"].__delitem__(name)
+
+
+_POLICY = ("Policies", 0, "PolicyDocument", "Statement")
+_RUNS = _resource("JobRole", *_POLICY, 0)
+_TRUST = _resource("JobRole", "AssumeRolePolicyDocument", "Statement", 0)
+_MACHINES = _resource("MachineTemplate", "LaunchTemplateData")
+_SERVER = _resource("MlflowTask", "ContainerDefinitions", 0)
+_ANYBODY = {"IpProtocol": "tcp", "FromPort": 5000, "ToPort": 5000, "CidrIp": "0.0.0.0/0"}
+
+
+def _parameters(template: Template) -> Any:
+    return template["Parameters"]
+
+
+BREAKS: list[tuple[str, Callable[[Template], None]]] = [
+    ("actions_are_named", _set(_RUNS, "Action", "s3:*")),
+    ("actions_are_named", _set(_RUNS, "Action", ["s3:GetObject", "*"])),
+    (
+        "actions_are_named",
+        _add(_resource("LauncherPolicy", "PolicyDocument", "Statement"), {"Effect": "Allow", "Action": "batch:*", "Resource": "x"}),
+    ),
+    ("resources_are_named", _set(_RUNS, "Resource", "*")),
+    ("resources_are_named", _set(_resource("LauncherPolicy", "PolicyDocument", "Statement", 2), "Resource", "*")),
+    ("rights_are_these", _set(_RUNS, "Resource", {"Fn::Sub": "${Bucket.Arn}/*"})),
+    ("rights_are_these", _set(_RUNS, "Action", ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:PutObjectAcl"])),
+    ("rights_are_these", _set(_resource("JobRole", *_POLICY, 3), "Resource", {"Ref": "AdminSecret"})),
+    ("rights_are_these", lambda template: template["Resources"].__setitem__("Another", copy.deepcopy(template["Resources"]["JobRole"]))),
+    ("roles_are_taken_by_these", _set(_TRUST, "Principal", {"AWS": "*"})),
+    ("roles_are_taken_by_these", _drop(_TRUST, "Condition")),
+    ("roles_are_taken_by_these", _set(_resource("JobRole"), "ManagedPolicyArns", ["arn:aws:iam::aws:policy/AdministratorAccess"])),
+    ("roles_are_taken_by_these", _add(_resource("MachineRole", "ManagedPolicyArns"), "arn:aws:iam::aws:policy/AmazonS3FullAccess")),
+    ("passed_roles_go_to_containers", _drop(_resource("LauncherPolicy", "PolicyDocument", "Statement", 4), "Condition")),
+    ("nothing_is_open", _add(_resource("MlflowGroup", "SecurityGroupIngress"), _ANYBODY)),
+    ("nothing_is_open", _set(_resource("DoorGroup"), "SecurityGroupIngress", [{**_ANYBODY, "FromPort": 22, "ToPort": 22}])),
+    ("nothing_is_open", _set(_resource("JobsGroupItself"), "CidrIpv6", "::/0")),
+    ("nothing_is_open", _drop(_resource("DatabaseGroup"), "SecurityGroupEgress")),
+    (
+        "nothing_has_a_public_address",
+        _set(_resource("MlflowService", "NetworkConfiguration", "AwsvpcConfiguration"), "AssignPublicIp", "ENABLED"),
+    ),
+    ("nothing_has_a_public_address", _set(_resource("CpuSpot", "ComputeResources"), "Subnets", [{"Ref": "PublicSubnet"}])),
+    ("nothing_has_a_public_address", _set(_resource("DoorMachine"), "SubnetId", {"Ref": "PublicSubnet"})),
+    ("nothing_has_a_public_address", _set(_resource("PublicSubnet"), "MapPublicIpOnLaunch", True)),
+    ("nothing_has_a_public_address", _set(_resource("PrivateSubnetBRoutes"), "RouteTableId", {"Ref": "PublicRoutes"})),
+    ("metadata_needs_a_token", _set(lambda template: _MACHINES(template)["MetadataOptions"], "HttpTokens", "optional")),
+    ("metadata_needs_a_token", _set(lambda template: _MACHINES(template)["MetadataOptions"], "HttpPutResponseHopLimit", 1)),
+    ("metadata_needs_a_token", _drop(_resource("DoorTemplate", "LaunchTemplateData"), "MetadataOptions")),
+    ("metadata_needs_a_token", _drop(_resource("GpuSpot", "ComputeResources"), "LaunchTemplate")),
+    ("disks_are_encrypted", _set(lambda template: _MACHINES(template)["BlockDeviceMappings"][0]["Ebs"], "Encrypted", False)),
+    ("disks_are_encrypted", _drop(_MACHINES, "BlockDeviceMappings")),
+    ("disks_are_encrypted", _set(_resource("Database"), "StorageEncrypted", False)),
+    ("the_bucket_is_private", _set(_resource("Bucket", "PublicAccessBlockConfiguration"), "BlockPublicPolicy", False)),
+    ("the_bucket_is_private", _drop(_resource("Bucket"), "PublicAccessBlockConfiguration")),
+    ("the_bucket_is_private", _drop(_resource("Bucket"), "BucketEncryption")),
+    ("the_bucket_is_private", _delete("BucketPolicy")),
+    ("the_bucket_is_private", _set(_resource("BucketPolicy", "PolicyDocument", "Statement", 0), "Condition", {})),
+    (
+        "the_bucket_is_private",
+        _add(
+            _resource("BucketPolicy", "PolicyDocument", "Statement"),
+            {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "x"},
+        ),
+    ),
+    ("the_bucket_is_private", lambda template: template["Resources"]["Bucket"].__delitem__("DeletionPolicy")),
+    ("progress_expires", _set(_resource("Bucket", "LifecycleConfiguration", "Rules", 0), "Prefix", "chess-grpo/progress/")),
+    ("progress_expires", _set(_resource("Bucket", "LifecycleConfiguration", "Rules", 0), "Status", "Disabled")),
+    (
+        "progress_expires",
+        _add(_resource("Bucket", "LifecycleConfiguration", "Rules"), {"Id": "all", "Status": "Enabled", "ExpirationInDays": 9}),
+    ),
+    ("progress_expires", _drop(_resource("Bucket", "LifecycleConfiguration", "Rules"), 1)),
+    ("the_database_is_kept_and_private", _set(_resource("Database"), "PubliclyAccessible", True)),
+    ("the_database_is_kept_and_private", _set(_resource("Database"), "DeletionProtection", False)),
+    ("the_database_is_kept_and_private", _set(lambda template: _parameters(template)["ProtectDatabase"], "Default", "false")),
+    ("the_database_is_kept_and_private", lambda template: template["Resources"]["Database"].__setitem__("DeletionPolicy", "Delete")),
+    ("the_database_is_kept_and_private", _set(_resource("Database"), "BackupRetentionPeriod", 0)),
+    ("the_database_is_kept_and_private", _set(_resource("Database"), "MasterUserPassword", {"Ref": "AlarmEmail"})),
+    ("no_secret_is_plain", _set(_parameters, "DatabasePassword", {"Type": "String"})),
+    ("no_secret_is_plain", _set(_parameters, "Word", {"Type": "String", "NoEcho": True})),
+    ("no_secret_is_plain", _add(lambda template: _SERVER(template)["Environment"], {"Name": "PGPASSWORD", "Value": "x"})),
+    (
+        "no_secret_is_plain",
+        _add(
+            lambda template: _SERVER(template)["Environment"],
+            {"Name": "URI", "Value": "{{resolve:secretsmanager:x:SecretString:password}}"},
+        ),
+    ),
+    ("no_secret_is_plain", _set(lambda template: _SERVER(template)["Secrets"][0], "ValueFrom", "arn:aws:secretsmanager:elsewhere")),
+    ("no_secret_is_plain", _set(_resource("AdminSecret"), "SecretString", "password1234")),
+    ("no_secret_is_plain", _set(_resource("AdminSecret", "GenerateSecretString"), "PasswordLength", 8)),
+    (
+        "no_secret_is_plain",
+        lambda template: template["Outputs"].__setitem__("Admin", {"Value": {"Fn::Sub": "{{resolve:secretsmanager:${AdminSecret}}}"}}),
+    ),
+    ("queues_end_what_cannot_start", _drop(_resource("GpuQueue"), "JobStateTimeLimitActions")),
+    ("queues_end_what_cannot_start", _drop(_resource("NodesQueue", "JobStateTimeLimitActions"), 1)),
+    ("logs_end", _drop(_resource("ServiceLogs"), "RetentionInDays")),
+    ("logs_end", _delete("BatchLogs")),
+    ("logs_end", _drop(_SERVER, "LogConfiguration")),
+    ("spot_comes_first_and_on_demand_behind", _set(_resource("GpuQueue", "ComputeEnvironmentOrder", 0), "Order", 3)),
+    ("spot_comes_first_and_on_demand_behind", _drop(_resource("CpuQueue", "ComputeEnvironmentOrder"), 1)),
+    (
+        "spot_comes_first_and_on_demand_behind",
+        _set(_resource("NodesQueue", "ComputeEnvironmentOrder", 0), "ComputeEnvironment", {"Ref": "GpuSpot"}),
+    ),
+    ("spot_comes_first_and_on_demand_behind", _set(_resource("CpuOnDemand", "ComputeResources"), "InstanceTypes", [{"Ref": "GpuFamily"}])),
+    ("spot_comes_first_and_on_demand_behind", _set(_resource("GpuOnDemand", "ComputeResources"), "AllocationStrategy", "BEST_FIT")),
+    ("machines_are_of_one_family", _set(_resource("CpuSpot", "ComputeResources"), "InstanceTypes", ["optimal"])),
+    ("machines_are_of_one_family", _add(_resource("CpuSpot", "ComputeResources", "InstanceTypes"), "c6a")),
+    ("machines_are_of_one_family", _set(lambda template: _parameters(template)["CpuFamily"], "AllowedPattern", ".*")),
+    ("machines_are_bounded", _set(_resource("GpuOnDemand", "ComputeResources"), "MinvCpus", 4)),
+    ("machines_are_bounded", _set(_resource("GpuOnDemand", "ComputeResources"), "MaxvCpus", 4096)),
+    ("machines_are_bounded", _drop(_resource("CpuSpot", "ComputeResources"), "Tags")),
+    ("spot_machines_drain", _replace(lambda template: _MACHINES(template)["UserData"], "Fn::Base64", "DRAINING=true", "DRAINING=false")),
+    ("spot_machines_drain", _replace(lambda template: _MACHINES(template)["UserData"], "Fn::Base64", "MIME-Version: 1.0\n", "")),
+    ("spot_machines_drain", _drop(_MACHINES, "UserData")),
+    ("images_are_pinned", _set(lambda template: _parameters(template)["MlflowImage"], "Default", "ghcr.io/mlflow/mlflow:latest")),
+    ("images_are_pinned", _drop(lambda template: _parameters(template)["GpuImage"], "AllowedPattern")),
+    ("images_are_pinned", _set(_SERVER, "Image", "ghcr.io/mlflow/mlflow")),
+    ("the_tracking_server_asks_who", _replace(lambda template: _SERVER(template)["Command"], 0, "--app-name basic-auth", "")),
+    ("the_tracking_server_asks_who", _replace(lambda template: _SERVER(template)["Command"], 0, "= READ", "= MANAGE")),
+    ("the_budget_tells", _delete("Budget")),
+    ("the_budget_tells", _drop(_resource("Budget", "NotificationsWithSubscribers"), 1)),
+]
+
+
+@pytest.mark.parametrize(("rule", "mutate"), BREAKS, ids=[f"{rule}-{number}" for number, (rule, _) in enumerate(BREAKS)])
+def test_a_template_with_this_change_is_against_its_rule(template: Template, rule: str, mutate: Callable[[Template], None]) -> None:
+    broken = copy.deepcopy(template)
+    mutate(broken)
+    assert broken != template
+    assert list(RULES[rule](broken)), "the change went unseen"
+
+
+def test_every_rule_is_shown_able_to_fail() -> None:
+    assert {rule for rule, _ in BREAKS} == set(RULES)
+
+
+class Created:
+    """The stack in moto, with what moto cannot make from templates made through its services' own interfaces."""
+
+    def __init__(self, template: Template) -> None:
+        from moto.cloudformation.parsing import get_model_map
+
+        self.not_made = {resource["Type"] for resource in template["Resources"].values()} - set(get_model_map())
+        self._template = copy.deepcopy(template)
+        self._given = dict(GIVEN)
+        for name in [name for name, resource in template["Resources"].items() if resource["Type"] in self.not_made]:
+            self._make(name, self._template["Resources"].pop(name))
+        # moto asks for a role that AWS has by itself (AWSServiceRoleForBatch).
+        role = boto3.client("iam").create_role(RoleName="batch", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+        for properties in of_type(self._template, "AWS::Batch::ComputeEnvironment").values():
+            properties["ServiceRole"] = role
+        parameters = [{"ParameterKey": name, "ParameterValue": value} for name, value in self._given.items()]
+        client = boto3.client("cloudformation")
+        client.create_stack(
+            StackName="chess-grpo", TemplateBody=json.dumps(self._template), Parameters=parameters, Capabilities=["CAPABILITY_IAM"]
+        )
+        [self.stack] = client.describe_stacks(StackName="chess-grpo")["Stacks"]
+        self.outputs = {output["Description"]: output["OutputValue"] for output in self.stack["Outputs"]}
+        self.resources = {
+            summary["LogicalResourceId"]: summary.get("PhysicalResourceId", "")
+            for summary in client.list_stack_resources(StackName="chess-grpo")["StackResourceSummaries"]
+            if summary.get("LogicalResourceId")
+        }
+
+    def _make(self, name: str, resource: dict[str, Any]) -> None:
+        """Make a resource that others refer to, and hand its ARN to the template as a parameter of the same name."""
+        properties = resource["Properties"]
+        if resource["Type"] == "AWS::SecretsManager::Secret":
+            made = properties["GenerateSecretString"]
+            client = boto3.client("secretsmanager")
+            word = client.get_random_password(PasswordLength=made["PasswordLength"], ExcludePunctuation=True)["RandomPassword"]
+            text = (
+                json.dumps({**json.loads(made["SecretStringTemplate"]), made["GenerateStringKey"]: word})
+                if "GenerateStringKey" in made
+                else word
+            )
+            self._given[name] = client.create_secret(Name=name, SecretString=text)["ARN"]
+        elif resource["Type"] in ("AWS::ServiceDiscovery::PrivateDnsNamespace", "AWS::ServiceDiscovery::Service"):
+            self._given[name] = f"arn:aws:servicediscovery:us-east-1:123456789012:{name}"
+        else:
+            assert resource["Type"] in ("AWS::S3::BucketPolicy", "AWS::Budgets::Budget"), "nothing refers to these"
+            return
+        self._template["Parameters"][name] = {"Type": "String"}
+        self._template = _with_references(self._template, name)
+
+
+def _with_references(node: Any, name: str) -> Any:
+    """Return the template with attributes of a resource read as its parameter."""
+    if isinstance(node, dict):
+        if set(node) == {"Fn::GetAtt"} and node["Fn::GetAtt"][0] == name:
+            return {"Ref": name}
+        return {key: _with_references(value, name) for key, value in node.items()}
+    return [_with_references(value, name) for value in node] if isinstance(node, list) else node
+
+
+@pytest.fixture(scope="module")
+def created(template: Template) -> Iterator[Created]:
+    from moto import mock_aws
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("AWS_ENDPOINT_URL", raising=False)
+        patch.delenv("AWS_PROFILE", raising=False)
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        with mock_aws():
+            yield Created(template)
+
+
+def test_moto_makes_all_but_these(created: Created) -> None:
+    assert created.not_made == NOT_IN_MOTO
+
+
+def test_the_stack_is_created(created: Created, template: Template) -> None:
+    assert created.stack["StackStatus"] == "CREATE_COMPLETE"
+    conditional = {"OtherSecretsPolicy"}
+    wanted = {name for name, resource in template["Resources"].items() if resource["Type"] not in NOT_IN_MOTO} - conditional
+    assert wanted == set(created.resources)
+
+
+def test_the_created_bucket_is_encrypted(created: Created) -> None:
+    client, bucket = boto3.client("s3"), created.resources["Bucket"]
+    [rule] = client.get_bucket_encryption(Bucket=bucket)["ServerSideEncryptionConfiguration"]["Rules"]
+    assert rule["ApplyServerSideEncryptionByDefault"]["SSEAlgorithm"] == "AES256"
+
+
+def test_the_created_queues_try_spot_machines_first(created: Created) -> None:
+    client = boto3.client("batch")
+    made = {
+        found["computeEnvironmentArn"]: found["computeResources"] for found in client.describe_compute_environments()["computeEnvironments"]
+    }
+    kinds = {
+        queue["jobQueueName"]: [
+            made[entry["computeEnvironment"]]["type"]
+            for entry in sorted(queue["computeEnvironmentOrder"], key=lambda entry: entry["order"])
+        ]
+        for queue in client.describe_job_queues()["jobQueues"]
+    }
+    assert kinds == {"chess-grpo-cpu": ["SPOT", "EC2"], "chess-grpo-gpu": ["SPOT", "EC2"], "chess-grpo-nodes": ["EC2"]}
+    assert {tuple(found["instanceTypes"]) for found in made.values()} == {("c7i",), ("g6",)}
+
+
+def test_what_goes_into_jobs_and_services_exists(created: Created) -> None:
+    outputs = created.outputs
+    queues = {queue["jobQueueName"] for queue in boto3.client("batch").describe_job_queues()["jobQueues"]}
+    assert {
+        outputs["METAFLOW_BATCH_JOB_QUEUE"],
+        outputs["CHESS_GRPO_BATCH_GPU_QUEUE"],
+        outputs["The queue for jobs of several nodes"],
+    } == queues
+    role = boto3.client("iam").get_role(RoleName=created.resources["JobRole"])["Role"]["Arn"]
+    assert outputs["METAFLOW_ECS_S3_ACCESS_IAM_ROLE"] == role
+    secret = json.loads(boto3.client("secretsmanager").get_secret_value(SecretId=outputs["CHESS_GRPO_SECRETS"])["SecretString"])
+    assert set(secret) == {"MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"}
+    bucket = created.resources["Bucket"]
+    assert outputs["METAFLOW_DATASTORE_SYSROOT_S3"] == f"s3://{bucket}/metaflow"
+    assert outputs["METAFLOW_DATATOOLS_S3ROOT"] == f"s3://{bucket}/metaflow/data"
+    assert (outputs["METAFLOW_BATCH_CONTAINER_IMAGE"], outputs["CHESS_GRPO_BATCH_GPU_IMAGE"]) == (GIVEN["CpuImage"], GIVEN["GpuImage"])
+    assert outputs["AWS_DEFAULT_REGION"] == "us-east-1"
+
+
+def test_the_outputs_are_the_variables_that_are_read(created: Created) -> None:
+    variables = {name for name in created.outputs if re.fullmatch(r"[A-Z0-9_]+", name)}
+    assert variables == {
+        "AWS_DEFAULT_REGION",
+        "METAFLOW_DEFAULT_DATASTORE",
+        "METAFLOW_DEFAULT_METADATA",
+        "METAFLOW_DATASTORE_SYSROOT_S3",
+        "METAFLOW_DATATOOLS_S3ROOT",
+        "METAFLOW_SERVICE_URL",
+        "METAFLOW_SERVICE_INTERNAL_URL",
+        "METAFLOW_BATCH_JOB_QUEUE",
+        "METAFLOW_ECS_S3_ACCESS_IAM_ROLE",
+        "METAFLOW_BATCH_CONTAINER_IMAGE",
+        "CHESS_GRPO_BATCH_GPU_QUEUE",
+        "CHESS_GRPO_BATCH_GPU_IMAGE",
+        "CHESS_GRPO_SECRETS",
+        "MLFLOW_TRACKING_URI",
+    }
+    ours = {name for path in (ROOT / "steps").glob("*.py") for name in _strings(path)}
+    metaflows = _strings(_package("metaflow") / "metaflow_config.py")
+    for name in variables - {"AWS_DEFAULT_REGION"}:
+        assert name in ours or name.removeprefix("METAFLOW_") in metaflows, f"nobody reads {name}"
+
+
+def test_with_the_outputs_set_the_flow_asks_for_nothing_more(created: Created) -> None:
+    from steps.destination import prepare, secret_names
+
+    variables = {name: value for name, value in created.outputs.items() if re.fullmatch(r"[A-Z0-9_]+", name)}
+    assert prepare(["run", "--with", "batch"], dict(variables)) == []
+    assert secret_names(variables) == [created.outputs["CHESS_GRPO_SECRETS"]]
+
+
+def _package(name: str) -> Path:
+    """Return a package's folder, without the seconds that its import takes."""
+    found = importlib.util.find_spec(name)
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent
+
+
+def _strings(path: Path) -> set[str]:
+    return {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def test_the_servers_command_has_only_options_that_mlflow_knows(template: Template) -> None:
+    [command] = template["Resources"]["MlflowTask"]["Properties"]["ContainerDefinitions"][0]["Command"]
+    sources = (_package("mlflow") / "cli" / "__init__.py", _package("mlflow") / "utils" / "cli_args.py")
+    known = {option for path in sources for text in _strings(path) for option in text.split("/")}
+    used = set(re.findall(r"--[a-z-]+", command))
+    assert len(used) == 9
+    assert used <= known
+
+
+def test_the_servers_image_is_of_the_locked_version(template: Template) -> None:
+    [locked] = re.findall(r"^mlflow==([\d.]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    assert template["Parameters"]["MlflowImage"]["Default"] == f"ghcr.io/mlflow/mlflow:v{locked}-full"
+
+
+def test_the_script_that_makes_accounts_can_be_read_by_python(template: Template) -> None:
+    container = template["Resources"]["MlflowTask"]["Properties"]["ContainerDefinitions"][1]
+    [script] = container["Command"]
+    names = {
+        node.slice.value for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
+    }
+    assert names <= {secret["Name"] for secret in container["Secrets"]}
