@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from steps.machine import Machine
-from steps.objects import Objects, SharedStoreError, objects_at
+from steps.objects import SharedStoreError, objects_at
 from steps.store import StepOutput, Store
 from steps.tracking_store import EXPERIMENT, TABLES_LOCK, ArtifactError, FlowRun, TrackingStore
 from steps.tracking_tags import CHILD, FLOW, NOTE, OUTPUT_HASH, PARENT, PEAK_STEP, RUN, STEP, VERSION
@@ -50,22 +50,17 @@ _RUNNING, _FINISHED, _FAILED = (RunStatus.to_string(each) for each in (RunStatus
 class Tracker(TrackingStore):
     """The tracking store as a run uses it: what it reads is asked for with patience, what it says is kept until it can be told."""
 
-    def __init__(
-        self, machine: Machine, *, must_answer: bool = True, objects: Objects | None = None, patience: Patience | None = None
-    ) -> None:
+    def __init__(self, machine: Machine, *, must_answer: bool = True, patience: Patience | None = None) -> None:
         """Connect.
 
         Args:
             machine: which knows where the store is.
             must_answer: raise what the store raises when it does not answer now; of steps at work only `start` does.
-            objects: where what could not be told is kept for other machines; without it, in what this one shares, if it shares.
             patience: how long is waited for it.
         """
         self.patience = Patience() if patience is None else patience
         super().__init__(machine, self.patience.between_asks)
-        if objects is None and machine.shared:
-            objects = objects_at(machine.shared)
-        self.outbox = Outbox(machine.home, objects)
+        self.outbox = Outbox(machine.home, objects_at(machine.shared) if machine.shared else None)
         self._outputs = Store.of(machine)
         if must_answer:
             _ = self.experiment
