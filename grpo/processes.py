@@ -115,13 +115,12 @@ ALONE: Final = Processes()
 
 
 @contextmanager
-def joined_processes(device: torch.device, meeting: Meeting | None = None, *, patience: timedelta = PATIENCE) -> Iterator[Processes]:
+def joined_processes(device: torch.device, meeting: Meeting | None = None) -> Iterator[Processes]:
     """Give this process's place among those that train together.
 
     Args:
         device: of this process: a GPU is its alone.
         meeting: where they meet; None for those that torchrun started, and for one that nobody did, which is alone.
-        patience: how long each waits for the others.
 
     Raises LostProcessError when the others do not come.
     """
@@ -143,7 +142,7 @@ def joined_processes(device: torch.device, meeting: Meeting | None = None, *, pa
             init_method=method,
             rank=meeting.rank,
             world_size=meeting.size,
-            timeout=patience,
+            timeout=PATIENCE,
             device_id=device if is_gpu else None,  # Else NCCL guesses it from the rank, which counts over all machines.
         )
     try:

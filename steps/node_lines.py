@@ -103,9 +103,14 @@ class Line:
             self._connection.settimeout(None)
         return found if isinstance(found, dict) else None
 
+    def hang_up(self) -> None:
+        """Say no more, so that what was said arrives: to close while something unread is here would take it back on its way."""
+        with suppress(OSError):  # The other end was first.
+            self._connection.shutdown(socket.SHUT_WR)
+
     def close(self) -> None:
         """End it, for a reader that waits too."""
-        with suppress(OSError):  # The other end was first.
+        with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._reader.close()
         self._connection.close()

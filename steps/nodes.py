@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -73,7 +74,7 @@ class Team:
     """The machines that train together, as one of them sees it."""
 
     def __init__(self, node: Node, machine: Machine, num_processes: int, lines: Mapping[int, Line]) -> None:
-        """Listen to the others.
+        """Know the others; `listen` to them next.
 
         Args:
             node: which machine this is.
@@ -91,8 +92,12 @@ class Team:
         self._ending: _Ending | None = None
         self._is_leaving = False
         self._told, self._left = threading.Event(), threading.Event()
-        for index, line in lines.items():
-            threading.Thread(target=self._listen, args=(index, line), daemon=True).start()
+        self._listeners = [threading.Thread(target=self._listen, args=pair, daemon=True) for pair in lines.items()]
+
+    def listen(self) -> None:
+        """Hear from now on what the others say: from now on their end is this process's too."""
+        for listener in self._listeners:
+            listener.start()
 
     @property
     def leads(self) -> bool:
@@ -155,7 +160,7 @@ class Team:
     def _train(self, task: Task, work: Work, port: int, on_assessed: Callable[[Mapping[str, Any]], None] | None) -> None:
         meeting = Meeting(address=self._node.main_address, port=port, rank=self._first_rank, size=self._size)
         with self._beside(task, meeting):
-            _train(task, self._machine, work, meeting, num_here=self._num_here, on_assessed=on_assessed)
+            _train(task, self._machine, work, meeting, num_here=self._num_here, on_assessed=on_assessed, on_error=self._set_out)
 
     @contextmanager
     def _beside(self, task: Task, meeting: Meeting) -> Iterator[None]:
@@ -216,17 +221,19 @@ class Team:
             if self._ending is None:
                 self._ending = ending
             self._told.set()
-            if self._is_leaving:
-                return
             # Whoever was told to end already is on its way; a second time would cut it short.
-            if callable(signal.getsignal(signal.SIGTERM)):
+            if not self._is_leaving and callable(signal.getsignal(signal.SIGTERM)):
                 os.kill(os.getpid(), signal.SIGTERM)
         if not self._left.wait(_SECONDS_TO_LEAVE):
-            _leave_at_once(f"{ending.why}; this process waited for it in vain")
+            _leave_at_once(f"{ending.why}; this process waited for it in vain", FINAL_EXIT if ending.is_final else RESUMABLE_EXIT)
 
-    def _leave(self) -> None:
+    def _set_out(self) -> None:
+        """Take note, before the others notice, that this process is on its way out: their end shall not take the place of its reason."""
         with self._lock:
             self._is_leaving = True
+
+    def _leave(self) -> None:
+        self._set_out()
         self._left.set()
 
     def end(self, error: BaseException | None) -> None:
@@ -234,21 +241,33 @@ class Team:
 
         An end for another reason goes its own way.
         """
-        self._leave()
+        self._set_out()
         is_final = isinstance(error, Exception) and not (isinstance(error, PlainError) and error.may_pass)
         if error is not None:
             own = _Ending(_why(error), is_final) if is_final or self._ending is None else self._ending
             for line in self._lines.values():
                 line.send({"is": "ended", "why": own.why, "is_final": own.is_final})
-            if not is_final:
+            if not is_final and self._size > 1:
                 # A sum that failed may be all that came of another's end so far; it says why when it has left the others' sum.
                 self._told.wait(_SECONDS_FOR_A_REASON)
+            self._left.set()
+            until = time.monotonic() + _SECONDS_FOR_A_REASON
+            for line in self._lines.values():
+                line.hang_up()
+            for listener in self._listeners:
+                listener.join(max(0.0, until - time.monotonic()))
+        self._left.set()
         for line in self._lines.values():
             line.close()
-        if error is not None and not is_final and self._ending is not None:
-            if self._ending.is_final:
-                raise NodeFailedError(self._ending.why) from None
-            print(f"finetune, node {self._node.index}: {self._ending.why}", file=sys.stderr, flush=True)
+        if error is not None and not is_final:
+            self.refuse_to_go_on()
+            if self._ending is not None:
+                print(f"finetune, node {self._node.index}: {self._ending.why}", file=sys.stderr, flush=True)
+
+    def refuse_to_go_on(self) -> None:
+        """Raise NodeFailedError when another failed for good."""
+        if self._ending is not None and self._ending.is_final:
+            raise NodeFailedError(self._ending.why) from None
 
 
 @contextmanager
@@ -263,6 +282,7 @@ def joined_nodes(node: Node, machine: Machine, *, seconds_to_come: float = _SECO
     Raises NodesError when they do not come or one is lost, which another try may mend, NodeFailedError when one failed for good; ends the
     process with RESUMABLE_EXIT when it was told to end.
     """
+    team: Team | None = None
     try:
         with terminable(), ExitStack() as stack:
             if node.index:
@@ -274,12 +294,15 @@ def joined_nodes(node: Node, machine: Machine, *, seconds_to_come: float = _SECO
                 lines = {}
             team = Team(node, machine, node.num_processes or _num_processes(machine), lines)
             try:
+                team.listen()
                 yield team
             except BaseException as error:
                 team.end(error)
                 raise
             team.end(None)
     except Terminated:
+        if team is not None:  # Told by another, in the moment in which this one left.
+            team.refuse_to_go_on()
         raise SystemExit(RESUMABLE_EXIT) from None
 
 
@@ -296,14 +319,15 @@ def _train(
     meeting: Meeting,
     *,
     num_here: int,
-    on_assessed: Callable[[Mapping[str, Any]], None] | None = None,
+    on_assessed: Callable[[Mapping[str, Any]], None] | None,
+    on_error: Callable[[], None],
 ) -> None:
     """Train as one of the processes that meet there, of which so many are on this machine."""
     import torch
 
     device, num_threads = torch_device(machine), max(1, machine.num_threads // num_here)
     torch.set_num_threads(num_threads)
-    with joined_processes(device, meeting) as processes:
+    with joined_processes(device, meeting) as processes, _told_of_errors(on_error):
         finetune_policy(
             Settings.model_validate(task["settings"]),
             boards=Path(task["boards"]),
@@ -321,6 +345,15 @@ def _train(
         )
 
 
+@contextmanager
+def _told_of_errors(on_error: Callable[[], None]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        on_error()
+        raise
+
+
 def _why(error: BaseException) -> str:
     if isinstance(error, PlainError):
         return str(error)
@@ -333,9 +366,9 @@ def _with_root(path: str) -> str:
     return os.pathsep.join(part for part in (str(ROOT), path) if part)
 
 
-def _leave_at_once(why: str) -> None:
+def _leave_at_once(why: str, code: int) -> None:
     print(f"{why}: it leaves at once, and the next try goes on from the last checkpoint", file=sys.stderr, flush=True)
-    os._exit(RESUMABLE_EXIT)
+    os._exit(code)
 
 
 def _leave_with_parent() -> None:
@@ -343,7 +376,7 @@ def _leave_with_parent() -> None:
     with suppress(ProcessLookupError):
         os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(_SECONDS_TO_LEAVE)
-    _leave_at_once("the node's first process is gone")
+    _leave_at_once("the node's first process is gone", RESUMABLE_EXIT)
 
 
 def main() -> int:
@@ -353,7 +386,8 @@ def main() -> int:
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     try:
         with terminable(), tempfile.TemporaryDirectory() as folder:
-            _train(order["task"], Machine.here(), Work(Path(folder), ()), meeting, num_here=order["num_here"])
+            work, num_here = Work(Path(folder), ()), order["num_here"]
+            _train(order["task"], Machine.here(), work, meeting, num_here=num_here, on_assessed=None, on_error=lambda: None)
     except Terminated:
         return RESUMABLE_EXIT
     except PlainError as error:
