@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -189,44 +190,45 @@ def test_a_port_that_another_has_is_passed_by_on_both_sides(name: str, monkeypat
 
     def chat() -> None:
         connection, _ = chatty.accept()
-        connection.sendall(b"220 mail ready\r\n")
+        with connection:
+            connection.sendall(b"220 mail ready\r\n")
 
-    thread = threading.Thread(target=chat)
+    thread = threading.Thread(target=chat, daemon=True)
     thread.start()
     with silent, chatty, Door.opened("127.0.0.1", name) as door:
         found: list[Any] = []
         other = threading.Thread(target=lambda: found.append(come("127.0.0.1", name, 1, seconds=20)))
         other.start()
-        lines = door.gathered(2, seconds=20)
+        [line] = door.gathered(2, seconds=20).values()
         other.join()
-        lines[1].send({"is": "hello"})
-        assert found[0].read(5) == {"is": "hello"}
+        with closing(line), closing(found[0]):
+            line.send({"is": "hello"})
+            assert found[0].read(5) == {"is": "hello"}
     thread.join()
 
 
 def test_strangers_at_the_door_are_sent_away_and_a_node_that_comes_again_is_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps.node_lines, "_SECONDS_FOR_A_WORD", 0.2)
-    with Door.opened("127.0.0.1", name) as door:
-        address = ("127.0.0.1", candidate_ports(name)[0])
-        others_names = [{"name": "another run", "node": 1}, {"name": name, "node": 5}, {"name": name}]
-        words = [b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"", *(f"{json.dumps(one)}\n".encode() for one in others_names)]
-        strangers = [socket.create_connection(address) for _ in words]
-        for stranger, word in zip(strangers, words, strict=True):
-            stranger.sendall(word)
-        impatient = socket.create_connection(address)
-        impatient.sendall(json.dumps({"name": name, "node": 1}).encode() + b"\n")
-        found: list[Any] = []
-        others = [threading.Thread(target=lambda node=node: found.append(come("127.0.0.1", name, node, seconds=20))) for node in (1, 2)]
-        others[0].start()
-        time.sleep(0.1)  # The second only when the first may be there: else the door would close on the first.
-        others[1].start()
+    hellos = [{"name": "another run", "node": 1}, {"name": name, "node": 5}, {"name": name}]
+    words = [b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"", *(f"{json.dumps(one)}\n".encode() for one in hellos)]
+    nodes = [1, 1, 2]
+    with Door.opened("127.0.0.1", name) as door, ExitStack() as stack:
+        comers = []
+        for word in (*words, *(f'{{"name": "{name}", "node": {node}}}\n'.encode() for node in nodes)):
+            comers.append(stack.enter_context(socket.create_connection(("127.0.0.1", candidate_ports(name)[0]))))
+            comers[-1].sendall(word)
         lines = door.gathered(3, seconds=20)
         assert sorted(lines) == [1, 2]
-        assert all(stranger.recv(1) == b"" for stranger in strangers)
-        for thread in others:
-            thread.join()
-        for one in (*strangers, impatient):
-            one.close()
+        for line in lines.values():
+            line.send({"is": "hello"})
+            stack.enter_context(closing(line))
+        strangers, (impatient, *taken) = comers[: len(words)], [comer.makefile() for comer in comers[len(words) :]]
+        assert [stranger.recv(100) for stranger in strangers] == [b""] * len(words)
+        assert len(impatient.readlines()) == 1, "welcomed, and left when it came again"
+        for file in taken:
+            assert [json.loads(file.readline()) for _ in range(2)] == [{"name": name}, {"is": "hello"}]
+        for file in (impatient, *taken):
+            file.close()
 
 
 def test_who_waits_in_vain_says_for_whom(name: str) -> None:
