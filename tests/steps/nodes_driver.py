@@ -61,7 +61,7 @@ DEEDS: dict[str, Callable[[], None]] = {
 
 def trained(job: dict[str, Any], processes: Processes, work: Work) -> None:
     """Train a tiny policy as one of several processes."""
-    config = GrpoConfig(**{**CONFIG, **job.get("config", {})})
+    config = GrpoConfig(**{**CONFIG, "num_steps": 6, **job.get("config", {})})
     policy, reference = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
     num_dataset, num_own = split_of(config.states_per_step, config.own_games.share)
     states: StateSource = DatasetStates(TRAIN, states_per_step=num_dataset, seed=0, reflects=True)
