@@ -32,9 +32,7 @@ def mlflow_server(folder: Path) -> Iterator[str]:
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     places = ["--backend-store-uri", f"sqlite:///{folder / DATABASE}", "--artifacts-destination", str(folder / ARTIFACTS)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")} | {
-        "MLFLOW_DISABLE_TELEMETRY": "true"
-    }
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")} | _QUIET
     log = folder / "server.log"
     with log.open("ab") as output:
         process = subprocess.Popen(
