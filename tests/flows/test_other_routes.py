@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -55,18 +55,11 @@ resources.boards.num_cpus = 2
 resources.boards.memory_mib = 5000
 resources.boards.max_minutes = 20
 """
-STEPS: Final = (
-    "start",
-    "build_boards",
-    "join_boards",
-    "check_boards",
-    "pretrain",
-    "calibrate",
-    "baseline",
-    "finetune",
-    "select",
-    "report",
-    "end",
+STEPS: Final = tuple(
+    node.name
+    for node in ast.walk(ast.parse(FLOW.read_text()))
+    if isinstance(node, ast.FunctionDef)
+    and any(isinstance(decorator, ast.Name) and decorator.id == "step" for decorator in node.decorator_list)
 )
 
 
@@ -74,9 +67,9 @@ STEPS: Final = (
 class Route:
     """What one command printed or wrote."""
 
-    status: int
     output: str
     errors: str
+    status: int
 
     @property
     def whole(self) -> str:
@@ -107,38 +100,21 @@ class Cluster(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
 
-@pytest.fixture(scope="module")
-def routes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Route]]:
-    """Every route's command, started side by side against one stand-in for S3 and Batch."""
-    from moto.server import ThreadedMotoServer
+@dataclass(frozen=True)
+class Launcher:
+    """A folder and an environment to launch the flow from, with stand-ins for S3, Batch and Kubernetes in it."""
 
-    folder = tmp_path_factory.mktemp("routes")
-    aws = ThreadedMotoServer(port=0, verbose=False)
-    aws.start()
-    _, port = aws.get_host_and_port()
-    cluster = ThreadingHTTPServer(("127.0.0.1", 0), Cluster)
-    threading.Thread(target=cluster.serve_forever, daemon=True).start()
-    (folder / "kubeconfig").write_text(json.dumps(_kubeconfig(cluster.server_port)))
-    environment = _environment(folder, f"http://127.0.0.1:{port}")
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            patch.setenv(name, environment[name])
-        patch.delenv("AWS_PROFILE", raising=False)
-        _make_queues()
-        boto3.client("s3").create_bucket(Bucket="bucket")
-        commands = {
-            "argo": ["argo-workflows", "create", "--only-json"],
-            "step-functions": ["step-functions", "create", "--only-json"],
-            "airflow": ["airflow", "create", str(folder / "dag.py")],
-            "kubernetes": ["run", "--with", "kubernetes"],
-        }
-        # The stand-in for Kubernetes refuses every try.
-        options = {name: ["--no-pylint", "--config-value", "settings", _settings(0 if name == "kubernetes" else 2)] for name in commands}
+    folder: Path
+    environment: dict[str, str]
+
+    def launch(self, commands: Mapping[str, Sequence[str]], *, num_retries: int) -> dict[str, Route]:
+        """Run the flow's commands side by side."""
+        options = ["--no-pylint", "--config-value", "settings", SETTINGS.format(num_retries=num_retries)]
         running = {
             name: subprocess.Popen(
-                [sys.executable, str(FLOW), *options[name], *command],
-                cwd=folder,
-                env=environment,
+                [sys.executable, str(FLOW), *options, *command],
+                cwd=self.folder,
+                env=self.environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -146,21 +122,60 @@ def routes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Route
             for name, command in commands.items()
         }
         try:
-            ended = {name: (process.communicate(timeout=900), process.returncode) for name, process in running.items()}
-            found = {name: Route(status, *streams) for name, (streams, status) in ended.items()}
-            found["airflow"] = Route(found["airflow"].status, (folder / "dag.py").read_text(), found["airflow"].whole)
-            yield found
+            return {name: Route(*process.communicate(timeout=900), process.returncode) for name, process in running.items()}
         finally:
             for process in running.values():
                 process.kill()
                 process.wait()
-            cluster.shutdown()
-            cluster.server_close()
-            aws.stop()
 
 
-def _settings(num_retries: int) -> str:
-    return SETTINGS.format(num_retries=num_retries)
+@pytest.fixture(scope="module")
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    """One stand-in for all that is asked while the flow compiles."""
+    from moto.server import ThreadedMotoServer
+
+    folder = tmp_path_factory.mktemp("routes")
+    aws = ThreadedMotoServer(port=0, verbose=False)
+    cluster = ThreadingHTTPServer(("127.0.0.1", 0), Cluster)
+    aws.start()
+    threading.Thread(target=cluster.serve_forever, daemon=True).start()
+    try:
+        _, port = aws.get_host_and_port()
+        (folder / "kubeconfig").write_text(json.dumps(_kubeconfig(cluster.server_port)))
+        environment = _environment(folder, f"http://127.0.0.1:{port}")
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+                patch.setenv(name, environment[name])
+            patch.delenv("AWS_PROFILE", raising=False)
+            _make_queues()
+            boto3.client("s3").create_bucket(Bucket="bucket")
+            yield Launcher(folder, environment)
+    finally:
+        cluster.shutdown()
+        cluster.server_close()
+        aws.stop()
+
+
+@pytest.fixture(scope="module")
+def routes(launcher: Launcher) -> dict[str, Route]:
+    """The two routes that print what they would deploy."""
+    commands = {"argo": ["argo-workflows", "create", "--only-json"], "step-functions": ["step-functions", "create", "--only-json"]}
+    return launcher.launch(commands, num_retries=2)
+
+
+@pytest.fixture(scope="module")
+def airflow(launcher: Launcher) -> Route:
+    """Airflow's route, with the file that it writes as its output."""
+    dag = launcher.folder / "dag.py"
+    compiled = launcher.launch({"airflow": ["airflow", "create", str(dag)]}, num_retries=2)["airflow"]
+    assert compiled.status == 0, compiled.errors
+    return Route(dag.read_text(), compiled.whole, compiled.status)
+
+
+@pytest.fixture(scope="module")
+def kubernetes(launcher: Launcher) -> Route:
+    """A run whose first task is refused."""
+    return launcher.launch({"kubernetes": ["run", "--with", "kubernetes"]}, num_retries=0)["kubernetes"]
 
 
 def _environment(folder: Path, endpoint: str) -> dict[str, str]:
@@ -239,18 +254,6 @@ def states(routes: dict[str, Route]) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module")
-def operators(routes: dict[str, Route]) -> dict[str, Any]:
-    """Airflow's operators by step."""
-    assert routes["airflow"].status == 0, routes["airflow"].errors
-    [config] = [
-        node.value
-        for node in ast.parse(routes["airflow"].output).body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CONFIG"
-    ]
-    return ast.literal_eval(config)["states"]
-
-
 def test_argo_runs_every_step(argo: dict[str, Any]) -> None:
     assert set(STEPS) <= set(argo)
 
@@ -320,7 +323,12 @@ def test_step_functions_give_each_container_its_variables(states: dict[str, Any]
         assert not variables.keys() & set(CONFIDENTIAL)
 
 
-def test_airflow_runs_every_step_with_its_resources_tries_and_variables(operators: dict[str, Any]) -> None:
+@pytest.mark.prove
+def test_airflow_runs_every_step_with_its_resources_tries_and_variables(airflow: Route) -> None:
+    [config] = [
+        node.value for node in ast.parse(airflow.output).body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CONFIG"
+    ]
+    operators = ast.literal_eval(config)["states"]
     assert set(operators) == set(STEPS)
     for step, operator in operators.items():
         arguments = operator["operator_args"]
@@ -330,24 +338,26 @@ def test_airflow_runs_every_step_with_its_resources_tries_and_variables(operator
         assert arguments["retries"] == 2
         assert arguments["resources"]["limits"]["nvidia.com/gpu"] == ("1" if step in ("pretrain", "finetune") else "0")
     assert operators["finetune"]["operator_args"]["execution_timeout"] == {"seconds": 90 * 60}
+    assert CANARY not in airflow.whole
 
 
-def test_kubernetes_is_asked_for_the_first_job_as_it_should_be(routes: dict[str, Route]) -> None:
-    assert routes["kubernetes"].status != 0, "the stand-in refuses every job"
-    assert "this cluster runs nothing" in routes["kubernetes"].whole
-    job = Cluster.jobs[0]
+@pytest.mark.prove
+def test_kubernetes_is_asked_for_the_first_job_as_it_should_be(kubernetes: Route) -> None:
+    assert kubernetes.status != 0, "the stand-in refuses every job"
+    assert "this cluster runs nothing" in kubernetes.whole
+    [job] = Cluster.jobs
     [container] = job["spec"]["template"]["spec"]["containers"]
     variables = {entry["name"]: entry.get("value") for entry in container["env"]}
     assert FORWARDED.items() <= variables.items()
     assert not variables.keys() & set(CONFIDENTIAL)
     assert container["image"] == "registry/cpu:1"
     assert job["spec"]["template"]["spec"]["activeDeadlineSeconds"] == 60 * 60, "the default of steps that neither train nor play"
+    assert CANARY not in kubernetes.whole + json.dumps(job)
 
 
 def test_no_route_shows_a_secret(routes: dict[str, Route]) -> None:
     for name, route in routes.items():
         assert CANARY not in route.whole, f"in what {name} printed"
-    assert CANARY not in json.dumps(Cluster.jobs)
 
 
 def test_nothing_in_the_bucket_shows_a_secret(routes: dict[str, Route]) -> None:
