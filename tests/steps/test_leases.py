@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -305,6 +306,16 @@ def test_an_earlier_attempt_is_superseded_at_once_and_learns_of_it(place: str, s
     assert content(objects_at(place))["writer"] is None
 
 
+@pytest.mark.usefixtures("at_once")
+def test_a_holder_that_ends_without_having_learned_of_the_next_takes_nothing_from_it(tmp_path: Path) -> None:
+    objects = FolderObjects(tmp_path)
+    with ExitStack() as later:
+        with held(objects, elsewhere(task="7/finetune/12", attempt=0), seconds=60.0):
+            lease = later.enter_context(held(objects, elsewhere(task="7/finetune/12", attempt=1), seconds=60.0))
+        lease.confirm()
+        assert content(objects)["token"] == lease.token == 2
+
+
 def test_a_holder_that_slept_too_long_learns_of_the_next_when_it_wakes(place: str, start: Callable[..., Process]) -> None:
     holder = start(deed="hold", place=place, key=KEY, seconds=TERM, host="elsewhere")
     assert holder.hears() == "held 1"
@@ -431,6 +442,7 @@ def test_a_store_that_is_down_for_a_while_costs_nothing(tmp_path: Path) -> None:
 def test_a_store_that_is_down_for_a_term_costs_the_lease(tmp_path: Path) -> None:
     objects = Failing(tmp_path)
     with held(objects, elsewhere(), seconds=0.2) as lease:
+        wait_for_writes(objects, 1)
         objects.is_down = True
         time.sleep(0.3)
         with pytest.raises(LeaseLostError, match=r"it could not be renewed in time \(the store is down\)") as lost:
