@@ -235,8 +235,8 @@ class Progress:
         """
         if self._shared is None or self._lease is None:
             return
-        self._lease.check()
         try:
+            self._lease.confirm()
             self._shared.keep_progress(self._step, self._version, self.folder, self._facts)
         except SharedStoreError as error:
             print(f"{self._step}: WARNING: a machine lost now would lose the steps since the last copy: {error}", flush=True)
