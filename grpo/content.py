@@ -1,13 +1,15 @@
 """Content hashes and folders that appear whole or not at all."""
 
 import errno
+import fcntl
+import glob
 import hashlib
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -17,6 +19,7 @@ MANIFEST: Final = "manifest.json"
 ASIDE: Final = "aside"
 """A folder of an output, at whatever depth, for what differs between equal runs (pages with times in them): kept whole like all the rest,
 but no part of the output's hash."""
+_HALF_MADE: Final = "half-made-"  # In the names of folders being written: what else lies there under a dot may be anybody's.
 
 
 class CorruptError(PlainError, RuntimeError):
@@ -126,8 +129,8 @@ def atomic_folder(target: Path) -> Iterator[Path]:
     Whoever finds `target` finds all of it, on the disk and not only in memory. An existing `target` stays if another writer was first.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
+    _remove_abandoned(target)
+    with _held_folder(target) as made:
         yield made
         for path in [*made.rglob("*"), made]:
             _sync(path)
@@ -138,8 +141,39 @@ def atomic_folder(target: Path) -> Iterator[Path]:
             if not target.exists():
                 raise
         _sync(target.parent)
+
+
+@contextmanager
+def _held_folder(target: Path) -> Iterator[Path]:
+    """Give an empty folder beside `target`, locked as long as its writer lives; what is still there at the end is deleted."""
+    while True:
+        made = Path(tempfile.mkdtemp(prefix=f".{target.name}.{_HALF_MADE}", dir=target.parent))
+        try:
+            handle = os.open(made, os.O_RDONLY)
+        except FileNotFoundError:
+            continue  # Another writer took it for abandoned before it was ours.
+        with suppress(OSError):  # Some network file systems lock no folders: nobody will take ours for abandoned there either.
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if made.exists():
+            break
+        os.close(handle)
+    try:
+        yield made
     finally:
         shutil.rmtree(made, ignore_errors=True)
+        os.close(handle)
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Delete what killed writers of `target` left beside it: folders that nobody has locked."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.{_HALF_MADE}*"):
+        with suppress(OSError):  # Its writer lives, or has just ended.
+            handle = os.open(left, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(handle)
 
 
 def remove_folder(folder: Path) -> None:
