@@ -63,8 +63,8 @@ STEPS = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline", "fi
 _SEEN: Counter[str] = Counter()
 
 
-def whole_run(place: Path, settings: str, metaflow_run: str) -> None:
-    """Do the steps of the flow in its order, but for those whose artifact is there already."""
+def whole_run(place: Path, settings: str, metaflow_run: str, *, until: str = "") -> None:
+    """Do the steps of the flow in its order, but for those whose artifact is there already, and for those after `until`."""
     artifacts = place / metaflow_run
     artifacts.mkdir(parents=True, exist_ok=True)
 
@@ -85,6 +85,8 @@ def whole_run(place: Path, settings: str, metaflow_run: str) -> None:
     calibrated = once("calibrate", lambda: pipeline.calibrate(job))
     measured = once("baseline", lambda: pipeline.baseline(job, boards, pretrained, calibrated))
     finetuned = once("finetune", lambda: pipeline.finetune(job, boards, pretrained))
+    if until == "finetune":
+        return
     selected = once("select", lambda: pipeline.select(job, boards, pretrained, calibrated, finetuned))
     outputs = (boards, checks, pretrained, calibrated, measured, finetuned, selected)
     reported = once("report", lambda: pipeline.report(job, {output["step"]: output for output in outputs}))
@@ -179,7 +181,7 @@ def run(job: dict[str, Any]) -> None:
     if "failpoint" in job:
         _at(job["failpoint"], job["nth"], lambda: _end_by(job["signal"]))
     started = time.monotonic()
-    whole_run(Path(job["artifacts"]), job["settings"], job["run"])
+    whole_run(Path(job["artifacts"]), job["settings"], job["run"], until=job.get("until", ""))
     _say(json.dumps({"seconds": time.monotonic() - started, "seen": _SEEN}))
 
 

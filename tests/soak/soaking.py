@@ -219,10 +219,10 @@ def lost_of(place: Place, expected: Mapping[str, str], run: str, *, root: Path =
     """Return what is missing or other than it should be: in the artifacts, in the store, and among the tracking store's files."""
     home = root / place.home.relative_to("/")
     lost = []
+    if (found := place.hashes(run)) != expected:
+        return [f"{step}: {found[step]} instead of {wanted}" for step, wanted in expected.items() if found[step] != wanted]
     for step, wanted in expected.items():
         version, output_hash = wanted.split()
-        if place.hashes(run)[step] != wanted:
-            lost.append(f"{step}: {place.hashes(run)[step]} instead of {wanted}")
         if verified_manifest(home / "outputs" / step / version)["output_hash"] != output_hash:
             lost.append(f"{step}: the store has another output")
     with contextlib.closing(sqlite3.connect(f"file:{home / 'mlflow.db'}?mode=ro", uri=True)) as tracking:
