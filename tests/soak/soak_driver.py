@@ -11,6 +11,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -164,11 +165,13 @@ def _end_by(number: int) -> None:
 # The disk: a tmpfs of this process's own mount namespace, made narrower or wider without taking memory.
 
 
-def resize(place: Path, free: int | None) -> None:
-    """Leave so many bytes free on the disk, or plenty."""
-    used = sum(path.lstat().st_blocks * 512 for path in place.rglob("*")) if free is not None else 0
-    size = 8 << 30 if free is None else max(used + free, 1 << 20)
-    os.system(f"mount -o remount,size={size} {place}")
+def resize(place: Path, free: int | None) -> int:
+    """Leave so many bytes free on the disk, or plenty; return what is free."""
+    while True:
+        size = 8 << 30 if free is None else shutil.disk_usage(place).used + free
+        # Refused when a run has written more meanwhile.
+        if not subprocess.run(["mount", "-o", f"remount,size={size}", str(place)], stderr=subprocess.DEVNULL, check=False).returncode:
+            return shutil.disk_usage(place).free
 
 
 def run(job: dict[str, Any]) -> None:
@@ -222,8 +225,7 @@ def serve() -> None:
             case "wait":
                 _answer(os.waitstatus_to_exitcode(os.waitpid(job["pid"], 0)[1]))
             case "resize":
-                resize(Path(job["place"]), job["free"])
-                _answer(shutil.disk_usage(job["place"]).free)
+                _answer(resize(Path(job["place"]), job["free"]))
 
 
 def _answer(number: int) -> None:
