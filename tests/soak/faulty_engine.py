@@ -1,9 +1,9 @@
 """A proxy before a real UCI engine that, at searches which a plan names, crashes, hangs, lies, floods or says nothing of use.
 
-`python faulty_engine.py ENGINE` with SOAK_ENGINE_PLAN naming a JSON file: `counter` (a file that numbers the searches of all processes, those
-within a game and those of a position alone each by themselves), `struck` (a file with a line for each fault that struck), `faults`
-("game 17" -> kind) and `fens` (a share of all positions, by their hash, whose every search to a depth crashes). Without the variable it becomes the
-engine itself.
+`python faulty_engine.py ENGINE` with SOAK_ENGINE_PLAN naming a JSON file: `counter` (a file that numbers the searches of all processes,
+those within a game and those of a position alone each by themselves), `struck` (a file with a line for each fault that struck), `faults`
+("game 17" -> kind) and `fens` (a share of all positions, by their hash, whose every search to a depth crashes). Without the variable it
+becomes the engine itself.
 """
 
 import fcntl

@@ -5,6 +5,7 @@ forked process gives back, as Metaflow does, is the artifact of each step: a fil
 """
 
 import contextlib
+import ctypes
 import faulthandler
 import json
 import os
@@ -29,7 +30,7 @@ torch.set_num_threads(1)
 
 import great_expectations  # noqa: E402, F401
 import mlflow.tracking  # noqa: E402
-import torch._dynamo  # noqa: E402, F401
+import torch._dynamo  # noqa: E402
 
 import data_checks.dataset  # noqa: E402, F401
 import grpo.checkpoints  # noqa: E402
@@ -37,16 +38,16 @@ import grpo.content  # noqa: E402
 import grpo.engine.pool  # noqa: E402
 import grpo.engine.process  # noqa: E402
 import grpo.value_cache  # noqa: E402
-import steps.baseline  # noqa: E402, F401
-import steps.boards  # noqa: E402, F401
-import steps.calibrating  # noqa: E402, F401
-import steps.changes  # noqa: E402, F401
-import steps.finetuning  # noqa: E402, F401
-import steps.model_card  # noqa: E402, F401
-import steps.pretraining  # noqa: E402, F401
-import steps.reporting  # noqa: E402, F401
-import steps.resuming  # noqa: E402, F401
-import steps.selecting  # noqa: E402, F401
+import steps.baseline  # noqa: E402
+import steps.boards  # noqa: E402
+import steps.calibrating  # noqa: E402
+import steps.changes  # noqa: E402
+import steps.finetuning  # noqa: E402
+import steps.model_card  # noqa: E402
+import steps.pretraining  # noqa: E402
+import steps.reporting  # noqa: E402
+import steps.resuming  # noqa: E402
+import steps.selecting  # noqa: E402
 import steps.store  # noqa: E402
 import steps.tracking  # noqa: E402
 import steps.training_loop  # noqa: E402
@@ -59,6 +60,7 @@ from steps.registry import Registry  # noqa: E402
 from steps.tracking import ChildRun, Tracker  # noqa: E402
 
 NO_RETRY = 202
+_PR_SET_PDEATHSIG = 1
 CODE = {"commit": "soak", "is_dirty": False, "lock": "soak"}
 STEPS = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select", "report")
 _SEEN: Counter[str] = Counter()
@@ -147,12 +149,17 @@ def _at(failpoint: str, nth: int, deed: Callable[[], None]) -> None:
 
 def _count_all() -> None:
     for place, (holder, name) in _PLACES.items():
+        _count(place, holder, name)
 
-        def wrapped(*arguments: Any, place: str = place, whole: Any = getattr(holder, name), **named: Any) -> Any:
-            _SEEN[place] += 1
-            return whole(*arguments, **named)
 
-        setattr(holder, name, wrapped)
+def _count(place: str, holder: Any, name: str) -> None:
+    whole = getattr(holder, name)
+
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        _SEEN[place] += 1
+        return whole(*arguments, **named)
+
+    setattr(holder, name, wrapped)
 
 
 def _end_by(number: int) -> None:
@@ -215,6 +222,7 @@ def serve() -> None:
                     os.dup2(log, 1)
                     os.dup2(log, 2)
                     os.setpgid(0, 0)
+                    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # Nothing is left when the tests are cut off.
                     faulthandler.enable()
                     status = _child(job)
                     with contextlib.suppress(Exception):

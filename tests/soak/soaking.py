@@ -215,9 +215,10 @@ class Place:
         return last["seconds"], last["seen"]
 
 
-def lost_of(place: Place, expected: Mapping[str, str], run: str, *, root: Path = Path("/")) -> list[str]:
+def lost_of(place: Place, expected: Mapping[str, str], run: str, *, root: Path = Path("/"), tracking: Path | None = None) -> list[str]:
     """Return what is missing or other than it should be: in the artifacts, in the store, and among the tracking store's files."""
     home = root / place.home.relative_to("/")
+    tracked = tracking or home
     lost = []
     if (found := place.hashes(run)) != expected:
         return [f"{step}: {found[step]} instead of {wanted}" for step, wanted in expected.items() if found[step] != wanted]
@@ -225,17 +226,17 @@ def lost_of(place: Place, expected: Mapping[str, str], run: str, *, root: Path =
         version, output_hash = wanted.split()
         if verified_manifest(home / "outputs" / step / version)["output_hash"] != output_hash:
             lost.append(f"{step}: the store has another output")
-    with contextlib.closing(sqlite3.connect(f"file:{home / 'mlflow.db'}?mode=ro", uri=True)) as tracking:
-        if (checked := tracking.execute("PRAGMA integrity_check").fetchone()[0]) != "ok":
+    with contextlib.closing(sqlite3.connect(f"file:{tracked / 'mlflow.db'}?mode=ro", uri=True)) as opened:
+        if (checked := opened.execute("PRAGMA integrity_check").fetchone()[0]) != "ok":
             lost.append(f"mlflow.db: {checked}")
-        holders = _holders(tracking)
+        holders = _holders(opened)
     for step, wanted in expected.items():
         version, output_hash = wanted.split()
         found = holders.get((step, version, output_hash), [])
         if not found:
             lost.append(f"{step}: no run of the tracking store holds its output")
         for holder in found:
-            lost += _damaged(home / "mlartifacts" / holder / "artifacts")
+            lost += _damaged(tracked / "mlartifacts" / holder / "artifacts")
     return lost
 
 

@@ -1,4 +1,4 @@
-"""A disk that fills up at random moments stops a run with a plain message, damages nothing, and the same command goes on when there is room."""
+"""A disk that fills up at random moments stops a run with a plain message and damages nothing; with room, the same command goes on."""
 
 import random
 import shutil

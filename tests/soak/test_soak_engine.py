@@ -1,4 +1,4 @@
-"""An engine that fails a hundred times costs nothing but the searches that failed, and one that cannot value a position costs that position."""
+"""An engine that fails a hundred times costs nothing but time, and one that cannot value a position costs that position."""
 
 import json
 import random
