@@ -47,6 +47,7 @@ import steps.model_card  # noqa: E402
 import steps.pretraining  # noqa: E402
 import steps.reporting  # noqa: E402
 import steps.resuming  # noqa: E402
+import steps.screening  # noqa: E402
 import steps.selecting  # noqa: E402
 import steps.store  # noqa: E402
 import steps.tracking  # noqa: E402
@@ -59,7 +60,7 @@ from steps import pipeline  # noqa: E402
 from steps.registry import Registry  # noqa: E402
 from steps.tracking import ChildRun, Tracker  # noqa: E402
 
-NO_RETRY = 202
+NO_RETRY, RESUMABLE = 202, 75
 _PR_SET_PDEATHSIG = 1
 CODE = {"commit": "soak", "is_dirty": False, "lock": "soak"}
 STEPS = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select", "report")
@@ -90,7 +91,13 @@ def whole_run(place: Path, settings: str, metaflow_run: str, *, until: str = "")
     finetuned = once("finetune", lambda: pipeline.finetune(job, boards, pretrained))
     if until == "finetune":
         return
-    selected = once("select", lambda: pipeline.select(job, boards, pretrained, calibrated, finetuned))
+    contest = {"boards": boards, "pretrained": pretrained, "calibrated": calibrated, "finetuned": finetuned}
+    screened = once("screen", lambda: pipeline.screen(job, **contest))
+    confirmed = [
+        once(f"confirm-{part}", lambda part=part: pipeline.confirm(job, **contest, screened=screened, part=part))
+        for part in range(given["selection"]["num_tasks"])
+    ]
+    selected = once("select", lambda: pipeline.select(job, **contest, ahead=[screened, *confirmed]))
     outputs = (boards, checks, pretrained, calibrated, measured, finetuned, selected)
     reported = once("report", lambda: pipeline.report(job, {output["step"]: output for output in outputs}))
     once("end", lambda: pipeline.end(job, selected, reported))
@@ -202,7 +209,7 @@ def _child(job: dict[str, Any]) -> int:
         return int(end.code or 0)
     except PlainError as error:
         _say(f"plain {type(error).__name__}: {error}")
-        return NO_RETRY
+        return RESUMABLE if error.may_pass else NO_RETRY
     except BaseException:  # noqa: BLE001
         traceback.print_exc()
         return 1
