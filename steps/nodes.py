@@ -4,8 +4,6 @@ A node's first process is the step's own, as in a run on one machine: node 0's d
 several GPUs the others are started beside it. They train as processes that torchrun started do (`grpo.processes`); torchrun itself is not
 between them and Metaflow, for it would hide with which code a process ended, and that no other try would mend it.
 All nodes end together: who ends says so over its line (`steps.node_lines`), and whose line breaks has ended.
-
-As a program: one more process of a node; reads what to do from its standard input, and ends when that ends.
 """
 
 import json
@@ -21,47 +19,27 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, TypedDict, cast
+from typing import Any, Final, cast
 
-from grpo.config import Settings
-from grpo.engine import identify
 from grpo.errors import PlainError
-from grpo.processes import Meeting, joined_processes
+from grpo.processes import Meeting
+from steps import node_process
 from steps.device import torch_device
-from steps.finetuning import RESUMABLE_EXIT, finetune_policy
+from steps.finetuning import RESUMABLE_EXIT
 from steps.machine import Machine
 from steps.node_lines import Door, Line, Message, Node, NodesError, come, free_port
+from steps.node_process import FINAL_EXIT, SECONDS_TO_LEAVE, Task, leave_at_once, train, with_root
 from steps.store import StepOutput
 from steps.training_loop import Terminated, terminable
-from steps.versions import ROOT
 from steps.work import TerminalSink, Work
 
-FINAL_EXIT: Final = 202
-"""The exit code of a process for which another try would end the same way."""
 _SECONDS_TO_COME: Final = 1_200
 """For all machines to be there: Batch starts the others after node 0, and each loads its image."""
-_SECONDS_TO_LEAVE: Final = 120
-"""For a process that was told to end, before it is ended where it stands: it may wait within a sum for one who does not come any more, or
-copy its last checkpoint away."""
 _SECONDS_FOR_A_REASON: Final = 3
 
 
 class NodeFailedError(PlainError, RuntimeError):
     """Another machine of the step failed by an error that another try would meet again."""
-
-
-class Task(TypedDict):
-    """What a process needs to train, on this machine: plain data."""
-
-    settings: dict[str, Any]
-    boards: str
-    """Folder of the joined dataset."""
-    pretrained: str
-    """Folder of the pretrained policy."""
-    checkpoint: str
-    """Folder of the checkpoint of another run to go on from; empty for none."""
-    facts: dict[str, Any]
-    """Written into each checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +138,7 @@ class Team:
     def _train(self, task: Task, work: Work, port: int, on_assessed: Callable[[Mapping[str, Any]], None] | None) -> None:
         meeting = Meeting(address=self._node.main_address, port=port, rank=self._first_rank, size=self._size)
         with self._beside(task, meeting):
-            _train(task, self._machine, work, meeting, num_here=self._num_here, on_assessed=on_assessed, on_error=self._set_out)
+            train(task, self._machine, work, meeting, num_here=self._num_here, on_assessed=on_assessed, on_error=self._set_out)
 
     @contextmanager
     def _beside(self, task: Task, meeting: Meeting) -> Iterator[None]:
@@ -168,10 +146,10 @@ class Team:
         children = []
         for local_rank in range(1, self._num_here):
             child = subprocess.Popen(
-                [sys.executable, "-m", __name__],
+                [sys.executable, "-m", node_process.__name__],
                 stdin=subprocess.PIPE,
                 text=True,
-                env={**os.environ, "LOCAL_RANK": str(local_rank), "PYTHONPATH": _with_root(os.environ.get("PYTHONPATH", ""))},
+                env={**os.environ, "LOCAL_RANK": str(local_rank), "PYTHONPATH": with_root(os.environ.get("PYTHONPATH", ""))},
             )
             children.append(child)
             assert child.stdin is not None
@@ -183,7 +161,7 @@ class Team:
         try:
             yield
             for child in children:
-                child.wait(_SECONDS_TO_LEAVE)
+                child.wait(SECONDS_TO_LEAVE)
         finally:
             for child in children:
                 with suppress(OSError):
@@ -224,8 +202,8 @@ class Team:
             # Whoever was told to end already is on its way; a second time would cut it short.
             if not self._is_leaving and callable(signal.getsignal(signal.SIGTERM)):
                 os.kill(os.getpid(), signal.SIGTERM)
-        if not self._left.wait(_SECONDS_TO_LEAVE):
-            _leave_at_once(f"{ending.why}; this process waited for it in vain", FINAL_EXIT if ending.is_final else RESUMABLE_EXIT)
+        if not self._left.wait(SECONDS_TO_LEAVE):
+            leave_at_once(f"{ending.why}; this process waited for it in vain", FINAL_EXIT if ending.is_final else RESUMABLE_EXIT)
 
     def _set_out(self) -> None:
         """Take note, before the others notice, that this process is on its way out: their end shall not take the place of its reason."""
@@ -312,89 +290,9 @@ def _num_processes(machine: Machine) -> int:
     return torch.cuda.device_count() if torch_device(machine).type == "cuda" else 1
 
 
-def _train(
-    task: Task,
-    machine: Machine,
-    work: Work,
-    meeting: Meeting,
-    *,
-    num_here: int,
-    on_assessed: Callable[[Mapping[str, Any]], None] | None,
-    on_error: Callable[[], None],
-) -> None:
-    """Train as one of the processes that meet there, of which so many are on this machine."""
-    import torch
-
-    device, num_threads = torch_device(machine), max(1, machine.num_threads // num_here)
-    torch.set_num_threads(num_threads)
-    with joined_processes(device, meeting) as processes, _told_of_errors(on_error):
-        finetune_policy(
-            Settings.model_validate(task["settings"]),
-            boards=Path(task["boards"]),
-            pretrained=Path(task["pretrained"]),
-            checkpoint=Path(task["checkpoint"]) if task["checkpoint"] else None,
-            facts=task["facts"],
-            engine=identify(machine.stockfish),
-            engine_path=machine.stockfish,
-            num_processes=num_threads,
-            cache_folder=machine.value_cache,
-            device=device,
-            work=work,
-            on_assessed=on_assessed,
-            processes=processes,
-        )
-
-
-@contextmanager
-def _told_of_errors(on_error: Callable[[], None]) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        on_error()
-        raise
-
-
 def _why(error: BaseException) -> str:
     if isinstance(error, PlainError):
         return str(error)
     if isinstance(error, (Terminated, SystemExit)):
         return "it was told to end, or lost another"
     return f"{type(error).__name__}: {error}; its own log has the traceback"
-
-
-def _with_root(path: str) -> str:
-    return os.pathsep.join(part for part in (str(ROOT), path) if part)
-
-
-def _leave_at_once(why: str, code: int) -> None:
-    print(f"{why}: it leaves at once, and the next try goes on from the last checkpoint", file=sys.stderr, flush=True)
-    os._exit(code)
-
-
-def _leave_with_parent() -> None:
-    sys.stdin.read()
-    with suppress(ProcessLookupError):
-        os.kill(os.getpid(), signal.SIGTERM)
-    threading.Event().wait(_SECONDS_TO_LEAVE)
-    _leave_at_once("the node's first process is gone", RESUMABLE_EXIT)
-
-
-def main() -> int:
-    """Train as one more process of a node."""
-    order = json.loads(sys.stdin.readline())
-    meeting = Meeting(address=order["address"], port=order["port"], rank=order["rank"], size=order["size"])
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-    try:
-        with terminable(), tempfile.TemporaryDirectory() as folder:
-            work, num_here = Work(Path(folder), ()), order["num_here"]
-            _train(order["task"], Machine.here(), work, meeting, num_here=num_here, on_assessed=None, on_error=lambda: None)
-    except Terminated:
-        return RESUMABLE_EXIT
-    except PlainError as error:
-        print(f"process {meeting.rank}: {error}", file=sys.stderr, flush=True)
-        return RESUMABLE_EXIT if error.may_pass else FINAL_EXIT
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -272,7 +272,7 @@ def _finetune(
 ) -> StepOutput:
     from steps.device import device_facts
     from steps.finetuning import LEARNABILITY, REPORT
-    from steps.nodes import Task
+    from steps.node_process import Task
     from steps.resuming import origin_checkpoint
 
     settings = _typed(job["settings"])

@@ -15,7 +15,8 @@ from grpo.config import read_settings
 from grpo.content import read_json
 from steps.machine import Machine
 from steps.node_lines import Node
-from steps.nodes import Task, joined_nodes
+from steps.node_process import Task
+from steps.nodes import joined_nodes
 from steps.work import Work
 
 NUM_THREADS = len(os.sched_getaffinity(0))

@@ -19,7 +19,7 @@ from doubles import CPU, TINY, MadeUpValues
 from kill_driver import BOARDS, CONFIG, HELDOUT, TRAIN, at
 
 import grpo.processes
-import steps.nodes
+import steps.node_process
 import steps.training_loop
 from grpo.errors import NonFiniteError, PlainError
 from grpo.grpo_config import GrpoConfig
@@ -33,7 +33,8 @@ from grpo.training import GrpoTrainer
 from steps.machine import Machine
 from steps.making import make_output
 from steps.node_lines import Node
-from steps.nodes import FINAL_EXIT, RESUMABLE_EXIT, Task, joined_nodes
+from steps.node_process import FINAL_EXIT, Task
+from steps.nodes import RESUMABLE_EXIT, joined_nodes
 from steps.store import Store
 from steps.training_loop import TrainingLoop
 from steps.work import TerminalSink, Work
@@ -95,8 +96,8 @@ def finetune(job: dict[str, Any]) -> None:
     home = Path(job["home"])
     node = Node(index=job["index"], count=job["count"], main_address="127.0.0.1", attempt=job["attempt"], num_processes=1)
     machine = Machine(stockfish="", home=home, tracking_uri="", device="cpu", num_threads=1)
-    steps.nodes.finetune_policy = lambda settings, *, processes, work, **rest: trained(job, processes, work)  # type: ignore[assignment]
-    steps.nodes.identify = lambda path: None  # type: ignore[assignment]
+    steps.node_process.finetune_policy = lambda settings, *, processes, work, **rest: trained(job, processes, work)  # type: ignore[assignment]
+    steps.node_process.identify = lambda path: None  # type: ignore[assignment]
     grpo.processes.PATIENCE = timedelta(seconds=job.get("patience", 60))  # type: ignore[misc]
     if "deed" in job and job["place"] == "checkpoint":
         at(job["step"], steps.training_loop, "save_checkpoint", DEEDS[job["deed"]], is_after=True)
