@@ -139,17 +139,23 @@ class Outbox:
         return sorted(here | {key.split("/")[1] for key in self._keys("")})
 
     def left(self, parent: str) -> Generator[Journal, None, None]:
-        """Give in turn each journal that its writer left, the oldest first, opened; it is closed when the next is asked for."""
-        self._take_over(parent)
-        for path in sorted((self.folder / parent).glob(f"*{_SUFFIX}")):
-            journal = Journal(path)
+        """Give in turn each journal that its writer left, the oldest first, opened; it is left again when the next is asked for.
+
+        One that is only among the shared objects is brought here then and not before, so that others have those that are not come to.
+        """
+        here = {path.name for path in (self.folder / parent).glob(f"*{_SUFFIX}")}
+        for name in sorted(here | {key.rpartition("/")[2] for key in self._keys(f"{parent}/")}):
+            journal = Journal(self.folder / parent / name)
+            journal.path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 journal.open()
             except BusyError:
                 continue  # Its writer lives, or somebody else delivers it.
+            if not journal.path.exists() and not self._is_taken_over(journal):
+                journal.close()
+                continue
             try:
-                if path.exists():
-                    yield journal
+                yield journal
             finally:
                 self.leave(journal)
 
@@ -184,20 +190,18 @@ class Outbox:
         """Return the files with records that the store would not take."""
         return sorted(self.folder.glob(f"*/*{_REFUSED}"))
 
-    def _take_over(self, parent: str) -> None:
-        """Bring journals that other machines left into this home, each for this process alone."""
-        for key in self._keys(f"{parent}/"):
-            assert self._objects is not None
-            path = self.folder / key.removeprefix(f"{FOLDER}/")
-            if path.exists() or (stored := self._objects.get(key)) is None or _claimed_until(stored) > time.time():
-                continue
-            head, _, lines = stored.data.partition(b"\n")
-            claim = {**json.loads(head), "until": time.time() + _CLAIM_SECONDS}
-            if self._objects.replace(key, json.dumps(claim).encode() + b"\n" + lines, tag=stored.tag) is None:
-                continue  # Another was first.
-            path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, lines)
-            Journal(path).save(Progress(**claim["progress"]))
+    def _is_taken_over(self, journal: Journal) -> bool:
+        """Bring a journal that another machine left into this home, for this process alone; return whether that could be done."""
+        key = self._key(journal)
+        if self._objects is None or (stored := self._objects.get(key)) is None or _claimed_until(stored) > time.time():
+            return False
+        head, _, lines = stored.data.partition(b"\n")
+        claim = {**json.loads(head), "until": time.time() + _CLAIM_SECONDS}
+        if self._objects.replace(key, json.dumps(claim).encode() + b"\n" + lines, tag=stored.tag) is None:
+            return False  # Another was first.
+        replace_file(journal.path, lines)
+        journal.save(Progress(**claim["progress"]))
+        return True
 
     def _keys(self, prefix: str) -> list[str]:
         return [] if self._objects is None else self._objects.keys(f"{FOLDER}/{prefix}")
