@@ -189,7 +189,8 @@ class Store:
 
     def forget_progress(self, step: str, version: str) -> None:
         """Delete what a process left that was killed after its output had come into the store."""
-        if (self._in_progress / step / version).exists():
+        folder = self._in_progress / step / version
+        if folder.exists() or folder.with_name(f"{version}.lock").exists():
             with suppress(BusyError), self.progressing(step, version, is_fresh=False):
                 pass  # It vanishes, for the output is there.
 
