@@ -133,7 +133,7 @@ def test_the_tracker_has_a_parent_with_a_child_for_each_step(first_run: FlowRun,
     runs = tracking.search_runs([experiment.experiment_id])
     [parent] = [run for run in runs if run.data.tags["chess_grpo.step"] == "flow"]
     children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
-    assert sorted({run.info.run_name for run in children}) == sorted({"build_boards", *STEPS})
+    assert sorted({run.info.run_name for run in children}) == sorted({"build_boards", "screen", "confirm", *STEPS})
     assert parent.data.tags["metaflow.run"] == first_run.run_id
     assert parent.data.params["grpo.learning_rate"] == str(read_settings("test").grpo.learning_rate)
     assert {run.info.status for run in runs} == {"FINISHED"}
