@@ -94,7 +94,9 @@ class Stage:
         before, shown, log = len(self.standin.jobs()), 0, cwd / "printed.log"
         environment = {name: value for name, value in self.standin.environment().items() if not name.startswith(("CHESS_GRPO_", "MLFLOW_"))}
         with log.open("wb") as output:
-            process = subprocess.Popen(command, cwd=cwd, env=environment | variables, stdout=output, stderr=subprocess.STDOUT)
+            # It ends its jobs and itself, should we be killed.
+            guarded = ["setpriv", "--pdeathsig", "TERM", *command]
+            process = subprocess.Popen(guarded, cwd=cwd, env=environment | variables, stdout=output, stderr=subprocess.STDOUT)
             try:
                 while process.poll() is None:
                     jobs = self.standin.jobs()[before:]

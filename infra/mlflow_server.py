@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from grpo.errors import PlainError
+from infra.batch_standin.container import OWN_PROCESSES
 
 DATABASE: Final = "mlflow.db"
 ARTIFACTS: Final = "artifacts"
@@ -36,7 +37,7 @@ def mlflow_server(folder: Path) -> Iterator[str]:
     log = folder / "server.log"
     with log.open("ab") as output:
         process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", *command, *places],
+            [*OWN_PROCESSES, *command, *places],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -48,13 +49,8 @@ def mlflow_server(folder: Path) -> Iterator[str]:
         _wait(process, address, log)
         yield address
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, 15)
-            try:
-                process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, 9)
-                process.wait()
+        process.kill()
+        process.wait()
 
 
 def _wait(process: "subprocess.Popen[bytes]", address: str, log: Path) -> None:

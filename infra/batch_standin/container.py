@@ -25,6 +25,19 @@ _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "
 _IMAGE: Final = "/opt/image"
 _PACKAGES: Final = "/opt/packages"
 _ENGINE: Final = "/opt/engine/stockfish"
+OWN_PROCESSES: Final = (
+    "setpriv",
+    "--pdeathsig",
+    "KILL",
+    "unshare",
+    "--user",
+    "--map-root-user",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+)
+"""Before a command: whatever it starts ends with it, and it ends with us, should we be killed."""
 _SETUP_LOG: Final = "setup.log"
 _PROBE: Final = 'hostname probe && mount -t tmpfs probe "$1" && mkdir "$1/etc" && mount --rbind /etc "$1/etc" && chroot / true'
 _NAMESPACES: Final = ("--user", "--map-root-user", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc")
