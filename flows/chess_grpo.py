@@ -54,7 +54,7 @@ def plainly(body: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(body)
     def wrapped(*arguments: Any) -> None:
         try:
-            with deployment.as_task():
+            with deployment.as_task(arguments[0]):
                 body(*arguments)
         except PlainError as error:
             print(f"{body.__name__}: {error}", file=sys.stderr, flush=True)

@@ -73,12 +73,27 @@ class Deployment(FlowMutator):  # type: ignore[misc]
 
 
 @contextmanager
-def as_task() -> Iterator[None]:
+def as_task(flow: Any) -> Iterator[None]:
     """Let the block know which task it is, and that its machine is to be taken back; keep elsewhere from trying again in vain."""
+    _note_task(flow)
     os.environ[TASK] = f"{current.run_id}/{current.step_name}/{current.task_id}"
     os.environ[ATTEMPT] = str(current.retry_count)
     with _tried_once(), watching(current.get("spot_termination_notice")):
         yield
+
+
+def _note_task(flow: Any) -> None:
+    """Let cards be drawn in a container without a metadata service: what draws them looks for the run there, and finds an empty disk.
+
+    Metaflow notes run and task where they are launched, and hands a container no copy; so the container notes them for itself.
+    """
+    decorators = getattr(getattr(flow, current.step_name, None), "decorators", ())
+    metadata = next((decorator.metadata for decorator in decorators if decorator.name == "batch" and hasattr(decorator, "metadata")), None)
+    if metadata is None or metadata.TYPE != "local" or destination(sys.argv, os.environ) != "container":
+        return
+    run, step = current.run_id, current.step_name
+    for place in (("flow", None, None, None), ("run", run, None, None), ("step", run, step, None), ("task", run, step, current.task_id)):
+        metadata._ensure_meta(*place)  # noqa: SLF001
 
 
 @contextmanager
