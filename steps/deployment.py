@@ -93,7 +93,7 @@ def _note_task(flow: Any) -> None:
         return
     run, step = current.run_id, current.step_name
     for place in (("flow", None, None, None), ("run", run, None, None), ("step", run, step, None), ("task", run, step, current.task_id)):
-        metadata._ensure_meta(*place)  # noqa: SLF001
+        metadata._ensure_meta(*place)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import pytest
 from real_flow import ROOT
 
 from grpo.config import read_settings
+from grpo.selection import Verdict
 from infra import batch_demo
 from infra.batch_demo import SECRET, Launched, Result, Stage
 from infra.batch_standin import BatchJob, StandIn, batch_standin, refusal
@@ -51,7 +52,7 @@ def result(stage: Stage, launched: Launched) -> Result:
 
 
 def test_the_command_comes_to_a_verdict_which_it_prints(launched: Launched, result: Result) -> None:
-    assert result.verdict in ("improved", "no improvement shown")
+    assert result.verdict in {verdict.value for verdict in Verdict}
     assert f"GRPO against the pretrained policy: {result.verdict}" in launched.printed
 
 
