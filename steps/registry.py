@@ -162,6 +162,7 @@ class Registry:
             run_id=holder,
             tags=tags,
             description=description,
+            await_creation_for=0,  # It is there at once: there is nothing to copy.
         )
         return _version(made.version, tags)
 

@@ -5,6 +5,7 @@ costs nothing but that it is told later: at the step's end, with the next step, 
 `chess-grpo track`. Only `start` needs the store, for a run's id is the store's to give.
 """
 
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from mlflow.entities import RunStatus
 
 from steps.child_run import ChildRun, now, plain
 from steps.courier import Courier
-from steps.outages import Patience, TrackingAwayError
+from steps.outages import Patience, TrackingAwayError, failures, is_refusal
 from steps.outbox import Journal, Outbox
 
 __all__ = [
@@ -63,7 +64,17 @@ class Tracker(TrackingStore):
         self.outbox = Outbox(machine.home, objects_at(machine.shared) if machine.shared else None)
         self._outputs = Store.of(machine)
         if must_answer:
-            _ = self.experiment
+            self._connect()
+
+    def _connect(self) -> None:
+        for pause in (*self.patience.between_tries, None):
+            try:
+                _ = self.experiment
+                return
+            except failures() as error:
+                if pause is None or is_refusal(error):
+                    raise
+                time.sleep(pause)
 
     @property
     def _experiment(self) -> str:

@@ -516,8 +516,10 @@ def test_a_run_that_a_late_answer_made_twice_is_deleted(
     assert picture(server.address) == undisturbed
 
 
-def test_start_needs_the_store_and_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_needs_the_store_and_says_what_to_do(tmp_path: Path, patience: Callable[[Patience], None]) -> None:
     from grpo.config import read_settings
+
+    patience(BRISK)
 
     machine = Machine(stockfish="none", home=tmp_path, tracking_uri=f"http://127.0.0.1:{free_port()}", device="cpu", num_threads=1)
     findings, _ = preflight(read_settings("test"), machine)
@@ -716,7 +718,7 @@ def test_what_another_try_may_mend_is_no_refusal(error: Exception, is_final: boo
 def test_the_real_server_is_killed_at_any_moment_and_started_again(
     tables: Path, tmp_path: Path, patience: Callable[[Patience], None], undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "5")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
     patience(replace(BRISK, between_tries=(0.0,)))
     shutil.copy(tables, tmp_path / "mlflow.db")
     rng = random.Random(0)
