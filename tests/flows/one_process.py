@@ -29,11 +29,16 @@ class Task:
     def next(self, step: MethodType, foreach: str | None = None) -> None:
         self.__dict__.update(_next=step.__name__, _foreach=foreach)
 
-    def merge_artifacts(self, inputs: Sequence["Task"], include: Sequence[str]) -> None:
-        self.__dict__.update({name: getattr(inputs[0], name) for name in include})
+    def merge_artifacts(self, inputs: Sequence["Task"], include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
+        found = inputs[0].artifacts()
+        names = include or found.keys() - set(exclude)
+        # What the tasks made differently, Metaflow would ask about.
+        assert all(task.artifacts()[name] == found[name] for task in inputs for name in names), "tasks of a fan-out differ"
+        self.__dict__.update({name: found[name] for name in names})
 
     def artifacts(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+        """Return what goes on to the next step: all but a fan-out task's own item."""
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_") and name != "input"}
 
 
 def run_steps(flow: type, artifacts: dict[str, Any], ran: Callable[[str], None] = lambda name: None) -> Task:
