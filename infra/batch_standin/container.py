@@ -39,7 +39,10 @@ OWN_PROCESSES: Final = (
 )
 """Before a command: whatever it starts ends with it, and it ends with us, should we be killed."""
 _SETUP_LOG: Final = "setup.log"
-_PROBE: Final = 'hostname probe && mount -t tmpfs probe "$1" && mkdir "$1/etc" && mount --rbind /etc "$1/etc" && PATH=$PATH:/usr/sbin:/sbin chroot / true'
+_PROBE: Final = (
+    'hostname probe && mount -t tmpfs probe "$1" && mkdir "$1/etc" && mount --rbind /etc "$1/etc"'
+    " && PATH=$PATH:/usr/sbin:/sbin chroot / true"
+)
 _NAMESPACES: Final = ("--user", "--map-root-user", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc")
 
 
