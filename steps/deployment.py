@@ -77,7 +77,7 @@ def as_task(flow: Any) -> Iterator[None]:
     """Let the block know which task it is, and that its machine is to be taken back; keep elsewhere from trying again in vain."""
     _note_task(flow)
     os.environ[TASK] = f"{current.run_id}/{current.step_name}/{current.task_id}"
-    os.environ[ATTEMPT] = str(current.retry_count)
+    os.environ[ATTEMPT] = str(current.retry_count or 0)
     with _tried_once(), watching(current.get("spot_termination_notice")):
         yield
 
