@@ -25,8 +25,10 @@ def next_kill(rng: random.Random, undisturbed: Undisturbed) -> tuple[int, dict[s
     if rng.random() < SHARE_AT_FAILPOINTS:
         place = rng.choice(sorted(name for name, count in undisturbed.counts.items() if count))
         failpoint = f"{rng.choice(['before', 'after'])} {place}"
-        return number, {"failpoint": failpoint, "nth": rng.randint(1, undisturbed.counts[place]), "signal": int(number)}, 0.0
-    return number, {}, rng.uniform(0, 0.7 * undisturbed.seconds)
+        # What an earlier try has done is not done again: of many calls the first are those that a later try still makes.
+        nth = rng.randint(1, max(1, undisturbed.counts[place] // 3))
+        return number, {"failpoint": failpoint, "nth": nth, "signal": int(number)}, 0.0
+    return number, {}, rng.uniform(0, 0.35 * undisturbed.seconds)
 
 
 def killed(driver: Driver, place: Place, run: str, number: int, job: dict[str, Any], seconds: float) -> int:
