@@ -87,9 +87,11 @@ def _note_task(flow: Any) -> None:
 
     Metaflow notes run and task where they are launched, and hands a container no copy; so the container notes them for itself.
     """
+    if destination(sys.argv, os.environ) != "container":
+        return
     decorators = getattr(getattr(flow, current.step_name, None), "decorators", ())
     metadata = next((decorator.metadata for decorator in decorators if decorator.name == "batch" and hasattr(decorator, "metadata")), None)
-    if metadata is None or metadata.TYPE != "local" or destination(sys.argv, os.environ) != "container":
+    if metadata is None or metadata.TYPE != "local":
         return
     run, step = current.run_id, current.step_name
     for place in (("flow", None, None, None), ("run", run, None, None), ("step", run, step, None), ("task", run, step, current.task_id)):
