@@ -8,7 +8,7 @@ ARGS ?=
 PORT ?= 5000
 export PYTHON CONFIG SET
 
-.PHONY: run test check prove ui lock setup clean
+.PHONY: run test check prove soak batch-demo ui lock setup clean
 
 run: setup  ## The whole pipeline. CONFIG=smoke or a TOML file, SET="grpo.learning_rate=1e-3 seed=1", ARGS="--resume-from peak"
 	$(PY) flows/chess_grpo.py --config-value settings "$$(printf 'preset = "%s"\n' "$$CONFIG"; printf '%s' "$$SET" | tr ' ' '\n')" run $(ARGS)
@@ -25,6 +25,12 @@ check: setup  ## Lint, types, import contracts.
 
 prove: setup  ## Heavy proofs: minutes to an hour.
 	$(PY) -m pytest -m prove
+
+batch-demo: setup  ## The pipeline on a stand-in for AWS Batch, three times. ARGS="--preset test --seed 1"
+	$(PY) -m infra.batch_demo $(ARGS)
+
+soak: setup  ## Faults by the hundred: half an hour on 2 cores. ARGS="-k kills" for one part; the table is in build/soak.md.
+	SOAK_TABLE="$${SOAK_TABLE:-build/soak.md}" $(PY) -m pytest tests/soak -m soak $(ARGS)
 
 ui: setup  ## The MLflow UI on the embedded store.
 	@mkdir -p "$${CHESS_GRPO_HOME:-.chess_grpo}"

@@ -32,11 +32,12 @@ except PlainError as error:
 # Torch's idle threads would spin on cores that the engine, or anybody else, needs (benchmarks/threads.py).
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-if __name__ == "__main__":
-    # Before the slow imports: what draws a card has several seconds of them, and its task may end meanwhile.
+if Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent:
+    # A command of this flow or of one beside it. Before the slow imports: what draws a card has several seconds of them, and its task may
+    # end meanwhile.
     from steps.orphans import end_with_parent
 
-    end_with_parent(grace_seconds=30, unwinds="batch" in sys.argv)
+    end_with_parent(grace_seconds=30, unwinds=bool({"batch", "kubernetes"} & set(sys.argv)))
 
 from metaflow import Config, FlowSpec, Parameter, card, current, package_sources, step  # noqa: E402
 
@@ -53,7 +54,7 @@ def plainly(body: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(body)
     def wrapped(*arguments: Any) -> None:
         try:
-            with deployment.as_task():
+            with deployment.as_task(arguments[0]):
                 body(*arguments)
         except PlainError as error:
             print(f"{body.__name__}: {error}", file=sys.stderr, flush=True)

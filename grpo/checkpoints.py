@@ -16,7 +16,6 @@ from grpo.config import PolicyConfig
 from grpo.content import (
     CorruptError,
     atomic_folder,
-    in_need_of,
     read_json,
     remove_folder,
     sha256_text,
@@ -101,7 +100,7 @@ def save_checkpoint(root: Path, policy: NetworkPolicy, config: PolicyConfig, sta
         remove_folder(target)  # A run that fell back to an earlier checkpoint comes by again.
     optimiser, rest = _split_optimiser(state.optimiser)
     num_bytes = sum(tensor.nbytes for tensors in (policy.network.state_dict(), optimiser, state.tensors) for tensor in tensors.values())
-    with in_need_of(num_bytes + _JSON_BYTES, target), atomic_folder(target) as folder:
+    with atomic_folder(target, num_bytes=num_bytes + _JSON_BYTES) as folder:
         save_policy(folder, policy, config)
         _write_tensors(folder / _OPTIMISER, optimiser)
         _write_tensors(folder / _TENSORS, state.tensors)

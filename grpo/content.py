@@ -1,13 +1,16 @@
 """Content hashes and folders that appear whole or not at all."""
 
 import errno
+import fcntl
+import glob
 import hashlib
 import json
 import os
+import resource
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -17,6 +20,8 @@ MANIFEST: Final = "manifest.json"
 ASIDE: Final = "aside"
 """A folder of an output, at whatever depth, for what differs between equal runs (pages with times in them): kept whole like all the rest,
 but no part of the output's hash."""
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_HALF_MADE: Final = "half-made-"  # In the names of folders being written: what else lies there under a dot may be anybody's.
 
 
 class CorruptError(PlainError, RuntimeError):
@@ -24,7 +29,7 @@ class CorruptError(PlainError, RuntimeError):
 
 
 class StorageError(PlainError, OSError):
-    """There is no room for a file; the message says for which, how many bytes it needs, and how many are free."""
+    """A file cannot be written; the message says which and why, how many bytes it needs, and how many are free."""
 
 
 def sha256_text(text: str) -> str:
@@ -103,43 +108,78 @@ def _is_aside(name: str) -> bool:
 
 @contextmanager
 def in_need_of(num_bytes: int, target: Path) -> Iterator[None]:
-    """Turn the error of a full disk or a reached limit, while `target` is being written, into one that says what would mend it.
+    """Turn the error of a full disk, a reached limit or a closed folder, while `target` is being written, into one that says what mends it.
 
     Raises StorageError with the bytes that `target` needs and those that are free.
     """
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
+        if not _is_refusal_to_write(error, target):
             raise
-        place = next(folder for folder in target.parents if folder.exists())
-        raise StorageError(
-            f"{target} could not be written ({error.strerror}): it needs {num_bytes:,} bytes, and"
-            f" {shutil.disk_usage(place).free:,} bytes are free there; make room, or raise the limit on a file's size or the quota"
-        ) from error
+        raise _storage_error(error, target, num_bytes) from error
 
 
 @contextmanager
-def atomic_folder(target: Path) -> Iterator[Path]:
+def atomic_folder(target: Path, *, num_bytes: int | None = None) -> Iterator[Path]:
     """Give an empty folder that becomes `target` when the block ends well, and vanishes when it does not.
 
     Whoever finds `target` finds all of it, on the disk and not only in memory. An existing `target` stays if another writer was first.
+
+    Raises StorageError when the disk does not take it; it says how many bytes it needs (`num_bytes`, if that is known) and how many are
+    free without it.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(target)
+        with _held_folder(target) as made:
+            yield made
+            for path in [*made.rglob("*"), made]:
+                _sync(path)
+            made.chmod(0o755)
+            try:
+                os.rename(made, target)  # noqa: PTH104
+            except OSError:
+                if not target.exists():
+                    raise
+            _sync(target.parent)
+    except OSError as error:  # What was made is gone by now, and counted as free.
+        if not _is_refusal_to_write(error, target):
+            raise
+        raise _storage_error(error, target, num_bytes) from error
+
+
+@contextmanager
+def _held_folder(target: Path) -> Iterator[Path]:
+    """Give an empty folder beside `target`, locked as long as its writer lives; what is still there at the end is deleted."""
+    while True:
+        made = Path(tempfile.mkdtemp(prefix=f".{target.name}.{_HALF_MADE}", dir=target.parent))
+        try:
+            handle = os.open(made, os.O_RDONLY)
+        except FileNotFoundError:
+            continue  # Another writer took it for abandoned before it was ours.
+        with suppress(OSError):  # Some network file systems lock no folders: nobody will take ours for abandoned there either.
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if made.exists():
+            break
+        os.close(handle)
     try:
         yield made
-        for path in [*made.rglob("*"), made]:
-            _sync(path)
-        made.chmod(0o755)
-        try:
-            os.rename(made, target)  # noqa: PTH104
-        except OSError:
-            if not target.exists():
-                raise
-        _sync(target.parent)
     finally:
         shutil.rmtree(made, ignore_errors=True)
+        os.close(handle)
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Delete what killed writers of `target` left beside it: folders that nobody has locked."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.{_HALF_MADE}*"):
+        with suppress(OSError):  # Its writer lives, or has just ended.
+            handle = os.open(left, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(handle)
 
 
 def remove_folder(folder: Path) -> None:
@@ -159,13 +199,22 @@ def remove_leftovers(folder: Path, pattern: str = "**/.*") -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file that holds, whatever happens, either all of its old content or all of the new, on the disk."""
-    with in_need_of(len(content), path), tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent, delete=False) as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    Path(file.name).chmod(0o644)
-    Path(file.name).replace(path)
+    """Write a file that holds, whatever happens, either all of its old content or all of the new, on the disk.
+
+    Raises StorageError when there is no room for it; nothing else is left then but the old file.
+    """
+    with in_need_of(len(content), path):
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        made = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            made.chmod(0o644)
+            made.replace(path)
+        finally:
+            made.unlink(missing_ok=True)
     _sync(path.parent)
 
 
@@ -176,6 +225,27 @@ def append_line(path: Path, line: str) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _is_refusal_to_write(error: OSError, target: Path) -> bool:
+    """Tell a disk that takes no more, and a folder of `target` that nobody or not this user may write, from all other errors."""
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return isinstance(error.filename, str) and Path(error.filename).is_relative_to(target.parent)
+    return error.errno in _NO_ROOM or error.errno == errno.EROFS
+
+
+def _storage_error(error: OSError, target: Path, num_bytes: int | None) -> StorageError:
+    place = next(folder for folder in target.parents if folder.exists())
+    free, reason = shutil.disk_usage(place).free, os.strerror(error.errno or 0)
+    needed = "" if num_bytes is None else f"it needs {num_bytes:,} bytes, and "
+    remedy = f"open {place} for this user, or work elsewhere (CHESS_GRPO_HOME)"
+    if error.errno in _NO_ROOM:
+        if num_bytes is None:
+            # What did not fit is larger than what it did not fit into.
+            limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0] if error.errno == errno.EFBIG else free
+            needed = f"it needs more than {limit:,} bytes, and "
+        remedy = "make room, or raise the limit on a file's size or the quota"
+    return StorageError(f"{target} could not be written ({reason}): {needed}{free:,} bytes are free there; {remedy}")
 
 
 def _sync(path: Path) -> None:

@@ -73,14 +73,15 @@ class S3Object(io.RawIOBase):
     Raises SourceError when the object cannot be opened, when it is replaced meanwhile, and when the connection breaks too often.
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, *, client: Any = None) -> None:
+        """Open it, with a client that is there already or with a new one."""
         super().__init__()
         self._uri = uri
         self._bucket, self._key = split_address(uri)
         self._position = 0
         self._body: Any = None  # Streams the bytes from `_position` on.
         with _in_words(uri):
-            self._client = new_client()
+            self._client = client or new_client()
             answer = self._client.get_object(Bucket=self._bucket, Key=self._key)
         self.size: int = answer["ContentLength"]
         self.etag: str = answer["ETag"]

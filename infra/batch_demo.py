@@ -94,7 +94,9 @@ class Stage:
         before, shown, log = len(self.standin.jobs()), 0, cwd / "printed.log"
         environment = {name: value for name, value in self.standin.environment().items() if not name.startswith(("CHESS_GRPO_", "MLFLOW_"))}
         with log.open("wb") as output:
-            process = subprocess.Popen(command, cwd=cwd, env=environment | variables, stdout=output, stderr=subprocess.STDOUT)
+            # It ends its jobs and itself, should we be killed.
+            guarded = ["setpriv", "--pdeathsig", "TERM", *command]
+            process = subprocess.Popen(guarded, cwd=cwd, env=environment | variables, stdout=output, stderr=subprocess.STDOUT)
             try:
                 while process.poll() is None:
                     jobs = self.standin.jobs()[before:]
@@ -178,7 +180,7 @@ class Reaper:
     def _is_kept(self) -> bool:
         s3 = self._standin.client("s3")
         found = s3.list_objects_v2(Bucket=self._bucket, Prefix=f"{self._prefix}/chess-grpo/progress/finetune/")
-        return any("/files/" in row["Key"] for row in found.get("Contents", []))
+        return any(row["Key"].endswith("/index.json") for row in found.get("Contents", []))
 
 
 def say(text: str) -> None:

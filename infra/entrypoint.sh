@@ -9,13 +9,20 @@ command=$!
 
 hand_on() {
     is_interrupted=yes
-    local folder pid has_task=""
+    local folder pid key parent has_task=""
+    local -A tasks=()
     for folder in /proc/[0-9]*; do
         pid=${folder#/proc/}
         # `python FLOW.py ... step NAME ...`: the word stands alone only in the command line of a task, not in that of a shell around it.
         if [ "$pid" != $$ ] && tr '\0' '\n' 2>/dev/null <"$folder/cmdline" | grep --quiet --line-regexp step; then
-            kill -TERM "$pid" 2>/dev/null && has_task=yes
+            tasks[$pid]=yes
         fi
+    done
+    for pid in "${!tasks[@]}"; do
+        parent=""
+        while read -r key parent && [ "$key" != PPid: ]; do :; done 2>/dev/null <"/proc/$pid/status"
+        # What a task has forked looks like it, and is the task's own to end.
+        [ -n "${tasks[${parent:-none}]:-}" ] || { kill -TERM "$pid" 2>/dev/null && has_task=yes; }
     done
     # Before and after the task there is nothing to save.
     [ -n "$has_task" ] || kill -TERM -- "-$command" 2>/dev/null

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Final
 
 from grpo.errors import PlainError
+from infra.batch_standin.container import OWN_PROCESSES
 
 DATABASE: Final = "mlflow.db"
 ARTIFACTS: Final = "artifacts"
-_SECONDS_TO_START: Final = 300
+_QUIET: Final = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+_SECONDS_TO_START: Final = 600  # Half a minute on an idle machine.
 
 
 class ServerError(PlainError, RuntimeError):
@@ -31,13 +33,11 @@ def mlflow_server(folder: Path) -> Iterator[str]:
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     places = ["--backend-store-uri", f"sqlite:///{folder / DATABASE}", "--artifacts-destination", str(folder / ARTIFACTS)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")} | {
-        "MLFLOW_DISABLE_TELEMETRY": "true"
-    }
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")} | _QUIET
     log = folder / "server.log"
     with log.open("ab") as output:
         process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", *command, *places],
+            [*OWN_PROCESSES, *command, *places],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -49,13 +49,8 @@ def mlflow_server(folder: Path) -> Iterator[str]:
         _wait(process, address, log)
         yield address
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, 15)
-            try:
-                process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, 9)
-                process.wait()
+        process.kill()
+        process.wait()
 
 
 def _wait(process: "subprocess.Popen[bytes]", address: str, log: Path) -> None:

@@ -1,16 +1,21 @@
 #!/usr/bin/env bash
-# All tests, in two processes side by side: whole flows spend their time waiting for the starts of their tasks, and Metaflow, once imported,
-# breaks late imports of others. Takes the environment's python.
+# All tests, in three processes side by side: whole flows wait for the starts of their tasks, tests of engines for deadlines, and Metaflow,
+# once imported, breaks late imports of others. Takes the environment's python.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=$1
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-"$python" -m pytest tests/flows >"$log" 2>&1 &
-flows=$!
-"$python" -m pytest tests/data_checks tests/grpo tests/steps tests/infra
-others_status=$?
-wait "$flows"
-flows_status=$?
-cat "$log"
-exit $((others_status > flows_status ? others_status : flows_status))
+groups=("tests/flows" "tests/data_checks tests/infra tests/steps" "tests/grpo")
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+processes=()
+for group in "${groups[@]}"; do
+    # shellcheck disable=SC2086  # A group is several words.
+    "$python" -m pytest $group >"$logs/${#processes[@]}" 2>&1 &
+    processes+=($!)
+done
+status=0
+for number in "${!processes[@]}"; do
+    wait "${processes[$number]}" || status=1
+    cat "$logs/$number"
+done
+exit $status

@@ -1,8 +1,12 @@
-"""Live cards: the only module of this room that knows Metaflow."""
+"""Live cards: the only module of this room that knows Metaflow.
 
+Cards are for people who watch: whatever goes wrong in drawing one is told in one line of the log, and costs the step nothing.
+"""
+
+import functools
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, ParamSpec
 
 from metaflow import current
 from metaflow.cards import Markdown, ProgressBar, Table, VegaChart
@@ -18,39 +22,73 @@ from steps.store import StepOutput, Store
 
 _SECONDS_BETWEEN_REFRESHES: Final = 2.0
 _MAX_POINTS: Final = 400
+_Drawn = ParamSpec("_Drawn")
+
+
+def _is_drawn(what: str, draw: Callable[[], None]) -> bool:
+    """Draw, and return whether that went well."""
+    try:
+        draw()
+    except Exception as error:  # noqa: BLE001  No error of a drawing, Metaflow's own among them, is worth the work that it shows.
+        print(f"card {what}: WARNING: {type(error).__name__}: {error}; the step goes on without the rest of this card", flush=True)
+        return False
+    return True
+
+
+def _harmless(card: str) -> Callable[[Callable[_Drawn, None]], Callable[_Drawn, None]]:
+    """Let a drawing on this card fail without its step."""
+
+    def decorate(draw: Callable[_Drawn, None]) -> Callable[_Drawn, None]:
+        @functools.wraps(draw)
+        def wrapped(*arguments: _Drawn.args, **named: _Drawn.kwargs) -> None:
+            _is_drawn(card, lambda: draw(*arguments, **named))
+
+        return wrapped
+
+    return decorate
 
 
 class CardSink:
-    """Draws a step's records on its card while it works."""
+    """Draws a step's records on its card while it works; the first drawing that fails is the last."""
 
     def __init__(self, card_id: str, curves: Mapping[str, Sequence[str]]) -> None:
         """Draw one chart for each title, with the metrics named under it."""
-        self._card = current.card[card_id]
+        self._card_id = card_id
         self._curves = curves
         self._points: list[dict[str, Any]] = []
-        self._bar = ProgressBar(max=1, label="steps")
-        self._charts = {title: VegaChart(_line_chart(title, [])) for title in curves}
-        self._card.append(self._bar)
-        for chart in self._charts.values():
-            self._card.append(chart)
         self._last = 0.0
+        self._is_broken = False
+        self._draw(self._begin)
 
     def take(self, record: Record) -> None:
         """Keep a record's points and redraw now and then."""
         shown = {name for names in self._curves.values() for name in names}
         self._points += [{"step": record.step, "metric": name, "value": value} for name, value in record.metrics.items() if name in shown]
         if time.monotonic() - self._last > _SECONDS_BETWEEN_REFRESHES:
-            self.refresh()
+            self._draw(self._refresh)
 
     def progress(self, done: int, total: int, unit: str) -> None:
         """Move the bar."""
+        self._draw(lambda: self._move(done, total, unit))
+
+    def _draw(self, draw: Callable[[], None]) -> None:
+        if not self._is_broken:
+            self._is_broken = not _is_drawn(self._card_id, draw)
+
+    def _begin(self) -> None:
+        self._card = current.card[self._card_id]
+        self._bar = ProgressBar(max=1, label="steps")
+        self._charts = {title: VegaChart(_line_chart(title, [])) for title in self._curves}
+        for component in (self._bar, *self._charts.values()):
+            self._card.append(component)
+
+    def _move(self, done: int, total: int, unit: str) -> None:
         self._bar.label, self._bar.max = unit, total
         self._bar.update(done)
         if done == total:
-            self.refresh()
+            self._refresh()
 
-    def refresh(self) -> None:
-        """Draw what has come."""
+    def _refresh(self) -> None:
         self._last = time.monotonic()
         for title, names in self._curves.items():
             points = [point for point in self._points if point["metric"] in names]
@@ -76,6 +114,7 @@ def finetune_sink() -> CardSink:
     )
 
 
+@_harmless("learnability")
 def draw_learnability(facts: Mapping[str, Any]) -> None:
     """Draw what the look before the first update found; at once, so that a refused run has it too."""
     card = current.card["learnability"]
@@ -88,6 +127,7 @@ def draw_learnability(facts: Mapping[str, Any]) -> None:
     card.refresh()
 
 
+@_harmless("decision")
 def draw_decision(output: StepOutput) -> None:
     """Draw who was called better than whom, with the whole trace."""
     decision = read_json(Store.of(Machine.here()).open(output) / DECISION)
@@ -99,6 +139,7 @@ def draw_decision(output: StepOutput) -> None:
     card.append(Markdown(f"Place on the ladder: {decision['ladder']['text']}"))
 
 
+@_harmless("report")
 def draw_report(output: StepOutput) -> None:
     """Draw the final card from the report's facts."""
     folder = Store.of(Machine.here()).open(output)
@@ -118,6 +159,7 @@ def draw_report(output: StepOutput) -> None:
         card.append(VegaChart(_line_chart(title, points)))
 
 
+@_harmless("boards")
 def draw_checks(output: StepOutput) -> None:
     """Draw what the dataset is, and the outcome of its checks, from the stored output, whoever made it."""
     folder = Store.of(Machine.here()).open(output)

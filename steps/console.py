@@ -16,6 +16,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "solve": "steps.solve_command",
     "uci": "steps.uci_command",
     "export": "steps.export_command",
+    "track": "steps.track_command",
 }
 """Name -> module with `add_commands`."""
 

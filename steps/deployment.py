@@ -66,19 +66,34 @@ class Deployment(FlowMutator):  # type: ignore[misc]
         step.add_decorator("environment", deco_kwargs={"vars": forwarded(os.environ, task)})
         if sources := secret_names(os.environ):
             step.add_decorator("secrets", deco_kwargs={"sources": [f"{_SECRETS_KEPT_IN}.{name}" for name in sources]})
-        if task.num_gpus and target == "batch":
+        if task.num_gpus and target in ("batch", "step-functions"):
             given = {"queue": os.environ.get(_GPU_QUEUE), "image": os.environ.get(_GPU_IMAGE)}
             if chosen := {name: value for name, value in given.items() if value}:
                 step.add_decorator("batch", deco_kwargs=chosen)
 
 
 @contextmanager
-def as_task() -> Iterator[None]:
+def as_task(flow: Any) -> Iterator[None]:
     """Let the block know which task it is, and that its machine is to be taken back; keep elsewhere from trying again in vain."""
+    _note_task(flow)
     os.environ[TASK] = f"{current.run_id}/{current.step_name}/{current.task_id}"
-    os.environ[ATTEMPT] = str(current.retry_count)
+    os.environ[ATTEMPT] = str(current.retry_count or 0)
     with _tried_once(), watching(current.get("spot_termination_notice")):
         yield
+
+
+def _note_task(flow: Any) -> None:
+    """Let cards be drawn in a container without a metadata service: what draws them looks for the run there, and finds an empty disk.
+
+    Metaflow notes run and task where they are launched, and hands a container no copy; so the container notes them for itself.
+    """
+    decorators = getattr(getattr(flow, current.step_name, None), "decorators", ())
+    metadata = next((decorator.metadata for decorator in decorators if decorator.name == "batch" and hasattr(decorator, "metadata")), None)
+    if metadata is None or metadata.TYPE != "local" or destination(sys.argv, os.environ) != "container":
+        return
+    run, step = current.run_id, current.step_name
+    for place in (("flow", None, None, None), ("run", run, None, None), ("step", run, step, None), ("task", run, step, current.task_id)):
+        metadata._ensure_meta(*place)
 
 
 @contextmanager

@@ -56,9 +56,9 @@ def _finetune(given: argparse.Namespace) -> int:
     }
     device = torch_device(machine)
     torch.set_num_threads(max(1, machine.num_threads // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-    out.parent.mkdir(parents=True, exist_ok=True)
     with joined_processes(device) as processes, ExitStack() as stack:
         if processes.is_first:
+            out.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(file_lease(progress.with_suffix(".lock"), what=f"{out}"))
             progress.mkdir(parents=True, exist_ok=True)
             _refuse_other_beginning(progress, facts)
@@ -69,7 +69,7 @@ def _finetune(given: argparse.Namespace) -> int:
         else:
             folder, terminal = Path(stack.enter_context(tempfile.TemporaryDirectory())), None
         processes.wait()
-        work = Work(folder, (), terminal=terminal, progress_folder=progress)
+        work = Work(folder, (), terminal=terminal, progress_folder=progress if processes.is_first else None)
         finetune_policy(
             settings,
             boards=given.boards,

@@ -170,7 +170,7 @@ class Lease:
 
     def _renew(self) -> str:
         """Renew it, note when another has it, and return why it could not be known."""
-        if not self._lock.acquire(timeout=self._claim.seconds / _RENEWALS):
+        if not self._lock.acquire(timeout=self._claim.seconds):
             return "the store has not answered yet"
         try:
             if not self._lost:

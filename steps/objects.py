@@ -13,12 +13,13 @@ from typing import Any, Final, Protocol
 
 from grpo.content import replace_file
 from grpo.errors import PlainError
-from grpo.s3 import S3_SCHEME, in_words, new_client, split_address, storage_errors
+from grpo.games import SourceError
+from grpo.s3 import S3_SCHEME, S3Object, in_words, new_client, split_address, storage_errors
 
 _LOCK: Final = ".lock"
 _FIRST: Final = ("PreconditionFailed", "ConditionalRequestConflict")
 """S3's words for: somebody else was first, or is writing right now."""
-_ABSENT: Final = ("NoSuchKey", "404")
+_ABSENT: Final = "NoSuchKey"
 
 
 class SharedStoreError(PlainError, OSError):
@@ -157,13 +158,11 @@ class S3Objects:
     def get(self, key: str) -> Stored | None:
         """See `Objects`."""
         with self._in_words(key):
-            try:
-                answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)
-            except storage_errors() as error:
-                if _code(error) in _ABSENT:
-                    return None
-                raise
-            return Stored(answer["Body"].read(), answer["ETag"])
+            found = self._opened(key)
+            if found is None:
+                return None
+            with found:
+                return Stored(found.readall(), found.etag)
 
     def put(self, key: str, data: bytes) -> None:
         """See `Objects`."""
@@ -196,14 +195,21 @@ class S3Objects:
 
     def download(self, key: str, path: Path) -> None:
         """See `Objects`."""
-        path.parent.mkdir(parents=True, exist_ok=True)
         with self._in_words(key):
-            try:
-                self._client.download_file(self._bucket, self._prefix + key, str(path))
-            except storage_errors() as error:
-                if _code(error) in _ABSENT:
-                    raise KeyError(key) from None
-                raise
+            found = self._opened(key)
+            if found is None:
+                raise KeyError(key)
+            with found, _appearing(path) as made, made.open("wb") as file:
+                shutil.copyfileobj(found, file)
+
+    def _opened(self, key: str) -> S3Object | None:
+        """Return an object to be read, over however many connections; None when there is none."""
+        try:
+            return S3Object(f"s3://{self._bucket}/{self._prefix}{key}", client=self._client)
+        except SourceError as error:
+            if _code(error.__cause__) == _ABSENT:
+                return None
+            raise
 
     def _put_if(self, key: str, data: bytes, **condition: str) -> str | None:
         with self._in_words(key):
@@ -211,9 +217,12 @@ class S3Objects:
                 return str(self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data, **condition)["ETag"])
             except storage_errors() as error:
                 # An object that is to be replaced may be gone.
-                if _code(error) in (*_FIRST, *_ABSENT):
-                    return None
-                raise
+                if _code(error) not in (*_FIRST, _ABSENT):
+                    raise
+                has_retried = getattr(error, "response", {}).get("ResponseMetadata", {}).get("RetryAttempts", 0)
+        # The answer to an earlier try may have been lost: then it is our own write that was first.
+        held = self.get(key) if has_retried else None
+        return held.tag if held is not None and held.data == data else None
 
     @contextmanager
     def _in_words(self, key: str) -> Iterator[None]:
@@ -221,6 +230,8 @@ class S3Objects:
 
         try:
             yield
+        except SourceError as error:  # Which names the object.
+            raise SharedStoreError(str(error)) from error
         except storage_errors() as error:
             raise SharedStoreError(f"{self._uri}/{key}: {in_words(error)}") from error
         except Boto3Error as error:  # Of an upload, around the error that says why.
@@ -238,11 +249,19 @@ def _tag(data: bytes) -> str:
 
 
 def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, made = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    os.close(handle)
-    try:
+    with _appearing(target) as made:
         shutil.copyfile(source, made)
-        Path(made).replace(target)
+
+
+@contextmanager
+def _appearing(target: Path) -> Iterator[Path]:
+    """Give an empty file that becomes `target` when the block ends well, and vanishes when it does not."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    os.close(handle)
+    made = Path(name)
+    try:
+        yield made
+        made.replace(target)
     finally:
-        Path(made).unlink(missing_ok=True)
+        made.unlink(missing_ok=True)

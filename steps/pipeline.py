@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo.config import Settings
 from grpo.content import MANIFEST, read_json, sha256_file
@@ -17,6 +17,7 @@ from steps import slices
 from steps.aliases import CHAMPION, PEAK
 from steps.machine import Machine
 from steps.models import Model, find_model
+from steps.node_lines import ONLY_NODE, Node
 from steps.preflight import PreflightError, preflight, preflight_table
 from steps.registry import Choice, Chosen, Registry
 from steps.running import Job, code_tags, run_step
@@ -24,6 +25,9 @@ from steps.store import StepOutput, Store
 from steps.tracking import PEAK_STEP, ChildRun, Tracker, TrackingAwayError
 from steps.versions import step_version
 from steps.work import Sink
+
+if TYPE_CHECKING:  # Torch comes with it, and most steps need none.
+    from steps.nodes import Team
 
 
 def start(
@@ -241,14 +245,37 @@ def finetune(
     boards: StepOutput,
     pretrained: StepOutput,
     sinks: Sequence[Sink] = (),
+    *,
     on_assessed: Callable[[Mapping[str, Any]], None] | None = None,
+    node: Node = ONLY_NODE,
 ) -> StepOutput:
-    """Fine-tune by GRPO, from the pretrained policy or from the origin's checkpoint; tell what was found before the first update."""
-    from steps.device import device_facts, torch_device
-    from steps.finetuning import LEARNABILITY, REPORT, finetune_policy
+    """Fine-tune by GRPO, from the pretrained policy or from the origin's checkpoint; tell what was found before the first update.
+
+    Of several machines each calls this: all train, node 0 makes the output and tells the tracker, and all return it.
+    """
+    from steps.nodes import joined_nodes
+
+    machine = Machine.here()
+    with joined_nodes(node, machine) as team:
+        return _finetune(job, boards, pretrained, sinks=sinks, on_assessed=on_assessed, machine=machine, team=team)
+
+
+def _finetune(
+    job: Job,
+    boards: StepOutput,
+    pretrained: StepOutput,
+    *,
+    sinks: Sequence[Sink],
+    on_assessed: Callable[[Mapping[str, Any]], None] | None,
+    machine: Machine,
+    team: "Team",
+) -> StepOutput:
+    from steps.device import device_facts
+    from steps.finetuning import LEARNABILITY, REPORT
+    from steps.node_process import Task
     from steps.resuming import origin_checkpoint
 
-    machine, settings = Machine.here(), _typed(job["settings"])
+    settings = _typed(job["settings"])
     store = Store.of(machine)
     checkpoint = None if job["origin"] is None else origin_checkpoint(job["origin"], Tracker(machine, must_answer=False), store)
     engine = identify(machine.stockfish)
@@ -260,6 +287,20 @@ def finetune(
         "engine": str(engine),
         "device": device_facts(machine),
     }
+    if (num_processes := team.met(inputs)) > 1:
+        inputs["processes"] = str(num_processes)  # Sums over them round differently.
+
+    def task() -> Task:
+        return Task(
+            settings=job["settings"],
+            boards=str(store.open(boards)),
+            pretrained=str(store.open(pretrained)),
+            checkpoint="" if checkpoint is None else str(checkpoint),
+            facts={"settings": wanted, **inputs},  # No more than the version holds: equal versions have equal checkpoints.
+        )
+
+    if not team.leads:
+        return team.help(task)
     told = False
 
     def tell(found: Mapping[str, Any]) -> None:
@@ -274,32 +315,21 @@ def finetune(
         if not told:  # The output, or its beginning, was there already.
             tell(read_json(folder / LEARNABILITY))
 
-    return run_step(
+    output = run_step(
         job,
         machine,
         step="finetune",
         module="steps.finetuning",
         settings=wanted,
         inputs=inputs,
-        work=lambda work: finetune_policy(
-            settings,
-            boards=store.open(boards),
-            pretrained=store.open(pretrained),
-            checkpoint=checkpoint,
-            facts={"settings": wanted, **inputs},  # No more than the version holds: equal versions have equal checkpoints.
-            engine=engine,
-            engine_path=machine.stockfish,
-            num_processes=machine.num_threads,
-            cache_folder=machine.value_cache,
-            device=torch_device(machine),
-            work=work,
-            on_assessed=tell,
-        ),
+        work=lambda work: team.finetune(task(), work, tell),
         goes_on=True,
         shown=("heldout/regret_best", "heldout/regret_sampled", "heldout/entropy"),
         sinks=sinks,
         publish=publish,
     )
+    team.finished(output)
+    return output
 
 
 def screen(job: Job, *, boards: StepOutput, pretrained: StepOutput, calibrated: StepOutput, finetuned: StepOutput) -> StepOutput:

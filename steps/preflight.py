@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
 
 from grpo.config import Settings
 from grpo.engine import EngineIdentity, EngineMissingError, identify
@@ -89,6 +90,13 @@ def _tracking(machine: Machine) -> Finding:
             is_fine=False,
             detail=f"{machine.tracking_uri} is a file of this container, which vanishes with it; set MLFLOW_TRACKING_URI, where the run is"
             " launched, to the address of an MLflow server (docs/aws.md)",
+        )
+    if urlsplit(machine.tracking_uri).password:
+        return Finding(
+            what="tracking",
+            is_fine=False,
+            detail="MLFLOW_TRACKING_URI holds a password, which would stand in logs: leave name and password out of it, and set"
+            " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
         )
     try:
         Tracker(machine)

@@ -1,5 +1,6 @@
 """The run's story on one page: what was compared, on which boards, and how training went."""
 
+import html
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -152,7 +153,7 @@ For the claims games count as {decision["scored_by"]}. They ended by: {ends}.
 
 ## Ladder
 
-{facts["calibrate"]["note"]} Engine: {facts["calibrate"]["engine"]}.
+{facts["calibrate"]["note"]} Engine: {html.escape(facts["calibrate"]["engine"])}.
 
 | player | Elo | above the next lower rung | scores against it |
 | --- | --- | --- | --- |

@@ -189,7 +189,8 @@ class Store:
 
     def forget_progress(self, step: str, version: str) -> None:
         """Delete what a process left that was killed after its output had come into the store."""
-        if (self._in_progress / step / version).exists():
+        folder = self._in_progress / step / version
+        if folder.exists() or folder.with_name(f"{version}.lock").exists():
             with suppress(BusyError), self.progressing(step, version, is_fresh=False):
                 pass  # It vanishes, for the output is there.
 
@@ -235,8 +236,8 @@ class Progress:
         """
         if self._shared is None or self._lease is None:
             return
-        self._lease.check()
         try:
+            self._lease.confirm()
             self._shared.keep_progress(self._step, self._version, self.folder, self._facts)
         except SharedStoreError as error:
             print(f"{self._step}: WARNING: a machine lost now would lose the steps since the last copy: {error}", flush=True)

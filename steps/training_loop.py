@@ -4,6 +4,8 @@ In the progress folder: the history's journal, `checkpoints/` with those that be
 made because of a SIGTERM and is only for going on, what was found before the first update and, when training is over, the report. A step's
 line is in the journal before its checkpoint is made; so a checkpoint always has all of its history, and the journal is cut back to the
 checkpoint from which a run goes on.
+
+Of several processes the first alone has that folder, and hands the others the checkpoint that all go on from or back to: no disk is shared.
 """
 
 import math
@@ -19,12 +21,12 @@ from types import FrameType
 from typing import Any, Final
 
 from grpo.checkpoints import (
+    TrainingState,
     checkpoint_folders,
     checkpoint_name,
     checkpoint_step,
     checkpoints_to_delete,
     latest_valid_checkpoint,
-    load_checkpoint,
     save_checkpoint,
     weights_hash,
 )
@@ -35,15 +37,17 @@ from grpo.errors import PlainError
 from grpo.grpo_config import GrpoConfig
 from grpo.learnability import refuse_unlearnable
 from grpo.metrics import Event, Record
-from grpo.processes import ALONE, Processes
+from grpo.processes import ALONE, LostProcessError, Processes
 from grpo.training import GrpoTrainer, Snapshot
+from steps.handing import handed_checkpoint
 from steps.work import HISTORY, Work, read_journal
 
 REPORT: Final = "report.json"
 LEARNABILITY: Final = "learnability.json"
 CHECKPOINTS: Final = "checkpoints"
 RESUMABLE_EXIT: Final = 75
-"""The exit code of a process that was told to end (SIGTERM) and can be gone on from: EX_TEMPFAIL of sysexits.h."""
+"""The exit code of a process that was told to end (SIGTERM), or lost those that train with it, and can be gone on from: EX_TEMPFAIL of
+sysexits.h."""
 BUDGET_SPENT: Final = "budget_spent"
 
 _INTERRUPTED: Final = "interrupted"
@@ -110,11 +114,11 @@ class TrainingLoop:
             first: where this run begins.
             heldout: measures the policy that the trainer is judged by, as it is now.
             facts: written into each checkpoint: where it comes from.
-            work: with a progress folder.
+            work: with a progress folder in the first process; the others need none.
             on_assessed: told what was found before the first update.
             processes: who trains with us; the first writes for all, and only it measures held-out boards.
         """
-        assert work.progress_folder is not None
+        assert work.progress_folder is not None or not processes.is_first
         self._trainer = trainer
         self._policy_config = policy_config
         self._config = config
@@ -125,7 +129,7 @@ class TrainingLoop:
         self._work = work
         self._on_assessed = on_assessed
         self._processes = processes
-        self._folder = work.progress_folder
+        self._folder = work.progress_folder or work.folder
         self._checkpoints = self._folder / CHECKPOINTS
         self._interrupted = self._folder / _INTERRUPTED
         self._finished: tuple[int, Snapshot] | None = None
@@ -134,21 +138,23 @@ class TrainingLoop:
     def run(self) -> None:
         """Train, and put checkpoints and report into the output.
 
-        Ends the process with RESUMABLE_EXIT at a SIGTERM, after a checkpoint of the last finished step. An error leaves the progress
-        folder as it is, and its message says so.
+        Ends the process with RESUMABLE_EXIT at a SIGTERM, or when another process is lost, after a checkpoint of the last finished step.
+        An error leaves the progress folder as it is, and its message says so.
         """
         try:
             with terminable() as check:
-                self._take_up()
-                self._train(check)
+                try:
+                    self._take_up()
+                    self._train(check)
+                except LostProcessError as error:
+                    raise self._ended(str(error)) from None
         except Terminated:
-            step = self._save_interrupted() if self._processes.is_first else self._saved()
-            self._work.say(f"ended by SIGTERM; the same command again, without --fresh, goes on from {_place(step, self._folder)}")
-            raise SystemExit(RESUMABLE_EXIT) from None
+            raise self._ended("ended by SIGTERM") from None
         except Exception as error:
-            if self._processes.is_first and not isinstance(error, StorageError):
-                self._save_interrupted()
-            _add(error, f"The same command again, without --fresh, goes on from {_place(self._saved(), self._folder)}")
+            if self._processes.is_first:
+                if not isinstance(error, StorageError):
+                    self._save_interrupted()
+                _add(error, f"The same command again, without --fresh, goes on from {_place(self._saved(), self._folder)}")
             raise
         if not self._processes.is_first:
             return
@@ -157,28 +163,30 @@ class TrainingLoop:
         # Links, not moves: until the output is in the store, a kill would lose what was moved.
         shutil.copytree(self._checkpoints, self._work.folder / CHECKPOINTS, copy_function=_link)
 
+    def _ended(self, why: str) -> SystemExit:
+        """Keep the last finished step, and return what ends this process."""
+        place = _place(self._save_interrupted(), self._folder) if self._processes.is_first else "where the first process says"
+        self._work.say(f"{why}; the same command again, without --fresh, goes on from {place}")
+        return SystemExit(RESUMABLE_EXIT)
+
     def _take_up(self) -> None:
         """Bring trainer, checkpoints and history to the latest point that is whole; without one, to the beginning."""
+        if not self._processes.is_first:
+            if self._go_on_from(None) is None:
+                self._assess()
+            return
         records = read_journal(self._folder)
         begun = (self._folder / HISTORY).exists()
-        if self._processes.is_first:
-            self._delete_damaged(last=records[-1].step if records else -1)
-        self._processes.wait()
+        self._delete_damaged(last=records[-1].step if records else -1)
         found = self._latest()
-        if found is None:
+        state = self._go_on_from(found)
+        if state is None:
             self._assess()
-            if not self._processes.is_first:
-                return
             if begun:
                 self._work.say(f"nothing in {self._folder} can be gone on from; starting anew")
             self._work.go_on_after([])
             self._work.record(Record(self._first, self._heldout()))
         else:
-            policy, _, state = load_checkpoint(found, self._trainer.policy.device)
-            self._trainer.policy.network.load_state_dict(policy.network.state_dict())
-            self._trainer.restore(state)
-            if not self._processes.is_first:
-                return
             self._work.say(f"going on from {_place(state.step, self._folder)}")
             self._work.go_on_after([record for record in records if record.step <= state.step])
             self._prune(healthy=state.facts[_HEALTHY_BEFORE])  # The kill may have come before that.
@@ -186,6 +194,16 @@ class TrainingLoop:
                 self._work.terminal.goes_on_at(state.step - self._first)
         self._healthy = self._trainer.healthy_step
         self._finished = self._trainer.num_steps_done, self._trainer.snapshot()
+
+    def _go_on_from(self, found: Path | None) -> TrainingState | None:
+        """Restore the trainer from the checkpoint that the first process has found, and return its state; None if it has found none."""
+        handed = handed_checkpoint(found, self._processes, self._trainer.policy.device)
+        if handed is None:
+            return None
+        policy, state = handed
+        self._trainer.policy.network.load_state_dict(policy.network.state_dict())
+        self._trainer.restore(state)
+        return state
 
     def _assess(self) -> None:
         """Look before the first update, keep what was found, and refuse where nothing could be learnt."""
@@ -217,7 +235,7 @@ class TrainingLoop:
 
     def _train(self, check: Callable[[], None]) -> None:
         trainer, config = self._trainer, self._config
-        is_over = self._is_over()
+        is_over = self._processes.any(self._processes.is_first and self._is_over(), trainer.policy.device)
         while not is_over:
             record = trainer.step()
             if trainer.outcome.action == Action.ROLL_BACK:
@@ -251,10 +269,12 @@ class TrainingLoop:
     def _roll_back(self) -> tuple[Event, ...]:
         healthy = self._trainer.healthy_step
         folder = None if healthy is None else self._checkpoints / checkpoint_name(healthy)
-        if folder is None or not folder.exists():
+        is_there = self._processes.is_first and folder is not None and folder.exists()
+        handed = handed_checkpoint(folder if is_there else None, self._processes, self._trainer.policy.device)
+        if handed is None:
             self._trainer.cannot_roll_back()
             return ()
-        policy, _, state = load_checkpoint(folder, self._trainer.policy.device)
+        policy, state = handed
         return (self._trainer.roll_back(state, policy.network.state_dict()),)
 
     def _save(self) -> None:

@@ -25,7 +25,24 @@ _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "
 _IMAGE: Final = "/opt/image"
 _PACKAGES: Final = "/opt/packages"
 _ENGINE: Final = "/opt/engine/stockfish"
+OWN_PROCESSES: Final = (
+    "setpriv",
+    "--pdeathsig",
+    "KILL",
+    "unshare",
+    "--user",
+    "--map-root-user",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+)
+"""Before a command: whatever it starts ends with it, and it ends with us, should we be killed."""
 _SETUP_LOG: Final = "setup.log"
+_PROBE: Final = (
+    'hostname probe && mount -t tmpfs probe "$1" && mkdir "$1/etc" && mount --rbind /etc "$1/etc"'
+    " && PATH=$PATH:/usr/sbin:/sbin chroot / true"
+)
 _NAMESPACES: Final = ("--user", "--map-root-user", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc")
 
 
@@ -154,20 +171,17 @@ class Container:
 @cache
 def refusal() -> str:
     """Return why containers cannot be made here, or nothing."""
-    with tempfile.TemporaryDirectory() as name:
-        folder, log = Path(name), Path(name) / "log"
-        try:
-            image = make_image(folder, hidden=(), variables={})
-            code = Container(image, folder / "try", command=["python", "-c", "import boto3"], variables={}, log=log).wait()
-        except OSError as error:
-            return f"containers cannot be made here: {error}; it takes setpriv and unshare (Debian's util-linux)"
-        if code == 0:
-            return ""
-        said = " ".join(
-            path.read_text(encoding="utf-8", errors="replace").strip() for path in (folder / "try" / _SETUP_LOG, log) if path.exists()
-        )
-    tried = " ".join(("unshare", *_NAMESPACES))
-    return f"containers cannot be made here: {said or code}; it takes a kernel that lets us `{tried}`, mount and chroot in it"
+    command = ["setpriv", "--pdeathsig", "KILL", "unshare", *_NAMESPACES, "sh", "-c", _PROBE]
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run([*command, "probe", folder], capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        return f"containers cannot be made here: {error}; it takes setpriv and unshare (Debian's util-linux)"
+    if done.returncode == 0:
+        return ""
+    said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+    tried = " ".join(command[3:-3])
+    return f"containers cannot be made here: {said}; it takes a kernel that lets us `{tried}`, and mount and chroot in there"
 
 
 def require_containers() -> None:

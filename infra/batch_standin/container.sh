@@ -32,4 +32,5 @@ if [ -d "$root/dev/shm" ]; then mount -t tmpfs -o mode=1777 shm "$root/dev/shm";
 mkdir -p "$root/home/job" "$root/tmp" "$root/var/tmp" "$root/run"
 chmod 1777 "$root/tmp" "$root/var/tmp"
 echo ready >"$ready"
-exec chroot "$root" "$@" </dev/null >>"$log" 2>&1
+# Debian's is in /usr/sbin, which is on root's PATH only.
+exec "$(PATH="$PATH:/usr/sbin:/sbin" command -v chroot)" "$root" "$@" </dev/null >>"$log" 2>&1

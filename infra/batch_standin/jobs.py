@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
-
-from moto.batch.models import Job as MotoJob
-from moto.batch.utils import JobStatus
+from typing import TYPE_CHECKING, Any, Final
 
 from infra.batch_standin.container import Container, Image
+
+if TYPE_CHECKING:
+    from moto.batch.models import Job as MotoJob
 
 SPOT_NOTICE: Final = "/tmp/spot_termination_notice"  # noqa: S108 - Metaflow's place for it, on the container's own disk.
 _POLL_SECONDS: Final = 0.05
@@ -45,7 +45,7 @@ class Place:
 class BatchJob:
     """A job that was submitted: what tests and demonstrations ask of it, and do to it."""
 
-    def __init__(self, moto_job: MotoJob, place: Place) -> None:
+    def __init__(self, moto_job: "MotoJob", place: Place) -> None:
         """Take up a job that moto has accepted."""
         self._job = moto_job
         self._place = place
@@ -85,7 +85,7 @@ class BatchJob:
     @property
     def status(self) -> str:
         """Batch's word for it: SUBMITTED, RUNNABLE, STARTING, RUNNING, SUCCEEDED or FAILED."""
-        return JobStatus(self._job.status).value
+        return str.__str__(self._job.status or "")  # Moto has an enumeration for some of them.
 
     @property
     def is_over(self) -> bool:
@@ -136,7 +136,7 @@ class BatchJob:
     def run(self) -> None:
         """Run it to its end; in moto's thread of this job."""
         job = self._job
-        job.status = JobStatus.RUNNABLE.value
+        job.status = "RUNNABLE"
         while not self._place.slots.acquire(timeout=_POLL_SECONDS):
             if job.stop:
                 self._end(None, job.job_stopped_reason or "")
@@ -145,11 +145,11 @@ class BatchJob:
             if job.stop:
                 self._end(None, job.job_stopped_reason or "")
                 return
-            job.status = JobStatus.STARTING.value
+            job.status = "STARTING"
             self._start()
             job.job_started_at = datetime.now()
             job._start_attempt()
-            job.status = JobStatus.RUNNING.value
+            job.status = "RUNNING"
             self._follow()
         finally:
             with self._lock:
@@ -233,7 +233,7 @@ class BatchJob:
         return str(self._job.parameters.get(f"metaflow.{name}", ""))
 
 
-def node_specs(job: MotoJob) -> tuple[NodeSpec, ...]:
+def node_specs(job: "MotoJob") -> tuple[NodeSpec, ...]:
     """Return what each container of a job is asked to be, by node."""
     definition, overrides = job.job_definition, job.container_overrides
     if definition.type == "container":

@@ -23,6 +23,7 @@ BUCKET: Final = "chess-grpo-stand-in"
 QUEUES: Final = {"cpu-spot": "SPOT", "gpu-spot": "SPOT", "on-demand": "EC2"}
 """Queues by name, with the kind of machines behind each."""
 _MAX_PAYLOAD: Final = 30 * 1024  # Of a SubmitJob, by Batch's quotas.
+_PROFILES: Final = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE")
 _IMAGE_VARIABLES: Final = {"METAFLOW_SKIP_INSTALL_DEPENDENCIES": "1"}
 
 
@@ -37,6 +38,7 @@ class StandIn:
         self.settings = settings
         """What the command that launches a flow has in its environment."""
         self._jobs: list[BatchJob] = []
+        self._clients: dict[str, Any] = {}
         self._lock = threading.Lock()
 
     @property
@@ -51,7 +53,10 @@ class StandIn:
 
     def client(self, service: str) -> Any:
         """Return a boto3 client of one of its services."""
-        return _client(service, self.address)
+        with self._lock:
+            if service not in self._clients:
+                self._clients[service] = _client(service, self.address)
+            return self._clients[service]
 
     def jobs(self, step: str | None = None) -> list[BatchJob]:
         """Return all jobs so far, or those of a step, in the order in which they came."""
@@ -96,7 +101,9 @@ def batch_standin(
     folder = folder.resolve()
     for name in ("logs", "containers", "metaflow"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
+    with ExitStack() as stack, patch.dict(os.environ):
+        for name in _PROFILES:
+            os.environ.pop(name, None)  # Moto looks for it when it is imported.
         address = stack.enter_context(_moto_server())
         role, queue = _make_account(address)
         agent = stack.enter_context(json_server(lambda method, path, _: answer_container(REGION, role, method, path)))
@@ -138,9 +145,17 @@ def _moto_server() -> Iterator[str]:
 
 
 def _client(service: str, address: str) -> Any:
-    import boto3
+    import boto3.session
+    import botocore.session
 
-    session = boto3.session.Session(aws_access_key_id="launcher", aws_secret_access_key="of-the-launcher", region_name=REGION)  # noqa: S106
+    # The user's own profile and files have no say here.
+    nothing = {name: (None, None, value, None) for name, value in {"profile": None, "config_file": os.devnull}.items()}
+    session = boto3.session.Session(
+        aws_access_key_id="launcher",
+        aws_secret_access_key="of-the-launcher",  # noqa: S106 - Moto asks for any.
+        region_name=REGION,
+        botocore_session=botocore.session.Session(session_vars=nothing),
+    )
     return session.client(service, endpoint_url=address)
 
 

@@ -1,21 +1,26 @@
 """The real flow, run once on the preset `test`; many small tests read what it left."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
-from real_flow import FlowRun, run_flow
+from real_flow import SECRETS, FlowRun, run_flow
+
+BROKEN_CARDS = Path(__file__).with_name("broken_cards")
 
 
 @pytest.fixture(scope="session")
 def first_run(tmp_path_factory: pytest.TempPathFactory) -> FlowRun:
-    """The preset `test` from an empty directory."""
-    return run_flow(tmp_path_factory.mktemp("first"), {"preset": "test"})
+    """The preset `test` from an empty directory, with secrets among its variables."""
+    return run_flow(tmp_path_factory.mktemp("first"), {"preset": "test"}, variables=SECRETS)
 
 
 @pytest.fixture(scope="session")
 def second_run(tmp_path_factory: pytest.TempPathFactory) -> FlowRun:
-    """The same, with the same seed, in another empty directory: nothing can be reused."""
-    return run_flow(tmp_path_factory.mktemp("second"), {"preset": "test"})
+    """The same, with the same seed, in another empty directory: nothing can be reused. All drawing on its cards fails."""
+    path = os.pathsep.join(filter(None, (str(BROKEN_CARDS), os.environ.get("PYTHONPATH"))))
+    return run_flow(tmp_path_factory.mktemp("second"), {"preset": "test"}, variables={"PYTHONPATH": path})
 
 
 @pytest.fixture

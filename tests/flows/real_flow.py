@@ -1,6 +1,9 @@
 """The real flow, run through `metaflow.Runner` in a directory of its own."""
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +12,20 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 FLOW = ROOT / "flows" / "chess_grpo.py"
+
+CANARY = "canary-5f0c1e7a"
+SECRETS = {
+    name: f"{CANARY}-{name}"
+    for name in (
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "MLFLOW_TRACKING_PASSWORD",
+        "MLFLOW_TRACKING_TOKEN",
+        "WANDB_API_KEY",
+        "DATABASE_PASSWORD",
+    )
+}
+"""Variables with secrets in them; none may ever be found in what a run leaves."""
 
 os.environ.setdefault("METAFLOW_USER", "tester")
 
@@ -37,10 +54,7 @@ def run_flow(
 
     cwd.mkdir(parents=True, exist_ok=True)
     home = home or cwd / "home"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("CHESS_GRPO_", "MLFLOW_"))}
-    if "CHESS_GRPO_STOCKFISH" in os.environ:
-        environment["CHESS_GRPO_STOCKFISH"] = os.environ["CHESS_GRPO_STOCKFISH"]
-    environment |= {"CHESS_GRPO_HOME": str(home), "CHESS_GRPO_DEVICE": "cpu", **(variables or {})}
+    environment = _environment(home) | dict(variables or {})
     with Runner(str(FLOW), show_output=False, cwd=str(cwd), env=environment, config_value=[("settings", dict(settings))]).run(
         **parameters
     ) as running:
@@ -55,3 +69,29 @@ def run_flow(
             data=SimpleNamespace(**data),
             card=get_cards(run["report"].task)[0].get() if succeeded else "",
         )
+
+
+def run_in_one_process(cwd: Path, settings: Mapping[str, Any], *, home: Path | None = None, **parameters: Any) -> FlowRun:
+    """Run the flow's steps in one process, a fifth of the cost of a flow: see `one_process`. There is no card."""
+    cwd.mkdir(parents=True, exist_ok=True)
+    home = home or cwd / "home"
+    words = [str(cwd / "artifacts.json"), json.dumps(settings), json.dumps(parameters)]
+    command = [sys.executable, str(Path(__file__).with_name("one_process.py")), *words]
+    done = subprocess.run(command, cwd=cwd, env=_environment(home), capture_output=True, text=True, check=False)
+    left = json.loads(Path(words[0]).read_text()) if done.returncode == 0 else {"run_id": "", "data": {}}
+    return FlowRun(
+        home=home,
+        succeeded=done.returncode == 0,
+        output=done.stdout + done.stderr,
+        run_id=left["run_id"],
+        data=SimpleNamespace(**left["data"]),
+        card="",
+    )
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """Return the environment of a run, with nothing in it that this project reads but what is said here."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("CHESS_GRPO_", "MLFLOW_"))}
+    if "CHESS_GRPO_STOCKFISH" in os.environ:
+        environment["CHESS_GRPO_STOCKFISH"] = os.environ["CHESS_GRPO_STOCKFISH"]
+    return environment | {"CHESS_GRPO_HOME": str(home), "CHESS_GRPO_DEVICE": "cpu"}

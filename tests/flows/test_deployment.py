@@ -26,7 +26,7 @@ class Task:
     def begin(self, attempt: int, task: str = "9", step: str = "finetune") -> Any:
         now = SimpleNamespace(run_id="7", step_name=step, task_id=task, retry_count=attempt, get=lambda name: None)
         self._patch.setattr(deployment, "current", now)
-        return as_task()
+        return as_task(SimpleNamespace())
 
     def launcher(self, task: str = "9", step: str = "finetune", code: int = 1, kind: str = "batch") -> Any:
         """Return the exit code of the launcher's process of this task when Metaflow would end it with `code`."""

@@ -13,7 +13,7 @@ import chess.pgn
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from real_flow import FLOW, FlowRun, run_flow
+from real_flow import FLOW, FlowRun, run_flow, run_in_one_process
 
 from grpo.boards import BOARD_SCHEMA
 from grpo.config import read_settings
@@ -115,11 +115,13 @@ def copy_of(home: Path, target: Path) -> Path:
 def test_a_planted_fault_stops_the_flow_with_a_readable_report(first_run: FlowRun, tmp_path: Path) -> None:
     home = copy_of(first_run.home, tmp_path / "home")
     plant(home, first_run.data.boards["version"], with_illegal_label)
-    run = run_flow(tmp_path / "run", {"preset": "test"}, home=home)
+    run = run_in_one_process(tmp_path / "run", {"preset": "test"}, home=home)
     assert not run.succeeded
     for words in ("the dataset is not fit to train on", "label_legal", "a1a1"):
         assert words in run.output
-    assert "/pretrain/" not in run.output
+    assert "Traceback" not in run.output
+    assert "one process: check_boards" in run.output
+    assert "one process: pretrain" not in run.output
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import chess
 import pyarrow.parquet as pq
 import pytest
-from real_flow import FlowRun, run_flow
+from real_flow import FlowRun, run_flow, run_in_one_process
 
 from grpo.boards import BOARD_SCHEMA
 from grpo.config import read_settings
@@ -104,6 +104,16 @@ def test_the_same_seed_gives_the_same_dataset_metrics_and_weights(first_run: Flo
     assert report(first_run, "finetune")["weights"] == report(second_run, "finetune")["weights"]
 
 
+@pytest.mark.prove
+def test_a_second_flow_with_a_process_for_each_task_gives_them_too(first_run: FlowRun, tmp_path: Path) -> None:
+    again = run_flow(tmp_path, {"preset": "test"})
+    assert again.succeeded, again.output[-3000:]
+    assert [output["output_hash"] for output in outputs(again).values()] == [
+        output["output_hash"] for output in outputs(first_run).values()
+    ]
+    assert not any(output["reused"] for output in outputs(again).values())
+
+
 def test_grpo_starts_from_the_pretrained_policy_and_changes_it(first_run: FlowRun) -> None:
     assert report(first_run, "finetune")["weights"] != report(first_run, "pretrain")["weights"]
     history = read_history(first_run.folder(first_run.data.finetuned))
@@ -123,14 +133,14 @@ def test_the_tracker_has_a_parent_with_a_child_for_each_step(first_run: FlowRun,
     runs = tracking.search_runs([experiment.experiment_id])
     [parent] = [run for run in runs if run.data.tags["chess_grpo.step"] == "flow"]
     children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
-    assert sorted({run.info.run_name for run in children}) == sorted({"build_boards", *STEPS})
+    assert sorted({run.info.run_name for run in children}) == sorted({"build_boards", "screen", "confirm", *STEPS})
     assert parent.data.tags["metaflow.run"] == first_run.run_id
     assert parent.data.params["grpo.learning_rate"] == str(read_settings("test").grpo.learning_rate)
     assert {run.info.status for run in runs} == {"FINISHED"}
     assert set().union(*(run.data.metrics for run in runs)) <= METRICS.keys()
     for run in children:
         step = run.data.tags["chess_grpo.step"]
-        if step != "build_boards":
+        if step in STEPS:
             assert run.data.tags["chess_grpo.output_hash"] == outputs(first_run)[step]["output_hash"]
 
 
@@ -172,7 +182,7 @@ def test_the_final_card_shows_comparison_phases_and_curves(first_run: FlowRun) -
 
 def test_a_second_run_with_another_learning_rate_builds_and_pretrains_nothing(first_run: FlowRun, tmp_path: Path) -> None:
     settings = {"preset": "test", "grpo": {"learning_rate": 2e-3}}
-    again = run_flow(tmp_path, settings, home=first_run.home)
+    again = run_in_one_process(tmp_path, settings, home=first_run.home)
     assert again.succeeded, again.output[-3000:]
     reused = {step: output["reused"] for step, output in outputs(again).items()}
     assert [step for step in reused if reused[step]] == ["join_boards", "check_boards", "pretrain", "calibrate", "baseline"]
@@ -184,7 +194,7 @@ def test_a_second_run_with_another_learning_rate_builds_and_pretrains_nothing(fi
 def test_resume_from_peak_restores_boards_and_weights_and_goes_on(first_run: FlowRun, tracking: Any, tmp_path: Path) -> None:
     peak = report(first_run, "select")["peak_step"]
     origin_id = first_run.run_id
-    resumed = run_flow(tmp_path, {"preset": "test"}, home=first_run.home, resume_from=origin_id)
+    resumed = run_in_one_process(tmp_path, {"preset": "test"}, home=first_run.home, resume_from=origin_id)
     assert resumed.succeeded, resumed.output[-3000:]
     assert resumed.data.boards["output_hash"] == first_run.data.boards["output_hash"]
     assert resumed.data.pretrained["output_hash"] == first_run.data.pretrained["output_hash"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from real_flow import run_flow
+from real_flow import run_in_one_process
 
 
 def test_real_games_go_through_to_a_verdict(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_real_games_go_through_to_a_verdict(tmp_path: Path) -> None:
     path.write_bytes(zstandard.compress(text))
     # All games are read, so that the one that cannot be used is met.
     boards = {"source": "files", "files": [str(path)], "num_train": 24_000, "num_units": 2, "shortage": "accept"}
-    run = run_flow(tmp_path / "run", {"preset": "test", "boards": boards | {"max_per_game_and_phase": 1}})
+    run = run_in_one_process(tmp_path / "run", {"preset": "test", "boards": boards | {"max_per_game_and_phase": 1}})
     assert run.succeeded, run.output[-3000:]
     dataset = run.folder(run.data.boards)
     rows = pq.read_table(dataset / "boards.parquet").to_pylist()

@@ -2,8 +2,11 @@
 
 import json
 import os
+import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -239,6 +242,56 @@ def test_a_writer_who_comes_at_the_last_moment_wins_too(tmp_path: Path, monkeypa
         monkeypatch.setattr(os, "rename", rename)
     assert (target / "x").read_text() == "early"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def abandoned(target: Path) -> Path:
+    """Return the folder that a writer leaves which is killed at work."""
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        with atomic_folder(target) as made:
+            (made / "half").write_text("x")
+            os.write(writing, made.name.encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with os.fdopen(reading) as said:
+        return target.with_name(said.read())
+
+
+def test_what_a_killed_writer_left_is_deleted_by_the_next_of_the_same_folder(tmp_path: Path) -> None:
+    left, others = abandoned(tmp_path / "target"), abandoned(tmp_path / "other")
+    (anybodys := tmp_path / ".target.settings").mkdir()
+    assert (left / "half").exists()
+    with atomic_folder(tmp_path / "target"):
+        pass
+    assert not left.exists()
+    assert others.exists()
+    assert anybodys.exists()
+
+
+def test_what_a_living_writer_has_so_far_is_left_alone(tmp_path: Path) -> None:
+    with atomic_folder(tmp_path / "target") as slow:
+        (slow / "half").write_text("x")
+        with atomic_folder(tmp_path / "target"):
+            pass
+        assert (slow / "half").exists()
+
+
+def test_a_writer_whose_new_folder_is_taken_for_abandoned_makes_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+    whole = tempfile.mkdtemp
+
+    def stolen(**named: Any) -> str:
+        made.append(Path(whole(**named)))
+        if len(made) == 1:
+            made[0].rmdir()
+        return str(made[-1])
+
+    monkeypatch.setattr(tempfile, "mkdtemp", stolen)
+    with atomic_folder(tmp_path / "target") as folder:
+        (folder / "file").write_text("x")
+    assert len(made) == 2
+    assert (tmp_path / "target" / "file").exists()
 
 
 def test_an_atomic_folder_is_on_the_disk_before_it_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

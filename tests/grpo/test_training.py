@@ -1166,7 +1166,7 @@ def test_with_the_sign_of_the_values_turned_it_goes_the_other_way() -> None:
     assert (few_now(policy).expectation(FEW_VALUES) < before - 0.2).all()
 
 
-@pytest.mark.parametrize("begins", ["flat", "sharp"])
+@pytest.mark.parametrize("begins", [pytest.param("flat", marks=pytest.mark.prove), "sharp"])
 def test_the_exact_estimator_ends_at_the_optimum_of_value_plus_entropy(begins: str) -> None:
     # Maximise sum p Q + alpha H(p): p = softmax(Q / alpha).
     alpha = 0.25

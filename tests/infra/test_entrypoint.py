@@ -13,13 +13,18 @@ ENTRYPOINT = Path(__file__).resolve().parents[2] / "infra" / "entrypoint.sh"
 # What Metaflow hands a container, in short: a shell, below it the task with its output in a pipe, then the logs, then the task's exit code.
 SHELL = "true && python3 -u flow.py --quiet {word} finetune 2>&1 | tee task.log; c=${{PIPESTATUS[0]}}; echo kept > logs; exit $c"
 TASK = """
-import signal, sys, time
+import os, signal, sys, time
 def save(number, frame):
-    open("saved", "w").write("saved")
-    print("saved", flush=True)
+    open("saved" if forked else "told", "w").write("saved")
+    time.sleep(0.2)  # So that a process which is told too has the time to say so.
+    if forked:
+        os.kill(forked, signal.SIGKILL)
+        print("saved", flush=True)
     sys.exit(75)
 signal.signal(signal.SIGTERM, save)
-open("ready", "w").close()
+forked = os.fork()
+if forked:
+    open("ready", "w").close()
 time.sleep(60)
 """
 
@@ -75,6 +80,7 @@ def test_sigterm_reaches_the_task_which_saves_and_its_exit_code_comes_out(contai
     assert (tmp_path / "saved").read_text() == "saved"
     assert (tmp_path / "task.log").read_text() == "saved\n"  # The end of the task's output is kept: who writes it down was left alone.
     assert (tmp_path / "logs").read_text() == "kept\n"
+    assert not (tmp_path / "told").exists(), "what the task has forked is its own to end"
 
 
 def test_without_it_the_task_never_hears_of_the_signal(containers: list[Container], tmp_path: Path) -> None:

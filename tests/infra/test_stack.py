@@ -4,6 +4,7 @@ import ast
 import copy
 import importlib.util
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -412,3 +413,23 @@ def test_the_script_that_makes_accounts_can_be_read_by_python(template: Template
         node.slice.value for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
     }
     assert names <= {secret["Name"] for secret in container["Secrets"]}
+
+
+def test_the_pages_costs_are_the_sums_that_it_says() -> None:
+    page = (ROOT / "docs" / "aws.md").read_text()
+    rows = re.findall(r"^\| [^|]+ \| ([\d.]+(?: [*] [\d.]+)+) \| ([\d.]+) \|$", page, re.MULTILINE)
+    assert len(rows) == 16
+    for formula, amount in rows:
+        assert float(amount) == pytest.approx(math.prod(float(factor) for factor in formula.split(" * ")), abs=0.006), formula
+    [total] = re.findall(r"^\| \*\*sum\*\* \| \| \*\*([\d.]+)\*\* \|$", page, re.MULTILINE)
+    assert float(total) == pytest.approx(sum(float(amount) for _, amount in rows[:12]), abs=0.001)
+
+
+def test_the_page_names_what_the_template_has(template: Template) -> None:
+    page = (ROOT / "docs" / "aws.md").read_text()
+    assert f"{len(RULES)} rules over the parsed template" in page
+    for output in re.findall(r"\$\(output (\w+)\)", page):
+        assert output in template["Outputs"], output
+    parameters = re.findall(r"\b([A-Z][a-z]+(?:[A-Z][a-z]+)+|Door)=(?!=)", page)
+    assert len(parameters) >= 8
+    assert set(parameters) <= set(template["Parameters"])

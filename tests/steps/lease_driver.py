@@ -39,7 +39,7 @@ def hold(job: dict[str, Any]) -> None:
                     getattr(lease, line.strip())()
                     print("mine", flush=True)
                 except LeaseLostError as error:
-                    print(f"lost {error.exit_code}: {error}", flush=True)
+                    print(f"lost, may pass {error.may_pass}: {error}", flush=True)
     except BusyError as error:
         print(f"busy: {error}", flush=True)
 

@@ -34,9 +34,26 @@ def save(number: int, frame: FrameType | None) -> None:
     sys.exit(75)
 
 
-end_with_parent(grace_seconds=1.0, unwinds=role == "launcher")
+def train() -> None:
+    """Fine-tune until the fourth step, and stay there; all it says goes to its parent, as a task's does."""
+    from kill_driver import finetune
+
+    finetune({"home": str(folder / "home"), "failpoint": "after the rollout", "nth": 7, "deed": "pause"})
+
+
+end_with_parent(grace_seconds=30.0 if role == "training" else 1.0, unwinds=role == "launcher")
 if role == "task":
     start("card")
+elif role == "training":
+    train()
+elif role == "trainer":
+    with subprocess.Popen([sys.executable, __file__, "training", str(folder)], stdout=subprocess.PIPE, text=True) as training:
+        (folder / "trainer.training").write_text(str(training.pid))
+        assert training.stdout is not None
+        while "paused" not in training.stdout.readline():
+            pass
+        note("ready")
+        time.sleep(600)
 elif role == "saving":
     signal.signal(signal.SIGTERM, save)
 elif role == "deaf":

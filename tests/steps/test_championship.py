@@ -1,6 +1,6 @@
 """The registry's champion is played by whatever would take its place, and gives way only to what was shown to be better than it."""
 
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,6 @@ from steps.running import Job
 from steps.store import StepOutput, Store
 from steps.tracking import Tracker
 from steps.work import Work
-
-
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tracking store with its tables and nothing else: making them takes seconds."""
-    home = tmp_path_factory.mktemp("tables")
-    Tracker(Machine(stockfish="", home=home, tracking_uri=f"sqlite:///{home / 'mlflow.db'}", device="cpu", num_threads=1))
-    return home / "mlflow.db"
 
 
 class Runs:
@@ -102,20 +94,14 @@ class Runs:
     def spoil(self, selected: StepOutput) -> None:
         """Make the champion's weights unreadable, here and in the tracking store."""
         digest = sha256_file(self.champion_folder(selected) / WEIGHTS)
-        for weights in [*self.machine.home.rglob(WEIGHTS), *self.artifacts.rglob(WEIGHTS)]:
+        for weights in self.machine.home.rglob(WEIGHTS):
             if weights.parent.name == CHAMPION and sha256_file(weights) == digest:
                 weights.write_bytes(b"spoilt")
 
-    @property
-    def artifacts(self) -> Path:
-        """Return where the tracking store keeps files."""
-        experiment = self.tracker.client.get_experiment(self.tracker._experiment)
-        return Path(experiment.artifact_location.removeprefix("file://"))
-
 
 @pytest.fixture
-def runs(tables: Path, stockfish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
-    shutil.copy(tables, tmp_path / "mlflow.db")
+def runs(give_tables: Callable[[Path], Path], stockfish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    give_tables(tmp_path)
     monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path))
     monkeypatch.setenv("CHESS_GRPO_STOCKFISH", stockfish)
     monkeypatch.setenv("CHESS_GRPO_DEVICE", "cpu")

@@ -43,9 +43,9 @@ class OriginRun:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shared(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> Path:
     """A folder with a tracking store, which both machines reach."""
-    return tmp_path_factory.mktemp("shared")
+    return give_tables(tmp_path_factory.mktemp("shared"))
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -19,13 +19,12 @@ from grpo.content import CorruptError
 from steps.file_lease import BusyError, file_lease
 from steps.leases import LeaseLostError, shared_lease, tracking_lease_key
 from steps.objects import FolderObjects, Objects, SharedStoreError, Stored, objects_at
-from steps.training_loop import RESUMABLE_EXIT
 from steps.writers import Writer
 
 DRIVER = Path(__file__).with_name("lease_driver.py")
 KEY = "leases/finetune/v1.json"
-TERM = 0.6
-"""Seconds; three renewals in it."""
+TERM = 1.5
+"""Seconds; three renewals in it, on a busy machine too."""
 
 
 class Process:
@@ -126,6 +125,13 @@ def a_place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     return f"s3://{bucket}/shared"
 
 
+@pytest.fixture
+def at_once(capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
+    """Fail a test in which a taker had to watch for what a holder does."""
+    yield
+    assert "waiting up to" not in capsys.readouterr().out
+
+
 def held(objects: Objects, writer: Writer, *, seconds: float = TERM) -> Any:
     return shared_lease(objects, KEY, what="the output", writer=writer, seconds=seconds)
 
@@ -160,7 +166,7 @@ def test_nor_do_they_in_many_rounds(
 
 
 def check_contention(place: str, hosts: tuple[str | None, str | None], start: Callable[..., Process], tmp_path: Path, rounds: int) -> None:
-    job = {"deed": "contend", "place": place, "key": KEY, "seconds": 3.0 if hosts[0] is None else 0.3, "rounds": rounds}
+    job = {"deed": "contend", "place": place, "key": KEY, "seconds": 3.0, "rounds": rounds}
     job |= {"room": str(tmp_path / "room"), "longest": 0.02 if hosts[0] is None else 0.2}
     ended = [start(**job, seed=seed, **({"host": host} if host else {})) for seed, host in enumerate(hosts)]
     found = [json.loads(process.end().splitlines()[-1]) for process in ended]
@@ -179,20 +185,21 @@ def test_two_processes_never_hold_the_lock_of_a_file_at_once(start: Callable[...
 
 def test_of_many_takers_of_one_dead_holders_lease_one_gets_it(any_place: str) -> None:
     objects = objects_at(any_place)
-    with suppress(ZeroDivisionError), held(objects, elsewhere(), seconds=0.2):
+    with held(objects, elsewhere(), seconds=0.2):
         dead = objects.get(KEY)
         assert dead is not None
     objects.put(KEY, dead.data)  # As if it had not been released.
-    gate, outcomes = threading.Barrier(4), []
+    gate, outcomes, refused = threading.Barrier(4), [], threading.Semaphore(0)
 
     def take() -> None:
         gate.wait()
         try:
-            with held(objects_at(any_place), elsewhere()) as lease:
+            with held(objects_at(any_place), elsewhere(), seconds=6.0) as lease:
                 outcomes.append(lease.token)
-                time.sleep(TERM)
+                assert all(refused.acquire(timeout=60) for _ in range(3))
         except BusyError:
             outcomes.append(0)
+            refused.release()
 
     threads = [threading.Thread(target=take) for _ in range(4)]
     for thread in threads:
@@ -205,8 +212,9 @@ def test_of_many_takers_of_one_dead_holders_lease_one_gets_it(any_place: str) ->
 # A holder that lives.
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_living_holder_here_is_named_and_nobody_waits_for_it(place: str, start: Callable[..., Process]) -> None:
-    holder = start(deed="hold", place=place, key=KEY, seconds=600.0, task="7/finetune/12", attempt=1)
+    holder = start(deed="hold", place=place, key=KEY, seconds=60.0, task="7/finetune/12", attempt=1)
     assert holder.hears() == "held 1"
     named = rf"the output is being made by process {holder.pid} on \S+ \(task 7/finetune/12, attempt 1\), since 2\S+, renewed until 2"
     with pytest.raises(BusyError, match=named) as refusal, held(objects_at(place), Writer.here()):
@@ -223,7 +231,7 @@ def test_a_living_holder_elsewhere_is_seen_to_renew_and_is_left_alone(
     for _ in range(2):
         with pytest.raises(BusyError, match=rf"process {holder.pid} on elsewhere"), held(objects_at(place), Writer.here()):
             pass
-    assert "the output: waiting up to 1 s to see whether it is still made by process" in capsys.readouterr().out
+    assert "the output: waiting up to 2 s to see whether it is still made by process" in capsys.readouterr().out
     assert holder.asked("check") == "mine"
 
 
@@ -256,8 +264,9 @@ def test_a_wrong_clock_elsewhere_takes_nothing_from_its_holder_and_keeps_nothing
 # A holder that ended, slept or was superseded.
 
 
+@pytest.mark.usefixtures("at_once")
 def test_of_a_killed_holder_here_it_is_taken_at_once(place: str, start: Callable[..., Process]) -> None:
-    holder = start(deed="hold", place=place, key=KEY, seconds=600.0)
+    holder = start(deed="hold", place=place, key=KEY, seconds=9.0)
     assert holder.hears() == "held 1"
     holder.send(signal.SIGKILL)
     os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)  # A zombie counts as dead.
@@ -265,10 +274,11 @@ def test_of_a_killed_holder_here_it_is_taken_at_once(place: str, start: Callable
         assert lease.token == 2
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_process_that_has_a_dead_holders_number_is_not_taken_for_it(tmp_path: Path) -> None:
     objects = FolderObjects(tmp_path)
     writer = Writer.here()
-    with held(objects, replace(writer, started=writer.started - 1), seconds=600.0), held(objects, writer) as lease:
+    with held(objects, replace(writer, started=writer.started - 1), seconds=9.0), held(objects, writer) as lease:
         assert lease.token == 2
 
 
@@ -282,19 +292,28 @@ def test_of_a_killed_holder_elsewhere_it_is_taken_when_nothing_was_renewed(place
         assert time.monotonic() - began > TERM, "its holder might have lived so long"
 
 
+@pytest.mark.usefixtures("at_once")
 def test_an_earlier_attempt_is_superseded_at_once_and_learns_of_it(place: str, start: Callable[..., Process]) -> None:
-    holder = start(deed="hold", place=place, key=KEY, seconds=600.0, host="elsewhere", task="7/finetune/12", attempt=0)
+    holder = start(deed="hold", place=place, key=KEY, seconds=9.0, host="elsewhere", task="7/finetune/12", attempt=0)
     assert holder.hears() == "held 1"
-    with held(objects_at(place), Writer.here("7/finetune/12", 1), seconds=600.0) as lease:
+    with held(objects_at(place), Writer.here("7/finetune/12", 1), seconds=9.0) as lease:
         assert lease.token == 2
         told = holder.asked("confirm")
-        assert told.startswith(
-            f"lost {RESUMABLE_EXIT}: the output is no longer this process's to write: it is made by process {os.getpid()}"
-        )
-        assert holder.asked("check").startswith("lost 75")
+        assert told.startswith(f"lost, may pass True: the output is no longer this process's to write: it is made by process {os.getpid()}")
+        assert holder.asked("check").startswith("lost, may pass True")
         holder.end()  # It releases what it no longer has:
         lease.confirm()
     assert content(objects_at(place))["writer"] is None
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_holder_that_ends_without_having_learned_of_the_next_takes_nothing_from_it(tmp_path: Path) -> None:
+    objects = FolderObjects(tmp_path)
+    with ExitStack() as later:
+        with held(objects, elsewhere(task="7/finetune/12", attempt=0), seconds=60.0):
+            lease = later.enter_context(held(objects, elsewhere(task="7/finetune/12", attempt=1), seconds=60.0))
+        lease.confirm()
+        assert content(objects)["token"] == lease.token == 2
 
 
 def test_a_holder_that_slept_too_long_learns_of_the_next_when_it_wakes(place: str, start: Callable[..., Process]) -> None:
@@ -305,34 +324,36 @@ def test_a_holder_that_slept_too_long_learns_of_the_next_when_it_wakes(place: st
     with held(objects_at(place), Writer.here()) as lease:
         holder.send(signal.SIGCONT)
         assert holder.asked("check").startswith(
-            f"lost 75: the output is no longer this process's to write: it is made by process {os.getpid()}"
+            f"lost, may pass True: the output is no longer this process's to write: it is made by process {os.getpid()}"
         )
         holder.end()
         lease.confirm()
 
 
 def test_a_holder_that_slept_while_nobody_came_goes_on(start: Callable[..., Process], tmp_path: Path) -> None:
-    holder = start(deed="hold", place=str(tmp_path), key=KEY, seconds=0.2)
+    holder = start(deed="hold", place=str(tmp_path), key=KEY, seconds=TERM)
     assert holder.hears() == "held 1"
     holder.send(signal.SIGSTOP)
-    time.sleep(0.5)
+    time.sleep(TERM * 1.2)
     holder.send(signal.SIGCONT)
     assert holder.asked("check") == "mine"
     assert holder.asked("confirm") == "mine"
 
 
+@pytest.mark.usefixtures("at_once")
 def test_what_is_released_is_free_at_once_and_tokens_go_on(any_place: str) -> None:
     objects = objects_at(any_place)
     for token in (1, 2, 3):
-        with held(objects, elsewhere(), seconds=600.0) as lease:
+        with held(objects, elsewhere(), seconds=9.0) as lease:
             assert lease.token == token
             assert content(objects)["token"] == token
         with pytest.raises(LeaseLostError, match="it is released"):
             lease.check()
 
 
+@pytest.mark.usefixtures("at_once")
 def test_an_error_in_the_block_releases_it_too(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), held(FolderObjects(tmp_path), elsewhere(), seconds=600.0):
+    with pytest.raises(ZeroDivisionError), held(FolderObjects(tmp_path), elsewhere(), seconds=9.0):
         raise ZeroDivisionError
     with held(FolderObjects(tmp_path), Writer.here()):
         pass
@@ -374,10 +395,11 @@ class Failing(FolderObjects):
             raise SharedStoreError("the store is down")
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_write_whose_answer_is_lost_is_known_as_ones_own(tmp_path: Path) -> None:
     objects = Failing(tmp_path)
     objects.loses_answers = 1
-    with held(objects, elsewhere(), seconds=600.0) as lease:
+    with held(objects, elsewhere(), seconds=9.0) as lease:
         assert objects.loses_answers == 0
         objects.loses_answers = 1
         lease.confirm()
@@ -386,7 +408,7 @@ def test_a_write_whose_answer_is_lost_is_known_as_ones_own(tmp_path: Path) -> No
         objects.loses_answers = 1
     assert objects.loses_answers == 0
     objects.loses_answers = 1
-    with held(objects, elsewhere(), seconds=600.0) as lease:
+    with held(objects, elsewhere(), seconds=9.0) as lease:
         assert (lease.token, objects.loses_answers) == (2, 0)
 
 
@@ -420,11 +442,12 @@ def test_a_store_that_is_down_for_a_while_costs_nothing(tmp_path: Path) -> None:
 def test_a_store_that_is_down_for_a_term_costs_the_lease(tmp_path: Path) -> None:
     objects = Failing(tmp_path)
     with held(objects, elsewhere(), seconds=0.2) as lease:
+        wait_for_writes(objects, 1)
         objects.is_down = True
         time.sleep(0.3)
         with pytest.raises(LeaseLostError, match=r"it could not be renewed in time \(the store is down\)") as lost:
             lease.check()
-        assert lost.value.exit_code == RESUMABLE_EXIT
+        assert lost.value.may_pass
         objects.is_down = False
         with pytest.raises(LeaseLostError):
             lease.check()

@@ -32,9 +32,9 @@ def machine_at(home: Path, tracking: str | None = None) -> Machine:
 
 
 @pytest.fixture(scope="module")
-def chosen(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+def chosen(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> Machine:
     """A machine on which a run has ended: a champion of step 40, a peak of step 60, registered as the step `select` does it."""
-    machine = machine_at(tmp_path_factory.mktemp("home"))
+    machine = machine_at(give_tables(tmp_path_factory.mktemp("home")))
     tracker, store = Tracker(machine), Store(machine.home)
     registry = Registry(tracker)
     parent = tracker.start_flow_run(metaflow_run="1234", settings={}, tags={}, note="")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from grpo.checkpoints import latest_valid_checkpoint
 from steps.orphans import PARENT
 from steps.writers import Writer
 
@@ -20,7 +21,7 @@ CHILDREN = ("task", "card", "saving", "deaf", "launcher")
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -54,6 +55,21 @@ def test_all_that_a_killed_scheduler_has_started_ends_each_in_its_way(tmp_path: 
             os.kill(pid, signal.SIGKILL)
     assert (tmp_path / "saving.saved").exists(), "it had time to save"
     assert (tmp_path / "launcher.job_ended").exists(), "what is done at the end was done"
+
+
+@pytest.mark.prove
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
+def test_training_whose_scheduler_is_killed_keeps_its_last_finished_step(tmp_path: Path) -> None:
+    scheduler = subprocess.Popen([sys.executable, str(DRIVER), "trainer", str(tmp_path)], env=environment())
+    try:
+        wait_until(lambda: (tmp_path / "trainer.ready").exists() or scheduler.poll() is not None)
+    finally:
+        scheduler.send_signal(signal.SIGKILL)
+        scheduler.wait()
+    training = int((tmp_path / "trainer.training").read_text())
+    wait_until(lambda: not is_running(training))
+    kept, problems = latest_valid_checkpoint(tmp_path / "home" / "in_progress" / "finetune" / "v1" / "interrupted")
+    assert (kept and kept.name, problems) == ("step-00000003", [])
 
 
 def test_the_first_of_a_flow_outlives_who_started_it(tmp_path: Path) -> None:

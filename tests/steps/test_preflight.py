@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +17,8 @@ from steps.preflight import preflight, preflight_table
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home whose tracking store has its tables: making them takes seconds."""
-    return tmp_path_factory.mktemp("machine") / "home"
+def home(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> Path:
+    return give_tables(tmp_path_factory.mktemp("machine") / "home")
 
 
 @pytest.fixture

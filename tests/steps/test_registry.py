@@ -39,8 +39,8 @@ def test_peak_moves_to_the_better_of_comparable_policies_and_to_the_newest_of_ot
 
 
 @pytest.fixture(scope="module")
-def tracker(tmp_path_factory: pytest.TempPathFactory) -> Tracker:
-    home = tmp_path_factory.mktemp("home")
+def tracker(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> Tracker:
+    home = give_tables(tmp_path_factory.mktemp("home"))
     machine = Machine(stockfish="", home=home, tracking_uri=f"sqlite:///{home / 'mlflow.db'}", device="cpu", num_threads=1)
     return Tracker(machine)
 

@@ -17,9 +17,8 @@ from steps.work import Work
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home whose tracking store has its tables: making them takes seconds."""
-    return tmp_path_factory.mktemp("home")
+def home(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> Path:
+    return give_tables(tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture

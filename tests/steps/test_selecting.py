@@ -498,7 +498,8 @@ def test_the_card_shows_reasons_trace_ends_and_place(selected: Selected, monkeyp
 
 def test_the_same_seed_gives_the_same_output_whatever_the_number_of_processes(select: Play) -> None:
     # With the generator's openings, so that the engines have a part in everything.
-    one, other = (select("selection.num_confirmation_pairs = 4", num_processes=count, uses_book=False) for count in (1, 2))
+    text = "selection.num_confirmation_pairs = 4\nevaluation.max_plies = 20"
+    one, other = (select(text, num_processes=count, uses_book=False) for count in (1, 2))
     assert one[0] == other[0]
     assert file_hashes(one[1]) == file_hashes(other[1])
 
@@ -526,13 +527,25 @@ def play_ahead_of(inputs: Inputs, settings: Settings, stockfish: str, folder: Pa
     return folders
 
 
+@pytest.mark.parametrize(
+    ("num_parts", "max_plies", "uses_book"), [(3, 16, True), *(pytest.param(count, 40, False, marks=pytest.mark.prove) for count in (1, 3))]
+)
 def test_games_played_ahead_by_other_tasks_change_nothing_and_are_not_played_again(
-    select: Play, inputs: Inputs, stockfish: str, tmp_path: Path, other_champion: Path, monkeypatch: pytest.MonkeyPatch
+    num_parts: int,
+    max_plies: int,
+    uses_book: bool,
+    select: Play,
+    inputs: Inputs,
+    stockfish: str,
+    tmp_path: Path,
+    book: Path,
+    other_champion: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    text = "selection.num_confirmation_pairs = 5\nselection.num_sampled_pairs = 3"
-    alone = select(text, uses_book=False, previous=other_champion)
-    settings = settings_with(text)
-    ahead = {count: play_ahead_of(inputs, settings, stockfish, tmp_path / f"in-{count}", other_champion, count) for count in (1, 3)}
+    text = f"selection.num_confirmation_pairs = 5\nselection.num_sampled_pairs = 3\nevaluation.max_plies = {max_plies}"
+    alone = select(text, uses_book=uses_book, previous=other_champion)
+    settings = settings_with(text, book if uses_book else None)
+    ahead = play_ahead_of(inputs, settings, stockfish, tmp_path / "ahead", other_champion, num_parts)
     real, played = selection_games.play_match, []
 
     def counted(first: Any, second: Any, openings: Sequence[str], **more: Any) -> MatchResult:
@@ -540,14 +553,12 @@ def test_games_played_ahead_by_other_tasks_change_nothing_and_are_not_played_aga
         return real(first, second, openings, **more)
 
     monkeypatch.setattr(selection_games, "play_match", counted)
-    for folders in ahead.values():
-        played.clear()
-        together = select(text, uses_book=False, previous=other_champion, ahead=folders)
-        assert sum(played) == 0
-        assert together[0] == alone[0]
-        assert file_hashes(together[1]) == file_hashes(alone[1])
+    together = select(text, uses_book=uses_book, previous=other_champion, ahead=ahead)
+    assert sum(played) == 0
+    assert together[0] == alone[0]
+    assert file_hashes(together[1]) == file_hashes(alone[1])
     # A share that was lost is made up for.
-    lost = select(text, uses_book=False, previous=other_champion, ahead=ahead[3][:-1])
+    lost = select(text, uses_book=uses_book, previous=other_champion, ahead=ahead[:-1])
     assert sum(played) > 0
     assert file_hashes(lost[1]) == file_hashes(alone[1])
 
@@ -555,7 +566,7 @@ def test_games_played_ahead_by_other_tasks_change_nothing_and_are_not_played_aga
 def test_games_against_another_champion_than_the_present_one_do_not_count(
     select: Play, inputs: Inputs, stockfish: str, tmp_path: Path, other_champion: Path, book: Path
 ) -> None:
-    text = "selection.num_confirmation_pairs = 2"
+    text = "selection.num_confirmation_pairs = 2\nevaluation.max_plies = 16"
     third = tmp_path / "third"
     third.mkdir()
     save_policy(third, new_policy(TINY, seed=77, device=CPU), TINY)

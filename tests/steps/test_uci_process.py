@@ -228,7 +228,7 @@ def test_in_a_search_it_is_ready_within_a_second(engine: Engine) -> None:
     assert engine.ask("stop", "bestmove")[-1].startswith("bestmove ")
 
 
-@pytest.mark.parametrize("last", ["quit\n", "quit", ""])
+@pytest.mark.parametrize("last", [pytest.param("quit\n", marks=pytest.mark.prove), "quit", ""])
 def test_in_a_search_quit_and_the_end_of_input_end_it_with_the_move_it_owes(last: str, command: list[str]) -> None:
     done = answered(command, f"go infinite\n{last}")
     assert (done.returncode, done.stderr) == (0, "")
@@ -488,13 +488,18 @@ def check_games(command: list[str], rival: Callable[[chess.Board], chess.Move], 
     assert not [record for record in caplog.records if record.name.startswith("chess")]
 
 
-def test_it_plays_twenty_games_in_python_chess_against_chance(command: list[str], caplog: pytest.LogCaptureFixture) -> None:
+TWENTY = [4, pytest.param(20, marks=pytest.mark.prove)]
+
+
+@pytest.mark.parametrize("num_games", TWENTY)
+def test_it_plays_games_in_python_chess_against_chance(num_games: int, command: list[str], caplog: pytest.LogCaptureFixture) -> None:
     rng = random.Random(3)
-    check_games(command, lambda board: rng.choice(list(board.legal_moves)), 20, caplog)
+    check_games(command, lambda board: rng.choice(list(board.legal_moves)), num_games, caplog)
 
 
-def test_it_plays_twenty_games_in_python_chess_against_stockfish(
-    command: list[str], stockfish: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("num_games", TWENTY)
+def test_it_plays_games_in_python_chess_against_stockfish(
+    num_games: int, command: list[str], stockfish: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with chess.engine.SimpleEngine.popen_uci(stockfish, timeout=PATIENCE) as rival:
 
@@ -503,7 +508,7 @@ def test_it_plays_twenty_games_in_python_chess_against_stockfish(
             assert played is not None
             return played
 
-        check_games(command, move, 20, caplog)
+        check_games(command, move, num_games, caplog)
 
 
 def test_python_chess_analyses_with_it_and_ponders(command: list[str], caplog: pytest.LogCaptureFixture) -> None:

@@ -1,5 +1,6 @@
 """A step in two nodes at once, for the stand-in."""
 
+import json
 import os
 
 from metaflow import FlowSpec, current, parallel, step
@@ -24,7 +25,7 @@ class NodesFlow(FlowSpec):
 
     @step
     def end(self):
-        print("nodes", self.nodes)
+        print("found", json.dumps(self.nodes))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """A flow of three steps with a fan-out, for the stand-in: it notes what its jobs can see, and one of them waits to be killed."""
 
+import hashlib
 import importlib
+import json
 import os
 import sys
 import time
@@ -10,7 +12,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 if (_ROOT / "toy_parts").is_dir() and str(_ROOT) not in sys.path:
     sys.path.insert(0, str(_ROOT))
 
-from metaflow import FlowSpec, Parameter, current, environment, package_sources, retry, step  # noqa: E402
+from metaflow import FlowSpec, Parameter, current, environment, package_sources, retry, secrets, step  # noqa: E402
 
 
 def outcome(action):
@@ -26,6 +28,7 @@ class ToyFlow(FlowSpec):
     on_launcher = Parameter("on-launcher", default="", help="a file on the launcher's disk")
 
     @environment(vars={"FORWARDED": "by value"})
+    @secrets(sources=["aws-secrets-manager.toy/password"])
     @step
     def start(self):
         self.seen = {
@@ -34,6 +37,7 @@ class ToyFlow(FlowSpec):
             "file": outcome(lambda: Path(self.on_launcher).read_text()),
             "variable": outcome(lambda: os.environ["NOT_FORWARDED"]),
             "forwarded": outcome(lambda: os.environ["FORWARDED"]),
+            "secret": outcome(lambda: hashlib.sha256(os.environ["TOY_PASSWORD"].encode()).hexdigest()),
             "folder": str(Path.cwd()),
             "home": [path.name for path in Path.home().iterdir()],
         }
@@ -54,14 +58,14 @@ class ToyFlow(FlowSpec):
 
     @step
     def join(self, inputs):
-        self.merge_artifacts(inputs, include=["seen"])
+        self.seen = inputs[0].seen
         self.total = sum(task.doubled for task in inputs)
         self.attempts = [task.attempt for task in inputs]
         self.next(self.end)
 
     @step
     def end(self):
-        print("verdict", self.total)
+        print("found", json.dumps({"total": self.total, "attempts": self.attempts, **self.seen}))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,63 @@
+"""The same pipeline with GRPO on several machines at once: those of `finetune` train one policy together.
+
+python flows/chess_grpo_nodes.py run
+python flows/chess_grpo_nodes.py run --with batch
+
+A flow of its own, for a parallel step needs a join behind it, and Step Functions and Airflow know no parallel steps: flows/chess_grpo.py
+stays one line that compiles for all. The number of machines is the setting resources.num_nodes.
+"""
+
+import sys
+
+from chess_grpo import ChessGrpo, plainly  # type: ignore[import-not-found]  # Beside this file, which Metaflow packages flat.
+from metaflow import card, current, parallel, step
+
+from steps import deployment, pipeline
+from steps.node_lines import Node
+from steps.orphans import end_with_parent
+
+if __name__ == "__main__":
+    end_with_parent(grace_seconds=30, unwinds="batch" in sys.argv)
+
+
+class ChessGrpoNodes(ChessGrpo):
+    """Turn Stockfish and some games into a chess policy, with GRPO on several machines, and say by how much GRPO made it better."""
+
+    @step
+    @plainly
+    def baseline(self):
+        """Know the pretrained policy's strength before GRPO touches it."""
+        self.baseline_report = pipeline.baseline(self.job, self.boards, self.pretrained, self.calibrated)
+        self.next(self.finetune, num_parallel=self.settings.resources.num_nodes)
+
+    @card(type="blank", id="learnability", refresh_interval=1)
+    @card(type="blank", id="train", refresh_interval=1)
+    @parallel
+    @step
+    @plainly
+    def finetune(self):
+        """Learn from groups of moves, together with the other machines."""
+        from steps.cards import draw_learnability, finetune_sink
+
+        node = Node(
+            index=current.parallel.node_index,
+            count=current.parallel.num_nodes,
+            main_address=current.parallel.main_ip,
+            attempt=f"{current.run_id}/{current.step_name}/{current.retry_count}",
+        )
+        self.finetuned = pipeline.finetune(
+            self.job, self.boards, self.pretrained, [finetune_sink()], on_assessed=draw_learnability, node=node
+        )
+        self.next(self.gather)
+
+    @step
+    @plainly
+    def gather(self, inputs):
+        """Go on with what node 0 has stored; the others were told of it, and have nothing else."""
+        self.finetuned = inputs[0].finetuned
+        self.merge_artifacts(inputs)
+        self.next(self.screen)
+
+
+if __name__ == "__main__":
+    deployment.main(ChessGrpoNodes)

@@ -1,0 +1,89 @@
+"""The real flow's steps, in the flow's own order, in one process: the start of a task costs some four seconds of imports, here paid once.
+
+`python one_process.py ARTIFACTS SETTINGS PARAMETERS` (the last two JSON) leaves the artifacts of the last step as JSON. Metaflow is played
+here: artifacts, fan-out, join, order. Cards are drawn on nothing. The flow as people start it is `real_flow.run_flow`.
+"""
+
+import json
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import MethodType
+from typing import Any
+from unittest.mock import MagicMock
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Task:
+    """A step's `self`: artifacts, the flow's own methods, and where it goes on to."""
+
+    def __init__(self, flow: type, artifacts: dict[str, Any]) -> None:
+        self.__dict__.update(artifacts, _flow=flow, _next=None, _foreach=None)
+
+    def __getattr__(self, name: str) -> MethodType:
+        return MethodType(getattr(self._flow, name), self)
+
+    def next(self, step: MethodType, foreach: str | None = None) -> None:
+        self.__dict__.update(_next=step.__name__, _foreach=foreach)
+
+    def merge_artifacts(self, inputs: Sequence["Task"], include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
+        found = inputs[0].artifacts()
+        names = include or found.keys() - set(exclude)
+        # What the tasks made differently, Metaflow would ask about.
+        assert all(task.artifacts()[name] == found[name] for task in inputs for name in names), "tasks of a fan-out differ"
+        self.__dict__.update({name: found[name] for name in names})
+
+    def artifacts(self) -> dict[str, Any]:
+        """Return what goes on to the next step: all but a fan-out task's own item."""
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_") and name != "input"}
+
+
+def run_steps(flow: type, artifacts: dict[str, Any], ran: Callable[[str], None] = lambda name: None) -> Task:
+    """Run from `start` to `end`; a fan-out's tasks one after the other, joined by the step that follows."""
+    constant = dict(artifacts)
+    task, name = Task(flow, constant), "start"
+    while True:
+        ran(name)
+        getattr(task, name)()
+        if task._next is None:
+            return task
+        name, before = task._next, task
+        if task._foreach is None:
+            task = Task(flow, before.artifacts())
+            continue
+        parts = [Task(flow, before.artifacts() | {"input": value}) for value in getattr(before, task._foreach)]
+        for part in parts:
+            ran(name)
+            getattr(part, name)()
+        task, name = Task(flow, constant), parts[0]._next
+        ran(name)
+        getattr(task, name)(parts)
+        name, task = task._next, Task(flow, task.artifacts())
+
+
+def main(out: str, settings: str, parameters: str) -> None:
+    sys.path[:0] = [str(ROOT), str(ROOT / "flows")]
+    from chess_grpo import ChessGrpo, _parse
+    from metaflow import current
+    from metaflow.user_configs.config_parameters import ConfigValue
+
+    from steps.versions import describe_code
+
+    run_id = f"one-process-{os.getpid()}"
+    current._set_env(run_id=run_id)
+    current._update_env({"card": defaultdict(MagicMock)})
+    given = {"fresh": False, "resume_from": "", "allow": "", **json.loads(parameters)}
+    end = run_steps(
+        ChessGrpo._flow_cls,  # type: ignore[attr-defined]  # The name is that of the last decorator around the flow.
+        {"settings": ConfigValue(_parse(settings)), "code": describe_code(), **given},
+        lambda name: print(f"one process: {name}", flush=True),
+    )
+    found = {name: value for name, value in end.artifacts().items() if name not in {"settings", "code", *given}}
+    Path(out).write_text(json.dumps({"run_id": run_id, "data": found}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

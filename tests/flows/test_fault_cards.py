@@ -1,0 +1,115 @@
+"""Cards that cannot be drawn, and text of strangers on cards that can."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from made_games import random_pgn
+from real_flow import FlowRun
+
+from grpo.config import read_settings
+from grpo.engine import EngineIdentity
+from grpo.metrics import Record
+from steps import cards
+from steps.boards import build_units, join_units
+from steps.checking import DATA_DOCS, PAGE, SUMMARY, check_dataset
+from steps.making import make_output
+from steps.store import StepOutput, Store
+from steps.work import TerminalSink, Work
+
+CARDS = ("boards", "learnability", "train", "decision", "report")
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>[x](javascript:y)"
+
+
+class Card:
+    """A card that breaks when so many things have been put on it."""
+
+    def __init__(self, num_sound: float = float("inf")) -> None:
+        self.components: list[Any] = []
+        self._num_sound = num_sound
+
+    def append(self, component: Any) -> None:
+        """Take a component."""
+        self.refresh()
+        self.components.append(component)
+
+    def refresh(self) -> None:
+        """Draw."""
+        if len(self.components) >= self._num_sound:
+            raise ConnectionError("no room for a card")
+
+
+def test_the_step_does_not_fail_when_its_card_does(second_run: FlowRun) -> None:
+    # This run's cards break as soon as anything is drawn; that its outputs equal those of the first run is shown in test_flow.py.
+    assert second_run.succeeded, second_run.output[-3000:]
+    for name in CARDS:
+        told = f"card {name}: WARNING: RuntimeError: broken on purpose; the step goes on without the rest of this card"
+        assert second_run.output.count(told) == 1
+
+
+@pytest.mark.parametrize("num_sound", [0, 3, 8])
+def test_a_card_that_breaks_is_told_once_and_never_drawn_again(
+    num_sound: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = Card(num_sound)
+    monkeypatch.setattr(cards, "current", SimpleNamespace(card={"train": card}))
+    monkeypatch.setattr(cards, "_SECONDS_BETWEEN_REFRESHES", -1.0)
+    sink = cards.finetune_sink()
+    for step in range(1, 4):
+        sink.take(Record(step, {"grpo/entropy": 2.0}))
+        sink.progress(step, 3, "steps")
+    assert len(card.components) == num_sound
+    assert capsys.readouterr().out.count("card train: WARNING: ConnectionError: no room for a card") == 1
+
+
+def test_a_card_that_is_not_there_is_no_error_either(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(cards, "current", SimpleNamespace(card={}))
+    cards.draw_learnability({"severity": "fine", "findings": []})
+    cards.draw_checks(StepOutput(step="check_boards", version="none", output_hash="", reused=False))
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["card learnability", "card boards"]
+
+
+def test_html_in_the_headers_of_games_and_in_their_files_name_is_text_everywhere(
+    stockfish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = random_pgn(60).replace('[Event "?"]', f'[Event "{EVIL}"]').replace('[Site "?"]', f'[Site "{EVIL}"]')
+    text = text.replace('[White "', f'[Annotator "{EVIL}"]\n[White "{EVIL}').replace('[Black "b"]', f'[Black "{EVIL}"]')
+    text = text.replace(" 2. ", f" {{{EVIL}}} 2. ")
+    assert text.count(EVIL) == 60 * 6
+    text += f'[Event "{EVIL}"]\n[Result "*"]\n\n1. e4 {EVIL.split("(", maxsplit=1)[0]} *\n\n[Variant "{EVIL}"]\n\n1. e4 *\n'
+    path = tmp_path / f"{EVIL.replace('/', '')}.pgn"
+    path.write_text(text)
+    boards = {"source": "files", "files": [str(path)], "num_train": 30, "num_validation": 9, "num_heldout": 9, "num_units": 1}
+    given = {"preset": "test", "boards": boards | {"num_tasks": 1}, "values": {"depth": 1}, "grpo": {"states_per_step": 6}}
+    settings = read_settings(json.dumps(given))
+    store = Store(tmp_path / "home")
+
+    def made(step: str, body: Callable[[Work], None]) -> StepOutput:
+        terminal = TerminalSink(step, (), lambda text: None)
+        return make_output(store, step, "v", facts={}, body=body, goes_on=False, is_fresh=False, sinks=(), terminal=terminal)
+
+    engine = EngineIdentity(name=EVIL, sha256="0" * 64)
+    units = made("build_boards", lambda work: build_units(settings, [0], engine, stockfish, work, cache_folder=None))
+    joined = made("join_boards", lambda work: join_units(settings, [store.open(units)], work))
+    checks = made("check_boards", lambda work: check_dataset(settings, store.open(joined), work))
+    card = Card()
+    monkeypatch.setattr(cards, "current", SimpleNamespace(card={"boards": card}))
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
+    cards.draw_checks(checks)
+    folder = store.open(checks)
+    docs = list((folder / DATA_DOCS).rglob("*.html"))
+    shown = {page.name: page.read_text(encoding="utf-8") for page in (folder / PAGE, folder / SUMMARY, *docs)}
+    # Cells of a card's table are made into text nodes by Metaflow; its Markdown may hold HTML.
+    rendered = [component.render() for component in card.components]
+    assert {part["type"] for part in rendered} == {"markdown", "vegaChart", "table"}
+    shown["card"] = json.dumps([part for part in rendered if part["type"] != "table"])
+    assert len(docs) >= 8
+    for name in (PAGE, SUMMARY, "card"):
+        assert "alert" in shown[name], "the file's name is shown"
+    for name, content in shown.items():
+        assert "<script>alert" not in content, name
+        assert "<img src=x" not in content, name
+    assert "](javascript:" not in shown[SUMMARY] + shown["card"], "Markdown has markup of its own"

@@ -1,0 +1,90 @@
+"""The flow with GRPO on two machines, here two tasks on one; and the same by torchrun, and by two processes of one machine."""
+
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import real_flow
+from real_flow import FLOW, FlowRun, run_flow
+from test_finetune_command import command, free_port, numbers
+
+from grpo.config import read_settings
+from grpo.content import read_json
+from steps.machine import Machine
+from steps.node_lines import Node
+from steps.node_process import Task
+from steps.nodes import joined_nodes
+from steps.work import Work
+
+NUM_THREADS = len(os.sched_getaffinity(0))
+
+
+@pytest.fixture(scope="module")
+def torchrun(first_run: FlowRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes of `chess-grpo finetune` make, each with as many threads as a node has."""
+    folder = tmp_path_factory.mktemp("torchrun")
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CHESS_GRPO_THREADS", str(2 * NUM_THREADS))
+        done = command(first_run, folder / "home", folder / "out", launcher=launcher)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def on_nodes(first_run: FlowRun, tmp_path_factory: pytest.TempPathFactory) -> FlowRun:
+    """The flow on two nodes, from the boards and the policy of the first run."""
+    folder = tmp_path_factory.mktemp("nodes")
+    shutil.copytree(first_run.home / "outputs", folder / "home" / "outputs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(real_flow, "FLOW", FLOW.with_name("chess_grpo_nodes.py"))
+        return run_flow(folder / "cwd", {"preset": "test"}, home=folder / "home")
+
+
+def same(one: Path, other: Path) -> bool:
+    """Return whether two fine-tunings are the same: the weights' hash is in the report."""
+    return read_json(one / "report.json") == read_json(other / "report.json") and numbers(one) == numbers(other)
+
+
+def test_two_nodes_make_what_torchrun_makes_bit_for_bit(on_nodes: FlowRun, torchrun: Path) -> None:
+    assert on_nodes.succeeded, on_nodes.output[-3000:]
+    assert same(on_nodes.folder(on_nodes.data.finetuned), torchrun)
+
+
+def test_what_they_make_is_another_output_than_that_of_one_process_and_close_to_it(first_run: FlowRun, on_nodes: FlowRun) -> None:
+    one, two = first_run.folder(first_run.data.finetuned), on_nodes.folder(on_nodes.data.finetuned)
+    assert one.name != two.name
+    parts = read_json(one / "manifest.json")["parts"], read_json(two / "manifest.json")["parts"]
+    assert parts[1]["inputs"] == {**parts[0]["inputs"], "processes": "2"}
+    for before, after in zip(numbers(one), numbers(two), strict=True):
+        assert after == pytest.approx(before, abs=1e-4, rel=1e-3)
+    for name in ("boards", "checks", "pretrained", "calibrated", "baseline_report"):
+        assert getattr(on_nodes.data, name)["version"] == getattr(first_run.data, name)["version"]
+
+
+def test_the_steps_behind_the_join_go_on_with_it(on_nodes: FlowRun) -> None:
+    parts = read_json(on_nodes.folder(on_nodes.data.selected) / "manifest.json")["parts"]
+    assert parts["inputs"]["finetuned"] == on_nodes.data.finetuned["output_hash"]
+    assert "entropy" in on_nodes.card
+
+
+def test_a_machine_with_two_processes_makes_the_same(first_run: FlowRun, torchrun: Path, tmp_path: Path) -> None:
+    machine = dataclasses.replace(Machine.here(), home=tmp_path, device="cpu", num_threads=2 * NUM_THREADS)
+    folders = {name: str(first_run.folder(getattr(first_run.data, name))) for name in ("boards", "pretrained")}
+    task = Task(settings=read_settings("test").model_dump(mode="json"), checkpoint="", facts={}, **folders)  # type: ignore[typeddict-item]
+    work = Work(tmp_path / "out", (), progress_folder=tmp_path / "progress")
+    for folder in (work.folder, tmp_path / "progress"):
+        folder.mkdir()
+    found: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"HOME": tmp_path, "DEVICE": "cpu", "THREADS": 2 * NUM_THREADS}.items():
+            patch.setenv(f"CHESS_GRPO_{name}", str(value))
+        with joined_nodes(Node(index=0, count=1, main_address="127.0.0.1", attempt=str(tmp_path), num_processes=2), machine) as team:
+            assert team.met({}) == 2
+            team.finetune(task, work, found.append)
+    work.write_history()
+    assert same(work.folder, torchrun)
+    assert [facts["severity"] for facts in found] == [read_json(torchrun / "learnability.json")["severity"]]

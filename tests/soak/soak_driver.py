@@ -1,0 +1,256 @@
+"""Runs whole small pipelines in processes of their own, each killed, starved or misled as a test says.
+
+It imports everything once and then forks a process for each line of JSON it reads: the imports take ten seconds, a fork nothing. What a
+forked process gives back, as Metaflow does, is the artifact of each step: a file below `artifacts`, which a later process goes on from.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TREE = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TREE))
+
+import torch  # noqa: E402
+
+torch.set_num_threads(1)
+
+import great_expectations  # noqa: E402, F401
+import mlflow.tracking  # noqa: E402
+import torch._dynamo  # noqa: E402
+
+import data_checks.dataset  # noqa: E402, F401
+import grpo.checkpoints  # noqa: E402
+import grpo.content  # noqa: E402
+import grpo.engine.pool  # noqa: E402
+import grpo.engine.process  # noqa: E402
+import grpo.value_cache  # noqa: E402
+import steps.baseline  # noqa: E402
+import steps.boards  # noqa: E402
+import steps.calibrating  # noqa: E402
+import steps.changes  # noqa: E402
+import steps.finetuning  # noqa: E402
+import steps.model_card  # noqa: E402
+import steps.pretraining  # noqa: E402
+import steps.reporting  # noqa: E402
+import steps.resuming  # noqa: E402
+import steps.screening  # noqa: E402
+import steps.selecting  # noqa: E402
+import steps.store  # noqa: E402
+import steps.tracking  # noqa: E402
+import steps.training_loop  # noqa: E402
+import steps.work  # noqa: E402
+from grpo.config import read_settings  # noqa: E402
+from grpo.engine.process import EngineProcess  # noqa: E402
+from grpo.errors import PlainError  # noqa: E402
+from steps import pipeline  # noqa: E402
+from steps.registry import Registry  # noqa: E402
+from steps.tracking import ChildRun, Tracker  # noqa: E402
+
+NO_RETRY, RESUMABLE = 202, 75
+_PR_SET_PDEATHSIG = 1
+CODE = {"commit": "soak", "is_dirty": False, "lock": "soak"}
+STEPS = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select", "report")
+_SEEN: Counter[str] = Counter()
+
+
+def whole_run(place: Path, settings: str, metaflow_run: str, *, until: str = "") -> None:
+    """Do the steps of the flow in its order, but for those whose artifact is there already, and for those after `until`."""
+    artifacts = place / metaflow_run
+    artifacts.mkdir(parents=True, exist_ok=True)
+
+    def once(name: str, step: Callable[[], Any]) -> Any:
+        path = artifacts / f"{name}.json"
+        if not path.exists():
+            _say(f"begins {name}")
+            path.with_suffix(".new").write_text(json.dumps(step()))
+            path.with_suffix(".new").rename(path)
+        return json.loads(path.read_text())
+
+    given = read_settings(settings).model_dump(mode="json")
+    job = once("start", lambda: pipeline.start(given, CODE, metaflow_run=metaflow_run, is_fresh=False, resume_from=None))
+    parts = [once(f"part-{task}", lambda task=task: pipeline.build_boards(job, task)) for task in range(given["boards"]["num_tasks"])]
+    boards = once("join_boards", lambda: pipeline.join_boards(job, parts))
+    checks = once("check_boards", lambda: pipeline.check_boards(job, boards))
+    pretrained = once("pretrain", lambda: pipeline.pretrain(job, boards))
+    calibrated = once("calibrate", lambda: pipeline.calibrate(job))
+    measured = once("baseline", lambda: pipeline.baseline(job, boards, pretrained, calibrated))
+    finetuned = once("finetune", lambda: pipeline.finetune(job, boards, pretrained))
+    if until == "finetune":
+        return
+    contest = {"boards": boards, "pretrained": pretrained, "calibrated": calibrated, "finetuned": finetuned}
+    screened = once("screen", lambda: pipeline.screen(job, **contest))
+    confirmed = [
+        once(f"confirm-{part}", lambda part=part: pipeline.confirm(job, **contest, screened=screened, part=part))
+        for part in range(given["selection"]["num_tasks"])
+    ]
+    selected = once("select", lambda: pipeline.select(job, **contest, ahead=[screened, *confirmed]))
+    outputs = (boards, checks, pretrained, calibrated, measured, finetuned, selected)
+    reported = once("report", lambda: pipeline.report(job, {output["step"]: output for output in outputs}))
+    once("end", lambda: pipeline.end(job, selected, reported))
+
+
+def _say(text: str) -> None:
+    print(f"soak: {text}", flush=True)
+
+
+# Failpoints: the calls before or after which a run can be killed, counted in an undisturbed run.
+
+_PLACES: dict[str, tuple[Any, str]] = {
+    "a checkpoint": (steps.training_loop, "save_checkpoint"),
+    "a checkpoint's weights": (grpo.checkpoints, "save_policy"),
+    "a line of the journal": (steps.work, "append_line"),
+    "a whole journal": (steps.work, "replace_file"),
+    "an output's manifest": (steps.store, "write_manifest"),
+    "a folder's name": (os, "rename"),
+    "a file's way to the disk": (grpo.content, "_sync"),
+    "a folder's end": (grpo.content, "remove_folder"),
+    "an optimiser's step": (torch.optim.Adam, "step"),
+    "an engine's start": (EngineProcess, "__init__"),
+    "an engine's end": (EngineProcess, "kill"),
+    "answers into the cache": (grpo.value_cache.ValueCache, "put"),
+    "a child run": (mlflow.tracking.MlflowClient, "create_run"),
+    "metrics and tags": (mlflow.tracking.MlflowClient, "log_batch"),
+    "an artifact": (ChildRun, "file"),
+    "an output's archive": (Tracker, "archive"),
+    "what came out": (ChildRun, "finished"),
+    "a run's end": (mlflow.tracking.MlflowClient, "set_terminated"),
+    "a registered version": (mlflow.tracking.MlflowClient, "create_model_version"),
+    "an alias": (Registry, "give"),
+    "a step's version": (pipeline, "run_step"),
+}
+FAILPOINTS = sorted(f"{when} {place}" for place in _PLACES for when in ("before", "after"))
+
+
+def _at(failpoint: str, nth: int, deed: Callable[[], None]) -> None:
+    when, _, place = failpoint.partition(" ")
+    holder, name = _PLACES[place]
+    whole, calls = getattr(holder, name), 0
+
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        is_it = calls == nth
+        if is_it and when == "before":
+            deed()
+        found = whole(*arguments, **named)
+        if is_it and when == "after":
+            deed()
+        return found
+
+    setattr(holder, name, wrapped)
+
+
+def _count_all() -> None:
+    for place, (holder, name) in _PLACES.items():
+        _count(place, holder, name)
+
+
+def _count(place: str, holder: Any, name: str) -> None:
+    whole = getattr(holder, name)
+
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        _SEEN[place] += 1
+        return whole(*arguments, **named)
+
+    setattr(holder, name, wrapped)
+
+
+def _end_by(number: int) -> None:
+    _say(f"ended at its failpoint by signal {number}")
+    os.kill(os.getpid(), number)
+    if number == signal.SIGKILL:
+        time.sleep(60)
+
+
+# The disk: a tmpfs of this process's own mount namespace, made narrower or wider without taking memory.
+
+
+def resize(place: Path, free: int | None) -> int:
+    """Leave so many bytes free on the disk, or plenty; return what is free."""
+    while True:
+        size = 8 << 30 if free is None else shutil.disk_usage(place).used + free
+        # Refused when a run has written more meanwhile.
+        if not subprocess.run(["mount", "-o", f"remount,size={size}", str(place)], stderr=subprocess.DEVNULL, check=False).returncode:
+            return shutil.disk_usage(place).free
+
+
+def run(job: dict[str, Any]) -> None:
+    """Do one whole run, or what is left of it, as the job says."""
+    os.environ.update(job.get("environment", {}))
+    if "silent_seconds" in job:
+        grpo.engine.process.SILENT_SECONDS = job["silent_seconds"]
+    if job.get("counts"):
+        _count_all()
+    if "failpoint" in job:
+        _at(job["failpoint"], job["nth"], lambda: _end_by(job["signal"]))
+    started = time.monotonic()
+    whole_run(Path(job["artifacts"]), job["settings"], job["run"], until=job.get("until", ""))
+    _say(json.dumps({"seconds": time.monotonic() - started, "seen": _SEEN}))
+
+
+def _child(job: dict[str, Any]) -> int:
+    try:
+        run(job)
+    except SystemExit as end:
+        return int(end.code or 0)
+    except PlainError as error:
+        _say(f"plain {type(error).__name__}: {error}")
+        return RESUMABLE if error.may_pass else NO_RETRY
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def serve() -> None:
+    """Run a forked process for each job that comes in; several may be at work."""
+    for line in sys.stdin:
+        job = json.loads(line)
+        match job["do"]:
+            case "start":
+                pid = os.fork()
+                if not pid:
+                    log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+                    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+                    os.dup2(log, 1)
+                    os.dup2(log, 2)
+                    os.setpgid(0, 0)
+                    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # Nothing is left when the tests are cut off.
+                    faulthandler.enable()
+                    status = _child(job)
+                    with contextlib.suppress(Exception):
+                        sys.stdout.flush()
+                        sys.stderr.flush()
+                    os._exit(status)
+                _answer(pid)
+            case "wait":
+                _answer(os.waitstatus_to_exitcode(os.waitpid(job["pid"], 0)[1]))
+            case "resize":
+                _answer(resize(Path(job["place"]), job["free"]))
+
+
+def _answer(number: int) -> None:
+    os.write(_ANSWERS, f"{number}\n".encode())
+
+
+if __name__ == "__main__":
+    _ANSWERS = os.dup(1)
+    os.dup2(2, 1)  # What a library prints is no answer.
+    random.seed(0)
+    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))]).step()  # Imports what torch imports late.
+    _answer(os.getpid())
+    serve()

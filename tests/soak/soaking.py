@@ -1,0 +1,328 @@
+"""What all parts of the soak share: the process that runs pipelines, what a finished one left behind, and the table of it all."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from grpo.content import MANIFEST, sha256_file, verified_manifest
+
+DRIVER: Final = Path(__file__).with_name("soak_driver.py")
+SEED: Final = int(os.environ.get("SOAK_SEED", "20261121"))
+"""Of everything random; every assertion names it."""
+STEPS: Final = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select", "report")
+NO_RETRY: Final = 202
+RESUMABLE: Final = 75
+_MARK: Final = "CHESS_GRPO_SOAK_MARK"
+_PATIENCE_SECONDS: Final = 900.0
+
+SMALL: Final = """
+preset = "test"
+boards.num_train = 120
+boards.num_validation = 30
+boards.num_heldout = 15
+pretrain.max_steps = 24
+grpo.states_per_step = 32
+grpo.steps_per_checkpoint = 1
+grpo.num_checkpoints_kept = 3
+grpo.own_games.states_per_round = 30
+grpo.own_games.max_plies = 30
+evaluation.max_plies = 24
+evaluation.num_baseline_pairs = 1
+evaluation.ladder.num_calibration_pairs = 1
+selection.num_screening_pairs = 1
+selection.num_confirmation_pairs = 2
+selection.num_sampled_pairs = 1
+"""
+"""The preset `test`, made smaller: every step is there."""
+
+
+def number_of(name: str, default: int) -> int:
+    """Return how often a part does what it does; the environment can ask for less, or more."""
+    return int(os.environ.get(name, default))
+
+
+class Driver:
+    """A process that has imported everything, and forks one that runs a whole pipeline for each job."""
+
+    def __init__(self, folder: Path, *, tmpfs: Path | None = None, **variables: str) -> None:
+        """Start it; with `tmpfs`, in a mount namespace of its own with an empty disk there."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.mark = uuid.uuid4().hex
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("CHESS_GRPO_", "MLFLOW_", "SOAK_"))}
+        scratch = folder / "scratch"
+        scratch.mkdir(exist_ok=True)
+        self.environment = {
+            **kept,
+            _MARK: self.mark,
+            "TMPDIR": str(scratch),
+            "CHESS_GRPO_DEVICE": "cpu",
+            "CHESS_GRPO_THREADS": "1",
+            "GX_ANALYTICS_ENABLED": "false",
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+            "OMP_WAIT_POLICY": "PASSIVE",
+            **variables,
+        }
+        command = [sys.executable, str(DRIVER)]
+        if tmpfs is not None:
+            tmpfs.mkdir(parents=True, exist_ok=True)
+            mounted = f"mount -t tmpfs -o size=8g none '{tmpfs}' && exec \"$@\""
+            command = ["unshare", "--user", "--map-root-user", "--mount", "--", "sh", "-c", mounted, "sh", *command]
+        self._errors = (folder / "driver.log").open("w")
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=self.environment, cwd=folder
+        )
+        self._at_work: set[int] = set()
+        self.pid = self._answer()
+        self.root = Path("/") if tmpfs is None else Path(f"/proc/{self.pid}/root")
+        """Where its file system is seen from here."""
+
+    def start(self, place: "Place", *, settings: str = SMALL, run: str = "run-1", **job: Any) -> int:
+        """Start a run, or go on with it, and return the process id."""
+        job["environment"] = {"CHESS_GRPO_HOME": str(place.home), **job.get("environment", {})}
+        place.folder.mkdir(parents=True, exist_ok=True)
+        with place.log.open("a") as log:
+            log.write(f"--- {json.dumps({'run': run, **job})}\n")
+        pid = self._ask(do="start", artifacts=str(place.artifacts), log=str(place.log), settings=settings, run=run, **job)
+        self._at_work.add(pid)
+        return pid
+
+    def end(self, pid: int) -> int:
+        """Wait until a process ends, and return its exit status, negative for a signal."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not has_ended(pid):
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+                raise AssertionError(f"process {pid} went on for {_PATIENCE_SECONDS:g} s and was killed")
+            time.sleep(0.02)
+        self._at_work.discard(pid)
+        return self._ask(do="wait", pid=pid)
+
+    def run(self, place: "Place", **job: Any) -> int:
+        """Run to the end."""
+        return self.end(self.start(place, **job))
+
+    def resize(self, place: Path, free: int | None) -> int:
+        """Leave so many bytes free on the disk, or plenty; return what is free."""
+        return self._ask(do="resize", place=str(place), free=free)
+
+    def others(self) -> list[int]:
+        """Return all living processes that descend from this one: they carry its mark in their environment."""
+        needle = f"{_MARK}={self.mark}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != self.pid:
+                with contextlib.suppress(OSError):
+                    if needle in (entry / "environ").read_bytes().split(b"\0") and not has_ended(int(entry.name)):
+                        found.append(int(entry.name))
+        return found
+
+    def leaked(self, patience: float = 5.0) -> list[str]:
+        """Return the command lines of processes that nobody has ended, after a moment in which they may."""
+        deadline = time.monotonic() + patience
+        while (left := self.others()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return [_command(pid) for pid in left]
+
+    def close(self) -> None:
+        """End it and all that it has left."""
+        for pid in self._at_work:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+        self._process.stdout.close()  # type: ignore[union-attr]
+        self._errors.close()
+        for pid in self.others():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _ask(self, **job: Any) -> int:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> int:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, Path(self._errors.name).read_text()
+        return int(line)
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a process is gone, or only waits to be asked how it ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (OSError, IndexError):
+        return True
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return f"{pid}: {Path(f'/proc/{pid}/cmdline').read_bytes().replace(bytes(1), b' ').decode()}"
+    return str(pid)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one pipeline has its home, its artifacts and its log."""
+
+    folder: Path
+    elsewhere: Path | None = None
+    """The home, where it is on another disk."""
+
+    @property
+    def home(self) -> Path:
+        return self.elsewhere or self.folder / "home"
+
+    @property
+    def artifacts(self) -> Path:
+        return self.folder / "artifacts"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log"
+
+    def said(self) -> str:
+        """Return the end of what its processes have said."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-60:])
+
+    def artifact(self, run: str, name: str) -> Any:
+        """Return what a step of a run gave back."""
+        return json.loads((self.artifacts / run / f"{name}.json").read_text())
+
+    def hashes(self, run: str = "run-1") -> dict[str, str]:
+        """Return step -> version and hash of its output."""
+        found = {step: self.artifact(run, step) for step in STEPS}
+        return {step: f"{output['version']} {output['output_hash']}" for step, output in found.items()}
+
+    def seconds_and_counts(self) -> tuple[float, dict[str, int]]:
+        """Return how long the undisturbed run took, and how often it came by each failpoint."""
+        last = json.loads(self.log.read_text().splitlines()[-1].removeprefix("soak: "))
+        return last["seconds"], last["seen"]
+
+
+def lost_of(place: Place, expected: Mapping[str, str], run: str, *, root: Path = Path("/"), tracking: Path | None = None) -> list[str]:
+    """Return what is missing or other than it should be: in the artifacts, in the store, and among the tracking store's files."""
+    home = root / place.home.relative_to("/")
+    tracked = tracking or home
+    lost = []
+    if (found := place.hashes(run)) != expected:
+        return [f"{step}: {found[step]} instead of {wanted}" for step, wanted in expected.items() if found[step] != wanted]
+    for step, wanted in expected.items():
+        version, output_hash = wanted.split()
+        if verified_manifest(home / "outputs" / step / version)["output_hash"] != output_hash:
+            lost.append(f"{step}: the store has another output")
+    with contextlib.closing(sqlite3.connect(f"file:{tracked / 'mlflow.db'}?mode=ro", uri=True)) as opened:
+        if (checked := opened.execute("PRAGMA integrity_check").fetchone()[0]) != "ok":
+            lost.append(f"mlflow.db: {checked}")
+        holders = _holders(opened)
+    for step, wanted in expected.items():
+        version, output_hash = wanted.split()
+        found = holders.get((step, version, output_hash), [])
+        if not found:
+            lost.append(f"{step}: no run of the tracking store holds its output")
+        for holder in found:
+            lost += _damaged(tracked / "mlartifacts" / holder / "artifacts")
+    return lost
+
+
+def _holders(tracking: sqlite3.Connection) -> dict[tuple[str, str, str], list[str]]:
+    tags: dict[str, dict[str, str]] = {}
+    for run, key, value in tracking.execute("SELECT run_uuid, key, value FROM tags"):
+        tags.setdefault(run, {})[key] = value
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for run, of in tags.items():
+        if of.get("chess_grpo.holds_output") == "True":
+            key = (of["chess_grpo.step"], of["chess_grpo.version"], of["chess_grpo.output_hash"])
+            found.setdefault(key, []).append(run)
+    return found
+
+
+def _damaged(folder: Path) -> list[str]:
+    manifest = json.loads((folder / MANIFEST).read_text())
+    named = {**manifest["files"], **manifest["aside"]}
+    return [f"{folder / name}" for name, digest in named.items() if not (folder / name).is_file() or sha256_file(folder / name) != digest]
+
+
+def leftovers_of(place: Place, *, root: Path = Path("/")) -> list[str]:
+    """Return temporary files and folders, and progress nobody needs any more."""
+    home = root / place.home.relative_to("/")
+    progress = [path for path in (home / "in_progress").rglob("*") if path.parent != home / "in_progress"]
+    return sorted(str(path.relative_to(home)) for path in {*home.glob("outputs/**/.*"), *home.glob("values/**/.*"), *progress})
+
+
+def states_of_runs(home: Path) -> Counter[str]:
+    """Return how many runs the tracking store has in each state, of steps and flows."""
+    with contextlib.closing(sqlite3.connect(f"file:{home / 'mlflow.db'}?mode=ro", uri=True)) as tracking:
+        return Counter(status for (status,) in tracking.execute("SELECT status FROM runs"))
+
+
+@dataclass
+class Row:
+    """A line of the table: what one part did to the pipeline, and what came of it."""
+
+    part: str
+    runs: int = 0
+    """Whole pipelines that were brought to their end."""
+    injected: int = 0
+    recovered: int = 0
+    """Faults after which the work went on, by itself or by the same command again."""
+    lost: list[str] = field(default_factory=list)
+    leaked: list[str] = field(default_factory=list)
+    is_equal: bool = False
+    """Whether every output has the hash that it has without faults."""
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+
+ROWS: list[Row] = []
+
+
+@contextlib.contextmanager
+def part(name: str) -> Any:
+    """Give the row of a part; it is in the table however the part ends."""
+    row, started = Row(name), time.monotonic()
+    ROWS.append(row)
+    try:
+        yield row
+    finally:
+        row.seconds = time.monotonic() - started
+
+
+def table() -> str:
+    """Return all rows as Markdown."""
+    lines = [
+        "| part | whole runs | faults injected | recovered | lost | processes leaked | hashes equal | seconds |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {row.part} | {row.runs} | {row.injected} | {row.recovered} | {len(row.lost)} | {len(row.leaked)} |"
+        f" {'yes' if row.is_equal else '**no**'} | {row.seconds:.0f} |"
+        for row in ROWS
+    ]
+    notes = [f"- {row.part}: {note}" for row in ROWS for note in row.notes]
+    return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
+
+
+def fresh_place(folder: Path, template: Path | None, *, root: Path = Path("/"), elsewhere: Path | None = None) -> Place:
+    """Return a place of its own; with a template its tracking store has its tables already, which takes seven seconds to make."""
+    place = Place(folder, elsewhere)
+    if template is not None:
+        home = root / place.home.relative_to("/")
+        home.mkdir(parents=True)
+        shutil.copy(template, home / "mlflow.db")
+    return place

@@ -1,0 +1,78 @@
+"""Three first runs at one moment, on one empty home, all come to their end: at once, or by the same command again after a plain refusal."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from conftest import Undisturbed
+from soaking import NO_RETRY, Driver, Place, leftovers_of, lost_of, part
+
+pytestmark = pytest.mark.soak
+
+FLOW = Path(__file__).resolve().parents[2] / "flows" / "chess_grpo.py"
+NUM_RUNS = 3
+REFUSAL = "soak: plain BusyError"
+
+
+def test_three_first_runs_at_once(driver: Driver, undisturbed: Undisturbed, tmp_path: Path) -> None:
+    places = [Place(tmp_path / f"run-{number}", tmp_path / "home") for number in range(NUM_RUNS)]
+    with part("three first runs at once") as row:
+        row.injected = NUM_RUNS
+        waiting = places
+        while waiting:
+            started = [(place, driver.start(place)) for place in waiting]
+            statuses = [(place, driver.end(pid)) for place, pid in started]
+            for place, status in statuses:
+                assert status in (0, NO_RETRY), place.said()
+                assert (status == NO_RETRY) == (REFUSAL in place.said().rpartition("\n--- ")[2]), place.said()
+            still = [place for place, status in statuses if status]
+            assert len(still) < len(waiting), "at least one gets through each time"
+            waiting = still
+            row.leaked += driver.leaked()
+        row.runs = row.recovered = NUM_RUNS
+        row.is_equal = all(place.hashes() == undisturbed.hashes for place in places)
+        row.lost = [line for place in places for line in lost_of(place, undisturbed.hashes, "run-1")] + leftovers_of(places[0])
+        refused = sum(place.log.read_text().count(REFUSAL) for place in places)
+        row.notes.append(f"{refused} refusals, each followed by success")
+        assert not row.lost
+        assert not row.leaked
+        assert row.is_equal
+
+
+def test_three_first_flows_at_once(stockfish: str, tmp_path: Path) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CHESS_GRPO_", "MLFLOW_", "SOAK_"))}
+    variables = {"CHESS_GRPO_STOCKFISH": stockfish, "CHESS_GRPO_HOME": str(tmp_path / "home"), "CHESS_GRPO_DEVICE": "cpu"}
+    command = [sys.executable, str(FLOW), "--config-value", "settings", 'preset = "test"']
+    with part("three first flows at once, by Metaflow") as row:
+        row.injected = NUM_RUNS
+        waiting, words = list(range(NUM_RUNS)), ["run"]
+        refused = 0
+        while waiting:
+            processes = {}
+            for number in waiting:
+                (cwd := tmp_path / f"cwd-{number}").mkdir(exist_ok=True)
+                with (cwd / "log").open("a") as log:
+                    processes[number] = subprocess.Popen([*command, *words], cwd=cwd, env=kept | variables, stdout=log, stderr=log)
+            failed = [number for number, process in processes.items() if process.wait(1800)]
+            for number in failed:
+                assert "is being made by process" in (tmp_path / f"cwd-{number}" / "log").read_text(), tmp_path / f"cwd-{number}" / "log"
+            assert len(failed) < len(waiting), "at least one gets through each time"
+            refused += len(failed)
+            waiting, words = failed, ["resume"]
+        row.runs = row.recovered = NUM_RUNS
+        with closing(sqlite3.connect(tmp_path / "home" / "mlflow.db")) as tracking:
+            assert tracking.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            hashes = set(
+                tracking.execute(
+                    "SELECT step.value, hash.value, count(DISTINCT parent.value) FROM tags step JOIN tags hash USING (run_uuid)"
+                    " JOIN tags parent USING (run_uuid) WHERE step.key = 'chess_grpo.step' AND hash.key = 'chess_grpo.output_hash'"
+                    " AND parent.key = 'mlflow.parentRunId' AND step.value != 'build_boards' GROUP BY step.value, hash.value"
+                )
+            )
+        row.is_equal = len(hashes) == 8 and all(count == NUM_RUNS for _, _, count in hashes)
+        row.notes.append(f"{refused} refusals, each followed by success")
+        assert row.is_equal, hashes
