@@ -729,7 +729,7 @@ def test_the_real_server_is_killed_at_any_moment_and_started_again(
         killer.start()
         pretrained = run.pretrain(job)
         killer.join()
-        for _ in range(3):
+        for _ in range(2):
             server.start()
             killer = threading.Timer(rng.uniform(0.0, 0.5), server.kill)
             killer.start()
