@@ -41,7 +41,7 @@ class Task:
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_") and name != "input"}
 
 
-def run_steps(flow: type, artifacts: dict[str, Any], ran: Callable[[str], None] = lambda name: None) -> Task:
+def run_steps(flow: type, artifacts: dict[str, Any], ran: Callable[[str], None]) -> Task:
     """Run from `start` to `end`; a fan-out's tasks one after the other, joined by the step that follows."""
     constant = dict(artifacts)
     task, name = Task(flow, constant), "start"
@@ -73,14 +73,16 @@ def main(out: str, settings: str, parameters: str) -> None:
     from steps.versions import describe_code
 
     run_id = f"one-process-{os.getpid()}"
-    current._set_env(run_id=run_id)
+
+    def ran(name: str) -> None:
+        current._set_env(run_id=run_id, step_name=name, task_id="1", retry_count=0)
+        print(f"one process: {name}", flush=True)
+
     current._update_env({"card": defaultdict(MagicMock)})
     given = {"fresh": False, "resume_from": "", "allow": "", **json.loads(parameters)}
-    end = run_steps(
-        ChessGrpo._flow_cls,  # type: ignore[attr-defined]  # The name is that of the last decorator around the flow.
-        {"settings": ConfigValue(_parse(settings)), "code": describe_code(), **given},
-        lambda name: print(f"one process: {name}", flush=True),
-    )
+    artifacts = {"settings": ConfigValue(_parse(settings)), "code": describe_code(), **given}
+    # The name is that of the last decorator around the flow.
+    end = run_steps(ChessGrpo._flow_cls, artifacts, ran)  # type: ignore[attr-defined]
     found = {name: value for name, value in end.artifacts().items() if name not in {"settings", "code", *given}}
     Path(out).write_text(json.dumps({"run_id": run_id, "data": found}))
 
