@@ -305,7 +305,7 @@ class SelectionConfig(Section):
     num_confirmation_pairs: Count = 300
     """Fresh openings of the claim that is reported; with `sprt` at most so many."""
     num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
-    """The confirmation and the sampled games are spread over this many tasks; changes nothing in the result."""
+    """The confirmation and the sampled games are spread over this many tasks; changes nothing but ties in the last bits."""
     num_sampled_pairs: Count = 100
     """Openings of the games with moves sampled at T = 1, which are reported and decide nothing."""
     confirmation: Literal["fixed", "sprt"] = "fixed"

@@ -128,6 +128,9 @@ class Courier:
             self.reason = first_line(error)
             self._next = time.monotonic() + min(self._patience.after_outage * 2**self._num_outages, self._patience.longest)
             self._num_outages += 1
+        except Exception as error:  # noqa: BLE001 - Whatever it is: the run does not end by it, and it is told as not delivered.
+            self.reason = f"{type(error).__name__}: {first_line(error)}"
+            self._next = time.monotonic() + self._patience.longest
         finally:
             with self._lock:
                 self._is_under_way = False

@@ -3,7 +3,9 @@
 import itertools
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -36,6 +38,7 @@ _KINDS: Final = {
 _GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"
 _GPU_IMAGE: Final = "CHESS_GRPO_BATCH_GPU_IMAGE"
 _FINAL: Final = "final"
+_SECONDS_BEFORE_BATCH: Final = 180  # Batch counts from the job's start, Metaflow from the step's: in between the code is fetched.
 _SECRETS_KEPT_IN: Final = "aws-secrets-manager"
 
 
@@ -76,10 +79,19 @@ class Deployment(FlowMutator):  # type: ignore[misc]
 def as_task(flow: Any) -> Iterator[None]:
     """Let the block know which task it is, and that its machine is to be taken back; keep elsewhere from trying again in vain."""
     _note_task(flow)
+    _end_before_batch_does()
     os.environ[TASK] = f"{current.run_id}/{current.step_name}/{current.task_id}"
     os.environ[ATTEMPT] = str(current.retry_count or 0)
     with _tried_once(), watching(current.get("spot_termination_notice")):
         yield
+
+
+def _end_before_batch_does() -> None:
+    """Let Metaflow's time-out strike in the task before that of AWS Batch, of which the launcher hears no more than of a lost machine."""
+    if destination(sys.argv, os.environ) == "container" and threading.current_thread() is threading.main_thread():
+        left = signal.alarm(0)  # Seconds; 0 when there is no time-out.
+        if left:
+            signal.alarm(max(left - _SECONDS_BEFORE_BATCH, left // 2, 1))
 
 
 def _note_task(flow: Any) -> None:

@@ -43,8 +43,8 @@ class Objects(Protocol):
     def get(self, key: str) -> Stored | None:
         """Return an object; None when there is none."""
 
-    def put(self, key: str, data: bytes) -> None:
-        """Write an object, whatever was there."""
+    def put(self, key: str, data: bytes) -> str:
+        """Write an object, whatever was there, and return its tag."""
 
     def create(self, key: str, data: bytes) -> str | None:
         """Write an object unless there is one, and return its tag; None when there is one."""
@@ -90,10 +90,10 @@ class FolderObjects:
             return None
         return Stored(data, _tag(data))
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes) -> str:
         """See `Objects`."""
         with self._alone():
-            self._write(key, data)
+            return self._write(key, data)
 
     def create(self, key: str, data: bytes) -> str | None:
         """See `Objects`."""
@@ -113,7 +113,9 @@ class FolderObjects:
 
     def keys(self, prefix: str) -> list[str]:
         """See `Objects`."""
-        names = (path.relative_to(self._folder).as_posix() for path in self._folder.rglob("*") if path.is_file())
+        # Below the prefix only: what several machines share may be large, and far.
+        paths = (self._folder / prefix.rpartition("/")[0]).rglob("*")
+        names = (path.relative_to(self._folder).as_posix() for path in paths if path.is_file())
         return sorted(name for name in names if name.startswith(prefix) and not PurePosixPath(name).name.startswith("."))
 
     def upload(self, path: Path, key: str) -> None:
@@ -164,10 +166,10 @@ class S3Objects:
             with found:
                 return Stored(found.readall(), found.etag)
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes) -> str:
         """See `Objects`."""
         with self._in_words(key):
-            self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data)
+            return str(self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data)["ETag"])
 
     def create(self, key: str, data: bytes) -> str | None:
         """See `Objects`."""

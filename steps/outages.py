@@ -25,6 +25,8 @@ _FULL_DATABASE: Final = "database or disk is full"
 class TrackingAwayError(PlainError, RuntimeError):
     """The tracking store does not answer, and without it there is no going on; the message says where it should be and why it is not."""
 
+    may_pass = True
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Patience:

@@ -15,7 +15,7 @@ from grpo.engine import identify
 from grpo.errors import PlainError
 from steps import slices
 from steps.aliases import CHAMPION, PEAK
-from steps.machine import Machine
+from steps.machine import SHARED, Machine
 from steps.models import Model, find_model
 from steps.node_lines import ONLY_NODE, Node
 from steps.preflight import PreflightError, preflight, preflight_table
@@ -582,17 +582,29 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
             f"  best moves, as played   {decision['confirmation_best_moves']['text']}",
             f"  best moves, adjudicated {decision['confirmation_best_moves']['adjudicated']['text']}",
             f"  sampled at T = 1        {decision['confirmation_sampled_moves']['text']}",
-            f"Champion of this run: {store.folder('select', selected['version']) / CHAMPION}",
-            f"Report:   {store.folder('report', reported['version']) / PAGE}",
+            f"Champion of this run: {_place(machine, store, selected)}/{CHAMPION}",
+            f"Report:   {_place(machine, store, reported)}/{PAGE}",
             f"Card:     python flows/chess_grpo.py card view {job['metaflow_run']}/report",
             f"UI:       make ui   (MLflow at {tracker.uri})",
             *(
-                [f"UNTOLD:   {num_untold:,} records wait for that store, which is away: `chess-grpo track` tells them"]
+                [f"UNTOLD:   {num_untold:,} records wait for that store, which is away: `{_track(machine)}` tells them"]
                 if num_untold
                 else []
             ),
         ]
     )
+
+
+def _track(machine: Machine) -> str:
+    # What a container left lies in the shared store, of which the launcher's shell need not know.
+    return f"{SHARED}={machine.shared} chess-grpo track" if machine.is_container else "chess-grpo track"
+
+
+def _place(machine: Machine, store: Store, output: StepOutput) -> str:
+    """Return where people find an output: not on a disk that goes with the task."""
+    if machine.is_container:
+        return f"{machine.shared}/outputs/{output['step']}/{output['version']}/{output['output_hash']}"
+    return str(store.folder(output["step"], output["version"]))
 
 
 def _typed(settings: Mapping[str, Any]) -> Settings:

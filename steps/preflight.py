@@ -91,11 +91,11 @@ def _tracking(machine: Machine) -> Finding:
             detail=f"{machine.tracking_uri} is a file of this container, which vanishes with it; set MLFLOW_TRACKING_URI, where the run is"
             " launched, to the address of an MLflow server (docs/aws.md)",
         )
-    if urlsplit(machine.tracking_uri).password:
+    if urlsplit(machine.tracking_uri).password or urlsplit(machine.tracking_uri).username:
         return Finding(
             what="tracking",
             is_fine=False,
-            detail="MLFLOW_TRACKING_URI holds a password, which would stand in logs: leave name and password out of it, and set"
+            detail="MLFLOW_TRACKING_URI holds a name or password, which would stand in logs: leave name and password out of it, and set"
             " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
         )
     try:

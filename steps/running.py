@@ -84,7 +84,9 @@ def run_step(
     version = step_version(step=step, module=module, settings=settings, inputs=inputs, code=job["code"])
     tags = code_tags(job["code"]) | {"metaflow.run": job["metaflow_run"], "metaflow.step": step}
     with _only_writer(job, machine, version) as lease, tracker.child(job["mlflow_run"], step, tags) as child:
-        found = _found(job, store, tracker, version)
+        # What an earlier try of this task has made is as fresh as can be.
+        is_fresh = job["is_fresh"] and machine.attempt == 0
+        found = _found(job, store, tracker, version, is_fresh=is_fresh)
         if found is None:
             found = make_output(
                 store,
@@ -93,7 +95,7 @@ def run_step(
                 facts={"parts": version.parts, "code": job["code"]},
                 body=work,
                 goes_on=goes_on,
-                is_fresh=job["is_fresh"],
+                is_fresh=is_fresh,
                 sinks=(child, *sinks),
                 terminal=TerminalSink(step, shown, lambda text: print(text, flush=True)),
                 whose={"run": job["metaflow_run"], "device": inputs.get("device", "")},
@@ -127,7 +129,7 @@ def _only_writer(job: Job, machine: Machine, version: StepVersion) -> AbstractCo
     )
 
 
-def _found(job: Job, store: Store, tracker: Tracker, wanted: StepVersion) -> StepOutput | None:
+def _found(job: Job, store: Store, tracker: Tracker, wanted: StepVersion, *, is_fresh: bool) -> StepOutput | None:
     """Return the output that need not be made, verified by its hashes, or None."""
     step, version = str(wanted.parts["step"]), wanted.version
     if job["origin"] is not None and step in BEFORE_FINETUNE and (output := _of_origin(job["origin"], store, tracker, wanted)):
@@ -137,8 +139,8 @@ def _found(job: Job, store: Store, tracker: Tracker, wanted: StepVersion) -> Ste
     except CorruptError as error:
         print(f"{step}: WARNING: {error}; set aside as {store.discard(step, version)}, and made anew", flush=True)
         return None
-    if found is not None and job["is_fresh"]:
-        print(f"{step}: --fresh: version {version} set aside as {store.discard(step, version)}", flush=True)
+    if found is not None and is_fresh:
+        print(f"{step}: --fresh: version {version} set aside as {store.discard(step, version, everywhere=True)}", flush=True)
         return None
     return found
 

@@ -94,10 +94,14 @@ class SharedStore:
         for name, digest in files.items():
             if digest not in known:
                 self.objects.upload(paths[name], f"{place}/files/{digest}")
-        self.objects.put(f"{place}/{_INDEX}", json.dumps({"files": files, **facts}, sort_keys=True).encode())
+        tag = self.objects.put(f"{place}/{_INDEX}", json.dumps({"files": files, **facts}, sort_keys=True).encode())
+        (folder / _TAG).write_text(tag, encoding="utf-8")
         for digest in sorted(known - set(files.values())):
             self.objects.delete(f"{place}/files/{digest}")
-        self._mark(step, version, folder)
+
+    def has_progress(self, step: str, version: str) -> bool:
+        """Return whether anything was kept."""
+        return self._index(step, version) is not None
 
     def take_progress(self, step: str, version: str, folder: Path) -> bool:
         """Bring a machine's folder to what was last kept, and return whether that changed it.
@@ -117,7 +121,7 @@ class SharedStore:
             self._download(f"{_PROGRESS}/{step}/{version}/files/{digest}", folder / name, below=folder)
             if sha256_file(folder / name) != digest:
                 raise CorruptError(f"{self}/{_PROGRESS}/{step}/{version}: {name} is changed since it was kept; --fresh begins anew")
-        self._mark(step, version, folder)
+        tag.write_text(index["tag"], encoding="utf-8")
         return True
 
     def forget_progress(self, step: str, version: str) -> None:
@@ -139,11 +143,6 @@ class SharedStore:
     def _index(self, step: str, version: str) -> dict[str, Any] | None:
         found = self.objects.get(f"{_PROGRESS}/{step}/{version}/{_INDEX}")
         return None if found is None else {**json.loads(found.data), "tag": found.tag}
-
-    def _mark(self, step: str, version: str, folder: Path) -> None:
-        index = self._index(step, version)
-        assert index is not None
-        (folder / _TAG).write_text(index["tag"], encoding="utf-8")
 
     def _download(self, key: str, path: Path, *, below: Path) -> None:
         if not path.resolve().is_relative_to(below.resolve()):

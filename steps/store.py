@@ -190,12 +190,18 @@ class Store:
     def forget_progress(self, step: str, version: str) -> None:
         """Delete what a process left that was killed after its output had come into the store."""
         folder = self._in_progress / step / version
-        if folder.exists() or folder.with_name(f"{version}.lock").exists():
+        is_shared = self._shared is not None and self._shared.has_progress(step, version)
+        if is_shared or folder.exists() or folder.with_name(f"{version}.lock").exists():
             with suppress(BusyError), self.progressing(step, version, is_fresh=False):
                 pass  # It vanishes, for the output is there.
 
-    def discard(self, step: str, version: str) -> Path:
-        """Move a spoilt or unwanted output out of the way and return where it went; nothing is ever deleted."""
+    def discard(self, step: str, version: str, *, everywhere: bool = False) -> Path:
+        """Move a spoilt or unwanted output out of the way and return where it went; nothing is ever deleted.
+
+        Another machine's copy is still found by its version, unless it is not wanted `everywhere`.
+        """
+        if everywhere and self._shared is not None:
+            self._shared.disown(step, version)
         folder = self.folder(step, version)
         number = 1
         while (aside := folder.with_name(f"{version}.set-aside-{number}")).exists():

@@ -82,7 +82,8 @@ class Tracker(TrackingStore):
 
     def start_flow_run(self, *, metaflow_run: str, settings: Mapping[str, Any], tags: Mapping[str, Any], note: str) -> str:
         """Return the id of a new parent run with the settings as flat parameters; raises TrackingAwayError when the store is away."""
-        key = _key(metaflow_run, FLOW)
+        # Another try of a flow's first task finds the run that the one before has made.
+        key = f"{self._machine.task}/{FLOW}" if self._machine.task else _key(metaflow_run, FLOW)
         wanted = {STEP: FLOW, RUN: metaflow_run, CHILD: key, NOTE: note, **plain(tags)}
 
         def found_or_made() -> str:

@@ -1,6 +1,7 @@
 """A step is taken from the store when its version is there, made when it is not, and the tracker is told which."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,19 @@ def test_fresh_makes_it_anew_and_keeps_the_old_one_aside(new_job: Callable[..., 
     folder = Store(machine.home).folder("finetune", first["version"])
     assert (folder / "out.txt").read_text() == "new"
     assert (folder.with_name(f"{first['version']}.set-aside-1") / "out.txt").read_text() == "old"
+
+
+def test_fresh_makes_it_anew_where_another_machine_has_it_too_and_a_later_try_keeps_what_the_first_made(
+    new_job: Callable[..., Job], machine: Machine, tmp_path: Path
+) -> None:
+    sharing = replace(machine, shared=str(tmp_path / "shared"))
+    run(new_job(), sharing, "old")
+    elsewhere = replace(sharing, home=tmp_path / "other")
+    second, calls = run(job := new_job(is_fresh=True), elsewhere, "new")
+    assert (second["reused"], calls) == (False, 1)
+    # The machine was lost after that: the same task again, on an empty disk.
+    third, calls = run(job, replace(sharing, home=tmp_path / "third", attempt=1), "newer")
+    assert (third["output_hash"], calls) == (second["output_hash"], 0)
 
 
 def test_a_spoilt_output_is_set_aside_with_a_warning_and_made_anew(

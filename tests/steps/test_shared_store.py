@@ -195,6 +195,20 @@ def test_fresh_takes_nobodys_progress(machines: Machines, capsys: pytest.Capture
     assert printed.count("from 0") == 2
 
 
+def test_what_was_kept_goes_when_the_machine_was_lost_after_its_output_was_published(machines: Machines) -> None:
+    with pytest.raises(Killed):
+        machines.make("one", count_to(6, kill_at=2))
+    kept = {key: machines.objects.get(key) for key in machines.objects.keys("progress/")}
+    made = machines.make("two", count_to(6))
+    for key, stored in kept.items():
+        assert stored is not None
+        machines.objects.put(key, stored.data)
+    third = machines.store("three")
+    assert third.find("finetune", "v1") == {**made, "reused": True}
+    third.forget_progress("finetune", "v1")
+    assert machines.objects.keys("progress/") == []
+
+
 def test_damaged_progress_is_refused(machines: Machines) -> None:
     with pytest.raises(Killed):
         machines.make("one", count_to(6, kill_at=2))
