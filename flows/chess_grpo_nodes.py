@@ -9,6 +9,10 @@ stays one line that compiles for all. The number of machines is the setting reso
 
 import sys
 
+import os
+import sys
+from pathlib import Path
+
 from chess_grpo import ChessGrpo, plainly  # type: ignore[import-not-found]  # Beside this file, which Metaflow packages flat.
 from metaflow import card, current, parallel, step
 
@@ -60,4 +64,6 @@ class ChessGrpoNodes(ChessGrpo):
 
 
 if __name__ == "__main__":
+    # Metaflow starts the other nodes of this machine as `python`: let that be the one that runs this.
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     deployment.main(ChessGrpoNodes)
