@@ -7,8 +7,6 @@ A flow of its own, for a parallel step needs a join behind it, and Step Function
 stays one line that compiles for all. The number of machines is the setting resources.num_nodes.
 """
 
-import sys
-
 import os
 import sys
 from pathlib import Path
@@ -18,10 +16,6 @@ from metaflow import card, current, parallel, step
 
 from steps import deployment, pipeline
 from steps.node_lines import Node
-from steps.orphans import end_with_parent
-
-if __name__ == "__main__":
-    end_with_parent(grace_seconds=30, unwinds="batch" in sys.argv)
 
 
 class ChessGrpoNodes(ChessGrpo):
