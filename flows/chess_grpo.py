@@ -43,6 +43,7 @@ from metaflow import Config, FlowSpec, Parameter, card, current, package_sources
 
 from grpo.config import DEFAULT_PRESET, ConfigError, read_settings  # noqa: E402
 from steps import deployment, pipeline  # noqa: E402
+from steps.exit_codes import NO_RETRY, RESUMABLE  # noqa: E402
 from steps.versions import describe_code  # noqa: E402
 
 deployment.name_shared_store()
@@ -58,7 +59,7 @@ def plainly(body: Callable[..., None]) -> Callable[..., None]:
                 body(*arguments)
         except PlainError as error:
             print(f"{body.__name__}: {error}", file=sys.stderr, flush=True)
-            raise SystemExit(deployment.RESUMABLE if error.may_pass else deployment.NO_RETRY) from None
+            raise SystemExit(RESUMABLE if error.may_pass else NO_RETRY) from None
 
     return wrapped
 

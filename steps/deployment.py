@@ -16,14 +16,10 @@ from metaflow.metaflow_config import DATASTORE_SYSROOT_S3
 from grpo.config import ResourcesConfig, Settings, TaskResources
 from grpo.errors import PlainError
 from steps.destination import DestinationError, destination, forwarded, secret_names
+from steps.exit_codes import NO_RETRY
 from steps.machine import ATTEMPT, SHARED, TASK
 from steps.objects import Objects, SharedStoreError, objects_at
 from steps.reclaim import watching
-
-NO_RETRY: Final = 202
-"""The exit code by which a task tells Metaflow that another try would end the same way."""
-RESUMABLE: Final = 75
-"""The exit code of a task that another try, here or elsewhere, goes on from."""
 
 _KINDS: Final = {
     "build_boards": "boards",

@@ -19,13 +19,14 @@ from grpo.engine import identify
 from grpo.errors import PlainError
 from grpo.processes import Meeting, joined_processes
 from steps.device import torch_device
+from steps.exit_codes import NO_RETRY
 from steps.finetuning import RESUMABLE_EXIT, finetune_policy
 from steps.machine import Machine
 from steps.training_loop import Terminated, terminable
 from steps.versions import ROOT
 from steps.work import Work
 
-FINAL_EXIT: Final = 202
+FINAL_EXIT: Final = NO_RETRY
 """The exit code of a process for which another try would end the same way."""
 SECONDS_TO_LEAVE: Final = 120
 """For a process that was told to end, before it is ended where it stands: it may wait within a sum for one who does not come any more, or

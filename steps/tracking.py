@@ -76,10 +76,6 @@ class Tracker(TrackingStore):
                     raise
                 time.sleep(pause)
 
-    @property
-    def _experiment(self) -> str:
-        return self.experiment
-
     def start_flow_run(self, *, metaflow_run: str, settings: Mapping[str, Any], tags: Mapping[str, Any], note: str) -> str:
         """Return the id of a new parent run with the settings as flat parameters; raises TrackingAwayError when the store is away."""
         # Another try of a flow's first task finds the run that the one before has made.

@@ -39,15 +39,15 @@ from grpo.learnability import refuse_unlearnable
 from grpo.metrics import Event, Record
 from grpo.processes import ALONE, LostProcessError, Processes
 from grpo.training import GrpoTrainer, Snapshot
+from steps.exit_codes import RESUMABLE
 from steps.handing import handed_checkpoint
 from steps.work import HISTORY, Work, read_journal
 
 REPORT: Final = "report.json"
 LEARNABILITY: Final = "learnability.json"
 CHECKPOINTS: Final = "checkpoints"
-RESUMABLE_EXIT: Final = 75
-"""The exit code of a process that was told to end (SIGTERM), or lost those that train with it, and can be gone on from: EX_TEMPFAIL of
-sysexits.h."""
+RESUMABLE_EXIT: Final = RESUMABLE
+"""The exit code of a process that was told to end (SIGTERM) and can be gone on from."""
 BUDGET_SPENT: Final = "budget_spent"
 
 _INTERRUPTED: Final = "interrupted"

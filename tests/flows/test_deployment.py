@@ -10,8 +10,9 @@ import pytest
 
 from grpo.config import read_settings
 from steps import deployment
-from steps.deployment import NO_RETRY, RESUMABLE, Deployment, as_task, main
+from steps.deployment import Deployment, as_task, main
 from steps.destination import DestinationError
+from steps.exit_codes import NO_RETRY, RESUMABLE
 from steps.file_lease import BusyError
 from steps.machine import ATTEMPT, SHARED, TASK, Machine
 from steps.objects import SharedStoreError

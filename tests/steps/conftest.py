@@ -1,11 +1,14 @@
 """What the tests of the steps share: files that whole datasets can be built of."""
 
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_games import as_epd, random_pgn
+from moto import mock_aws
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +37,18 @@ def give_tables(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Pa
         return folder
 
     return give
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Give a client of an S3 in this process, which has one bucket."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(name, value)
+    with mock_aws():
+        import boto3
+
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="shop")
+        yield client

@@ -1,30 +1,13 @@
 """Objects in a folder and in S3 keep the same promises, and what S3 refuses is told with its remedy."""
 
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from moto import mock_aws
 
 from steps.objects import FolderObjects, Objects, S3Objects, SharedStoreError, objects_at
-
-
-@pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Give a client of an S3 in this process, which has one bucket."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(name, value)
-    with mock_aws():
-        import boto3
-
-        client = boto3.client("s3")
-        client.create_bucket(Bucket="shop")
-        yield client
 
 
 @pytest.fixture(params=["folder", "S3"])

@@ -122,7 +122,7 @@ def test_two_first_runs_make_one_experiment(tracker: Tracker, monkeypatch: pytes
         return answers.pop(0)(self, name)
 
     monkeypatch.setattr(MlflowClient, "get_experiment_by_name", answer)
-    assert Tracker(machine)._experiment == tracker._experiment
+    assert Tracker(machine).experiment == tracker.experiment
     assert not answers
 
 

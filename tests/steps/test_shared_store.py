@@ -1,13 +1,10 @@
 """Machines without a common disk hand each other outputs and progress by the shared store, whole or not at all."""
 
 import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from moto import mock_aws
 
 from grpo.content import CorruptError
 from steps.making import make_output
@@ -18,16 +15,8 @@ from steps.work import TerminalSink, Work
 
 
 @pytest.fixture
-def in_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(name, value)
-    with mock_aws():
-        import boto3
-
-        boto3.client("s3").create_bucket(Bucket="shop")
-        yield "s3://shop/chess-grpo"
+def in_s3(aws: Any) -> str:
+    return "s3://shop/chess-grpo"
 
 
 @pytest.fixture(params=["folder", "S3"])
