@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch._dynamo  # noqa: F401  A part of torch that loads late, and no longer once Metaflow's own typing_extensions is loaded.
 from real_flow import SECRETS, FlowRun, run_flow
 
 BROKEN_CARDS = Path(__file__).with_name("broken_cards")

@@ -1,7 +1,9 @@
 """The real flow, run through `metaflow.Runner` in a directory of its own."""
 
+import base64
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -32,7 +34,7 @@ os.environ.setdefault("METAFLOW_USER", "tester")
 
 @dataclass(frozen=True)
 class FlowRun:
-    """A finished run: what it printed, its artifacts, and its final card (Metaflow's client follows one datastore at a time)."""
+    """A finished run: what it printed, its artifacts, and what its final card draws (Metaflow's client follows one datastore at a time)."""
 
     home: Path
     succeeded: bool
@@ -67,8 +69,14 @@ def run_flow(
             output=running.stdout + running.stderr,
             run_id=run.id,
             data=SimpleNamespace(**data),
-            card=get_cards(run["report"].task)[0].get() if succeeded else "",
+            card=_drawn(get_cards(run["report"].task)[0].get()) if succeeded else "",
         )
+
+
+def _drawn(page: str) -> str:
+    """Return what a card draws: its page holds it in base64, where no search finds a word."""
+    [encoded] = re.findall(r'__MF_DATA__\["[^"]+"\] = "([^"]+)"', page)
+    return base64.b64decode(encoded).decode()
 
 
 def run_in_one_process(cwd: Path, settings: Mapping[str, Any], *, home: Path | None = None, **parameters: Any) -> FlowRun:

@@ -84,6 +84,6 @@ def test_an_address_with_a_password_in_it_is_refused_and_not_repeated(stockfish:
     machine = Machine(stockfish=stockfish, home=tmp_path, tracking_uri=address, device="cpu", num_threads=1)
     findings, _ = preflight(read_settings("test"), machine)
     told = preflight_table(findings)
-    assert "MLFLOW_TRACKING_URI holds a password" in told
+    assert "MLFLOW_TRACKING_URI holds a name or password" in told
     assert "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" in told
     assert CANARY not in told

@@ -1,8 +1,6 @@
 """The real flow from an empty directory to a verdict, and what it leaves behind."""
 
-import base64
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -172,8 +170,7 @@ def test_dataset_and_its_hash_are_logged(first_run: FlowRun, tracking: Any) -> N
 
 
 def test_the_final_card_shows_comparison_phases_and_curves(first_run: FlowRun) -> None:
-    [encoded] = re.findall(r'__MF_DATA__\["[^"]+"\] = "([^"]+)"', first_run.card)
-    drawn = base64.b64decode(encoded).decode()
+    drawn = first_run.card
     assert report(first_run, "select")["confirmation_best_moves"]["text"] in drawn
     assert "boards by phase" in drawn
     assert "entropy at T = 1" in drawn
