@@ -99,7 +99,11 @@ def test_a_lock_pins_every_package_to_one_version(name: str) -> None:
 
 
 def test_developers_have_the_images_packages_in_the_same_versions() -> None:
-    assert {name: str(requirement) for name, requirement in RUN.items()}.items() <= {name: str(r) for name, r in ALL.items()}.items()
+    def here(lock: dict[str, Requirement]) -> dict[str, str]:
+        # Markers are compared by what they say of this system: a developer's package may add another's to them.
+        return {name: str(each.specifier) for name, each in lock.items() if each.marker is None or each.marker.evaluate()}
+
+    assert here(RUN).items() <= here(ALL).items()
 
 
 def test_torch_is_of_the_version_that_the_project_names_and_brings_nothing_of_the_rest() -> None:
