@@ -252,6 +252,7 @@ def inner_metrics(steps: Sequence[InnerStep], refused: InnerStep | None = None) 
         **_budget_metrics("logit", products),
         "grpo/kl_reference": steps[0].mean("kl_reference"),
         "grpo/kl_from_reference": steps[0].mean("kl_from_reference"),
+        "grpo/kl_old_first": steps[0].kl_old,
         "grpo/kl_old": looked_at[-1].kl_old,
         "grpo/ratio_min": min(step.ratio_min for step in looked_at),
         "grpo/ratio_max": max(step.ratio_max for step in looked_at),

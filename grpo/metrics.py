@@ -105,6 +105,13 @@ _SPECS: Final = [
         "Mean exact KL(reference || policy) at the rollout's temperature, first minibatch, before its update.",
     ),
     MetricSpec(
+        "grpo/kl_old_first",
+        "nats",
+        Better.NEITHER,
+        "Mean exact KL(old || policy) on a rollout's first minibatch, before any update: 0 up to rounding, or sampling and loss score"
+        " differently.",
+    ),
+    MetricSpec(
         "grpo/kl_old",
         "nats",
         Better.NEITHER,
@@ -285,6 +292,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "silent_groups": "Nearly all groups have equal rewards: there is nothing to learn from.",
     "saturated_controller": "A controller stands at its bound: it is a constant.",
     "step_skipped": "A number was not finite: nothing was changed, and the learning rate is cut from the next rollout on.",
+    "finding": "The diagnosis of the run so far names something for the first time; docs/diagnosis.md explains each name.",
     "trust_region": "Optimiser steps of a rollout ended early, because the policy had moved far enough from the one that was sampled.",
 }
 """Every event: name -> meaning."""

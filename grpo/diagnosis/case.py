@@ -1,0 +1,96 @@
+"""What every rule is handed: the history, the settings for its remedy, and a way to say what it found."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from grpo.diagnosis.findings import ENTRIES, Finding, Severity
+from grpo.diagnosis.given import Given
+from grpo.diagnosis.history import History, Row, Series
+
+MOST_LEGAL_MOVES: Final = 218
+"""The most legal moves that a chess position can have (R3R2Q/... of Petrovic, 1964)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A run to be looked at."""
+
+    history: History
+    given: Given
+
+    def early(self, quantity: str) -> float | None:
+        """Return the quantity's level at the beginning, from its series or else its statistics."""
+        series, summary = self.history.get(quantity), self.history.summaries.get(quantity)
+        return series.early() if series is not None else None if summary is None else summary.first
+
+    def late(self, quantity: str) -> float | None:
+        """Return the quantity's level at the end."""
+        series, summary = self.history.get(quantity), self.history.summaries.get(quantity)
+        return series.late() if series is not None else None if summary is None else summary.last
+
+    def typical(self, quantity: str) -> float | None:
+        """Return the quantity's median, or else its mean, or else the middle of its range."""
+        series, summary = self.history.get(quantity), self.history.summaries.get(quantity)
+        if series is not None:
+            return series.median()
+        if summary is None:
+            return None
+        if summary.mean is not None or summary.low is None or summary.high is None:
+            return summary.mean
+        return (summary.low + summary.high) / 2
+
+    def lowest(self, quantity: str) -> float | None:
+        """Return the quantity's smallest value."""
+        series, summary = self.history.get(quantity), self.history.summaries.get(quantity)
+        return series.lowest.value if series is not None else None if summary is None else summary.low
+
+    def at_start(self, quantity: str) -> tuple[float, str] | None:
+        """Return the quantity's value before or at the first update, with the words for where it stands; None when that was not kept."""
+        series, summary = self.history.get(quantity), self.history.summaries.get(quantity)
+        if series is not None and series.first.step <= (1 if self.history.is_ours else 0) and series.first.end == series.first.step:
+            return series.first.value, f"{series.column} is {series.first.value:.3g} at step {series.first.step:.0f}"
+        if summary is not None and summary.first is not None:
+            return summary.first, f"{summary.column} is {summary.first:.3g} in the first step"
+        return None
+
+    def found(
+        self,
+        name: str,
+        evidence: Iterable[str],
+        *,
+        rows: Iterable[Row] = (),
+        remedy: str = "",
+        cause: str = "",
+        severity: Severity | None = None,
+    ) -> Finding:
+        """Return a finding of the table.
+
+        Args:
+            name: which.
+            evidence: what was seen, in numbers and steps.
+            rows: those that it rests on.
+            remedy: what to do here, put before the table's.
+            cause: what is known of it here, put before the table's.
+            severity: if another than the table's.
+        """
+        entry = ENTRIES[name]
+        resting = list(rows)
+        return Finding(
+            name=name,
+            severity=severity or entry.severity,
+            evidence=tuple(evidence),
+            cause=f"{cause} {entry.cause}".strip(),
+            remedy=f"{remedy} {entry.remedy}".strip(),
+            first_step=round(min(row.step for row in resting)) if resting else None,
+            last_step=round(max(row.end for row in resting)) if resting else None,
+        )
+
+
+Rule = Callable[[Case], Finding | None]
+
+
+def way(series: Series) -> str:
+    """Return a series' beginning and end in words."""
+    first, last = series.first, series.last
+    return f"{series.column} from {first.value:.3g} (step {first.step:.0f}) to {last.value:.3g} (step {last.end:.0f})"

@@ -1,0 +1,213 @@
+"""A run's history: series of quantities by step, statistics where no series was kept, and evaluations by games."""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from grpo.diagnosis.quantities import quantity_of
+from grpo.metrics import Record
+
+_END_SHARE: Final = 0.1
+_MAX_END: Final = 20
+"""Rows at either end of a series whose median stands for that end: a tenth of it, and no more than these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One value: of a step, or the mean of a window of steps."""
+
+    step: float
+    value: float
+    end: float
+    """Last step of the window; the step itself where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The finite values of one quantity, in the order of their steps; empty cells are no rows."""
+
+    column: str
+    """As the file calls it, so that people find it again."""
+    rows: Sequence[Row]
+    """Never empty; of a run that goes on it grows."""
+
+    def __len__(self) -> int:
+        """Return the number of values."""
+        return len(self.rows)
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """All values."""
+        return tuple(row.value for row in self.rows)
+
+    @property
+    def first(self) -> Row:
+        """The first row."""
+        return self.rows[0]
+
+    @property
+    def last(self) -> Row:
+        """The last row."""
+        return self.rows[-1]
+
+    @property
+    def highest(self) -> Row:
+        """The row with the largest value."""
+        return max(self.rows, key=lambda row: row.value)
+
+    @property
+    def lowest(self) -> Row:
+        """The row with the smallest value."""
+        return min(self.rows, key=lambda row: row.value)
+
+    @property
+    def num_steps(self) -> float:
+        """Steps from the first to the last."""
+        return self.rows[-1].end - self.rows[0].step
+
+    def early(self) -> float:
+        """Return the median of the first tenth of the rows."""
+        return statistics.median(row.value for row in self.rows[: _end_size(len(self.rows))])
+
+    def late(self) -> float:
+        """Return the median of the last tenth of the rows."""
+        return statistics.median(row.value for row in self.rows[-_end_size(len(self.rows)) :])
+
+    def median(self) -> float:
+        """Return the median of all rows."""
+        return statistics.median(self.values)
+
+    def share(self, holds: Sequence[bool]) -> float:
+        """Return the share of rows for which something holds."""
+        return sum(holds) / len(self.rows)
+
+    def total_rise(self) -> tuple[float, float]:
+        """Return by how much a straight line through the rows rises from the first to the last, and that rise's standard error.
+
+        Infinite with fewer than three rows, or when all are of one step.
+        """
+        number = len(self.rows)
+        steps = [row.step for row in self.rows]
+        middle, mean = statistics.fmean(steps), statistics.fmean(self.values)
+        spread = sum((step - middle) ** 2 for step in steps)
+        if number < 3 or spread == 0:
+            return 0.0, math.inf
+        slope = sum((row.step - middle) * (row.value - mean) for row in self.rows) / spread
+        rest = sum((row.value - mean - slope * (row.step - middle)) ** 2 for row in self.rows)
+        return slope * (steps[-1] - steps[0]), math.sqrt(rest / (number - 2) / spread) * (steps[-1] - steps[0])
+
+
+def _end_size(number: int) -> int:
+    return max(1, min(_MAX_END, round(number * _END_SHARE)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """Statistics of a quantity that was not kept as a series; what was not recorded is None."""
+
+    column: str
+    mean: float | None = None
+    low: float | None = None
+    """The smallest value."""
+    high: float | None = None
+    """The largest value."""
+    first: float | None = None
+    last: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """Games of one checkpoint; a win counts 1, a draw 0.5."""
+
+    step: float
+    score: float
+    games: float | None
+    low: float | None = None
+    """Lower end of the score's 95 % interval, where one was recorded; None leaves it to be had from the number of games."""
+    high: float | None = None
+
+
+@dataclass(slots=True)
+class History:
+    """All that was recorded of one run; grows while the run goes on."""
+
+    series: dict[str, Series] = field(default_factory=dict)
+    """By quantity."""
+    summaries: dict[str, Summary] = field(default_factory=dict)
+    """By quantity; of quantities that have a series too, both."""
+    evaluations: tuple[Evaluation, ...] = ()
+    not_finite: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """By column: steps whose value was recorded as NaN or infinite, which is not the same as not recorded."""
+    notes: dict[str, tuple[tuple[float, str], ...]] = field(default_factory=dict)
+    """By column: what stands in words in a row."""
+    unused: tuple[str, ...] = ()
+    """Columns that no rule asks for."""
+    is_ours: bool = False
+    """Whether it is of our own trainer: entropies and divergences are exact, and gradients were measured."""
+    _rows: dict[str, list[Row]] = field(default_factory=dict)
+
+    @classmethod
+    def of_records(cls, records: Iterable[Record]) -> Self:
+        """Return the history of our own trainer's records."""
+        history = cls(is_ours=True)
+        for record in records:
+            history.add(record)
+        return history
+
+    def add(self, record: Record) -> None:
+        """Take the next record of our own trainer."""
+        for name, value in record.metrics.items():
+            quantity = quantity_of(name)
+            if quantity is None:
+                continue
+            if math.isfinite(value):
+                rows = self._rows.setdefault(quantity, [])
+                rows.append(Row(record.step, float(value), record.step))
+                self.series.setdefault(quantity, Series(name, rows))
+            else:
+                self.not_finite[name] = (*self.not_finite.get(name, ()), record.step)
+
+    def get(self, quantity: str) -> Series | None:
+        """Return a series, or None when nothing of it was recorded."""
+        return self.series.get(quantity)
+
+    def at_same_steps(self, *quantities: str) -> list[tuple[float, tuple[float, ...]]]:
+        """Return the steps at which all of these were recorded, with their values."""
+        found = [self.get(quantity) for quantity in quantities]
+        tables: list[Mapping[float, float]] = [{row.step: row.value for row in series.rows} for series in found if series is not None]
+        if len(tables) < len(quantities):
+            return []
+        return [(step, tuple(table[step] for table in tables)) for step in sorted(set.intersection(*(set(table) for table in tables)))]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the longest series."""
+        return max((len(series) for series in self.series.values()), default=0)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing that a rule could look at."""
+        return not (self.series or self.summaries or self.evaluations or self.not_finite)
+
+    def joined(self, other: "History") -> "History":
+        """Return both: of a quantity that both have, all rows, at equal steps those of this one."""
+        series = dict(self.series)
+        for quantity, theirs in other.series.items():
+            mine = series.get(quantity)
+            if mine is None:
+                series[quantity] = theirs
+                continue
+            known = {row.step for row in mine.rows}
+            rows = sorted((*mine.rows, *(row for row in theirs.rows if row.step not in known)), key=lambda row: row.step)
+            series[quantity] = Series(mine.column, tuple(rows))
+        return History(
+            series=series,
+            summaries={**other.summaries, **self.summaries},
+            evaluations=tuple(sorted((*self.evaluations, *other.evaluations), key=lambda each: each.step)),
+            not_finite={**other.not_finite, **self.not_finite},
+            notes={**other.notes, **self.notes},
+            unused=(*self.unused, *(name for name in other.unused if name not in self.unused)),
+            is_ours=self.is_ours and other.is_ours,
+        )

@@ -1,0 +1,126 @@
+"""What a history may hold, under one name each, and the names that our metric table and other people's trainers have for it.
+
+Names of others were read off the metric lists of TRL, verl, OpenRLHF and of the field notes' runs.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from grpo.metrics import METRICS, TERM_PAIRS, TERMS
+
+STEP_NAMES: Final = ("step", "_step", "global_step", "train/global_step", "trainer/global_step", "iteration", "update")
+"""Columns that hold the step, the likeliest first."""
+FROM_NAMES: Final = ("step_from", "from_step", "step_start")
+TO_NAMES: Final = ("step_to", "to_step", "step_end")
+
+_OURS: Final[Mapping[str, tuple[str, ...]]] = {
+    "loss": ("grpo/loss",),
+    "entropy": ("grpo/entropy",),
+    "normalised_entropy": ("grpo/normalised_entropy",),
+    "log_num_legal": ("grpo/log_num_legal",),
+    "kl": ("grpo/kl_reference",),
+    "kl_old": ("grpo/kl_old",),
+    "kl_old_first": ("grpo/kl_old_first",),
+    "clip_fraction": ("grpo/clip_fraction",),
+    "ratio_min": ("grpo/ratio_min",),
+    "ratio_max": ("grpo/ratio_max",),
+    "effective_sample_size": ("grpo/effective_sample_size",),
+    "optimiser_steps": ("grpo/optimiser_steps",),
+    "reward": ("grpo/reward_mean",),
+    "reward_std": ("grpo/reward_std",),
+    "reward_p90": ("grpo/reward_p90",),
+    "reward_at_end": ("grpo/reward_at_end",),
+    "advantage_std": ("grpo/advantage_std",),
+    "silent_groups": ("grpo/silent_groups",),
+    "agreement": ("grpo/agreement",),
+    "group_std": ("grpo/group_std_mean",),
+    "training_regret": ("grpo/regret",),
+    "exact_cosine": ("grpo/exact_cosine",),
+    "gradient_norm": ("grpo/gradient_norm",),
+    "skipped": ("grpo/skipped",),
+    "states": ("grpo/states",),
+    "states_dropped": ("grpo/states_dropped",),
+    "entropy_coefficient": ("control/entropy_coefficient",),
+    "kl_coefficient": ("control/kl_coefficient",),
+    "temperature": ("control/temperature",),
+    "learning_rate": ("control/learning_rate",),
+    "entropy_saturated": ("control/entropy_saturated",),
+    "entropy_idle": ("control/entropy_idle",),
+    "kl_saturated": ("control/kl_saturated",),
+    "kl_idle": ("control/kl_idle",),
+    "regret": ("heldout/regret_sampled",),
+    "regret_best": ("heldout/regret_best",),
+    "regret_best_stderr": ("heldout/regret_best_stderr",),
+    **{f"logit_share/{term}": (f"grpo/logit_share/{term}",) for term in TERMS},
+    **{f"logit_gradient/{term}": (f"grpo/logit_gradient/{term}",) for term in TERMS},
+    **{f"logit_cosine/{one}_{other}": (f"grpo/logit_cosine/{one}_{other}",) for one, other in TERM_PAIRS},
+}
+
+_OTHERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "loss": ("loss", "total_loss", "policy_total_loss"),
+    "policy_loss": ("ppo_loss", "policy_loss", "pg_loss", "grpo_loss", "surrogate_loss", "actor_loss"),
+    "kl_penalty": ("kl_penalty", "kl_loss", "kl_term", "weighted_kl"),
+    "entropy_bonus": ("entropy_bonus", "entropy_loss", "entropy_term", "weighted_entropy"),
+    "entropy": ("entropy", "policy_entropy", "mean_entropy", "entropy_mean", "avg_entropy"),
+    "kl": ("kl", "kl_divergence", "kl_div", "mean_kl", "kl_mean", "approx_kl", "ppo_kl", "kl_to_reference"),
+    "kl_ratio": ("kl_ratio",),
+    "clip_fraction": ("clip_fraction", "clip_frac", "clipfrac", "pg_clipfrac", "clip_ratio", "clip_ratio_region_mean", "clipped_fraction"),
+    "ratio_mean": ("ratio_mean", "mean_ratio", "ratio"),
+    "ratio_max": ("ratio_max", "max_ratio"),
+    "ratio_min": ("ratio_min", "min_ratio"),
+    "effective_sample_size": ("effective_sample_size", "ess"),
+    "optimiser_steps": ("optimizer_steps", "optimiser_steps", "inner_steps"),
+    "reward": ("reward", "avg_reward", "mean_reward", "reward_mean", "rewards_mean", "average_reward"),
+    "reward_std": ("reward_std", "step_reward_std", "rewards_std", "std_reward"),
+    "reward_p90": ("reward_p90",),
+    "reward_best": ("reward_best", "rewards_max", "reward_max"),
+    "group_std": ("group_std", "group_reward_std", "reward_std_within", "reward_std_within_mean"),
+    "group_std_min": ("reward_std_within_min", "group_std_min"),
+    "silent_groups": ("silent_groups", "silent_group_fraction", "frac_reward_zero_std", "zero_std_fraction", "zero_variance_groups"),
+    "agreement": ("action_agreement", "agreement", "action_agreement_mean", "agreement_mean"),
+    "agreement_max": ("action_agreement_max", "agreement_max"),
+    "entropy_coefficient": ("entropy_coef", "ent_coef", "entropy_coeff", "entropy_coefficient"),
+    "kl_coefficient": ("kl_coef", "kl_coeff", "kl_coefficient", "kl_beta"),
+    "temperature": ("temperature", "rollout_temperature"),
+    "learning_rate": ("learning_rate", "lr"),
+    "gradient_norm": ("gradient_norm", "grad_norm"),
+    "skipped": ("skipped", "skipped_steps", "nan_steps", "num_nan"),
+    "regret": ("regret", "heldout_regret", "regret_sampled"),
+    "regret_best": ("regret_best",),
+    "parsed": ("parsed_fraction", "parse_rate", "parsed", "valid_fraction", "valid_structure_fraction", "format_rate"),
+    "truncated": ("truncated_fraction", "truncated", "completions_clipped_ratio", "truncation_rate"),
+    "log_num_legal": ("log_num_legal",),
+    "normalised_entropy": ("normalised_entropy", "normalized_entropy"),
+}
+
+SCORE_NAMES: Final = ("score", "eval_score", "win_rate", "eval_win_rate", "winrate")
+GAMES_NAMES: Final = ("games", "num_games", "n_games", "eval_games")
+
+_BY_OUR_NAME: Final = {name: quantity for quantity, names in _OURS.items() for name in names}
+assert _BY_OUR_NAME.keys() <= METRICS.keys(), "a quantity names a metric that is not declared"
+_BY_OTHER_NAME: Final = {name: quantity for quantity, names in _OTHERS.items() for name in names}
+
+_SECTIONS: Final = r"(?:train|actor|critic|grpo|loss|losses|policy|objective|metrics|rollout|control|stats|val|eval|heldout|ppo|rl)"
+
+
+def quantity_of(column: str) -> str | None:
+    """Return what a column holds, by our name of it or another's, whatever section it is in; None when it is none that is asked for."""
+    if column in _BY_OUR_NAME:
+        return _BY_OUR_NAME[column]
+    if column in METRICS:
+        return None  # One of ours that says something else, such as an entropy of one phase.
+    return _BY_OTHER_NAME.get(plain_name(column))
+
+
+def plain_name(column: str) -> str:
+    """Return a column's name in small letters without its sections: `actor/pg_clipfrac` is `pg_clipfrac`."""
+    words = column.strip().lower()
+    while (shorter := re.sub(rf"^{_SECTIONS}[/.:]", "", words)) != words:
+        words = shorter
+    return re.sub(r"[^a-z0-9]+", "_", words).strip("_")
+
+
+def names_of() -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    """Return each quantity with our metric of it and the names that others have for it."""
+    return [(quantity, _OURS.get(quantity, ()), _OTHERS.get(quantity, ())) for quantity in sorted(_OURS.keys() | _OTHERS.keys())]

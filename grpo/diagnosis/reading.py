@@ -1,0 +1,261 @@
+"""Histories from CSV files: one row a step with some cells empty, windows of steps, statistics, or one row a value.
+
+So the tables of the field notes are read, several of one run, and what W&B (`run - metric` columns, or `_step`) and MLflow (`run_id, key,
+value, step, timestamp`) export.
+"""
+
+import csv
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NoReturn
+
+from grpo.diagnosis.history import Evaluation, History, Row, Series, Summary
+from grpo.diagnosis.quantities import FROM_NAMES, GAMES_NAMES, SCORE_NAMES, STEP_NAMES, TO_NAMES, plain_name, quantity_of
+from grpo.errors import PlainError
+
+_KEY_NAMES: Final = ("key", "metric", "metric_name", "name")
+_RUN_NAMES: Final = ("run_id", "run_uuid", "run", "run_name")
+_STATISTICS: Final = ("mean", "min", "max", "first", "last")
+_MAX_BYTES: Final = 512 * 2**20
+_WORDS: Final = frozenset({"nan", "+nan", "-nan", "inf", "+inf", "-inf", "infinity", "-infinity"})
+_SPARSE: Final = 0.5
+"""A column with numbers whose cells are `nan` more often than this was recorded now and then, by a program that writes nan for nothing."""
+
+Table = list[dict[str, str]]
+
+
+class HistoryError(PlainError, ValueError):
+    """A file is no history; the message says which, where in it, why, and what would be one."""
+
+
+def read_history(paths: Sequence[Path], *, evals: Path | None = None) -> History:
+    """Return what these files say of one run.
+
+    Args:
+        paths: tables of the same run; columns may differ, overlap and be empty here and there.
+        evals: a table of step, score and number of games, if one was kept.
+
+    Raises HistoryError when a file is no table, or holds nothing that could be diagnosed.
+    """
+    history = History()
+    for path in paths:
+        history = history.joined(_history(path))
+    if evals is not None:
+        table, names = _table(evals)
+        history = history.joined(History(evaluations=_evaluations(evals, table, names)))
+        if not history.evaluations:
+            raise HistoryError(f"{evals}: no row has both a step and a score (columns: {', '.join(names)})")
+    if history.is_empty:
+        found = ", ".join(history.unused) or "none"
+        raise HistoryError(
+            f"{', '.join(map(str, paths))}: no column holds anything to diagnose (found: {found}); wanted are such as entropy, kl,"
+            " clip_fraction, reward, loss and its terms (docs/diagnosis.md lists all names)"
+        )
+    return history
+
+
+def _history(path: Path) -> History:
+    table, names = _table(path)
+    plain = {plain_name(name): name for name in names}
+    if "metric" in plain and "step" not in plain and any(each in plain for each in _STATISTICS):
+        return _statistics(path, table, plain)
+    key = next((plain[name] for name in _KEY_NAMES if name in plain), None)
+    if key is not None and "value" in plain:
+        return _long(path, table, plain, key)
+    return _wide(path, table, names)
+
+
+def _table(path: Path) -> tuple[Table, list[str]]:
+    if not path.is_file():
+        raise HistoryError(f"{path}: {'is a folder' if path.is_dir() else 'there is no such file'}; give a CSV file with one row a step")
+    if path.stat().st_size > _MAX_BYTES:
+        raise HistoryError(f"{path}: {path.stat().st_size:,} bytes are more than a history has; export fewer columns or every tenth step")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file)
+            names = [name.strip() for name in next(reader, [])]
+            rows = [[cell.strip() for cell in row] for row in reader if any(cell.strip() for cell in row)]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise HistoryError(f"{path}: is no CSV text in UTF-8 ({error})") from None
+    if len(names) < 2:
+        raise HistoryError(f"{path}: its first line names {len(names)} columns; a history has a line of names, a step, and a value or more")
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise HistoryError(f"{path}: two columns are called {', '.join(twice)}; rename one")
+    if not rows:
+        raise HistoryError(f"{path}: has names of columns and no row below them")
+    for number, row in enumerate(rows, start=2):
+        if len(row) > len(names):
+            raise HistoryError(f"{path}: row {number} has {len(row)} cells and the first line {len(names)} names")
+    return [dict(zip(names, row + [""] * (len(names) - len(row)), strict=True)) for row in rows], names
+
+
+def _wide(path: Path, table: Table, names: Sequence[str]) -> History:
+    by_plain = {plain_name(name): name for name in reversed(names)}
+    start = next((by_plain[name] for name in FROM_NAMES if name in by_plain), None)
+    end = next((by_plain[name] for name in TO_NAMES if name in by_plain), None)
+    step = start or next((name for wanted in STEP_NAMES for name in names if name.strip().lower() == wanted), None) or by_plain.get("step")
+    if step is None:
+        raise HistoryError(f"{path}: no column is the step (looked for {', '.join(STEP_NAMES)}; found {', '.join(names)})")
+    found: dict[str, Series] = {}
+    history = History()
+    unused = []
+    steps = _steps(path, table, step)
+    ends = _steps(path, table, end) if end is not None else steps
+    taken: dict[str, str] = {}
+    for name in names:
+        if name in (step, start, end):
+            continue
+        column = _exported(path, name, taken)
+        quantity = None if column is None else quantity_of(column)
+        if column is None:
+            continue
+        if quantity is None:
+            if any(row[name] and _number(row[name]) is None for row in table):
+                history.notes[name] = tuple((at, row[name]) for at, row in zip(steps, table, strict=True) if row[name])
+            elif column.lower() not in (*SCORE_NAMES, *GAMES_NAMES):
+                unused.append(name)
+            continue
+        rows, bad = _column(path, table, name, steps, ends)
+        if bad:
+            history.not_finite[name] = bad
+        if rows and quantity not in found:
+            found[quantity] = Series(column, rows)
+    history.series = found
+    history.unused = tuple(unused)
+    history.evaluations = _evaluations(path, table, names)
+    return history
+
+
+def _exported(path: Path, name: str, taken: dict[str, str]) -> str | None:
+    """Return a column's name without what W&B puts round it: `run - metric`, and `__MIN`, `__MAX` beside it, which say nothing more."""
+    run, dash, column = name.rpartition(" - ")
+    if not dash:
+        return name
+    if column.endswith(("__MIN", "__MAX")):
+        return None
+    if taken.setdefault(column, run) != run:
+        raise HistoryError(f"{path}: holds {column} of two runs, {taken[column]!r} and {run!r}; a diagnosis is of one: export one run")
+    return column
+
+
+def _column(path: Path, table: Table, name: str, steps: Sequence[float], ends: Sequence[float]) -> tuple[list[Row], tuple[float, ...]]:
+    rows, bad, num_cells = [], [], 0
+    for number, (row, step, end) in enumerate(zip(table, steps, ends, strict=True), start=2):
+        cell = row[name]
+        if not cell:
+            continue
+        num_cells += 1
+        value = _number(cell)
+        if value is None:
+            _refuse_cell(path, number, name, cell)
+        if math.isfinite(value):
+            rows.append(Row(step, value, end))
+        else:
+            bad.append(step)
+    rows.sort(key=lambda row: row.step)
+    return rows, () if rows and len(bad) > _SPARSE * num_cells else tuple(bad)
+
+
+def _steps(path: Path, table: Table, name: str) -> list[float]:
+    steps = []
+    for number, row in enumerate(table, start=2):
+        step = _number(row[name]) if row[name] else None
+        if step is None or not math.isfinite(step):
+            _refuse_cell(path, number, name, row[name])
+        steps.append(step)
+    return steps
+
+
+def _long(path: Path, table: Table, plain: Mapping[str, str], key: str) -> History:
+    """Read one row a value."""
+    run = next((plain[name] for name in _RUN_NAMES if name in plain), None)
+    runs = sorted({row[run] for row in table}) if run is not None else []
+    if len(runs) > 1:
+        raise HistoryError(f"{path}: holds {len(runs)} runs ({', '.join(runs[:3])}, ...); a diagnosis is of one: export one run")
+    if "step" not in plain:
+        raise HistoryError(f"{path}: has keys and values, and no column `step`; export it too")
+    columns = list(dict.fromkeys(row[key] for row in table))
+    history = History(unused=tuple(name for name in columns if quantity_of(name) is None))
+    for name in columns:
+        quantity = quantity_of(name)
+        part = [row for row in table if row[key] == name]
+        steps = _steps(path, part, plain["step"])
+        if quantity is None or quantity in history.series:
+            continue
+        rows, bad = _column(path, part, plain["value"], steps, steps)
+        if bad:
+            history.not_finite[name] = bad
+        if rows:
+            history.series[quantity] = Series(name, rows)
+    return history
+
+
+def _statistics(path: Path, table: Table, plain: Mapping[str, str]) -> History:
+    """Read statistics of metrics: one row a metric."""
+    summaries, unused = {}, []
+    for number, row in enumerate(table, start=2):
+        column = row[plain["metric"]]
+        quantity = quantity_of(column)
+        if quantity is None:
+            unused.append(column)
+            continue
+        values = {}
+        for name in _STATISTICS:
+            cell = row[plain[name]] if name in plain else ""
+            value = _number(cell) if cell else None
+            if cell and value is None:
+                _refuse_cell(path, number, name, cell)
+            values[name] = value if value is not None and math.isfinite(value) else None
+        summaries[quantity] = Summary(
+            column=column, mean=values["mean"], low=values["min"], high=values["max"], first=values["first"], last=values["last"]
+        )
+    return History(summaries=summaries, unused=tuple(unused))
+
+
+def _evaluations(path: Path, table: Table, names: Sequence[str]) -> tuple[Evaluation, ...]:
+    by_plain = {plain_name(name): name for name in reversed(names)}
+    step = next((name for wanted in STEP_NAMES for name in names if name.strip().lower() == wanted), by_plain.get("step"))
+    score = next((by_plain[name] for name in SCORE_NAMES if name in by_plain), None)
+    games = next((by_plain[name] for name in GAMES_NAMES if name in by_plain), None)
+    if step is None or score is None:
+        return ()
+    found = []
+    for number, row in enumerate(table, start=2):
+        if not row[step] or not row[score]:
+            continue
+        at, value = _number(row[step]), _number(row[score])
+        count = _number(row[games]) if games is not None and row[games] else None
+        if at is None or value is None or not math.isfinite(at):
+            _refuse_cell(path, number, score, row[score])
+        if not 0 <= value <= 1:
+            raise HistoryError(
+                f"{path}: row {number}: the score {row[score]} is no share of the points; a win is 1, a draw 0.5, and all a mean"
+            )
+        found.append(Evaluation(step=at, score=value, games=count if count is not None and count > 0 else None))
+    return tuple(sorted(found, key=lambda each: each.step))
+
+
+def _number(cell: str) -> float | None:
+    """Return a cell's number, NaN and infinities included; None when it is none."""
+    if cell.lower() in _WORDS:
+        return float(cell)
+    try:
+        return float(cell.replace("_", "x"))  # Python reads 1_000 as a number; no exporter writes it.
+    except ValueError:
+        return None
+
+
+def _refuse_cell(path: Path, number: int, name: str, cell: str) -> NoReturn:
+    raise HistoryError(f"{path}: row {number}, column {name}: {cell!r} is no number")
+
+
+def columns_text(history: History) -> str:
+    """Return which columns were looked at and which were not, for people."""
+    used = sorted({series.column for series in history.series.values()} | {summary.column for summary in history.summaries.values()})
+    return f"looked at {_list(used)}; not at {_list(history.unused)}"
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(names) or "nothing"

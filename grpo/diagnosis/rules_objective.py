@@ -1,0 +1,272 @@
+"""Rules about the objective: scoring, terms, controllers, clipping, numbers that are none."""
+
+from typing import Final
+
+from grpo.diagnosis.case import Case, way
+from grpo.diagnosis.conditions import cancels
+from grpo.diagnosis.findings import Finding
+from grpo.diagnosis.history import Row
+from grpo.diagnosis.rules_entropy import is_still
+from grpo.grpo_config import AlarmConfig
+from grpo.metrics import TERM_PAIRS, TERMS
+
+_ALARMS: Final = AlarmConfig()
+"""Thresholds that alarms have too are said there, once."""
+_CLIPPED: Final = 0.2
+_CLIPPED_ALONE: Final = 0.01
+"""Of ratios that must all be 1."""
+_KL: Final = 1e-3
+_ROSE: Final = 3.0
+_NEAR: Final = 0.25
+_MANY_STEPS: Final = 4
+_BLOWN_UP: Final = 100.0
+"""Times: a floor of 0.02 under the deviation (`grpo.std_floor`) lets no more than 50 through."""
+_SPREAD_RATIOS: Final = 0.7
+_KL_TARGET_MISSED: Final = 1.5
+
+
+def nan_steps(case: Case) -> Finding | None:
+    """Find numbers that are none."""
+    evidence, rows = [], []
+    for column, steps in case.history.not_finite.items():
+        shown = ", ".join(f"{step:.0f}" for step in steps[:5])
+        evidence.append(f"{column} is not finite at step {shown}{', ...' if len(steps) > 5 else ''} ({len(steps)} rows)")
+        rows += [Row(step, 0.0, step) for step in steps]
+    skipped = case.history.get("skipped")
+    if skipped is not None and skipped.highest.value > 0:
+        hit = [row for row in skipped.rows if row.value > 0]
+        evidence.append(f"{skipped.column}: {sum(row.value for row in hit):.0f} steps, the first at {hit[0].step:.0f}")
+        rows += hit
+    return case.found("nan_steps", evidence, rows=rows, remedy=f"Lower {case.given.named('learning_rate')}.") if evidence else None
+
+
+def kl_at_step_zero(case: Case) -> Finding | None:
+    """Find a divergence where there can be none."""
+    evidence = [words for quantity in ("kl", "kl_penalty", "kl_old") for value, words in _starts(case, quantity) if value > _KL]
+    penalty = [words for value, words in _starts(case, "kl_penalty") if 0 < value <= _KL]
+    if not evidence and not penalty:
+        return None
+    return case.found("kl_at_step_zero", (*evidence, *penalty), rows=_first_rows(case, "kl", "kl_penalty", "kl_old"))
+
+
+def _starts(case: Case, quantity: str) -> list[tuple[float, str]]:
+    if quantity == "kl_old" and case.history.is_ours:
+        return []  # Ours is taken after the step's earlier updates.
+    found = case.at_start(quantity)
+    return [] if found is None else [found]
+
+
+def _first_rows(case: Case, *quantities: str) -> list[Row]:
+    return [series.first for quantity in quantities if (series := case.history.get(quantity)) is not None]
+
+
+def temperature_mismatch(case: Case) -> Finding | None:
+    """Find that moves are scored by another distribution than they were sampled from."""
+    if "parsed" in case.history.series:
+        return None  # Of a language model more than the temperature can differ: see kl_at_step_zero.
+    if case.history.is_ours:
+        return _measured_mismatch(case)
+    evidence = [words for value, words in _starts(case, "clip_fraction") if value > _CLIPPED] + _clipped_always(case)
+    steps = case.typical("optimiser_steps")
+    if steps is not None and steps > _MANY_STEPS:
+        return None  # Then it may have come with the updates: see stale_policy.
+    if evidence:
+        late, early = case.late("clip_fraction"), case.early("clip_fraction")
+        if late is not None and early is not None and late > 2 * early:
+            return None
+    evidence += [
+        f"{words}, before any update"
+        for name in ("kl", "kl_penalty")
+        for value, words in _starts(case, name)
+        if value > (0 if evidence else _KL / 10)
+    ]
+    if not evidence:
+        return None
+    sampled, scored = case.given.value("rollout_temperature"), case.given.value("loss_temperature")
+    remedy = ""
+    if sampled is not None and scored != sampled:
+        other = "another" if scored is None else f"{scored:g}"
+        remedy = f"Here {case.given.named('rollout_temperature')} is for sampling and {other} for the loss: give both the same."
+    return case.found("temperature_mismatch", evidence, rows=_first_rows(case, "clip_fraction", "kl_penalty"), remedy=remedy)
+
+
+def _measured_mismatch(case: Case) -> Finding | None:
+    """Return it where our trainer measured what must be exact: before a rollout's first update every ratio is 1."""
+    first, clipped, steps = case.history.get("kl_old_first"), case.history.get("clip_fraction"), case.typical("optimiser_steps")
+    evidence: list[str] = []
+    rows: list[Row] = []
+    if first is not None and first.median() > _KL:
+        evidence.append(f"{first.column} has a median of {first.median():.3g}")
+        rows += first.rows
+    if clipped is not None and steps == 1 and clipped.median() > _CLIPPED_ALONE:
+        evidence.append(f"{clipped.column} has a median of {clipped.median():.3g} with one optimiser step a rollout")
+        rows += clipped.rows
+    return case.found("temperature_mismatch", evidence, rows=rows) if evidence else None
+
+
+def _clipped_always(case: Case) -> list[str]:
+    """Return that clipping is high from the first row on and does not grow, as it would by updates."""
+    series, lowest = case.history.get("clip_fraction"), case.lowest("clip_fraction")
+    if lowest is None or lowest <= _CLIPPED:
+        return []
+    if series is None:
+        return [f"the clip fraction was never below {lowest:.3g}"]
+    if series.first.step > series.num_steps or series.late() > 1.25 * series.early():
+        return []
+    return [f"{series.column} is {series.first.value:.3g} in the first row, never below {lowest:.3g}, and does not grow, as by updates"]
+
+
+def cancelling_terms(case: Case) -> Finding | None:
+    """Find two terms that undo each other."""
+    for one, other in TERM_PAIRS:
+        rows = case.history.at_same_steps(f"logit_cosine/{one}_{other}", f"logit_gradient/{one}", f"logit_gradient/{other}")
+        hit = [step for step, values in rows if cancels(*values, below=_ALARMS.cancelling_cosine)]
+        if rows and 2 * len(hit) >= len(rows):
+            evidence = f"the gradients of {one} and {other} are opposite and alike in size in {len(hit)} of {len(rows)} steps"
+            return case.found("cancelling_terms", (evidence,), rows=[Row(step, 0.0, step) for step in hit])
+    return _cancelling_values(case)
+
+
+def _cancelling_values(case: Case) -> Finding | None:
+    """Find it where only values of the loss's terms were kept."""
+    values = case.history.at_same_steps("kl_penalty", "entropy_bonus")
+    if not values or sum(penalty * bonus < 0 for _, (penalty, bonus) in values) < 0.8 * len(values):
+        return None
+    penalty, bonus = case.history.series["kl_penalty"], case.history.series["entropy_bonus"]
+    evidence = []
+    coefficients = case.history.at_same_steps("kl_penalty", "kl", "entropy_bonus", "entropy")
+    near = [step for step, (p, kl, b, h) in coefficients if kl > 0 and h > 0 and _is_near(p / kl, -b / h)]
+    if coefficients and 2 * len(near) >= len(coefficients):
+        evidence.append(
+            f"their coefficients, value over quantity, are within a quarter of each other in {len(near)} of {len(coefficients)} rows"
+        )
+    if len(penalty) >= 3 and penalty.first.value > 0 and is_still(bonus):
+        rest = sorted(penalty.values[1:])
+        risen = rest[len(rest) // 2] / penalty.first.value
+        if risen >= _ROSE:
+            evidence.append(
+                f"{way(penalty)}, {risen:.0f}-fold in the median, while {bonus.column} stayed within {bonus.lowest.value:.3g} and"
+                f" {bonus.highest.value:.3g}: the policy hardly moved, so that it is the KL coefficient that rose, against the bonus"
+            )
+    if not evidence:
+        return None
+    entropy_coefficient = case.given.value("entropy_coefficient")
+    kl_coefficient = case.given.value("max_kl_coefficient") or case.given.value("kl_coefficient")
+    if entropy_coefficient is not None and kl_coefficient is not None:
+        evidence.append(
+            f"by the settings, {entropy_coefficient:g} - {kl_coefficient:g} = {entropy_coefficient - kl_coefficient:g} is left of both"
+        )
+    remedy = f"Set {case.given.named('kl_coefficient')} or {case.given.named('entropy_coefficient')} to 0."
+    return case.found("cancelling_terms", evidence, rows=penalty.rows, remedy=remedy)
+
+
+def _is_near(one: float, other: float) -> bool:
+    return abs(one - other) <= _NEAR * max(abs(one), abs(other)) and one > 0
+
+
+def loss_budget(case: Case) -> Finding | None:
+    """Find a regulariser that has nearly all of the loss."""
+    for term in TERMS:
+        share = case.history.get(f"logit_share/{term}")
+        if share is not None and term not in ("policy", "recovery_kl") and share.median() > _ALARMS.dominating_share:
+            return case.found("loss_budget", (f"{share.column} has a median of {share.median():.1%}",), rows=share.rows)
+    names = [name for name in ("policy_loss", "kl_penalty", "entropy_bonus") if case.history.get(name) is not None]
+    if "policy_loss" not in names or len(names) < 2:
+        return None
+    rows = case.history.at_same_steps(*names)
+    for place, name in enumerate(names[1:], start=1):
+        shares = sorted(abs(values[place]) / total for _, values in rows if (total := sum(map(abs, values))) > 0)
+        if shares and shares[len(shares) // 2] > _ALARMS.dominating_share:
+            series = case.history.series[name]
+            evidence = f"{series.column} is {shares[0]:.1%} to {shares[-1]:.1%} of the terms' absolute values in {len(shares)} rows"
+            coefficient = "entropy_coefficient" if name == "entropy_bonus" else "kl_coefficient"
+            return case.found("loss_budget", (evidence,), rows=series.rows, remedy=f"Lower {case.given.named(coefficient)}.")
+    return None
+
+
+def saturated_controller(case: Case) -> Finding | None:
+    """Find a controller that is a constant."""
+    for name in ("entropy", "kl"):
+        share = case.history.get(f"{name}_saturated")
+        if share is not None and share.last.end >= _ALARMS.window and share.late() > _ALARMS.saturated_share:
+            return case.found("saturated_controller", (f"{share.column} is {share.late():.2f} at the end",), rows=share.rows[-1:])
+    evidence, rows = [], []
+    ratio, lowest = case.history.summaries.get("kl_ratio"), case.lowest("kl_ratio")
+    if lowest is not None and lowest > _KL_TARGET_MISSED:
+        evidence.append(f"KL was never below {lowest:.3g} times its target")
+    elif ratio is not None and ratio.low is None and ratio.last is not None and ratio.last > _KL_TARGET_MISSED:
+        evidence.append(f"KL ended at {ratio.last:.3g} times its target")
+    coefficient = case.history.get("kl_coefficient")
+    if coefficient is not None and len(coefficient) >= 4:
+        last = [row for row in coefficient.rows if row.value == coefficient.last.value]
+        if coefficient.last.value >= _ROSE * coefficient.early() > 0 and 2 * len(last) >= len(coefficient):
+            evidence.append(f"{coefficient.column} rose to {coefficient.last.value:.3g} at step {last[0].step:.0f} and never moved again")
+            rows += last
+    penalty, bonus = case.history.get("kl_penalty"), case.history.get("entropy_bonus")
+    if not evidence and penalty is not None and bonus is not None and len(penalty) >= 4 and is_still(bonus) and penalty.first.value > 0:
+        rest = sorted(penalty.values[1:])
+        if rest[0] >= _ROSE * penalty.first.value and rest[-1] <= 2 * rest[0]:
+            evidence.append(
+                f"{penalty.column} rose from {penalty.first.value:.3g} to between {rest[0]:.3g} and {rest[-1]:.3g} and never came"
+                f" back while {bonus.column} stood still: so an adaptive coefficient looks at its upper bound"
+            )
+            rows += penalty.rows
+    if not evidence:
+        return None
+    remedy = ""
+    if case.given.value("target_kl") is not None:
+        remedy = f"The target, {case.given.named('target_kl')}, cannot be reached below {case.given.named('max_kl_coefficient')}."
+    return case.found("saturated_controller", evidence, rows=rows, remedy=remedy)
+
+
+def high_clip_fraction(case: Case) -> Finding | None:
+    """Find that most steps clip much."""
+    typical = case.typical("clip_fraction")
+    if typical is None or typical <= _CLIPPED:
+        return None
+    series = case.history.get("clip_fraction")
+    evidence = f"the clip fraction is typically {typical:.3g}"
+    if series is not None:
+        evidence = f"{series.column} has a median of {typical:.3g} over {len(series)} rows, at most {series.highest.value:.3g}"
+    return case.found("high_clip_fraction", (evidence,), rows=() if series is None else series.rows)
+
+
+def stale_policy(case: Case) -> Finding | None:
+    """Find that one rollout was trained on for too long."""
+    size, clipped = case.history.get("effective_sample_size"), case.history.get("clip_fraction")
+    steps = case.typical("optimiser_steps") or case.given.value("optimiser_steps") or 0
+    evidence = []
+    if size is not None and size.median() < _SPREAD_RATIOS and (steps > 1 or not case.history.is_ours):
+        evidence.append(f"{size.column} has a median of {size.median():.2f}")
+    if clipped is not None and len(clipped) >= 3 and clipped.early() < 0.15 and clipped.late() > 0.25:
+        evidence.append(way(clipped))
+    many = case.typical("optimiser_steps")
+    typical = case.typical("clip_fraction")
+    if many is not None and many > _MANY_STEPS and typical is not None and typical > _CLIPPED:
+        evidence.append(f"{many:.0f} optimiser steps a rollout, and a clip fraction of {typical:.2f}")
+    if not evidence:
+        return None
+    rows = clipped.rows if clipped is not None else size.rows if size is not None else ()
+    return case.found("stale_policy", evidence, rows=rows, remedy=f"Lower {case.given.named('optimiser_steps')}.")
+
+
+def wrong_gradient(case: Case) -> Finding | None:
+    """Find an estimator that does not estimate the gradient."""
+    cosine = case.history.get("exact_cosine")
+    if cosine is None or cosine.median() >= 0.35:
+        return None
+    return case.found("wrong_gradient", (f"{cosine.column} has a median of {cosine.median():.2f}",), rows=cosine.rows)
+
+
+def exploding_advantages(case: Case) -> Finding | None:
+    """Find advantages that no reward explains."""
+    both = [(step, of_advantages / of_groups) for step, (of_advantages, of_groups) in _spreads(case) if of_groups > 0]
+    ratios = sorted(ratio for _, ratio in both)
+    if not ratios or ratios[len(ratios) // 2] <= _BLOWN_UP:
+        return None
+    evidence = f"advantages spread {ratios[len(ratios) // 2]:.3g} times as widely as the rewards of their groups, in the median step"
+    return case.found("exploding_advantages", (evidence,), rows=[Row(step, ratio, step) for step, ratio in both])
+
+
+def _spreads(case: Case) -> list[tuple[float, tuple[float, ...]]]:
+    return case.history.at_same_steps("advantage_std", "group_std")

@@ -1,0 +1,116 @@
+"""Rules about rewards and groups: whether there is anything to learn from, and whether it is learnt."""
+
+import math
+from typing import Final
+
+from grpo.diagnosis.case import Case, way
+from grpo.diagnosis.findings import Finding, Severity
+from grpo.diagnosis.history import Series
+from grpo.grpo_config import AlarmConfig
+
+_ALARMS: Final = AlarmConfig()
+_MOSTLY: Final = 0.5
+_AGREEING: Final = 0.75
+_FAILED: Final = 0.05
+_PILED_UP: Final = 0.1
+_MIN_STEPS: Final = 100
+_ONE_SIDED: Final = 1.645
+"""Standard errors of a one-sided 95 % bound."""
+
+
+def unlearned_language_model(case: Case) -> Finding | None:
+    """Find a language model that cannot answer yet."""
+    parsed, truncated = case.history.get("parsed"), case.history.get("truncated")
+    evidence = []
+    if parsed is not None and parsed.first.value < 0.1:
+        evidence.append(f"{parsed.column} is {parsed.first.value:.3g} at step {parsed.first.step:.0f}")
+        if truncated is not None and truncated.first.value > 0.5:
+            evidence.append(f"{truncated.column} is {truncated.first.value:.3g}")
+        reward = case.history.get("reward")
+        if reward is not None:
+            evidence.append(f"{reward.column} is {reward.first.value:.3g}")
+    for column, rows in case.history.notes.items():
+        random = [step for step, words in rows if words.lower() in ("random", "random weights", "untrained", "scratch")]
+        if random and "weight" in column.lower():
+            evidence.append(f"{column} says random at step {random[0]:.0f}")
+    return case.found("unlearned_language_model", evidence, rows=() if parsed is None else parsed.rows[:1]) if evidence else None
+
+
+def failed_values(case: Case) -> Finding | None:
+    """Find that the engine valued too little, or that failures were taken for rewards."""
+    dropped, trained, at_end = (case.history.get(name) for name in ("states_dropped", "states", "reward_at_end"))
+    if dropped is not None and trained is not None:
+        lost, kept = sum(dropped.values), sum(trained.values)
+        if lost > _FAILED * (lost + kept):
+            return case.found("failed_values", (f"{lost:.0f} states dropped beside {kept:.0f} that trained",), rows=dropped.rows)
+    # Of real values few are certain; a reward that knows only won and lost has nearly all of them there, and is another matter.
+    if at_end is not None and _PILED_UP < at_end.median() < 1 - _PILED_UP:
+        evidence = f"{at_end.column} has a median of {at_end.median():.2f}: so many rewards are exactly 0 or 1"
+        return case.found("failed_values", (evidence,), rows=at_end.rows)
+    return None
+
+
+def silent_groups(case: Case) -> Finding | None:
+    """Find groups without differences."""
+    silent, late = case.history.get("silent_groups"), case.late("silent_groups")
+    if late is not None and late > _MOSTLY:
+        severity = Severity.CRITICAL if late > _ALARMS.silent_share else None
+        evidence = f"{late:.0%} of the groups are silent at the end" if silent is None else way(silent)
+        return case.found("silent_groups", (evidence,), rows=() if silent is None else silent.rows[-1:], severity=severity)
+    for name in ("group_std", "reward_std"):
+        spread = case.history.get(name)
+        if spread is not None and len(spread) >= 3 and spread.late() < 1e-6:
+            return case.found("silent_groups", (way(spread),), rows=spread.rows[-1:], severity=Severity.CRITICAL)
+    return None
+
+
+def group_agreement(case: Case) -> Finding | None:
+    """Find groups of equal moves."""
+    series, late = case.history.get("agreement"), case.late("agreement")
+    if late is None or late <= _AGREEING:
+        return None
+    evidence = [f"agreement is {late:.3g} at the end" if series is None else way(series)]
+    if (most := case.history.summaries.get("agreement_max")) is not None and most.last is not None:
+        evidence.append(f"{most.column} {most.last:.3g}")
+    return case.found("group_agreement", evidence, rows=() if series is None else series.rows[-1:])
+
+
+def flat_reward(case: Case) -> Finding | None:
+    """Find that reward does not rise, where there are rows enough to say so."""
+    reward = case.history.get("reward")
+    if reward is None or reward.num_steps < _MIN_STEPS or any(_falls(case.history.get(name)) for name in ("training_regret", "regret")):
+        return None
+    spread = _spread(case, reward)
+    if any(row.end > row.step for row in reward.rows):
+        best = max((row.value for row in reward.rows[1:]), default=math.inf)
+        if len(reward) < 3 or spread is None or best - reward.first.value >= 0.1 * spread:
+            return None
+        evidence = f"{way(reward)}, never above {best:.3g} in {len(reward)} windows, where one reward's deviation is about {spread:.2g}"
+        return case.found("flat_reward", (evidence,), rows=reward.rows)
+    if len(reward) < 5:
+        return None
+    rise, error = reward.total_rise()
+    possible = rise + _ONE_SIDED * error
+    if possible >= (0.0 if spread is None else 0.15 * spread):
+        return None
+    return case.found(
+        "flat_reward", (f"{way(reward)}: by a straight line it rises by {rise:.3g}, at most {possible:.3g}",), rows=reward.rows
+    )
+
+
+def _spread(case: Case, reward: Series) -> float | None:
+    """Return the standard deviation of single rewards, as far as the history tells it."""
+    told = case.typical("reward_std")
+    if told is not None:
+        return told
+    upper = case.typical("reward_p90")
+    return (
+        None if upper is None or upper <= reward.median() else (upper - reward.median()) / 1.2816
+    )  # The normal distribution's 90th percentile.
+
+
+def _falls(series: Series | None) -> bool:
+    if series is None or len(series) < 3:
+        return False
+    rise, error = series.total_rise()
+    return rise + _ONE_SIDED * error < 0 or series.late() < 0.9 * series.early()
