@@ -17,6 +17,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "uci": "steps.uci_command",
     "export": "steps.export_command",
     "track": "steps.track_command",
+    "diagnose": "steps.diagnose_command",
 }
 """Name -> module with `add_commands`."""
 

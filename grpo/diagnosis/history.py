@@ -209,5 +209,5 @@ class History:
             not_finite={**other.not_finite, **self.not_finite},
             notes={**other.notes, **self.notes},
             unused=(*self.unused, *(name for name in other.unused if name not in self.unused)),
-            is_ours=self.is_ours and other.is_ours,
+            is_ours=self.is_ours or other.is_ours,
         )

@@ -17,18 +17,20 @@ chess-grpo diagnose --history wandb_export.csv --json
 
 Exit code 0: healthy (notes are no illness); 1: something was found; 2: the input cannot be used, and the message says why.
 
-The verdict comes from the history alone. Settings sharpen evidence and remedy, which then names the run's own settings with their values; what
-a settings file recorded of the run itself, under `final` (last values) and `ranges` (lowest and highest), counts as history.
-A level at the beginning or the end is the median of the first or last tenth of the rows, at most 20 of them, so that a few odd rows are
-no finding. The same rules look at a run of ours while it trains, at every tenth step from the twentieth on: a finding is told once in the log,
-is drawn on the card, ends up in `findings.json` and in the tag `chess_grpo.findings`.
+The verdict comes from the history alone. Settings sharpen evidence and remedy, which then names the run's own settings with their values;
+what a settings file recorded of the run itself, under `final` (last values) and `ranges` (lowest and highest), counts as history. A level
+at the beginning or the end is the median of the first or last tenth of the rows, at most 20 of them, so that a few odd rows are no
+finding. The same rules look at a run of ours while it trains, at every tenth step from the twentieth on: a finding is told once in the
+log, is drawn on the card, ends up in `findings.json` and in the tag `chess_grpo.findings`.
 
 ## What is read
 
 CSV files, several of one run: a column of steps (or of windows: `step_from`, `step_to`) and columns with some cells empty; statistics
-instead of a series (`metric, mean, min, max, first, last`); one row a value (`key, value, step`, as MLflow exports); W&B's exports (`_step`, or
-`run - metric` columns). An empty cell was not recorded; a cell that says nan was, and is not finite. `--evals` is a table of `step`,
-`score` (a win 1, a draw 0.5, the mean) and `games`. Columns are known by these names, whatever section stands before them (`train/`, `actor/`, ...):
+instead of a series (`metric, mean, min, max, first, last`); one row a value (`key, value, step`, as MLflow exports); W&B's exports
+(`_step`, or `run - metric` columns). An empty cell was not recorded; a cell that says nan was, and is not finite. `--evals` is a table of
+`step`, `score` (a win 1, a draw 0.5, the mean) and `games`. `--settings` is a JSON object of settings, or one with those of several runs,
+of which the one is taken whose name a history file has. Columns are known by these names, whatever section stands before them (`train/`,
+`actor/`, ...):
 
 | quantity | our metric | names of others |
 | --- | --- | --- |

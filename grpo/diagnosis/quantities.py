@@ -60,10 +60,10 @@ _OURS: Final[Mapping[str, tuple[str, ...]]] = {
 _OTHERS: Final[Mapping[str, tuple[str, ...]]] = {
     "loss": ("loss", "total_loss", "policy_total_loss"),
     "policy_loss": ("ppo_loss", "policy_loss", "pg_loss", "grpo_loss", "surrogate_loss", "actor_loss"),
-    "kl_penalty": ("kl_penalty", "kl_loss", "kl_term", "weighted_kl"),
-    "entropy_bonus": ("entropy_bonus", "entropy_loss", "entropy_term", "weighted_entropy"),
+    "kl_penalty": ("kl_penalty", "kl_term", "weighted_kl"),
+    "entropy_bonus": ("entropy_bonus", "entropy_term", "weighted_entropy"),
     "entropy": ("entropy", "policy_entropy", "mean_entropy", "entropy_mean", "avg_entropy"),
-    "kl": ("kl", "kl_divergence", "kl_div", "mean_kl", "kl_mean", "approx_kl", "ppo_kl", "kl_to_reference"),
+    "kl": ("kl", "kl_divergence", "kl_div", "mean_kl", "kl_mean", "approx_kl", "ppo_kl", "kl_loss", "kl_to_reference"),
     "kl_ratio": ("kl_ratio",),
     "clip_fraction": ("clip_fraction", "clip_frac", "clipfrac", "pg_clipfrac", "clip_ratio", "clip_ratio_region_mean", "clipped_fraction"),
     "ratio_mean": ("ratio_mean", "mean_ratio", "ratio"),

@@ -13,6 +13,7 @@ from typing import Final, NoReturn
 from grpo.diagnosis.history import Evaluation, History, Row, Series, Summary
 from grpo.diagnosis.quantities import FROM_NAMES, GAMES_NAMES, SCORE_NAMES, STEP_NAMES, TO_NAMES, plain_name, quantity_of
 from grpo.errors import PlainError
+from grpo.metrics import METRICS
 
 _KEY_NAMES: Final = ("key", "metric", "metric_name", "name")
 _RUN_NAMES: Final = ("run_id", "run_uuid", "run", "run_name")
@@ -123,6 +124,7 @@ def _wide(path: Path, table: Table, names: Sequence[str]) -> History:
         if rows and quantity not in found:
             found[quantity] = Series(column, rows)
     history.series = found
+    history.is_ours = any(name in METRICS for name in names)
     history.unused = tuple(unused)
     history.evaluations = _evaluations(path, table, names)
     return history
@@ -177,7 +179,8 @@ def _long(path: Path, table: Table, plain: Mapping[str, str], key: str) -> Histo
     if "step" not in plain:
         raise HistoryError(f"{path}: has keys and values, and no column `step`; export it too")
     columns = list(dict.fromkeys(row[key] for row in table))
-    history = History(unused=tuple(name for name in columns if quantity_of(name) is None))
+    unused = tuple(name for name in columns if quantity_of(name) is None)
+    history = History(unused=unused, is_ours=any(name in METRICS for name in columns))
     for name in columns:
         quantity = quantity_of(name)
         part = [row for row in table if row[key] == name]

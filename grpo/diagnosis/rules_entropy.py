@@ -115,8 +115,10 @@ def dead_monitor(case: Case) -> Finding | None:
 
 
 def is_still(series: Series) -> bool:
-    """Return whether a series hardly moves: by less than a seventh of itself from end to end."""
-    return series.median() != 0 and (series.highest.value - series.lowest.value) < _STILL * abs(series.median())
+    """Return whether a series hardly moves: neither from end to end nor in its middle three fifths by a seventh of itself."""
+    values, size = sorted(series.values), _STILL * abs(series.median())
+    middle = values[round(0.8 * (len(values) - 1))] - values[round(0.2 * (len(values) - 1))]
+    return size > 0 and middle < size and abs(series.late() - series.early()) < size
 
 
 def is_nearly_all(case: Case) -> bool:

@@ -5,7 +5,7 @@ from typing import Final
 from grpo.diagnosis.case import Case, way
 from grpo.diagnosis.conditions import cancels
 from grpo.diagnosis.findings import Finding
-from grpo.diagnosis.history import Row
+from grpo.diagnosis.history import Row, Series
 from grpo.diagnosis.rules_entropy import is_still
 from grpo.grpo_config import AlarmConfig
 from grpo.metrics import TERM_PAIRS, TERMS
@@ -174,6 +174,8 @@ def loss_budget(case: Case) -> Finding | None:
     if "policy_loss" not in names or len(names) < 2:
         return None
     rows = case.history.at_same_steps(*names)
+    if not _add_up(case, names):
+        return None
     for place, name in enumerate(names[1:], start=1):
         shares = sorted(abs(values[place]) / total for _, values in rows if (total := sum(map(abs, values))) > 0)
         if shares and shares[len(shares) // 2] > _ALARMS.dominating_share:
@@ -184,13 +186,21 @@ def loss_budget(case: Case) -> Finding | None:
     return None
 
 
+def _add_up(case: Case, names: list[str]) -> bool:
+    """Return whether the terms are weighted, as they stand in the loss: where it was kept, they add up to it."""
+    rows = case.history.at_same_steps("loss", *names)
+    hit = [abs(sum(values) - loss) <= 0.1 * max(abs(loss), *map(abs, values)) for _, (loss, *values) in rows]
+    return not rows or 2 * sum(hit) >= len(hit)
+
+
 def saturated_controller(case: Case) -> Finding | None:
     """Find a controller that is a constant."""
     for name in ("entropy", "kl"):
         share = case.history.get(f"{name}_saturated")
         if share is not None and share.last.end >= _ALARMS.window and share.late() > _ALARMS.saturated_share:
             return case.found("saturated_controller", (f"{share.column} is {share.late():.2f} at the end",), rows=share.rows[-1:])
-    evidence, rows = [], []
+    evidence: list[str] = []
+    rows: list[Row] = []
     ratio, lowest = case.history.summaries.get("kl_ratio"), case.lowest("kl_ratio")
     if lowest is not None and lowest > _KL_TARGET_MISSED:
         evidence.append(f"KL was never below {lowest:.3g} times its target")
@@ -198,10 +208,10 @@ def saturated_controller(case: Case) -> Finding | None:
         evidence.append(f"KL ended at {ratio.last:.3g} times its target")
     coefficient = case.history.get("kl_coefficient")
     if coefficient is not None and len(coefficient) >= 4:
-        last = [row for row in coefficient.rows if row.value == coefficient.last.value]
-        if coefficient.last.value >= _ROSE * coefficient.early() > 0 and 2 * len(last) >= len(coefficient):
-            evidence.append(f"{coefficient.column} rose to {coefficient.last.value:.3g} at step {last[0].step:.0f} and never moved again")
-            rows += last
+        half = Series(coefficient.column, coefficient.rows[len(coefficient) // 2 :])
+        if half.median() >= _ROSE * coefficient.early() > 0 and is_still(half):
+            evidence.append(f"{coefficient.column} rose to {half.median():.3g} by step {half.first.step:.0f} and did not move again")
+            rows += half.rows
     penalty, bonus = case.history.get("kl_penalty"), case.history.get("entropy_bonus")
     if not evidence and penalty is not None and bonus is not None and len(penalty) >= 4 and is_still(bonus) and penalty.first.value > 0:
         rest = sorted(penalty.values[1:])
