@@ -14,6 +14,8 @@ _AGREEING: Final = 0.75
 _FAILED: Final = 0.05
 _PILED_UP: Final = 0.1
 _MIN_STEPS: Final = 100
+_NOTICED: Final = 0.02
+"""Share of a regret by which it must fall to count as falling."""
 _ONE_SIDED: Final = 1.645
 """Standard errors of a one-sided 95 % bound."""
 
@@ -113,4 +115,4 @@ def _falls(series: Series | None) -> bool:
     if series is None or len(series) < 3:
         return False
     rise, error = series.total_rise()
-    return rise + _ONE_SIDED * error < 0 or series.late() < 0.9 * series.early()
+    return (rise + _ONE_SIDED * error < 0 and -rise > _NOTICED * series.early()) or series.late() < 0.9 * series.early()
