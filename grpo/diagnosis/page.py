@@ -25,12 +25,12 @@ log, is drawn on the card, ends up in `findings.json` and in the tag `chess_grpo
 
 ## What is read
 
-CSV files, several of one run: a column of steps (or of windows: `step_from`, `step_to`) and columns with some cells empty; statistics
-instead of a series (`metric, mean, min, max, first, last`); one row a value (`key, value, step`, as MLflow exports); W&B's exports
-(`_step`, or `run - metric` columns). An empty cell was not recorded; a cell that says nan was, and is not finite. `--evals` is a table of
-`step`, `score` (a win 1, a draw 0.5, the mean) and `games`. `--settings` is a JSON object of settings, or one with those of several runs,
-of which the one is taken whose name a history file has. Columns are known by these names, whatever section stands before them (`train/`,
-`actor/`, ...):
+CSV files (parted by comma, semicolon or tab), several of one run: a column of steps (or of windows: `step_from`, `step_to`) and columns
+with some cells empty; statistics instead of a series (`metric, mean, min, max, first, last`); one row a value (`key, value, step`, as
+MLflow exports); W&B's exports (`_step`, or `run - metric` columns). An empty cell was not recorded; a cell that says nan was, and is not
+finite. `--evals` is a table of `step`, `score` (a win 1, a draw 0.5, the mean) and `games`. `--settings` is a JSON object of settings, or
+one with those of several runs, of which the one is taken whose name a history file has. Columns are known by these names, whatever section
+stands before them (`train/`, `actor/`, ...):
 
 | quantity | our metric | names of others |
 | --- | --- | --- |

@@ -20,6 +20,7 @@ _RUN_NAMES: Final = ("run_id", "run_uuid", "run", "run_name")
 _STATISTICS: Final = ("mean", "min", "max", "first", "last")
 _MAX_BYTES: Final = 512 * 2**20
 _WORDS: Final = frozenset({"nan", "+nan", "-nan", "inf", "+inf", "-inf", "infinity", "-infinity"})
+_DELIMITERS: Final = (",", ";", "\t")
 _SPARSE: Final = 0.5
 """A column with numbers whose cells are `nan` more often than this was recorded now and then, by a program that writes nan for nothing."""
 
@@ -74,7 +75,9 @@ def _table(path: Path) -> tuple[Table, list[str]]:
         raise HistoryError(f"{path}: {path.stat().st_size:,} bytes are more than a history has; export fewer columns or every tenth step")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
+            head = file.readline()
+            file.seek(0)
+            reader = csv.reader(file, delimiter=max(_DELIMITERS, key=head.count))
             names = [name.strip() for name in next(reader, [])]
             rows = [[cell.strip() for cell in row] for row in reader if any(cell.strip() for cell in row)]
     except (UnicodeDecodeError, csv.Error) as error:

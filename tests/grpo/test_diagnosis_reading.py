@@ -134,6 +134,12 @@ def test_what_is_no_history_is_refused_with_what_where_and_why(case: str, tmp_pa
     assert all(word in str(caught.value) for word in [path.name, *words])
 
 
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_columns_may_be_parted_by_any_usual_sign(delimiter: str, tmp_path: Path) -> None:
+    text = "step,entropy,kl\n0,3.0,0\n1,2.5,0.1\n".replace(",", delimiter)
+    assert read_history([write(tmp_path, f"\ufeff{text}")]).series["kl"].values == (0.0, 0.1)
+
+
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "history.csv"
     path.write_bytes(b"step,entropy\n\xff\xfe\x00,1\n")
