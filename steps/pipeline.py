@@ -23,6 +23,7 @@ from steps.registry import Choice, Chosen, Registry
 from steps.running import Job, code_tags, run_step
 from steps.store import StepOutput, Store
 from steps.tracking import PEAK_STEP, ChildRun, Tracker, TrackingAwayError
+from steps.tracking_tags import FOUND
 from steps.versions import step_version
 from steps.work import Sink
 
@@ -271,7 +272,7 @@ def _finetune(
     team: "Team",
 ) -> StepOutput:
     from steps.device import device_facts
-    from steps.finetuning import LEARNABILITY, REPORT
+    from steps.finetuning import FINDINGS, LEARNABILITY, REPORT
     from steps.node_process import Task
     from steps.resuming import origin_checkpoint
 
@@ -312,6 +313,10 @@ def _finetune(
     def publish(folder: Path, child: ChildRun) -> None:
         child.file(folder / REPORT)
         child.file(folder / LEARNABILITY)
+        child.file(folder / FINDINGS)
+        found = {FOUND: read_json(folder / FINDINGS)["tag"]}
+        child.tag(found)
+        child.tag_flow_run(found)
         if not told:  # The output, or its beginning, was there already.
             tell(read_json(folder / LEARNABILITY))
 

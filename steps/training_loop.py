@@ -33,6 +33,7 @@ from grpo.checkpoints import (
 from grpo.config import PolicyConfig
 from grpo.content import CorruptError, StorageError, json_text, read_json, remove_folder, replace_file, verified_manifest
 from grpo.control import Action
+from grpo.diagnosis import Watch
 from grpo.errors import PlainError
 from grpo.grpo_config import GrpoConfig
 from grpo.learnability import refuse_unlearnable
@@ -45,6 +46,7 @@ from steps.work import HISTORY, Work, read_journal
 
 REPORT: Final = "report.json"
 LEARNABILITY: Final = "learnability.json"
+FINDINGS: Final = "findings.json"
 CHECKPOINTS: Final = "checkpoints"
 RESUMABLE_EXIT: Final = RESUMABLE
 """The exit code of a process that was told to end (SIGTERM) and can be gone on from."""
@@ -54,6 +56,8 @@ _INTERRUPTED: Final = "interrupted"
 _HEALTHY_BEFORE: Final = "healthy_before"
 """Among a checkpoint's facts: the last healthy checkpoint before it, which is kept beside it."""
 _REGRET: Final = "heldout/regret_best"
+_FINDING: Final = "finding"
+"""Name of the event by which log, card and history hear of a finding."""
 
 
 class Terminated(BaseException):
@@ -132,6 +136,7 @@ class TrainingLoop:
         self._folder = work.progress_folder or work.folder
         self._checkpoints = self._folder / CHECKPOINTS
         self._interrupted = self._folder / _INTERRUPTED
+        self._watch = Watch({"grpo": config.model_dump(mode="json")})
         self._finished: tuple[int, Snapshot] | None = None
         self._healthy: int | None = None
 
@@ -160,6 +165,7 @@ class TrainingLoop:
             return
         for name in (REPORT, LEARNABILITY):
             shutil.copy(self._folder / name, self._work.folder / name)
+        self._write_findings()
         # Links, not moves: until the output is in the store, a kill would lose what was moved.
         shutil.copytree(self._checkpoints, self._work.folder / CHECKPOINTS, copy_function=_link)
 
@@ -185,10 +191,12 @@ class TrainingLoop:
             if begun:
                 self._work.say(f"nothing in {self._folder} can be gone on from; starting anew")
             self._work.go_on_after([])
-            self._work.record(Record(self._first, self._heldout()))
+            self._work.record(self._watched(Record(self._first, self._heldout())))
         else:
             self._work.say(f"going on from {_place(state.step, self._folder)}")
             self._work.go_on_after([record for record in records if record.step <= state.step])
+            for record in self._work.history():
+                self._watch.observe(record)  # What it finds in them was told before the kill.
             self._prune(healthy=state.facts[_HEALTHY_BEFORE])  # The kill may have come before that.
             if self._work.terminal is not None:
                 self._work.terminal.goes_on_at(state.step - self._first)
@@ -254,12 +262,23 @@ class TrainingLoop:
             record = replace(record, metrics={**record.metrics, **self._heldout()})
         if is_last:
             self._write_report()
-        self._work.record(record)
+        self._work.record(self._watched(record))
         if is_due:
             self._save()
         self._finished = record.step, self._trainer.snapshot()
         self._work.measured(self._trainer.timings())
         self._work.progress(record.step - self._first, self._config.num_steps, "steps")
+
+    def _watched(self, record: Record) -> Record:
+        """Return the record with what the diagnosis finds for the first time with it, as events."""
+        found = self._watch.observe(record)
+        return replace(record, events=(*record.events, *(Event(_FINDING, f"{each.severity}: {each.line}") for each in found)))
+
+    def _write_findings(self) -> None:
+        """Write, and say, what the whole history shows: of a run that went on after a kill the same as of one that did not."""
+        diagnosis = self._watch.diagnosis()
+        replace_file(self._work.folder / FINDINGS, json_text({**diagnosis.facts(), "tag": diagnosis.tag}).encode())
+        self._work.say(f"diagnosis: {diagnosis.tag}")
 
     def _is_over(self) -> bool:
         report = self._folder / REPORT
