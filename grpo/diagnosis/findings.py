@@ -193,7 +193,7 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "wrong_gradient": Entry(
         severity=_CRITICAL,
         meaning="The estimated policy gradient does not point where the exact one does.",
-        seen="The cosine between the two, which our trainer measures at each step, has a median below 0.35.",
+        seen="The cosine between the two, which our trainer measures at each step, has a median below 0.15.",
         cause="Rewards compared across groups, groups mixed up, or values that are not those of the moves; with very small groups, plain"
         " noise.",
         remedy="Check that each reward belongs to its own move and its own group; raise the group size.",

@@ -158,7 +158,7 @@ class History:
 
     def add(self, record: Record) -> None:
         """Take the next record of our own trainer."""
-        for name, value in record.metrics.items():
+        for name, value in sorted(record.metrics.items()):  # As a journal has them, so that a run that goes on says the same.
             quantity = quantity_of(name)
             if quantity is None:
                 continue

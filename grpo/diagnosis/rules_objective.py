@@ -21,17 +21,26 @@ _NEAR: Final = 0.25
 _MANY_STEPS: Final = 4
 _BLOWN_UP: Final = 100.0
 """Times: a floor of 0.02 under the deviation (`grpo.std_floor`) lets no more than 50 through."""
+_MOST_COLUMNS: Final = 4
+"""Named one by one."""
 _SPREAD_RATIOS: Final = 0.7
+_POINTS_ELSEWHERE: Final = 0.15
+"""Groups of four on a random network have 0.3, of sixteen 0.6 and more; with swapped groups it is 0, give or take 0.1."""
 _KL_TARGET_MISSED: Final = 1.5
 
 
 def nan_steps(case: Case) -> Finding | None:
     """Find numbers that are none."""
     evidence, rows = [], []
-    for column, steps in case.history.not_finite.items():
+    bad = case.history.not_finite
+    for number, (column, steps) in enumerate(bad.items()):
+        rows += [Row(step, 0.0, step) for step in steps]
+        if number >= _MOST_COLUMNS:
+            continue
         shown = ", ".join(f"{step:.0f}" for step in steps[:5])
         evidence.append(f"{column} is not finite at step {shown}{', ...' if len(steps) > 5 else ''} ({len(steps)} rows)")
-        rows += [Row(step, 0.0, step) for step in steps]
+    if len(bad) > _MOST_COLUMNS:
+        evidence.append(f"nor are {len(bad) - _MOST_COLUMNS} further columns")
     skipped = case.history.get("skipped")
     if skipped is not None and skipped.highest.value > 0:
         hit = [row for row in skipped.rows if row.value > 0]
@@ -263,7 +272,7 @@ def stale_policy(case: Case) -> Finding | None:
 def wrong_gradient(case: Case) -> Finding | None:
     """Find an estimator that does not estimate the gradient."""
     cosine = case.history.get("exact_cosine")
-    if cosine is None or cosine.median() >= 0.35:
+    if cosine is None or cosine.median() >= _POINTS_ELSEWHERE:
         return None
     return case.found("wrong_gradient", (f"{cosine.column} has a median of {cosine.median():.2f}",), rows=cosine.rows)
 

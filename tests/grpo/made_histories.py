@@ -268,16 +268,16 @@ FAILED: Final[Mapping[str, Case]] = {
     "saturated-kl": Case(
         settings={
             **CONSTANT, "kl_coefficient": 2e-4, "kl_schedule": "target",
-            "kl_target": {"nats": 0.001, "min_coefficient": 1e-4, "max_coefficient": 2.1e-4},
+            "kl_target": {"nats": 0.001, "min_coefficient": 1e-4, "max_coefficient": 2.01e-4},
         }
     ),
     "nan": Case(settings={"own_games": {"share": 0.0}, "max_skipped_steps": 1_000_000, "skipped_learning_rate_factor": 1.0}, states=sometimes_nan),
     "stale": Case(
         settings={**CONSTANT, "learning_rate": 3e-3, "num_minibatches": 4, "num_inner_epochs": 8, "max_kl_old": 0.0, "critical_entropy": 0.0}
     ),
-    "strong-anchor": Case(settings={**CONSTANT, "kl_coefficient": 100.0}),
-    "strong-entropy": Case(settings={**CONSTANT, "entropy_coefficient": 100.0}),
-    "no-learning": Case(settings={**CONSTANT, "learning_rate": 1e-8}),
+    "strong-anchor": Case(settings={**CONSTANT, "kl_coefficient": 1_000.0}),
+    "strong-entropy": Case(settings={**CONSTANT, "entropy_coefficient": 1_000.0}),
+    "no-learning": Case(settings={**CONSTANT, "learning_rate": 1e-8, "steps_per_checkpoint": 40}, num_steps=120),
 }  # fmt: skip
 SEEDS: Final = (0, 1, 2)
 
@@ -371,7 +371,7 @@ def main() -> None:
     torch.set_num_threads(1)
     lab = lab_in(given.lab, "/usr/games/stockfish")
     for seed in given.seeds:
-        for folder, cases in (("failed", FAILED), ("healthy", HEALTHY)):
+        for folder, cases in (("healthy", HEALTHY), ("failed", FAILED)):
             for name, case in cases.items():
                 path = given.out / folder / f"{name}-{seed}.jsonl"
                 if (given.only and name not in given.only) or path.exists():

@@ -62,7 +62,9 @@ class SometimesNan(DatasetStates):
         return replace(states, values=states.values * math.nan) if step in (5, 8) else states
 
 
-def finetuned(home: Path, said: list[str], listener: Listener | None = None, *, fails_at: int | None = None, is_sound: bool = False) -> Path:
+def finetuned(
+    home: Path, said: list[str], listener: Listener | None = None, *, fails_at: int | None = None, is_sound: bool = False
+) -> Path:
     """Return the output of a tiny fine-tuning, whose rewards are no numbers now and then unless it is sound."""
     config = GrpoConfig(**SETTINGS)
     policy, reference = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
