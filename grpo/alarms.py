@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from grpo.diagnosis.conditions import cancels, dominates, is_certain, is_constant, teach_nothing
 from grpo.grpo_config import AlarmConfig, GrpoConfig
 from grpo.metrics import TERM_PAIRS, TERMS, Event
 
@@ -98,7 +99,7 @@ class LowEntropy:
     def observe(self, observation: Observation) -> dict[str, str]:
         """Take the normalised entropy of one rollout."""
         self._window.add(observation.normalised_entropy)
-        if not (self._window.is_full and self._window.mean() < self._settings.entropy_share):
+        if not (self._window.is_full and is_certain(self._window.mean(), self._settings)):
             return {}
         return {
             "entropy_low": (
@@ -164,9 +165,8 @@ class CancellingTerms:
         """Take norms and cosines of one rollout."""
         for one, other in TERM_PAIRS:
             norm, other_norm = observation.norms[one], observation.norms[other]
-            is_opposite = observation.cosines[one, other] < self._settings.cancelling_cosine
-            is_alike = norm > 0 and other_norm > 0 and other_norm / 2 <= norm <= 2 * other_norm
-            self._num_steps[one, other] = self._num_steps[one, other] + 1 if is_opposite and is_alike else 0
+            cancel = cancels(observation.cosines[one, other], norm, other_norm, self._settings)
+            self._num_steps[one, other] = self._num_steps[one, other] + 1 if cancel else 0
         return {
             f"cancelling_terms/{one}_{other}": (
                 f"the gradients of {one} and {other} have had a cosine below {self._settings.cancelling_cosine:g} and norms within a "
@@ -210,7 +210,7 @@ class DominatingTerm:
                 f"{_DOMINATING_MEND[term]}"
             )
             for term, window in self._windows.items()
-            if window.is_full and window.mean() > self._settings.dominating_share
+            if window.is_full and dominates(window.mean(), self._settings)
         }
 
     def state(self) -> dict[str, Any]:
@@ -243,7 +243,7 @@ class SilentGroups:
     def observe(self, observation: Observation) -> dict[str, str]:
         """Take the share of silent groups of one rollout."""
         self._window.add(observation.silent_groups)
-        is_silent = self._window.is_full and self._window.mean() > self._settings.silent_share
+        is_silent = self._window.is_full and teach_nothing(self._window.mean(), self._settings)
         self._num_steps = self._num_steps + 1 if is_silent else 0
         if not is_silent:
             return {}
@@ -298,7 +298,7 @@ class SaturatedController:
                 f"now; {self._mend(name, observation)}"
             )
             for name, window in self._windows.items()
-            if window.is_full and window.mean() > self._config.alarms.saturated_share
+            if window.is_full and is_constant(window.mean(), self._config.alarms)
         }
 
     def _mend(self, name: str, observation: Observation) -> str:

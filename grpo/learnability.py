@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from grpo.diagnosis.conditions import cancels, dominates, is_certain
 from grpo.errors import PlainError
 from grpo.grpo_config import GrpoConfig
 from grpo.measuring import InnerStep, RolloutFacts
@@ -199,7 +200,7 @@ def _entropy(metrics: Mapping[str, float], config: GrpoConfig) -> Finding:
             f"It is critical already (grpo.critical_entropy = {config.critical_entropy:g}): start from a policy that has a choice left",
         ),
         (
-            normalised < config.alarms.entropy_share,
+            is_certain(normalised, config.alarms),
             Severity.WARNING,
             "The policy has nearly made up its mind before it learns: groups will agree, and little is learnt",
         ),
@@ -218,11 +219,11 @@ def _budget(step: InnerStep, config: GrpoConfig) -> list[Finding]:
             continue
         norms, shares, cosines = budget(products)
         seen = ", ".join(f"{term} {norms[term]:.2e} ({shares[term]:.0%})" for term in TERMS if norms[term])
-        dominating = [term for term in TERMS if term != "policy" and shares[term] > alarms.dominating_share]
+        dominating = [term for term in TERMS if term != "policy" and dominates(shares[term], alarms)]
         cancelling = [
             f"{one} and {other} (cosine {cosines[one, other]:.3f})"
             for one, other in TERM_PAIRS
-            if cosines[one, other] < alarms.cancelling_cosine and 0.5 <= norms[one] / norms[other] <= 2
+            if cancels(cosines[one, other], norms[one], norms[other], alarms)
         ]
         found.append(
             _finding(

@@ -140,6 +140,8 @@ class History:
     evaluations: tuple[Evaluation, ...] = ()
     not_finite: dict[str, tuple[float, ...]] = field(default_factory=dict)
     """By column: steps whose value was recorded as NaN or infinite, which is not the same as not recorded."""
+    events: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """By name: steps at which our own trainer told of something."""
     notes: dict[str, tuple[tuple[float, str], ...]] = field(default_factory=dict)
     """By column: what stands in words in a row."""
     unused: tuple[str, ...] = ()
@@ -158,6 +160,8 @@ class History:
 
     def add(self, record: Record) -> None:
         """Take the next record of our own trainer."""
+        for event in record.events:
+            self.events[event.name] = (*self.events.get(event.name, ()), record.step)
         for name, value in sorted(record.metrics.items()):  # As a journal has them, so that a run that goes on says the same.
             quantity = quantity_of(name)
             if quantity is None:
@@ -180,6 +184,11 @@ class History:
         if len(tables) < len(quantities):
             return []
         return [(step, tuple(table[step] for table in tables)) for step in sorted(set.intersection(*(set(table) for table in tables)))]
+
+    def ends_with(self, event: str) -> bool:
+        """Return whether our trainer told of something at the last step that there is: that is how a stop rule ends a run."""
+        last = max((series.last.end for series in self.series.values()), default=math.inf)
+        return max(self.events.get(event, ()), default=-math.inf) >= last
 
     @property
     def num_rows(self) -> int:
@@ -207,6 +216,7 @@ class History:
             summaries={**other.summaries, **self.summaries},
             evaluations=tuple(sorted((*self.evaluations, *other.evaluations), key=lambda each: each.step)),
             not_finite={**other.not_finite, **self.not_finite},
+            events={**other.events, **self.events},
             notes={**other.notes, **self.notes},
             unused=(*self.unused, *(name for name in other.unused if name not in self.unused)),
             is_ours=self.is_ours or other.is_ours,

@@ -4,13 +4,18 @@ import math
 from typing import Final
 
 from grpo.diagnosis.case import MOST_LEGAL_MOVES, Case, way
+from grpo.diagnosis.conditions import is_certain
 from grpo.diagnosis.findings import Finding
 from grpo.diagnosis.history import Series
+from grpo.grpo_config import AlarmConfig, RecoveryConfig
 
 _MOST: Final = math.log(MOST_LEGAL_MOVES)
 _OVER_LEGAL: Final = 1.25
 """Of ln(legal moves): above it is no rounding, and no noise."""
-_KEPT_SHARE, _COLLAPSED_NATS, _COLLAPSED_SHARE = 0.4, 1.0, 0.15
+_ALARMS, _HEALTHY_NATS = AlarmConfig(), RecoveryConfig().healthy_entropy
+_KEPT_SHARE: Final = 0.4
+_STOPPED: Final = "entropy_critical"
+"""The event with which our trainer stops at critical entropy, wherever its settings draw that line."""
 _BOOSTED: Final = 3.0
 _STILL: Final = 0.15
 _LONG: Final = 1_000
@@ -131,10 +136,10 @@ def _has_collapsed(case: Case) -> bool:
     if _is_of_words(case):
         return False
     normalised = case.late("normalised_entropy")
-    if normalised is not None and normalised < _COLLAPSED_SHARE:
+    if (normalised is not None and is_certain(normalised, _ALARMS)) or case.history.ends_with(_STOPPED):
         return True
     entropy = _possible(case)
-    return entropy is not None and len(entropy) >= 3 and entropy.late() < min(_COLLAPSED_NATS, _KEPT_SHARE * entropy.early())
+    return entropy is not None and len(entropy) >= 3 and entropy.late() < min(_HEALTHY_NATS, _KEPT_SHARE * entropy.early())
 
 
 def _possible(case: Case) -> Series | None:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from grpo.diagnosis.case import Case, way
-from grpo.diagnosis.conditions import cancels
+from grpo.diagnosis.conditions import cancels, dominates, is_constant
 from grpo.diagnosis.findings import Finding
 from grpo.diagnosis.history import Row, Series
 from grpo.diagnosis.rules_entropy import is_still
@@ -129,7 +129,7 @@ def cancelling_terms(case: Case) -> Finding | None:
     """Find two terms that undo each other."""
     for one, other in TERM_PAIRS:
         rows = case.history.at_same_steps(f"logit_cosine/{one}_{other}", f"logit_gradient/{one}", f"logit_gradient/{other}")
-        hit = [step for step, values in rows if cancels(*values, below=_ALARMS.cancelling_cosine)]
+        hit = [step for step, values in rows if cancels(*values, _ALARMS)]
         if rows and 2 * len(hit) >= len(rows):
             evidence = f"the gradients of {one} and {other} are opposite and alike in size in {len(hit)} of {len(rows)} steps"
             return case.found("cancelling_terms", (evidence,), rows=[Row(step, 0.0, step) for step in hit])
@@ -177,7 +177,7 @@ def loss_budget(case: Case) -> Finding | None:
     """Find a regulariser that has nearly all of the loss."""
     for term in TERMS:
         share = case.history.get(f"logit_share/{term}")
-        if share is not None and term not in ("policy", "recovery_kl") and share.median() > _ALARMS.dominating_share:
+        if share is not None and term not in ("policy", "recovery_kl") and dominates(share.median(), _ALARMS):
             return case.found("loss_budget", (f"{share.column} has a median of {share.median():.1%}",), rows=share.rows)
     names = [name for name in ("policy_loss", "kl_penalty", "entropy_bonus") if case.history.get(name) is not None]
     if "policy_loss" not in names or len(names) < 2:
@@ -187,7 +187,7 @@ def loss_budget(case: Case) -> Finding | None:
         return None
     for place, name in enumerate(names[1:], start=1):
         shares = sorted(abs(values[place]) / total for _, values in rows if (total := sum(map(abs, values))) > 0)
-        if shares and shares[len(shares) // 2] > _ALARMS.dominating_share:
+        if shares and dominates(shares[len(shares) // 2], _ALARMS):
             series = case.history.series[name]
             evidence = f"{series.column} is {shares[0]:.1%} to {shares[-1]:.1%} of the terms' absolute values in {len(shares)} rows"
             coefficient = "entropy_coefficient" if name == "entropy_bonus" else "kl_coefficient"
@@ -206,7 +206,7 @@ def saturated_controller(case: Case) -> Finding | None:
     """Find a controller that is a constant."""
     for name in ("entropy", "kl"):
         share = case.history.get(f"{name}_saturated")
-        if share is not None and share.last.end >= _ALARMS.window and share.late() > _ALARMS.saturated_share:
+        if share is not None and share.last.end >= _ALARMS.window and is_constant(share.late(), _ALARMS):
             return case.found("saturated_controller", (f"{share.column} is {share.late():.2f} at the end",), rows=share.rows[-1:])
     evidence: list[str] = []
     rows: list[Row] = []

@@ -4,6 +4,7 @@ import math
 from typing import Final
 
 from grpo.diagnosis.case import Case, way
+from grpo.diagnosis.conditions import teach_nothing
 from grpo.diagnosis.findings import Finding, Severity
 from grpo.diagnosis.history import Series
 from grpo.grpo_config import AlarmConfig
@@ -56,7 +57,7 @@ def silent_groups(case: Case) -> Finding | None:
     """Find groups without differences."""
     silent, late = case.history.get("silent_groups"), case.late("silent_groups")
     if late is not None and late > _MOSTLY:
-        severity = Severity.CRITICAL if late > _ALARMS.silent_share else None
+        severity = Severity.CRITICAL if teach_nothing(late, _ALARMS) else None
         evidence = f"{late:.0%} of the groups are silent at the end" if silent is None else way(silent)
         return case.found("silent_groups", (evidence,), rows=() if silent is None else silent.rows[-1:], severity=severity)
     for name in ("group_std", "reward_std"):

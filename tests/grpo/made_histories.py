@@ -1,6 +1,6 @@
 """Histories of GRPO runs, made by our own trainer: healthy ones, and every past failure on purpose, its guard being off.
 
-python tests/grpo/made_histories.py LAB OUT [--only NAME ...]     # boards and a pretrained policy are made in LAB once
+python tests/grpo/made_histories.py LAB OUT [--only NAME ...] [--seeds 0 1 2]     # boards and pretrained policies are made in LAB once
 """
 
 import argparse
@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
@@ -42,6 +42,9 @@ from grpo.rollouts import Roller, Rollout
 from grpo.states import DatasetStates, LiveValues, States, StateSource
 from grpo.training import GrpoTrainer
 from grpo.values import engine_options
+from steps import console
+from steps.boards import BOARDS
+from steps.machine import Machine
 
 Change = Callable[[States, int], States]
 """What a fault makes of the states of a step."""
@@ -52,13 +55,16 @@ class Case:
     """One kind of run."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of `[grpo]`, laid over the size that all runs have."""
+    """Of `[grpo]`, laid over the preset's and the size that all runs have."""
     fault: Callable[[GrpoTrainer], Any] | None = None
     """A context in which the run goes on with its guard off."""
     states: Change | None = None
+    """A fault in what states come with."""
     network: str = "small"
     """Which of the lab's policies."""
     num_steps: int = 60
+    shows: str = "healthy"
+    """What the diagnosis must call it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,10 +73,10 @@ class Lab:
 
     train: BoardArrays
     heldout: BoardArrays
-    pretrained: Mapping[str, Path]
-    """By name of its network."""
-    engine: str
-    """Where Stockfish is."""
+    policy: Callable[[str], NetworkPolicy]
+    """Gives the pretrained policy of a network."""
+    engine: str = ""
+    """Where Stockfish is, for own games."""
 
 
 class _Changed:
@@ -85,9 +91,6 @@ class _Changed:
     def states(self, step: int, policy: Policy) -> States:
         """Return the changed states of a step."""
         return self._change(self._source.states(step, policy), step)
-
-
-# --- faults ---------------------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -184,7 +187,7 @@ def k1_in_the_loss(_: GrpoTrainer) -> Iterator[None]:
         yield
 
 
-def nearly_constant(states: States, step: int) -> States:  # noqa: ARG001
+def nearly_constant(states: States, step: int) -> States:
     """Leave one ten-thousandth of what tells moves apart."""
     return replace(states, values=0.5 + 1e-4 * (states.values - 0.5))
 
@@ -210,7 +213,7 @@ def failed_boards_as_zero(share: float) -> Change:
     return change
 
 
-def worth_the_same(states: States, step: int) -> States:  # noqa: ARG001
+def worth_the_same(states: States, step: int) -> States:
     """Make all moves of nearly every board worth the same: rewards that know only won and lost."""
     return replace(states, values=(states.values > 0.9).float() * (states.values.amax(1, keepdim=True) > 0.995))
 
@@ -222,99 +225,100 @@ def sometimes_nan(states: States, step: int) -> States:
 
 NETWORKS: Final = {"small": "test", "large": "smoke"}
 """Name -> preset whose network it is."""
-CONSTANT: Final = {"entropy_schedule": "constant", "learning_rate_decay": "constant", "own_games": {"share": 0.0}}
+SIZE: Final[Mapping[str, Any]] = {"states_per_step": 128, "steps_per_checkpoint": 20, "group_size": 16, "critical_entropy": 0.2}
+GIVEN: Final[Mapping[str, Any]] = {"own_games": {"share": 0.0}}
+"""Boards of the dataset alone; all else as by default."""
+CONSTANT: Final = {**GIVEN, "entropy_schedule": "constant", "learning_rate_decay": "constant"}
 ONE_STEP: Final = {"num_minibatches": 1}
 NEVER: Final = {"critical_entropy": 0.0, "alarms": {"max_silent_windows": 1_000_000}, "max_skipped_steps": 1_000_000}
+"""Nothing stops the run."""
 COLLAPSING: Final = {**CONSTANT, **NEVER, "entropy_coefficient": 0.0, "learning_rate": 1e-2, "weight_averaging": 0.0}
+CLEAN: Final = {
+    **CONSTANT,
+    **ONE_STEP,
+    "temperature": 1.3,
+    "learning_rate": 1e-4,
+    "entropy_coefficient": 0.0,
+    "kl_coefficient": 0.00025,
+    "critical_entropy": 0.0,
+    "clip_high": 0.2,
+    "max_kl_old": 0.0,
+    "reflects": False,
+    "weight_averaging": 0.0,
+}
+"""Preset `clean`, with groups of one step and a learning rate that shows something in few of them."""
+STALE: Final = {"learning_rate": 3e-3, "num_minibatches": 4, "num_inner_epochs": 8, "max_kl_old": 0.0, "critical_entropy": 0.0}
+OUT_OF_REACH: Final = {"share": 0.95, "min_coefficient": 0.005, "max_coefficient": 0.006}
+FAR_TOO_NEAR: Final = {"nats": 0.001, "min_coefficient": 1e-4, "max_coefficient": 2.01e-4}
 
 HEALTHY: Final[Mapping[str, Case]] = {
     "smoke": Case(network="large"),
-    "smoke-no-games": Case(settings={"own_games": {"share": 0.0}}),
-    "default-like": Case(network="large", settings={"num_steps": 90, "steps_per_checkpoint": 30, "own_games": {"share": 0.0}}, num_steps=90),
-    "exact": Case(settings={"estimator": "exact", "own_games": {"share": 0.0}}),
+    "smoke-no-games": Case(settings=GIVEN),
+    "default-like": Case(network="large", settings={**GIVEN, "steps_per_checkpoint": 30}, num_steps=90),
+    "exact": Case(settings={**GIVEN, "estimator": "exact"}),
     "one-step": Case(settings={**CONSTANT, **ONE_STEP}),
     "by-std": Case(settings={**CONSTANT, "divide_by_std": True, "learning_rate": 2.5e-4}),
-    "anchored": Case(settings={"kl_coefficient": 0.003, "own_games": {"share": 0.0}}),
-    "hot": Case(settings={"temperature": 1.3, "own_games": {"share": 0.0}}),
-    "clean-like": Case(
-        settings={
-            **CONSTANT, **ONE_STEP, "group_size": 16, "temperature": 1.3, "learning_rate": 1e-4, "entropy_coefficient": 0.0,
-            "kl_coefficient": 0.00025, "critical_entropy": 0.0, "clip_high": 0.2, "max_kl_old": 0.0, "reflects": False, "weight_averaging": 0.0,
-        }
-    ),
-    "test": Case(settings={"own_games": {"share": 0.0}, "states_per_step": 64, "group_size": 8, "critical_entropy": 0.01}, num_steps=6),
-}  # fmt: skip
+    "anchored": Case(settings={**GIVEN, "kl_coefficient": 0.003}),
+    "hot": Case(settings={**GIVEN, "temperature": 1.3}),
+    "clean-like": Case(settings=CLEAN),
+    "test": Case(settings={**GIVEN, "states_per_step": 64, "group_size": 8, "critical_entropy": 0.01}, num_steps=6),
+}
 
 FAILED: Final[Mapping[str, Case]] = {
-    "temperature": Case(settings={**CONSTANT, **ONE_STEP}, fault=sampled_hotter),
-    "temperature-two-updates": Case(fault=sampled_hotter, settings={"own_games": {"share": 0.0}}),
-    "temperature-cool": Case(settings={**CONSTANT, **ONE_STEP}, fault=sampled_cooler),
-    "dropout": Case(settings={**CONSTANT, **ONE_STEP, "weight_averaging": 0.0, "max_kl_old": 0.0}, fault=dropping_out),
-    "k1-and-bonus": Case(settings={**CONSTANT, "entropy_coefficient": 0.1, "kl_coefficient": 0.1}, fault=k1_in_the_loss),
-    "std-of-constant": Case(settings={**CONSTANT, "divide_by_std": True, "std_floor": 1e-9}, states=nearly_constant),
-    "failure-as-zero": Case(settings={"own_games": {"share": 0.0}}, states=failed_as_zero(0.2)),
-    "failed-boards-as-zero": Case(settings={"own_games": {"share": 0.0}}, states=failed_boards_as_zero(0.3)),
-    "swapped-moves": Case(settings={**CONSTANT, **ONE_STEP, "max_kl_old": 0.0}, fault=moves_of_the_next_state),
-    "swapped-advantages": Case(settings={"own_games": {"share": 0.0}}, fault=advantages_of_the_next_state),
-    "collapse": Case(settings=COLLAPSING, num_steps=90),
-    "collapse-by-std": Case(settings={**COLLAPSING, "learning_rate": 3e-3, "divide_by_std": True}, num_steps=90),
-    "silent": Case(settings={**NEVER, "own_games": {"share": 0.0}}, states=worth_the_same),
-    "saturated": Case(
-        settings={
-            "own_games": {"share": 0.0}, "entropy_coefficient": 0.0055,
-            "entropy_target": {"share": 0.95, "min_coefficient": 0.005, "max_coefficient": 0.006},
-        }
+    "temperature": Case(settings={**CONSTANT, **ONE_STEP}, fault=sampled_hotter, shows="temperature_mismatch"),
+    "temperature-two-updates": Case(settings=GIVEN, fault=sampled_hotter, shows="temperature_mismatch"),
+    "temperature-cool": Case(settings={**CONSTANT, **ONE_STEP}, fault=sampled_cooler, shows="temperature_mismatch"),
+    "dropout": Case(
+        settings={**CONSTANT, **ONE_STEP, "weight_averaging": 0.0, "max_kl_old": 0.0}, fault=dropping_out, shows="temperature_mismatch"
     ),
+    "k1-and-bonus": Case(
+        settings={**CONSTANT, "entropy_coefficient": 0.1, "kl_coefficient": 0.1}, fault=k1_in_the_loss, shows="cancelling_terms"
+    ),
+    "std-of-constant": Case(
+        settings={**CONSTANT, "divide_by_std": True, "std_floor": 1e-9}, states=nearly_constant, shows="exploding_advantages"
+    ),
+    "failure-as-zero": Case(settings=GIVEN, states=failed_as_zero(0.2), shows="failed_values"),
+    "failed-boards-as-zero": Case(settings=GIVEN, states=failed_boards_as_zero(0.3), shows="failed_values"),
+    "swapped-moves": Case(settings={**CONSTANT, **ONE_STEP, "max_kl_old": 0.0}, fault=moves_of_the_next_state, shows="wrong_gradient"),
+    "swapped-advantages": Case(settings=GIVEN, fault=advantages_of_the_next_state, shows="wrong_gradient"),
+    "collapse": Case(settings=COLLAPSING, num_steps=90, shows="entropy_collapse"),
+    "collapse-by-std": Case(settings={**COLLAPSING, "learning_rate": 3e-3, "divide_by_std": True}, num_steps=90, shows="entropy_collapse"),
+    "silent": Case(settings={**GIVEN, **NEVER}, states=worth_the_same, shows="silent_groups"),
+    "saturated": Case(settings={**GIVEN, "entropy_coefficient": 0.0055, "entropy_target": OUT_OF_REACH}, shows="saturated_controller"),
     "saturated-kl": Case(
-        settings={
-            **CONSTANT, "kl_coefficient": 2e-4, "kl_schedule": "target",
-            "kl_target": {"nats": 0.001, "min_coefficient": 1e-4, "max_coefficient": 2.01e-4},
-        }
+        settings={**CONSTANT, "kl_coefficient": 2e-4, "kl_schedule": "target", "kl_target": FAR_TOO_NEAR}, shows="saturated_controller"
     ),
-    "nan": Case(settings={"own_games": {"share": 0.0}, "max_skipped_steps": 1_000_000, "skipped_learning_rate_factor": 1.0}, states=sometimes_nan),
-    "stale": Case(
-        settings={**CONSTANT, "learning_rate": 3e-3, "num_minibatches": 4, "num_inner_epochs": 8, "max_kl_old": 0.0, "critical_entropy": 0.0}
-    ),
-    "strong-anchor": Case(settings={**CONSTANT, "kl_coefficient": 1_000.0}),
-    "strong-entropy": Case(settings={**CONSTANT, "entropy_coefficient": 1_000.0}),
-    "no-learning": Case(settings={**CONSTANT, "learning_rate": 1e-8, "steps_per_checkpoint": 40}, num_steps=120),
-}  # fmt: skip
+    "nan": Case(settings={**GIVEN, **NEVER, "skipped_learning_rate_factor": 1.0}, states=sometimes_nan, shows="nan_steps"),
+    "stale": Case(settings={**CONSTANT, **STALE}, shows="stale_policy"),
+    "strong-anchor": Case(settings={**CONSTANT, "kl_coefficient": 1_000.0}, shows="loss_budget"),
+    "strong-entropy": Case(settings={**CONSTANT, "entropy_coefficient": 1_000.0}, shows="loss_budget"),
+    "no-learning": Case(settings={**CONSTANT, "learning_rate": 1e-8, "steps_per_checkpoint": 40}, num_steps=120, shows="flat_reward"),
+}
 SEEDS: Final = (0, 1, 2)
 
 
-def settings_of(case: Case, *, seed: int) -> Settings:
-    """Return the settings of a run."""
+def settings_of(case: Case, *, seed: int, **size: Any) -> Settings:
+    """Return the settings of a run; `size` is laid over all."""
     base = read_settings(f'preset = "{NETWORKS[case.network]}"\nseed = {seed}')
-    given = {"states_per_step": 128, "steps_per_checkpoint": 20, "group_size": 16, "num_steps": case.num_steps, **case.settings}
-    given = {"critical_entropy": 0.2, **given}
-    nested = {name: {**value.model_dump(), **given[name]} for name, value in base.grpo if name in given and isinstance(given[name], dict)}
-    grpo = GrpoConfig(**{**base.grpo.model_dump(), **given, **nested})
-    return base.model_copy(update={"grpo": grpo})
+    given = {**SIZE, "num_steps": case.num_steps, **case.settings, **size}
+    nested = {name: {**value.model_dump(), **given[name]} for name, value in base.grpo if isinstance(given.get(name), dict)}
+    return base.model_copy(update={"grpo": GrpoConfig(**{**base.grpo.model_dump(), **given, **nested})})
 
 
-def history_of(lab: Lab, case: Case, *, seed: int) -> list[Record]:
+def history_of(lab: Lab, case: Case, *, seed: int, **size: Any) -> list[Record]:
     """Return the records that the training loop would keep of this run, the held-out measurements included."""
-    settings = settings_of(case, seed=seed)
+    settings = settings_of(case, seed=seed, **size)
     config = settings.grpo
-    policy, reference = (load_policy(lab.pretrained[case.network], CPU)[0] for _ in range(2))
     with ExitStack() as stack:
-        num_dataset, num_own = split_of(config.states_per_step, config.own_games.share)
-        states: StateSource = DatasetStates(lab.train, states_per_step=num_dataset, seed=seed, reflects=config.reflects)
-        if num_own:
-            pool = stack.enter_context(EnginePool(lab.engine, num_processes=1, options=engine_options(settings.values)))
-            judged = frozenset(position_key(decode(row)) for row in lab.heldout.encodings)
-            own = OwnGames(
-                LiveValues(pool, settings.values), config.own_games, states_per_step=num_own, first_step=0, seed=seed,
-                reflects=config.reflects, exclude=judged,
-            )  # fmt: skip
-            states = MixedStates(states, own)
+        states = _states(lab, settings, stack)
         if case.states is not None:
             states = _Changed(states, case.states)  # type: ignore[assignment]
-        trainer = GrpoTrainer(policy, reference, states, config, seed=seed)
+        trainer = GrpoTrainer(lab.policy(case.network), lab.policy(case.network), states, config, seed=seed)
         records = [Record(0, heldout_metrics(trainer.judged, lab.heldout))]
         if case.fault is not None:
             stack.enter_context(case.fault(trainer))
-        while len(records) <= config.num_steps:
+        is_over = False
+        while not is_over:
             try:
                 record = trainer.step()
             except NonFiniteError:
@@ -323,41 +327,61 @@ def history_of(lab: Lab, case: Case, *, seed: int) -> list[Record]:
             if is_over or record.step % config.steps_per_checkpoint == 0:
                 record = replace(record, metrics={**record.metrics, **heldout_metrics(trainer.judged, lab.heldout)})
             records.append(record)
-            if is_over:
-                break
     return records
 
 
-def write_history(path: Path, records: Sequence[Record]) -> None:
-    """Write one line a record."""
-    lines = [
-        json.dumps({"step": r.step, "metrics": dict(r.metrics), "events": [[event.name, event.message] for event in r.events]})
-        for r in records
-    ]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+def _states(lab: Lab, settings: Settings, stack: ExitStack) -> StateSource:
+    config = settings.grpo
+    num_dataset, num_own = split_of(config.states_per_step, config.own_games.share)
+    dataset = DatasetStates(lab.train, states_per_step=num_dataset, seed=settings.seed, reflects=config.reflects)
+    if not num_own:
+        return dataset
+    pool = stack.enter_context(EnginePool(lab.engine, num_processes=1, options=engine_options(settings.values)))
+    judged = frozenset(position_key(decode(row)) for row in lab.heldout.encodings)
+    own = OwnGames(
+        LiveValues(pool, settings.values),
+        config.own_games,
+        states_per_step=num_own,
+        first_step=0,
+        seed=settings.seed,
+        reflects=config.reflects,
+        exclude=judged,
+    )
+    return MixedStates(dataset, own)
 
 
-def lab_in(folder: Path, engine: str, num_train: int = 3_000, num_heldout: int = 200) -> Lab:
-    """Return the lab in a folder with a dataset of boards; its policies are pretrained there once."""
-    table = pq.read_table(folder / "boards" / "boards.parquet")
-    train = board_arrays(table, split=Split.TRAIN)
-    heldout = board_arrays(table, split=Split.HELDOUT, strong=True)
-    policies = {name: folder / f"pretrained-{name}" for name in NETWORKS}
-    for name, pretrained in policies.items():
+def lab_in(folder: Path, *, num_train: int = 3_000, num_heldout: int = 200) -> Lab:
+    """Return the lab in a folder; boards (those of preset `smoke`) are valued, and policies pretrained, if they are not there yet."""
+    boards = folder / "boards"
+    if not boards.exists():
+        assert console.main(["boards", "build", str(boards), "--config", "smoke"]) == 0
+    table = pq.read_table(boards / BOARDS)
+    train, validation = (board_arrays(table, split=split) for split in (Split.TRAIN, Split.VALIDATION))
+    for name, preset in NETWORKS.items():
+        pretrained = folder / f"pretrained-{name}"
         if not pretrained.exists():
-            settings = read_settings(f'preset = "{NETWORKS[name]}"\npretrain.max_steps = 600\npretrain.batch_size = 128')
-            validation = _first(board_arrays(table, split=Split.VALIDATION), 200)
+            settings = read_settings(f'preset = "{preset}"\npretrain.max_steps = 600\npretrain.batch_size = 128')
             policy = new_policy(settings.policy, seed=0, device=CPU)
-            for outcome in imitate(policy, train, validation, settings.pretrain, seed=0):
+            for _ in imitate(policy, train, _first(validation, 200), settings.pretrain, seed=0):
                 pass
             pretrained.mkdir(parents=True)
             save_policy(pretrained, policy, settings.policy)
-            print(name, outcome, flush=True)
-    return Lab(train=_first(train, num_train), heldout=_first(heldout, num_heldout), pretrained=policies, engine=engine)
+    return Lab(
+        train=_first(train, num_train),
+        heldout=_first(board_arrays(table, split=Split.HELDOUT, strong=True), num_heldout),
+        policy=lambda name: load_policy(folder / f"pretrained-{name}", CPU)[0],
+        engine=Machine.here().stockfish,
+    )
 
 
 def _first(arrays: BoardArrays, count: int) -> BoardArrays:
     return BoardArrays(**{name: getattr(arrays, name)[:count] for name in BoardArrays.__slots__})
+
+
+def write_history(path: Path, records: Sequence[Record]) -> None:
+    """Write one line a record, as a step's output has them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{json.dumps(asdict(record))}\n" for record in records), encoding="utf-8")
 
 
 def main() -> None:
@@ -365,21 +389,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lab", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--only", nargs="+")
+    parser.add_argument("--only", nargs="+", default=[*HEALTHY, *FAILED])
     parser.add_argument("--seeds", type=int, nargs="+", default=[*SEEDS])
     given = parser.parse_args()
     torch.set_num_threads(1)
-    lab = lab_in(given.lab, "/usr/games/stockfish")
+    lab = lab_in(given.lab)
     for seed in given.seeds:
         for folder, cases in (("healthy", HEALTHY), ("failed", FAILED)):
             for name, case in cases.items():
                 path = given.out / folder / f"{name}-{seed}.jsonl"
-                if (given.only and name not in given.only) or path.exists():
-                    continue
-                records = history_of(lab, case, seed=seed)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_history(path, records)
-                print(path, len(records), flush=True)
+                if name in given.only and not path.exists():
+                    write_history(path, history_of(lab, case, seed=seed))
+                    print(path, flush=True)
 
 
 if __name__ == "__main__":
