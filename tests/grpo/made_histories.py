@@ -18,6 +18,7 @@ from unittest import mock
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 sys.path.insert(0, str(Path(__file__).parent))
 
+import numpy as np
 import pyarrow.parquet as pq
 import torch
 from doubles import CPU
@@ -348,6 +349,16 @@ def _states(lab: Lab, settings: Settings, stack: ExitStack) -> StateSource:
         exclude=judged,
     )
     return MixedStates(dataset, own)
+
+
+def noisy(records: Sequence[Record], column: str, *, seed: int) -> list[Record]:
+    """Return the records with noise of 5 % on one metric: each value is multiplied by 1 plus a normal number of that deviation."""
+    rng = np.random.default_rng(seed)
+    factors = 1 + 0.05 * rng.standard_normal(len(records))
+    return [
+        replace(record, metrics={**record.metrics, column: record.metrics[column] * factor}) if column in record.metrics else record
+        for record, factor in zip(records, factors.tolist(), strict=True)
+    ]
 
 
 def lab_in(folder: Path, *, num_train: int = 3_000, num_heldout: int = 200) -> Lab:
