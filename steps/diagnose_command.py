@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo.diagnosis import History, HistoryError, diagnose, read_history
+from grpo.diagnosis.given import are_of_several_runs
 from grpo.diagnosis.reading import columns_text
 from grpo.errors import PlainError
 from steps.machine import Machine
@@ -79,7 +80,7 @@ def _settings(path: Path, histories: Sequence[Path]) -> Mapping[str, Any]:
         raise HistoryError(f"{path}: is no JSON ({error})") from None
     if not isinstance(found, dict) or not found:
         raise HistoryError(f'{path}: holds no settings; wanted is a JSON object, such as {{"learning_rate": 1e-5}}')
-    if not all(isinstance(value, dict) for value in found.values()) or "grpo" in found:
+    if not are_of_several_runs(found):
         return found
     named = [name for name in found if any(history.stem == name for history in histories)]
     if not named:

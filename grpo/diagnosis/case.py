@@ -11,6 +11,11 @@ from grpo.diagnosis.history import History, Row, Series
 MOST_LEGAL_MOVES: Final = 218
 """The most legal moves that a chess position can have (R3R2Q/... of Petrovic, 1964)."""
 
+ONE_SIDED: Final = 1.645
+"""Standard errors of a one-sided 95 % bound."""
+_NOTICED: Final = 0.02
+"""Share of a regret by which it must fall to count as falling."""
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -45,10 +50,20 @@ class Case:
         series, summary = self.history.get(quantity), self.history.summaries.get(quantity)
         return series.lowest.value if series is not None else None if summary is None else summary.low
 
+    def learns(self) -> bool:
+        """Return whether reward rises, or a regret falls, by a straight line and beyond its error."""
+        reward = self.history.get("reward")
+        if reward is not None:
+            rise, error = reward.total_rise()
+            if rise > ONE_SIDED * error:
+                return True
+        return any(_falls(self.history.get(name)) for name in ("training_regret", "regret"))
+
     def at_start(self, quantity: str) -> tuple[float, str] | None:
         """Return the quantity's value before or at the first update, with the words for where it stands; None when that was not kept."""
         series, summary = self.history.get(quantity), self.history.summaries.get(quantity)
-        if series is not None and series.first.step <= (1 if self.history.is_ours else 0) and series.first.end == series.first.step:
+        is_first = self.history.begins_untrained and series is not None and series.first.step <= (1 if self.history.is_ours else 0)
+        if series is not None and is_first and series.first.end == series.first.step:
             return series.first.value, f"{series.column} is {series.first.value:.3g} at step {series.first.step:.0f}"
         if summary is not None and summary.first is not None:
             return summary.first, f"{summary.column} is {summary.first:.3g} in the first step"
@@ -80,11 +95,18 @@ class Case:
             name=name,
             severity=severity or entry.severity,
             evidence=tuple(evidence),
-            cause=f"{cause} {entry.cause}".strip(),
+            cause=f"{cause} {(entry.ours if self.history.is_ours else '') or entry.cause}".strip(),
             remedy=f"{remedy} {entry.remedy}".strip(),
             first_step=round(min(row.step for row in resting)) if resting else None,
             last_step=round(max(row.end for row in resting)) if resting else None,
         )
+
+
+def _falls(series: Series | None) -> bool:
+    if series is None or len(series) < 3:
+        return False
+    rise, error = series.total_rise()
+    return (rise + ONE_SIDED * error < 0 and -rise > _NOTICED * series.early()) or series.late() < 0.9 * series.early()
 
 
 Rule = Callable[[Case], Finding | None]

@@ -1,6 +1,7 @@
 """The conditions that alarms, stop rules, the look before the first update and the diagnosis share: each is said once.
 
-Those with `alarms` have their threshold there: a run's own settings for its alarms and stops, the defaults for a history of unknown settings.
+Those with `alarms` have their threshold there: a run's own settings for its alarms and stops, the defaults for a history whose settings are
+not known.
 """
 
 from grpo.grpo_config import AlarmConfig

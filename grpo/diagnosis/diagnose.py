@@ -35,6 +35,7 @@ RULES: Final[Mapping[str, Rule]] = {
         rules_reward.flat_reward,
         rules_strength.unbelievable_peak,
         rules_strength.no_baseline,
+        rules_strength.lost_strength,
         rules_strength.regret_without_strength,
     )
 }

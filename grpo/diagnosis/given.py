@@ -42,7 +42,10 @@ class Given:
         return f"`{key}`" if value is None else f"`{key}` (here {value:g})"
 
     def _key(self, name: str) -> str:
-        return next((key for key in _NAMES[name] if key in self._flat), _NAMES[name][0])
+        whole = (key for key in _NAMES[name] if key in self._flat)
+        # Others nest them: `actor.optim.lr` is a learning rate too.
+        nested = (key for wanted in _NAMES[name] for key in self._flat if key.rpartition(".")[2] == wanted)
+        return next(whole, None) or next(nested, _NAMES[name][0])
 
 
 def with_recorded(history: History, settings: Mapping[str, Any] | None) -> History:
@@ -53,13 +56,26 @@ def with_recorded(history: History, settings: Mapping[str, Any] | None) -> Histo
     recorded: dict[str, Summary] = {}
     for name, value in _mapping(settings, "final").items():
         quantity = quantity_of(name)
-        if quantity is not None and isinstance(value, int | float):
+        if quantity is not None and _is_number(value):
             recorded[quantity] = Summary(column=f"final {name}", last=float(value))
     for name, value in _mapping(settings, "ranges").items():
         quantity = quantity_of(name)
-        if quantity is not None and isinstance(value, Sequence) and len(value) == 2:
+        if quantity is not None and isinstance(value, Sequence) and len(value) == 2 and all(map(_is_number, value)):
             recorded[quantity] = Summary(column=f"range of {name}", low=float(value[0]), high=float(value[1]))
     return history.joined(History(summaries=recorded, is_ours=history.is_ours)) if recorded else history
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def are_of_several_runs(settings: Mapping[str, Any]) -> bool:
+    """Return whether this is a table of runs: its values are settings of their own, and at least two have the same one."""
+    if not settings or not all(isinstance(value, Mapping) for value in settings.values()):
+        return False
+    known = {key for keys in _NAMES.values() for key in keys}
+    found = [set(value) & known for value in settings.values()]
+    return any(found[0] & other for other in found[1:]) if found else False
 
 
 def _mapping(settings: Mapping[str, Any] | None, name: str) -> Mapping[str, Any]:
@@ -70,7 +86,9 @@ def _mapping(settings: Mapping[str, Any] | None, name: str) -> Mapping[str, Any]
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in settings.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and set(value) <= {"value", "desc"} and "value" in value:
+            flat[f"{prefix}{name}"] = value["value"]  # So W&B writes it.
+        elif isinstance(value, Mapping):
             if prefix or name not in ("final", "ranges"):
                 flat |= _flat(value, f"{prefix}{name}.")
         else:

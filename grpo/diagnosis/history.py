@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final, Self
 
 from grpo.diagnosis.quantities import quantity_of
@@ -79,10 +80,6 @@ class Series:
         """Return the median of all rows."""
         return statistics.median(self.values)
 
-    def share(self, holds: Sequence[bool]) -> float:
-        """Return the share of rows for which something holds."""
-        return sum(holds) / len(self.rows)
-
     def total_rise(self) -> tuple[float, float]:
         """Return by how much a straight line through the rows rises from the first to the last, and that rise's standard error.
 
@@ -95,8 +92,26 @@ class Series:
         if number < 3 or spread == 0:
             return 0.0, math.inf
         slope = sum((row.step - middle) * (row.value - mean) for row in self.rows) / spread
-        rest = sum((row.value - mean - slope * (row.step - middle)) ** 2 for row in self.rows)
-        return slope * (steps[-1] - steps[0]), math.sqrt(rest / (number - 2) / spread) * (steps[-1] - steps[0])
+        rests = [row.value - mean - slope * (row.step - middle) for row in self.rows]
+        square = sum(rest**2 for rest in rests)
+        # Neighbouring rows that err alike say less than their number: with a lag-one autocorrelation of r, n rows are worth
+        # n (1 - r) / (1 + r).
+        alike = sum(one * other for one, other in pairwise(rests)) / square if square > 0 else 0.0
+        wider = math.sqrt((1 + alike) / (1 - alike)) if 0 < alike < 1 else 1.0
+        return slope * (steps[-1] - steps[0]), wider * math.sqrt(square / (number - 2) / spread) * (steps[-1] - steps[0])
+
+    def rest_deviation(self) -> float:
+        """Return the standard deviation of the rows around a straight line through them."""
+        number, (rise, _) = len(self.rows), self.total_rise()
+        steps = [row.step for row in self.rows]
+        middle, mean = statistics.fmean(steps), statistics.fmean(self.values)
+        slope = rise / (steps[-1] - steps[0]) if steps[-1] > steps[0] else 0.0
+        square = sum((row.value - mean - slope * (row.step - middle)) ** 2 for row in self.rows)
+        return math.sqrt(square / max(1, number - 2))
+
+    def quantile(self, share: float) -> float:
+        """Return the value below which this share of the rows is."""
+        return sorted(self.values)[round(share * (len(self.rows) - 1))]
 
 
 def _end_size(number: int) -> int:
@@ -146,6 +161,10 @@ class History:
     """By column: what stands in words in a row."""
     unused: tuple[str, ...] = ()
     """Columns that no rule asks for."""
+    is_of_words: bool = False
+    """Whether it is a language model's: its entropies are over tokens, and no bound of chess holds for them."""
+    begins_untrained: bool = True
+    """Whether step 0 is before the first update; of a count of what was logged it is not known."""
     is_ours: bool = False
     """Whether it is of our own trainer: entropies and divergences are exact, and gradients were measured."""
     _rows: dict[str, list[Row]] = field(default_factory=dict)
@@ -219,5 +238,7 @@ class History:
             events={**other.events, **self.events},
             notes={**other.notes, **self.notes},
             unused=(*self.unused, *(name for name in other.unused if name not in self.unused)),
+            is_of_words=self.is_of_words or other.is_of_words,
+            begins_untrained=self.begins_untrained and other.begins_untrained,
             is_ours=self.is_ours or other.is_ours,
         )

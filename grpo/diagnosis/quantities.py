@@ -9,8 +9,22 @@ from typing import Final
 
 from grpo.metrics import METRICS, TERM_PAIRS, TERMS
 
-STEP_NAMES: Final = ("step", "_step", "global_step", "train/global_step", "trainer/global_step", "iteration", "update")
-"""Columns that hold the step, the likeliest first."""
+STEP_NAMES: Final = (
+    "global_step",
+    "step",
+    "steps",
+    "update",
+    "updates",
+    "iteration",
+    "iterations",
+    "num_timesteps",
+    "total_timesteps",
+    "timesteps",
+    "epoch",
+)
+"""Columns that hold the step, whatever section they are in, the likeliest first."""
+LOGGED_NAMES: Final = ("_step",)
+"""Columns that count what was logged, as W&B does: their 0 is after the first update."""
 FROM_NAMES: Final = ("step_from", "from_step", "step_start")
 TO_NAMES: Final = ("step_to", "to_step", "step_end")
 
@@ -63,8 +77,9 @@ _OTHERS: Final[Mapping[str, tuple[str, ...]]] = {
     "kl_penalty": ("kl_penalty", "kl_term", "weighted_kl"),
     "entropy_bonus": ("entropy_bonus", "entropy_term", "weighted_entropy"),
     "entropy": ("entropy", "policy_entropy", "mean_entropy", "entropy_mean", "avg_entropy"),
-    "kl": ("kl", "kl_divergence", "kl_div", "mean_kl", "kl_mean", "approx_kl", "ppo_kl", "kl_loss", "kl_to_reference"),
+    "kl": ("kl", "kl_divergence", "kl_div", "mean_kl", "kl_mean", "kl_loss", "kl_to_reference"),
     "kl_ratio": ("kl_ratio",),
+    "kl_old": ("approx_kl", "ppo_kl", "kl_old"),
     "clip_fraction": ("clip_fraction", "clip_frac", "clipfrac", "pg_clipfrac", "clip_ratio", "clip_ratio_region_mean", "clipped_fraction"),
     "ratio_mean": ("ratio_mean", "mean_ratio", "ratio"),
     "ratio_max": ("ratio_max", "max_ratio"),
@@ -86,22 +101,39 @@ _OTHERS: Final[Mapping[str, tuple[str, ...]]] = {
     "learning_rate": ("learning_rate", "lr"),
     "gradient_norm": ("gradient_norm", "grad_norm"),
     "skipped": ("skipped", "skipped_steps", "nan_steps", "num_nan"),
-    "regret": ("regret", "heldout_regret", "regret_sampled"),
+    "regret": ("regret", "heldout_regret", "eval_regret", "regret_sampled"),
     "regret_best": ("regret_best",),
-    "parsed": ("parsed_fraction", "parse_rate", "parsed", "valid_fraction", "valid_structure_fraction", "format_rate"),
+    "parsed": (
+        "parsed_fraction",
+        "parse_rate",
+        "parsed",
+        "valid_fraction",
+        "valid_structure_fraction",
+        "format_rate",
+        "format_reward",
+        "rewards_format_reward",
+        "rewards_format_reward_mean",
+        "rewards_format_reward_func_mean",
+    ),
     "truncated": ("truncated_fraction", "truncated", "completions_clipped_ratio", "truncation_rate"),
     "log_num_legal": ("log_num_legal",),
     "normalised_entropy": ("normalised_entropy", "normalized_entropy"),
 }
 
 SCORE_NAMES: Final = ("score", "eval_score", "win_rate", "eval_win_rate", "winrate")
+SHARES: Final = frozenset({"clip_fraction", "silent_groups", "agreement", "agreement_max", "truncated"})
+"""Quantities that lie between 0 and 1."""
 GAMES_NAMES: Final = ("games", "num_games", "n_games", "eval_games")
 
 _BY_OUR_NAME: Final = {name: quantity for quantity, names in _OURS.items() for name in names}
 assert _BY_OUR_NAME.keys() <= METRICS.keys(), "a quantity names a metric that is not declared"
 _BY_OTHER_NAME: Final = {name: quantity for quantity, names in _OTHERS.items() for name in names}
 
-_SECTIONS: Final = r"(?:train|actor|critic|grpo|loss|losses|policy|objective|metrics|rollout|control|stats|val|eval|heldout|ppo|rl)"
+_SECTIONS: Final = (
+    r"(?:train|training|trainer|actor|critic|grpo|loss|losses|policy|objective|metrics|rollout|control|stats|charts|time|ppo|rl)"
+)
+"""Before a name, that say nothing. `eval`, `val` and `heldout` do: what stands there is measured otherwise than in training."""
+_OF_WORDS: Final = re.compile(r"completion|response_len|num_tokens|answer_len|prompt_len")
 
 
 def quantity_of(column: str) -> str | None:
@@ -124,3 +156,8 @@ def plain_name(column: str) -> str:
 def names_of() -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
     """Return each quantity with our metric of it and the names that others have for it."""
     return [(quantity, _OURS.get(quantity, ()), _OTHERS.get(quantity, ())) for quantity in sorted(_OURS.keys() | _OTHERS.keys())]
+
+
+def is_of_words(column: str) -> bool:
+    """Return whether a column is one that only a language model's trainer has."""
+    return quantity_of(column) in ("parsed", "truncated") or _OF_WORDS.search(column.lower()) is not None

@@ -6,12 +6,25 @@ value, step, timestamp`) export.
 
 import csv
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NoReturn
 
 from grpo.diagnosis.history import Evaluation, History, Row, Series, Summary
-from grpo.diagnosis.quantities import FROM_NAMES, GAMES_NAMES, SCORE_NAMES, STEP_NAMES, TO_NAMES, plain_name, quantity_of
+from grpo.diagnosis.quantities import (
+    FROM_NAMES,
+    GAMES_NAMES,
+    LOGGED_NAMES,
+    SCORE_NAMES,
+    SHARES,
+    STEP_NAMES,
+    TO_NAMES,
+    is_of_words,
+    plain_name,
+    quantity_of,
+)
 from grpo.errors import PlainError
 from grpo.metrics import METRICS
 
@@ -21,8 +34,12 @@ _STATISTICS: Final = ("mean", "min", "max", "first", "last")
 _MAX_BYTES: Final = 512 * 2**20
 _WORDS: Final = frozenset({"nan", "+nan", "-nan", "inf", "+inf", "-inf", "infinity", "-infinity"})
 _DELIMITERS: Final = (",", ";", "\t")
-_SPARSE: Final = 0.5
-"""A column with numbers whose cells are `nan` more often than this was recorded now and then, by a program that writes nan for nothing."""
+_DENSE: Final = 0.8
+"""A column with at least this share of numbers between its first and its last was recorded at each row; a nan among them is one."""
+_A_FEW: Final = 5
+_EMPTY: Final = frozenset({"none", "null", "n/a", "na", "-"})
+_WATCHED: Final = re.compile(r"loss|grad")
+"""Columns that no rule asks for, in which a number that is none says something all the same."""
 
 Table = list[dict[str, str]]
 
@@ -45,7 +62,7 @@ def read_history(paths: Sequence[Path], *, evals: Path | None = None) -> History
         history = history.joined(_history(path))
     if evals is not None:
         table, names = _table(evals)
-        history = history.joined(History(evaluations=_evaluations(evals, table, names)))
+        history = history.joined(History(evaluations=_evaluations(evals, table, names, is_history=False)))
         if not history.evaluations:
             raise HistoryError(f"{evals}: no row has both a step and a score (columns: {', '.join(names)})")
     if history.is_empty:
@@ -65,6 +82,10 @@ def _history(path: Path) -> History:
     key = next((plain[name] for name in _KEY_NAMES if name in plain), None)
     if key is not None and "value" in plain:
         return _long(path, table, plain, key)
+    if plain.keys() <= {"wall_time", "step", "value"} and "value" in plain:  # TensorBoard's: the quantity is in the file's name.
+        name = path.stem.rpartition("tag-")[2]
+        quantity = next((known for known in (name, name.rpartition("_")[2], name.partition("_")[2]) if quantity_of(known)), name)
+        return _wide(path, [{"step": row[plain["step"]], quantity: row[plain["value"]]} for row in table], ["step", quantity])
     return _wide(path, table, names)
 
 
@@ -82,11 +103,13 @@ def _table(path: Path) -> tuple[Table, list[str]]:
             rows = [[cell.strip() for cell in row] for row in reader if any(cell.strip() for cell in row)]
     except (UnicodeDecodeError, csv.Error) as error:
         raise HistoryError(f"{path}: is no CSV text in UTF-8 ({error})") from None
-    if len(names) < 2:
+    if len(names) < 2 and not (names and names[0].startswith(("{", "["))):
         raise HistoryError(f"{path}: its first line names {len(names)} columns; a history has a line of names, a step, and a value or more")
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise HistoryError(f"{path}: two columns are called {', '.join(twice)}; rename one")
+    if names[0].startswith(("{", "[")):
+        raise HistoryError(f"{path}: looks like JSON; give a CSV file with one row a step, or the run's id where it is one of ours")
     if not rows:
         raise HistoryError(f"{path}: has names of columns and no row below them")
     for number, row in enumerate(rows, start=2):
@@ -99,38 +122,66 @@ def _wide(path: Path, table: Table, names: Sequence[str]) -> History:
     by_plain = {plain_name(name): name for name in reversed(names)}
     start = next((by_plain[name] for name in FROM_NAMES if name in by_plain), None)
     end = next((by_plain[name] for name in TO_NAMES if name in by_plain), None)
-    step = start or next((name for wanted in STEP_NAMES for name in names if name.strip().lower() == wanted), None) or by_plain.get("step")
-    if step is None:
-        raise HistoryError(f"{path}: no column is the step (looked for {', '.join(STEP_NAMES)}; found {', '.join(names)})")
-    found: dict[str, Series] = {}
-    history = History()
-    unused = []
+    step = start or _step_column(path, names)
+    table = _not_gone_back(path, [row for row in table if row[step] or any(_cell(row[name]) for name in names if quantity_of(name))], step)
+    history, unused, taken = History(), [], dict[str, str]()
     steps = _steps(path, table, step)
     ends = _steps(path, table, end) if end is not None else steps
-    taken: dict[str, str] = {}
-    for name in names:
-        if name in (step, start, end):
-            continue
-        column = _exported(path, name, taken)
-        quantity = None if column is None else quantity_of(column)
-        if column is None:
-            continue
-        if quantity is None:
-            if any(row[name] and _number(row[name]) is None for row in table):
-                history.notes[name] = tuple((at, row[name]) for at, row in zip(steps, table, strict=True) if row[name])
-            elif column.lower() not in (*SCORE_NAMES, *GAMES_NAMES):
-                unused.append(name)
-            continue
-        rows, bad = _column(path, table, name, steps, ends)
-        if bad:
-            history.not_finite[name] = bad
-        if rows and quantity not in found:
-            found[quantity] = Series(column, rows)
-    history.series = found
-    history.is_ours = any(name in METRICS for name in names)
+    columns = {name: column for name in names if name not in (step, start, end) and (column := _exported(path, name, taken)) is not None}
+    for name, column in columns.items():
+        quantity = quantity_of(column)
+        if quantity is None and _says_words(table, name):
+            history.notes[name] = tuple((at, row[name]) for at, row in zip(steps, table, strict=True) if row[name])
+        elif quantity is None:
+            unused += [] if column.lower() in (*SCORE_NAMES, *GAMES_NAMES) else [name]
+            if _WATCHED.search(column.lower()):
+                history.not_finite |= _named(column, _column(path, table, name, steps, ends)[1])
+        elif quantity not in history.series:
+            rows, bad = _column(path, table, name, steps, ends)
+            history.not_finite |= _named(column, bad)
+            if rows and not _is_setting(path, column, quantity, rows):
+                history.series[quantity] = Series(column, rows)
+    history.is_ours = any(column in METRICS for column in columns.values())
+    history.is_of_words = any(map(is_of_words, columns.values()))
+    history.begins_untrained = plain_name(step) == step.lower() and not taken
     history.unused = tuple(unused)
-    history.evaluations = _evaluations(path, table, names)
+    history.evaluations = _evaluations(path, table, names, is_history=True)
     return history
+
+
+def _step_column(path: Path, names: Sequence[str]) -> str:
+    by_plain = {plain_name(name): name for name in reversed(names) if name.strip().lower() not in LOGGED_NAMES}
+    found = next((by_plain[name] for name in STEP_NAMES if name in by_plain), None)
+    found = found or next((name for name in names if name.strip().lower() in LOGGED_NAMES or not name), None)
+    if found is None:
+        raise HistoryError(f"{path}: no column is the step (looked for {', '.join(STEP_NAMES)}; found {', '.join(names)})")
+    return found
+
+
+def _not_gone_back(path: Path, table: Table, step: str) -> Table:
+    """Return the rows without those that a run that went on from an earlier step made anew."""
+    kept: Table = []
+    for row, at in zip(table, _steps(path, table, step), strict=True):
+        if kept and float(kept[-1][step]) > at:
+            kept = [earlier for earlier in kept if float(earlier[step]) < at]
+        kept.append(row)
+    return kept
+
+
+def _says_words(table: Table, name: str) -> bool:
+    return any(_cell(row[name]) and _number(row[name]) is None for row in table)
+
+
+def _is_setting(path: Path, column: str, quantity: str, rows: Sequence[Row]) -> bool:
+    """Return whether a column is a setting that has a measurement's name, such as the bound of a clip: it never changes."""
+    if quantity in SHARES and max(row.value for row in rows) > 1 + 1e-6:
+        most = max(row.value for row in rows)
+        raise HistoryError(f"{path}: column {column}: {most:g} is no share; if it is in percent, divide by 100")
+    return quantity == "clip_fraction" and len(rows) >= _A_FEW and len({row.value for row in rows}) == 1 and rows[0].value > 0
+
+
+def _named(column: str, steps: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
+    return {column: steps} if steps else {}
 
 
 def _exported(path: Path, name: str, taken: dict[str, str]) -> str | None:
@@ -146,27 +197,45 @@ def _exported(path: Path, name: str, taken: dict[str, str]) -> str | None:
 
 
 def _column(path: Path, table: Table, name: str, steps: Sequence[float], ends: Sequence[float]) -> tuple[list[Row], tuple[float, ...]]:
-    rows, bad, num_cells = [], [], 0
+    """Return a column's finite values, and the steps of those that are recorded as not finite."""
+    rows, told = [], []
     for number, (row, step, end) in enumerate(zip(table, steps, ends, strict=True), start=2):
-        cell = row[name]
+        cell = _cell(row[name])
         if not cell:
             continue
-        num_cells += 1
         value = _number(cell)
         if value is None:
             _refuse_cell(path, number, name, cell)
+        told.append((step, value))
         if math.isfinite(value):
             rows.append(Row(step, value, end))
-        else:
-            bad.append(step)
     rows.sort(key=lambda row: row.step)
-    return rows, () if rows and len(bad) > _SPARSE * num_cells else tuple(bad)
+    return rows, _not_finite(told)
+
+
+def _not_finite(told: Sequence[tuple[float, float]]) -> tuple[float, ...]:
+    """Return the steps at which a column really was not finite.
+
+    Programs also write nan for what they did not record: before a column begins, and between the rows of one that is kept now and then.
+    What follows the last finite value, beyond such a gap, is no gap.
+    """
+    finite = [place for place, (_, value) in enumerate(told) if math.isfinite(value)]
+    bad = [place for place, (_, value) in enumerate(told) if math.isinf(value)]
+    if not finite:
+        return tuple(step for step, _ in told)
+    gap = max((later - earlier - 1 for earlier, later in pairwise(finite)), default=0)
+    if len(finite) >= _DENSE * (finite[-1] - finite[0] + 1):
+        bad += [place for place in range(finite[0], finite[-1]) if math.isnan(told[place][1])]
+        gap = 0
+    if len(told) - 1 - finite[-1] > 2 * gap:
+        bad += [place for place in range(finite[-1] + 1, len(told)) if math.isnan(told[place][1])]
+    return tuple(told[place][0] for place in sorted(set(bad)))
 
 
 def _steps(path: Path, table: Table, name: str) -> list[float]:
     steps = []
     for number, row in enumerate(table, start=2):
-        step = _number(row[name]) if row[name] else None
+        step = _number(row[name]) if _cell(row[name]) else None
         if step is None or not math.isfinite(step):
             _refuse_cell(path, number, name, row[name])
         steps.append(step)
@@ -183,7 +252,7 @@ def _long(path: Path, table: Table, plain: Mapping[str, str], key: str) -> Histo
         raise HistoryError(f"{path}: has keys and values, and no column `step`; export it too")
     columns = list(dict.fromkeys(row[key] for row in table))
     unused = tuple(name for name in columns if quantity_of(name) is None)
-    history = History(unused=unused, is_ours=any(name in METRICS for name in columns))
+    history = History(unused=unused, is_ours=any(name in METRICS for name in columns), is_of_words=any(map(is_of_words, columns)))
     for name in columns:
         quantity = quantity_of(name)
         part = [row for row in table if row[key] == name]
@@ -191,8 +260,7 @@ def _long(path: Path, table: Table, plain: Mapping[str, str], key: str) -> Histo
         if quantity is None or quantity in history.series:
             continue
         rows, bad = _column(path, part, plain["value"], steps, steps)
-        if bad:
-            history.not_finite[name] = bad
+        history.not_finite |= _named(name, bad)
         if rows:
             history.series[quantity] = Series(name, rows)
     return history
@@ -209,7 +277,7 @@ def _statistics(path: Path, table: Table, plain: Mapping[str, str]) -> History:
             continue
         values = {}
         for name in _STATISTICS:
-            cell = row[plain[name]] if name in plain else ""
+            cell = _cell(row[plain[name]]) if name in plain else ""
             value = _number(cell) if cell else None
             if cell and value is None:
                 _refuse_cell(path, number, name, cell)
@@ -220,27 +288,36 @@ def _statistics(path: Path, table: Table, plain: Mapping[str, str]) -> History:
     return History(summaries=summaries, unused=tuple(unused))
 
 
-def _evaluations(path: Path, table: Table, names: Sequence[str]) -> tuple[Evaluation, ...]:
-    by_plain = {plain_name(name): name for name in reversed(names)}
-    step = next((name for wanted in STEP_NAMES for name in names if name.strip().lower() == wanted), by_plain.get("step"))
+def _evaluations(path: Path, table: Table, names: Sequence[str], *, is_history: bool) -> tuple[Evaluation, ...]:
+    """Return what a table says of games; in a history a score that is no share of points is another's, and is left alone."""
+    by_plain = {name.strip().lower().replace("/", "_"): name for name in reversed(names)}
     score = next((by_plain[name] for name in SCORE_NAMES if name in by_plain), None)
     games = next((by_plain[name] for name in GAMES_NAMES if name in by_plain), None)
-    if step is None or score is None:
+    if score is None:
         return ()
+    step = _step_column(path, names)
     found = []
     for number, row in enumerate(table, start=2):
-        if not row[step] or not row[score]:
+        at, value = (_number(_cell(row[name])) if _cell(row[name]) else None for name in (step, score))
+        if at is None or value is None or not math.isfinite(value):
+            if _cell(row[score]) and value is None and not is_history:
+                _refuse_cell(path, number, score, row[score])
             continue
-        at, value = _number(row[step]), _number(row[score])
-        count = _number(row[games]) if games is not None and row[games] else None
-        if at is None or value is None or not math.isfinite(at):
-            _refuse_cell(path, number, score, row[score])
         if not 0 <= value <= 1:
+            if is_history:
+                return ()
             raise HistoryError(
-                f"{path}: row {number}: the score {row[score]} is no share of the points; a win is 1, a draw 0.5, and all a mean"
+                f"{path}: row {number}: the score {row[score]} is no share of the points; a win is 1, a draw 0.5, and all a mean (if it is"
+                " in percent, divide by 100)"
             )
+        count = _number(_cell(row[games])) if games is not None and _cell(row[games]) else None
         found.append(Evaluation(step=at, score=value, games=count if count is not None and count > 0 else None))
     return tuple(sorted(found, key=lambda each: each.step))
+
+
+def _cell(cell: str) -> str:
+    """Return what a cell says; nothing where it says that there is nothing."""
+    return "" if cell.lower() in _EMPTY else cell
 
 
 def _number(cell: str) -> float | None:

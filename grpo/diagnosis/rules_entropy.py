@@ -10,13 +10,17 @@ from grpo.diagnosis.history import Series
 from grpo.grpo_config import AlarmConfig, RecoveryConfig
 
 _MOST: Final = math.log(MOST_LEGAL_MOVES)
+_BEYOND, _BEYOND_SHARE = 1.1, 0.05
+"""A value so far above the bound is enough; of values next to it more than this share of the rows."""
 _OVER_LEGAL: Final = 1.25
 """Of ln(legal moves): above it is no rounding, and no noise."""
 _ALARMS, _HEALTHY_NATS = AlarmConfig(), RecoveryConfig().healthy_entropy
-_KEPT_SHARE: Final = 0.4
+_KEPT_SHARE, _COLLAPSED, _GONE = 0.4, 1.2 * _HEALTHY_NATS, 0.15
+_OF_WORDS_SHARE, _OF_WORDS_LEARNT = 0.1, 0.05
+_A_FEW: Final = 3
 _STOPPED: Final = "entropy_critical"
 """The event with which our trainer stops at critical entropy, wherever its settings draw that line."""
-_BOOSTED: Final = 3.0
+_BOOSTED, _FALLING = 3.0, 0.8
 _STILL: Final = 0.15
 _LONG: Final = 1_000
 
@@ -29,7 +33,7 @@ def impossible_entropy(case: Case) -> Finding | None:
     if series is not None:
         limits = {step: limit for step, (limit,) in case.history.at_same_steps("log_num_legal")}
         bad = [row for row in series.rows if not -0.01 <= row.value <= min(_MOST, _OVER_LEGAL * limits.get(row.step, math.inf))]
-        if bad:
+        if any(not -0.1 <= row.value <= _BEYOND * _MOST for row in bad) or len(bad) > max(1, _BEYOND_SHARE * len(series)):
             worst = max(bad, key=lambda row: abs(row.value))
             return case.found(
                 "impossible_entropy",
@@ -48,17 +52,28 @@ def impossible_entropy(case: Case) -> Finding | None:
 
 def entropy_collapse(case: Case) -> Finding | None:
     """Find a policy that grew certain."""
-    if not _has_collapsed(case):
+    if not has_collapsed(case):
         return None
     entropy = _possible(case)
     if entropy is None:
         normalised = case.history.get("normalised_entropy")
-        assert normalised is not None
-        return case.found("entropy_collapse", (way(normalised),), rows=normalised.rows[-1:], remedy=_slower(case))
+        seen = (
+            [way(normalised)]
+            if normalised is not None
+            else [
+                f"{summary.column} ends at {summary.last:.3g}"
+                for name in ("entropy", "normalised_entropy")
+                if (summary := case.history.summaries.get(name)) is not None and summary.last is not None
+            ]
+        )
+        return case.found("entropy_collapse", seen, rows=() if normalised is None else normalised.rows[-1:], remedy=_slower(case))
     evidence = [
         f"{way(entropy)}: from about {math.exp(entropy.early()):.0f} effective moves, exp(entropy), to {math.exp(entropy.late()):.1f}",
     ]
-    healthy = [row for row in entropy.rows if row.value >= (entropy.early() + entropy.late()) / 2]
+    middle = (entropy.early() + entropy.late()) / 2
+    # What came back after that is the estimator's doing where values were impossible, and no health.
+    fallen = next((place for place, row in enumerate(entropy.rows) if row.value < middle), len(entropy) - 1)
+    healthy = entropy.rows[max(0, fallen - 1)]
     evidence += [way(series) for name in ("reward", "reward_std") if (series := case.history.get(name)) is not None and len(series) > 1]
     loss = case.history.get("loss")
     cause = ""
@@ -68,23 +83,21 @@ def entropy_collapse(case: Case) -> Finding | None:
     return case.found(
         "entropy_collapse",
         evidence,
-        rows=[row for row in entropy.rows if row.step > healthy[-1].step] or entropy.rows[-1:],
+        rows=[row for row in entropy.rows if row.step > healthy.step] or entropy.rows[-1:],
         cause=cause,
-        remedy=f"Entropy was last above half of its way down at step {healthy[-1].step:.0f}. {_slower(case)}",
+        remedy=f"Entropy was above half of its way down until step {healthy.step:.0f}. {_slower(case)}",
     )
 
 
 def kl_trap(case: Case) -> Finding | None:
     """Find a collapse that a rising entropy coefficient did not stop."""
-    coefficient = case.history.get("entropy_coefficient")
-    if coefficient is None or not _has_collapsed(case):
+    coefficient, boost = case.history.get("entropy_coefficient"), _boost(case)
+    if coefficient is None or boost is None:
         return None
-    before, after = coefficient.early(), coefficient.highest.value
-    if not (before > 0 and after >= _BOOSTED * before):
-        return None
+    before, after = boost
     evidence = [
         f"{coefficient.column} was raised from {before:.3g} to {after:.3g} ({after / before:.0f}-fold) by step"
-        f" {coefficient.highest.step:.0f}"
+        f" {coefficient.highest.step:.0f}, while entropy fell"
     ]
     entropy = _possible(case)
     evidence += [] if entropy is None else [way(entropy)]
@@ -93,6 +106,18 @@ def kl_trap(case: Case) -> Finding | None:
             evidence.append(f"{summary.column} {summary.last:.3g}")
     remedy = f"Leave {case.given.named('entropy_coefficient')} where it is and lower {case.given.named('learning_rate')}."
     return case.found("kl_trap", evidence, rows=coefficient.rows, remedy=remedy)
+
+
+def _boost(case: Case) -> tuple[float, float] | None:
+    """Return from what to what the entropy coefficient was raised after a collapse had begun; None when it was not, or there was none."""
+    coefficient, entropy = case.history.get("entropy_coefficient"), _possible(case)
+    if coefficient is None or entropy is None or not has_collapsed(case):
+        return None
+    fell = next((row.step for row in entropy.rows if row.value < _FALLING * entropy.early()), entropy.last.step)
+    # A coefficient that was warmed up before that was raised by a plan.
+    before = [row.value for row in coefficient.rows if row.step <= fell]
+    after = max((row.value for row in coefficient.rows if row.step > fell), default=0.0)
+    return (before[-1], after) if before and 0 < _BOOSTED * before[-1] <= after else None
 
 
 def dead_monitor(case: Case) -> Finding | None:
@@ -107,7 +132,8 @@ def dead_monitor(case: Case) -> Finding | None:
     bonus, low = case.history.get("entropy_bonus"), case.lowest("entropy")
     floor = case.given.value("entropy_floor")
     evidence = []
-    if bonus is not None and len(bonus) >= 3 and bonus.num_steps >= _LONG and is_still(bonus) and is_nearly_all(case):
+    is_alone = bonus is not None and is_nearly_all(case) and not case.learns()
+    if bonus is not None and is_alone and len(bonus) >= 3 and bonus.num_steps >= _LONG and is_still(bonus):
         evidence.append(
             f"{bonus.column} stays between {bonus.lowest.value:.3g} and {bonus.highest.value:.3g} for {bonus.num_steps:.0f} steps, as"
             " nearly all of the loss: whatever watches entropy has not moved it once"
@@ -132,14 +158,19 @@ def is_nearly_all(case: Case) -> bool:
     return bool(rows) and sum(abs(bonus) > 0.9 * (abs(bonus) + abs(policy)) for _, (policy, bonus) in rows) > len(rows) / 2
 
 
-def _has_collapsed(case: Case) -> bool:
+def has_collapsed(case: Case) -> bool:
+    """Return whether the policy has grown certain; of a language model, nearly so, and without learning anything by it."""
+    early, late = case.early("entropy"), case.late("entropy")
+    if "entropy" in case.history.series:
+        entropy = case.history.series["entropy"] if _is_of_words(case) else _possible(case)
+        early, late = (entropy.early(), entropy.late()) if entropy is not None and len(entropy) >= _A_FEW else (None, None)
     if _is_of_words(case):
-        return False
+        share = _OF_WORDS_LEARNT if case.learns() else _OF_WORDS_SHARE
+        return early is not None and late is not None and 0 < late < share * early
     normalised = case.late("normalised_entropy")
     if (normalised is not None and is_certain(normalised, _ALARMS)) or case.history.ends_with(_STOPPED):
         return True
-    entropy = _possible(case)
-    return entropy is not None and len(entropy) >= 3 and entropy.late() < min(_HEALTHY_NATS, _KEPT_SHARE * entropy.early())
+    return early is not None and late is not None and (late < _GONE or late < min(_COLLAPSED, _KEPT_SHARE * early))
 
 
 def _possible(case: Case) -> Series | None:
@@ -152,9 +183,11 @@ def _possible(case: Case) -> Series | None:
 
 
 def _is_of_words(case: Case) -> bool:
-    return "parsed" in case.history.series or "parsed" in case.history.summaries
+    return case.history.is_of_words or "parsed" in case.history.summaries
 
 
 def _slower(case: Case) -> str:
     rate, bonus = case.given.named("learning_rate"), case.given.named("entropy_coefficient")
+    if _boost(case) is not None:
+        return f"Lower {rate}; raising {bonus} did not help here."
     return f"Lower {rate}, or raise {bonus} with the exact entropy, before entropy is gone."

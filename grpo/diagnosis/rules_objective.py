@@ -4,21 +4,27 @@ from typing import Final
 
 from grpo.diagnosis.case import Case, way
 from grpo.diagnosis.conditions import cancels, dominates, is_constant
-from grpo.diagnosis.findings import Finding
+from grpo.diagnosis.findings import Finding, Severity
 from grpo.diagnosis.history import Row, Series
-from grpo.diagnosis.rules_entropy import is_still
+from grpo.diagnosis.rules_entropy import impossible_entropy, is_still
 from grpo.grpo_config import AlarmConfig
 from grpo.metrics import TERM_PAIRS, TERMS
 
 _ALARMS: Final = AlarmConfig()
 """Thresholds that alarms have too are said there, once."""
 _CLIPPED: Final = 0.2
+_CLIPPED_FOR_CERTAIN: Final = 0.35
+"""More than updates of one step clip, where nobody says how many there are."""
 _CLIPPED_ALONE: Final = 0.01
 """Of ratios that must all be 1."""
-_KL: Final = 1e-3
+_KL, _PENALTY = 1e-3, 1e-5
+"""Above rounding, of a KL in nats, and of one times its coefficient."""
+_KL_BY_SCORING: Final = 0.5
+"""Nats: a larger one before any update is another model's, and not another way to score (1.3 against 1.0 shows 0.05)."""
 _ROSE: Final = 3.0
 _NEAR: Final = 0.25
 _MANY_STEPS: Final = 4
+_A_FEW: Final = 4
 _BLOWN_UP: Final = 100.0
 """Times: a floor of 0.02 under the deviation (`grpo.std_floor`) lets no more than 50 through."""
 _MOST_COLUMNS: Final = 4
@@ -27,6 +33,8 @@ _SPREAD_RATIOS: Final = 0.7
 _POINTS_ELSEWHERE: Final = 0.15
 """Groups of four on a random network have 0.3, of sixteen 0.6 and more; with swapped groups it is 0, give or take 0.1."""
 _KL_TARGET_MISSED: Final = 1.5
+_FEW: Final = 0.1
+"""Of the rows may lie below what is said of all: noise makes such."""
 
 
 def nan_steps(case: Case) -> Finding | None:
@@ -51,16 +59,19 @@ def nan_steps(case: Case) -> Finding | None:
 
 def kl_at_step_zero(case: Case) -> Finding | None:
     """Find a divergence where there can be none."""
-    evidence = [words for quantity in ("kl", "kl_penalty", "kl_old") for value, words in _starts(case, quantity) if value > _KL]
-    penalty = [words for value, words in _starts(case, "kl_penalty") if 0 < value <= _KL]
-    if not evidence and not penalty:
-        return None
-    return case.found("kl_at_step_zero", (*evidence, *penalty), rows=_first_rows(case, "kl", "kl_penalty", "kl_old"))
+    evidence = [words for _, words in _divergence(case)]
+    return case.found("kl_at_step_zero", evidence, rows=_first_rows(case, "kl", "kl_penalty", "kl_old")) if evidence else None
+
+
+def _divergence(case: Case) -> list[tuple[float, str]]:
+    """Return what diverges before any update; of a penalty, whose coefficient is not known, less is enough."""
+    # KL to the policy that was sampled is not 0 after some updates of the same step.
+    names = ["kl", *(["kl_old"] if case.typical("optimiser_steps") == 1 and not case.history.is_ours else [])]
+    found = [start for name in names for start in _starts(case, name) if start[0] > _KL]
+    return found + [start for start in _starts(case, "kl_penalty") if start[0] > _PENALTY]
 
 
 def _starts(case: Case, quantity: str) -> list[tuple[float, str]]:
-    if quantity == "kl_old" and case.history.is_ours:
-        return []  # Ours is taken after the step's earlier updates.
     found = case.at_start(quantity)
     return [] if found is None else [found]
 
@@ -71,11 +82,12 @@ def _first_rows(case: Case, *quantities: str) -> list[Row]:
 
 def temperature_mismatch(case: Case) -> Finding | None:
     """Find that moves are scored by another distribution than they were sampled from."""
-    if "parsed" in case.history.series:
+    if case.history.is_of_words:
         return None  # Of a language model more than the temperature can differ: see kl_at_step_zero.
     if case.history.is_ours:
         return _measured_mismatch(case)
-    evidence = [words for value, words in _starts(case, "clip_fraction") if value > _CLIPPED] + _clipped_always(case)
+    clipped = _CLIPPED if _divergence(case) else _CLIPPED_FOR_CERTAIN
+    evidence = [words for value, words in _starts(case, "clip_fraction") if value > clipped] + _clipped_always(case, clipped)
     steps = case.typical("optimiser_steps")
     if steps is not None and steps > _MANY_STEPS:
         return None  # Then it may have come with the updates: see stale_policy.
@@ -83,12 +95,7 @@ def temperature_mismatch(case: Case) -> Finding | None:
         late, early = case.late("clip_fraction"), case.early("clip_fraction")
         if late is not None and early is not None and late > 2 * early:
             return None
-    evidence += [
-        f"{words}, before any update"
-        for name in ("kl", "kl_penalty")
-        for value, words in _starts(case, name)
-        if value > (0 if evidence else _KL / 10)
-    ]
+    evidence += [f"{words}, before any update" for value, words in _divergence(case) if value < _KL_BY_SCORING]
     if not evidence:
         return None
     sampled, scored = case.given.value("rollout_temperature"), case.given.value("loss_temperature")
@@ -113,23 +120,27 @@ def _measured_mismatch(case: Case) -> Finding | None:
     return case.found("temperature_mismatch", evidence, rows=rows) if evidence else None
 
 
-def _clipped_always(case: Case) -> list[str]:
+def _clipped_always(case: Case, clipped: float) -> list[str]:
     """Return that clipping is high from the first row on and does not grow, as it would by updates."""
     series, lowest = case.history.get("clip_fraction"), case.lowest("clip_fraction")
-    if lowest is None or lowest <= _CLIPPED:
+    if series is not None:
+        lowest = series.quantile(_FEW)
+    if lowest is None or lowest <= clipped:
         return []
     if series is None:
         return [f"the clip fraction was never below {lowest:.3g}"]
     if series.first.step > series.num_steps or series.late() > 1.25 * series.early():
         return []
-    return [f"{series.column} is {series.first.value:.3g} in the first row, never below {lowest:.3g}, and does not grow, as by updates"]
+    return [
+        f"{series.column} is {series.first.value:.3g} in the first row, hardly ever below {lowest:.3g}, and does not grow, as by updates"
+    ]
 
 
 def cancelling_terms(case: Case) -> Finding | None:
     """Find two terms that undo each other."""
     for one, other in TERM_PAIRS:
         rows = case.history.at_same_steps(f"logit_cosine/{one}_{other}", f"logit_gradient/{one}", f"logit_gradient/{other}")
-        hit = [step for step, values in rows if cancels(*values, _ALARMS)]
+        hit = [step for step, (cosine, norm, norm_of_other) in rows if cancels(cosine, norm, norm_of_other, _ALARMS)]
         if rows and 2 * len(hit) >= len(rows):
             evidence = f"the gradients of {one} and {other} are opposite and alike in size in {len(hit)} of {len(rows)} steps"
             return case.found("cancelling_terms", (evidence,), rows=[Row(step, 0.0, step) for step in hit])
@@ -145,11 +156,13 @@ def _cancelling_values(case: Case) -> Finding | None:
     evidence = []
     coefficients = case.history.at_same_steps("kl_penalty", "kl", "entropy_bonus", "entropy")
     near = [step for step, (p, kl, b, h) in coefficients if kl > 0 and h > 0 and _is_near(p / kl, -b / h)]
+    if case.learns() or not (_divergence(case) or impossible_entropy(case)):
+        return None  # Exact terms do not cancel, whatever their values; only such signs say that these are estimates by the sampled moves.
     if coefficients and 2 * len(near) >= len(coefficients):
         evidence.append(
             f"their coefficients, value over quantity, are within a quarter of each other in {len(near)} of {len(coefficients)} rows"
         )
-    if len(penalty) >= 3 and penalty.first.value > 0 and is_still(bonus):
+    if len(penalty) >= 3 and penalty.first.value > _PENALTY and is_still(bonus):
         rest = sorted(penalty.values[1:])
         risen = rest[len(rest) // 2] / penalty.first.value
         if risen >= _ROSE:
@@ -191,7 +204,10 @@ def loss_budget(case: Case) -> Finding | None:
             series = case.history.series[name]
             evidence = f"{series.column} is {shares[0]:.1%} to {shares[-1]:.1%} of the terms' absolute values in {len(shares)} rows"
             coefficient = "entropy_coefficient" if name == "entropy_bonus" else "kl_coefficient"
-            return case.found("loss_budget", (evidence,), rows=series.rows, remedy=f"Lower {case.given.named(coefficient)}.")
+            # On-policy a surrogate's value is next to 0 whatever it teaches: where the run learns, this is the value's doing.
+            severity = Severity.NOTE if case.learns() else None
+            remedy = f"Lower {case.given.named(coefficient)}."
+            return case.found("loss_budget", (evidence,), rows=series.rows, remedy=remedy, severity=severity)
     return None
 
 
@@ -211,19 +227,30 @@ def saturated_controller(case: Case) -> Finding | None:
     evidence: list[str] = []
     rows: list[Row] = []
     ratio, lowest = case.history.summaries.get("kl_ratio"), case.lowest("kl_ratio")
+    if (series := case.history.get("kl_ratio")) is not None:
+        lowest = series.quantile(_FEW)
     if lowest is not None and lowest > _KL_TARGET_MISSED:
-        evidence.append(f"KL was never below {lowest:.3g} times its target")
+        evidence.append(f"KL was (but for a tenth of the rows at most) never below {lowest:.3g} times its target")
     elif ratio is not None and ratio.low is None and ratio.last is not None and ratio.last > _KL_TARGET_MISSED:
         evidence.append(f"KL ended at {ratio.last:.3g} times its target")
-    coefficient = case.history.get("kl_coefficient")
-    if coefficient is not None and len(coefficient) >= 4:
-        half = Series(coefficient.column, coefficient.rows[len(coefficient) // 2 :])
-        if half.median() >= _ROSE * coefficient.early() > 0 and is_still(half):
+    for name in ("kl_coefficient", "entropy_coefficient"):
+        coefficient = case.history.get(name)
+        half = None if coefficient is None else _at_bound(coefficient)
+        if coefficient is not None and half is not None:
             evidence.append(f"{coefficient.column} rose to {half.median():.3g} by step {half.first.step:.0f} and did not move again")
             rows += half.rows
     penalty, bonus = case.history.get("kl_penalty"), case.history.get("entropy_bonus")
-    if not evidence and penalty is not None and bonus is not None and len(penalty) >= 4 and is_still(bonus) and penalty.first.value > 0:
+    is_told = bool(evidence) or case.learns()
+    if (
+        not is_told
+        and penalty is not None
+        and bonus is not None
+        and len(penalty) >= 4
+        and is_still(bonus)
+        and penalty.first.value > _PENALTY
+    ):
         rest = sorted(penalty.values[1:])
+        rest = rest[round(_FEW * len(rest)) : len(rest) - round(_FEW * len(rest))]
         if rest[0] >= _ROSE * penalty.first.value and rest[-1] <= 2 * rest[0]:
             evidence.append(
                 f"{penalty.column} rose from {penalty.first.value:.3g} to between {rest[0]:.3g} and {rest[-1]:.3g} and never came"
@@ -236,6 +263,20 @@ def saturated_controller(case: Case) -> Finding | None:
     if case.given.value("target_kl") is not None:
         remedy = f"The target, {case.given.named('target_kl')}, cannot be reached below {case.given.named('max_kl_coefficient')}."
     return case.found("saturated_controller", evidence, rows=rows, remedy=remedy)
+
+
+def _at_bound(coefficient: Series) -> Series | None:
+    """Return the part in which a coefficient that a controller raised no longer moves; None when there is none, or a plan raised it."""
+    if len(coefficient) < _A_FEW:
+        return None
+    half = Series(coefficient.column, coefficient.rows[len(coefficient) // 2 :])
+    low, high = coefficient.early(), half.median()
+    if not (high >= _ROSE * low > 0 and is_still(half)):
+        return None
+    ramp = [row.value for row in coefficient.rows[: next(place for place, row in enumerate(coefficient.rows) if row.value >= 0.95 * high)]]
+    # Half-way up a warm-up in a straight line stands at the middle, a controller that multiplies far below.
+    is_straight = len(ramp) >= _A_FEW and ramp[len(ramp) // 2] > 0.8 * (ramp[0] + ramp[-1]) / 2
+    return None if is_straight else half
 
 
 def high_clip_fraction(case: Case) -> Finding | None:

@@ -3,7 +3,7 @@
 import math
 from typing import Final
 
-from grpo.diagnosis.case import Case, way
+from grpo.diagnosis.case import ONE_SIDED, Case, way
 from grpo.diagnosis.conditions import teach_nothing
 from grpo.diagnosis.findings import Finding, Severity
 from grpo.diagnosis.history import Series
@@ -15,17 +15,16 @@ _AGREEING: Final = 0.75
 _FAILED: Final = 0.05
 _PILED_UP: Final = 0.1
 _MIN_STEPS: Final = 100
-_NOTICED: Final = 0.02
-"""Share of a regret by which it must fall to count as falling."""
-_ONE_SIDED: Final = 1.645
-"""Standard errors of a one-sided 95 % bound."""
+_UNNOTICED: Final = 0.15
+"""Standard deviations of a reward."""
+_LEARNT: Final = 0.5
 
 
 def unlearned_language_model(case: Case) -> Finding | None:
     """Find a language model that cannot answer yet."""
     parsed, truncated = case.history.get("parsed"), case.history.get("truncated")
     evidence = []
-    if parsed is not None and parsed.first.value < 0.1:
+    if parsed is not None and parsed.first.value < 0.1 and parsed.late() < _LEARNT:
         evidence.append(f"{parsed.column} is {parsed.first.value:.3g} at step {parsed.first.step:.0f}")
         if truncated is not None and truncated.first.value > 0.5:
             evidence.append(f"{truncated.column} is {truncated.first.value:.3g}")
@@ -36,6 +35,8 @@ def unlearned_language_model(case: Case) -> Finding | None:
         random = [step for step, words in rows if words.lower() in ("random", "random weights", "untrained", "scratch")]
         if random and "weight" in column.lower():
             evidence.append(f"{column} says random at step {random[0]:.0f}")
+    if parsed is not None and evidence and parsed.first.value < 0.1 and not evidence[0].startswith(parsed.column):
+        evidence.append(f"{parsed.column} is {parsed.first.value:.3g} at step {parsed.first.step:.0f}")
     return case.found("unlearned_language_model", evidence, rows=() if parsed is None else parsed.rows[:1]) if evidence else None
 
 
@@ -81,7 +82,7 @@ def group_agreement(case: Case) -> Finding | None:
 def flat_reward(case: Case) -> Finding | None:
     """Find that reward does not rise, where there are rows enough to say so."""
     reward = case.history.get("reward")
-    if reward is None or reward.num_steps < _MIN_STEPS or any(_falls(case.history.get(name)) for name in ("training_regret", "regret")):
+    if reward is None or reward.num_steps < _MIN_STEPS or case.learns():
         return None
     spread = _spread(case, reward)
     if any(row.end > row.step for row in reward.rows):
@@ -93,8 +94,11 @@ def flat_reward(case: Case) -> Finding | None:
     if len(reward) < 5:
         return None
     rise, error = reward.total_rise()
-    possible = rise + _ONE_SIDED * error
-    if possible >= (0.0 if spread is None else 0.15 * spread):
+    possible = rise + ONE_SIDED * error
+    # Without a reward's own deviation, that of the rows around the line is the measure: a rise within two of it is lost in it.
+    unnoticed = 2 * reward.rest_deviation() if spread is None else _UNNOTICED * spread
+    # A quick rise with a plateau behind it is no line, and is learning all the same.
+    if possible > unnoticed or reward.late() - reward.early() > unnoticed:
         return None
     return case.found(
         "flat_reward", (f"{way(reward)}: by a straight line it rises by {rise:.3g}, at most {possible:.3g}",), rows=reward.rows
@@ -107,13 +111,5 @@ def _spread(case: Case, reward: Series) -> float | None:
     if told is not None:
         return told
     upper = case.typical("reward_p90")
-    return (
-        None if upper is None or upper <= reward.median() else (upper - reward.median()) / 1.2816
-    )  # The normal distribution's 90th percentile.
-
-
-def _falls(series: Series | None) -> bool:
-    if series is None or len(series) < 3:
-        return False
-    rise, error = series.total_rise()
-    return (rise + _ONE_SIDED * error < 0 and -rise > _NOTICED * series.early()) or series.late() < 0.9 * series.early()
+    # 1.2816: the normal distribution's 90th percentile.
+    return None if upper is None or upper <= reward.median() else (upper - reward.median()) / 1.2816

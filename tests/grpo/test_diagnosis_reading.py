@@ -1,6 +1,7 @@
 """Histories from files: what is read, whoever wrote it, and what is refused in words."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,71 @@ def write(folder: Path, text: str, name: str = "history.csv") -> Path:
 
 
 def test_empty_cells_are_not_recorded_and_nan_is(tmp_path: Path) -> None:
-    history = read_history([write(tmp_path, "step,entropy,loss\n0,3.0,\n10,,nan\n20,2.5,-0.1\n30,2.4,-0.2\n")])
-    assert history.series["entropy"].values == (3.0, 2.5, 2.4)
-    assert history.series["loss"].values == (-0.1, -0.2)
+    rows = "\n".join(f"{step},2.0,-0.1" for step in range(40, 100, 10))
+    history = read_history([write(tmp_path, f"step,entropy,loss\n0,3.0,-0.1\n10,,nan\n20,2.5,\n30,2.4,-0.2\n{rows}\n")])
+    assert history.series["entropy"].values[:3] == (3.0, 2.5, 2.4)
+    assert history.series["loss"].values[:2] == (-0.1, -0.2)
     assert history.not_finite == {"loss": (10,)}
 
 
 def test_a_column_that_is_mostly_nan_was_recorded_now_and_then(tmp_path: Path) -> None:
     rows = "\n".join(f"{step},3.0,{'0.5' if step % 10 == 0 else 'nan'}" for step in range(30))
     assert read_history([write(tmp_path, f"step,entropy,kl\n{rows}\n")]).not_finite == {}
+
+
+@pytest.mark.parametrize(
+    ("cells", "bad"),
+    [
+        (["1"] * 30 + ["nan"] * 70, range(30, 100)),
+        (["nan"] * 30 + ["1"] * 70, ()),
+        (["1" if step % 3 == 0 else "nan" for step in range(100)], ()),
+        ([*(["1" if step % 3 == 0 else "nan" for step in range(60)]), *(["nan"] * 40)], range(58, 100)),
+        (["nan"] * 100, range(100)),
+        (["1"] * 50 + ["inf"] + ["1"] * 49, (50,)),
+    ],
+    ids=["from then on", "not before", "every third row", "every third row, and no longer", "never", "infinite"],
+)
+def test_nan_is_told_from_what_was_not_recorded_by_its_place(cells: list[str], bad: Sequence[int], tmp_path: Path) -> None:
+    rows = "\n".join(f"{step},2.0,{cell}" for step, cell in enumerate(cells))
+    history = read_history([write(tmp_path, f"step,entropy,grad_norm\n{rows}\n")])
+    assert history.not_finite == ({"grad_norm": tuple(bad)} if bad else {})
+
+
+def test_a_loss_that_no_rule_asks_for_is_watched_for_numbers_that_are_none(tmp_path: Path) -> None:
+    history = read_history([write(tmp_path, "step,entropy,value_loss\n0,2.0,1.0\n1,2.0,nan\n2,2.0,nan\n")])
+    assert "nan_steps" in diagnose(history).names
+
+
+def test_rows_that_a_resumed_run_made_anew_are_the_later_ones(tmp_path: Path) -> None:
+    history = read_history([write(tmp_path, "step,entropy\n0,3.0\n10,2.9\n20,0.1\n10,2.8\n20,2.7\n")])
+    assert [(row.step, row.value) for row in history.series["entropy"].rows] == [(0, 3.0), (10, 2.8), (20, 2.7)]
+
+
+def test_a_count_of_logged_rows_has_no_step_before_the_first_update(tmp_path: Path) -> None:
+    text = "{},kl,entropy\n0,0.02,2.0\n1,0.03,2.0\n2,0.03,2.0\n"
+    assert "kl_at_step_zero" in diagnose(read_history([write(tmp_path, text.format("step"))])).names
+    assert "kl_at_step_zero" not in diagnose(read_history([write(tmp_path, text.format("_step"))])).names
+
+
+def test_a_step_of_its_own_goes_before_a_count_of_logged_rows(tmp_path: Path) -> None:
+    history = read_history([write(tmp_path, "_step,entropy,train/global_step\n0,2.0,10\n1,1.9,20\n")])
+    assert [row.step for row in history.series["entropy"].rows] == [10, 20]
+
+
+def test_what_is_measured_in_evaluation_is_not_taken_for_training(tmp_path: Path) -> None:
+    history = read_history([write(tmp_path, "step,eval/entropy,entropy\n0,0.1,2.0\n1,0.1,1.9\n")])
+    assert history.series["entropy"].values == (2.0, 1.9)
+
+
+def test_a_chart_of_tensorboard_is_known_by_its_files_name(tmp_path: Path) -> None:
+    path = write(tmp_path, "Wall time,Step,Value\n1.7e9,0,3.0\n1.7e9,10,2.0\n", "run-3-tag-train_entropy.csv")
+    assert read_history([path]).series["entropy"].values == (3.0, 2.0)
+
+
+def test_cells_that_say_nothing_are_empty(tmp_path: Path) -> None:
+    history = read_history([write(tmp_path, "step,entropy,kl\n0,3.0,None\n1,N/A,0.1\n2,2.0,null\n")])
+    assert history.series["entropy"].values == (3.0, 2.0)
+    assert history.series["kl"].values == (0.1,)
 
 
 def test_several_tables_of_one_run_are_one_history(tmp_path: Path) -> None:
@@ -71,7 +128,9 @@ def test_both_exports_of_weights_and_biases_are_read(header: str, tmp_path: Path
     [
         ("train/kl", "kl"),
         ("objective/kl", "kl"),
-        ("actor/ppo_kl", "kl"),
+        ("actor/ppo_kl", "kl_old"),
+        ("train/approx_kl", "kl_old"),
+        ("training/kl", "kl"),
         ("critic/rewards/mean", "reward"),
         ("train/frac_reward_zero_std", "silent_groups"),
         ("train/clip_ratio/region_mean", "clip_fraction"),
@@ -111,7 +170,9 @@ REFUSED = {
     "empty": ("", ["names 0 columns"]),
     "one column": ("step\n1\n", ["names 1 columns"]),
     "names alone": ("step,entropy\n", ["no row"]),
-    "no step": ("epoch,entropy\n1,3.0\n", ["no column is the step", "epoch, entropy"]),
+    "no step": ("colour,entropy\n1,3.0\n", ["no column is the step", "colour, entropy"]),
+    "JSON": ('{"step": 1,\n "entropy": 3.0}\n', ["looks like JSON"]),
+    "a share in percent": ("step,clip_fraction\n1,12.5\n", ["clip_fraction: 12.5 is no share", "divide by 100"]),
     "nothing known": ("step,colour\n1,2\n", ["no column holds anything to diagnose", "colour"]),
     "a word": ("step,entropy\n1,high\n", ["row 2", "entropy", "'high' is no number"]),
     "a step that is none": ("step,entropy\n1,3.0\nx,3.0\n", ["row 3", "step", "'x'"]),
@@ -121,7 +182,6 @@ REFUSED = {
     "two runs of W&B": ("Step,a - kl,b - kl\n1,2,3\n", ["two runs", "'a'", "'b'"]),
     "two runs of MLflow": ("run_id,key,value,step\na,kl,1,1\nb,kl,1,1\n", ["holds 2 runs"]),
     "MLflow without steps": ("run_id,key,value\na,kl,1\n", ["no column `step`"]),
-    "a score in percent": ("step,score\n1,43\n", ["score 43", "a win is 1"]),
 }
 
 
@@ -153,6 +213,13 @@ def test_evals_without_a_score_are_refused(tmp_path: Path) -> None:
     history = write(tmp_path, "step,entropy\n0,3.0\n")
     with pytest.raises(HistoryError, match="no row has both a step and a score"):
         read_history([history], evals=write(tmp_path, "step,elo\n0,1500\n", "evals.csv"))
+
+
+def test_a_score_that_is_no_share_of_points_is_refused_as_evals_and_left_alone_in_a_history(tmp_path: Path) -> None:
+    history = write(tmp_path, "step,entropy,score\n0,3.0,-0.3\n")
+    assert read_history([history]).evaluations == ()
+    with pytest.raises(HistoryError, match="the score 43 is no share of the points"):
+        read_history([history], evals=write(tmp_path, "step,score\n1,43\n", "evals.csv"))
 
 
 def test_infinity_is_not_finite_and_its_place_is_kept(tmp_path: Path) -> None:

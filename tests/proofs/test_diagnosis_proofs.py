@@ -57,7 +57,9 @@ def test_20_healthy_runs_over_settings_and_seeds_raise_no_alarm(runs: Runs) -> N
 
 
 def test_each_failure_is_named_in_each_of_three_seeds(runs: Runs) -> None:
-    missed = {(name, seed): _names(runs[name, seed]) for name in FAILED for seed in SEEDS if FAILED[name].shows not in _names(runs[name, seed])}
+    missed = {
+        (name, seed): _names(runs[name, seed]) for name in FAILED for seed in SEEDS if FAILED[name].shows not in _names(runs[name, seed])
+    }
     assert missed == {}
 
 

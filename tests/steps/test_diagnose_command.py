@@ -61,6 +61,14 @@ def test_unusable_input_is_exit_code_2_with_the_reason(words: list[str], said: s
     assert said in capsys.readouterr().err
 
 
+def test_settings_may_be_nested_as_others_write_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for settings in ({"actor": {"optim": {"lr": 1e-3}}, "data": {"seed": 1}}, {"learning_rate": {"value": 1e-3}}):
+        path = tmp_path / "settings.json"
+        path.write_text(json.dumps(settings), encoding="utf-8")
+        assert main(["diagnose", "--history", str(NOTES / "jan15_collapse.csv"), "--settings", str(path)]) == 1
+        assert "(here 0.001)" in capsys.readouterr().out
+
+
 def test_a_folder_without_a_history_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", str(tmp_path)]) == 2
     assert "has no history.jsonl" in capsys.readouterr().err
