@@ -246,8 +246,8 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         severity=_WARNING,
         meaning="Reward does not rise.",
         seen="Over a hundred steps or more, no regret falls, and the rise that the rows leave possible is below 0.15 standard"
-        " deviations of a reward (windows: no later one is 0.1 above the first; where no deviation was kept: below that of the"
-        " rows).",
+        " deviations of a reward (windows: no later one is 0.1 above the first; where no deviation was kept: below two of the"
+        " rows').",
         cause="The policy is not trained by its reward: the learning rate is too small, clipping or cancelling terms leave no gradient,"
         " or the policy collapsed.",
         remedy="Look at what else is named here; where nothing is, raise the learning rate, or compare the estimated with the exact"
