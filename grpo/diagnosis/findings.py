@@ -113,7 +113,8 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "entropy_collapse": Entry(
         severity=_CRITICAL,
         meaning="The policy became certain of its moves long before it could know them.",
-        seen="Entropy at the end is below 0.4 of that at the beginning and below 1 nat, or normalised entropy is below 0.15.",
+        seen="Entropy at the end is below 0.4 of that at the beginning and below 1 nat, or normalised entropy is below 0.15; or our"
+        " trainer stopped at its critical entropy.",
         cause="The policy term pushed harder than anything kept entropy up: the learning rate is too high, or the entropy term too weak"
         " (a sampled bonus has no expected gradient at all on-policy). Groups then agree, advantages vanish, and the loss rises"
         " towards 0 without anything having got better.",

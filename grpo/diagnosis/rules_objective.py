@@ -107,7 +107,7 @@ def _measured_mismatch(case: Case) -> Finding | None:
     if first is not None and first.median() > _KL:
         evidence.append(f"{first.column} has a median of {first.median():.3g}")
         rows += first.rows
-    if clipped is not None and steps == 1 and clipped.median() > _CLIPPED_ALONE:
+    if clipped is not None and steps is not None and round(steps) == 1 and clipped.median() > _CLIPPED_ALONE:
         evidence.append(f"{clipped.column} has a median of {clipped.median():.3g} with one optimiser step a rollout")
         rows += clipped.rows
     return case.found("temperature_mismatch", evidence, rows=rows) if evidence else None
@@ -129,7 +129,7 @@ def cancelling_terms(case: Case) -> Finding | None:
     """Find two terms that undo each other."""
     for one, other in TERM_PAIRS:
         rows = case.history.at_same_steps(f"logit_cosine/{one}_{other}", f"logit_gradient/{one}", f"logit_gradient/{other}")
-        hit = [step for step, values in rows if cancels(*values, _ALARMS)]
+        hit = [step for step, values in rows if cancels(values[0], values[1], values[2], _ALARMS)]
         if rows and 2 * len(hit) >= len(rows):
             evidence = f"the gradients of {one} and {other} are opposite and alike in size in {len(hit)} of {len(rows)} steps"
             return case.found("cancelling_terms", (evidence,), rows=[Row(step, 0.0, step) for step in hit])
@@ -255,7 +255,7 @@ def stale_policy(case: Case) -> Finding | None:
     size, clipped = case.history.get("effective_sample_size"), case.history.get("clip_fraction")
     steps = case.typical("optimiser_steps") or case.given.value("optimiser_steps") or 0
     evidence = []
-    if size is not None and size.median() < _SPREAD_RATIOS and (steps > 1 or not case.history.is_ours):
+    if size is not None and size.median() < _SPREAD_RATIOS and (round(steps) > 1 or not case.history.is_ours):
         evidence.append(f"{size.column} has a median of {size.median():.2f}")
     if clipped is not None and len(clipped) >= 3 and clipped.early() < 0.15 and clipped.late() > 0.25:
         evidence.append(way(clipped))
