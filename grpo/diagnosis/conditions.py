@@ -1,7 +1,6 @@
 """The conditions that alarms, stop rules, the look before the first update and the diagnosis share: each is said once.
 
-Those with `alarms` have their threshold there: a run's own settings for its alarms and stops, the defaults for a history whose settings are
-not known.
+Their thresholds are in the settings `grpo.alarms`: a run's own for its alarms and stops, the defaults for a history, whoever made it.
 """
 
 from grpo.grpo_config import AlarmConfig
