@@ -5,7 +5,6 @@ names only what differs. Budgets are counts, never seconds: a clock would make t
 path, tracking address, device) are not settings: see `steps.machine`.
 """
 
-import difflib
 import itertools
 import json
 import re
@@ -21,6 +20,7 @@ from grpo.errors import PlainError
 from grpo.grpo_config import GrpoConfig
 from grpo.phases import PHASES
 from grpo.sections import Count, Names, Positive, Probability, Section
+from grpo.suggestions import did_you_mean
 
 PRESET_FOLDER: Final = Path(__file__).parent / "presets"
 DEFAULT_PRESET: Final = "laptop"
@@ -446,7 +446,7 @@ def _with_base(given: dict[str, Any], seen: tuple[str, ...]) -> dict[str, Any]:
         return _laid_over(tomllib.loads((PRESET_FOLDER / f"{preset}.toml").read_text(encoding="utf-8")), given)
     if not preset.endswith(".toml"):
         raise ConfigError(
-            f"settings: preset = {preset!r} does not exist; {_did_you_mean(preset, preset_names())}, or the path of a .toml file"
+            f"settings: preset = {preset!r} does not exist; {did_you_mean(preset, preset_names())}, or the path of a .toml file"
         )
     try:
         text = Path(preset).read_text(encoding="utf-8")
@@ -479,13 +479,8 @@ def _explain(problem: Any) -> str:
             kind = section.model_fields[str(part)].annotation
             # A section that may be left out is a union with None.
             section = cast("type[BaseModel]", next((one for one in get_args(kind) if one is not type(None)), kind))
-        return f"settings: unknown key {where}; {_did_you_mean(str(problem['loc'][-1]), list(section.model_fields))}"
+        return f"settings: unknown key {where}; {did_you_mean(str(problem['loc'][-1]), list(section.model_fields))}"
     message = problem["msg"].removeprefix("Value error, ")
     given = problem["input"]
     shown = f"{where} = {given!r}: " if not isinstance(given, dict | BaseModel) else f"{where}: " if where else ""
     return f"settings: {shown}{message[:1].lower()}{message[1:]}"
-
-
-def _did_you_mean(word: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
-    return (f"did you mean {close[0]}? " if close else "") + f"known here: {', '.join(known)}"

@@ -24,7 +24,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add `finetune`."""
     finetune = commands.add_parser(
         "finetune",
-        help="GRPO by itself, on a dataset and a policy",
         description="GRPO by itself. In several processes: torchrun --nproc-per-node 2 -m steps.console finetune ... The same command again"
         " goes on after a kill.",
     )

@@ -27,7 +27,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     _describe(
         commands.add_parser(
             "uci",
-            help="a policy as an engine for chess programs",
             description="A policy as a UCI engine, for a chess program to start; docs/playing.md says how.",
         )
     )
