@@ -11,9 +11,9 @@ from steps.machine import Machine
 from steps.run_index import TrackedRun, TrackedStep
 from steps.store import Store
 from steps.tracking_tags import HELD_BY
+from steps.ui_command import DEFAULT_PORT, HOST
 
 FINDINGS: Final = "findings.json"
-LOCAL_UI: Final = "http://127.0.0.1:5000"
 
 
 def output_folder(machine: Machine, step: TrackedStep | None) -> Path | None:
@@ -24,13 +24,12 @@ def output_folder(machine: Machine, step: TrackedStep | None) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def champion_place(run: TrackedRun, machine: Machine) -> str | None:
-    """Return where the run's champion is, as `chess-grpo match` takes it where it is on this machine; None before `select`."""
-    policy, selected = run.policy(CHAMPION), run.output_of("select")
-    if policy is not None and CHAMPION in policy.aliases:
-        return CHAMPION
-    folder = output_folder(machine, selected)
-    return None if folder is None else str(folder / CHAMPION)
+def policy_place(run: TrackedRun, role: str, machine: Machine) -> str | None:
+    """Return how `chess-grpo match` takes a run's `champion` or `peak`; None before `select`, or where it is not on this machine."""
+    policy, folder = run.policy(role), output_folder(machine, run.output_of("select"))
+    if policy is not None and role in policy.aliases:
+        return role
+    return None if folder is None else str(folder / role)
 
 
 def places(run: TrackedRun, machine: Machine) -> list[tuple[str, str]]:
@@ -72,4 +71,4 @@ def _page(run: TrackedRun, machine: Machine) -> str:
     page = f"#/experiments/{run.experiment}/runs/{run.mlflow_run}"
     if urlsplit(machine.tracking_uri).scheme in ("http", "https"):
         return f"{machine.tracking_uri.rstrip('/')}/{page}"
-    return f"{LOCAL_UI}/{page} (`chess-grpo ui` starts it)"
+    return f"http://{HOST}:{DEFAULT_PORT}/{page} (`chess-grpo ui` starts it)"

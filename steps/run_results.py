@@ -4,7 +4,7 @@ Two runs' numbers can be compared when their yardsticks are the same: the same o
 A score against the pretrained policy says nothing about a run that began with another one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,7 +22,14 @@ _GAMES: Final = (
     "evaluation.max_opening_centipawns",
 )
 _ADJUDICATION: Final = ("evaluation.adjudication_depth", "evaluation.adjudication_centipawns")
-_SHOWN_OF_A_HASH: Final = 12
+_AS_PLAYED: Final = "candidate against pretrained, best moves, as played"
+_ADJUDICATED: Final = "candidate against pretrained, best moves, adjudicated"
+
+SCORE: Final = "score"
+"""A win is 1, a draw 0.5."""
+ELO: Final = "Elo"
+REGRET: Final = "win probability"
+"""Of which less is better."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,8 +37,10 @@ class Result:
     """One number of a run."""
 
     name: str
+    output: str
+    """Hash of the step's output that it stands in: the same of two runs is one measurement, not two."""
     unit: str
-    """`score` (a win is 1, a draw 0.5), `Elo` or `win probability`."""
+    """`SCORE`, `ELO` or `REGRET`."""
     estimate: Estimate
     yardstick: Mapping[str, str | None]
     """What it was measured with, by name; None where the run does not say."""
@@ -51,11 +60,24 @@ class Compared:
     """In which parts of their yardsticks they differ, or of which one does not say; empty when they can be compared."""
 
     @property
+    def is_one_measurement(self) -> bool:
+        """Whether both have it from the same output, which the later run has reused."""
+        return self.first is not None and self.second is not None and self.first.output == self.second.output
+
+    @property
     def difference(self) -> Estimate | None:
-        """First less second with its interval, the samples taken as independent; None where they cannot be compared."""
-        if self.first is None or self.second is None or self.apart:
+        """First less second with its interval, the samples taken as independent; None where there is nothing to compare."""
+        if self.first is None or self.second is None or self.apart or self.is_one_measurement:
             return None
         return difference(self.first.estimate, self.second.estimate)
+
+    @property
+    def better(self) -> int:
+        """Which is shown to have done better: 1 the first, 2 the second, 0 neither."""
+        change = self.difference
+        if change is None or self.first is None or change.low <= 0 <= change.high:
+            return 0
+        return 1 if (change.value > 0) == (self.first.unit != REGRET) else 2
 
 
 def shown(estimate: Estimate, unit: str, *, sign: str = "") -> str:
@@ -64,7 +86,7 @@ def shown(estimate: Estimate, unit: str, *, sign: str = "") -> str:
     >>> shown(Estimate(value=0.6025, low=0.5741, high=0.6295), "score")
     '0.603 [0.574, 0.629]'
     """
-    sign, digits = ("+", ",.0f") if unit == "Elo" else (sign, ".3f" if unit == "score" else ".4f")
+    sign, digits = ("+", ",.0f") if unit == ELO else (sign, ".3f" if unit == SCORE else ".4f")
     value, low, high = (format(number, f"{sign}{digits}") for number in (estimate.value, estimate.low, estimate.high))
     return f"{value} [{low}, {high}]"
 
@@ -92,38 +114,31 @@ def results(run: TrackedRun, regret_after: Estimate | None = None) -> list[Resul
         regret_after: the candidate's held-out regret, which is one of many values of its metric.
     """
     games = _params(run, _GAMES)
-    engine = {"engine": run.tags.get(ENGINE)}
-    nodes = run.params.get("evaluation.opponent_nodes")
-    calibrated, boards = run.output_of("calibrate"), run.output_of("join_boards")
-    ladder = {"ladder": None if calibrated is None else calibrated.output_hash[:_SHOWN_OF_A_HASH]}
-    dataset = {"held-out boards": None if boards is None else boards.tags.get(DATASET, "")[:_SHOWN_OF_A_HASH] or None}
+    judged = {**games, **_params(run, _ADJUDICATION), "engine": run.tags.get(ENGINE)}
+    nodes = run.params.get("evaluation.opponent_nodes", "")
+    ladder = {"ladder": _output_hash(run, "calibrate")}
+    dataset = {"held-out boards": _dataset(run)}
     start = {"pretrained policy": _initial_weights(run)}
-    opponent = {"nodes of the opponent": nodes}
-    adjudicated = {**games, **_params(run, _ADJUDICATION), **engine}
+    stockfish = {**games, "engine": run.tags.get(ENGINE), "evaluation.opponent_nodes": nodes}
     found = [
-        _measured(run, "baseline", "pretrained against a random mover", "baseline/score_random", "score", games),
-        _measured(
+        *_measured(
             run,
             "baseline",
-            f"pretrained against Stockfish, {nodes} nodes",
-            "baseline/score_engine",
-            "score",
-            {**games, **engine, **opponent},
+            ("pretrained against a random mover", "baseline/score_random", SCORE, games),
+            (f"pretrained against Stockfish, nodes {nodes}", "baseline/score_engine", SCORE, stockfish),
+            ("pretrained on the ladder", "baseline/rating", ELO, ladder),
         ),
-        _measured(run, "baseline", "pretrained on the ladder", "baseline/rating", "Elo", ladder),
-        _regret(run, dataset),
-        None
-        if regret_after is None
-        else Result(name="held-out regret, candidate", unit="win probability", estimate=regret_after, yardstick=dataset),
-        _measured(
-            run, "select", "candidate against pretrained, best moves, as played", "selection/score_best", "score", {**start, **games}
+        _regret(run, "baseline", "held-out regret, pretrained", _regret_before(run), dataset),
+        _regret(run, "finetune", "held-out regret, candidate", regret_after, dataset),
+        *_measured(
+            run,
+            "select",
+            (_AS_PLAYED, "selection/score_best", SCORE, {**start, **games}),
+            (_ADJUDICATED, "selection/score_adjudicated", SCORE, {**start, **judged}),
+            ("candidate against pretrained, sampled at T = 1", "selection/score_sampled", SCORE, {**start, **games}),
+            ("candidate against the champion before", "selection/score_previous", SCORE, {"the champion before": None}),
+            ("candidate on the ladder", "selection/rating", ELO, ladder),
         ),
-        _measured(run, "select", "the same, adjudicated", "selection/score_adjudicated", "score", {**start, **adjudicated}),
-        _measured(run, "select", "candidate against pretrained, sampled at T = 1", "selection/score_sampled", "score", {**start, **games}),
-        _measured(
-            run, "select", "candidate against the champion before", "selection/score_previous", "score", {"the champion before": None}
-        ),
-        _measured(run, "select", "candidate on the ladder", "selection/rating", "Elo", ladder),
     ]
     return [result for result in found if result is not None]
 
@@ -132,7 +147,7 @@ def headline(run: TrackedRun) -> Result | None:
     """Return the score that decided: of the confirmation, best moves, counted as the run's claims count it; None before `select`."""
     peak = run.policy(PEAK)
     is_adjudicated = peak is not None and (peak.version.initial_weights or "").endswith(", adjudicated")
-    wanted = "the same, adjudicated" if is_adjudicated else "candidate against pretrained, best moves, as played"
+    wanted = _ADJUDICATED if is_adjudicated else _AS_PLAYED
     return next((result for result in results(run) if result.name == wanted), None)
 
 
@@ -157,28 +172,45 @@ def _apart(first: Result | None, second: Result | None) -> tuple[str, ...]:
     return tuple(name for name in names if first.yardstick.get(name) is None or first.yardstick.get(name) != second.yardstick.get(name))
 
 
-def _measured(run: TrackedRun, step: str, name: str, metric: str, unit: str, yardstick: Mapping[str, str | None]) -> Result | None:
+def _measured(run: TrackedRun, step: str, *wanted: tuple[str, str, str, Mapping[str, str | None]]) -> Iterator[Result]:
+    """Yield results of a step's metrics, given their names, metrics, units and yardsticks."""
+    if (output := run.output_of(step)) is None:
+        return
+    for name, metric, unit, yardstick in wanted:
+        names = (metric, f"{metric}_low", f"{metric}_high")
+        if output.metrics.keys() >= set(names):  # Early runs recorded no intervals.
+            value, low, high = (output.metrics[each] for each in names)
+            estimate = Estimate(value=value, low=low, high=high)
+            yield Result(name=name, output=output.output_hash, unit=unit, estimate=estimate, yardstick=yardstick)
+
+
+def _regret(run: TrackedRun, step: str, name: str, estimate: Estimate | None, dataset: Mapping[str, str | None]) -> Result | None:
     output = run.output_of(step)
-    names = (metric, f"{metric}_low", f"{metric}_high")
-    if output is None or not output.metrics.keys() >= set(names):  # Early runs recorded no intervals.
+    if output is None or estimate is None:
         return None
-    value, low, high = (output.metrics[each] for each in names)
-    return Result(name=name, unit=unit, estimate=Estimate(value=value, low=low, high=high), yardstick=yardstick)
+    return Result(name=name, output=output.output_hash, unit=REGRET, estimate=estimate, yardstick=dataset)
 
 
-def _regret(run: TrackedRun, dataset: Mapping[str, str | None]) -> Result | None:
+def _regret_before(run: TrackedRun) -> Estimate | None:
     output = run.output_of("baseline")
     if output is None or "heldout/regret_best_stderr" not in output.metrics:
         return None
-    estimate = _with_interval(output.metrics["heldout/regret_best"], output.metrics["heldout/regret_best_stderr"])
-    return Result(name="held-out regret, pretrained", unit="win probability", estimate=estimate, yardstick=dataset)
+    return _with_interval(output.metrics["heldout/regret_best"], output.metrics["heldout/regret_best_stderr"])
+
+
+def _output_hash(run: TrackedRun, step: str) -> str | None:
+    return None if (output := run.output_of(step)) is None else output.output_hash
+
+
+def _dataset(run: TrackedRun) -> str | None:
+    return None if (output := run.output_of("join_boards")) is None else output.tags.get(DATASET)
 
 
 def _initial_weights(run: TrackedRun) -> str | None:
     peak = run.policy(PEAK)
     if peak is None or peak.version.initial_weights is None:
         return None
-    return peak.version.initial_weights.partition(",")[0][:_SHOWN_OF_A_HASH]
+    return peak.version.initial_weights.partition(",")[0]
 
 
 def _params(run: TrackedRun, names: tuple[str, ...]) -> dict[str, str | None]:

@@ -15,14 +15,14 @@ def width() -> int:
     return min(shutil.get_terminal_size().columns, _WIDEST)
 
 
-def table(rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
-    """Return rows as aligned columns; the last column is folded where a line would be too wide."""
+def table(rows: Iterable[Sequence[str]], *, indent: str = "", folds: bool = True) -> str:
+    """Return rows as aligned columns; the last column is folded where a line would be too wide, if that is wanted."""
     lines = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*(line[:-1] for line in lines), strict=True)]
     made = []
     for *cells, last in lines:
         head = indent + "".join(f"{cell:<{size}}{_GAP}" for cell, size in zip(cells, widths, strict=True))
-        made.append(folded(last, head))
+        made.append(folded(last, head) if folds else f"{head}{last}".rstrip())
     return "\n".join(made)
 
 
