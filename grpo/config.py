@@ -9,7 +9,7 @@ import itertools
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, cast, get_args
@@ -452,15 +452,34 @@ def _with_base(given: dict[str, Any], seen: tuple[str, ...]) -> dict[str, Any]:
         text = Path(preset).read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"settings: preset = {preset!r}: {error.strerror}; name a shipped preset or a file that is there") from None
-    return _laid_over(_with_base(_parse(text), (*seen, preset)), given)
+    except UnicodeDecodeError:
+        raise ConfigError(f"settings: preset = {preset!r}: no text in UTF-8; name a file of TOML") from None
+    return _laid_over(_with_base(_parse(text, where=f"{preset} is "), (*seen, preset)), given)
 
 
-def _parse(text: str) -> dict[str, Any]:
+def _parse(text: str, *, where: str = "") -> dict[str, Any]:
     try:
         given = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
     except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f'settings: not readable: {error}; write TOML such as\n  preset = "smoke"\n  grpo.learning_rate = 1e-3') from None
+        raise ConfigError(
+            f'settings: {where}not readable: {error}{_line(text, str(error))}; write TOML such as\n  preset = "smoke"\n'
+            "  grpo.learning_rate = 1e-3"
+        ) from None
     return dict(given)
+
+
+def _in_words(error: str) -> str:
+    return error.replace("Cannot overwrite a value", "a key stands there twice")
+
+
+def _line(text: str, error: str) -> str:
+    """Return the line that an error names, and, where a text without its quotes is what is wrong with it, that."""
+    lines, found = text.splitlines(), re.search(r"line (\d+)", error)
+    if found is None or not lines:
+        return ""
+    line = lines[min(int(found[1]), len(lines)) - 1].strip()
+    bare = re.fullmatch(r"([\w.]+)\s*=\s*([A-Za-z_][^\s\"']*)", line)
+    return f", which is: {line}" + (f' (a text stands in quotes: {bare[1]} = "{bare[2]}")' if bare else "")
 
 
 def _laid_over(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
@@ -471,6 +490,14 @@ def _laid_over(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
+_PLAINER: Final[Mapping[str, str]] = {
+    "tuple_type": "input should be a list, in square brackets",
+    "model_type": "input should be a section with keys of its own, not one value",
+    "too_short": "input should have at least one item",
+}
+"""Of pydantic's messages, those in words of Python; by type."""
+
+
 def _explain(problem: Any) -> str:
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
@@ -479,8 +506,25 @@ def _explain(problem: Any) -> str:
             kind = section.model_fields[str(part)].annotation
             # A section that may be left out is a union with None.
             section = cast("type[BaseModel]", next((one for one in get_args(kind) if one is not type(None)), kind))
-        return f"settings: unknown key {where}; {did_you_mean(str(problem['loc'][-1]), list(section.model_fields))}"
-    message = problem["msg"].removeprefix("Value error, ")
+        word = str(problem["loc"][-1])
+        return f"settings: unknown key {where}; {_elsewhere(word)}{did_you_mean(word, section.model_fields)}"
+    message = _PLAINER.get(problem["type"], problem["msg"]).removeprefix("Value error, ")
     given = problem["input"]
+    if problem["type"] in ("int_type", "float_type") and isinstance(given, str) and re.fullmatch(r"[-+\d.eE_]+", given):
+        message += ", without quotes"
     shown = f"{where} = {given!r}: " if not isinstance(given, dict | BaseModel) else f"{where}: " if where else ""
     return f"settings: {shown}{message[:1].lower()}{message[1:]}"
+
+
+def _elsewhere(word: str) -> str:
+    """Return in which other sections a key is known, if in any."""
+    there = [name for name in _all_keys(Settings) if name.rpartition(".")[2] == word]
+    return f"it belongs to another section: {', '.join(there)}; " if there else ""
+
+
+def _all_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        yield f"{prefix}{name}"
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from _all_keys(kind, f"{prefix}{name}.")

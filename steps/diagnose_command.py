@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from grpo.diagnosis import History, HistoryError, diagnose, read_history
 from grpo.diagnosis.reading import columns_text

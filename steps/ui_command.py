@@ -35,7 +35,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _ui(given: argparse.Namespace) -> int:
-    # Returns only where there is nothing to start.
     machine = Machine.here()
     parts = urlsplit(machine.tracking_uri)
     if parts.scheme in _SERVED:
@@ -53,7 +52,8 @@ def _ui(given: argparse.Namespace) -> int:
     # By a variable: an address with a password in it stays out of the list of processes.
     environment = {**os.environ, **_QUIET, "MLFLOW_BACKEND_STORE_URI": machine.tracking_uri}
     words = [sys.executable, "-m", "mlflow", "ui", "--host", HOST, "--port", str(given.port), "--workers", "1"]
-    os.execve(sys.executable, words, environment)  # noqa: S606  # In this process's place, so that Ctrl-C and kills are its own.
+    os.execve(sys.executable, words, environment)  # noqa: S606  # In this process's place: Ctrl-C and kills are its own.
+    raise AssertionError("this process is the UI now")
 
 
 def _refuse_taken(port: int) -> None:
