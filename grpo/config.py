@@ -20,7 +20,7 @@ from grpo.errors import PlainError
 from grpo.grpo_config import GrpoConfig
 from grpo.phases import PHASES
 from grpo.sections import Count, Names, Positive, Probability, Section
-from grpo.suggestions import did_you_mean
+from grpo.suggestions import did_you_mean, nearest
 
 PRESET_FOLDER: Final = Path(__file__).parent / "presets"
 DEFAULT_PRESET: Final = "laptop"
@@ -462,14 +462,14 @@ def _parse(text: str, *, where: str = "") -> dict[str, Any]:
         given = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
     except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(
-            f'settings: {where}not readable: {error}{_line(text, str(error))}; write TOML such as\n  preset = "smoke"\n'
+            f'settings: {where}not readable: {_in_words(error)}{_line(text, str(error))}; write TOML such as\n  preset = "smoke"\n'
             "  grpo.learning_rate = 1e-3"
         ) from None
     return dict(given)
 
 
-def _in_words(error: str) -> str:
-    return error.replace("Cannot overwrite a value", "a key stands there twice")
+def _in_words(error: Exception) -> str:
+    return str(error).replace("Cannot overwrite a value", "a key stands there twice")
 
 
 def _line(text: str, error: str) -> str:
@@ -479,7 +479,9 @@ def _line(text: str, error: str) -> str:
         return ""
     line = lines[min(int(found[1]), len(lines)) - 1].strip()
     bare = re.fullmatch(r"([\w.]+)\s*=\s*([A-Za-z_][^\s\"']*)", line)
-    return f", which is: {line}" + (f' (a text stands in quotes: {bare[1]} = "{bare[2]}")' if bare else "")
+    return f", which is: {line}" + (
+        f" (a text stands in quotes, which a shell wants in quotes too: '{bare[1]} = \"{bare[2]}\"')" if bare else ""
+    )
 
 
 def _laid_over(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
@@ -510,10 +512,23 @@ def _explain(problem: Any) -> str:
         return f"settings: unknown key {where}; {_elsewhere(word)}{did_you_mean(word, section.model_fields)}"
     message = _PLAINER.get(problem["type"], problem["msg"]).removeprefix("Value error, ")
     given = problem["input"]
-    if problem["type"] in ("int_type", "float_type") and isinstance(given, str) and re.fullmatch(r"[-+\d.eE_]+", given):
-        message += ", without quotes"
+    if problem["type"] == "missing" and isinstance(problem["loc"][-1], int):  # Of a list that is too short.
+        where, message = ".".join(str(part) for part in problem["loc"][:-1]), f"item {problem['loc'][-1] + 1} is missing"
+    message += _hint(problem["type"], given, problem.get("ctx", {}))
     shown = f"{where} = {given!r}: " if not isinstance(given, dict | BaseModel) else f"{where}: " if where else ""
     return f"settings: {shown}{message[:1].lower()}{message[1:]}"
+
+
+def _hint(kind: str, given: Any, context: Mapping[str, Any]) -> str:
+    """Return how to write a value that is nearly right; nothing for others."""
+    if kind in ("int_type", "float_type") and isinstance(given, str) and re.fullmatch(r"[-+\d.eE_]+", given):
+        return ", without quotes"
+    if kind == "int_type" and isinstance(given, float) and given.is_integer():
+        return f", without a point or an exponent: {int(given)}"
+    if kind in ("literal_error", "enum") and isinstance(given, str):
+        close = nearest(given, re.findall(r"'([^']*)'", str(context.get("expected", ""))))
+        return f"; {close.strip()}" if close else ""
+    return ""
 
 
 def _elsewhere(word: str) -> str:

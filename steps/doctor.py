@@ -72,7 +72,7 @@ def _packages() -> Finding:
 
 
 def _installed(name: str) -> str | None:
-    """Return a package's version here, without the part that says for which device it was built; None where it is not needed, or missing."""
+    """Return a package's version here, without the part that says for which device it was built; None where it is missing."""
     try:
         return version(name).partition("+")[0]
     except PackageNotFoundError:

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from grpo.errors import PlainError
 from steps.machine import Machine, sqlite_file
+from steps.outages import in_short
 from steps.registry import MODEL, POLICY_STEP, version_with_alias
 from steps.store import StepOutput
 from steps.tracking_store import TABLES_LOCK
@@ -100,9 +101,8 @@ def reading(machine: Machine, *, instead: str = "") -> Iterator[MlflowClient | N
         try:
             yield MlflowClient(uri, registry_uri=uri)
         except (MlflowException, SQLAlchemyError, OSError) as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise RegistryError(
-                f"{uri} does not answer ({reason}); start its server, or set MLFLOW_TRACKING_URI to the store that the run wrote to"
+                f"{uri} does not answer ({in_short(error)}); start its server, or set MLFLOW_TRACKING_URI to the store that the run wrote to"
                 + (f", or {instead}" if instead else "")
             ) from error
 

@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from grpo.errors import PlainError
+from grpo.suggestions import nearest
 from steps.aliases import ALIASES
 from steps.machine import Machine
 from steps.registered import reading
@@ -157,7 +158,8 @@ def _meant(name: str, parents: Sequence["Run"], policies: Mapping[str, Sequence[
         several = ", ".join(parent.info.run_id for parent in beginning)
         raise NoRunError(f"{name!r} begins the ids of {len(beginning)} runs, {several}: give more of the one that is meant")
     if not beginning:
-        raise NoRunError(f"no run is called {name!r}; {_some(parents)}")
+        close = nearest(name, [LAST, *ALIASES, *(str(parent.data.tags.get(RUN)) for parent in parents)])
+        raise NoRunError(f"no run is called {name!r}; {close}{_some(parents)}")
     return beginning[0]
 
 

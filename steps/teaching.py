@@ -45,6 +45,12 @@ class TeachingParser(argparse.ArgumentParser):
         message = message.removeprefix("argument ").replace("the following arguments are required: ", "missing: ")
         self.exit(2, f"{self.format_usage()}{self.prog}: {message}\n`{self.prog} --help` says more, with examples.\n")
 
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        # Before it is made an enumeration's: "invalid SprtModel value" tells nobody what there is.
+        if action.choices is not None:
+            self._check_value(action, arg_string)
+        return super()._get_value(action, arg_string)  # type: ignore[misc]
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         # argparse has no public place for this; without it the refusal is "invalid choice: 'mtach' (choose from 'boards', ...)".
         if action.choices is not None and value not in action.choices:

@@ -83,7 +83,7 @@ def _describe(parser: argparse.ArgumentParser) -> None:
 
 def _temperature(text: str) -> float:
     try:
-        return UciOptions(temperature=float(text)).temperature
+        return UciOptions(temperature=finite_number(text)).temperature
     except OptionError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -27,8 +27,8 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add `ui`."""
     ui = commands.add_parser(
         "ui",
-        description="Start the MLflow UI on the tracking store of this home (CHESS_GRPO_HOME), for this machine alone; Ctrl-C ends it. Where"
-        " MLFLOW_TRACKING_URI is the address of a server, that has a UI of its own, and its address is printed.",
+        description="Start the MLflow UI on the tracking store of this home (CHESS_GRPO_HOME), for this machine alone; Ctrl-C ends it. If"
+        " MLFLOW_TRACKING_URI names a server, that has a UI of its own, and its address is printed.",
     )
     ui.add_argument("--port", type=_port, default=DEFAULT_PORT, metavar="N", help=f"where to listen (default {DEFAULT_PORT})")
     ui.set_defaults(run=_ui)

@@ -309,9 +309,11 @@ BAD_SETTINGS = (
         f"settings: unknown key selection.num_candidate; did you mean num_candidates? known here: {known(SelectionConfig)}",
     ),
     # Not readable at all.
-    ("grpo.num_steps 3", f"settings: not readable: Expected '=' after a key in a key/value pair (at line 1, column 16); {HOW_TO_WRITE}"),
-    ("seed = 1\nseed = 2", f"settings: not readable: Cannot overwrite a value (at end of document); {HOW_TO_WRITE}"),
-    ('{"seed": 1', f"settings: not readable: Expecting ',' delimiter: line 1 column 11 (char 10); {HOW_TO_WRITE}"),
+    ("grpo.num_steps 3", f"settings: not readable: Expected '=' after a key in a key/value pair (at line 1, column 16), which is:"
+     f" grpo.num_steps 3; {HOW_TO_WRITE}"),
+    ("seed = 1\nseed = 2", f"settings: not readable: a key stands there twice (at end of document); {HOW_TO_WRITE}"),
+    ('{"seed": 1', f"settings: not readable: Expecting ',' delimiter: line 1 column 11 (char 10),"
+     f' which is: {{"seed": 1; {HOW_TO_WRITE}'),
 )  # fmt: skip
 
 
