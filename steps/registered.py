@@ -102,7 +102,7 @@ def reading(machine: Machine, *, instead: str = "") -> Iterator[MlflowClient | N
             yield MlflowClient(uri, registry_uri=uri)
         except (MlflowException, SQLAlchemyError, OSError) as error:
             raise RegistryError(
-                f"{uri} does not answer ({in_short(error)}); start its server, or set MLFLOW_TRACKING_URI to the store that the run wrote to"
+                f"{uri} does not answer ({in_short(error)}); start it, or set MLFLOW_TRACKING_URI to the store that the run wrote to"
                 + (f", or {instead}" if instead else "")
             ) from error
 

@@ -47,7 +47,7 @@ class TeachingParser(argparse.ArgumentParser):
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         # Before it is made an enumeration's: "invalid SprtModel value" tells nobody what there is.
-        if action.choices is not None:
+        if action.choices is not None and action is not self._parts:
             self._check_value(action, arg_string)
         return super()._get_value(action, arg_string)  # type: ignore[misc]
 

@@ -13,6 +13,7 @@ from grpo.uci import UciEngine, serve
 from grpo.uci_options import BEST_MOVE, OptionError, UciOptions
 from steps.machine import Machine
 from steps.models import Model, find_model
+from steps.teaching import finite_number
 
 if TYPE_CHECKING:
     from grpo.policy import Policy
