@@ -32,9 +32,8 @@ batch-demo: setup  ## The pipeline on a stand-in for AWS Batch, three times. ARG
 soak: setup  ## Faults by the hundred: half an hour on 2 cores. ARGS="-k kills" for one part; the table is in build/soak.md.
 	SOAK_TABLE="$${SOAK_TABLE:-build/soak.md}" $(PY) -m pytest tests/soak -m soak $(ARGS)
 
-ui: setup  ## The MLflow UI on the embedded store.
-	@mkdir -p "$${CHESS_GRPO_HOME:-.chess_grpo}"
-	MLFLOW_DISABLE_TELEMETRY=true $(VENV)/bin/mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///$${CHESS_GRPO_HOME:-.chess_grpo}/mlflow.db}" --port $(PORT)
+ui: setup  ## The MLflow UI on the tracking store of this home. PORT=5001
+	$(PY) -m steps.console ui --port $(PORT)
 
 lock: setup  ## Renew the three locks from pyproject.toml.
 	infra/lock.sh

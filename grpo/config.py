@@ -5,12 +5,11 @@ names only what differs. Budgets are counts, never seconds: a clock would make t
 path, tracking address, device) are not settings: see `steps.machine`.
 """
 
-import difflib
 import itertools
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, cast, get_args
@@ -21,6 +20,7 @@ from grpo.errors import PlainError
 from grpo.grpo_config import GrpoConfig
 from grpo.phases import PHASES
 from grpo.sections import Count, Names, Positive, Probability, Section
+from grpo.suggestions import did_you_mean, nearest
 
 PRESET_FOLDER: Final = Path(__file__).parent / "presets"
 DEFAULT_PRESET: Final = "laptop"
@@ -446,21 +446,42 @@ def _with_base(given: dict[str, Any], seen: tuple[str, ...]) -> dict[str, Any]:
         return _laid_over(tomllib.loads((PRESET_FOLDER / f"{preset}.toml").read_text(encoding="utf-8")), given)
     if not preset.endswith(".toml"):
         raise ConfigError(
-            f"settings: preset = {preset!r} does not exist; {_did_you_mean(preset, preset_names())}, or the path of a .toml file"
+            f"settings: preset = {preset!r} does not exist; {did_you_mean(preset, preset_names())}, or the path of a .toml file"
         )
     try:
         text = Path(preset).read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"settings: preset = {preset!r}: {error.strerror}; name a shipped preset or a file that is there") from None
-    return _laid_over(_with_base(_parse(text), (*seen, preset)), given)
+    except UnicodeDecodeError:
+        raise ConfigError(f"settings: preset = {preset!r}: no text in UTF-8; name a file of TOML") from None
+    return _laid_over(_with_base(_parse(text, where=f"{preset} is "), (*seen, preset)), given)
 
 
-def _parse(text: str) -> dict[str, Any]:
+def _parse(text: str, *, where: str = "") -> dict[str, Any]:
     try:
         given = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
     except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f'settings: not readable: {error}; write TOML such as\n  preset = "smoke"\n  grpo.learning_rate = 1e-3') from None
+        raise ConfigError(
+            f'settings: {where}not readable: {_in_words(error)}{_line(text, str(error))}; write TOML such as\n  preset = "smoke"\n'
+            "  grpo.learning_rate = 1e-3"
+        ) from None
     return dict(given)
+
+
+def _in_words(error: Exception) -> str:
+    return str(error).replace("Cannot overwrite a value", "a key stands there twice")
+
+
+def _line(text: str, error: str) -> str:
+    """Return the line that an error names, and, where a text without its quotes is what is wrong with it, that."""
+    lines, found = text.splitlines(), re.search(r"line (\d+)", error)
+    if found is None or not lines:
+        return ""
+    line = lines[min(int(found[1]), len(lines)) - 1].strip()
+    bare = re.fullmatch(r"([\w.]+)\s*=\s*([A-Za-z_][^\s\"']*)", line)
+    return f", which is: {line}" + (
+        f" (a text stands in quotes, which a shell wants in quotes too: '{bare[1]} = \"{bare[2]}\"')" if bare else ""
+    )
 
 
 def _laid_over(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
@@ -471,6 +492,14 @@ def _laid_over(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
+_PLAINER: Final[Mapping[str, str]] = {
+    "tuple_type": "input should be a list, in square brackets",
+    "model_type": "input should be a section with keys of its own, not one value",
+    "too_short": "input should have at least one item",
+}
+"""Of pydantic's messages, those in words of Python; by type."""
+
+
 def _explain(problem: Any) -> str:
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
@@ -479,13 +508,38 @@ def _explain(problem: Any) -> str:
             kind = section.model_fields[str(part)].annotation
             # A section that may be left out is a union with None.
             section = cast("type[BaseModel]", next((one for one in get_args(kind) if one is not type(None)), kind))
-        return f"settings: unknown key {where}; {_did_you_mean(str(problem['loc'][-1]), list(section.model_fields))}"
-    message = problem["msg"].removeprefix("Value error, ")
+        word = str(problem["loc"][-1])
+        return f"settings: unknown key {where}; {_elsewhere(word)}{did_you_mean(word, section.model_fields)}"
+    message = _PLAINER.get(problem["type"], problem["msg"]).removeprefix("Value error, ")
     given = problem["input"]
+    if problem["type"] == "missing" and isinstance(problem["loc"][-1], int):  # Of a list that is too short.
+        where, message = ".".join(str(part) for part in problem["loc"][:-1]), f"item {problem['loc'][-1] + 1} is missing"
+    message += _hint(problem["type"], given, problem.get("ctx", {}))
     shown = f"{where} = {given!r}: " if not isinstance(given, dict | BaseModel) else f"{where}: " if where else ""
     return f"settings: {shown}{message[:1].lower()}{message[1:]}"
 
 
-def _did_you_mean(word: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
-    return (f"did you mean {close[0]}? " if close else "") + f"known here: {', '.join(known)}"
+def _hint(kind: str, given: Any, context: Mapping[str, Any]) -> str:
+    """Return how to write a value that is nearly right; nothing for others."""
+    if kind in ("int_type", "float_type") and isinstance(given, str) and re.fullmatch(r"[-+\d.eE_]+", given):
+        return ", without quotes"
+    if kind == "int_type" and isinstance(given, float) and given.is_integer():
+        return f", without a point or an exponent: {int(given)}"
+    if kind in ("literal_error", "enum") and isinstance(given, str):
+        close = nearest(given, re.findall(r"'([^']*)'", str(context.get("expected", ""))))
+        return f"; {close.strip()}" if close else ""
+    return ""
+
+
+def _elsewhere(word: str) -> str:
+    """Return in which other sections a key is known, if in any."""
+    there = [name for name in _all_keys(Settings) if name.rpartition(".")[2] == word]
+    return f"it belongs to another section: {', '.join(there)}; " if there else ""
+
+
+def _all_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        yield f"{prefix}{name}"
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from _all_keys(kind, f"{prefix}{name}.")

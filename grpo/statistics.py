@@ -244,3 +244,18 @@ def expected_score(elo_difference: float) -> float:
     """Return the score that a rating difference stands for, 1 / (1 + 10^(-d / 400)), the inverse of `elo`."""
     odds = 10 ** (-abs(elo_difference) / 400)  # Of the weaker player: never too large for a float.
     return 1 / (1 + odds) if elo_difference >= 0 else odds / (1 + odds)
+
+
+def difference(first: Estimate, second: Estimate) -> Estimate:
+    """Return first less second, of two independent samples, with the 95 % interval that follows from theirs.
+
+    Each end comes from the ends of the two that it is reached by, so that lopsided intervals stay so (MOVER: G. Y. Zou and A. Donner,
+    Statistics in Medicine 27, 2008). Samples that hang together, as games from the same openings do, mostly make it wider than need be.
+
+    >>> difference(Estimate(value=0.6, low=0.57, high=0.63), Estimate(value=0.5, low=0.46, high=0.54)).low
+    0.05
+    """
+    value = first.value - second.value
+    below = math.hypot(first.value - first.low, second.high - second.value)
+    above = math.hypot(first.high - first.value, second.value - second.low)
+    return Estimate(value=value, low=value - below, high=value + above)

@@ -28,7 +28,7 @@ CHECKS: Final = "checks"
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `boards` with its two commands."""
-    boards = commands.add_parser("boards", help="make a dataset of boards, or look at one").add_subparsers(required=True, metavar="COMMAND")
+    boards = commands.add_parser("boards").add_subparsers(required=True, metavar="COMMAND")
     build = boards.add_parser("build", help="make a dataset: positions with the value of every legal move, checked")
     build.add_argument("out", type=Path, help="the folder to make; it must not be there")
     add_settings(build)

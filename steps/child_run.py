@@ -14,7 +14,7 @@ from steps.outages import Patience, TrackingAwayError
 from steps.outbox import Journal
 from steps.registry import Chosen
 from steps.store import StepOutput
-from steps.tracking_tags import NOTE, OUTPUT_HASH, VERSION
+from steps.tracking_tags import NOTE, OUTPUT_HASH, REUSED, VERSION
 
 
 class ChildRun:
@@ -98,7 +98,7 @@ class ChildRun:
 
     def finished(self, output: StepOutput) -> None:
         """Say what came out, so that a later run can find it."""
-        self.tag({VERSION: output["version"], OUTPUT_HASH: output["output_hash"], "chess_grpo.reused": output["reused"]})
+        self.tag({VERSION: output["version"], OUTPUT_HASH: output["output_hash"], REUSED: output["reused"]})
 
     def dataset(self, *, digest: str, source: str, profile: Mapping[str, Any]) -> None:
         """Name the dataset that the step made or read."""

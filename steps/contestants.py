@@ -102,6 +102,8 @@ def _policy(text: str) -> Contestant:
     name, at, number = text.rpartition("@")
     if not at or os.sep in number:  # A folder's name may have an @ of its own.
         name, number = text, ""
+    if name == RANDOM:
+        raise _unreadable(text, f"{RANDOM} is drawn evenly, and has no temperature")
     if not name or (at and name != text and not number):
         raise _unreadable(text, "a policy is NAME or NAME@TEMPERATURE")
     temperature = _real(text, "the temperature", number, below=math.inf, allowed="a number above 0") if at and number else None

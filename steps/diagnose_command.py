@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from grpo.diagnosis import History, HistoryError, diagnose, read_history
 from grpo.diagnosis.given import are_of_several_runs
@@ -14,23 +14,13 @@ from grpo.errors import PlainError
 from steps.machine import Machine
 
 HEALTHY, FOUND, UNUSABLE = 0, 1, 2
-_EXAMPLES: Final = """examples:
-  chess-grpo diagnose last
-  chess-grpo diagnose --history losses.csv rewards.csv --evals evals.csv
-  chess-grpo diagnose --history wandb_export.csv --settings settings.json --json
-
-exit codes: 0 healthy, 1 something was found, 2 the input cannot be used
-docs/diagnosis.md explains each finding, and says which files and columns are read"""
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `diagnose`."""
     parser = commands.add_parser(
         "diagnose",
-        help="say what is wrong with a run, and how to mend it",
         description="Say what a run's history shows: named findings, each with evidence, cause and remedy.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", nargs="?", metavar="RUN", help="`last`, `peak`, `champion`, a run's id, or a folder with a history.jsonl")
     parser.add_argument("--history", nargs="+", type=Path, metavar="FILE.csv", help="tables of one run instead, ours or another trainer's")

@@ -19,7 +19,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add `export` to the commands."""
     parser = commands.add_parser(
         "export",
-        help="a model for other programs: safetensors, JSON, ONNX, and a model card",
         description="Write a model as a folder for other programs: weights, ONNX, JSON with all that is needed to use them, a model card."
         " The ONNX file is compared with the policy on 1,000 positions, and nothing is written when they differ.",
     )

@@ -11,7 +11,7 @@ from typing import Any
 from grpo.config import ConfigError
 from grpo.content import atomic_folder, json_text, read_json, remove_folder, remove_leftovers, replace_file, sha256_file, write_manifest
 from grpo.engine import identify
-from grpo.policy_files import WEIGHTS
+from grpo.policy_files import POLICY, WEIGHTS, is_policy
 from steps import slices
 from steps.boards import BOARDS
 from steps.file_lease import file_lease
@@ -24,7 +24,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add `finetune`."""
     finetune = commands.add_parser(
         "finetune",
-        help="GRPO by itself, on a dataset and a policy",
         description="GRPO by itself. In several processes: torchrun --nproc-per-node 2 -m steps.console finetune ... The same command again"
         " goes on after a kill.",
     )
@@ -46,6 +45,10 @@ def _finetune(given: argparse.Namespace) -> int:
     progress = out.parent / f".{out.name}.in_progress"
     if out.exists():
         raise ConfigError(f"{out} is there already; name a folder that is not, or remove it")
+    if not (given.boards / BOARDS).is_file():
+        raise ConfigError(f"{given.boards} is no dataset: it has no {BOARDS}; give the folder that `chess-grpo boards build` made")
+    if not is_policy(given.pretrained):
+        raise ConfigError(f"{given.pretrained} is no policy's folder: give one with {WEIGHTS} and {POLICY}, such as an output of pretrain")
     engine = identify(machine.stockfish)
     facts = {
         "settings": slices.grpo(settings),

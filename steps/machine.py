@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from grpo.errors import PlainError
 from steps.writers import Writer
 
 _DEBIAN_STOCKFISH: Final = "/usr/games/stockfish"  # Not on root's PATH.
@@ -16,6 +17,10 @@ TASK: Final = "CHESS_GRPO_TASK"
 ATTEMPT: Final = "CHESS_GRPO_ATTEMPT"
 SECRETS: Final = "CHESS_GRPO_SECRETS"
 """Variable: names, with commas, of secrets in AWS Secrets Manager that hold variables of tasks elsewhere."""
+
+
+class MachineError(PlainError, ValueError):
+    """A variable of this machine cannot be read; the message says which, and what it may be."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,14 +48,14 @@ class Machine:
 
     @classmethod
     def here(cls) -> Self:
-        """Return the facts of this machine."""
+        """Return the facts of this machine; raises MachineError."""
         home = Path(os.environ.get("CHESS_GRPO_HOME") or ".chess_grpo").resolve()
         return cls(
             stockfish=os.environ.get("CHESS_GRPO_STOCKFISH") or shutil.which("stockfish") or _DEBIAN_STOCKFISH,
             home=home,
             tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home / 'mlflow.db'}",
             device=os.environ.get("CHESS_GRPO_DEVICE") or "auto",
-            num_threads=int(os.environ.get("CHESS_GRPO_THREADS") or len(os.sched_getaffinity(0))),
+            num_threads=_num_threads(),
             shared=os.environ.get(SHARED) or "",
             is_container=is_container(os.environ),
             task=os.environ.get(TASK) or "",
@@ -77,6 +82,13 @@ class Machine:
         """Where an sqlite tracking store keeps files: beside itself, so that all who share the one find the other; None with a server."""
         file = sqlite_file(self.tracking_uri)
         return None if file is None else file.parent / "mlartifacts"
+
+
+def _num_threads() -> int:
+    given = os.environ.get("CHESS_GRPO_THREADS") or str(len(os.sched_getaffinity(0)))
+    if not (given.isdecimal() and int(given)):
+        raise MachineError(f"CHESS_GRPO_THREADS={given}: give a number of 1 or more; unset, it is the number of cores")
+    return int(given)
 
 
 def is_container(environment: Mapping[str, str]) -> bool:

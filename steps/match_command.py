@@ -26,7 +26,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add `match` to the commands."""
     parser = commands.add_parser(
         "match",
-        help="paired games between two players, with intervals",
         description=f"Games between two players: each opening is played with both colours. A player is one of: {ALLOWED}.",
     )
     parser.add_argument("first", metavar="A", help="the player whose score it is")

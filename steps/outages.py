@@ -1,6 +1,7 @@
 """When a tracking store counts as away: it does not answer, or not in a way that another try would not mend."""
 
 import errno
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -76,6 +77,12 @@ def is_absence(error: Exception) -> bool:
     """Return whether this is the answer that there is no such file."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     return isinstance(error, FileNotFoundError) or status == 404 or is_refusal(error)
+
+
+def in_short(error: BaseException) -> str:
+    """Return why nobody answers, without the address and the ways to it, which stand in front of that; else what the error says first."""
+    found = re.search(r"\[Errno -?\d+\] ([^\"'()]+)", str(error))
+    return found[1].strip() if found else first_line(error)
 
 
 def first_line(error: BaseException) -> str:

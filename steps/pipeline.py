@@ -23,7 +23,7 @@ from steps.registry import Choice, Chosen, Registry
 from steps.running import Job, code_tags, run_step
 from steps.store import StepOutput, Store
 from steps.tracking import PEAK_STEP, ChildRun, Tracker, TrackingAwayError
-from steps.tracking_tags import FOUND
+from steps.tracking_tags import DATASET, ENGINE, FINDINGS, VERDICT
 from steps.versions import step_version
 from steps.work import Sink
 
@@ -61,7 +61,7 @@ def start(
     failed = [finding for finding in findings if not finding.is_fine]
     if failed or engine is None:
         raise PreflightError(f"cannot start:\n{preflight_table(failed)}")
-    tracker, store, tags = Tracker(machine), Store.of(machine), code_tags(code) | {"chess_grpo.engine": engine}
+    tracker, store, tags = Tracker(machine), Store.of(machine), code_tags(code) | {ENGINE: engine}
     tracker.deliver_left()
     origin = find_origin(resume_from, tracker, store) if resume_from else None
     if origin is not None:
@@ -121,7 +121,7 @@ def join_boards(job: Job, parts: Sequence[StepOutput]) -> StepOutput:
             source=(folder / BOARDS).as_uri(),
             profile={name: report[name] for name in ("rows", "phases", "splits", "sources", "labels")},
         )
-        child.tag({"chess_grpo.dataset": digest})
+        child.tag({DATASET: digest})
         child.file(folder / REPORT)
         child.file(folder / REJECTED)
 
@@ -314,7 +314,7 @@ def _finetune(
         child.file(folder / REPORT)
         child.file(folder / LEARNABILITY)
         child.file(folder / FINDINGS)
-        found = {FOUND: read_json(folder / FINDINGS)["tag"]}
+        found = {FINDINGS: read_json(folder / FINDINGS)["tag"]}
         child.tag(found)
         child.tag_flow_run(found)
         if not told:  # The output, or its beginning, was there already.
@@ -434,7 +434,7 @@ def select(
             Choice(policy_step=decision[f"{part}_step"], initial_weights=start, low=low)
             for part, low in ((PEAK, decision["peak_low"]), (CHAMPION, None))
         )
-        child.tag_flow_run({PEAK_STEP: decision["peak_step"], "chess_grpo.verdict": decision["verdict"]})
+        child.tag_flow_run({PEAK_STEP: decision["peak_step"], VERDICT: decision["verdict"]})
         child.choose(
             Chosen(
                 flow_run=job["mlflow_run"],
@@ -580,7 +580,7 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
     machine = Machine.here()
     store, tracker = Store.of(machine), Tracker(machine, must_answer=False)
     decision = read_json(store.open(selected) / REPORT)
-    num_untold = tracker.end_flow_run(job["mlflow_run"], {"chess_grpo.verdict": decision["verdict"]})
+    num_untold = tracker.end_flow_run(job["mlflow_run"], {VERDICT: decision["verdict"]})
     return "\n".join(
         [
             f"GRPO against the pretrained policy: {decision['verdict']} (candidate: step {decision['candidate_step']:,})",

@@ -24,7 +24,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add `plan-games`."""
     plan = commands.add_parser(
         "plan-games",
-        help="how many games it takes to show a difference, and what given games could show",
         description="How many games it takes to show a difference in strength. Games are counted in pairs: each opening is played with both"
         " colours. Take the draw rate from a report of your own players.",
     )

@@ -1,6 +1,7 @@
 """Everything that can be known to fail before any work, in one table, each with its remedy."""
 
 import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -34,17 +35,23 @@ class Finding:
     """What was found, or what is wrong and how to mend it."""
 
 
-def preflight(settings: Settings, machine: Machine) -> tuple[list[Finding], EngineIdentity | None]:
-    """Return the findings, and the engine's identity when there is an engine."""
+def preflight(settings: Settings, machine: Machine, *, only_looks: bool = False) -> tuple[list[Finding], EngineIdentity | None]:
+    """Return the findings, and the engine's identity when there is an engine.
+
+    Args:
+        settings: the run's.
+        machine: this machine.
+        only_looks: change nothing: neither make home and tracking store, nor write to the shared store.
+    """
     engine: EngineIdentity | None = None
     try:
         engine = identify(machine.stockfish)
         findings = [Finding(what="stockfish", is_fine=True, detail=f"{engine} at {machine.stockfish}")]
     except EngineMissingError as error:
         findings = [Finding(what="stockfish", is_fine=False, detail=str(error))]
-    findings += [_disk(machine), _tracking(machine), _device(machine)]
+    findings += [_disk(machine, only_looks=only_looks), _tracking(machine, only_looks=only_looks), _device(machine)]
     if machine.shared:
-        findings.append(_shared(machine))
+        findings.append(_shared_to_look(machine) if only_looks else _shared(machine))
     if settings.evaluation.opening_book:
         findings.append(_book(settings))
     findings += [_files(f"boards.{name}", names) for name in ("files", "exclude") if (names := getattr(settings.boards, name))]
@@ -57,13 +64,13 @@ def preflight_table(findings: list[Finding]) -> str:
     return "\n".join(f"  {'ok  ' if f.is_fine else 'FAIL'}  {f.what:<{width}}  {f.detail}" for f in findings)
 
 
-def _disk(machine: Machine) -> Finding:
-    existing = next(path for path in (machine.home, *machine.home.parents) if path.exists())
+def _disk(machine: Machine, *, only_looks: bool) -> Finding:
     try:
-        machine.home.mkdir(parents=True, exist_ok=True)
-        probe = machine.home / ".probe"
-        probe.touch()
-        probe.unlink()
+        if not only_looks:
+            machine.home.mkdir(parents=True, exist_ok=True)
+        existing = next(path for path in (machine.home, *machine.home.parents) if path.exists())
+        with tempfile.TemporaryFile(dir=existing) as probe:  # It never has a name there.
+            probe.write(b"probe")
     except OSError as error:
         return Finding(
             what="disk",
@@ -78,7 +85,7 @@ def _disk(machine: Machine) -> Finding:
     return Finding(what="disk", is_fine=True, detail=detail)
 
 
-def _tracking(machine: Machine) -> Finding:
+def _tracking(machine: Machine, *, only_looks: bool) -> Finding:
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -98,6 +105,8 @@ def _tracking(machine: Machine) -> Finding:
             detail="MLFLOW_TRACKING_URI holds a name or password, which would stand in logs: leave name and password out of it, and set"
             " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
         )
+    if only_looks:
+        return _tracking_to_look(machine)
     try:
         Tracker(machine)
     except (MlflowException, SQLAlchemyError, OSError) as error:
@@ -109,6 +118,27 @@ def _tracking(machine: Machine) -> Finding:
             " or start that server",
         )
     return Finding(what="tracking", is_fine=True, detail=machine.tracking_uri)
+
+
+def _tracking_to_look(machine: Machine) -> Finding:
+    from steps.registered import RegistryError, reading
+
+    try:
+        with reading(machine, instead="unset it for the embedded store") as client:
+            if client is None:
+                return Finding(what="tracking", is_fine=True, detail=f"{machine.tracking_uri} (not there yet; the first run makes it)")
+            client.search_experiments(max_results=1)
+    except RegistryError as error:
+        return Finding(what="tracking", is_fine=False, detail=str(error))
+    return Finding(what="tracking", is_fine=True, detail=machine.tracking_uri)
+
+
+def _shared_to_look(machine: Machine) -> Finding:
+    try:
+        objects_at(machine.shared).get(_PROBE)
+    except (SharedStoreError, OSError) as error:
+        return Finding(what="shared store", is_fine=False, detail=str(error))
+    return Finding(what="shared store", is_fine=True, detail=f"{machine.shared} answers; writing is not tried before a run")
 
 
 def _shared(machine: Machine) -> Finding:

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from grpo.errors import PlainError
 from steps.machine import Machine, sqlite_file
+from steps.outages import in_short
 from steps.registry import MODEL, POLICY_STEP, version_with_alias
 from steps.store import StepOutput
 from steps.tracking_store import TABLES_LOCK
@@ -44,7 +45,7 @@ def registered_policy(machine: Machine, alias: str) -> RegisteredPolicy:
 
     Raises RegistryError when there is none, or when the tracking store does not answer.
     """
-    with _reading(machine) as client:
+    with reading(machine, instead="give a policy's folder") as client:
         if client is None or not client.search_registered_models(f"name = '{MODEL}'"):
             raise _no_alias(machine, alias)
         version = version_with_alias(client, alias)
@@ -72,7 +73,7 @@ def download(machine: Machine, mlflow_run: str, names: tuple[str, ...], target: 
 
     Raises RegistryError when the tracking store does not give them.
     """
-    with _reading(machine) as client:
+    with reading(machine, instead="give a policy's folder") as client:
         for name in names:
             if client is None:
                 raise RegistryError(f"{machine.tracking_uri} is gone")
@@ -80,8 +81,15 @@ def download(machine: Machine, mlflow_run: str, names: tuple[str, ...], target: 
 
 
 @contextmanager
-def _reading(machine: Machine) -> Iterator[MlflowClient | None]:
-    """Give a client, or None where an embedded store has never been written to: to connect would make its tables."""
+def reading(machine: Machine, *, instead: str = "") -> Iterator[MlflowClient | None]:
+    """Give a client, or None where an embedded store has never been written to: to connect would make its tables.
+
+    Args:
+        machine: which knows where the store is.
+        instead: what can be done without a store, for the message.
+
+    Raises RegistryError when the store does not answer.
+    """
     uri = machine.tracking_uri
     with ExitStack() as stack:
         if (file := sqlite_file(uri)) is not None:
@@ -93,9 +101,9 @@ def _reading(machine: Machine) -> Iterator[MlflowClient | None]:
         try:
             yield MlflowClient(uri, registry_uri=uri)
         except (MlflowException, SQLAlchemyError, OSError) as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise RegistryError(
-                f"{uri} does not answer ({reason}); set MLFLOW_TRACKING_URI to the store that the run wrote to, or give a policy's folder"
+                f"{uri} does not answer ({in_short(error)}); start it, or set MLFLOW_TRACKING_URI to the store that the run wrote to"
+                + (f", or {instead}" if instead else "")
             ) from error
 
 

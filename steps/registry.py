@@ -117,7 +117,7 @@ class Registry:
         for double in found[1:]:  # Of a call whose answer came too late.
             self._client.delete_model_version(MODEL, double.version)
         if found:
-            return _version(found[0].version, found[0].tags)
+            return version_of(found[0].version, found[0].tags)
         return self.register(
             holder=holder,
             folder=alias,
@@ -164,12 +164,12 @@ class Registry:
             description=description,
             await_creation_for=0,  # It is there at once: there is nothing to copy.
         )
-        return _version(made.version, tags)
+        return version_of(made.version, tags)
 
     def named(self, alias: str) -> Version | None:
         """Return the version with this alias, or None when none has it; raises TrackingAwayError when the store does not answer."""
         found = self._store.asked(lambda: version_with_alias(self._client, alias))
-        return None if found is None else _version(found.version, found.tags)
+        return None if found is None else version_of(found.version, found.tags)
 
     def give(self, alias: str, version: Version) -> None:
         """Give a version the alias, whoever had it."""
@@ -195,7 +195,7 @@ class Registry:
     def _best_of(self, offered: Version) -> Version:
         """Return the best of all peaks from the same initial policy; of equals the earliest."""
         found = self._client.search_model_versions(f"name = '{MODEL}' and tags.`{_INITIAL}` = '{offered.initial_weights}'")
-        peaks = [version for version in (_version(each.version, each.tags) for each in found) if version.low is not None]
+        peaks = [version for version in (version_of(each.version, each.tags) for each in found) if version.low is not None]
         better = [version for version in peaks if version.low is not None and (offered.low is None or version.low > offered.low)]
         return max(better, key=lambda version: (version.low or 0.0, -version.number), default=offered)
 
@@ -239,7 +239,8 @@ def should_have_peak(offered: Version, held: Version | None) -> tuple[bool, str]
     return False, f"its {held.standing} is not below this run's {offered.standing}, against the same initial policy"
 
 
-def _version(number: Any, tags: dict[str, str]) -> Version:
+def version_of(number: Any, tags: dict[str, str]) -> Version:
+    """Return what MLflow's version with this number and these tags says."""
     low = tags.get(_LOW)
     return Version(
         number=int(number),

@@ -23,7 +23,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add `solve`."""
     solve = commands.add_parser(
         "solve",
-        help="how many puzzles (Lichess CSV) or problems (EPD: bm, am, points) a policy solves",
         description="Solves puzzles of Lichess (.csv) by rating and theme, and EPD test suites (.epd) by suite; packed files too. All"
         " shares have 95 % intervals; what cannot be used of a file is counted, with the first example of each reason.",
     )

@@ -14,7 +14,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add `track`."""
     track = commands.add_parser(
         "track",
-        help="tell the tracking store what runs could not tell it while it was away",
         description="Tell the tracking store (MLFLOW_TRACKING_URI) what runs of this home (CHESS_GRPO_HOME) could not tell it while it was"
         " away. What was told already is not told twice, however often this is run.",
     )

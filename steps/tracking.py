@@ -87,8 +87,7 @@ class Tracker(TrackingStore):
             return str((runs[0] if runs else self.client.create_run(self.experiment, run_name=metaflow_run, tags=wanted)).info.run_id)
 
         run_id = self.asked(found_or_made)
-        params = {name: value[:_MAX_PARAM_LENGTH] for name, value in _flat(settings).items()}
-        self._tell(run_id, "start", [("parent_params", {"params": params})])
+        self._tell(run_id, "start", [("parent_params", {"params": flat_params(settings)})])
         return run_id
 
     def tag_flow_run(self, run_id: str, tags: Mapping[str, Any]) -> None:
@@ -176,11 +175,12 @@ def _key(run: str, step: str) -> str:
     return f"{run}/{step}/{uuid.uuid4().hex[:12]}"
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flat_params(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return settings as a run's parameters hold them: under dotted names, as texts of a length that the store takes."""
     flat: dict[str, str] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
+            flat |= flat_params(value, f"{prefix}{key}.")
         else:
-            flat[f"{prefix}{key}"] = str(value)
+            flat[f"{prefix}{key}"] = str(value)[:_MAX_PARAM_LENGTH]
     return flat

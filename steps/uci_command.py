@@ -13,6 +13,7 @@ from grpo.uci import UciEngine, serve
 from grpo.uci_options import BEST_MOVE, OptionError, UciOptions
 from steps.machine import Machine
 from steps.models import Model, find_model
+from steps.teaching import finite_number
 
 if TYPE_CHECKING:
     from grpo.policy import Policy
@@ -27,7 +28,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     _describe(
         commands.add_parser(
             "uci",
-            help="a policy as an engine for chess programs",
             description="A policy as a UCI engine, for a chess program to start; docs/playing.md says how.",
         )
     )
@@ -84,7 +84,7 @@ def _describe(parser: argparse.ArgumentParser) -> None:
 
 def _temperature(text: str) -> float:
     try:
-        return UciOptions(temperature=float(text)).temperature
+        return UciOptions(temperature=finite_number(text)).temperature
     except OptionError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

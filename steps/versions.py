@@ -18,7 +18,8 @@ from grpo.content import sha256_file, sha256_json
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _PACKAGES: Final = ("steps", "data_checks", "grpo")
-_LOCK: Final = ROOT / "requirements-run.lock"
+LOCK: Final = ROOT / "requirements-run.lock"
+"""Of the packages that outputs of steps depend on."""
 _INSTALLED: Final = "run-lock"
 
 
@@ -88,7 +89,7 @@ def describe_code(_: str = "") -> dict[str, Any]:
 
     Takes the text of a Metaflow config, and ignores it.
     """
-    lock = sha256_file(_LOCK) if _LOCK.is_file() else ""
+    lock = sha256_file(LOCK) if LOCK.is_file() else ""
     try:
         commit = _git("rev-parse", "HEAD")
         is_dirty = bool(_git("status", "--porcelain"))

@@ -77,10 +77,10 @@ BAD_SETTINGS = (
     ("grpo.learning_rate = true", "settings: grpo.learning_rate = True: input should be a valid number"),
     ("grpo.num_steps = 10.0", "settings: grpo.num_steps = 10.0: input should be a valid integer"),
     ("grpo.num_steps = true", "settings: grpo.num_steps = True: input should be a valid integer"),
-    ('seed = "1"', "settings: seed = '1': input should be a valid integer"),
+    ('seed = "1"', "settings: seed = '1': input should be a valid integer, without quotes"),
     ("boards.source = 1", "settings: boards.source = 1: input should be 'engine' or 'files'"),
-    ('evaluation.ladder.nodes = [1, "50"]', "settings: evaluation.ladder.nodes.1 = '50': input should be a valid integer"),
-    ('boards.games.nodes = ["20"]', "settings: boards.games.nodes.0 = '20': input should be a valid integer"),
+    ('evaluation.ladder.nodes = [1, "50"]', "settings: evaluation.ladder.nodes.1 = '50': input should be a valid integer, without quotes"),
+    ('boards.games.nodes = ["20"]', "settings: boards.games.nodes.0 = '20': input should be a valid integer, without quotes"),
     # Not finite.
     ("grpo.learning_rate = nan", "settings: grpo.learning_rate = nan: input should be a finite number"),
     ("values.logistic_slope = inf", "settings: values.logistic_slope = inf: input should be a finite number"),
@@ -111,7 +111,7 @@ BAD_SETTINGS = (
     ("grpo.alarms.window = 1", "settings: grpo.alarms.window = 1: input should be greater than or equal to 2"),
     ("grpo.alarms.cancelling_cosine = 0.0", "settings: grpo.alarms.cancelling_cosine = 0.0: input should be less than 0"),
     ("grpo.alarms.dominating_share = 0.5", "settings: grpo.alarms.dominating_share = 0.5: input should be greater than 0.5"),
-    ("grpo.field_notes = 3", "settings: grpo.field_notes = 3: input should be a valid dictionary or instance of FieldNotesRecovery"),
+    ("grpo.field_notes = 3", "settings: grpo.field_notes = 3: input should be a section with keys of its own, not one value"),
     (
         'preset = "clean"\ngrpo.field_notes.entropy_boost_factor = 0.9',
         "settings: grpo.field_notes.entropy_boost_factor = 0.9: input should be greater than or equal to 1",
@@ -131,10 +131,10 @@ BAD_SETTINGS = (
     ),
     (
         "evaluation.ladder.random_shares = []",
-        "settings: evaluation.ladder.random_shares = []: tuple should have at least 1 item after validation, not 0",
+        "settings: evaluation.ladder.random_shares = []: input should have at least one item",
     ),
     ("evaluation.opponent_nodes = [1, 50]", "settings: evaluation.opponent_nodes = [1, 50]: input should be a valid integer"),
-    ("boards.games.nodes = []", "settings: boards.games.nodes = []: tuple should have at least 1 item after validation, not 0"),
+    ("boards.games.nodes = []", "settings: boards.games.nodes = []: input should have at least one item"),
     ('grpo.estimator = "exakt"', "settings: grpo.estimator = 'exakt': input should be 'sampled', 'exact' or 'trajectory'"),
     ('grpo.baseline = "median"', "settings: grpo.baseline = 'median': input should be 'mean' or 'leave_one_out'"),
     (
@@ -153,7 +153,7 @@ BAD_SETTINGS = (
     ('grpo.recovery.kind = "boost"', "settings: grpo.recovery.kind = 'boost': input should be 'stop', 'forward_kl' or 'rollback'"),
     ('boards.source = "png"', "settings: boards.source = 'png': input should be 'engine' or 'files'"),
     ('boards.shortage = "ignore"', "settings: boards.shortage = 'ignore': input should be 'error', 'accept' or 'endgames'"),
-    ("boards.files = 3", "settings: boards.files = 3: input should be a valid tuple"),
+    ("boards.files = 3", "settings: boards.files = 3: input should be a list, in square brackets"),
     ('boards.files = ["x.pgn", 3]', "settings: boards.files.1 = 3: input should be a valid string"),
     ("boards.exclude = [true]", "settings: boards.exclude.0 = True: input should be a valid string"),
     ("boards.num_units = 1001", "settings: boards.num_units = 1001: input should be less than or equal to 1000"),
@@ -309,9 +309,11 @@ BAD_SETTINGS = (
         f"settings: unknown key selection.num_candidate; did you mean num_candidates? known here: {known(SelectionConfig)}",
     ),
     # Not readable at all.
-    ("grpo.num_steps 3", f"settings: not readable: Expected '=' after a key in a key/value pair (at line 1, column 16); {HOW_TO_WRITE}"),
-    ("seed = 1\nseed = 2", f"settings: not readable: Cannot overwrite a value (at end of document); {HOW_TO_WRITE}"),
-    ('{"seed": 1', f"settings: not readable: Expecting ',' delimiter: line 1 column 11 (char 10); {HOW_TO_WRITE}"),
+    ("grpo.num_steps 3", f"settings: not readable: Expected '=' after a key in a key/value pair (at line 1, column 16), which is:"
+     f" grpo.num_steps 3; {HOW_TO_WRITE}"),
+    ("seed = 1\nseed = 2", f"settings: not readable: a key stands there twice (at end of document); {HOW_TO_WRITE}"),
+    ('{"seed": 1', f"settings: not readable: Expecting ',' delimiter: line 1 column 11 (char 10),"
+     f' which is: {{"seed": 1; {HOW_TO_WRITE}'),
 )  # fmt: skip
 
 
@@ -351,7 +353,7 @@ def test_no_count_may_have_a_fraction(key: str) -> None:
 
 @pytest.mark.parametrize("text", ["grpo = 3", "grpo = [1]", 'grpo = "fast"'])
 def test_a_section_that_is_no_table_is_refused_by_name(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"^settings: grpo = .*: input should be a valid dictionary"):
+    with pytest.raises(ConfigError, match=r"^settings: grpo = .*: input should be a section with keys of its own"):
         read_settings(text)
 
 

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections import Counter
@@ -21,7 +22,9 @@ from made_games import HEADER, random_pgn, with_planted_games
 from grpo.content import MANIFEST, read_json, verified_manifest
 from steps import boards_command
 from steps.boards_command import CHECKS
-from steps.console import COMMANDS, main
+from steps.commands import COMMANDS
+from steps.console import _parser, main
+from steps.versions import ROOT
 
 SMALL = ("boards.num_train=30", "boards.num_validation=9", "boards.num_heldout=9", "boards.num_units=2")
 ONE_TASK = ("--set", "boards.num_tasks=1")
@@ -382,7 +385,7 @@ def test_help_names_every_argument(arguments: tuple[str, ...], words: list[str],
 
 
 def test_a_command_imports_nothing_that_only_others_need() -> None:
-    code = "import sys; from steps.console import COMMANDS, main\ntry: main([{!r}, '--help'])\nfinally: print(sorted(sys.modules))"
+    code = "import sys; from steps.console import main\ntry: main([{!r}, '--help'])\nfinally: print(sorted(sys.modules))"
 
     def modules(command: str) -> str:
         return subprocess.run([sys.executable, "-c", code.format(command)], check=True, capture_output=True, text=True).stdout
@@ -391,6 +394,45 @@ def test_a_command_imports_nothing_that_only_others_need() -> None:
     assert "'mlflow'" not in modules("plan-games")
     assert "'pyarrow'" not in modules("uci")
     assert "'pyarrow'" in modules("boards"), "so that the test can fail"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_commands_help_teaches_by_examples_that_can_be_typed(name: str, run: Run) -> None:
+    command = COMMANDS[name]
+    code, said, complaints = run(name, "--help")
+    assert (code, complaints) == (0, "")
+    for part in ("examples:", *command.examples, " ".join(f"exit codes: {command.codes}".split()), "read on: "):
+        assert part in said if part in command.examples else part in " ".join(said.split()), part
+    for example in command.examples:
+        program, *words = shlex.split(example)
+        assert (program, words[0]) == ("chess-grpo", name)
+        _parser(name).parse_args(words)  # Ends the test where a word of it is not known.
+    assert (ROOT / command.page.split(",")[0]).is_file()
+
+
+def test_the_list_of_commands_has_examples_too_and_needs_none_of_their_modules(run: Run) -> None:
+    code, said, _ = run("--help")
+    assert code == 0
+    assert all(f"\n  {name} " in said for name in COMMANDS)
+    assert run() == (2, "", said)
+    for line in re.findall(r"^  chess-grpo (.*)$", said, re.MULTILINE):
+        words = shlex.split(line)
+        _parser(words[0]).parse_args(words)
+    script = "import sys; from steps.console import main\ntry: main(['--help'])\nfinally: print(sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    assert not [name for name in ("torch", "mlflow", "pyarrow", "pydantic", "steps.match_command") if f"'{name}'" in loaded]
+
+
+def test_an_option_must_be_written_in_full(run: Run) -> None:
+    code, _, complaints = run("boards", "inspect", "x", "--example", "3")
+    assert code == 2
+    assert "chess-grpo boards inspect: there is no option --example; did you mean --examples?" in complaints
+
+
+def test_a_reader_that_has_gone_is_no_error_of_ours() -> None:
+    script = "import steps.console as c, steps.plan_command as p; p._lines = lambda given: ['x' * 100] * 10_000; c.main(['plan-games'])"
+    done = subprocess.run(["bash", "-c", f'{sys.executable} -c "{script}" | head -1'], capture_output=True, text=True, check=True)
+    assert (len(done.stdout), done.stderr) == (101, "")
 
 
 def test_help_names_every_command_and_a_wrong_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

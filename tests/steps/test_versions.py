@@ -92,7 +92,7 @@ def test_a_tool_of_developers_changes_no_version_and_a_package_of_the_steps_does
     for name in ("requirements.lock", "requirements-run.lock"):
         (tmp_path / name).write_text("ruff==1\n")
     monkeypatch.setattr(versions, "ROOT", tmp_path)
-    monkeypatch.setattr(versions, "_LOCK", tmp_path / versions._LOCK.name)
+    monkeypatch.setattr(versions, "LOCK", tmp_path / versions.LOCK.name)
     before = describe_code()["lock"]
     (tmp_path / "requirements.lock").write_text("ruff==2\n")
     assert describe_code()["lock"] == before
@@ -101,8 +101,8 @@ def test_a_tool_of_developers_changes_no_version_and_a_package_of_the_steps_does
 
 
 def test_the_lock_of_versions_is_the_images() -> None:
-    assert versions._LOCK == versions.ROOT / "requirements-run.lock"
-    assert versions._LOCK.is_file()
+    assert versions.LOCK == versions.ROOT / "requirements-run.lock"
+    assert versions.LOCK.is_file()
 
 
 def test_an_environment_says_which_lock_it_was_installed_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,146 @@
+"""What can be known before a run besides the preflight: packages, what waits to be told, and where other machines would be asked."""
+
+import json
+import netrc
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from grpo.config import ConfigError, Settings
+from steps.destination import DestinationError, prepare
+from steps.machine import Machine
+from steps.preflight import Finding, preflight
+from steps.versions import LOCK, describe_code, installed_lock
+
+PYTHON: Final = (3, 11)
+"""As pyproject.toml asks for."""
+_PIN: Final = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
+_SHOWN: Final = 5
+_MIRROR: Final = "CHESS_GRPO_WANDB"
+_MODES: Final = ("off", "offline", "online")
+_KEY: Final = "WANDB_API_KEY"
+_WANDB_HOST: Final = "api.wandb.ai"
+_FOR_BATCH: Final[Mapping[str, str]] = {
+    "METAFLOW_BATCH_JOB_QUEUE": "the queue that tasks are sent to",
+    "METAFLOW_DATASTORE_SYSROOT_S3": "where artifacts and the code package go",
+    "METAFLOW_ECS_S3_ACCESS_IAM_ROLE": "the role by which a task reaches them",
+}
+"""What `run --with batch` cannot do without; infra/stack.yaml names its values."""
+
+
+def examine(settings: Settings | ConfigError, machine: Machine) -> list[Finding]:
+    """Return all that can be known before a run with these settings, changing nothing; of bad settings, what does not depend on them."""
+    findings = [_python(), _packages()]
+    if isinstance(settings, ConfigError):
+        findings.append(Finding(what="settings", is_fine=False, detail=str(settings)))
+    else:
+        findings.append(Finding(what="settings", is_fine=True, detail="each key is known, and no two contradict each other"))
+    usable = Settings() if isinstance(settings, ConfigError) else settings
+    findings += preflight(usable, machine, only_looks=True)[0]
+    findings += [*_outbox(machine), *_batch(os.environ), _wandb(machine, os.environ)]
+    return findings
+
+
+def _python() -> Finding:
+    here = sys.version_info[:2]
+    detail = f"{platform.python_version()} at {sys.executable}"
+    if here == PYTHON:
+        return Finding(what="python", is_fine=True, detail=detail)
+    wanted = ".".join(map(str, PYTHON))
+    return Finding(what="python", is_fine=False, detail=f"{detail}, but Python {wanted} is needed: `make setup PYTHON=python{wanted}`")
+
+
+def _packages() -> Finding:
+    """Compare what is installed with the lock that versions of steps name, pin by pin, and with the lock that the installer wrote down."""
+    what = "packages"
+    if not LOCK.is_file():
+        return Finding(what=what, is_fine=True, detail=f"no {LOCK.name} here to compare them with")
+    pins = dict(_PIN.findall(LOCK.read_text(encoding="utf-8")))
+    others = [f"{name} {here}, not {pin}" for name, pin in pins.items() if (here := _installed(name)) not in (None, pin)]
+    if others:
+        shown = "; ".join(others[:_SHOWN]) + (f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else "")
+        return Finding(what=what, is_fine=False, detail=f"not as in {LOCK.name}: {shown}: `make setup` installs those of the lock")
+    if installed_lock() not in ("", describe_code()["lock"]):
+        detail = f"installed from another {LOCK.name} than this checkout's: `make setup` installs what came since"
+        return Finding(what=what, is_fine=False, detail=detail)
+    return Finding(what=what, is_fine=True, detail=f"{sum(_installed(name) is not None for name in pins)} as in {LOCK.name}")
+
+
+def _installed(name: str) -> str | None:
+    """Return a package's version here, without the part that says for which device it was built; None where it is missing."""
+    try:
+        return version(name).partition("+")[0]
+    except PackageNotFoundError:
+        return None
+
+
+def _outbox(machine: Machine) -> Iterator[Finding]:
+    from steps.objects import objects_at
+    from steps.outbox import Outbox
+
+    outbox = Outbox(machine.home, objects_at(machine.shared) if machine.shared else None)
+    if num_waiting := sum(outbox.num_waiting(run) for run in outbox.parents()):
+        yield Finding(
+            what="outbox",
+            is_fine=True,
+            detail=f"{num_waiting:,} records wait to be told to the tracking store: the next run tells them, or `chess-grpo track`",
+        )
+
+
+def _batch(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Look at what `run --with batch` needs, where Metaflow's configuration says that it is meant."""
+    try:
+        configured = {**_metaflow_profile(environment), **environment}
+    except (OSError, ValueError) as error:
+        yield Finding(
+            what="batch", is_fine=False, detail=f"Metaflow's configuration cannot be read ({error}); mend it, or `metaflow configure aws`"
+        )
+        return
+    given = [name for name in _FOR_BATCH if configured.get(name)]
+    if not given:
+        return
+    missing = [f"{name} ({meaning})" for name, meaning in _FOR_BATCH.items() if not configured.get(name)]
+    if missing:
+        detail = f"not set: {', '.join(missing)}; infra/stack.yaml prints them (docs/aws.md)"
+        yield Finding(what="batch", is_fine=False, detail=detail)
+        return
+    try:
+        notes = prepare(["run", "--with", "batch"], dict(environment))
+    except DestinationError as error:
+        yield Finding(what="batch", is_fine=False, detail=f"`run --with batch` would be refused: {error}")
+        return
+    yield Finding(what="batch", is_fine=True, detail="; ".join([f"queue {configured['METAFLOW_BATCH_JOB_QUEUE']}", *notes]))
+
+
+def _metaflow_profile(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return Metaflow's configuration file, as it would find it; empty when there is none."""
+    home = Path(environment.get("METAFLOW_HOME") or "~/.metaflowconfig").expanduser()
+    profile = environment.get("METAFLOW_PROFILE")
+    path = home / (f"config_{profile}.json" if profile else "config.json")
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+
+
+def _wandb(machine: Machine, environment: Mapping[str, str]) -> Finding:
+    """Say whether Weights & Biases is told, and whether there is a key, never which."""
+    mode = environment.get(_MIRROR) or _MODES[0]
+    if mode not in _MODES:
+        return Finding(what="W&B", is_fine=False, detail=f"{_MIRROR}={mode}: it may be {', '.join(_MODES)}; unset, it is {_MODES[0]}")
+    key = f"a key is in {_KEY}" if environment.get(_KEY) else "a key is in ~/.netrc" if _netrc_has_key() else "there is no key"
+    detail = {
+        "off": f"off ({_MIRROR}=online turns it on)",
+        "offline": f"offline: kept below {machine.home}, for `wandb sync`; {key}",
+        "online": f"online; {key}" + (f", so that it is kept below {machine.home}, for `wandb sync`" if "no key" in key else ""),
+    }
+    return Finding(what="W&B", is_fine=True, detail=detail[mode])
+
+
+def _netrc_has_key() -> bool:
+    try:
+        return netrc.netrc().authenticators(_WANDB_HOST) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False

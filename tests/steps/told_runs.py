@@ -1,0 +1,124 @@
+"""Runs as the tracking store is told of them, by the project's own tracker, with nothing computed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from grpo.config import read_settings
+from grpo.content import write_json
+from grpo.metrics import Record
+from steps.aliases import CHAMPION, PEAK
+from steps.machine import Machine
+from steps.registry import Choice, Chosen
+from steps.store import StepOutput, Store
+from steps.tracking import PEAK_STEP, Tracker
+from steps.tracking_tags import DATASET, ENGINE, FINDINGS, VERDICT
+
+STEPS = ("join_boards", "calibrate", "pretrain", "baseline", "finetune", "select", "report")
+BASELINE = {"heldout/regret_best": 0.08, "heldout/regret_best_stderr": 0.005}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """A run to be told of."""
+
+    name: str
+    settings: str = "smoke"
+    initial_weights: str = "start-a"
+    dataset: str = "boards-a"
+    ladder: str = "ladder-a"
+    """Hash of the output of `calibrate`."""
+    engine: str = "Stockfish 15.1"
+    score: tuple[float, float, float] = (0.6, 0.55, 0.65)
+    """Of the confirmation, as played, with its interval."""
+    scored_by: str = "played out"
+    rating: tuple[float, float, float] = (700.0, 600.0, 800.0)
+    regret_after: float = 0.05
+    candidate: int = 120
+    champion_step: int = 120
+    is_beaten: bool = True
+    reused: tuple[str, ...] = ()
+    """Steps whose output is of the run before, and so has its hash."""
+    last: str = "report"
+    """The last step that was done."""
+    findings: Sequence[Mapping[str, str]] | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+def machine_of(home: Path, tracking: str | None = None) -> Machine:
+    return Machine(stockfish="none", home=home, tracking_uri=tracking or f"sqlite:///{home / 'mlflow.db'}", device="cpu", num_threads=1)
+
+
+def tell(machine: Machine, run: Told, *, ends: bool = True) -> str:
+    """Tell the store of a run, as the steps do it, and return MLflow's id."""
+    tracker, store = Tracker(machine), Store(machine.home)
+    settings = read_settings(run.settings).model_dump(mode="json")
+    tags = {"git.commit": "0123456789abcdef", "git.dirty": False, ENGINE: run.engine, **run.tags}
+    note = f"`python flows/chess_grpo.py run`, Metaflow run {run.name}"
+    parent = tracker.start_flow_run(metaflow_run=run.name, settings=settings, tags=tags, note=note)
+    for step in STEPS[: STEPS.index(run.last) + 1]:
+        with tracker.child(parent, step, {"metaflow.run": run.name}) as child:
+            output = _output(store, step, run)
+            for record in _records(step, run):
+                child.take(record)
+            if step == "join_boards":
+                child.tag({DATASET: run.dataset})
+            if step == "finetune" and run.findings is not None:
+                child.tag_flow_run({FINDINGS: ",".join(each["name"] for each in run.findings) or "healthy"})
+            if step == "select":
+                child.tag_flow_run({VERDICT: "better", PEAK_STEP: run.candidate})
+                start = f"{run.initial_weights}, {run.scored_by}"
+                peak = Choice(policy_step=run.candidate, initial_weights=start, low=run.score[1])
+                champion = Choice(policy_step=run.champion_step, initial_weights=start, low=None)
+                seen = None if not run.is_beaten else _champion(tracker)
+                child.choose(Chosen(flow_run=parent, description="", peak=peak, champion=champion, is_beaten=run.is_beaten, seen=seen))
+            child.finished(output)
+    if ends:
+        tracker.end_flow_run(parent, {})
+    return parent
+
+
+def _champion(tracker: Tracker) -> int | None:
+    from steps.registry import Registry
+
+    held = Registry(tracker).named(CHAMPION)
+    return None if held is None else held.number
+
+
+def _output(store: Store, step: str, run: Told) -> StepOutput:
+    if step == "calibrate":
+        return StepOutput(step=step, version="v-ladder", output_hash=run.ladder, reused=step in run.reused)
+    if step in run.reused:
+        return StepOutput(step=step, version=f"v-{step}", output_hash=f"earlier-{step}", reused=True)
+    name = f"v-{step}-{run.name}"
+    with store.writing(step, name, {}) as folder:
+        (folder / "it").write_text(run.name)
+        if step == "select":
+            (folder / CHAMPION).mkdir()
+            (folder / CHAMPION / "weights").write_text(run.name)
+            (folder / PEAK).mkdir()
+            (folder / PEAK / "weights").write_text(run.name)
+        if step == "finetune" and run.findings is not None:
+            write_json(folder / "findings.json", {"verdict": "findings" if run.findings else "healthy", "findings": list(run.findings)})
+    found = store.find(step, name)
+    assert found is not None
+    return StepOutput(step=step, version=name, output_hash=found["output_hash"], reused=False)
+
+
+def _records(step: str, run: Told) -> list[Record]:
+    if step == "baseline":
+        matches = {f"baseline/score_{who}{end}": value for who in ("random", "engine") for end, value in _ends((0.9, 0.8, 0.95))}
+        return [Record(0, {**BASELINE, **matches, **{f"baseline/rating{end}": value for end, value in _ends((500.0, 400.0, 600.0))}})]
+    if step == "finetune":
+        rows = [(run.candidate - 60, 0.07), (run.candidate, run.regret_after), (run.candidate + 60, 0.06)]
+        return [Record(at, {"heldout/regret_best": regret, "heldout/regret_best_stderr": 0.005}) for at, regret in rows]
+    if step == "select":
+        adjudicated = tuple(min(1.0, part + 0.1) for part in run.score)
+        kinds = {"best": run.score, "adjudicated": adjudicated, "sampled": (0.55, 0.5, 0.6)}
+        scores = {f"selection/score_{kind}{end}": value for kind, each in kinds.items() for end, value in _ends(each)}
+        return [Record(run.candidate, {**scores, **{f"selection/rating{end}": value for end, value in _ends(run.rating)}})]
+    return []
+
+
+def _ends(values: Sequence[float]) -> list[tuple[str, float]]:
+    return list(zip(("", "_low", "_high"), values, strict=True))
