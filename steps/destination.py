@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from grpo.config import TaskResources
 from grpo.errors import PlainError
-from steps.machine import SECRETS, SHARED, is_container, sqlite_file
+from steps.machine import MIRROR, SECRETS, SHARED, is_container, sqlite_file
 
 DECORATORS: Final = ("batch", "kubernetes")
 """Destinations by `--with`."""
@@ -18,7 +18,7 @@ DEPLOYMENTS: Final = ("argo-workflows", "step-functions", "airflow", "kubeflow-p
 """Destinations by command."""
 _LAUNCHES: Final = ("run", "resume", *DEPLOYMENTS)
 _TRACKING: Final = "MLFLOW_TRACKING_URI"
-_BY_VALUE: Final = (_TRACKING, "MLFLOW_TRACKING_INSECURE_TLS", SHARED, SECRETS)
+_BY_VALUE: Final = (_TRACKING, "MLFLOW_TRACKING_INSECURE_TLS", SHARED, SECRETS, MIRROR, "WANDB_BASE_URL", "WANDB_ENTITY", "WANDB_PROJECT")
 _BY_NAME_ONLY: Final = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "WANDB_API_KEY")
 _DATASTORE: Final = "METAFLOW_DEFAULT_DATASTORE"
 

@@ -4,9 +4,11 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Final, Self
 
+from grpo.errors import PlainError
 from steps.writers import Writer
 
 _DEBIAN_STOCKFISH: Final = "/usr/games/stockfish"  # Not on root's PATH.
@@ -16,6 +18,22 @@ TASK: Final = "CHESS_GRPO_TASK"
 ATTEMPT: Final = "CHESS_GRPO_ATTEMPT"
 SECRETS: Final = "CHESS_GRPO_SECRETS"
 """Variable: names, with commas, of secrets in AWS Secrets Manager that hold variables of tasks elsewhere."""
+MIRROR: Final = "CHESS_GRPO_WANDB"
+"""Variable: a value of `Mirror`."""
+
+
+class MachineError(PlainError, ValueError):
+    """A variable of this machine cannot be read; the message says which, and what it may be."""
+
+
+class Mirror(StrEnum):
+    """Whether Weights & Biases is told what MLflow is told; see `steps.wandb_mirror`."""
+
+    OFF = "off"
+    OFFLINE = "offline"
+    """Into a folder of the home, which `wandb sync` sends."""
+    ONLINE = "online"
+    """While the work goes on; offline where there is no key."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,10 +58,12 @@ class Machine:
     """CHESS_GRPO_TASK, which the flow sets: RUN/STEP/TASK; empty outside of one."""
     attempt: int = 0
     """CHESS_GRPO_ATTEMPT, which the flow sets: which try of that task this is."""
+    mirror: Mirror = Mirror.OFF
+    """CHESS_GRPO_WANDB: no setting, for what a step makes is the same with it and without."""
 
     @classmethod
     def here(cls) -> Self:
-        """Return the facts of this machine."""
+        """Return the facts of this machine; raises MachineError."""
         home = Path(os.environ.get("CHESS_GRPO_HOME") or ".chess_grpo").resolve()
         return cls(
             stockfish=os.environ.get("CHESS_GRPO_STOCKFISH") or shutil.which("stockfish") or _DEBIAN_STOCKFISH,
@@ -55,6 +75,7 @@ class Machine:
             is_container=is_container(os.environ),
             task=os.environ.get(TASK) or "",
             attempt=int(os.environ.get(ATTEMPT) or 0),
+            mirror=_mirror(os.environ.get(MIRROR) or Mirror.OFF),
         )
 
     @property
@@ -77,6 +98,13 @@ class Machine:
         """Where an sqlite tracking store keeps files: beside itself, so that all who share the one find the other; None with a server."""
         file = sqlite_file(self.tracking_uri)
         return None if file is None else file.parent / "mlartifacts"
+
+
+def _mirror(value: str) -> Mirror:
+    try:
+        return Mirror(value)
+    except ValueError:
+        raise MachineError(f"{MIRROR}={value}: it may be {', '.join(Mirror)}; unset, it is {Mirror.OFF}") from None
 
 
 def is_container(environment: Mapping[str, str]) -> bool:
