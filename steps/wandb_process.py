@@ -30,6 +30,8 @@ _KILLED: Final = 255
 _STEP: Final = "step"
 """The axis of all charts: a record's step, which need not grow from row to row as W&B's own has to."""
 
+_UNITS: Final = "units"
+
 
 def main(home: Path, journal: Path | None = None) -> None:
     """Tell a journal while it grows, then what is left of others."""
@@ -126,7 +128,7 @@ class Told:
         self._num_there = run.starting_step
         self._num_rows = 0
         self._row: dict[str, float] = {}
-        self._units: dict[str, str] = {}
+        self._units: dict[str, str] = dict(run.config.get(_UNITS, {}))
         """Of the metrics so far, for W&B has no place for them but the configuration."""
 
     def take(self, record: Mapping[str, Any]) -> None:
@@ -150,7 +152,7 @@ class Told:
         """Tell the last row: nothing more comes with its step."""
         if new := {name: METRICS[name].unit for name in self._row.keys() & METRICS.keys() - self._units.keys()}:
             self._units |= new
-            self._run.config.update({"units": dict(sorted(self._units.items()))}, allow_val_change=True)
+            self._run.config.update({_UNITS: dict(sorted(self._units.items()))}, allow_val_change=True)
         if self._row and self._num_rows >= self._num_there:
             self._run.log(self._row, step=self._num_rows)
         self._num_rows += bool(self._row)
