@@ -23,7 +23,7 @@ from steps.tracking_tags import NOTE
 from steps.wandb_mirror import FOLDER, HEAD, LOG, Head, mirror_outbox
 
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
-_SECONDS_TO_BEGIN: Final = 60.0
+_SECONDS_TO_BEGIN: Final = 30.0
 _SECONDS_TO_END: Final = 300.0  # Nobody waits for it: a step that does kills it sooner.
 _OUR_TAGS: Final = "chess_grpo."
 _KILLED: Final = 255
