@@ -80,7 +80,9 @@ def place(patch: pytest.MonkeyPatch, home: Path, address: str, stockfish: str) -
 
 
 def started(name: str) -> Job:
-    return pipeline.start(SETTINGS, CODE, metaflow_run=name, is_fresh=False, resume_from=None)
+    """Begin a run of a learning rate of its own, so that its output is no other's."""
+    settings = SETTINGS | {"grpo": SETTINGS["grpo"] | {"learning_rate": 1e-3 / (1 + int(name))}}
+    return pipeline.start(settings, CODE, metaflow_run=name, is_fresh=False, resume_from=None)
 
 
 @pytest.fixture
