@@ -46,11 +46,10 @@ NAME = "7"
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tables(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> Path:
     """A tracking store with its tables and the experiment."""
-    folder = tmp_path_factory.mktemp("tables")
+    folder = give_tables(tmp_path_factory.mktemp("tables"))
     with ToggledServer(folder) as server:
-        server_machine(server, folder / "home")
         Tracker(server_machine(server, folder / "home"))
     return folder / "mlflow.db"
 
@@ -253,7 +252,7 @@ def failing_once(server: ToggledServer, fault: Fault) -> None:
     server.fault = decide
 
 
-ALL_FAULTS = [pytest.param(fault, marks=[] if fault in (Fault.LOST, Fault.TOO_MANY) else pytest.mark.prove) for fault in Fault]
+ALL_FAULTS = [pytest.param(fault, marks=[] if fault == Fault.LOST else pytest.mark.prove) for fault in Fault]
 
 
 @pytest.mark.parametrize("fault", ALL_FAULTS)
@@ -317,7 +316,7 @@ def test_the_next_step_tells_what_the_last_could_not(
     assert picture(server.folder) == undisturbed
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.prove) for seed in range(1, 20))])
+@pytest.mark.parametrize("seed", [9, *(pytest.param(seed, marks=pytest.mark.prove) for seed in range(20) if seed != 9)])
 def test_outages_of_any_length_and_kind_leave_no_trace(
     seed: int, server: ToggledServer, machine: Machine, patience: Callable[[Patience], None], undisturbed: dict[str, Any]
 ) -> None:
@@ -325,14 +324,15 @@ def test_outages_of_any_length_and_kind_leave_no_trace(
     patience(rng.choice([replace(BRISK, between_tries=(0.0,) * rng.randrange(4)), STUBBORN]))
     run = Run(machine)
     job = run.start()
-    left, fault = 0, None
+    left, fault, num_failed = 0, None, 0
 
     def decide(number: int, call: str) -> Fault | None:
-        nonlocal left, fault
+        nonlocal left, fault, num_failed
         if not left:
             left = rng.randrange(1, 12)
             fault = rng.choice([None, None, *(each for each in Fault if each not in (Fault.SILENT, Fault.LATE))])
         left -= 1
+        num_failed += fault is not None
         return fault
 
     server.fault = decide
@@ -340,6 +340,7 @@ def test_outages_of_any_length_and_kind_leave_no_trace(
     run.end(job)
     server.fault = lambda *_: None
     Tracker(machine).deliver_left()
+    assert num_failed > 3
     assert picture(server.folder) == undisturbed
     assert not files_of(machine.home)
 
