@@ -31,6 +31,11 @@ class ChildRun:
         self._patience = patience
 
     @property
+    def journal(self) -> Path:
+        """Where all that the child is told is written down; the file goes when the tracking store has it."""
+        return self._journal.path
+
+    @property
     def run_id(self) -> str:
         """MLflow's id, which is not known before all that the child was told so far is delivered.
 

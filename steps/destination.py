@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from grpo.config import TaskResources
 from grpo.errors import PlainError
-from steps.machine import SECRETS, SHARED, is_container, sqlite_file
+from steps.machine import MIRROR, SECRETS, SHARED, is_container, sqlite_file
 
 DECORATORS: Final = ("batch", "kubernetes")
 """Destinations by `--with`."""
@@ -18,7 +18,8 @@ DEPLOYMENTS: Final = ("argo-workflows", "step-functions", "airflow", "kubeflow-p
 """Destinations by command."""
 _LAUNCHES: Final = ("run", "resume", *DEPLOYMENTS)
 _TRACKING: Final = "MLFLOW_TRACKING_URI"
-_BY_VALUE: Final = (_TRACKING, "MLFLOW_TRACKING_INSECURE_TLS", SHARED, SECRETS)
+_MIRROR: Final = "WANDB_BASE_URL"
+_BY_VALUE: Final = (_TRACKING, "MLFLOW_TRACKING_INSECURE_TLS", SHARED, SECRETS, MIRROR, _MIRROR, "WANDB_ENTITY", "WANDB_PROJECT")
 _BY_NAME_ONLY: Final = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "WANDB_API_KEY")
 _DATASTORE: Final = "METAFLOW_DEFAULT_DATASTORE"
 
@@ -56,11 +57,12 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
             f"{_TRACKING}: {was}, and tasks on {target} run on others: set it to the address of an MLflow server that they reach"
             " (infra/stack.yaml has one; docs/aws.md)"
         )
-    if urlsplit(address).password or urlsplit(address).username:
-        raise DestinationError(
-            f"{_TRACKING} holds a name or password, which would stand in each job's description: leave them out of it, and give them by"
-            f" {SECRETS}, the names of secrets in AWS Secrets Manager that hold {_BY_NAME_ONLY[0]} and {_BY_NAME_ONLY[1]} (docs/aws.md)"
-        )
+    for name, keys in ((_TRACKING, f"{_BY_NAME_ONLY[0]} and {_BY_NAME_ONLY[1]}"), (_MIRROR, _BY_NAME_ONLY[-1])):
+        if urlsplit(given := environment.get(name, "")).password or urlsplit(given).username:
+            raise DestinationError(
+                f"{name} holds a name or password, which would stand in each job's description: leave them out of it, and give them by"
+                f" {SECRETS}, the names of secrets in AWS Secrets Manager that hold {keys} (docs/aws.md)"
+            )
     kept = [name for name in _BY_NAME_ONLY if name in environment]
     if kept and not environment.get(SECRETS):
         return [f"note: {', '.join(kept)} of this machine are not sent to {target}; name secrets that hold them in {SECRETS} (docs/aws.md)"]

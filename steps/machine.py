@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Final, Self
 
@@ -17,10 +18,22 @@ TASK: Final = "CHESS_GRPO_TASK"
 ATTEMPT: Final = "CHESS_GRPO_ATTEMPT"
 SECRETS: Final = "CHESS_GRPO_SECRETS"
 """Variable: names, with commas, of secrets in AWS Secrets Manager that hold variables of tasks elsewhere."""
+MIRROR: Final = "CHESS_GRPO_WANDB"
+"""Variable: a value of `Mirror`."""
 
 
 class MachineError(PlainError, ValueError):
     """A variable of this machine cannot be read; the message says which, and what it may be."""
+
+
+class Mirror(StrEnum):
+    """Whether Weights & Biases is told what MLflow is told; see `steps.wandb_mirror`."""
+
+    OFF = "off"
+    OFFLINE = "offline"
+    """Into a folder of the home, which `wandb sync` sends."""
+    ONLINE = "online"
+    """While the work goes on; offline where there is no key."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +58,8 @@ class Machine:
     """CHESS_GRPO_TASK, which the flow sets: RUN/STEP/TASK; empty outside of one."""
     attempt: int = 0
     """CHESS_GRPO_ATTEMPT, which the flow sets: which try of that task this is."""
+    mirror: Mirror = Mirror.OFF
+    """CHESS_GRPO_WANDB: no setting, for what a step makes is the same with it and without."""
 
     @classmethod
     def here(cls) -> Self:
@@ -60,6 +75,7 @@ class Machine:
             is_container=is_container(os.environ),
             task=os.environ.get(TASK) or "",
             attempt=int(os.environ.get(ATTEMPT) or 0),
+            mirror=_mirror(os.environ.get(MIRROR) or Mirror.OFF),
         )
 
     @property
@@ -89,6 +105,13 @@ def _num_threads() -> int:
     if not (given.isdecimal() and int(given)):
         raise MachineError(f"CHESS_GRPO_THREADS={given}: give a number of 1 or more; unset, it is the number of cores")
     return int(given)
+
+
+def _mirror(value: str) -> Mirror:
+    try:
+        return Mirror(value)
+    except ValueError:
+        raise MachineError(f"{MIRROR}={value}: it may be {', '.join(Mirror)}; unset, it is {Mirror.OFF}") from None
 
 
 def is_container(environment: Mapping[str, str]) -> bool:

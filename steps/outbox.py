@@ -186,6 +186,10 @@ class Outbox:
         shared = (self._objects.get(key) for key in self._keys(f"{parent}/") if self._objects is not None)
         return here + sum(stored.data.count(b"\n") - 1 for stored in shared if stored is not None)
 
+    def num_journals(self) -> int:
+        """Return how many journals of this home were not delivered whole."""
+        return len(list(self.folder.glob(f"*/*{_SUFFIX}")))
+
     def refused(self) -> list[Path]:
         """Return the files with records that the store would not take."""
         return sorted(self.folder.glob(f"*/*{_REFUSED}"))

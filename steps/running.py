@@ -13,6 +13,7 @@ from steps.objects import objects_at
 from steps.store import StepOutput, Store
 from steps.tracking import ChildRun, Tracker
 from steps.versions import StepVersion, step_version
+from steps.wandb_mirror import mirrored
 from steps.work import HISTORY, Sink, TerminalSink, Work, read_history
 
 BEFORE_FINETUNE: Final = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline")
@@ -83,7 +84,12 @@ def run_step(
     store, tracker = Store.of(machine), Tracker(machine, must_answer=False)
     version = step_version(step=step, module=module, settings=settings, inputs=inputs, code=job["code"])
     tags = code_tags(job["code"]) | {"metaflow.run": job["metaflow_run"], "metaflow.step": step}
-    with _only_writer(job, machine, version) as lease, tracker.child(job["mlflow_run"], step, tags) as child:
+    with (
+        _only_writer(job, machine, version) as lease,
+        mirrored(machine, flow_run=job["metaflow_run"], step=step, settings=job["settings"], tags=tags) as mirror,
+        tracker.child(job["mlflow_run"], step, tags) as child,
+    ):
+        mirror(child.journal)
         # What an earlier try of this task has made is as fresh as can be.
         is_fresh = job["is_fresh"] and machine.attempt == 0
         found = _found(job, store, tracker, version, is_fresh=is_fresh)

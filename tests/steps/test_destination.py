@@ -67,6 +67,8 @@ def test_an_address_that_holds_who_one_is_is_refused_and_not_repeated(address: s
     with pytest.raises(DestinationError, match="CHESS_GRPO_SECRETS") as refusal:
         prepare(["run", "--with", "batch"], {"MLFLOW_TRACKING_URI": address})
     assert "secret@" not in str(refusal.value)
+    with pytest.raises(DestinationError, match=r"WANDB_BASE_URL holds a name or password.*WANDB_API_KEY"):
+        prepare(["run", "--with", "batch"], {**SERVER, "WANDB_BASE_URL": address})
 
 
 def test_secrets_that_stay_here_are_told_of_unless_they_are_given_by_name() -> None:
@@ -85,6 +87,8 @@ def test_tasks_are_told_addresses_and_names_of_secrets_and_nothing_else_of_this_
         "CHESS_GRPO_HOME": "/home/me/runs",
         "CHESS_GRPO_STOCKFISH": "/home/me/stockfish",
         "MLFLOW_TRACKING_PASSWORD": "hunter2",
+        "CHESS_GRPO_WANDB": "online",
+        "WANDB_PROJECT": "chess",
         "WANDB_API_KEY": "hunter3",
         "AWS_SECRET_ACCESS_KEY": "hunter4",
         "HOME": "/home/me",
@@ -93,6 +97,8 @@ def test_tasks_are_told_addresses_and_names_of_secrets_and_nothing_else_of_this_
         **SERVER,
         "CHESS_GRPO_SHARED": "s3://bucket/chess-grpo",
         "CHESS_GRPO_SECRETS": "one, two",
+        "CHESS_GRPO_WANDB": "online",
+        "WANDB_PROJECT": "chess",
         "CHESS_GRPO_DEVICE": "cpu",
         "CHESS_GRPO_THREADS": "4",
     }

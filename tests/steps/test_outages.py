@@ -5,6 +5,7 @@ The store is MLflow's own, behind HTTP, and its faults are real ones on the wire
 
 import random
 import shutil
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -45,11 +46,10 @@ NAME = "7"
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tables(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> Path:
     """A tracking store with its tables and the experiment."""
-    folder = tmp_path_factory.mktemp("tables")
+    folder = give_tables(tmp_path_factory.mktemp("tables"))
     with ToggledServer(folder) as server:
-        server_machine(server, folder / "home")
         Tracker(server_machine(server, folder / "home"))
     return folder / "mlflow.db"
 
@@ -147,63 +147,66 @@ def chosen(flow_run: str, *, is_beaten: bool = False, seen: int | None = None) -
     return Chosen(flow_run=flow_run, description="better", peak=peak, champion=replace(peak, low=None), is_beaten=is_beaten, seen=seen)
 
 
-def picture(uri: str) -> dict[str, Any]:
-    """Return all that a store holds of the experiment and the registry, but for ids and times."""
-    client = MlflowClient(uri, registry_uri=uri)
-    experiment = client.get_experiment_by_name(EXPERIMENT).experiment_id
-    runs = client.search_runs([experiment], order_by=["attributes.start_time ASC"])
-    names = {run.info.run_id: f"<{run.info.run_name}>" for run in runs}
+def picture(folder: Path) -> dict[str, Any]:
+    """Return all that a server keeps in its folder of the experiment and the registry, but for ids and times; it is not asked."""
+    with closing(sqlite3.connect(folder / "mlflow.db")) as store:
 
-    def named(text: str) -> str:
-        for run_id, name in names.items():
-            text = text.replace(run_id, name)
-        return text
+        def asked(question: str, *given: Any) -> list[tuple[Any, ...]]:
+            return store.execute(question, given).fetchall()
 
-    def told(tags: dict[str, str]) -> dict[str, str]:
-        kept = {name: named(value) for name, value in tags.items() if not name.startswith("mlflow.artifact")}
-        if CHILD in kept:
-            kept[CHILD] = "/".join(part if len(part) != 12 else "*" for part in kept[CHILD].split("/"))
-        if "chess_grpo.peak" in kept:
-            kept["chess_grpo.peak"] = kept["chess_grpo.peak"].partition(":")[0]
-        return kept
+        runs = asked("SELECT run_uuid, name, status FROM runs WHERE lifecycle_stage = 'active'")
+        names = {run_id: f"<{name}>" for run_id, name, _ in runs}
 
-    def files(run_id: str, folder: str | None = None) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for each in client.list_artifacts(run_id, folder):
-            if each.is_dir:
-                found |= files(run_id, each.path)
-            else:
-                found[each.path] = sha256_file(Path(client.download_artifacts(run_id, each.path)))
-        return found
+        def named(text: str) -> str:
+            for run_id, name in names.items():
+                text = text.replace(run_id, name)
+            return text
 
-    def history(run_id: str, key: str) -> list[str]:
-        return sorted(f"{each.step} {each.value}" for each in client.get_metric_history(run_id, key))
+        def told(tags: list[tuple[Any, ...]]) -> dict[str, str]:
+            kept = {name: named(value) for name, value in tags if not name.startswith("mlflow.artifact")}
+            if CHILD in kept:
+                kept[CHILD] = "/".join(part if len(part) != 12 else "*" for part in kept[CHILD].split("/"))
+            if "chess_grpo.peak" in kept:
+                kept["chess_grpo.peak"] = kept["chess_grpo.peak"].partition(":")[0]
+            return kept
 
-    return {
-        "runs": sorted(
-            (
-                {
-                    "name": run.info.run_name,
-                    "status": run.info.status,
-                    "tags": told(run.data.tags),
-                    "params": run.data.params,
-                    "metrics": {key: history(run.info.run_id, key) for key in sorted(run.data.metrics)},
-                    "datasets": [each.dataset.digest for each in run.inputs.dataset_inputs],
-                    "artifacts": files(run.info.run_id),
-                }
-                for run in runs
+        def metrics(run_id: str) -> dict[str, list[str]]:
+            found: dict[str, list[str]] = {}
+            question = "SELECT key, step, CASE is_nan WHEN 1 THEN 'nan' ELSE value END FROM metrics WHERE run_uuid = ?"
+            for key, step, value in sorted(asked(question, run_id), key=str):
+                found.setdefault(key, []).append(f"{step} {value}")
+            return found
+
+        def files(run_id: str) -> dict[str, str]:
+            roots = list((folder / "files").glob(f"*/{run_id}/artifacts"))
+            paths = [(root, path) for root in roots for path in root.rglob("*") if path.is_file()]
+            return {path.relative_to(root).as_posix(): sha256_file(path) for root, path in paths}
+
+        datasets = "SELECT digest FROM datasets JOIN inputs ON dataset_uuid = source_id WHERE destination_id = ?"
+        versions = "SELECT version, run_id, source FROM model_versions WHERE name = ? AND current_stage != 'Deleted_Internal'"
+        version_tags = "SELECT key, value FROM model_version_tags WHERE name = ? AND version = ?"
+        return {
+            "runs": sorted(
+                (
+                    {
+                        "name": name,
+                        "status": status,
+                        "tags": told(asked("SELECT key, value FROM tags WHERE run_uuid = ?", run_id)),
+                        "params": dict(asked("SELECT key, value FROM params WHERE run_uuid = ?", run_id)),
+                        "metrics": metrics(run_id),
+                        "datasets": [digest for (digest,) in asked(datasets, run_id)],
+                        "artifacts": files(run_id),
+                    }
+                    for run_id, name, status in runs
+                ),
+                key=lambda run: (str(run["name"]), str(run["status"])),
             ),
-            key=str,
-        ),
-        "versions": sorted(
-            (
-                {"number": each.version, "tags": told(each.tags), "run": named(each.run_id), "folder": Path(each.source).name}
-                for each in client.search_model_versions(f"name = '{MODEL}'")
-            ),
-            key=str,
-        ),
-        "aliases": [dict(each.aliases) for each in client.search_registered_models()],
-    }
+            "versions": [
+                {"number": str(number), "tags": told(asked(version_tags, MODEL, number)), "run": named(run_id), "folder": Path(source).name}
+                for number, run_id, source in sorted(asked(versions, MODEL))
+            ],
+            "aliases": dict(asked("SELECT alias, version FROM registered_model_aliases WHERE name = ?", MODEL)),
+        }
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +216,7 @@ def undisturbed(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     shutil.copy(tables, folder / "mlflow.db")
     with ToggledServer(folder) as server:
         assert Run(server_machine(server, folder / "home")).whole() == 0
-        found = picture(server.address)
+        found = picture(server.folder)
     assert not files_of(folder / "home"), "nothing is kept of what was told"
     return found
 
@@ -232,7 +235,7 @@ def test_the_undisturbed_run_is_all_there(undisturbed: dict[str, Any]) -> None:
     assert {"deep/er/weights", "again/er/weights", "empty", "manifest.json", "history.jsonl"} <= pretrain["artifacts"].keys()
     assert pretrain["datasets"] == ["d" * 32]
     assert "card.md" in select["artifacts"]
-    assert undisturbed["aliases"] == [{PEAK: "1", CHAMPION: "2"}]
+    assert undisturbed["aliases"] == {PEAK: 1, CHAMPION: 2}
     assert [version["folder"] for version in undisturbed["versions"]] == [PEAK, CHAMPION]
 
 
@@ -249,7 +252,7 @@ def failing_once(server: ToggledServer, fault: Fault) -> None:
     server.fault = decide
 
 
-ALL_FAULTS = [pytest.param(fault, marks=[] if fault in (Fault.LOST, Fault.TOO_MANY) else pytest.mark.prove) for fault in Fault]
+ALL_FAULTS = [pytest.param(fault, marks=[] if fault == Fault.LOST else pytest.mark.prove) for fault in Fault]
 
 
 @pytest.mark.parametrize("fault", ALL_FAULTS)
@@ -270,7 +273,7 @@ def test_when_every_call_fails_once_nothing_is_missing_and_nothing_twice(
     run.select(job, run.pretrain(job))
     assert run.end(job) == 0
     server.fault = lambda *_: None
-    assert picture(server.address) == undisturbed
+    assert picture(server.folder) == undisturbed
     assert not files_of(machine.home)
 
 
@@ -294,7 +297,7 @@ def test_a_run_ends_though_the_server_went_away_after_start_and_what_waits_is_to
         assert f"{writer}: WARNING: the tracking store {server.address} is away (" in said
     server.start()
     Tracker(machine).deliver_left()
-    assert picture(server.address) == undisturbed
+    assert picture(server.folder) == undisturbed
     assert not files_of(machine.home)
 
 
@@ -310,10 +313,10 @@ def test_the_next_step_tells_what_the_last_could_not(
     run.select(job, pretrained)
     assert not files_of(machine.home)
     assert run.end(job) == 0
-    assert picture(server.address) == undisturbed
+    assert picture(server.folder) == undisturbed
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.prove) for seed in range(1, 20))])
+@pytest.mark.parametrize("seed", [9, *(pytest.param(seed, marks=pytest.mark.prove) for seed in range(20) if seed != 9)])
 def test_outages_of_any_length_and_kind_leave_no_trace(
     seed: int, server: ToggledServer, machine: Machine, patience: Callable[[Patience], None], undisturbed: dict[str, Any]
 ) -> None:
@@ -321,14 +324,15 @@ def test_outages_of_any_length_and_kind_leave_no_trace(
     patience(rng.choice([replace(BRISK, between_tries=(0.0,) * rng.randrange(4)), STUBBORN]))
     run = Run(machine)
     job = run.start()
-    left, fault = 0, None
+    left, fault, num_failed = 0, None, 0
 
     def decide(number: int, call: str) -> Fault | None:
-        nonlocal left, fault
+        nonlocal left, fault, num_failed
         if not left:
             left = rng.randrange(1, 12)
             fault = rng.choice([None, None, *(each for each in Fault if each not in (Fault.SILENT, Fault.LATE))])
         left -= 1
+        num_failed += fault is not None
         return fault
 
     server.fault = decide
@@ -336,7 +340,8 @@ def test_outages_of_any_length_and_kind_leave_no_trace(
     run.end(job)
     server.fault = lambda *_: None
     Tracker(machine).deliver_left()
-    assert picture(server.address) == undisturbed
+    assert num_failed > 3
+    assert picture(server.folder) == undisturbed
     assert not files_of(machine.home)
 
 
@@ -375,7 +380,7 @@ def test_what_was_told_but_not_noted_before_a_crash_is_told_again_and_leaves_no_
             except CrashError:
                 num_crashes += 1
     assert num_crashes == len(noted) > 20
-    assert picture(server.address) == undisturbed
+    assert picture(server.folder) == undisturbed
 
 
 def test_progress_that_was_forgotten_altogether_is_made_again_without_a_trace(
@@ -392,7 +397,7 @@ def test_progress_that_was_forgotten_altogether_is_made_again_without_a_trace(
     for _ in range(2):
         shutil.copytree(tmp_path / "kept", machine.home / "outbox", dirs_exist_ok=True)
         Tracker(machine).deliver_left()
-        assert picture(server.address) == undisturbed
+        assert picture(server.folder) == undisturbed
 
 
 def test_a_server_that_never_answers_does_not_hold_up_the_work(
@@ -431,7 +436,7 @@ def test_a_server_that_never_answers_does_not_hold_up_the_work(
     patience(BRISK)
     run.select(job, pretrained)
     assert run.end(job) == 0
-    assert picture(server.address) == undisturbed
+    assert picture(server.folder) == undisturbed
 
 
 def test_a_store_that_is_away_is_tried_only_now_and_then(
@@ -468,9 +473,9 @@ def test_a_step_that_fails_during_an_outage_says_so_when_that_is_over(
         run.pretrain(job, fail)
     server.start()
     Tracker(machine).deliver_left()
-    assert {each["name"]: each["status"] for each in picture(server.address)["runs"]} == {NAME: "FAILED", "pretrain": "FAILED"}
+    assert {each["name"]: each["status"] for each in picture(server.folder)["runs"]} == {NAME: "FAILED", "pretrain": "FAILED"}
     run.pretrain(job)
-    assert sorted((each["name"], each["status"]) for each in picture(server.address)["runs"]) == [
+    assert sorted((each["name"], each["status"]) for each in picture(server.folder)["runs"]) == [
         (NAME, "RUNNING"),
         ("pretrain", "FAILED"),
         ("pretrain", "FINISHED"),
@@ -489,10 +494,10 @@ def test_what_a_killed_step_had_to_say_is_told_and_its_run_is_said_to_be_killed(
     with journal.path.open("a") as file:
         file.write('{"kind": "metrics", "rows": [["grpo/entr')
     Tracker(machine).deliver_left()
-    assert [each["name"] for each in picture(server.address)["runs"]] == [NAME], "its writer lives, as far as is known"
+    assert [each["name"] for each in picture(server.folder)["runs"]] == [NAME], "its writer lives, as far as is known"
     journal.close()
     Tracker(machine).deliver_left()
-    killed = next(each for each in picture(server.address)["runs"] if each["name"] == "pretrain")
+    killed = next(each for each in picture(server.folder)["runs"] if each["name"] == "pretrain")
     assert (killed["status"], killed["metrics"]) == ("KILLED", {"grpo/entropy": ["1 0.5"]})
     assert not files_of(machine.home)
 
@@ -513,7 +518,7 @@ def test_a_run_that_a_late_answer_made_twice_is_deleted(
 
     run.select(job, run.pretrain(job, body))
     run.end(job)
-    assert picture(server.address) == undisturbed
+    assert picture(server.folder) == undisturbed
 
 
 def test_start_needs_the_store_and_says_what_to_do(tmp_path: Path, patience: Callable[[Patience], None]) -> None:
@@ -561,7 +566,7 @@ def test_who_became_champion_during_the_outage_stays(server: ToggledServer, mach
         registered(tracker, run, key, is_beaten=True, seen=2)
     assert len(tracker.client.search_model_versions(f"name = '{MODEL}'")) == 8
     assert Registry(tracker).named(CHAMPION) is not None
-    assert picture(server.address)["aliases"] == [{PEAK: "1", CHAMPION: "4"}]
+    assert picture(server.folder)["aliases"] == {PEAK: 1, CHAMPION: 4}
 
 
 def test_a_version_that_a_late_answer_made_twice_is_deleted(machine: Machine) -> None:
@@ -590,7 +595,7 @@ def test_what_the_store_refuses_is_set_aside_loudly_and_the_rest_is_told(
     assert "tracking: WARNING: a record of kind 'tags' is not told" in capsys.readouterr().out
     [name] = files_of(machine.home)
     assert "with a\\ttab" in (machine.home / name).read_text()
-    [told] = (each for each in picture(server.address)["runs"] if each["name"] == "pretrain")
+    [told] = (each for each in picture(server.folder)["runs"] if each["name"] == "pretrain")
     assert (told["status"], told["tags"]["next"]) == ("FINISHED", "1")
 
 
@@ -609,7 +614,7 @@ def test_a_file_is_told_as_it_was_though_its_output_was_set_aside(
     with store.writing("pretrain", pretrained["version"], {}) as folder:
         (folder / "empty").write_text("other")
     Tracker(machine).deliver_left()
-    assert picture(server.address) == undisturbed
+    assert picture(server.folder) == undisturbed
 
 
 def test_a_spoilt_file_is_not_told_as_what_it_was(
@@ -623,7 +628,7 @@ def test_a_spoilt_file_is_not_told_as_what_it_was(
     (Store(machine.home).folder("pretrain", pretrained["version"]) / "deep" / "er" / "weights").write_text("spoilt")
     server.start()
     Tracker(machine).deliver_left()
-    child = next(each for each in picture(server.address)["runs"] if each["name"] == "pretrain")
+    child = next(each for each in picture(server.folder)["runs"] if each["name"] == "pretrain")
     assert "deep/er/weights" not in child["artifacts"]
     assert "a record of kind 'held_file' is not told" in capsys.readouterr().out
 
@@ -651,7 +656,7 @@ def test_what_a_vanishing_disk_could_not_tell_goes_to_the_shared_objects_and_is_
         assert name not in others, "what one has taken is another's no more"
         assert len(others) == 2
     second.deliver_left()
-    assert picture(server.address) == undisturbed
+    assert picture(server.folder) == undisturbed
     assert not objects.keys("outbox/")
     assert not files_of(tmp_path / "second")
 
@@ -683,7 +688,7 @@ def test_the_command_track_tells_what_waits_and_says_what_does(
     capsys.readouterr()
     assert deliver_outbox(Namespace(only_lists=False)) == 0
     assert f"MLflow run {job['mlflow_run']}: {num_waiting} records told, 0 wait\nNothing waits" in capsys.readouterr().out
-    assert picture(server.address) == undisturbed
+    assert picture(server.folder) == undisturbed
 
 
 def test_a_full_disk_is_no_outage(machine: Machine, patience: Callable[[Patience], None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -739,4 +744,4 @@ def test_the_real_server_is_killed_at_any_moment_and_started_again(
         assert run.end(job) > 0
         server.start()
         Tracker(run.machine).deliver_left()
-        assert picture(server.address) == undisturbed
+        assert picture(server.folder) == undisturbed

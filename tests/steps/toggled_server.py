@@ -1,7 +1,8 @@
 """MLflow servers that fail on demand, always on the same port: one in a thread with a fault for each call, and the real one as a process.
 
 `ToggledServer` answers by MLflow's own handlers over a real sqlite store, starts in a second and answers in 10 ms, so that each call of
-a run can be made to fail in turn. `ServerProcess` is what people run, `mlflow server`; it takes half a minute to start and can be killed.
+a run can be made to fail in turn. `ServerProcess` is the process that `mlflow server` answers with; it takes seconds to start and can be
+killed.
 Both keep what they were told over a stop: tables and files are in the folder they are given.
 """
 
@@ -84,10 +85,7 @@ class ToggledServer:
             def log(self, *_: Any) -> None:
                 """Say nothing."""
 
-        os.environ["_MLFLOW_SERVER_FILE_STORE"] = f"sqlite:///{self.folder / 'mlflow.db'}"
-        os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"] = "mlflow-artifacts:/"
-        os.environ["_MLFLOW_SERVER_ARTIFACT_DESTINATION"] = str(self.folder / "files")
-        os.environ["_MLFLOW_SERVER_SERVE_ARTIFACTS"] = "true"
+        os.environ.update(_places(self.folder))
         handlers._tracking_store = handlers._model_registry_store = handlers._artifact_repo = None
         handlers._get_tracking_store()  # It makes its tables now, and not when it is first asked.
         handlers._get_model_registry_store()
@@ -148,6 +146,15 @@ class ToggledServer:
         return answer
 
 
+def _places(folder: Path) -> dict[str, str]:
+    return {
+        "_MLFLOW_SERVER_FILE_STORE": f"sqlite:///{folder / 'mlflow.db'}",
+        "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
+        "_MLFLOW_SERVER_ARTIFACT_DESTINATION": str(folder / "files"),
+        "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
+    }
+
+
 def _hang_up(environ: dict[str, Any]) -> None:
     connection = environ["werkzeug.socket"]
     connection.shutdown(socket.SHUT_RDWR)
@@ -155,7 +162,7 @@ def _hang_up(environ: dict[str, Any]) -> None:
 
 
 class ServerProcess:
-    """`mlflow server`, as people run it."""
+    """A process that can be killed: the one that answers where people run `mlflow server`."""
 
     def __init__(self, folder: Path, port: int | None = None) -> None:
         """Serve what is kept in this folder, on this port or any that is free, each time it is started."""
@@ -170,22 +177,24 @@ class ServerProcess:
 
     def start(self) -> Self:
         """Start it, and return when it answers."""
-        command = ["-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
-        store = f"sqlite:///{self.folder / 'mlflow.db'}"
-        places = ["--backend-store-uri", store, "--artifacts-destination", str(self.folder / "files")]
-        # Without its job runners: seven more processes, each of which imports all of MLflow.
+        # What `mlflow server` starts, without that command itself: it imports all of MLflow a second time, and job runners seven times.
+        command = ["-m", "uvicorn", "--host", "127.0.0.1", "--port", str(self.port), "--log-level", "warning"]
         environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         with (self.folder / "log").open("a") as log:
             self._process = subprocess.Popen(
-                [sys.executable, *command, *places], stdout=log, stderr=log, env=environment, start_new_session=True
+                [sys.executable, *command, "mlflow.server.fastapi_app:app"],
+                stdout=log,
+                stderr=log,
+                env=environment | _places(self.folder),
+                start_new_session=True,
             )
-        for _ in range(600):
+        for _ in range(6_000):
             assert self._process.poll() is None, (self.folder / "log").read_text()
             try:
                 urllib.request.urlopen(f"{self.address}/health", timeout=5).close()
                 return self
             except OSError:
-                time.sleep(0.5)
+                time.sleep(0.1)
         raise TimeoutError((self.folder / "log").read_text())
 
     def stop(self) -> None:

@@ -1,0 +1,129 @@
+"""W&B as the mirror's tests meet it: its files read back, and a server of our own that keeps what a run is told."""
+
+import json
+import struct
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+
+_BLOCK = 32_768
+_HEADER = 7
+"""Bytes of a file's header, and of a chunk's: checksum, length, and whether it is whole (1), or begins, goes on or ends (2, 3, 4)."""
+
+
+def records(folder: Path) -> list[Any]:
+    """Return what stands in an offline run's file: protocol buffers in the log format of LevelDB."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    [path] = folder.glob("*.wandb")
+    found = []
+    for content in _chunks(path.read_bytes()):
+        record = Record()
+        record.ParseFromString(content)
+        found.append(record)
+    return found
+
+
+def _chunks(content: bytes) -> Iterator[bytes]:
+    assert content.startswith(b":W&B")
+    place, whole = _HEADER, b""
+    while place + _HEADER <= len(content):
+        if _BLOCK - place % _BLOCK < _HEADER:
+            place += _BLOCK - place % _BLOCK
+            continue
+        length, kind = struct.unpack_from("<HB", content, place + 4)
+        whole += content[place + _HEADER : place + _HEADER + length]
+        place += _HEADER + length
+        if kind in (1, 4):
+            yield whole
+            whole = b""
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of an offline run's history."""
+    found = (record.history for record in records(folder) if record.WhichOneof("record_type") == "history")
+    return [{"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in each.item} for each in found]
+
+
+class WandbServer:
+    """As much of W&B's server as a run needs: it keeps each run's rows, and tells a run that is resumed how many there are."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, dict[str, Any]] = {}
+        """By id: what it was begun with (`group`, `jobType`, `config`, ...), `rows` by their number, `summary`, `exit_code`."""
+        self.num_again = 0
+        """Of rows that came with a number that was there already."""
+        self.is_silent = False
+        """Whether it lets all who call wait."""
+        self._ended = threading.Event()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if outer.is_silent:
+                    outer._ended.wait()
+                answer = outer._streamed(self.path.split("/")[4], body) if self.path.endswith("/file_stream") else outer._asked(body)
+                content = json.dumps(answer).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def do_PUT(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        given, query = body.get("variables") or {}, body["query"]
+        project = {"id": "p", "name": given.get("project"), "entity": {"id": "e", "name": "somebody"}}
+        if "RunResumeStatus" in query:
+            return {"data": {"model": {**project, "bucket": self._known(given["name"])}}}
+        if "upsertBucket" in query:
+            run = self.runs.setdefault(given["name"], {"rows": {}})
+            run.update({name: value for name, value in given.items() if value is not None})
+            bucket = {"id": "r", "name": given["name"], "displayName": run["displayName"], "project": project, "historyLineCount": 0}
+            return {"data": {"upsertBucket": {"bucket": bucket, "inserted": True}}}
+        if "createRunFiles" in query:
+            files = [{"name": name, "uploadUrl": f"{self.address}/uploads/{name}"} for name in given["files"]]
+            return {"data": {"createRunFiles": {"runID": "r", "uploadHeaders": [], "files": files}}}
+        return {"data": {}}
+
+    def _known(self, run: str) -> dict[str, Any] | None:
+        if run not in self.runs:
+            return None
+        rows = self.runs[run]["rows"]
+        tail = json.dumps([json.dumps(rows[max(rows)])] if rows else [])
+        kept = {"summaryMetrics": json.dumps(self.runs[run].get("summary", {})), "config": self.runs[run]["config"]}
+        known = {"id": "r", "name": run, "displayName": "", "tags": [], "wandbConfig": '{"t": 1}', **kept}
+        return known | {"historyTail": tail, "historyLineCount": len(rows), "eventsTail": "[]", "eventsLineCount": 0, "logLineCount": 0}
+
+    def _streamed(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        run, files = self.runs[name], body.get("files") or {}
+        history = files.get("wandb-history.jsonl", {"offset": 0, "content": []})
+        for number, line in enumerate(history["content"], start=history["offset"]):
+            self.num_again += number in run["rows"]
+            run["rows"][number] = json.loads(line)
+        for line in files.get("wandb-summary.json", {"content": []})["content"]:
+            run["summary"] = json.loads(line)
+        if body.get("complete"):
+            run["exit_code"] = body["exitcode"]
+        return {}
