@@ -43,7 +43,7 @@ from metaflow import Config, FlowSpec, Parameter, card, current, package_sources
 
 from grpo.config import DEFAULT_PRESET, ConfigError, read_settings  # noqa: E402
 from steps import deployment  # noqa: E402
-from steps.cards import draw_start, watch  # noqa: E402
+from steps.cards.watching import draw_start, watch  # noqa: E402
 from steps.exit_codes import NO_RETRY, RESUMABLE  # noqa: E402
 from steps.later import Later  # noqa: E402
 from steps.versions import describe_code  # noqa: E402

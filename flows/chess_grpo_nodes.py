@@ -15,7 +15,7 @@ from chess_grpo import ChessGrpo, pipeline, plainly  # type: ignore[import-not-f
 from metaflow import card, current, parallel, step
 
 from steps import deployment
-from steps.cards import watch
+from steps.cards.watching import watch
 from steps.node_lines import Node
 
 

@@ -24,8 +24,8 @@ def decision_boards(found: Mapping[str, Any], *, whose: str) -> Html:
         paragraph(words, "soft"),
         heading("What gives most away", 3),
         _boards(worst, "No decision gives anything away."),
-        heading("The only good move, found: what missing it would cost is largest", 3),
-        _boards(best, "On no board is one move alone the best and found."),
+        heading("Decided right, where the next best move costs most", 3),
+        _boards(best, "On no board is one move alone the best, and played."),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from steps.cards.parts import Chart, number
+from steps.cards.style import FONT
 
 MAX_POINTS: Final = 240
 """Of a line: what a card holds is sent again at each refresh."""
@@ -145,7 +146,7 @@ def interval_chart(title: str, unit: str, intervals: Sequence[Interval], *, zero
         for found in intervals
     ]
     kinds = list(dict.fromkeys(found.kind for found in intervals))
-    names = {"field": "name", "type": "nominal", "sort": None, "title": None, "axis": {"labelLimit": 150}}
+    names = {"field": "name", "type": "nominal", "sort": None, "title": None, "axis": {"labelLimit": 170}}
     colour = {
         "field": "kind",
         "type": "nominal",
@@ -223,6 +224,7 @@ def _chart(title: str, description: str, body: Mapping[str, Any]) -> Chart:
             "background": None,
             "usermeta": {"embedOptions": {"renderer": "svg"}},  # Sharp on every screen, and its text follows the style sheet.
             "config": {
+                "font": FONT,
                 "view": {"stroke": None},
                 "axis": {
                     "grid": True,

@@ -29,13 +29,14 @@ def baseline_page(seen: Seen) -> list[Part]:
     report, decisions = seen.report(), seen.report(DECISIONS)
     parts: list[Part] = [block(heading("Pretrained policy, before GRPO", 1), seen.state())]
     if report:
-        matches = {f"against {name}": match for name, match in report["matches"].items()}
-        matches |= {f"against the ladder's {part['rung']}": part for part in report["ladder"]["games"]}
+        matches = dict(report["matches"].items())
+        matches |= {f"ladder: {part['rung']}": part for part in report["ladder"]["games"]}
         intervals = [_elo(name, match, "as played") for name, match in matches.items()]
         parts += [
             block(paragraph(f"Place on the ladder, above a random mover: {report['ladder']['text']}")),
             interval_chart("Elo against each opponent", _ELO, intervals, zero="even"),
-            block(table(["match", "score", "games"], _match_rows(matches), wide=[1]), kind="numbers"),
+            block(_interval_table(intervals), paragraph("Best moves, as played; held within 1,200 Elo.", "soft"), kind="numbers"),
+            block(table(["against", "score, 95 % interval", "games"], _match_rows(matches), wide=[0, 1])),
             block(heading("Held-out boards"), _heldout(report["heldout"])),
         ]
     if decisions:

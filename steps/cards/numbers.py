@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from grpo.metrics import METRICS, Record
 from steps.cards.charts import COLOURS, Line, line_chart
-from steps.cards.parts import NO_NUMBER, Html, Part, block, number, paragraph, table, text
+from steps.cards.parts import Html, Part, block, paragraph, table, text
 
 
 def metric_lines(records: Sequence[Record], names: Mapping[str, str], *, dashed: Iterable[str] = ()) -> list[Line]:
@@ -51,18 +51,17 @@ def metric_figure(
         marks: steps at which something happened.
         note: what to look for, in a sentence.
     """
-    units = {METRICS[name].unit for name in names}
-    assert len(units) == 1, f"metrics of one chart have one unit, these have {sorted(units)}"
+    [unit] = {METRICS[name].unit for name in names}  # A chart has one axis.
     lines = metric_lines(records, names, dashed=dashed)
     lines += [level(label, value, lines, colour) for label, (value, colour) in (levels or {}).items()]
-    return [line_chart(title, units.pop(), lines, marks=marks), numbers(lines, note=note)]
+    return [line_chart(title, unit, lines, marks=marks), numbers(lines, unit=unit, note=note)]
 
 
-def numbers(lines: Sequence[Line], *, note: str = "") -> Html:
+def numbers(lines: Sequence[Line], *, unit: str, note: str = "") -> Html:
     """Return the table that stands beside a chart of lines, and is its legend."""
     rows = [[_name(line), *_summary([y for _, y in line.points])] for line in lines]
     written = paragraph(note, "soft") if note else ""
-    return block(table(["", "first", "last", "lowest", "highest"], rows), written, kind="numbers")
+    return block(table([unit, "first", "last", "lowest", "highest"], rows), written, kind="numbers")
 
 
 def _name(line: Line) -> Html:
@@ -70,8 +69,8 @@ def _name(line: Line) -> Html:
     return Html(f'<span class="swatch" style="background: {ground}"></span><span title="{text(line.meaning)}">{text(line.label)}</span>')
 
 
-def _summary(values: Sequence[float]) -> list[Html]:
+def _summary(values: Sequence[float]) -> list[float | None]:
     finite = [value for value in values if math.isfinite(value)]
-    found = [number(value) for value in (values[0], values[-1])] if values else [NO_NUMBER] * 2
-    found += [number(min(finite)), number(max(finite))] if finite else [NO_NUMBER] * 2
-    return [Html(text(value)) for value in found]
+    found: list[float | None] = [values[0], values[-1]] if values else [None, None]
+    found += [min(finite), max(finite)] if finite else [None, None]
+    return found

@@ -2,7 +2,7 @@
 
 import html
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,8 +29,8 @@ NO_NUMBER: Final = "-"
 
 
 def text(value: object) -> str:
-    """Return a value as it reads, on one line, with no markup in it: an empty line would end the HTML around it."""
-    return html.escape(" ".join(str(value).split()))
+    """Return a value as it reads, on one line, with no markup in it, HTML's or Markdown's: an empty line would end the HTML around it."""
+    return html.escape(" ".join(str(value).split())).replace("](", "]&#40;")
 
 
 def number(value: Cell) -> str:
@@ -63,6 +63,11 @@ def listing(items: Iterable[str]) -> str:
     """Return a list of points; no markup where there is none."""
     points = "".join(f"<li>{text(item)}</li>" for item in items)
     return f"<ul>{points}</ul>" if points else ""
+
+
+def terms(told: Mapping[str, str]) -> str:
+    """Return words, each with what is said of it."""
+    return f"<dl>{''.join(f'<dt>{text(word)}</dt><dd>{text(said)}</dd>' for word, said in told.items())}</dl>"
 
 
 def badge(word: str, mood: str) -> str:
@@ -100,4 +105,6 @@ def _cell(cell: Cell | Html, is_wide: bool) -> str:
         return f"<td>{cell.markup}</td>"
     if isinstance(cell, int | float):
         return f'<td class="number">{number(cell)}</td>'
+    if cell is None:
+        return f'<td class="number">{NO_NUMBER}</td>'
     return f'<td class="words">{text(cell or NO_NUMBER)}</td>' if is_wide else f"<td>{text(cell or NO_NUMBER)}</td>"

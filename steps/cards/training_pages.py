@@ -7,7 +7,7 @@ from grpo.metrics import METRICS, TERMS
 from grpo.phases import PHASES
 from steps.cards.charts import ALARM, COLOURS, share_chart
 from steps.cards.numbers import metric_figure, metric_lines, numbers
-from steps.cards.parts import Cell, Html, Part, badge, block, folded, heading, number, paragraph, table
+from steps.cards.parts import Cell, Html, Part, badge, block, folded, heading, listing, number, paragraph, table, terms, text
 from steps.cards.seen import Seen
 
 FINDINGS: Final = "findings.json"
@@ -86,7 +86,7 @@ def finetune_page(seen: Seen) -> list[Part]:
             levels=levels,
             dashed=["grpo/log_num_legal"],
             marks=marks,
-            note="Below `critical` for a while it recovers or stops; thin upright lines are events. Above ln(legal) is impossible.",
+            note="Below the critical line for a while it recovers or stops; thin upright lines are events. Above ln(legal) is impossible.",
         ),
         *metric_figure(
             "normalised entropy",
@@ -120,7 +120,7 @@ def finetune_page(seen: Seen) -> list[Part]:
             note="Much of it clipped: steps too large for the rollout they rest on.",
         ),
         share_chart("gradient budget (shares of the logit gradient)", shares),
-        numbers(shares, note="Where reward has hardly a share, regularisers are what is being learnt."),
+        numbers(shares, unit="share", note="Where reward has hardly a share, regularisers are what is being learnt."),
         *metric_figure(
             "silent groups",
             records,
@@ -158,29 +158,25 @@ def finetune_page(seen: Seen) -> list[Part]:
 
 
 def draw_findings(found: Sequence[Mapping[str, Any]]) -> Html:
-    """Return the diagnosis's findings as a table, worst first as they come; `found` are facts of `Finding`s."""
+    """Return the diagnosis's findings one under the other, worst first as they come; `found` are facts of `Finding`s."""
     if not found:
         return block(heading("Diagnosis"), paragraph("Nothing found so far.", "soft"))
-    rows = [
-        [
-            Html(badge(finding["severity"], _MOODS.get(finding["severity"], "plain"))),
-            finding["name"],
-            _span(finding),
-            "; ".join(finding["evidence"]),
-            finding["cause"],
-            finding["remedy"],
-            finding["page"],
-        ]
-        for finding in found
-    ]
-    return block(heading("Diagnosis"), table(["", "finding", "steps", "evidence", "cause", "remedy", "explained in"], rows, wide=[3, 4, 5]))
+    return block(heading("Diagnosis"), *map(_finding, found))
+
+
+def _finding(finding: Mapping[str, Any]) -> str:
+    title = (
+        f"<h3>{badge(finding['severity'], _MOODS.get(finding['severity'], 'plain'))} {text(finding['name'])} {text(_span(finding))}</h3>"
+    )
+    told = {"cause": finding["cause"], "remedy": finding["remedy"], "explained in": finding["page"]}
+    return f"<article>{title}{listing(finding['evidence'])}{terms(told)}</article>"
 
 
 def _span(finding: Mapping[str, Any]) -> str:
     first, last = finding.get("first_step"), finding.get("last_step")
     if first is None:
         return ""
-    return f"{first:,}" if last in (None, first) else f"{first:,} to {last:,}"
+    return f"(step {first:,})" if last in (None, first) else f"(steps {first:,} to {last:,})"
 
 
 def _latest(seen: Seen) -> str:
@@ -192,7 +188,9 @@ def _latest(seen: Seen) -> str:
     if not rows:
         return paragraph("No step is done yet.", "soft")
     step = max(record.step for record in seen.records)
-    return folded(f"Latest numbers, step {step:,}", table(["", "now", "unit", "meaning"], rows, wide=[3]), is_open=True)
+    return folded(
+        f"Latest numbers, step {step:,}", f'<div class="latest">{table(["", "now", "unit", "meaning"], rows, wide=[3])}</div>', is_open=True
+    )
 
 
 def _learnability(facts: Mapping[str, Any] | None) -> Html:
