@@ -16,14 +16,15 @@ html, body { background: var(--bg); }
 .mf-card, .mf-card * { font-family: FONT; }
 .mf-card code, .mf-card code * { font-family: var(--mono-font); }
 .mf-card aside { display: none !important; }
+.mf-card :is(.heading, hr) { display: none; } .mf-card .container { padding: 0; }
 .mf-card main { margin: 0 auto !important; width: 100%; max-width: 76rem; padding: 1rem; }
-.mf-card .page { display: grid; grid-template-columns: minmax(0, 3fr) minmax(0, 2fr); gap: .75rem 1.5rem; align-items: center; }
-.mf-card .page > * { grid-column: 1 / -1; min-width: 0; }
-.mf-card .page > .vega-embed { grid-column: 1; display: block; width: 100%; }
-.mf-card .page > .numbers { grid-column: 2; }
+.mf-card .sectionItems { display: grid; grid-template-columns: minmax(0, 3fr) minmax(0, 2fr); gap: .75rem 1.5rem; align-items: center; }
+.mf-card .sectionItems > * { grid-column: 1 / -1; min-width: 0; }
+.mf-card .sectionItems > .vega-embed { grid-column: 1; display: block; width: 100%; }
+.mf-card .sectionItems > .numbers { grid-column: 2; }
 @media (max-width: 48rem) {
-  .mf-card .page { grid-template-columns: minmax(0, 1fr); }
-  .mf-card .page > .vega-embed, .mf-card .page > .numbers { grid-column: 1; }
+  .mf-card .sectionItems { grid-template-columns: minmax(0, 1fr); }
+  .mf-card .sectionItems > .vega-embed, .mf-card .sectionItems > .numbers { grid-column: 1; }
   .mf-card main { padding: .75rem; }
   .mf-card .latest :is(th, td):nth-child(4) { display: none; } .mf-card .latest td { white-space: normal; }
   .mf-card th, .mf-card td { padding: .25rem .35rem; } .mf-card td.words { min-width: 9rem; }
