@@ -22,13 +22,6 @@ html, body { background: var(--bg); }
 .mf-card .sectionItems > * { grid-column: 1 / -1; min-width: 0; }
 .mf-card .sectionItems > .vega-embed { grid-column: 1; display: block; width: 100%; }
 .mf-card .sectionItems > .numbers { grid-column: 2; }
-@media (max-width: 48rem) {
-  .mf-card .sectionItems { grid-template-columns: minmax(0, 1fr); }
-  .mf-card .sectionItems > .vega-embed, .mf-card .sectionItems > .numbers { grid-column: 1; }
-  .mf-card main { padding: .75rem; }
-  .mf-card .latest :is(th, td):nth-child(4) { display: none; } .mf-card .latest td { white-space: normal; }
-  .mf-card th, .mf-card td { padding: .25rem .35rem; } .mf-card td.words { min-width: 9rem; }
-}
 .mf-card h1 { font-size: 1.5rem; } .mf-card h2 { font-size: 1.15rem; margin-top: 1rem; } .mf-card h3 { font-size: 1rem; }
 .mf-card p, .mf-card li { overflow-wrap: anywhere; } .mf-card p { margin: .25rem 0 .5rem; } .mf-card ul { padding-left: 1.2rem; }
 .mf-card .soft, .mf-card caption, .mf-card figcaption { color: var(--soft); }
@@ -60,6 +53,13 @@ html, body { background: var(--bg); }
 .mf-card .boards figcaption { font-size: .9rem; } .mf-card .boards code { font-size: .75rem; overflow-wrap: anywhere; }
 .vega-embed svg { max-width: 100%; }
 .vega-embed svg text { fill: var(--soft) !important; }
+@media (max-width: 48rem) {
+  .mf-card .sectionItems { grid-template-columns: minmax(0, 1fr); }
+  .mf-card .sectionItems > .vega-embed, .mf-card .sectionItems > .numbers { grid-column: 1; }
+  .mf-card main { padding: .75rem; }
+  .mf-card .latest :is(th, td):nth-child(4) { display: none; } .mf-card .latest td { white-space: normal; }
+  .mf-card th, .mf-card td { padding: .25rem .35rem; } .mf-card td.words { min-width: 9rem; }
+}
 """
 
 STYLE: Final = Html(f"<style>{' '.join(_SHEET.replace('FONT', FONT).split())}</style>")
