@@ -134,7 +134,7 @@ def interval_chart(title: str, unit: str, intervals: Sequence[Interval], *, zero
         intervals: what is drawn.
         zero: what a number of 0 stands for: a dashed line; none where it is empty.
     """
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": found.label,
             "y": _short(found.middle),

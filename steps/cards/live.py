@@ -38,23 +38,18 @@ class LiveCard:
 
     def take(self, record: Record) -> None:
         """Keep a record, and redraw now and then."""
-        self.seen.records.append(record)
+        self._draw(lambda: self.seen.take(record))
         self._refresh_if_due()
 
     def progress(self, done: int, total: int, unit: str) -> None:
         """Take note of how far the work is, and redraw now and then."""
-        self.seen.progressed(done, total, unit)
+        self._draw(lambda: self.seen.progressed(done, total, unit))
         self._refresh_if_due()
 
     def assessed(self, facts: Mapping[str, Any]) -> None:
         """Show what GRPO's look before the first update found; at once, so that a refused run has it too."""
         self.seen.learnability = facts
         self._draw(self._refresh)
-
-    def found(self, findings: Sequence[Mapping[str, Any]]) -> None:
-        """Show these findings of the diagnosis, all there are so far, worst first."""
-        self.seen.findings = findings
-        self._refresh_if_due()
 
     def drawn(self) -> None:
         """Draw what there is; Metaflow shows it when the step has ended."""

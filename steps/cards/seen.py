@@ -4,12 +4,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from grpo.content import read_json
 from grpo.metrics import Record
 from steps.cards.parts import badge, progress_bar
 from steps.work import HISTORY, progress_text, read_history
+
+_FINDING: Final = "finding"
 
 
 @dataclass(slots=True)
@@ -30,6 +32,15 @@ class Seen:
     findings: Sequence[Mapping[str, Any]] = ()
     """What the diagnosis says: facts of `Finding`s."""
     _began: tuple[float, int] | None = None
+
+    def take(self, record: Record) -> None:
+        """Keep a record; when it says that the diagnosis has found something, ask it for all that the history shows."""
+        self.records.append(record)
+        if any(event.name == _FINDING for event in record.events):
+            from grpo.diagnosis import History, diagnose
+
+            history = History.of_records(self.records)
+            self.findings = diagnose(history, self.settings).facts()["findings"]
 
     def progressed(self, done: int, total: int, unit: str) -> None:
         """Take note of how far the work is; the pace counts from the first time that this is told."""

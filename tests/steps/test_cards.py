@@ -435,6 +435,17 @@ def test_a_finished_step_shows_its_stored_output_and_gives_it_back(card: Card, t
     assert card.num_refreshes == 0, "Metaflow draws it once more by itself"
 
 
+def test_a_finding_that_is_told_is_shown_with_its_cause_and_remedy(card: Card, clock: SimpleNamespace) -> None:
+    shown = watch("finetune", SETTINGS)
+    for step in range(1, 60):
+        shown.take(grpo_record(step, grpo__reward_mean=0.5, grpo__entropy=9.0))
+    assert not shown.seen.findings, "it is asked when something was found, not at each record"
+    clock.now = 10.0
+    shown.take(grpo_record(60, Event("finding", "critical: impossible entropy"), grpo__reward_mean=0.5, grpo__entropy=9.0))
+    assert "impossible_entropy" in [finding["name"] for finding in shown.seen.findings]
+    assert "docs/diagnosis.md#impossible_entropy" in card.shown()
+
+
 def test_a_layout_that_changes_is_put_anew(card: Card) -> None:
     made = LiveCard("train", lambda seen: [block(paragraph(str(len(seen.records))))] * (1 + len(seen.records)))
     made.drawn()
