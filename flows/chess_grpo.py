@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # From a plain clone only this folder is on the path; in a container the packages lie beside this file.
 _ROOT = Path(__file__).resolve().parent.parent
@@ -42,9 +42,17 @@ if Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent:
 from metaflow import Config, FlowSpec, Parameter, card, current, package_sources, step  # noqa: E402
 
 from grpo.config import DEFAULT_PRESET, ConfigError, read_settings  # noqa: E402
-from steps import deployment, pipeline  # noqa: E402
+from steps import deployment  # noqa: E402
+from steps.cards.watching import draw_start, watch  # noqa: E402
 from steps.exit_codes import NO_RETRY, RESUMABLE  # noqa: E402
+from steps.later import Later  # noqa: E402
 from steps.versions import describe_code  # noqa: E402
+
+if TYPE_CHECKING:
+    from steps import pipeline
+else:
+    # What draws a card is a command of this file, many times in a run, and needs no tracker: without it, it takes a third of the time.
+    pipeline = Later("steps.pipeline")
 
 deployment.name_shared_store()
 
@@ -83,6 +91,7 @@ class ChessGrpo(FlowSpec):
     resume_from = Parameter("resume-from", default="", help="peak, champion, RUN or RUN/STEP: go on from that checkpoint")
     allow = Parameter("allow", default="", help="With resume-from: changes to allow that are refused otherwise: engine, objective")
 
+    @card(type="blank", id="start", refresh_interval=1)
     @step
     @plainly
     def start(self):
@@ -95,22 +104,26 @@ class ChessGrpo(FlowSpec):
             resume_from=self.resume_from,
             allow=self.allow,
         )
+        draw_start(self.job)
         self.tasks = list(range(self.settings.boards.num_tasks))
         self.next(self.build_boards, foreach="tasks")
 
+    @card(type="blank", id="build", refresh_interval=1)
     @step
     @plainly
     def build_boards(self):
         """Find positions, and value every legal move of each."""
-        self.part = pipeline.build_boards(self.job, self.input)
+        card = watch("build_boards")
+        self.part = card.finished(pipeline.build_boards(self.job, self.input, [card]))
         self.next(self.join_boards)
 
+    @card(type="blank", id="join", refresh_interval=1)
     @step
     @plainly
     def join_boards(self, inputs):
         """Make one dataset of the parts, with exact quotas."""
         self.merge_artifacts(inputs, include=["job"])
-        self.boards = pipeline.join_boards(self.job, [task.part for task in inputs])
+        self.boards = watch("join_boards").finished(pipeline.join_boards(self.job, [task.part for task in inputs]))
         self.next(self.check_boards)
 
     @card(type="blank", id="boards")
@@ -118,70 +131,74 @@ class ChessGrpo(FlowSpec):
     @plainly
     def check_boards(self):
         """Let no dataset through that is not what it says."""
-        from steps.cards import draw_checks
-
-        self.checks = pipeline.check_boards(self.job, self.boards)
-        draw_checks(self.checks)
+        self.checks = watch("check_boards").finished(pipeline.check_boards(self.job, self.boards))
         self.next(self.pretrain)
 
+    @card(type="blank", id="pretrain", refresh_interval=1)
     @step
     @plainly
     def pretrain(self):
         """Imitate the moves played until the validation loss stops falling."""
-        self.pretrained = pipeline.pretrain(self.job, self.boards)
+        card = watch("pretrain")
+        self.pretrained = card.finished(pipeline.pretrain(self.job, self.boards, [card]))
         self.next(self.calibrate)
 
+    @card(type="blank", id="ladder", refresh_interval=1)
     @step
     @plainly
     def calibrate(self):
         """Rate the opponents that strength is measured with."""
-        self.calibrated = pipeline.calibrate(self.job)
+        card = watch("calibrate")
+        self.calibrated = card.finished(pipeline.calibrate(self.job, [card]))
         self.next(self.baseline)
 
+    @card(type="blank", id="baseline", refresh_interval=1)
     @step
     @plainly
     def baseline(self):
         """Know the pretrained policy's strength before GRPO touches it."""
-        self.baseline_report = pipeline.baseline(self.job, self.boards, self.pretrained, self.calibrated)
+        card = watch("baseline")
+        self.baseline_report = card.finished(pipeline.baseline(self.job, self.boards, self.pretrained, self.calibrated, [card]))
         self.next(self.finetune)
 
-    @card(type="blank", id="learnability", refresh_interval=1)
     @card(type="blank", id="train", refresh_interval=1)
     @step
     @plainly
     def finetune(self):
         """Learn from groups of moves, and recover or stop when entropy goes critical."""
-        from steps.cards import draw_learnability, finetune_sink
-
-        self.finetuned = pipeline.finetune(self.job, self.boards, self.pretrained, [finetune_sink()], on_assessed=draw_learnability)
+        card = watch("finetune", self.job["settings"])
+        self.finetuned = card.finished(pipeline.finetune(self.job, self.boards, self.pretrained, [card], on_assessed=card.assessed))
         self.next(self.screen)
 
+    @card(type="blank", id="screen", refresh_interval=1)
     @step
     @plainly
     def screen(self):
         """Choose a candidate by games against the pretrained policy."""
-        self.screened = pipeline.screen(self.job, **self._contest())
+        card = watch("screen")
+        self.screened = card.finished(pipeline.screen(self.job, **self._contest(), sinks=[card]))
         self.shares = list(range(self.settings.selection.num_tasks))
         self.next(self.confirm, foreach="shares")
 
+    @card(type="blank", id="confirm", refresh_interval=1)
     @step
     @plainly
     def confirm(self):
         """Play the fresh games that will judge it."""
-        self.confirmed = pipeline.confirm(self.job, **self._contest(), screened=self.screened, part=self.input)
+        card = watch("confirm")
+        confirmed = pipeline.confirm(self.job, **self._contest(), screened=self.screened, part=self.input, sinks=[card])
+        self.confirmed = card.finished(confirmed)
         self.next(self.select)
 
-    @card(type="blank", id="decision")
+    @card(type="blank", id="decision", refresh_interval=1)
     @step
     @plainly
     def select(self, inputs):
         """Say which policy is the champion, by fresh games."""
-        from steps.cards import draw_decision
-
         self.merge_artifacts(inputs, exclude=["confirmed"])
         ahead = [self.screened, *(task.confirmed for task in inputs)]
-        self.selected = pipeline.select(self.job, **self._contest(), ahead=ahead)
-        draw_decision(self.selected)
+        card = watch("select")
+        self.selected = card.finished(pipeline.select(self.job, **self._contest(), ahead=ahead, sinks=[card]))
         self.next(self.report)
 
     @card(type="blank", id="report")
@@ -189,11 +206,8 @@ class ChessGrpo(FlowSpec):
     @plainly
     def report(self):
         """Tell the run's story."""
-        from steps.cards import draw_report
-
         outputs = [self.boards, self.checks, self.pretrained, self.calibrated, self.baseline_report, self.finetuned, self.selected]
-        self.reported = pipeline.report(self.job, {output["step"]: output for output in outputs})
-        draw_report(self.reported)
+        self.reported = watch("report").finished(pipeline.report(self.job, {output["step"]: output for output in outputs}))
         self.next(self.end)
 
     @step

@@ -11,41 +11,42 @@ import os
 import sys
 from pathlib import Path
 
-from chess_grpo import ChessGrpo, plainly  # type: ignore[import-not-found]  # Beside this file, which Metaflow packages flat.
+from chess_grpo import ChessGrpo, pipeline, plainly  # type: ignore[import-not-found]  # Beside this file, which Metaflow packages flat.
 from metaflow import card, current, parallel, step
 
-from steps import deployment, pipeline
+from steps import deployment
+from steps.cards.watching import watch
 from steps.node_lines import Node
 
 
 class ChessGrpoNodes(ChessGrpo):
     """Turn Stockfish and some games into a chess policy, with GRPO on several machines, and say by how much GRPO made it better."""
 
+    @card(type="blank", id="baseline", refresh_interval=1)
     @step
     @plainly
     def baseline(self):
         """Know the pretrained policy's strength before GRPO touches it."""
-        self.baseline_report = pipeline.baseline(self.job, self.boards, self.pretrained, self.calibrated)
+        card = watch("baseline")
+        self.baseline_report = card.finished(pipeline.baseline(self.job, self.boards, self.pretrained, self.calibrated, [card]))
         self.next(self.finetune, num_parallel=self.settings.resources.num_nodes)
 
-    @card(type="blank", id="learnability", refresh_interval=1)
     @card(type="blank", id="train", refresh_interval=1)
     @parallel
     @step
     @plainly
     def finetune(self):
         """Learn from groups of moves, together with the other machines."""
-        from steps.cards import draw_learnability, finetune_sink
-
+        card = watch("finetune", self.job["settings"])
         node = Node(
             index=current.parallel.node_index,
             count=current.parallel.num_nodes,
             main_address=current.parallel.main_ip,
             attempt=f"{current.run_id}/{current.step_name}/{current.retry_count}",
         )
-        self.finetuned = pipeline.finetune(
-            self.job, self.boards, self.pretrained, [finetune_sink()], on_assessed=draw_learnability, node=node
-        )
+        self.finetuned = pipeline.finetune(self.job, self.boards, self.pretrained, [card], on_assessed=card.assessed, node=node)
+        if node.index == 0:  # The others have nothing to draw from.
+            card.finished(self.finetuned)
         self.next(self.gather)
 
     @step

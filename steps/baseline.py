@@ -23,6 +23,7 @@ from grpo.regret import heldout_metrics, illegal_mass
 from grpo.seeding import numpy_stream
 from steps.boards import board_keys, read_boards
 from steps.calibrating import read_ladder
+from steps.telling import write_decisions
 from steps.work import Work
 
 REPORT: Final = "report.json"
@@ -45,6 +46,7 @@ def play_baseline(
     heldout = heldout_metrics(policy, judged)
     heldout["heldout/illegal_mass"] = float(illegal_mass(policy, judged).mean())
     work.record(Record(0, heldout))
+    write_decisions(work.folder, policy, judged)
     config, ladder = settings.evaluation, read_ladder(calibrated)
     player = BestMovePlayer(policy, "pretrained")
     opponents = {"random": Rung(nodes=config.opponent_nodes, random_share=1), "engine": Rung(nodes=config.opponent_nodes, random_share=0)}

@@ -85,7 +85,7 @@ def start(
     )
 
 
-def build_boards(job: Job, task: int) -> StepOutput:
+def build_boards(job: Job, task: int, sinks: Sequence[Sink] = ()) -> StepOutput:
     """Make one task's share of the dataset's units."""
     from steps.boards import build_units
 
@@ -102,6 +102,7 @@ def build_boards(job: Job, task: int) -> StepOutput:
         settings=slices.dataset(settings) | {"units": list(units)},
         inputs=slices.source_inputs(settings, engine),
         work=lambda work: build_units(settings, units, engine, machine.stockfish, work, cache_folder=machine.value_cache),
+        sinks=sinks,
         is_archived=False,  # All of it is in the joined dataset.
     )
 
@@ -164,7 +165,7 @@ def check_boards(job: Job, boards: StepOutput) -> StepOutput:
     )
 
 
-def pretrain(job: Job, boards: StepOutput) -> StepOutput:
+def pretrain(job: Job, boards: StepOutput, sinks: Sequence[Sink] = ()) -> StepOutput:
     """Imitate until the validation loss stops falling."""
     from steps.device import device_facts, torch_device
     from steps.pretraining import REPORT, pretrain_policy
@@ -180,11 +181,12 @@ def pretrain(job: Job, boards: StepOutput) -> StepOutput:
         inputs={"boards": boards["output_hash"], "device": device_facts(machine)},
         work=lambda work: pretrain_policy(settings, store.open(boards), torch_device(machine), work),
         shown=("imitation/validation_loss", "imitation/top1", "imitation/entropy"),
+        sinks=sinks,
         publish=lambda folder, child: child.file(folder / REPORT),
     )
 
 
-def calibrate(job: Job) -> StepOutput:
+def calibrate(job: Job, sinks: Sequence[Sink] = ()) -> StepOutput:
     """Rate the opponents that strength is measured with; they depend on no dataset, so that later runs use the same ladder."""
     from steps.calibrating import REPORT, calibrate_ladder
 
@@ -201,17 +203,25 @@ def calibrate(job: Job) -> StepOutput:
             settings, engine=engine, engine_path=machine.stockfish, num_processes=machine.num_threads, work=work
         ),
         shown=("ladder/rating", "ladder/rating_low", "ladder/rating_high"),
+        sinks=sinks,
         publish=lambda folder, child: child.file(folder / REPORT),
     )
 
 
-def baseline(job: Job, boards: StepOutput, pretrained: StepOutput, calibrated: StepOutput) -> StepOutput:
+def baseline(job: Job, boards: StepOutput, pretrained: StepOutput, calibrated: StepOutput, sinks: Sequence[Sink] = ()) -> StepOutput:
     """Measure the pretrained policy against the ladder and Stockfish before GRPO touches it."""
     from steps.baseline import REPORT, play_baseline
     from steps.device import device_facts, torch_device
+    from steps.telling import DECISIONS
 
     machine, settings = Machine.here(), _typed(job["settings"])
     store = Store.of(machine)
+
+    def publish(folder: Path, child: ChildRun) -> None:
+        child.file(folder / REPORT)
+        if (folder / DECISIONS).exists():  # Not in an origin's output of a time when none were kept.
+            child.file(folder / DECISIONS)
+
     return run_step(
         job,
         machine,
@@ -237,7 +247,8 @@ def baseline(job: Job, boards: StepOutput, pretrained: StepOutput, calibrated: S
             work=work,
         ),
         shown=("baseline/score_random", "baseline/score_engine", "baseline/rating", "heldout/regret_best"),
-        publish=lambda folder, child: child.file(folder / REPORT),
+        sinks=sinks,
+        publish=publish,
     )
 
 
@@ -337,9 +348,17 @@ def _finetune(
     return output
 
 
-def screen(job: Job, *, boards: StepOutput, pretrained: StepOutput, calibrated: StepOutput, finetuned: StepOutput) -> StepOutput:
+def screen(
+    job: Job,
+    *,
+    boards: StepOutput,
+    pretrained: StepOutput,
+    calibrated: StepOutput,
+    finetuned: StepOutput,
+    sinks: Sequence[Sink] = (),
+) -> StepOutput:
     """Let candidates play against the initial policy, from which one is chosen."""
-    return _play_ahead(job, "screen", boards=boards, pretrained=pretrained, calibrated=calibrated, finetuned=finetuned)
+    return _play_ahead(job, "screen", sinks, boards=boards, pretrained=pretrained, calibrated=calibrated, finetuned=finetuned)
 
 
 def confirm(
@@ -351,16 +370,26 @@ def confirm(
     finetuned: StepOutput,
     screened: StepOutput,
     part: int,
+    sinks: Sequence[Sink] = (),
 ) -> StepOutput:
     """Play one task's share of the games that decide whether the chosen candidate is better."""
     return _play_ahead(
-        job, "confirm", boards=boards, pretrained=pretrained, calibrated=calibrated, finetuned=finetuned, screened=screened, part=part
+        job,
+        "confirm",
+        sinks,
+        boards=boards,
+        pretrained=pretrained,
+        calibrated=calibrated,
+        finetuned=finetuned,
+        screened=screened,
+        part=part,
     )
 
 
 def _play_ahead(
     job: Job,
     step: str,
+    sinks: Sequence[Sink],
     *,
     boards: StepOutput,
     pretrained: StepOutput,
@@ -399,6 +428,7 @@ def _play_ahead(
             device=torch_device(machine),
             work=work,
         ),
+        sinks=sinks,
         is_archived=False,  # All of it is among the games of `select`.
     )
 
@@ -411,10 +441,12 @@ def select(
     calibrated: StepOutput,
     finetuned: StepOutput,
     ahead: Sequence[StepOutput] = (),
+    sinks: Sequence[Sink] = (),
 ) -> StepOutput:
     """Let checkpoints compete, and register peak and champion; games that other tasks have played already are not played again."""
     from steps.device import torch_device
     from steps.selecting import PGN, REPORT, select_champion
+    from steps.telling import DECISIONS
 
     machine, settings = Machine.here(), _typed(job["settings"])
     store, tracker = Store.of(machine), Tracker(machine, must_answer=False)
@@ -427,6 +459,7 @@ def select(
     def publish(folder: Path, child: ChildRun) -> None:
         decision = read_json(folder / REPORT)
         child.file(folder / REPORT)
+        child.file(folder / DECISIONS)
         child.file(folder / PGN)
         start = f"{decision['initial_weights']}, {decision['scored_by']}"
         # Bounds can be compared only when they are of the same start and of games that count in the same way.
@@ -467,6 +500,7 @@ def select(
             ahead=[store.open(output) for output in ahead],
         ),
         shown=("selection/score_best", "selection/score_best_low", "selection/score_best_high", "selection/score_sampled"),
+        sinks=sinks,
         publish=publish,
     )
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from grpo.content import read_json, write_json
 from grpo.phases import PHASES
+from steps.telling import DECISIONS
 from steps.work import Work, read_history
 
 PAGE: Final = "report.md"
@@ -20,12 +21,14 @@ def write_report(folders: Mapping[str, Path], work: Work) -> None:
         {"step": record.step, **{name: record.metrics[name] for name in _CURVES if name in record.metrics}}
         for record in read_history(folders["finetune"])
     ]
-    write_json(work.folder / FACTS, {"steps": facts, "curve": curve})
+    decisions = read_json(folders["select"] / DECISIONS)
+    write_json(work.folder / FACTS, {"steps": facts, "curve": curve, "decisions": decisions})
     (work.folder / PAGE).write_text(_page(facts), encoding="utf-8")
 
 
 _CURVES: Final = (
     "grpo/entropy",
+    "grpo/log_num_legal",
     *(f"grpo/entropy/{phase}" for phase in PHASES),
     "grpo/reward_mean",
     "grpo/kl_reference",

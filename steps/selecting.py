@@ -28,6 +28,7 @@ from steps.calibrating import read_ladder
 from steps.played_ahead import PlayedAhead
 from steps.screening import Contest
 from steps.selection_games import CONFIRMATION, PREVIOUS, SelectionGames
+from steps.telling import write_decisions
 from steps.work import Work
 
 REPORT: Final = "report.json"
@@ -93,7 +94,9 @@ def select_champion(
         placement = placement_facts(games.placed(chosen, ladder), ladder)
         other = "best moves, as played" if games.is_scored_by_adjudication else "best moves, adjudicated"
         candidate = games.policy(chosen)
-        phases = _phase_changes(candidate, initial, board_arrays(read_boards(boards), split=Split.HELDOUT, strong=True), config)
+        heldout = board_arrays(read_boards(boards), split=Split.HELDOUT, strong=True)
+        phases = _phase_changes(candidate, initial, heldout, config)
+        write_decisions(work.folder, candidate, heldout, before=initial)
         decision = decide(
             chosen,
             against_initial=against_initial,

@@ -120,6 +120,13 @@ def _record(line: str) -> Record:
     return Record(step, row, tuple(Event(**event) for event in events))
 
 
+def progress_text(done: int, total: int, unit: str, *, rate: float) -> str:
+    """Return how far the work is, how fast it goes (units a second), and how long it will still take at that pace."""
+    left = int((total - done) / rate) if rate else 0
+    shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2f}"
+    return f"{done:,} of {total:,} {unit}, {shown}/s, {left // 60}:{left % 60:02d} left"
+
+
 class TerminalSink:
     """Prints progress with rate and time left, at most every ten seconds, and the numbers that a step asks to see."""
 
@@ -154,7 +161,4 @@ class TerminalSink:
             return
         self._last = now
         seconds = max(now - self._started, 1e-3)
-        rate = (done - self._done_before) / seconds
-        left = int((total - done) / rate) if rate else 0
-        shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2f}"
-        self.say(f"{done:,} of {total:,} {unit}, {shown}/s, {left // 60}:{left % 60:02d} left")
+        self.say(progress_text(done, total, unit, rate=(done - self._done_before) / seconds))

@@ -13,14 +13,18 @@ from real_flow import FlowRun
 from grpo.config import read_settings
 from grpo.engine import EngineIdentity
 from grpo.metrics import Record
-from steps import cards
 from steps.boards import build_units, join_units
+from steps.cards import live
+from steps.cards.watching import PAGES, watch
 from steps.checking import DATA_DOCS, PAGE, SUMMARY, check_dataset
 from steps.making import make_output
 from steps.store import StepOutput, Store
 from steps.work import TerminalSink, Work
 
-CARDS = ("boards", "learnability", "train", "decision", "report")
+CARDS = ("start", *(card_id for card_id, _ in PAGES.values()))
+NUM_TASKS = {"build": 2}
+"""Of the preset `test`, where it is not one."""
+SETTINGS = read_settings("preset = 'test'").model_dump(mode="json")
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>[x](javascript:y)"
 
 
@@ -45,9 +49,10 @@ class Card:
 def test_the_step_does_not_fail_when_its_card_does(second_run: FlowRun) -> None:
     # This run's cards break as soon as anything is drawn; that its outputs equal those of the first run is shown in test_flow.py.
     assert second_run.succeeded, second_run.output[-3000:]
+    assert len(CARDS) == 12
     for name in CARDS:
         told = f"card {name}: WARNING: RuntimeError: broken on purpose; the step goes on without the rest of this card"
-        assert second_run.output.count(told) == 1
+        assert second_run.output.count(told) == NUM_TASKS.get(name, 1), name
 
 
 @pytest.mark.parametrize("num_sound", [0, 3, 8])
@@ -55,9 +60,10 @@ def test_a_card_that_breaks_is_told_once_and_never_drawn_again(
     num_sound: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     card = Card(num_sound)
-    monkeypatch.setattr(cards, "current", SimpleNamespace(card={"train": card}))
-    monkeypatch.setattr(cards, "_SECONDS_BETWEEN_REFRESHES", -1.0)
-    sink = cards.finetune_sink()
+    monkeypatch.setattr(live, "current", SimpleNamespace(card={"train": card}))
+    monkeypatch.setattr(live, "_LEAST_SECONDS", -1.0)
+    monkeypatch.setattr(live, "_SHARE", -1.0)
+    sink = watch("finetune", SETTINGS)
     for step in range(1, 4):
         sink.take(Record(step, {"grpo/entropy": 2.0}))
         sink.progress(step, 3, "steps")
@@ -66,10 +72,11 @@ def test_a_card_that_breaks_is_told_once_and_never_drawn_again(
 
 
 def test_a_card_that_is_not_there_is_no_error_either(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(cards, "current", SimpleNamespace(card={}))
-    cards.draw_learnability({"severity": "fine", "findings": []})
-    cards.draw_checks(StepOutput(step="check_boards", version="none", output_hash="", reused=False))
-    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["card learnability", "card boards"]
+    monkeypatch.setattr(live, "current", SimpleNamespace(card={}))
+    watch("finetune", SETTINGS).assessed({"severity": "fine", "findings": []})
+    output = StepOutput(step="check_boards", version="none", output_hash="", reused=False)
+    assert watch("check_boards").finished(output) is output
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["card train", "card boards"]
 
 
 def test_html_in_the_headers_of_games_and_in_their_files_name_is_text_everywhere(
@@ -96,16 +103,18 @@ def test_html_in_the_headers_of_games_and_in_their_files_name_is_text_everywhere
     joined = made("join_boards", lambda work: join_units(settings, [store.open(units)], work))
     checks = made("check_boards", lambda work: check_dataset(settings, store.open(joined), work))
     card = Card()
-    monkeypatch.setattr(cards, "current", SimpleNamespace(card={"boards": card}))
+    monkeypatch.setattr(live, "current", SimpleNamespace(card=dict.fromkeys(("build", "join", "boards"), card)))
     monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
-    cards.draw_checks(checks)
+    for output in (units, joined, checks):
+        watch(output["step"]).finished(output)
     folder = store.open(checks)
     docs = list((folder / DATA_DOCS).rglob("*.html"))
     shown = {page.name: page.read_text(encoding="utf-8") for page in (folder / PAGE, folder / SUMMARY, *docs)}
-    # Cells of a card's table are made into text nodes by Metaflow; its Markdown may hold HTML.
+    # Metaflow's Markdown may hold HTML, and here holds nothing else.
     rendered = [component.render() for component in card.components]
-    assert {part["type"] for part in rendered} == {"markdown", "vegaChart", "table"}
-    shown["card"] = json.dumps([part for part in rendered if part["type"] != "table"])
+    assert {part["type"] for part in rendered} == {"markdown", "vegaChart"}
+    assert all(part["source"].startswith(("\n<div", "\n<style")) for part in rendered if part["type"] == "markdown")
+    shown["card"] = json.dumps(rendered)
     assert len(docs) >= 8
     for name in (PAGE, SUMMARY, "card"):
         assert "alert" in shown[name], "the file's name is shown"

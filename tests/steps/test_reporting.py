@@ -13,6 +13,7 @@ from grpo.phases import PHASES
 from grpo.selection import Confirmation, ConfirmationEnd, Decision, decide
 from grpo.statistics import p_value, paired_interval
 from steps.reporting import FACTS, PAGE, _because, _nats, _outcome, comparison_rows, decision_rows, ladder_rows, write_report
+from steps.telling import DECISIONS
 from steps.work import HISTORY, Work
 
 MATCH = {"text": "0.400 [0.300, 0.500]"}
@@ -174,6 +175,9 @@ def step_reports() -> dict[str, dict[str, Any]]:
     }
 
 
+DRAWN = {"num_boards": 30, "worst": [], "best": []}
+
+
 def written(folder: Path, reports: dict[str, dict[str, Any]]) -> Path:
     """Write the report of these steps, and return its folder."""
     folders = {step: folder / step for step in reports}
@@ -183,6 +187,7 @@ def written(folder: Path, reports: dict[str, dict[str, Any]]) -> Path:
     (folders["finetune"] / HISTORY).write_text(
         '{"step": 0, "heldout/regret_best": 0.2}\n{"step": 1, "grpo/entropy": 1.5, "grpo/loss": 1.0}\n'
     )
+    write_json(folders["select"] / DECISIONS, DRAWN)
     (folder / "report").mkdir()
     write_report(folders, Work(folder / "report", ()))
     return folder / "report"
@@ -209,6 +214,7 @@ def test_the_page_says_verdict_decision_and_place_and_its_facts_are_the_steps_ow
     assert "max_steps was reached: NOT converged" in page
     facts = read_json(folder / FACTS)
     assert facts["steps"] == reports
+    assert facts["decisions"] == DRAWN
     assert facts["curve"] == [{"step": 0, "heldout/regret_best": 0.2}, {"step": 1, "grpo/entropy": 1.5}]
 
 

@@ -1,5 +1,6 @@
 """The step `select`: every stage on openings of its own, a champion only where one was shown, and a report that says all of it."""
 
+import html
 import io
 import json
 import math
@@ -36,16 +37,19 @@ from grpo.selection import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, Confirmati
 from grpo.sprt import SprtModel
 from grpo.statistics import LEVEL, holm
 from grpo.values import ValueTable
-from steps import cards, selecting, selection_games
+from steps import selecting, selection_games
 from steps.aliases import CHAMPION, PEAK
 from steps.boards import BOARDS
 from steps.calibrating import calibrate_ladder, read_ladder
+from steps.cards import live
+from steps.cards.watching import watch
 from steps.finetuning import CHECKPOINTS
 from steps.played_ahead import GAMES, Share
 from steps.reporting import comparison_rows, decision_rows, ladder_rows
 from steps.screening import SelectionError, play_ahead
 from steps.selecting import PGN, PRETRAINED_STEP, REPORT, select_champion
 from steps.selection_games import CONFIRMATION, LADDER, PREVIOUS, SAMPLED, SCREENING, SelectionGames
+from steps.telling import DECISIONS
 from steps.work import HISTORY, Work, read_history
 
 STEPS = (2, 4, 6)
@@ -484,16 +488,18 @@ def test_progress_only_grows_and_ends_at_its_total(selected: Selected) -> None:
 
 def test_the_card_shows_reasons_trace_ends_and_place(selected: Selected, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr(cards, "current", SimpleNamespace(card={"decision": drawn}))
-    monkeypatch.setattr(cards, "Store", SimpleNamespace(of=lambda machine: SimpleNamespace(open=lambda output: selected.folder)))
-    cards.draw_decision({"step": "select", "version": "v", "output_hash": "h", "reused": False})
-    text = json.dumps([component.render() for component in drawn])
+    monkeypatch.setattr(live, "current", SimpleNamespace(card={"decision": drawn}))
+    monkeypatch.setattr(live, "Store", SimpleNamespace(of=lambda machine: SimpleNamespace(open=lambda output: selected.folder)))
+    watch("select").finished({"step": "select", "version": "v", "output_hash": "h", "reused": False})
+    text = json.dumps([component.render() for component in drawn], ensure_ascii=False)
     report = selected.report
     for shown in (report["verdict"], *report["reasons"], report["ladder"]["text"], *report["confirmation_best_moves"]["ends"]):
-        assert json.dumps(shown)[1:-1] in text
+        assert html.escape(shown) in text
     for what, found in decision_rows(report):
-        assert json.dumps(what)[1:-1] in text
-        assert json.dumps(found)[1:-1] in text
+        assert html.escape(what) in text
+        assert html.escape(found) in text
+    decisions = read_json(selected.folder / DECISIONS)
+    assert text.count("data:image/svg+xml") == len(decisions["worst"]) + len(decisions["best"]) > 0
 
 
 def test_the_same_seed_gives_the_same_output_whatever_the_number_of_processes(select: Play) -> None:

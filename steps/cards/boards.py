@@ -1,0 +1,85 @@
+"""Boards with the policy's and Stockfish's arrows, from the decisions that a step wrote down."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from steps.cards.parts import Html, block, heading, paragraph, text
+
+_POLICY: Final = "#e0761bd0"
+_ENGINE: Final = "#2563c9d0"
+_BOTH: Final = "#1f9d55d0"
+_PIXELS: Final = 320
+
+
+def decision_boards(found: Mapping[str, Any], *, whose: str) -> Html:
+    """Return a policy's worst and best decisions as boards seen by the player to move; `found` are the facts of `TellingDecisions`."""
+    words = (
+        f"Held-out boards, {found['num_boards']:,} in all; the likeliest move at T = 1, worths by the stronger search. Arrows: orange the"
+        " policy's move, blue Stockfish's, green where they are one."
+    )
+    worst, best = found["worst"], found["best"]
+    return block(
+        heading(f"Worst and best decisions of {whose}"),
+        paragraph(words, "soft"),
+        heading("What gives most away", 3),
+        _boards(worst, "No decision gives anything away."),
+        heading("Decided right, where the next best move costs most", 3),
+        _boards(best, "On no board is one move alone the best, and played."),
+    )
+
+
+def _boards(decisions: Sequence[Mapping[str, Any]], none: str) -> str:
+    return f'<div class="boards">{"".join(map(_figure, decisions))}</div>' if decisions else paragraph(none)
+
+
+def _figure(decision: Mapping[str, Any]) -> str:
+    words = decision_words(decision)
+    picture = base64.b64encode(board_svg(decision).encode()).decode()
+    return (
+        f'<figure><img alt="{text(decision["fen"])}: {text(words)}" src="data:image/svg+xml;base64,{picture}">'
+        f"<figcaption>{text(words)}<br><code>{text(decision['fen'])}</code></figcaption></figure>"
+    )
+
+
+def decision_words(decision: Mapping[str, Any]) -> str:
+    """Return a decision in words and numbers."""
+    import chess
+
+    board = chess.Board(decision["fen"])
+
+    def move(judged: Mapping[str, Any]) -> str:
+        return board.san(chess.Move.from_uci(judged["move"]))
+
+    chosen, best, before = decision["chosen"], decision["best"], decision["before"]
+    side = "White" if board.turn else "Black"
+    if decision["regret"] > 0:
+        told = (
+            f"{side} plays {move(chosen)} ({chosen['probability']:.0%}), worth {chosen['value']:.3f}; Stockfish's {move(best)}"
+            f" ({best['probability']:.0%} of the policy) is worth {best['value']:.3f}: {decision['regret']:.3f} given away"
+        )
+    else:
+        told = (
+            f"{side} plays {move(chosen)} ({chosen['probability']:.0%}), worth {chosen['value']:.3f}, Stockfish's choice too; the next best"
+            f" move is worth {decision['margin']:.3f} less"
+        )
+    if before is not None:
+        same = before["move"] == chosen["move"]
+        told += f"; pretrained: {'the same' if same else move(before)} ({before['probability']:.0%}), worth {before['value']:.3f}"
+    return f"{decision['phase'].capitalize()}. {told}."
+
+
+def board_svg(decision: Mapping[str, Any]) -> str:
+    """Return the board as SVG, seen by the player to move."""
+    import chess.svg
+
+    board = chess.Board(decision["fen"])
+    chosen, best = (chess.Move.from_uci(decision[which]["move"]) for which in ("chosen", "best"))
+    arrows = [_arrow(chosen, _BOTH)] if chosen == best else [_arrow(best, _ENGINE), _arrow(chosen, _POLICY)]
+    return chess.svg.board(board, orientation=board.turn, arrows=arrows, size=_PIXELS)
+
+
+def _arrow(move: Any, colour: str) -> Any:
+    import chess.svg
+
+    return chess.svg.Arrow(move.from_square, move.to_square, color=colour)

@@ -1,0 +1,195 @@
+"""Cards of the steps that play: ladder, baseline, screening, confirmation, and the decision between checkpoints."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from grpo.statistics import Z95, elo
+from steps.cards.boards import decision_boards
+from steps.cards.charts import Interval, interval_chart
+from steps.cards.parts import Cell, Part, badge, block, folded, heading, listing, paragraph, table
+from steps.cards.seen import Seen
+from steps.reporting import decision_rows
+from steps.telling import DECISIONS
+
+_ELO: Final = "Elo"
+
+
+def ladder_page(seen: Seen) -> list[Part]:
+    """Return the card of `calibrate`: the opponents' ratings, and the games that they come from."""
+    report = seen.report()
+    parts: list[Part] = [block(heading("Ladder of opponents", 1), seen.state())]
+    if report:
+        parts += ladder_figure(report, {})
+        parts.append(block(heading("Games"), _meetings(report["meetings"])))
+    return parts
+
+
+def baseline_page(seen: Seen) -> list[Part]:
+    """Return the card of `baseline`: what the pretrained policy is worth before GRPO touches it."""
+    report, decisions = seen.report(), seen.report(DECISIONS)
+    parts: list[Part] = [block(heading("Pretrained policy, before GRPO", 1), seen.state())]
+    if report:
+        matches = dict(report["matches"].items())
+        matches |= {f"ladder: {part['rung']}": part for part in report["ladder"]["games"]}
+        intervals = [_elo(name, match, "as played") for name, match in matches.items()]
+        parts += [
+            block(paragraph(f"Place on the ladder, above a random mover: {report['ladder']['text']}")),
+            interval_chart("Elo against each opponent", _ELO, intervals, zero="even"),
+            block(_interval_table(intervals), paragraph("Best moves, as played; held within 1,200 Elo.", "soft"), kind="numbers"),
+            block(table(["against", "score, 95 % interval", "games"], _match_rows(matches), wide=[0, 1])),
+            block(heading("Held-out boards"), _heldout(report["heldout"])),
+        ]
+    if decisions:
+        parts.append(decision_boards(decisions, whose="the pretrained policy"))
+    return parts
+
+
+def games_page(title: str, words: str, seen: Seen) -> list[Part]:
+    """Return the card of games played ahead of the selection, which alone judges them."""
+    played: dict[str, list[float]] = {}
+    for match, games in seen.report("games.json").items():
+        played[match] = [game["score"] for game in games]
+    rows: list[list[Cell]] = [
+        [match, len(scores), *(sum(score == one for score in scores) for one in (1.0, 0.5, 0.0)), sum(scores) / len(scores)]
+        for match, scores in played.items()
+        if scores
+    ]
+    found = table(["match", "games", "won", "drawn", "lost", "score"], rows, wide=[0]) if rows else ""
+    return [block(heading(title, 1), paragraph(words), seen.state(), found)]
+
+
+def decision_page(seen: Seen) -> list[Part]:
+    """Return the card of `select`: verdict, checkpoints with the peak ringed, the whole trace, places and boards."""
+    report, decisions = seen.report(), seen.report(DECISIONS)
+    if not report:
+        return [block(heading("Selection", 1), seen.state())]
+    parts: list[Part] = [
+        verdict_block(report),
+        *checkpoint_figures(report),
+        block(heading("Trace of the decision"), table(["step of the decision", "found"], decision_rows(report), wide=[0, 1])),
+        block(heading("How the confirmation games ended"), _ends(report["confirmation_best_moves"]["ends"])),
+        block(paragraph(f"Place on the ladder: {report['ladder']['text']}")),
+    ]
+    if decisions:
+        parts.append(decision_boards(decisions, whose=f"step {report['candidate_step']:,}"))
+    return parts
+
+
+def verdict_block(decision: Mapping[str, Any]) -> Part:
+    """Return verdict and reasons."""
+    mood = "good" if decision["promoted"] else "warning"
+    return block(heading(f"Verdict: {decision['verdict']}", 1), f"<p>{badge(_outcome(decision), mood)}</p>", listing(decision["reasons"]))
+
+
+def checkpoint_figures(decision: Mapping[str, Any]) -> list[Part]:
+    """Return each checkpoint's Elo against the pretrained policy and its held-out regret, with 95 % intervals; the peak is ringed."""
+    chosen, peak = decision["candidate_step"], decision["peak_step"]
+    screened: dict[int, Mapping[str, Any]] = {entry["candidate"]: entry["so_far"] for entry in decision["screening"]}
+    measured = [(step, "screening", interval) for step, interval in sorted(screened.items())]
+    measured.append((chosen, "confirmation, fresh games", decision["claims"][0]["interval"]))
+    # What the peak was chosen by: of the candidate the confirmation, of the others the screening.
+    intervals = [
+        _elo(f"step {step:,}", interval, kind, is_ringed=step == peak and (kind != "screening" or step != chosen))
+        for step, kind, interval in measured
+    ]
+    for number, interval in enumerate(intervals):
+        if interval.kind != "screening":
+            intervals[number] = _renamed(interval, f"{interval.label}, confirmed")
+    regrets = [
+        Interval(
+            label=f"step {int(step):,}",
+            middle=regret["mean"],
+            low=regret["mean"] - Z95 * regret["stderr"],
+            high=regret["mean"] + Z95 * regret["stderr"],
+            kind="held-out boards",
+            is_ringed=int(step) == peak,
+        )
+        for step, regret in sorted(decision["heldout_regret_best"].items(), key=lambda item: int(item[0]))
+    ]
+    note = (
+        f"Ringed: step {peak:,}, the peak, to resume from. Games count as {decision['scored_by']}. A checkpoint is judged by its"
+        " confirmation, which it was not chosen by."
+    )
+    regret_note = "Best moves, stronger search; lower is better. It screens; games decide."
+    return [
+        interval_chart("Elo against the pretrained policy", _ELO, intervals, zero="pretrained"),
+        block(_interval_table(intervals), paragraph(note, "soft"), kind="numbers"),
+        interval_chart("held-out regret of checkpoints", "win probability", regrets),
+        block(_interval_table(regrets), paragraph(regret_note, "soft"), kind="numbers"),
+    ]
+
+
+def ladder_figure(ladder: Mapping[str, Any], placed: Mapping[str, Mapping[str, Any]]) -> list[Part]:
+    """Return the ladder's rungs with who was placed on it, from the highest down, and their numbers.
+
+    Args:
+        ladder: what `calibrate` reports.
+        placed: who -> their place.
+    """
+    intervals = [
+        Interval(label=rung["name"], middle=rung["rating"], low=rung["low"], high=rung["high"], kind="rung") for rung in ladder["rungs"]
+    ]
+    intervals += [
+        Interval(label=who, middle=place["rating"], low=place["low_of_all"], high=place["high_of_all"], kind="policy, best moves")
+        for who, place in placed.items()
+    ]
+    intervals.sort(key=lambda interval: -interval.middle)
+    return [
+        interval_chart("ladder: Elo above a random mover", _ELO, intervals),
+        block(_interval_table(intervals), paragraph(ladder["note"], "soft"), kind="numbers"),
+    ]
+
+
+def _outcome(decision: Mapping[str, Any]) -> str:
+    return f"step {decision['champion_step']:,} is this run's champion" if decision["promoted"] else "the pretrained policy stays"
+
+
+def _elo(label: str, score: Mapping[str, Any], kind: str, *, is_ringed: bool = False) -> Interval:
+    middle, low, high = (elo(score[part]) for part in ("score", "low", "high"))
+    return Interval(label=label, middle=middle, low=low, high=high, kind=kind, is_ringed=is_ringed)
+
+
+def _renamed(interval: Interval, label: str) -> Interval:
+    return Interval(
+        label=label, middle=interval.middle, low=interval.low, high=interval.high, kind=interval.kind, is_ringed=interval.is_ringed
+    )
+
+
+def _interval_table(intervals: Iterable[Interval]) -> str:
+    rows: list[list[Cell]] = [
+        [f"{found.label}{' (peak)' if found.is_ringed else ''}", _rounded(found.middle), _rounded(found.low), _rounded(found.high)]
+        for found in intervals
+    ]
+    return table(["", "value", "95 % from", "to"], rows, wide=[0])
+
+
+def _rounded(value: float) -> float:
+    return float(round(value)) if abs(value) >= 10 else float(f"{value:.4g}")
+
+
+def _match_rows(matches: Mapping[str, Mapping[str, Any]]) -> list[list[Cell]]:
+    return [
+        [name, match["text"], f"{match['wins']:,} won, {match['draws']:,} drawn, {match['losses']:,} lost"]
+        for name, match in matches.items()
+    ]
+
+
+def _meetings(meetings: Sequence[Mapping[str, Any]]) -> str:
+    rows: list[list[Cell]] = [
+        [found["first"], found["second"], found["score"], found["low"], found["high"], found["expected"], found["num_pairs"]]
+        for found in meetings
+    ]
+    return table(["first", "second", "score", "95 % from", "to", "ratings expect", "pairs"], rows, wide=[0, 1])
+
+
+def _heldout(metrics: Mapping[str, float]) -> str:
+    from grpo.metrics import METRICS
+
+    rows: list[list[Cell]] = [
+        [name.removeprefix("heldout/"), value, METRICS[name].unit, METRICS[name].meaning] for name, value in metrics.items()
+    ]
+    return folded("Held-out measurements", table(["", "value", "unit", "meaning"], rows, wide=[3]))
+
+
+def _ends(ends: Mapping[str, int]) -> str:
+    return table(["end", "games"], list(ends.items()))

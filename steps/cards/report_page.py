@@ -1,0 +1,54 @@
+"""The final card: the run's story."""
+
+from collections.abc import Mapping
+
+from grpo.metrics import Record
+from grpo.phases import PHASES
+from steps.cards.boards import decision_boards
+from steps.cards.data_pages import phase_histogram
+from steps.cards.games_pages import checkpoint_figures, ladder_figure, verdict_block
+from steps.cards.numbers import metric_figure
+from steps.cards.parts import Part, block, heading, table
+from steps.cards.seen import Seen
+from steps.reporting import comparison_rows
+
+
+def report_page(seen: Seen) -> list[Part]:
+    """Return the card of `report`: verdict, comparison, checkpoints, curves, ladder, phases and boards, from the report's facts."""
+    report = seen.report()
+    if not report:
+        return [block(heading("Report", 1), seen.state())]
+    steps = report["steps"]
+    decision, records = steps["select"], [_record(row) for row in report["curve"]]
+    placed = {"pretrained": steps["baseline"]["ladder"], f"step {decision['candidate_step']:,}": decision["ladder"]}
+    return [
+        verdict_block(decision),
+        block(heading("Comparison"), table(["match", "score, 95 % interval"], comparison_rows(steps), wide=[0, 1])),
+        *checkpoint_figures(decision),
+        *ladder_figure(steps["calibrate"], placed),
+        block(heading("Training")),
+        *metric_figure(
+            "entropy at T = 1",
+            records,
+            {
+                "grpo/entropy": "all phases",
+                **{f"grpo/entropy/{phase}": phase.value for phase in PHASES},
+                "grpo/log_num_legal": "ln(legal moves)",
+            },
+            dashed=["grpo/log_num_legal"],
+        ),
+        *metric_figure(
+            "held-out regret, stronger search",
+            records,
+            {"heldout/regret_best": "best moves", "heldout/regret_sampled": "sampled at T = 1"},
+        ),
+        *metric_figure("mean reward", records, {"grpo/reward_mean": "sampled moves, training states"}),
+        *metric_figure("KL to the reference", records, {"grpo/kl_reference": "KL(policy || reference)"}),
+        block(heading("Boards")),
+        *phase_histogram(steps["join_boards"]),
+        decision_boards(report["decisions"], whose=f"step {decision['candidate_step']:,}"),
+    ]
+
+
+def _record(row: Mapping[str, float]) -> Record:
+    return Record(int(row["step"]), {name: value for name, value in row.items() if name != "step"})

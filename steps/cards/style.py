@@ -1,0 +1,66 @@
+"""The style sheet of all cards: light and dark as the reader's system is, from a phone's width up, with nothing from the network."""
+
+from typing import Final
+
+from steps.cards.parts import Html
+
+FONT: Final = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica Neue, sans-serif"
+"""Of text and charts: what makes room for a label has to know how wide it is."""
+_SHEET: Final = """
+:root { color-scheme: light dark; --line: #d8dce3; --good: #1f8a4c; --warn: #b26a00; --bad: #c8372d; --soft: #5d6673; }
+@media (prefers-color-scheme: dark) {
+  :root { --bg: #14181f; --black: #e6e9ee; --white: #14181f; --dk-grey: #a7afbc; --lt-grey: #232a34; --lt-lt-grey: #1b212a;
+    --grey: #3a4350; --line: #37404d; --good: #4cc38a; --warn: #e3a23c; --bad: #f0766c; --soft: #a7afbc; }
+}
+html, body { background: var(--bg); }
+.mf-card, .mf-card * { font-family: FONT; }
+.mf-card code, .mf-card code * { font-family: var(--mono-font); }
+.mf-card aside { display: none !important; }
+.mf-card :is(.heading, hr) { display: none; } .mf-card .container { padding: 0; }
+.mf-card main { margin: 0 auto !important; width: 100%; max-width: 76rem; padding: 1rem; }
+.mf-card .sectionItems { display: grid; grid-template-columns: minmax(0, 3fr) minmax(0, 2fr); gap: .75rem 1.5rem; align-items: center; }
+.mf-card .sectionItems > * { grid-column: 1 / -1; min-width: 0; }
+.mf-card .sectionItems > .vega-embed { grid-column: 1; display: block; width: 100%; }
+.mf-card .sectionItems > .numbers { grid-column: 2; }
+.mf-card h1 { font-size: 1.5rem; } .mf-card h2 { font-size: 1.15rem; margin-top: 1rem; } .mf-card h3 { font-size: 1rem; }
+.mf-card p, .mf-card li { overflow-wrap: anywhere; } .mf-card p { margin: .25rem 0 .5rem; } .mf-card ul { padding-left: 1.2rem; }
+.mf-card .soft, .mf-card caption, .mf-card figcaption { color: var(--soft); }
+.mf-card article { border-left: 3px solid var(--line); padding-left: .75rem; margin: .75rem 0; }
+.mf-card dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .1rem .75rem; margin: .25rem 0; }
+.mf-card dt { color: var(--soft); } .mf-card dd { margin: 0; overflow-wrap: anywhere; }
+.mf-card .scroll { overflow-x: auto; max-width: 100%; }
+.mf-card table { min-width: 0; width: auto; max-width: none; border-collapse: collapse; border-spacing: 0; }
+.mf-card caption { text-align: left; padding: .2rem 0; }
+.mf-card th, .mf-card td { padding: .3rem .6rem; text-align: left; background: none; border-bottom: 1px solid var(--line);
+  vertical-align: top; position: static; }
+.mf-card th { font-weight: 600; white-space: nowrap; } .mf-card .numbers th:not(:first-child) { text-align: right; }
+.mf-card .numbers td:first-child { white-space: normal; min-width: 6.5rem; } .mf-card .numbers table { width: 100%; }
+.mf-card .numbers th, .mf-card .numbers td { padding: .2rem .35rem; font-size: .8rem; } .mf-card td { white-space: nowrap; }
+.mf-card td.number { text-align: right; font-variant-numeric: tabular-nums; }
+.mf-card td.words { white-space: normal; min-width: 14rem; }
+.mf-card .badge { display: inline-block; border: 1px solid currentColor; border-radius: .6rem; padding: 0 .5rem; font-weight: 600;
+  white-space: nowrap; }
+.mf-card .badge.good { color: var(--good); } .mf-card .badge.warning { color: var(--warn); } .mf-card .badge.bad { color: var(--bad); }
+.mf-card .swatch { display: inline-block; width: 1.1em; height: .25em; margin-right: .4em; vertical-align: middle; }
+.mf-card .progress { display: flex; flex-wrap: wrap; gap: .25rem .75rem; align-items: center; }
+.mf-card .progress progress { flex: 1 1 14rem; height: .7rem; appearance: none; border: none;
+  border-radius: .35rem; overflow: hidden; background: var(--line); }
+.mf-card progress::-webkit-progress-bar { background: var(--line); } .mf-card progress::-webkit-progress-value { background: #3b82c4; }
+.mf-card progress::-moz-progress-bar { background: #3b82c4; }
+.mf-card details { margin: .25rem 0; } .mf-card summary { cursor: pointer; font-weight: 600; }
+.mf-card .boards { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: 1rem; }
+.mf-card .boards figure { margin: 0; } .mf-card .boards img { width: 100%; max-width: 22rem; height: auto; display: block; }
+.mf-card .boards figcaption { font-size: .9rem; } .mf-card .boards code { font-size: .75rem; overflow-wrap: anywhere; }
+.vega-embed svg { max-width: 100%; }
+.vega-embed svg text { fill: var(--soft) !important; }
+@media (max-width: 48rem) {
+  .mf-card .sectionItems { grid-template-columns: minmax(0, 1fr); }
+  .mf-card .sectionItems > .vega-embed, .mf-card .sectionItems > .numbers { grid-column: 1; }
+  .mf-card main { padding: .75rem; }
+  .mf-card .latest :is(th, td):nth-child(4) { display: none; } .mf-card .latest td { white-space: normal; }
+  .mf-card th, .mf-card td { padding: .25rem .35rem; } .mf-card td.words { min-width: 9rem; }
+}
+"""
+
+STYLE: Final = Html(f"<style>{' '.join(_SHEET.replace('FONT', FONT).split())}</style>")
+"""The first part of every card."""
