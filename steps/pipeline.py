@@ -23,9 +23,9 @@ from steps.registry import Choice, Chosen, Registry
 from steps.running import Job, code_tags, run_step
 from steps.store import StepOutput, Store
 from steps.tracking import PEAK_STEP, ChildRun, Tracker, TrackingAwayError
-from steps.tracking_tags import DATASET, ENGINE, FINDINGS, VERDICT
+from steps.tracking_tags import DATASET, ENGINE, FOUND, VERDICT
 from steps.versions import step_version
-from steps.work import Sink
+from steps.work import FINDINGS, Sink
 
 if TYPE_CHECKING:  # Torch comes with it, and most steps need none.
     from steps.nodes import Team
@@ -283,7 +283,7 @@ def _finetune(
     team: "Team",
 ) -> StepOutput:
     from steps.device import device_facts
-    from steps.finetuning import FINDINGS, LEARNABILITY, REPORT
+    from steps.finetuning import LEARNABILITY, REPORT
     from steps.node_process import Task
     from steps.resuming import origin_checkpoint
 
@@ -325,7 +325,7 @@ def _finetune(
         child.file(folder / REPORT)
         child.file(folder / LEARNABILITY)
         child.file(folder / FINDINGS)
-        found = {FINDINGS: read_json(folder / FINDINGS)["tag"]}
+        found = {FOUND: read_json(folder / FINDINGS)["tag"]}
         child.tag(found)
         child.tag_flow_run(found)
         if not told:  # The output, or its beginning, was there already.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urlsplit
 
 from grpo.content import read_json
@@ -12,8 +12,7 @@ from steps.run_index import TrackedRun, TrackedStep
 from steps.store import Store
 from steps.tracking_tags import HELD_BY
 from steps.ui_command import DEFAULT_PORT, HOST
-
-FINDINGS: Final = "findings.json"
+from steps.work import FINDINGS
 
 
 def output_folder(machine: Machine, step: TrackedStep | None) -> Path | None:

@@ -50,7 +50,7 @@ def run_facts(run: "TrackedRun") -> dict[str, Any]:
     """Return what the list says of a run, as plain data."""
     from steps.run_results import headline
     from steps.run_settings import from_preset
-    from steps.tracking_tags import FINDINGS, VERDICT
+    from steps.tracking_tags import FOUND, VERDICT
 
     preset, score = from_preset(run.params), headline(run)
     return {
@@ -64,7 +64,7 @@ def run_facts(run: "TrackedRun") -> dict[str, Any]:
         "settings": str(preset),
         "verdict": run.tags.get(VERDICT),
         "score": None if score is None else {"counted": score.name.rpartition(", ")[2], "text": str(score), **asdict(score.estimate)},
-        "findings": run.tags.get(FINDINGS),
+        "findings": run.tags.get(FOUND),
         "aliases": list(run.aliases),
     }
 

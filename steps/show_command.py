@@ -61,7 +61,7 @@ def _show(given: argparse.Namespace) -> int:
 
 
 def _head(run: "TrackedRun") -> dict[str, Any]:
-    from steps.tracking_tags import ENGINE, FINDINGS, NOTE, VERDICT
+    from steps.tracking_tags import ENGINE, FOUND, NOTE, VERDICT
 
     return {
         "run": run.metaflow_run,
@@ -75,7 +75,7 @@ def _head(run: "TrackedRun") -> dict[str, Any]:
         "commit": run.tags.get("git.commit"),
         "is_dirty": run.tags.get("git.dirty") == str(True),
         "verdict": run.tags.get(VERDICT),
-        "findings_tag": run.tags.get(FINDINGS),
+        "findings_tag": run.tags.get(FOUND),
     }
 
 
@@ -140,9 +140,9 @@ def _result_lines(run: "TrackedRun", candidate: int | None, numbers: list["Resul
 
 def _finding_lines(run: "TrackedRun", machine: Machine) -> Iterator[str]:
     from steps.run_places import findings
-    from steps.tracking_tags import FINDINGS
+    from steps.tracking_tags import FOUND
 
-    tag = run.tags.get(FINDINGS)
+    tag = run.tags.get(FOUND)
     if tag is None:
         yield "\nDiagnosis: none recorded"
         return

@@ -49,7 +49,7 @@ class TeachingParser(argparse.ArgumentParser):
         # Before it is made an enumeration's: "invalid SprtModel value" tells nobody what there is.
         if action.choices is not None and action is not self._parts:
             self._check_value(action, arg_string)
-        return super()._get_value(action, arg_string)  # type: ignore[misc]
+        return super()._get_value(action, arg_string)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         # argparse has no public place for this; without it the refusal is "invalid choice: 'mtach' (choose from 'boards', ...)".

@@ -185,7 +185,7 @@ def interval_chart(title: str, unit: str, intervals: Sequence[Interval], *, zero
 def before_and_after_chart(title: str, rows: Sequence[tuple[str, int, int]], names: tuple[str, str]) -> Chart:
     """Return two histograms side by side, as shares, from rows of: what, count before, count after."""
     totals = [max(1, sum(row[index] for row in rows)) for index in (1, 2)]
-    bars = [
+    bars: list[dict[str, Any]] = [
         {"what": what, "share": _short(count / total), "of": name}
         for what, *counts in rows
         for count, total, name in zip(counts, totals, names, strict=True)

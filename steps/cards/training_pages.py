@@ -9,8 +9,8 @@ from steps.cards.charts import ALARM, COLOURS, share_chart
 from steps.cards.numbers import metric_figure, metric_lines, numbers
 from steps.cards.parts import Cell, Html, Part, badge, block, folded, heading, listing, number, paragraph, table, terms, text
 from steps.cards.seen import Seen
+from steps.work import FINDINGS
 
-FINDINGS: Final = "findings.json"
 LEARNABILITY: Final = "learnability.json"
 _HEALTHY: Final = "#2f9e6e"
 _MAX_EVENTS: Final = 40

@@ -7,9 +7,8 @@ from real_flow import FlowRun
 from grpo.config import read_settings
 from grpo.content import read_json
 from grpo.diagnosis import History, diagnose
-from steps.finetuning import FINDINGS
-from steps.tracking_tags import FINDINGS, STEP
-from steps.work import read_history
+from steps.tracking_tags import FOUND, STEP
+from steps.work import FINDINGS, read_history
 
 
 def test_a_real_run_of_the_smallest_preset_is_healthy_by_its_output_and_by_its_tags(first_run: FlowRun, tracking: Any) -> None:
@@ -18,7 +17,8 @@ def test_a_real_run_of_the_smallest_preset_is_healthy_by_its_output_and_by_its_t
     settings = {"grpo": read_settings("test").grpo.model_dump(mode="json")}
     assert found == {**diagnose(History.of_records(read_history(folder)), settings).facts(), "tag": "healthy"}
     runs = tracking.search_runs([tracking.get_experiment_by_name("chess-grpo").experiment_id])
-    assert {run.data.tags[STEP]: run.data.tags[FINDINGS] for run in runs if FINDINGS in run.data.tags} == {"flow": "healthy", "finetune": "healthy"}
+    tagged = {run.data.tags[STEP]: run.data.tags[FOUND] for run in runs if FOUND in run.data.tags}
+    assert tagged == {"flow": "healthy", "finetune": "healthy"}
     assert "finetune: diagnosis: healthy" in first_run.output
     [tuned] = [run for run in runs if run.data.tags[STEP] == "finetune"]
     assert FINDINGS in {file.path for file in tracking.list_artifacts(tuned.info.run_id)}

@@ -12,7 +12,7 @@ from steps.machine import Machine
 from steps.registry import Choice, Chosen
 from steps.store import StepOutput, Store
 from steps.tracking import PEAK_STEP, Tracker
-from steps.tracking_tags import DATASET, ENGINE, FINDINGS, VERDICT
+from steps.tracking_tags import DATASET, ENGINE, FOUND, VERDICT
 
 STEPS = ("join_boards", "calibrate", "pretrain", "baseline", "finetune", "select", "report")
 BASELINE = {"heldout/regret_best": 0.08, "heldout/regret_best_stderr": 0.005}
@@ -64,7 +64,7 @@ def tell(machine: Machine, run: Told, *, ends: bool = True) -> str:
             if step == "join_boards":
                 child.tag({DATASET: run.dataset})
             if step == "finetune" and run.findings is not None:
-                child.tag_flow_run({FINDINGS: ",".join(each["name"] for each in run.findings) or "healthy"})
+                child.tag_flow_run({FOUND: ",".join(each["name"] for each in run.findings) or "healthy"})
             if step == "select":
                 child.tag_flow_run({VERDICT: "better", PEAK_STEP: run.candidate})
                 start = f"{run.initial_weights}, {run.scored_by}"
