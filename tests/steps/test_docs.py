@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from grpo.config import read_settings
+from grpo.metrics import METRICS
+from grpo.reference import parts
 from steps.console import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
@@ -142,6 +144,40 @@ def test_every_python_module_and_script_that_a_page_calls_is_there() -> None:
             assert path.with_suffix(".py").exists() or (path / "__main__.py").exists() or words[2] == "pytest", f"{page}: {words}"
         elif words[1].endswith(".py"):
             assert (ROOT / words[1]).exists(), f"{page}: {words}"
+
+
+# --- Settings and metrics -----------------------------------------------------------------------------------------------------------------
+
+WRITTEN_BY_HAND = [page for page in PAGES if "Printed from" not in page.read_text()[:300]]
+
+
+def code_spans(page: Path) -> list[str]:
+    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL))
+
+
+@pytest.mark.parametrize("page", WRITTEN_BY_HAND, ids=name_of)
+def test_every_setting_that_a_page_names_with_its_section_is_one(page: Path) -> None:
+    known = {key for part in parts() for key in (*(setting.key for setting in part.settings), *part.sections)}
+    known |= {key.partition(".")[2] for key in known if key.count(".") == 2}  # `own_games.share`, where GRPO is spoken of.
+    sections = {key.partition(".")[0] for key in known}
+    for span in code_spans(page):
+        found = re.fullmatch(r"([a-z_]+(?:\.[a-z_]+)+)(?: = .+)?", span)
+        if (
+            found
+            and (name := found[1]).partition(".")[0] in sections
+            and not re.search(r"\.(md|py|parquet|jsonl?|pgn|toml|epd|onnx)$", name)
+        ):
+            is_module = (ROOT / name.replace(".", "/")).with_suffix(".py").exists()
+            assert name in known or is_module, f"{name_of(page)}: {name}"
+
+
+@pytest.mark.parametrize("page", WRITTEN_BY_HAND, ids=name_of)
+def test_every_metric_that_a_page_names_is_one(page: Path) -> None:
+    families = {name.partition("/")[0] for name in METRICS}
+    for span in code_spans(page):
+        if re.fullmatch(r"[a-z_]+/[a-z0-9_*/]+", span) and span.partition("/")[0] in families and not (ROOT / span).exists():
+            pattern = span.replace("*", "[a-z_]*") + r"(/[a-z_]+)?" * span.endswith("*")
+            assert any(re.fullmatch(pattern, name) for name in METRICS), f"{name_of(page)}: {span}"
 
 
 # --- Troubleshooting ----------------------------------------------------------------------------------------------------------------------
