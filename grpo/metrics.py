@@ -1,4 +1,4 @@
-"""The table of every metric: name, unit, which way is better, meaning. `docs/metrics.md` is printed from it.
+"""The table of every metric: name, unit, which way is better, meaning. `docs/metrics.md` is printed from it by `grpo.metrics_page`.
 
 A metric exists when it is in this table: `Record` refuses any other name, so that a typo cannot start a second series.
 """
@@ -324,22 +324,3 @@ class Record:
         unknown = self.metrics.keys() - METRICS.keys()
         if unknown:
             raise ValueError(f"metrics that are not declared in grpo/metrics.py: {', '.join(sorted(unknown))}")
-
-
-def metrics_page() -> str:
-    """Return `docs/metrics.md`."""
-    rows = "\n".join(f"| `{s.name}` | {s.unit} | {s.better} | {_cell(s.meaning)} |" for s in _SPECS)
-    events = "\n".join(f"| `{name}` | {_cell(meaning)} |" for name, meaning in EVENTS.items())
-    return (
-        "# Metrics\n\nPrinted from `grpo/metrics.py` by `python -m grpo.metrics > docs/metrics.md`; a test holds them together.\n\n"
-        f"| name | unit | better | meaning |\n| --- | --- | --- | --- |\n{rows}\n\n"
-        f"## Events\n\n| name | meaning |\n| --- | --- |\n{events}\n"
-    )
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")  # A bar would end the cell.
-
-
-if __name__ == "__main__":
-    print(metrics_page(), end="")

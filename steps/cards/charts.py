@@ -187,8 +187,8 @@ def before_and_after_chart(title: str, rows: Sequence[tuple[str, int, int]], nam
     totals = [max(1, sum(row[index] for row in rows)) for index in (1, 2)]
     bars: list[dict[str, Any]] = [
         {"what": what, "share": _short(count / total), "of": name}
-        for what, *counts in rows
-        for count, total, name in zip(counts, totals, names, strict=True)
+        for what, before, after in rows
+        for count, total, name in zip((before, after), totals, names, strict=True)
     ]
     words = "; ".join(f"{bar['what']} {bar['of']} {bar['share']:.0%}" for bar in bars)
     return _chart(

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo.metrics import EVENTS, METRICS, TERM_PAIRS, TERMS, Better, Event, MetricSpec, Record, metrics_page
+from grpo.metrics import EVENTS, METRICS, TERM_PAIRS, TERMS, Better, Event, MetricSpec, Record
+from grpo.metrics_page import UNITS, grouped, metrics_page
 from grpo.phases import PHASES
 
 
@@ -84,6 +85,21 @@ def test_the_page_has_one_row_for_each_metric_in_the_order_of_the_table_and_one_
     for part, bars in ((metrics, 5), (events, 3)):
         header, rule = [line for line in part.splitlines() if line.startswith("| ")][:2]
         assert header.count("|") == rule.count("|") == bars
+
+
+def test_every_metric_is_in_one_group_of_its_own_kind() -> None:
+    groups = list(grouped())
+    assert [spec.name for _, specs in groups for spec in specs] == list(METRICS)
+    assert len({group.title for group, _ in groups}) == len(groups)
+    for group, specs in groups:
+        assert len({spec.name.split("/")[0] for spec in specs}) == 1, f"{group.title} mixes kinds: a metric has moved in the table"
+
+
+def test_every_unit_is_explained_or_a_thing_that_is_counted() -> None:
+    counted = {"boards", "expectations", "findings", "games", "kinds", "moves", "plies", "positions", "searches", "states", "steps"}
+    counted |= {"times", "1/s"}
+    units = {spec.unit.partition(" of ")[0] if spec.unit.startswith("fraction") else spec.unit for spec in METRICS.values()}
+    assert units - counted == set(UNITS)
 
 
 def test_no_bar_breaks_a_row_of_the_page() -> None:
