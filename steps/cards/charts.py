@@ -184,7 +184,7 @@ def interval_chart(title: str, unit: str, intervals: Sequence[Interval], *, zero
 
 def before_and_after_chart(title: str, rows: Sequence[tuple[str, int, int]], names: tuple[str, str]) -> Chart:
     """Return two histograms side by side, as shares, from rows of: what, count before, count after."""
-    totals = [max(1, sum(row[index] for row in rows)) for index in (1, 2)]
+    totals = (max(1, sum(before for _, before, _ in rows)), max(1, sum(after for _, _, after in rows)))
     bars: list[dict[str, Any]] = [
         {"what": what, "share": _short(count / total), "of": name}
         for what, before, after in rows
