@@ -5,21 +5,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from grpo.content import MANIFEST, CorruptError, read_json, sha256_file
 from grpo.diagnosis import Evaluation, History
 from grpo.errors import PlainError
 from grpo.metrics import METRICS, Record
-from steps.aliases import ALIASES
 from steps.machine import Machine
-from steps.registry import Registry
+from steps.run_index import TrackedRun, find_run
 from steps.selecting import PRETRAINED_STEP, REPORT
 from steps.store import StepOutput, Store
-from steps.tracking import FLOW, PARENT, STEP, FlowRun, Tracker
+from steps.tracking import Tracker
 from steps.work import HISTORY, read_journal
-
-LAST: Final = "last"
 
 
 class RunError(PlainError, ValueError):
@@ -41,29 +38,28 @@ def run_history(run: str, machine: Machine) -> RunHistory:
     """Return the history of GRPO in a run.
 
     Args:
-        run: a folder with a history in it (an output of `finetune`, or what one in progress keeps), `last`, `peak`, `champion`, or the id
-            of a run in Metaflow or MLflow.
+        run: a folder with a history in it (an output of `finetune`, or what one in progress keeps), or a run as `chess-grpo show` takes it.
         machine: which knows where outputs and the tracking store are.
 
-    Raises RunError; TrackingAwayError when the tracking store is needed and does not answer.
+    Raises RunError; NoRunError when there is none of that name; RegistryError or TrackingAwayError when the tracking store does not answer.
     """
     folder = Path(run)
     if folder.is_dir():
         return _in_folder(folder)
-    tracker = Tracker(machine, must_answer=False)
-    found = _flow_run(run, tracker)
-    finetuned = found.outputs.get("finetune")
-    store = Store.of(machine)
-    if finetuned is None:
-        records = _tracked(found, tracker)
-        settings = None
-    else:
-        records, settings = _output(finetuned, tracker, store)
+    found = find_run(run, machine)
+    tracker, store = Tracker(machine, must_answer=False), Store.of(machine)
+    finetuned = _output_of(found, "finetune")
+    records, settings = (_tracked(found, tracker), None) if finetuned is None else _output(finetuned, tracker, store)
     if not records:
         raise RunError(f"run {found.metaflow_run} has no history of GRPO: it ended, or still is, before the first step of finetune")
     history = History.of_records(records)
     history.evaluations = _evaluations(found, tracker, store)
     return RunHistory(name=f"run {found.metaflow_run}", history=history, settings=settings)
+
+
+def _output_of(run: TrackedRun, step: str) -> StepOutput | None:
+    made = run.output_of(step)
+    return None if made is None else StepOutput(step=step, version=made.version, output_hash=made.output_hash, reused=made.is_reused)
 
 
 def _in_folder(folder: Path) -> RunHistory:
@@ -73,26 +69,6 @@ def _in_folder(folder: Path) -> RunHistory:
     manifest = folder / MANIFEST
     settings = read_json(manifest)["parts"]["settings"] if manifest.exists() else None
     return RunHistory(name=str(folder), history=History.of_records(records), settings=settings)
-
-
-def _flow_run(run: str, tracker: Tracker) -> FlowRun:
-    if run == LAST:
-        found = tracker.search(f"tags.`{STEP}` = '{FLOW}'")
-        if not found:
-            raise RunError(f"there is no run in {tracker.uri} yet: `make run CONFIG=smoke` makes one in some minutes")
-        run = found[-1].info.run_id
-    elif run in ALIASES:
-        version = Registry(tracker).named(run)
-        if version is None:
-            raise RunError(f"no policy has the alias {run!r} in {tracker.uri}; let a run finish first")
-        run = version.flow_run
-    flow_run = tracker.flow_run(run)
-    if flow_run is None:
-        raise RunError(
-            f"{run}: no such run in {tracker.uri}, and no such folder; give `last`, `peak`, `champion`, a run's id as `chess-grpo runs`"
-            " lists them, or a folder with a history"
-        )
-    return flow_run
 
 
 def _output(output: StepOutput, tracker: Tracker, store: Store) -> tuple[list[Record], Mapping[str, Any]]:
@@ -113,21 +89,19 @@ def _output(output: StepOutput, tracker: Tracker, store: Store) -> tuple[list[Re
         return read_journal(Path(made)), manifest["parts"]["settings"]
 
 
-def _tracked(run: FlowRun, tracker: Tracker) -> list[Record]:
+def _tracked(run: TrackedRun, tracker: Tracker) -> list[Record]:
     """Return what the tracking store was told of a step that is under way, or has failed."""
-    children = [child for child in tracker.search(f"tags.`{PARENT}` = '{run.mlflow_run}'") if child.data.tags.get(STEP) == "finetune"]
     rows: dict[int, dict[str, float]] = {}
-    for child in children:
-        for name in child.data.metrics.keys() & METRICS.keys():
-            ask = partial(tracker.client.get_metric_history, child.info.run_id, name)
-            for point in tracker.asked(ask):
+    for step in run.steps:
+        for name in step.metrics.keys() & METRICS.keys() if step.name == "finetune" else ():
+            for point in tracker.asked(partial(tracker.client.get_metric_history, step.mlflow_run, name)):
                 rows.setdefault(point.step, {})[name] = point.value
     return [Record(step, rows[step]) for step in sorted(rows)]
 
 
-def _evaluations(run: FlowRun, tracker: Tracker, store: Store) -> tuple[Evaluation, ...]:
+def _evaluations(run: TrackedRun, tracker: Tracker, store: Store) -> tuple[Evaluation, ...]:
     """Return the confirmation by fresh games, of the candidate against the policy it began with, which scores a half by itself."""
-    selected = run.outputs.get("select")
+    selected = _output_of(run, "select")
     if selected is None:
         return ()
     try:
