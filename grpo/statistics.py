@@ -252,7 +252,7 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
     Each end comes from the ends of the two that it is reached by, so that lopsided intervals stay so (MOVER: G. Y. Zou and A. Donner,
     Statistics in Medicine 27, 2008). Samples that hang together, as games from the same openings do, mostly make it wider than need be.
 
-    >>> difference(Estimate(value=0.6, low=0.57, high=0.63), Estimate(value=0.5, low=0.46, high=0.54)).low
+    >>> round(difference(Estimate(value=0.6, low=0.57, high=0.63), Estimate(value=0.5, low=0.46, high=0.54)).low, 6)
     0.05
     """
     value = first.value - second.value

@@ -148,4 +148,4 @@ def _finding_lines(run: "TrackedRun", machine: Machine) -> Iterator[str]:
         return
     yield f"\nDiagnosis: {', '.join(name.strip() for name in tag.split(','))}"
     for found in findings(run, machine):
-        yield folded(f"{found['cause']} Remedy: {found['remedy']} ({found['page']})", f"  {found['severity']}: {found['name']}: ")
+        yield folded(f"{'; '.join(found['evidence'])}. {found['remedy']} ({found['page']})", f"  {found['severity']}: {found['name']}: ")

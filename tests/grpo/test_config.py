@@ -75,7 +75,7 @@ BAD_SETTINGS = (
     # Wrong types.
     ('grpo.learning_rate = "fast"', "settings: grpo.learning_rate = 'fast': input should be a valid number"),
     ("grpo.learning_rate = true", "settings: grpo.learning_rate = True: input should be a valid number"),
-    ("grpo.num_steps = 10.0", "settings: grpo.num_steps = 10.0: input should be a valid integer"),
+    ("grpo.num_steps = 10.0", "settings: grpo.num_steps = 10.0: input should be a valid integer, without a point or an exponent: 10"),
     ("grpo.num_steps = true", "settings: grpo.num_steps = True: input should be a valid integer"),
     ('seed = "1"', "settings: seed = '1': input should be a valid integer, without quotes"),
     ("boards.source = 1", "settings: boards.source = 1: input should be 'engine' or 'files'"),
@@ -135,8 +135,11 @@ BAD_SETTINGS = (
     ),
     ("evaluation.opponent_nodes = [1, 50]", "settings: evaluation.opponent_nodes = [1, 50]: input should be a valid integer"),
     ("boards.games.nodes = []", "settings: boards.games.nodes = []: input should have at least one item"),
-    ('grpo.estimator = "exakt"', "settings: grpo.estimator = 'exakt': input should be 'sampled', 'exact' or 'trajectory'"),
-    ('grpo.baseline = "median"', "settings: grpo.baseline = 'median': input should be 'mean' or 'leave_one_out'"),
+    (
+        'grpo.estimator = "exakt"',
+        "settings: grpo.estimator = 'exakt': input should be 'sampled', 'exact' or 'trajectory'; did you mean exact?",
+    ),
+    ('grpo.baseline = "median"', "settings: grpo.baseline = 'median': input should be 'mean' or 'leave_one_out'; did you mean mean?"),
     (
         'grpo.entropy_schedule = "linear"',
         "settings: grpo.entropy_schedule = 'linear': input should be 'constant', 'annealed', 'target' or 'field_notes'",
@@ -148,7 +151,7 @@ BAD_SETTINGS = (
     ),
     ('grpo.learning_rate_decay = "step"', "settings: grpo.learning_rate_decay = 'step': input should be 'constant', 'linear' or 'cosine'"),
     ('grpo.critical_measure = "moves"', "settings: grpo.critical_measure = 'moves': input should be 'entropy' or 'normalised_entropy'"),
-    ('grpo.precision = "float16"', "settings: grpo.precision = 'float16': input should be 'float32' or 'bfloat16'"),
+    ('grpo.precision = "float16"', "settings: grpo.precision = 'float16': input should be 'float32' or 'bfloat16'; did you mean bfloat16?"),
     ('grpo.depth.rival = "human"', "settings: grpo.depth.rival = 'human': input should be 'self' or 'engine'"),
     ('grpo.recovery.kind = "boost"', "settings: grpo.recovery.kind = 'boost': input should be 'stop', 'forward_kl' or 'rollback'"),
     ('boards.source = "png"', "settings: boards.source = 'png': input should be 'engine' or 'files'"),
@@ -163,12 +166,12 @@ BAD_SETTINGS = (
     (f"{FILES}boards.filters.rated_only = 1", "settings: boards.filters.rated_only = 1: input should be a valid boolean"),
     (
         f'{FILES}boards.filters.profile = "Club"',
-        "settings: boards.filters.profile = 'Club': input should be 'all', 'rated_humans', 'club' or 'strong'",
+        "settings: boards.filters.profile = 'Club': input should be 'all', 'rated_humans', 'club' or 'strong'; did you mean club?",
     ),
     (
         f'{FILES}boards.filters.time_controls = ["blits"]',
         "settings: boards.filters.time_controls.0 = 'blits': input should be"
-        " 'ultrabullet', 'bullet', 'blitz', 'rapid', 'classical' or 'correspondence'",
+        " 'ultrabullet', 'bullet', 'blitz', 'rapid', 'classical' or 'correspondence'; did you mean blitz?",
     ),
     # Contradictions.
     ("boards.num_train = 100", "settings: boards: num_train must be a multiple of 3, so that the phases share it equally"),
@@ -293,11 +296,14 @@ BAD_SETTINGS = (
         )
         for bounds, shown in (("[5, 5]", "[5.0, 5.0]"), ("[10.5, -3]", "[10.5, -3.0]"), ("[-5, 0]", "[-5.0, 0.0]"))
     ),
-    ("selection.sprt_elo = [0]", "settings: selection.sprt_elo.1 = [0]: field required"),
+    ("selection.sprt_elo = [0]", "settings: selection.sprt_elo = [0]: item 2 is missing"),
     ("selection.sprt_elo = [0, inf]", "settings: selection.sprt_elo.1 = inf: input should be a finite number"),
     ("selection.sprt_elo = [nan, 5]", "settings: selection.sprt_elo.0 = nan: input should be a finite number"),
     ('selection.confirmation = "sequential"', "settings: selection.confirmation = 'sequential': input should be 'fixed' or 'sprt'"),
-    ('selection.sprt_model = "normalized"', "settings: selection.sprt_model = 'normalized': input should be 'logistic' or 'normalised'"),
+    (
+        'selection.sprt_model = "normalized"',
+        "settings: selection.sprt_model = 'normalized': input should be 'logistic' or 'normalised'; did you mean normalised?",
+    ),
     ('selection.scored = "won"', "settings: selection.scored = 'won': input should be 'auto', 'played_out' or 'adjudicated'"),
     ("selection.phase_tolerance = 1.0", "settings: selection.phase_tolerance = 1.0: input should be less than 1"),
     *(

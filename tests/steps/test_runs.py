@@ -22,8 +22,9 @@ from steps.run_settings import differing, from_preset
 FINDING = {
     "name": "entropy_collapse",
     "severity": "critical",
+    "evidence": ["0.4 nats at step 90", "1.9 at the start"],
     "cause": "The policy has nearly one move left.",
-    "remedy": "raise grpo.entropy_coefficient",
+    "remedy": "Raise grpo.entropy_coefficient.",
     "page": "docs/diagnosis.md#entropy_collapse",
 }
 FASTER = 'preset = "smoke"\ngrpo.learning_rate = 5e-3\nseed = 4'
@@ -307,7 +308,7 @@ def test_one_run_is_shown_from_its_settings_to_its_champion(typed: Callable[...,
         f"MLflow   {told[1]['1002']}",
         "Settings: preset smoke, but\n  seed = 4  (preset: 0)\n  grpo.learning_rate = 0.005  (preset: 0.001)",
         "Results (candidate: step 120): better",
-        "Diagnosis: entropy_collapse\n  critical: entropy_collapse: The policy has nearly one move left. Remedy: raise",
+        "Diagnosis: entropy_collapse\n  critical: entropy_collapse: 0.4 nats at step 90; 1.9 at the start. Raise",
         f"champion  {home}/outputs/select/v-select-1002/champion",
         f"report    {home}/outputs/report/v-report-1002/report.md",
         "card      python flows/chess_grpo.py card view 1002/report",

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from grpo.config import read_settings
 from grpo.content import write_json
@@ -41,7 +42,7 @@ class Told:
     """Steps whose output is of the run before, and so has its hash."""
     last: str = "report"
     """The last step that was done."""
-    findings: Sequence[Mapping[str, str]] | None = None
+    findings: Sequence[Mapping[str, Any]] | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
