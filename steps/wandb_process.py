@@ -1,7 +1,7 @@
 """The process that tells W&B what stands in journals: `python -m steps.wandb_process HOME [JOURNAL]`.
 
 It follows the one journal until its standard input ends, and then tells what earlier ones left. A journal counts as told when W&B has all
-of it, and goes; else all of it is told again, into the same run: W&B says how many rows it has, and they are not told twice.
+of it, and goes; else all of it is told again, into the same run, whose rows are numbered: W&B takes none twice.
 """
 
 import json
@@ -125,7 +125,6 @@ class Told:
         self.exit_code = _KILLED
         """Of the step; it was killed unless its journal says how it ended."""
         self._run = run
-        self._num_there = run.starting_step
         self._num_rows = 0
         self._row: dict[str, float] = {}
         self._units: dict[str, str] = dict(run.config.get(_UNITS, {}))
@@ -153,9 +152,10 @@ class Told:
         if new := {name: METRICS[name].unit for name in self._row.keys() & METRICS.keys() - self._units.keys()}:
             self._units |= new
             self._run.config.update({_UNITS: dict(sorted(self._units.items()))}, allow_val_change=True)
-        if self._row and self._num_rows >= self._num_there:
+        if self._row:
+            # Of a run that goes on, W&B leaves out rows whose number it has.
             self._run.log(self._row, step=self._num_rows)
-        self._num_rows += bool(self._row)
+            self._num_rows += 1
         self._row = {}
 
     def _measured(self, name: str, value: float, seconds: float, step: int) -> None:
