@@ -283,7 +283,7 @@ def _finetune(
     team: "Team",
 ) -> StepOutput:
     from steps.device import device_facts
-    from steps.finetuning import FINDINGS, LEARNABILITY, REPORT
+    from steps.finetuning import LEARNABILITY, REPORT
     from steps.node_process import Task
     from steps.resuming import origin_checkpoint
 

@@ -46,7 +46,6 @@ from steps.work import FINDINGS, HISTORY, Work, read_journal
 
 REPORT: Final = "report.json"
 LEARNABILITY: Final = "learnability.json"
-FINDINGS: Final = "findings.json"
 CHECKPOINTS: Final = "checkpoints"
 RESUMABLE_EXIT: Final = RESUMABLE
 """The exit code of a process that was told to end (SIGTERM) and can be gone on from."""
