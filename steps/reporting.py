@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from grpo.content import read_json, write_json
 from grpo.phases import PHASES
+from steps.chapters import FINDINGS
 from steps.work import Work, read_history
 
 PAGE: Final = "report.md"
@@ -20,7 +21,8 @@ def write_report(folders: Mapping[str, Path], work: Work) -> None:
         {"step": record.step, **{name: record.metrics[name] for name in _CURVES if name in record.metrics}}
         for record in read_history(folders["finetune"])
     ]
-    write_json(work.folder / FACTS, {"steps": facts, "curve": curve})
+    findings = {"findings": read_json(path)} if (path := folders["finetune"] / FINDINGS).is_file() else {}
+    write_json(work.folder / FACTS, {"steps": facts, "curve": curve, **findings})
     (work.folder / PAGE).write_text(_page(facts), encoding="utf-8")
 
 

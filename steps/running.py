@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, TypedDict
+from typing import Any, Final, NotRequired, TypedDict
 
 from grpo.content import MANIFEST, CorruptError
+from steps.chapters import chapter_note, headlines
 from steps.leases import Lease, shared_lease, tracking_lease_key
 from steps.machine import Machine
 from steps.making import make_output
@@ -45,6 +46,8 @@ class Job(TypedDict):
     """Make every output anew, even one that is in the store."""
     origin: Origin | None
     """Where a resumed run goes on from."""
+    story: NotRequired[str]
+    """What the parent run's page says below how it is going (`story.head`)."""
 
 
 def run_step(
@@ -83,7 +86,10 @@ def run_step(
     store, tracker = Store.of(machine), Tracker(machine, must_answer=False)
     version = step_version(step=step, module=module, settings=settings, inputs=inputs, code=job["code"])
     tags = code_tags(job["code"]) | {"metaflow.run": job["metaflow_run"], "metaflow.step": step}
-    with _only_writer(job, machine, version) as lease, tracker.child(job["mlflow_run"], step, tags) as child:
+    with (
+        _only_writer(job, machine, version) as lease,
+        tracker.child(job["mlflow_run"], step, tags, job.get("story", "")) as child,
+    ):
         # What an earlier try of this task has made is as fresh as can be.
         is_fresh = job["is_fresh"] and machine.attempt == 0
         found = _found(job, store, tracker, version, is_fresh=is_fresh)
@@ -112,6 +118,9 @@ def run_step(
             tracker.archive(child, found, folder)
         child.file(folder / MANIFEST)
         child.file(folder / HISTORY)
+        child.headline(headlines(step, folder))
+        if note := chapter_note(step, folder):
+            child.note(note)
         if publish is not None:
             publish(folder, child)
         child.finished(found)
