@@ -137,7 +137,8 @@ class Delivery:
                     client.log_batch(parent, tags=_tags({NOTE: record["note"], NOTE_TIME: record["time"]}))
             case "parent_metrics":
                 known = client.get_run(parent).data.metrics
-                new = {name: value for name, value in record["metrics"].items() if known.get(name) != value}
+                # As texts, by which what is no number equals itself.
+                new = {name: value for name, value in record["metrics"].items() if str(known.get(name)) != str(float(value))}
                 client.log_batch(parent, metrics=[Metric(name, value, record["time"], 0) for name, value in new.items()])
             case "parent_file":
                 with tempfile.TemporaryDirectory() as made:
