@@ -32,6 +32,13 @@ _FLAGS: Final = (
     "--hide-scrollbars",
 )
 _SECONDS: Final = 60.0
+_CLOSED: Final = """\
+if (location.protocol.startsWith('http') && !localStorage.getItem('mlflow.workflowType_v1')) {
+    localStorage.setItem('mlflow.workflowType_v1', '"machine_learning"');
+    localStorage.setItem('mlflow.assistant.panelOpen_v1', 'false');
+    localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true');
+}"""
+"""For MLflow's UI: as it is once a person has said that this is no matter of prompts, and closed the assistant."""
 
 _Found = TypeVar("_Found")
 
@@ -75,7 +82,7 @@ class Page:
             shown = self.text
             return shown if all(text in shown for text in texts) else None
 
-        return self._until(whole, f"show {' and '.join(map(repr, texts))}", seconds)
+        return self.until(whole, f"show {' and '.join(map(repr, texts))}", seconds)
 
     def click(self, text: str, *, kind: str = "*", seconds: float = _SECONDS) -> None:
         """Click the first element (of this tag) that can be seen with exactly this text; raises BrowserError when there is none."""
@@ -90,11 +97,11 @@ class Page:
                 shown[-1].click()
             return bool(shown)
 
-        self._until(clicked, f"have {text!r} to click", seconds)
+        self.until(clicked, f"have {text!r} to click", seconds)
 
     def find(self, css: str, *, seconds: float = _SECONDS) -> list[WebElement]:
         """Return the elements of a CSS selector, of which there is at least one."""
-        return self._until(lambda: self._driver.find_elements(By.CSS_SELECTOR, css), f"have an element {css}", seconds)
+        return self.until(lambda: self._driver.find_elements(By.CSS_SELECTOR, css), f"have an element {css}", seconds)
 
     def texts(self, css: str, *, seconds: float = _SECONDS) -> list[str]:
         """Return what the elements of a CSS selector show, from the top of the page to its end."""
@@ -103,12 +110,16 @@ class Page:
             found = [element for element in self._driver.find_elements(By.CSS_SELECTOR, css) if element.is_displayed()]
             return [element.text for element in sorted(found, key=lambda element: (element.rect["y"], element.rect["x"]))]
 
-        return self._until(read, f"have an element {css}", seconds)
+        return self.until(read, f"have an element {css}", seconds)
 
     def run(self, script: str, *arguments: object) -> object:
         """Return what a script returns in the page."""
         result: object = self._driver.execute_script(script, *arguments)
         return result
+
+    def in_every_page(self, script: str) -> None:
+        """Run a script in each page that is opened from now on, before the page's own."""
+        self._driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": script})
 
     def picture(self, path: Path, *, width: int, height: int, is_dark: bool = False, seconds: float = 0.0) -> Path:
         """Write what a window of this size shows to a PNG file, after so many seconds of drawing."""
@@ -128,7 +139,8 @@ class Page:
         nowhere = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
         self._driver.execute_cdp_cmd("Network.emulateNetworkConditions", nowhere)
 
-    def _until(self, look: Callable[[], _Found | None], what: str, seconds: float) -> _Found:
+    def until(self, look: Callable[[], _Found | None], what: str, seconds: float = _SECONDS) -> _Found:
+        """Return what `look` finds, once it finds something; raises BrowserError, saying that the page does not do `what`."""
         until = time.monotonic() + seconds
         while True:
             try:
@@ -155,6 +167,8 @@ def browser(*, width: int = 1280, height: int = 900) -> Iterator[Page]:
         driver = webdriver.Chrome(options=options, service=Service(str(CHROMEDRIVER)))
         try:
             driver.set_page_load_timeout(_SECONDS)
-            yield Page(driver)
+            page = Page(driver)
+            page.in_every_page(_CLOSED)
+            yield page
         finally:
             driver.quit()

@@ -11,6 +11,7 @@ from grpo.metrics import METRICS, Better
 from steps.chapters import CHAPTERS, findings_text, number
 from steps.launch import FLOW_FILE, Launch
 from steps.machine import Machine
+from steps.saved_views import RUNS, SHARE_KEY, STEPS
 
 _MAX_LENGTH: Final = 7_500
 _GOAL: Final = (
@@ -30,8 +31,9 @@ policy that imitation alone has made.
 """
 
 
-def experiment_note() -> str:
-    """Return what the experiment's page says: what it is, how to read it, and the groups of metrics with their units."""
+def experiment_note(experiment: str) -> str:
+    """Return what the page of the experiment with this id says: what it is, how to read it, and the groups of metrics with their units."""
+    runs, steps = (f"#/experiments/{experiment}/runs?{SHARE_KEY}={view}" for view in (RUNS, STEPS))
     groups: dict[str, list[str]] = {}
     for spec in METRICS.values():
         groups.setdefault(spec.name.partition("/")[0], []).append(spec.unit)
@@ -42,9 +44,9 @@ def experiment_note() -> str:
     return f"""{_GOAL}
 
 **How to read it.** A run of the pipeline is one parent run; its page begins with the verdict. The steps are its children, numbered in their
-order: sort by *Run Name* to see them so. A parent has the run's headline numbers and the settings that runs are compared by: select several
-parents and press *Compare*. `chess_grpo.verdict` and `chess_grpo.findings` are tags worth a column. Curves are in `07 finetune`, the games
-that decided in `10 select`, plots under `plots/` there and in `11 report`.
+order. A parent has the run's headline numbers and the settings that runs are compared by: select several and press *Compare*. Two views are
+saved under *Views*: [runs compared]({runs}) and [steps in order]({steps}). Curves are in `07 finetune`, the games that decided in
+`10 select`, plots under `plots/` there and in `11 report`.
 
 **Headlines** (with `_low` and `_high`, where they have them, the ends of the 95 % interval):
 

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 from grpo.errors import PlainError
 from steps.machine import Machine, sqlite_file
+from steps.saved_views import saved_views
 from steps.store import StepOutput
 from steps.story import experiment_note
 from steps.tracking_tags import (
@@ -113,12 +114,15 @@ class TrackingStore:
 
     def describe_experiment(self) -> None:
         """Say on the experiment's page what it is and how to read it, unless a person has written there."""
-        experiment, client, note = self.experiment, self.client, experiment_note()
+        experiment, client = self.experiment, self.client
+        note = experiment_note(experiment)
         tags = client.get_experiment(experiment).tags
         # Else the UI takes it for one of prompts and traces.
         wanted = {"mlflow.experimentKind": "custom_model_development"}
         if is_own_note(tags.get(NOTE), tags.get(NOTE_DIGEST)):
             wanted |= {NOTE: note, NOTE_DIGEST: digest_of_note(note)}
+        # A view that is there already may have been changed by whoever uses it.
+        wanted |= {name: view for name, view in saved_views().items() if name not in tags}
         for name, value in wanted.items():
             if tags.get(name) != value:
                 client.set_experiment_tag(experiment, name, value)

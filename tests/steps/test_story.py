@@ -78,7 +78,7 @@ def test_parameters_are_short_and_typed_and_none_of_them_is_nothing(preset: str)
 
 
 def test_the_experiments_page_names_every_group_and_unit_and_fits() -> None:
-    note = story.experiment_note()
+    note = story.experiment_note("1")
     assert len(note) < 5_000
     lines = note.splitlines()
     for spec in METRICS.values():
@@ -314,8 +314,8 @@ def test_a_page_that_a_person_has_written_stays_and_one_of_ours_is_brought_up_to
     def page() -> str:
         return str(client.get_experiment(experiment).tags[NOTE])
 
-    assert page() == story.experiment_note()
-    monkeypatch.setattr("steps.tracking_store.experiment_note", lambda: "a newer text")
+    assert page() == story.experiment_note(experiment)
+    monkeypatch.setattr("steps.tracking_store.experiment_note", lambda experiment: "a newer text")
     tracker.describe_experiment()
     assert page() == "a newer text"
     client.set_experiment_tag(experiment, NOTE, "a person's")
