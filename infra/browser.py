@@ -131,6 +131,7 @@ class Page:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not self._driver.save_screenshot(str(path)):
             raise BrowserError(f"{path} cannot be written")
+        self._driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         return path
 
     def go_offline(self) -> None:
