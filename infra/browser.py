@@ -31,7 +31,7 @@ _FLAGS: Final = (
     "--force-device-scale-factor=1",
     "--hide-scrollbars",
 )
-_SECONDS: Final = 60.0
+_SECONDS: Final = 120.0
 _CLOSED: Final = """\
 if (location.protocol.startsWith('http') && !localStorage.getItem('mlflow.workflowType_v1')) {
     localStorage.setItem('mlflow.workflowType_v1', '"machine_learning"');

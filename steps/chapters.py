@@ -9,10 +9,7 @@ from typing import Any, Final
 from grpo.content import read_json
 from grpo.metrics import METRICS, Better, Record
 from grpo.phases import PHASES
-from steps.work import read_history
-
-FINDINGS: Final = "findings.json"
-"""In the output of `finetune`: what the rules of diagnosis say of its history."""
+from steps.work import FINDINGS, read_history
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -29,7 +29,6 @@ from steps.work import Work
 REPORT: Final = training_loop.REPORT
 CHECKPOINTS: Final = training_loop.CHECKPOINTS
 LEARNABILITY: Final = training_loop.LEARNABILITY
-FINDINGS: Final = training_loop.FINDINGS
 RESUMABLE_EXIT: Final = training_loop.RESUMABLE_EXIT
 
 

@@ -27,7 +27,7 @@ from steps.store import StepOutput, Store
 from steps.tracking import PEAK_STEP, PRESET, VERDICT, ChildRun, Tracker, TrackingAwayError
 from steps.tracking_tags import FOUND
 from steps.versions import step_version
-from steps.work import Sink, read_history
+from steps.work import FINDINGS, Sink, read_history
 
 if TYPE_CHECKING:  # Torch comes with it, and most steps need none.
     from steps.nodes import Team
@@ -292,7 +292,7 @@ def _finetune(
     team: "Team",
 ) -> StepOutput:
     from steps.device import device_facts
-    from steps.finetuning import FINDINGS, LEARNABILITY, REPORT
+    from steps.finetuning import LEARNABILITY, REPORT
     from steps.node_process import Task
     from steps.plots import training_plots
     from steps.resuming import origin_checkpoint

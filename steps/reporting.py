@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from grpo.content import read_json, write_json
 from grpo.phases import PHASES
-from steps.chapters import FINDINGS
-from steps.work import Work, read_history
+from steps.work import FINDINGS, Work, read_history
 
 PAGE: Final = "report.md"
 FACTS: Final = "report.json"

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from steps.tracking_tags import FINDINGS, FLOW, STEP, VERDICT
+from steps.tracking_tags import FLOW, FOUND, STEP, VERDICT
 
 SHARE_KEY: Final = "viewStateShareKey"
 _TAG: Final = "mlflow.sharedViewState."
@@ -18,7 +18,7 @@ STEPS: Final = "chess-grpo-steps"
 
 _COMPARED: Final = (
     f"tags.`{VERDICT}`",
-    f"tags.`{FINDINGS}`",
+    f"tags.`{FOUND}`",
     "metrics.`selection/score_best`",
     "metrics.`selection/score_best_low`",
     "metrics.`selection/score_best_high`",

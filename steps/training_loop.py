@@ -42,11 +42,10 @@ from grpo.processes import ALONE, LostProcessError, Processes
 from grpo.training import GrpoTrainer, Snapshot
 from steps.exit_codes import RESUMABLE
 from steps.handing import handed_checkpoint
-from steps.work import HISTORY, Work, read_journal
+from steps.work import FINDINGS, HISTORY, Work, read_journal
 
 REPORT: Final = "report.json"
 LEARNABILITY: Final = "learnability.json"
-FINDINGS: Final = "findings.json"
 CHECKPOINTS: Final = "checkpoints"
 RESUMABLE_EXIT: Final = RESUMABLE
 """The exit code of a process that was told to end (SIGTERM) and can be gone on from."""

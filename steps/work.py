@@ -11,6 +11,8 @@ from grpo.content import append_line, replace_file
 from grpo.metrics import Event, Record
 
 HISTORY: Final = "history.jsonl"
+FINDINGS: Final = "findings.json"
+"""In the output of `finetune`: what the diagnosis says of its history."""
 _SECONDS_BETWEEN_LINES: Final = 10.0
 
 

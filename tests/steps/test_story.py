@@ -14,7 +14,7 @@ from grpo.content import write_json
 from grpo.errors import PlainError
 from grpo.metrics import METRICS
 from steps import story
-from steps.chapters import CHAPTERS, FINDINGS, chapter_note, headlines, run_name
+from steps.chapters import CHAPTERS, chapter_note, headlines, run_name
 from steps.dataset_page import dataset_columns
 from steps.delivery import Delivery
 from steps.launch import FLOW_FILE, Launch, compared, launch_of
@@ -25,7 +25,7 @@ from steps.running import Job, run_step
 from steps.store import Store
 from steps.tracking import Tracker
 from steps.tracking_tags import NOTE, NOTE_DIGEST, digest_of_note
-from steps.work import HISTORY, Work
+from steps.work import FINDINGS, HISTORY, Work
 
 FOUND = {
     "name": "kl_trap",

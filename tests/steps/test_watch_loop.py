@@ -21,11 +21,11 @@ from grpo.policy import Policy, new_policy
 from grpo.regret import heldout_metrics
 from grpo.states import DatasetStates, States
 from grpo.training import GrpoTrainer
-from steps.finetuning import FINDINGS, REPORT
+from steps.finetuning import REPORT
 from steps.making import make_output
 from steps.store import Store
 from steps.training_loop import TrainingLoop
-from steps.work import TerminalSink, read_history
+from steps.work import FINDINGS, TerminalSink, read_history
 
 torch.set_num_threads(1)
 
