@@ -611,7 +611,7 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
     told = read_json(folder / FACTS)
     places = {
         "Champion of this run": f"{_place(machine, store, selected)}/{CHAMPION}",
-        "Report": f"{_place(machine, store, reported)}/{PAGE}, and `report.md` with plots and model card in the child run `11 report`",
+        "Report": f"{_place(machine, store, reported)}/{PAGE}",
         "Card": f"python flows/chess_grpo.py card view {job['metaflow_run']}/report",
     }
     head = job.get("story", "")

@@ -23,12 +23,8 @@ _COMPARED: Final = (
     "metrics.`selection/score_best_low`",
     "metrics.`selection/score_best_high`",
     "metrics.`selection/rating`",
-    "metrics.`baseline/rating`",
-    "metrics.`run/regret_before`",
     "metrics.`run/regret_after`",
-    "params.`seed`",
     "params.`grpo.learning_rate`",
-    "params.`grpo.num_steps`",
 )
 
 

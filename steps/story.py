@@ -8,18 +8,38 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from grpo.metrics import METRICS, Better
-from steps.chapters import CHAPTERS, findings_text, number
+from steps.chapters import CHAPTERS, findings_text, number, run_name
 from steps.launch import FLOW_FILE, Launch
 from steps.machine import Machine
 from steps.saved_views import RUNS, SHARE_KEY, STEPS
 
 _MAX_LENGTH: Final = 7_500
+_OWN_LINE: Final = ("|", "- ", "#", "```", ">")
 _GOAL: Final = (
     "Teach a network chess by imitation, make it stronger by GRPO against Stockfish's values of all moves, and show by fresh games that it"
     " became stronger, or say that this was not shown."
 )
 
-MODEL_NOTE: Final = """\
+
+def flowing(markdown: str) -> str:
+    r"""Return Markdown with each paragraph in one line, for MLflow breaks a line wherever the text does.
+
+    >>> flowing("One\nsentence.\n\n- a\n- b\n  c\n\n```\nx\ny\n```")
+    'One sentence.\n\n- a\n- b c\n\n```\nx\ny\n```'
+    """
+    lines: list[str] = []
+    is_code = False
+    for line in markdown.splitlines():
+        joins = lines and lines[-1] and not lines[-1].startswith(("|", "#", "```", ">")) and line and not line.startswith(_OWN_LINE)
+        if joins and not is_code:
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(line)
+        is_code ^= line.startswith("```")
+    return "\n".join(lines)
+
+
+MODEL_NOTE: Final = flowing("""\
 Chess policies: networks that give every legal move of a position a probability, without search.
 
 - `champion`: the one to play. It was shown by fresh games to be better than its own start, and than the champion before it.
@@ -28,7 +48,7 @@ Chess policies: networks that give every legal move of a position a probability,
 Play it: `chess-grpo uci --model champion` in any chess program. Measure it: `chess-grpo match champion stockfish:nodes=50`.
 Take it away: `chess-grpo export champion`. A version's source run has the games it was chosen by; `chess_grpo.policy_step` is 0 for a
 policy that imitation alone has made.
-"""
+""")
 
 
 def experiment_note(experiment: str) -> str:
@@ -41,7 +61,7 @@ def experiment_note(experiment: str) -> str:
     heads = dict.fromkeys(name for chapter in CHAPTERS.values() for name in chapter.headlines)
     heads |= dict.fromkeys(name for name in METRICS if name.startswith("run/"))
     shown = "\n".join(f"| `{name}` | {METRICS[name].unit} | {_better(name)} |" for name in heads if not name.endswith(("_low", "_high")))
-    return f"""{_GOAL}
+    return flowing(f"""{_GOAL}
 
 **How to read it.** A run of the pipeline is one parent run; its page begins with the verdict. The steps are its children, numbered in their
 order. A parent has the run's headline numbers and the settings that runs are compared by: select several and press *Compare*. Two views are
@@ -59,7 +79,7 @@ saved under *Views*: [runs compared]({runs}) and [steps in order]({steps}). Curv
 | group | metrics | units |
 | --- | --- | --- |
 {rows}
-"""
+""")
 
 
 def source_tags(code: Mapping[str, Any], machine: Machine) -> dict[str, str]:
@@ -154,19 +174,21 @@ def ended(head: str, *, facts: Mapping[str, Any], findings: Mapping[str, Any] | 
 Scores with 95 % intervals, of fresh games played once, after the candidate had been chosen; for the claims they count as
 {decision["scored_by"]}. Regret: win probability lost a move on held-out boards, by a stronger search.
 {found}
-{where}"""
+{where}
+- Report, plots and model card too: the artifacts of the child run `{run_name("report")}`"""
     return _page(text, head)
 
 
 def version_note(decision: Mapping[str, Any]) -> str:
     """Return what the registry's page says of the versions that a run has made: its model card in short."""
     reasons = "\n".join(f"- {reason}." for reason in decision["reasons"])
-    return f"""Verdict of its run: **{decision["verdict"]}**.
+    return flowing(f"""Verdict of its run: **{decision["verdict"]}**.
 
 {reasons}
 - Step {decision["candidate_step"]:,} on the ladder: {decision["ladder"]["text"]}.
 
-No search, no clock, no memory of the game; Elo is of this ladder, not of people. The whole model card is with its run, in `11 report`."""
+No search, no clock, no memory of the game; Elo is of this ladder, not of people. The whole model card is with its run, in
+`{run_name("report")}`.""")
 
 
 def _policies(facts: Mapping[str, Any]) -> str:
@@ -177,18 +199,22 @@ def _policies(facts: Mapping[str, Any]) -> str:
     stays = "" if decision["promoted"] else ", champion of this run"
     name = "champion" if decision["promoted"] else "candidate, not promoted"
     rows = [
-        (f"pretrained{stays}", "", "", baseline["ladder"]["text"], regrets[0]),
+        (f"pretrained{stays}", "", "", _elo(baseline["ladder"]), regrets[0]),
         (
             f"{name}: step {candidate:,}",
             decision["claims"][0]["text"],
             decision["confirmation_sampled_moves"]["text"],
-            decision["ladder"]["text"],
+            _elo(decision["ladder"]),
             regrets.get(candidate),
         ),
     ]
     low = "not screened" if decision["peak_low"] is None else f"lower bound {decision['peak_low']:.3f}"
     rows.append((f"peak: step {peak:,}", low, "", "", regrets.get(peak)))
     return "\n".join(f"| {' | '.join(row[:4])} | {'' if row[4] is None else number(row[4])} |" for row in rows)
+
+
+def _elo(placed: Mapping[str, Any]) -> str:
+    return f"{placed['rating']:+,.0f} [{placed['low']:+,.0f}, {placed['high']:+,.0f}]"
 
 
 def _better(name: str) -> str:
@@ -205,5 +231,5 @@ def _quoted(text: str) -> str:
 
 
 def _page(text: str, head: str) -> str:
-    page = f"{text}\n\n{head}"
+    page = flowing(f"{text}\n\n{head}")
     return page if len(page) <= _MAX_LENGTH else f"{page[:_MAX_LENGTH]}\n\n(cut here)"

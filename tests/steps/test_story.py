@@ -132,8 +132,8 @@ def test_a_finished_runs_page_begins_with_the_verdict_and_compares_the_policies(
     page = story.ended("## What was asked", facts=reports(), findings={"findings": [FOUND]}, places={"Report": "there/report.md"})
     lines = page.splitlines()
     assert lines[0] == "# Verdict: better"
-    assert "| champion: step 1,004 | 0.6 [0.5, 0.7] | 0.4 [0.3, 0.5] | +700 Elo | 0.11 |" in lines
-    assert "| pretrained |  |  | +260 Elo | 0.2 |" in lines
+    assert "| champion: step 1,004 | 0.6 [0.5, 0.7] | 0.4 [0.3, 0.5] | +700 [+600, +800] | 0.11 |" in lines
+    assert "| pretrained |  |  | +260 [+200, +320] | 0.2 |" in lines
     assert "| peak: step 900 | lower bound 0.512 |  |  |  |" in lines
     assert "- Report: `there/report.md`" in lines
     assert lines.index("## What was asked") > lines.index("- Report: `there/report.md`")
@@ -164,7 +164,7 @@ def test_every_column_of_the_dataset_has_a_word_of_mlflow() -> None:
 
 def reports() -> dict[str, Any]:
     return {
-        "baseline": {"ladder": {"text": "+260 Elo"}, "heldout": {"heldout/regret_best": 0.2}},
+        "baseline": {"ladder": {"rating": 260.4, "low": 199.6, "high": 320.4}, "heldout": {"heldout/regret_best": 0.2}},
         "select": {
             "verdict": "better",
             "reasons": ["better than the initial policy: shown"],
@@ -175,7 +175,7 @@ def reports() -> dict[str, Any]:
             "peak_low": 0.5123,
             "claims": [{"text": "0.6 [0.5, 0.7]"}],
             "confirmation_sampled_moves": {"text": "0.4 [0.3, 0.5]"},
-            "ladder": {"text": "+700 Elo"},
+            "ladder": {"rating": 700.0, "low": 600.0, "high": 800.0},
             "heldout_regret_best": {"1004": {"mean": 0.11}},
         },
     }
