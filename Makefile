@@ -8,13 +8,13 @@ ARGS ?=
 PORT ?= 5000
 export PYTHON CONFIG SET
 
-.PHONY: run test check prove soak batch-demo ui lock setup clean
+.PHONY: run test check prove soak batch-demo ui pictures lock setup clean
 
 run: setup  ## The whole pipeline. CONFIG=smoke or a TOML file, SET="grpo.learning_rate=1e-3 seed=1", ARGS="--resume-from peak"
 	$(PY) flows/chess_grpo.py --config-value settings "$$(printf 'preset = "%s"\n' "$$CONFIG"; printf '%s' "$$SET" | tr ' ' '\n')" run $(ARGS)
 
 test: setup check  ## All checks and tests.
-	@infra/install.sh $(VENV) --second-engine
+	@infra/install.sh $(VENV) --second-engine --browser
 	infra/test.sh $(PY)
 
 check: setup  ## Lint, types, import contracts.
@@ -24,6 +24,7 @@ check: setup  ## Lint, types, import contracts.
 	$(VENV)/bin/lint-imports
 
 prove: setup  ## Heavy proofs: minutes to an hour.
+	@infra/install.sh $(VENV) --second-engine --browser
 	$(PY) -m pytest -m prove
 
 batch-demo: setup  ## The pipeline on a stand-in for AWS Batch, three times. ARGS="--preset test --seed 1"
@@ -34,6 +35,10 @@ soak: setup  ## Faults by the hundred: half an hour on 2 cores. ARGS="-k kills" 
 
 ui: setup  ## The MLflow UI on the tracking store of this home. PORT=5001
 	$(PY) -m steps.console ui --port $(PORT)
+
+pictures: setup  ## docs/pictures, of the latest run. ARGS="HOME --run RUN" for another
+	@infra/install.sh $(VENV) --browser
+	$(PY) -m infra.pictures $(ARGS)
 
 lock: setup  ## Renew the three locks from pyproject.toml.
 	infra/lock.sh

@@ -270,6 +270,9 @@ _SPECS: Final = [
     MetricSpec("selection/score_sampled", "score", Better.HIGHER, "The same with sampled moves, T = 1."),
     MetricSpec("selection/score_sampled_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
     MetricSpec("selection/score_sampled_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
+    MetricSpec("run/regret_before", "win probability", Better.LOWER, "Of a whole run: `heldout/regret_best` before the first update."),
+    MetricSpec("run/regret_after", "win probability", Better.LOWER, "Of a whole run: `heldout/regret_best` at the last checkpoint."),
+    MetricSpec("run/findings", "findings", Better.LOWER, "Of a whole run: what diagnosis found in the history of `finetune`."),
     MetricSpec("work/items_per_second", "1/s", Better.HIGHER, "Speed of the step's main work: boards, states or games."),
     MetricSpec("work/seconds", "s", Better.LOWER, "Wall time of the step."),
 ]

@@ -61,6 +61,7 @@ GROUPS: Final = (
         "Selection",
         "The candidate by games that were played after it was chosen ([evaluation](evaluation.md)). These carry the verdict.",
     ),
+    Group("run/regret_before", "Runs", "Of a whole run, beside its steps' own, so that runs can be compared."),
     Group("work/items_per_second", "Work", "Of any step."),
 )
 """In the order of the table."""

@@ -1,22 +1,24 @@
 #!/usr/bin/env bash
 # Make an environment and make sure of Stockfish: for `make`, and, with --image, for the images (infra/Dockerfile, infra/Dockerfile.cpu).
-# Usage: infra/install.sh VENV [--image] [--second-engine]
+# Usage: infra/install.sh VENV [--image] [--second-engine] [--browser]
 #   --image: only what the steps need, without the project's own code, and the one Stockfish that infra/stockfish.sha256 knows.
 #   --second-engine: Debian's Fairy-Stockfish too, on which the tests check that any UCI engine will do.
+#   --browser: Debian's Chromium and its driver too, with which the tests look at the MLflow UI and the cards.
 # TORCH_INDEX: an index to take torch from (its CPU build, say); without it torch comes from where pip looks anyway.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 stockfish_version=15.1-4
-venv="" is_image="" with_second_engine=""
+venv="" is_image="" with_second_engine="" with_browser=""
 for word in "$@"; do
     case $word in
         --image) is_image=yes ;;
         --second-engine) with_second_engine=yes ;;
+        --browser) with_browser=yes ;;
         -*) echo "install: $word is no option of infra/install.sh" >&2 && exit 2 ;;
         *) venv=$word ;;
     esac
 done
-: "${venv:?usage: infra/install.sh VENV [--image] [--second-engine]}"
+: "${venv:?usage: infra/install.sh VENV [--image] [--second-engine] [--browser]}"
 python=${PYTHON:-python3.11}
 
 can_apt() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
@@ -55,6 +57,9 @@ fi
 # Its tests are skipped, aloud, where it cannot be had.
 if [ -n "$with_second_engine" ] && [ ! -x /usr/games/fairy-stockfish ] && can_apt; then
     from_debian fairy-stockfish
+fi
+if [ -n "$with_browser" ] && { [ ! -x /usr/bin/chromium ] || [ ! -x /usr/bin/chromedriver ]; } && can_apt; then
+    from_debian "chromium chromium-driver"
 fi
 
 # The stamp holds what was installed, so that a second call costs nothing and a changed lock is noticed.

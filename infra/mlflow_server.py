@@ -28,13 +28,25 @@ class ServerError(PlainError, RuntimeError):
 def mlflow_server(folder: Path) -> Iterator[str]:
     """Give the address of a server that keeps all in a folder; it takes half a minute to start. Raises ServerError when it does not."""
     folder.mkdir(parents=True, exist_ok=True)
+    places = ["--backend-store-uri", f"sqlite:///{folder / DATABASE}", "--artifacts-destination", str(folder / ARTIFACTS)]
+    with _served(places, folder / "server.log") as address:
+        yield address
+
+
+@contextmanager
+def mlflow_ui(store: str, log: Path) -> Iterator[str]:
+    """Give the address of the UI on an existing store, as `make ui` starts it. Raises ServerError when it does not start."""
+    with _served(["--backend-store-uri", store], log) as address:
+        yield address
+
+
+@contextmanager
+def _served(places: list[str], log: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    places = ["--backend-store-uri", f"sqlite:///{folder / DATABASE}", "--artifacts-destination", str(folder / ARTIFACTS)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")} | _QUIET
-    log = folder / "server.log"
     with log.open("ab") as output:
         process = subprocess.Popen(
             [*OWN_PROCESSES, *command, *places],

@@ -2,7 +2,7 @@
 
 import base64
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,11 @@ class ChildRun:
         """Describe the run, in Markdown, on its page."""
         self.tag({NOTE: markdown})
 
+    def headline(self, metrics: Mapping[str, float]) -> None:
+        """Give the parent run these numbers, by which runs are compared: one value each, whatever the step is tried again."""
+        if metrics:
+            self._journal.append("parent_metrics", metrics=dict(metrics), time=now())
+
     def file(self, path: Path, folder: str | None = None) -> None:
         """Log a file, or all files of a folder.
 
@@ -105,9 +110,16 @@ class ChildRun:
         """Say what came out, so that a later run can find it."""
         self.tag({VERSION: output["version"], OUTPUT_HASH: output["output_hash"], REUSED: output["reused"]})
 
-    def dataset(self, *, digest: str, source: str, profile: Mapping[str, Any]) -> None:
-        """Name the dataset that the step made or read."""
-        self._journal.append("dataset", digest=digest, source=source, profile=dict(profile))
+    def dataset(self, *, digest: str, source: str, profile: Mapping[str, Any], schema: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Name the dataset that the step made or read, on its page and the parent's.
+
+        Args:
+            digest: of its file.
+            source: where that is.
+            profile: what is in it; `num_rows` is what MLflow shows.
+            schema: its columns as MLflow describes them, each with `name`, `type` and `required`.
+        """
+        self._journal.append("dataset", digest=digest, source=source, profile=dict(profile), schema=list(schema))
 
     def _file(self, kind: str, path: Path, folder: str | None) -> None:
         if not path.is_relative_to(self._outputs):

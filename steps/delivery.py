@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo.content import CorruptError, sha256_file
+from steps.chapters import run_name
 from steps.outages import failures, first_line, is_refusal
 from steps.outbox import Journal, Line
 from steps.registry import Chosen, Registry
 from steps.store import StepOutput, Store
 from steps.tracking_store import TrackingStore, seconds_for_a_file, waiting
-from steps.tracking_tags import CHILD, HELD_BY, HOLDS, OUTPUT_HASH, PARENT, STEP, VERSION
+from steps.tracking_tags import CHILD, HELD_BY, HOLDS, NOTE, NOTE_TIME, OUTPUT_HASH, PARENT, STEP, VERSION
 
 # isort: split
 # After `steps.tracking_store`, which sets what MLflow reads once.
@@ -93,9 +94,11 @@ class Delivery:
                     digest=record["digest"][:32],
                     source_type="local",
                     source=json.dumps({"uri": record["source"]}),
+                    schema=json.dumps({"mlflow_colspec": record["schema"]}) if record.get("schema") else None,
                     profile=json.dumps(record["profile"]),
                 )
-                client.log_inputs(run, [DatasetInput(data, [InputTag("mlflow.data.context", "training")])])
+                for each in (run, parent):
+                    client.log_inputs(each, [DatasetInput(data, [InputTag("mlflow.data.context", "training")])])
             case "file":
                 self._send(record)
             case "holding":
@@ -114,6 +117,14 @@ class Delivery:
                 client.set_terminated(run, status=record["status"], end_time=record["time"])
                 self._forget_doubles(record["key"])
                 self._progress.has_ended = True
+            case kind if str(kind).startswith("parent_"):
+                self._tell_parent(record)
+            case unknown:
+                raise AssertionError(f"{self._journal.path}: no such kind of record: {unknown}")
+
+    def _tell_parent(self, record: Mapping[str, Any]) -> None:
+        client, parent = self._store.client, self._journal.parent
+        match record["kind"]:
             case "parent_status":
                 if record["status"] == RunStatus.to_string(RunStatus.RUNNING):
                     client.update_run(parent, status=record["status"])
@@ -121,6 +132,17 @@ class Delivery:
                     client.set_terminated(parent, status=record["status"], end_time=record["time"])
             case "parent_tags":
                 client.log_batch(parent, tags=_tags(record["tags"]))
+            case "parent_story":
+                if int(client.get_run(parent).data.tags.get(NOTE_TIME, 0)) <= record["time"]:
+                    client.log_batch(parent, tags=_tags({NOTE: record["note"], NOTE_TIME: record["time"]}))
+            case "parent_metrics":
+                known = client.get_run(parent).data.metrics
+                # As texts, by which what is no number equals itself.
+                new = {name: value for name, value in record["metrics"].items() if str(known.get(name)) != str(float(value))}
+                client.log_batch(parent, metrics=[Metric(name, value, record["time"], 0) for name, value in new.items()])
+            case "parent_file":
+                with tempfile.TemporaryDirectory() as made:
+                    client.log_artifact(parent, str(self._found(record, Path(made))), record["folder"])
             case "parent_params":
                 params = [Param(name, value) for name, value in record["params"].items()]
                 for start in range(0, len(params), _PARAMS_PER_CALL):
@@ -132,7 +154,8 @@ class Delivery:
         found = self._store.search(f"tags.`{CHILD}` = '{record['key']}'")
         if not found:
             tags = {PARENT: self._journal.parent, STEP: record["step"], CHILD: record["key"], **record["tags"]}
-            found = [self._store.client.create_run(self._store.experiment, start_time=record["time"], run_name=record["step"], tags=tags)]
+            name = run_name(record["step"])
+            found = [self._store.client.create_run(self._store.experiment, start_time=record["time"], run_name=name, tags=tags)]
         self._progress.run_id = str(found[0].info.run_id)
 
     def _forget_doubles(self, key: str) -> None:

@@ -3,6 +3,7 @@
 What a step computes is in a module of its own, which knows neither store nor tracker.
 """
 
+import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,8 +14,9 @@ from grpo.config import Settings
 from grpo.content import MANIFEST, read_json, sha256_file
 from grpo.engine import identify
 from grpo.errors import PlainError
-from steps import slices
+from steps import slices, story
 from steps.aliases import CHAMPION, PEAK
+from steps.launch import launch_of
 from steps.machine import SHARED, Machine
 from steps.models import Model, find_model
 from steps.node_lines import ONLY_NODE, Node
@@ -22,10 +24,10 @@ from steps.preflight import PreflightError, preflight, preflight_table
 from steps.registry import Choice, Chosen, Registry
 from steps.running import Job, code_tags, run_step
 from steps.store import StepOutput, Store
-from steps.tracking import PEAK_STEP, ChildRun, Tracker, TrackingAwayError
+from steps.tracking import PEAK_STEP, PRESET, ChildRun, Tracker, TrackingAwayError
 from steps.tracking_tags import DATASET, ENGINE, FOUND, VERDICT
 from steps.versions import step_version
-from steps.work import FINDINGS, Sink
+from steps.work import FINDINGS, Sink, read_history
 
 if TYPE_CHECKING:  # Torch comes with it, and most steps need none.
     from steps.nodes import Team
@@ -55,13 +57,14 @@ def start(
         raise ResumeError("--fresh and --resume-from: a resumed run takes its origin's boards and policy; give only one of the two")
     if allowed and not resume_from:
         raise ResumeError("--allow is for runs that go on from another: give --resume-from too, or leave it out")
-    machine, typed = Machine.here(), _typed(settings)
+    machine, typed, launch = Machine.here(), _typed(settings), launch_of(settings)
     findings, engine = preflight(typed, machine)
     print(f"Preflight\n{preflight_table(findings)}", flush=True)
     failed = [finding for finding in findings if not finding.is_fine]
     if failed or engine is None:
         raise PreflightError(f"cannot start:\n{preflight_table(failed)}")
-    tracker, store, tags = Tracker(machine), Store.of(machine), code_tags(code) | {ENGINE: engine}
+    tracker, store = Tracker(machine), Store.of(machine)
+    tags = code_tags(code) | {ENGINE: engine, PRESET: launch.preset, **story.source_tags(code, machine)}
     tracker.deliver_left()
     origin = find_origin(resume_from, tracker, store) if resume_from else None
     if origin is not None:
@@ -69,11 +72,23 @@ def start(
         tags |= {"chess_grpo.origin": origin["metaflow_run"], "chess_grpo.origin_step": origin["policy_step"], **recorded(changes, allowed)}
         changed = "".join(f"\n  {change}" for change in changes)
         print(f"Going on from {origin['name']}: run {origin['metaflow_run']}, step {origin['policy_step']:,}{changed}", flush=True)
+    options = (("--fresh", is_fresh, ""), ("--resume-from", resume_from, resume_from), ("--allow", allow, allow))
+    head = story.head(
+        launch=launch,
+        words=[word for name, is_given, value in options if is_given for word in (name, value) if word],
+        origin="" if origin is None else f"step {origin['policy_step']:,} of run {origin['metaflow_run']}",
+        machine=machine,
+        device=device_facts(machine),
+        engine=str(engine),
+        code=code,
+        metaflow_run=metaflow_run,
+    )
     run_id = tracker.start_flow_run(
         metaflow_run=metaflow_run,
         settings=settings,
         tags=tags,
-        note=f"`python flows/chess_grpo.py run`, Metaflow run {metaflow_run}",
+        note=story.begun(head, metaflow_run=metaflow_run),
+        files={"settings.json": json.dumps(settings, indent=1) + "\n", "settings.toml": launch.text},
     )
     return Job(
         settings=dict(settings),
@@ -82,6 +97,7 @@ def start(
         mlflow_run=run_id,
         is_fresh=is_fresh,
         origin=origin,
+        story=head,
     )
 
 
@@ -109,7 +125,10 @@ def build_boards(job: Job, task: int, sinks: Sequence[Sink] = ()) -> StepOutput:
 
 def join_boards(job: Job, parts: Sequence[StepOutput]) -> StepOutput:
     """Join the parts into the dataset, with exact quotas and no board twice."""
+    from grpo.boards import BOARD_SCHEMA
     from steps.boards import BOARDS, REJECTED, REPORT, join_units
+    from steps.dataset_page import dataset_columns
+    from steps.plots import phases_plot
 
     machine, settings = Machine.here(), _typed(job["settings"])
     store = Store.of(machine)
@@ -120,9 +139,11 @@ def join_boards(job: Job, parts: Sequence[StepOutput]) -> StepOutput:
         child.dataset(
             digest=digest,
             source=(folder / BOARDS).as_uri(),
-            profile={name: report[name] for name in ("rows", "phases", "splits", "sources", "labels")},
+            profile={"num_rows": report["rows"]} | {name: report[name] for name in ("phases", "splits", "sources", "labels")},
+            schema=dataset_columns(BOARD_SCHEMA),
         )
         child.tag({DATASET: digest})
+        _log_plots(child, {"phases": phases_plot(report)})
         child.file(folder / REPORT)
         child.file(folder / REJECTED)
 
@@ -143,7 +164,7 @@ def join_boards(job: Job, parts: Sequence[StepOutput]) -> StepOutput:
 
 def check_boards(job: Job, boards: StepOutput) -> StepOutput:
     """Gate the dataset; raises ChecksError with a readable report when an expectation does not hold."""
-    from steps.checking import PAGE, REPORT, SUMMARY, check_dataset
+    from steps.checking import PAGE, REPORT, check_dataset
 
     machine, settings = Machine.here(), _typed(job["settings"])
     store = Store.of(machine)
@@ -151,7 +172,6 @@ def check_boards(job: Job, boards: StepOutput) -> StepOutput:
     def publish(folder: Path, child: ChildRun) -> None:
         child.file(folder / REPORT)
         child.file(folder / PAGE)
-        child.note((folder / SUMMARY).read_text(encoding="utf-8"))
 
     return run_step(
         job,
@@ -285,6 +305,7 @@ def _finetune(
     from steps.device import device_facts
     from steps.finetuning import LEARNABILITY, REPORT
     from steps.node_process import Task
+    from steps.plots import training_plots
     from steps.resuming import origin_checkpoint
 
     settings = _typed(job["settings"])
@@ -328,6 +349,7 @@ def _finetune(
         found = {FOUND: read_json(folder / FINDINGS)["tag"]}
         child.tag(found)
         child.tag_flow_run(found)
+        _log_plots(child, training_plots(read_history(folder), settings))
         if not told:  # The output, or its beginning, was there already.
             tell(read_json(folder / LEARNABILITY))
 
@@ -445,6 +467,7 @@ def select(
 ) -> StepOutput:
     """Let checkpoints compete, and register peak and champion; games that other tasks have played already are not played again."""
     from steps.device import torch_device
+    from steps.plots import selection_plot
     from steps.selecting import PGN, REPORT, select_champion
     from steps.telling import DECISIONS
 
@@ -467,11 +490,12 @@ def select(
             Choice(policy_step=decision[f"{part}_step"], initial_weights=start, low=low)
             for part, low in ((PEAK, decision["peak_low"]), (CHAMPION, None))
         )
+        _log_plots(child, {"selection": selection_plot(decision)})
         child.tag_flow_run({PEAK_STEP: decision["peak_step"], VERDICT: decision["verdict"]})
         child.choose(
             Chosen(
                 flow_run=job["mlflow_run"],
-                description=f"{decision['verdict']}; best moves, games {decision['scored_by']}: {decision['claims'][0]['text']}",
+                description=story.version_note(decision),
                 peak=peak,
                 champion=champion,
                 is_beaten=decision["replaces_previous"] and not incumbent.problem,
@@ -572,6 +596,7 @@ def _incumbent(
 def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:
     """Write the run's story: comparison, phases, curves, and where everything is."""
     from steps.model_card import CARD, CardFacts, model_card
+    from steps.plots import phases_plot, selection_plot, training_plots
     from steps.reporting import PAGE, write_report
     from steps.run_facts import run_facts
 
@@ -582,6 +607,8 @@ def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:
         child.file(folder / PAGE)
         behind = run_facts({step: store.open(output) for step, output in outputs.items()})
         decision = behind.reports["select"]
+        plots = training_plots(read_history(store.open(outputs["finetune"])), _typed(job["settings"]))
+        _log_plots(child, plots | {"selection": selection_plot(decision), "phases": phases_plot(behind.reports["join_boards"])})
         weights = decision["candidate_weights" if decision["promoted"] else "initial_weights"]
         facts = CardFacts(
             run=job["metaflow_run"],
@@ -608,13 +635,22 @@ def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:
 
 def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
     """Close the run and return the words that end it: verdict, and where champion, report and UI are."""
-    from steps.reporting import PAGE
+    from steps.reporting import FACTS, PAGE
     from steps.selecting import REPORT
 
     machine = Machine.here()
     store, tracker = Store.of(machine), Tracker(machine, must_answer=False)
     decision = read_json(store.open(selected) / REPORT)
-    num_untold = tracker.end_flow_run(job["mlflow_run"], {VERDICT: decision["verdict"]})
+    folder = store.open(reported)
+    told = read_json(folder / FACTS)
+    places = {
+        "Champion of this run": f"{_place(machine, store, selected)}/{CHAMPION}",
+        "Report": f"{_place(machine, store, reported)}/{PAGE}",
+        "Card": f"python flows/chess_grpo.py card view {job['metaflow_run']}/report",
+    }
+    head = job.get("story", "")
+    note = story.ended(head, facts=told["steps"], findings=told.get("findings"), places=places) if head else ""
+    num_untold = tracker.end_flow_run(job["mlflow_run"], {VERDICT: decision["verdict"]}, note)
     return "\n".join(
         [
             f"GRPO against the pretrained policy: {decision['verdict']} (candidate: step {decision['candidate_step']:,})",
@@ -632,6 +668,14 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
             ),
         ]
     )
+
+
+def _log_plots(child: ChildRun, plots: Mapping[str, bytes]) -> None:
+    """Keep pictures, by name, below `plots/` in a child run."""
+    with tempfile.TemporaryDirectory() as made:
+        for name, content in plots.items():
+            (Path(made) / f"{name}.svg").write_bytes(content)
+        child.file(Path(made), "plots")
 
 
 def _track(machine: Machine) -> str:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from steps.aliases import CHAMPION, PEAK
-from steps.tracking_tags import CHILD, PARENT
+from steps.story import MODEL_NOTE
+from steps.tracking_tags import CHILD, NOTE_DIGEST, PARENT, digest_of_note, is_own_note
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 MODEL: Final = "chess-policy"
 POLICY_STEP: Final = "chess_grpo.policy_step"
+_ROLES: Final = {PEAK: "Peak of its run, to go on from", CHAMPION: "Champion of its run, to play"}
 _LOW: Final = "chess_grpo.peak_lower_bound"
 _INITIAL: Final = "chess_grpo.initial_weights"
 
@@ -125,7 +127,7 @@ class Registry:
             policy_step=choice.policy_step,
             initial_weights=choice.initial_weights,
             low=choice.low,
-            description=chosen.description,
+            description=f"{_ROLES[alias]}: step {choice.policy_step:,}. {chosen.description}",
             key=key,
         )
 
@@ -161,7 +163,7 @@ class Registry:
             source=f"{self._store.artifact_uri(holder)}/{folder}",
             run_id=holder,
             tags=tags,
-            description=description,
+            description=f"{description}\n\n[The run that chose it](#/experiments/{self._store.experiment}/runs/{flow_run})".strip(),
             await_creation_for=0,  # It is there at once: there is nothing to copy.
         )
         return version_of(made.version, tags)
@@ -202,12 +204,15 @@ class Registry:
     def _make_model(self) -> None:
         from mlflow.exceptions import MlflowException
 
-        if self._client.search_registered_models(f"name = '{MODEL}'"):
+        tags = {NOTE_DIGEST: digest_of_note(MODEL_NOTE), "task": "chess move probabilities", "code_licence": "MIT"}
+        if found := self._client.search_registered_models(f"name = '{MODEL}'"):
+            is_own = is_own_note(found[0].description, found[0].tags.get(NOTE_DIGEST))
+            if is_own and found[0].description != MODEL_NOTE:
+                self._client.set_registered_model_tag(MODEL, NOTE_DIGEST, tags[NOTE_DIGEST])
+                self._client.update_registered_model(MODEL, MODEL_NOTE)
             return
         try:
-            self._client.create_registered_model(
-                MODEL, description="Chess policies; `champion` is the one to play, `peak` the one to go on from."
-            )
+            self._client.create_registered_model(MODEL, tags=tags, description=MODEL_NOTE)
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise

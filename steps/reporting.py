@@ -8,7 +8,7 @@ from typing import Any, Final
 from grpo.content import read_json, write_json
 from grpo.phases import PHASES
 from steps.telling import DECISIONS
-from steps.work import Work, read_history
+from steps.work import FINDINGS, Work, read_history
 
 PAGE: Final = "report.md"
 FACTS: Final = "report.json"
@@ -22,7 +22,8 @@ def write_report(folders: Mapping[str, Path], work: Work) -> None:
         for record in read_history(folders["finetune"])
     ]
     decisions = read_json(folders["select"] / DECISIONS)
-    write_json(work.folder / FACTS, {"steps": facts, "curve": curve, "decisions": decisions})
+    findings = {"findings": read_json(path)} if (path := folders["finetune"] / FINDINGS).is_file() else {}
+    write_json(work.folder / FACTS, {"steps": facts, "curve": curve, "decisions": decisions, **findings})
     (work.folder / PAGE).write_text(_page(facts), encoding="utf-8")
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, TypedDict
+from typing import Any, Final, NotRequired, TypedDict
 
 from grpo.content import MANIFEST, CorruptError
+from steps.chapters import chapter_note, headlines
 from steps.leases import Lease, shared_lease, tracking_lease_key
 from steps.machine import Machine
 from steps.making import make_output
@@ -46,6 +47,8 @@ class Job(TypedDict):
     """Make every output anew, even one that is in the store."""
     origin: Origin | None
     """Where a resumed run goes on from."""
+    story: NotRequired[str]
+    """What the parent run's page says below how it is going (`story.head`)."""
 
 
 def run_step(
@@ -87,7 +90,7 @@ def run_step(
     with (
         _only_writer(job, machine, version) as lease,
         mirrored(machine, flow_run=job["metaflow_run"], step=step, settings=job["settings"], tags=tags) as mirror,
-        tracker.child(job["mlflow_run"], step, tags) as child,
+        tracker.child(job["mlflow_run"], step, tags, job.get("story", "")) as child,
     ):
         mirror(child.journal)
         # What an earlier try of this task has made is as fresh as can be.
@@ -118,6 +121,9 @@ def run_step(
             tracker.archive(child, found, folder)
         child.file(folder / MANIFEST)
         child.file(folder / HISTORY)
+        child.headline(headlines(step, folder))
+        if note := chapter_note(step, folder):
+            child.note(note)
         if publish is not None:
             publish(folder, child)
         child.finished(found)

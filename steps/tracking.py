@@ -5,6 +5,7 @@ costs nothing but that it is told later: at the step's end, with the next step, 
 `chess-grpo track`. Only `start` needs the store, for a run's id is the store's to give.
 """
 
+import base64
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -12,11 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from grpo.errors import PlainError
+from steps import story
+from steps.chapters import chapter_note
+from steps.launch import FLOW_FILE, compared
 from steps.machine import Machine
 from steps.objects import SharedStoreError, objects_at
 from steps.store import StepOutput, Store
 from steps.tracking_store import EXPERIMENT, TABLES_LOCK, ArtifactError, FlowRun, TrackingStore
-from steps.tracking_tags import CHILD, FLOW, NOTE, OUTPUT_HASH, PARENT, PEAK_STEP, RUN, STEP, VERSION
+from steps.tracking_tags import CHILD, FLOW, NOTE, OUTPUT_HASH, PARENT, PEAK_STEP, PRESET, RUN, STEP, VERDICT, VERSION
 
 # isort: split
 # After `steps.tracking_store`, which sets what MLflow reads once.
@@ -33,9 +38,11 @@ __all__ = [
     "OUTPUT_HASH",
     "PARENT",
     "PEAK_STEP",
+    "PRESET",
     "RUN",
     "STEP",
     "TABLES_LOCK",
+    "VERDICT",
     "VERSION",
     "ArtifactError",
     "ChildRun",
@@ -44,7 +51,7 @@ __all__ = [
     "TrackingAwayError",
 ]
 
-_MAX_PARAM_LENGTH: Final = 500
+_MAX_REASON_LENGTH: Final = 1_500
 _RUNNING, _FINISHED, _FAILED = (RunStatus.to_string(each) for each in (RunStatus.RUNNING, RunStatus.FINISHED, RunStatus.FAILED))
 
 
@@ -76,28 +83,51 @@ class Tracker(TrackingStore):
                     raise
                 time.sleep(pause)
 
-    def start_flow_run(self, *, metaflow_run: str, settings: Mapping[str, Any], tags: Mapping[str, Any], note: str) -> str:
-        """Return the id of a new parent run with the settings as flat parameters; raises TrackingAwayError when the store is away."""
+    def start_flow_run(
+        self, *, metaflow_run: str, settings: Mapping[str, Any], tags: Mapping[str, Any], note: str, files: Mapping[str, str] | None = None
+    ) -> str:
+        """Return the id of a new parent run; raises TrackingAwayError when the store is away.
+
+        Args:
+            metaflow_run: its id in Metaflow.
+            settings: the run's; those that people compare are its parameters.
+            tags: to set on it.
+            note: what its page says, in Markdown.
+            files: artifacts of its own: name -> text.
+        """
         # Another try of a flow's first task finds the run that the one before has made.
         key = f"{self._machine.task}/{FLOW}" if self._machine.task else _key(metaflow_run, FLOW)
         wanted = {STEP: FLOW, RUN: metaflow_run, CHILD: key, NOTE: note, **plain(tags)}
+        name = f"{tags[PRESET]} {metaflow_run}" if PRESET in tags else metaflow_run
 
         def found_or_made() -> str:
             runs = self.client.search_runs([self.experiment], f"tags.`{CHILD}` = '{key}'")
-            return str((runs[0] if runs else self.client.create_run(self.experiment, run_name=metaflow_run, tags=wanted)).info.run_id)
+            return str((runs[0] if runs else self.client.create_run(self.experiment, run_name=name, tags=wanted)).info.run_id)
 
         run_id = self.asked(found_or_made)
-        self._tell(run_id, "start", [("parent_params", {"params": flat_params(settings)})])
+        self.asked(self.describe_experiment)
+        kept = [(name, base64.b64encode(text.encode()).decode()) for name, text in (files or {}).items()]
+        records: list[tuple[str, dict[str, Any]]] = [("parent_params", {"params": compared(settings)})]
+        records += [("parent_file", {"name": name, "folder": None, "content": content}) for name, content in kept]
+        self._tell(run_id, "start", records)
         return run_id
 
     def tag_flow_run(self, run_id: str, tags: Mapping[str, Any]) -> None:
         """Set tags on the parent run."""
         self._tell(run_id, "tags", [("parent_tags", {"tags": plain(tags)})])
 
-    def end_flow_run(self, run_id: str, tags: Mapping[str, Any]) -> int:
-        """Close the parent run, and return how many records of all that the run said still wait to be told."""
-        ended = {"status": _FINISHED, "time": now()}
-        self._tell(run_id, "end", [("parent_tags", {"tags": plain(tags)}), ("parent_status", ended)])
+    def end_flow_run(self, run_id: str, tags: Mapping[str, Any], note: str = "") -> int:
+        """Close the parent run, and return how many records of all that the run said still wait to be told.
+
+        Args:
+            run_id: MLflow's id of it.
+            tags: to set on it.
+            note: what its page says from now on; empty leaves it as it is.
+        """
+        time_of_now = now()
+        records: list[tuple[str, dict[str, Any]]] = [("parent_tags", {"tags": plain(tags)})]
+        records += [("parent_story", {"note": note, "time": time_of_now})] if note else []
+        self._tell(run_id, "end", [*records, ("parent_status", {"status": _FINISHED, "time": time_of_now})])
         return self.outbox.num_waiting(run_id)
 
     def deliver(self, run_id: str, seconds: float) -> str:
@@ -115,18 +145,34 @@ class Tracker(TrackingStore):
                 return
 
     @contextmanager
-    def child(self, parent: str, step: str, tags: Mapping[str, Any]) -> Iterator[ChildRun]:
-        """Give a child run that ends as finished or failed; a parent that had failed (and is resumed) runs again."""
-        key = _key(tags.get(RUN, parent), step)
+    def child(self, parent: str, step: str, tags: Mapping[str, Any], head: str = "") -> Iterator[ChildRun]:
+        """Give a child run that ends as finished or failed; a parent that had failed (and is resumed) runs again.
+
+        Args:
+            parent: MLflow's id of it.
+            step: name of the step.
+            tags: to set on the child.
+            head: what the parent's page says below how it is going (`story.head`); empty leaves that page alone.
+        """
+        run = tags.get(RUN, parent)
+        key, note = _key(run, step), chapter_note(step)
         with self._journal(parent, step) as (journal, courier):
             child = ChildRun(journal, courier, self._outputs.folder("", ""), key, self.patience)
             journal.append("parent_status", status=_RUNNING)
-            journal.append("child", key=key, step=step, tags=plain(tags), time=now())
+            journal.append("child", key=key, step=step, tags=plain({NOTE: note, **tags} if note else tags), time=now())
+            if head:
+                journal.append("parent_story", note=story.begun(head, metaflow_run=run, step=step), time=now())
             courier.poke()
             seconds, is_well = self.patience.at_failure, False
             try:
                 yield child
                 seconds, is_well = self.patience.at_end, True
+            except BaseException as error:
+                why = _why(error, step, run)
+                child.note("\n\n".join([f"**Failed**: {why}", note]).strip())
+                if head:
+                    journal.append("parent_story", note=story.failed(head, metaflow_run=run, step=step, why=why), time=now())
+                raise
             finally:
                 status = _FINISHED if is_well else _FAILED
                 journal.append("ended", key=key, status=status, time=now())
@@ -175,12 +221,8 @@ def _key(run: str, step: str) -> str:
     return f"{run}/{step}/{uuid.uuid4().hex[:12]}"
 
 
-def flat_params(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return settings as a run's parameters hold them: under dotted names, as texts of a length that the store takes."""
-    flat: dict[str, str] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            flat |= flat_params(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = str(value)[:_MAX_PARAM_LENGTH]
-    return flat
+def _why(error: BaseException, step: str, metaflow_run: str) -> str:
+    """Return what a page says of an error: an error for people whole, of another its kind, since nobody knows what its message holds."""
+    if isinstance(error, PlainError):
+        return str(error)[:_MAX_REASON_LENGTH]
+    return f"{type(error).__name__}; what it said is in the task's log: `python {FLOW_FILE} logs {metaflow_run}/{step}`"

@@ -15,8 +15,23 @@ from typing import Final, TypeVar
 
 from grpo.errors import PlainError
 from steps.machine import Machine, sqlite_file
+from steps.saved_views import saved_views
 from steps.store import StepOutput
-from steps.tracking_tags import FLOW, HOLDS, OUTPUT_HASH, PARENT, PEAK_STEP, RUN, STEP, VERSION
+from steps.story import experiment_note
+from steps.tracking_tags import (
+    FLOW,
+    HOLDS,
+    NOTE,
+    NOTE_DIGEST,
+    OUTPUT_HASH,
+    PARENT,
+    PEAK_STEP,
+    RUN,
+    STEP,
+    VERSION,
+    digest_of_note,
+    is_own_note,
+)
 
 # Before MLflow's import, which reads some of these once: without them it phones home, and waits 244 s for a server that is down.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -96,6 +111,21 @@ class TrackingStore:
                         raise
                 experiment = client.get_experiment_by_name(EXPERIMENT)  # Another machine was first.
         return str(experiment.experiment_id)
+
+    def describe_experiment(self) -> None:
+        """Say on the experiment's page what it is and how to read it, unless a person has written there."""
+        experiment, client = self.experiment, self.client
+        note = experiment_note(experiment)
+        tags = client.get_experiment(experiment).tags
+        # Else the UI takes it for one of prompts and traces.
+        wanted = {"mlflow.experimentKind": "custom_model_development"}
+        if is_own_note(tags.get(NOTE), tags.get(NOTE_DIGEST)):
+            wanted |= {NOTE: note, NOTE_DIGEST: digest_of_note(note)}
+        # A view that is there already may have been changed by whoever uses it.
+        wanted |= {name: view for name, view in saved_views().items() if name not in tags}
+        for name, value in wanted.items():
+            if tags.get(name) != value:
+                client.set_experiment_tag(experiment, name, value)
 
     def asked(self, ask: Callable[[], _Answer], is_final: Callable[[Exception], bool] = is_refusal) -> _Answer:
         """Return an answer of the store, which is waited for a little when it is away.

@@ -12,7 +12,7 @@ from grpo.metrics import Event, Record
 
 HISTORY: Final = "history.jsonl"
 FINDINGS: Final = "findings.json"
-"""What the diagnosis of a fine-tuning found, in its output."""
+"""In the output of `finetune`: what the diagnosis says of its history."""
 _SECONDS_BETWEEN_LINES: Final = 10.0
 
 

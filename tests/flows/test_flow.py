@@ -16,6 +16,7 @@ from grpo.metrics import METRICS
 from grpo.phases import PHASES, phase_of
 from grpo.quotas import wanted_boards
 from steps import pipeline
+from steps.chapters import CHAPTERS, run_name
 from steps.resuming import ResumeError
 from steps.versions import describe_code
 from steps.work import read_history
@@ -131,12 +132,17 @@ def test_the_tracker_has_a_parent_with_a_child_for_each_step(first_run: FlowRun,
     runs = tracking.search_runs([experiment.experiment_id])
     [parent] = [run for run in runs if run.data.tags["chess_grpo.step"] == "flow"]
     children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
-    assert sorted({run.info.run_name for run in children}) == sorted({"build_boards", "screen", "confirm", *STEPS})
+    assert sorted({run.info.run_name for run in children}) == [run_name(step) for step in CHAPTERS]
     assert parent.data.tags["metaflow.run"] == first_run.run_id
     assert parent.data.params["grpo.learning_rate"] == str(read_settings("test").grpo.learning_rate)
     assert {run.info.status for run in runs} == {"FINISHED"}
     assert set().union(*(run.data.metrics for run in runs)) <= METRICS.keys()
+    # By the parents runs are compared: a number there is one of a step's last.
+    for name in ("selection/score_best", "baseline/rating", "boards/rows", "run/regret_after", "run/findings"):
+        assert len(tracking.get_metric_history(parent.info.run_id, name)) == 1
+    assert parent.data.metrics["selection/score_best"] == report(first_run, "select")["confirmation_best_moves"]["score"]
     for run in children:
+        assert run.data.tags["mlflow.note.content"].startswith(CHAPTERS[run.data.tags["chess_grpo.step"]].text)
         step = run.data.tags["chess_grpo.step"]
         if step in STEPS:
             assert run.data.tags["chess_grpo.output_hash"] == outputs(first_run)[step]["output_hash"]

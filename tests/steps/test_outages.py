@@ -23,6 +23,7 @@ from grpo.content import StorageError, sha256_file
 from grpo.metrics import Record
 from steps import pipeline, tracking, tracking_store
 from steps.aliases import CHAMPION, PEAK
+from steps.chapters import chapter_note
 from steps.delivery import Delivery
 from steps.machine import Machine
 from steps.objects import FolderObjects
@@ -35,7 +36,7 @@ from steps.store import StepOutput, Store
 from steps.track_command import deliver_outbox
 from steps.tracking import ChildRun, Tracker
 from steps.tracking_store import EXPERIMENT
-from steps.tracking_tags import CHILD, PEAK_STEP
+from steps.tracking_tags import CHILD, NOTE, NOTE_TIME, PEAK_STEP
 from steps.work import Work
 
 STUBBORN = Patience(between_tries=(0.0,) * 300, between_asks=(0.0,) * 3, at_end=600.0, at_failure=600.0)
@@ -87,13 +88,17 @@ class Run:
 
     def start(self) -> Job:
         settings = {"seed": 0, "grpo": {"num_steps": 3}}
-        run = Tracker(self.machine).start_flow_run(metaflow_run=NAME, settings=settings, tags={"git.commit": "abc"}, note="a run")
+        run = Tracker(self.machine).start_flow_run(
+            metaflow_run=NAME, settings=settings, tags={"git.commit": "abc"}, note="a run", files={"settings.json": "{}"}
+        )
         code = {"commit": "abc", "is_dirty": False, "lock": "l"}
-        return Job(settings=settings, code=code, metaflow_run=NAME, mlflow_run=run, is_fresh=False, origin=None)
+        return Job(settings=settings, code=code, metaflow_run=NAME, mlflow_run=run, is_fresh=False, origin=None, story="asked for")
 
     def pretrain(self, job: Job, body: Callable[[Work], None] | None = None) -> StepOutput:
         def publish(folder: Path, child: ChildRun) -> None:
-            child.dataset(digest="d" * 64, source="file:///boards", profile={"rows": 3})
+            columns = [{"name": "fen", "type": "string", "required": True}]
+            child.dataset(digest="d" * 64, source="file:///boards", profile={"rows": 3}, schema=columns)
+            child.headline({"imitation/top1": 0.5, "imitation/validation_loss": float("nan")})
             child.tag({"chess_grpo.dataset": "d"})
             child.note("# Boards")
             child.file(folder / "deep", "again")
@@ -117,7 +122,7 @@ class Run:
         )
 
     def end(self, job: Job) -> int:
-        return Tracker(self.machine, must_answer=False).end_flow_run(job["mlflow_run"], {"chess_grpo.verdict": "better"})
+        return Tracker(self.machine, must_answer=False).end_flow_run(job["mlflow_run"], {"chess_grpo.verdict": "better"}, "# Verdict")
 
     def whole(self) -> int:
         """Do all of it, and return how many records wait when it has ended."""
@@ -163,7 +168,7 @@ def picture(folder: Path) -> dict[str, Any]:
             return text
 
         def told(tags: list[tuple[Any, ...]]) -> dict[str, str]:
-            kept = {name: named(value) for name, value in tags if not name.startswith("mlflow.artifact")}
+            kept = {name: named(value) for name, value in tags if not name.startswith("mlflow.artifact") and name != NOTE_TIME}
             if CHILD in kept:
                 kept[CHILD] = "/".join(part if len(part) != 12 else "*" for part in kept[CHILD].split("/"))
             if "chess_grpo.peak" in kept:
@@ -226,14 +231,22 @@ def files_of(home: Path) -> list[str]:
 
 
 def test_the_undisturbed_run_is_all_there(undisturbed: dict[str, Any]) -> None:
-    parent, pretrain, select = undisturbed["runs"]
-    assert [run["name"] for run in (parent, pretrain, select)] == [NAME, "pretrain", "select"]
+    pretrain, select, parent = sorted(undisturbed["runs"], key=lambda run: str(run["name"]))
+    assert [run["name"] for run in (parent, pretrain, select)] == [NAME, "04 pretrain", "10 select"]
     assert {run["status"] for run in undisturbed["runs"]} == {"FINISHED"}
     assert parent["params"] == {"seed": "0", "grpo.num_steps": "3"}
     assert parent["tags"]["chess_grpo.champion"] == "champion is version 2 now"
     assert pretrain["metrics"]["grpo/reward_mean"] == ["1 0.5", "2 nan", "3 0.5"]
     assert {"deep/er/weights", "again/er/weights", "empty", "manifest.json", "history.jsonl"} <= pretrain["artifacts"].keys()
-    assert pretrain["datasets"] == ["d" * 32]
+    assert pretrain["datasets"] == parent["datasets"] == ["d" * 32]
+    assert parent["metrics"] == {
+        "imitation/top1": ["0 0.5"],
+        "imitation/validation_loss": ["0 nan"],
+        "selection/score_best": ["0 0.6"],
+    }
+    assert parent["tags"][NOTE] == "# Verdict"
+    assert parent["artifacts"].keys() == {"settings.json"}
+    assert select["tags"][NOTE].startswith(chapter_note("select"))
     assert "card.md" in select["artifacts"]
     assert undisturbed["aliases"] == {PEAK: 1, CHAMPION: 2}
     assert [version["folder"] for version in undisturbed["versions"]] == [PEAK, CHAMPION]

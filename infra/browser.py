@@ -1,0 +1,175 @@
+"""A headless Chromium: pages as people see them, for tests that read them and for pictures of them."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, TypeVar
+
+from selenium import webdriver
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+
+from grpo.errors import PlainError
+
+CHROMIUM: Final = Path("/usr/bin/chromium")
+CHROMEDRIVER: Final = Path("/usr/bin/chromedriver")
+_FLAGS: Final = (
+    "--headless=new",
+    "--no-sandbox",  # Which root has none of.
+    "--disable-gpu",
+    "--disable-dev-shm-usage",  # A container's is 64 MB.
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--force-device-scale-factor=1",
+    "--hide-scrollbars",
+)
+_SECONDS: Final = 120.0
+_CLOSED: Final = """\
+if (location.protocol.startsWith('http') && !localStorage.getItem('mlflow.workflowType_v1')) {
+    localStorage.setItem('mlflow.workflowType_v1', '"machine_learning"');
+    localStorage.setItem('mlflow.assistant.panelOpen_v1', 'false');
+    localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true');
+}"""
+"""For MLflow's UI: as it is once a person has said that this is no matter of prompts, and closed the assistant."""
+
+_Found = TypeVar("_Found")
+
+
+class BrowserError(PlainError, RuntimeError):
+    """There is no browser, or a page does not show what it should; the message says what it shows."""
+
+
+def missing() -> str:
+    """Return why no browser can be started, with the remedy; empty when one can."""
+    absent = [str(path) for path in (CHROMIUM, CHROMEDRIVER) if not path.is_file()]
+    if not absent:
+        return ""
+    return f"no {' and no '.join(absent)}: `infra/install.sh .venv --browser` as root, or `sudo apt-get install chromium chromium-driver`"
+
+
+class Page:
+    """The one tab of a browser."""
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self._driver = driver
+
+    def go(self, address: str) -> None:
+        """Open an address."""
+        self._driver.get(address)
+
+    @property
+    def address(self) -> str:
+        """Where it is."""
+        return str(self._driver.current_url)
+
+    @property
+    def text(self) -> str:
+        """What can be read on it now."""
+        return self._driver.find_element(By.TAG_NAME, "body").text
+
+    def wait_for(self, *texts: str, seconds: float = _SECONDS) -> str:
+        """Return the page's text once all of these are in it; raises BrowserError with what it shows instead."""
+
+        def whole() -> str | None:
+            shown = self.text
+            return shown if all(text in shown for text in texts) else None
+
+        return self.until(whole, f"show {' and '.join(map(repr, texts))}", seconds)
+
+    def click(self, text: str, *, kind: str = "*", seconds: float = _SECONDS) -> None:
+        """Click the first element (of this tag) that can be seen with exactly this text; raises BrowserError when there is none."""
+        quoted = f'"{text}"' if '"' not in text else f"'{text}'"
+
+        def clicked() -> bool:
+            found = self._driver.find_elements(By.XPATH, f"//{kind}[normalize-space(.)={quoted} or @aria-label={quoted}]")
+            # The innermost has the handler of all around it.
+            shown = [element for element in found if element.is_displayed()]
+            if shown:
+                self._driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", shown[-1])
+                shown[-1].click()
+            return bool(shown)
+
+        self.until(clicked, f"have {text!r} to click", seconds)
+
+    def find(self, css: str, *, seconds: float = _SECONDS) -> list[WebElement]:
+        """Return the elements of a CSS selector, of which there is at least one."""
+        return self.until(lambda: self._driver.find_elements(By.CSS_SELECTOR, css), f"have an element {css}", seconds)
+
+    def texts(self, css: str, *, seconds: float = _SECONDS) -> list[str]:
+        """Return what the elements of a CSS selector show, from the top of the page to its end."""
+
+        def read() -> list[str]:
+            found = [element for element in self._driver.find_elements(By.CSS_SELECTOR, css) if element.is_displayed()]
+            return [element.text for element in sorted(found, key=lambda element: (element.rect["y"], element.rect["x"]))]
+
+        return self.until(read, f"have an element {css}", seconds)
+
+    def run(self, script: str, *arguments: object) -> object:
+        """Return what a script returns in the page."""
+        result: object = self._driver.execute_script(script, *arguments)
+        return result
+
+    def in_every_page(self, script: str) -> None:
+        """Run a script in each page that is opened from now on, before the page's own."""
+        self._driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": script})
+
+    def picture(self, path: Path, *, width: int, height: int, is_dark: bool = False, seconds: float = 0.0) -> Path:
+        """Write what a window of this size shows to a PNG file, after so many seconds of drawing."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
+        self._driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self._driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        time.sleep(seconds)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not self._driver.save_screenshot(str(path)):
+            raise BrowserError(f"{path} cannot be written")
+        self._driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        return path
+
+    def go_offline(self) -> None:
+        """Let no request of the page get anywhere; what a file holds is still shown."""
+        self._driver.execute_cdp_cmd("Network.enable", {})
+        nowhere = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
+        self._driver.execute_cdp_cmd("Network.emulateNetworkConditions", nowhere)
+
+    def until(self, look: Callable[[], _Found | None], what: str, seconds: float = _SECONDS) -> _Found:
+        """Return what `look` finds, once it finds something; raises BrowserError, saying that the page does not do `what`."""
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                if found := look():
+                    return found
+            except (NoSuchElementException, StaleElementReferenceException):
+                pass  # It is being drawn anew.
+            if time.monotonic() > until:
+                raise BrowserError(f"{self.address} does not {what} within {seconds:.0f} s; it shows:\n{self.text[:3000]}")
+            time.sleep(0.1)
+
+
+@contextmanager
+def browser(*, width: int = 1280, height: int = 900) -> Iterator[Page]:
+    """Give an empty page of a browser that knows nothing of any other; raises BrowserError when there is none on this machine."""
+    if why := missing():
+        raise BrowserError(why)
+    with TemporaryDirectory(prefix="chromium-") as profile:
+        options = Options()
+        options.binary_location = str(CHROMIUM)
+        for flag in (*_FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"):
+            options.add_argument(flag)
+        # Named, or selenium looks for a driver on the network.
+        driver = webdriver.Chrome(options=options, service=Service(str(CHROMEDRIVER)))
+        try:
+            driver.set_page_load_timeout(_SECONDS)
+            page = Page(driver)
+            page.in_every_page(_CLOSED)
+            yield page
+        finally:
+            driver.quit()

@@ -1,0 +1,119 @@
+"""Pictures of a run for the documentation, `docs/pictures/*.png`: MLflow's pages, and the cards of its steps.
+
+python -m infra.pictures [HOME] [--run RUN]   (`make pictures`; HOME is that of a finished run, `.chess_grpo` unless it is given)
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from PIL import Image
+
+from grpo.errors import PlainError
+from infra.browser import Page, browser
+from infra.mlflow_server import mlflow_ui
+from steps.registry import MODEL
+from steps.saved_views import RUNS, SHARE_KEY, STEPS
+
+FOLDER: Final = Path(__file__).parents[1] / "docs" / "pictures"
+MAX_BYTES: Final = 150_000
+_NUM_COLOURS: Final = 96
+_WIDTH: Final = 1280
+_SECONDS_OF_DRAWING: Final = 2.0
+_CARDS: Final = ".metaflow/mf.cards/*/runs/*/steps/*/tasks/*/cards/*.html"
+_NAMELESS: Final = """\
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walker.nextNode())
+    walker.currentNode.nodeValue = walker.currentNode.nodeValue.replaceAll(arguments[0], '.chess_grpo');
+"""
+"""Writes a home's path as its usual name: whose machine it was is nothing for a page."""
+
+
+class PictureError(PlainError, RuntimeError):
+    """There is no run to be drawn, or a picture is too large; the message says what to do."""
+
+
+def draw_tracking(page: Page, address: str, client: Any, *, home: Path, metaflow_run: str = "") -> None:
+    """Draw MLflow's pages of a run: the table of runs, its steps, its own page, charts, a plot and the registered model."""
+    experiment = client.get_experiment_by_name("chess-grpo")
+    if experiment is None:
+        raise PictureError("the store has no run: make one first (`make run CONFIG=smoke`), or name the home of one")
+    where = f"/experiments/{experiment.experiment_id}"
+
+    def found(step: str) -> str:
+        condition = f"tags.`chess_grpo.step` = '{step}'" + (f" and tags.`metaflow.run` = '{metaflow_run}'" if metaflow_run else "")
+        runs = client.search_runs([experiment.experiment_id], condition, max_results=1)
+        if not runs:
+            raise PictureError(f"no run has ended its step {step}: let one finish first")
+        return str(runs[0].info.run_id)
+
+    def go(place: str, *wanted: str) -> None:
+        page.go("about:blank")
+        page.go(f"{address}/#{place}")
+        page.wait_for(*wanted)
+
+    go(f"{where}/runs?{SHARE_KEY}={RUNS}", "matching run", "Created")
+    _draw(page, "mlflow_runs", height=420)
+    go(f"{where}/runs?{SHARE_KEY}={STEPS}", "matching run", "Created")
+    page.find("[data-component-id*='runnamecellrenderer']")[0].click()
+    page.wait_for("11 report")
+    _draw(page, "mlflow_steps", height=780)
+    go(f"{where}/runs/{found('flow')}", "Show more")
+    page.click("Show more")
+    page.run(_NAMELESS, str(home))
+    _draw(page, "mlflow_parent", height=1150)
+    go(f"{where}/runs/{found('finetune')}/model-metrics", "entropy_coefficient")
+    _draw(page, "mlflow_charts", height=800)
+    go(f"{where}/runs/{found('report')}/artifacts/plots/entropy.svg", "entropy.svg")
+    page.run(_NAMELESS, str(home))
+    _draw(page, "mlflow_plot", height=620)
+    go(f"/models/{MODEL}", "champion", "peak")
+    _draw(page, "mlflow_model", height=760)
+
+
+def draw_cards(page: Page, folder: Path) -> None:
+    """Draw the first screen of each card of the latest run below a folder with Metaflow's own store."""
+    # TYPE-ID-HASH.html
+    newest = {path.stem.split("-")[1]: path for path in sorted(folder.glob(_CARDS), key=lambda each: each.stat().st_mtime)}
+    page.go_offline()
+    for name, path in newest.items():
+        page.go(path.as_uri())
+        _draw(page, f"card_{name}", height=900)
+
+
+def _draw(page: Page, name: str, height: int) -> None:
+    path = page.picture(FOLDER / f"{name}.png", width=_WIDTH, height=height, seconds=_SECONDS_OF_DRAWING)
+    # A page of text and lines has few colours; so it weighs a third.
+    Image.open(path).convert("RGB").quantize(_NUM_COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+    if (size := path.stat().st_size) > MAX_BYTES:
+        raise PictureError(f"{path.name} has {size:,} bytes, more than the {MAX_BYTES:,} that a page should load: draw less of it")
+    print(f"{path.relative_to(FOLDER.parents[1])}: {size:,} bytes", flush=True)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Draw all pictures; return 0, or 1 with the reason on the error stream."""
+    parser = argparse.ArgumentParser(prog="python -m infra.pictures", description="Pictures of a run for the documentation.")
+    parser.add_argument("home", nargs="?", type=Path, default=Path(".chess_grpo"), help="home of a finished run")
+    parser.add_argument("--run", default="", help="Metaflow's id of the run; the latest if there is none")
+    given = parser.parse_args(words)
+    store = f"sqlite:///{(given.home / 'mlflow.db').resolve()}"
+    try:
+        if not (given.home / "mlflow.db").is_file():
+            raise PictureError(f"{given.home} is no home of a run: it has no mlflow.db; `make run CONFIG=smoke` makes one")
+        from mlflow.tracking import MlflowClient
+
+        with TemporaryDirectory() as made, mlflow_ui(store, Path(made) / "ui.log") as address, browser() as page:
+            home, client = given.home.resolve(), MlflowClient(store, registry_uri=store)
+            draw_tracking(page, address, client, home=home, metaflow_run=given.run)
+            draw_cards(page, home.parent)
+    except PlainError as error:
+        print(f"pictures: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
