@@ -121,7 +121,7 @@ def headlines(step: str, folder: Path) -> dict[str, float]:
     if step == "finetune" and (regrets := _numbers(records, "heldout/regret_best")):
         found |= {"run/regret_before": regrets[0], "run/regret_after": regrets[-1]}
     if (folder / FINDINGS).is_file():
-        found["run/findings"] = float(len(read_json(folder / FINDINGS)["findings"]))
+        found["run/findings"] = float(len(_ills(read_json(folder / FINDINGS))))
     return found
 
 
@@ -147,10 +147,17 @@ def chapter_note(step: str, folder: Path | None = None) -> str:
 
 def findings_text(found: Mapping[str, Any]) -> str:
     """Return in Markdown what `findings.json` holds."""
-    if not found["findings"]:
+    ills = _ills(found)
+    if not ills:
         return "Diagnosis: **healthy**."
-    lines = [f"- **{each['name']}** ({each['severity']}): {each['cause']} Remedy: {each['remedy']}" for each in found["findings"]]
+    lines = [f"- **{each['name']}** ({each['severity']}): {each['cause']} Remedy: {each['remedy']}" for each in ills]
     return "\n".join(["Diagnosis:\n", *lines])
+
+
+def _ills(found: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the findings that are one: of a healthy history the only one is that it is."""
+    ills: Sequence[Mapping[str, Any]] = [] if found["verdict"] == "healthy" else found["findings"]
+    return ills
 
 
 def number(value: float) -> str:

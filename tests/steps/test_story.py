@@ -110,7 +110,7 @@ def test_headlines_are_the_last_values_and_regret_is_told_before_and_after(tmp_p
     assert headlines("finetune", folder) == {"grpo/entropy": 1.25, "run/regret_before": 0.2, "run/regret_after": 0.125}
     write_json(folder / FINDINGS, {"verdict": "findings", "findings": [FOUND, FOUND]})
     assert headlines("finetune", folder)["run/findings"] == 2
-    write_json(folder / FINDINGS, {"verdict": "healthy", "findings": []})
+    write_json(folder / FINDINGS, {"verdict": "healthy", "findings": [FOUND | {"name": "healthy"}]})
     assert headlines("finetune", folder)["run/findings"] == 0
 
 
@@ -124,12 +124,14 @@ def test_a_childs_page_has_its_numbers_with_units_and_what_diagnosis_says(tmp_pa
     assert "kl_trap" not in note
     write_json(folder / FINDINGS, {"verdict": "findings", "findings": [FOUND]})
     assert "- **kl_trap** (critical): The anchor holds the policy. Remedy: Set grpo.kl_coefficient = 0." in chapter_note("finetune", folder)
-    write_json(folder / FINDINGS, {"verdict": "healthy", "findings": []})
+    write_json(folder / FINDINGS, {"verdict": "healthy", "findings": [FOUND | {"name": "healthy"}]})
     assert "Diagnosis: **healthy**." in chapter_note("finetune", folder)
 
 
 def test_a_finished_runs_page_begins_with_the_verdict_and_compares_the_policies() -> None:
-    page = story.ended("## What was asked", facts=reports(), findings={"findings": [FOUND]}, places={"Report": "there/report.md"})
+    page = story.ended(
+        "## What was asked", facts=reports(), findings={"verdict": "findings", "findings": [FOUND]}, places={"Report": "there/report.md"}
+    )
     lines = page.splitlines()
     assert lines[0] == "# Verdict: better"
     assert "| champion: step 1,004 | 0.6 [0.5, 0.7] | 0.4 [0.3, 0.5] | +700 [+600, +800] | 0.11 |" in lines
