@@ -1,7 +1,6 @@
 """What can be known before a run besides the preflight: packages, what waits to be told, and where other machines would be asked."""
 
 import json
-import netrc
 import os
 import platform
 import re
@@ -13,7 +12,7 @@ from typing import Any, Final
 
 from grpo.config import ConfigError, Settings
 from steps.destination import DestinationError, prepare
-from steps.machine import Machine
+from steps.machine import MIRROR, Machine, Mirror
 from steps.preflight import Finding, preflight
 from steps.versions import LOCK, describe_code, installed_lock
 
@@ -21,10 +20,7 @@ PYTHON: Final = (3, 11)
 """As pyproject.toml asks for."""
 _PIN: Final = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
 _SHOWN: Final = 5
-_MIRROR: Final = "CHESS_GRPO_WANDB"
-_MODES: Final = ("off", "offline", "online")
 _KEY: Final = "WANDB_API_KEY"
-_WANDB_HOST: Final = "api.wandb.ai"
 _FOR_BATCH: Final[Mapping[str, str]] = {
     "METAFLOW_BATCH_JOB_QUEUE": "the queue that tasks are sent to",
     "METAFLOW_DATASTORE_SYSROOT_S3": "where artifacts and the code package go",
@@ -127,20 +123,11 @@ def _metaflow_profile(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def _wandb(machine: Machine, environment: Mapping[str, str]) -> Finding:
     """Say whether Weights & Biases is told, and whether there is a key, never which."""
-    mode = environment.get(_MIRROR) or _MODES[0]
-    if mode not in _MODES:
-        return Finding(what="W&B", is_fine=False, detail=f"{_MIRROR}={mode}: it may be {', '.join(_MODES)}; unset, it is {_MODES[0]}")
-    key = f"a key is in {_KEY}" if environment.get(_KEY) else "a key is in ~/.netrc" if _netrc_has_key() else "there is no key"
+    key = f"a key is in {_KEY}" if environment.get(_KEY) else f"there is no {_KEY}"
+    kept = f"kept below {machine.home}, for `wandb sync`"
     detail = {
-        "off": f"off ({_MIRROR}=online turns it on)",
-        "offline": f"offline: kept below {machine.home}, for `wandb sync`; {key}",
-        "online": f"online; {key}" + (f", so that it is kept below {machine.home}, for `wandb sync`" if "no key" in key else ""),
+        Mirror.OFF: f"off ({MIRROR}={Mirror.ONLINE} turns it on)",
+        Mirror.OFFLINE: f"offline: {kept}",
+        Mirror.ONLINE: f"online; {key}" + ("" if environment.get(_KEY) else f", so that it is {kept}"),
     }
-    return Finding(what="W&B", is_fine=True, detail=detail[mode])
-
-
-def _netrc_has_key() -> bool:
-    try:
-        return netrc.netrc().authenticators(_WANDB_HOST) is not None
-    except (OSError, netrc.NetrcParseError):
-        return False
+    return Finding(what="W&B", is_fine=True, detail=detail[machine.mirror])

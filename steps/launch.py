@@ -24,7 +24,6 @@ _NOT_COMPARED: Final = (
     "grpo.num_checkpoints_kept",
     "grpo.steps_per_gradient_budget",
     "grpo.is_compiled",
-    "evaluation.opening_book",
     "selection.num_tasks",
 )
 

@@ -25,7 +25,7 @@ from steps.registry import Choice, Chosen, Registry
 from steps.running import Job, code_tags, run_step
 from steps.store import StepOutput, Store
 from steps.tracking import PEAK_STEP, PRESET, ChildRun, Tracker, TrackingAwayError
-from steps.tracking_tags import DATASET, ENGINE, FOUND, VERDICT
+from steps.tracking_tags import COMMAND, DATASET, ENGINE, FOUND, VERDICT
 from steps.versions import step_version
 from steps.work import FINDINGS, Sink, read_history
 
@@ -73,9 +73,11 @@ def start(
         changed = "".join(f"\n  {change}" for change in changes)
         print(f"Going on from {origin['name']}: run {origin['metaflow_run']}, step {origin['policy_step']:,}{changed}", flush=True)
     options = (("--fresh", is_fresh, ""), ("--resume-from", resume_from, resume_from), ("--allow", allow, allow))
+    words = [word for name, is_given, value in options if is_given for word in (name, value) if word]
+    tags[COMMAND] = launch.command(words)
     head = story.head(
         launch=launch,
-        words=[word for name, is_given, value in options if is_given for word in (name, value) if word],
+        words=words,
         origin="" if origin is None else f"step {origin['policy_step']:,} of run {origin['metaflow_run']}",
         machine=machine,
         device=device_facts(machine),

@@ -61,7 +61,7 @@ def _show(given: argparse.Namespace) -> int:
 
 
 def _head(run: "TrackedRun") -> dict[str, Any]:
-    from steps.tracking_tags import ENGINE, FOUND, NOTE, VERDICT
+    from steps.tracking_tags import COMMAND, ENGINE, FOUND, VERDICT
 
     return {
         "run": run.metaflow_run,
@@ -70,7 +70,7 @@ def _head(run: "TrackedRun") -> dict[str, Any]:
         "status": run.status,
         "seconds": run.seconds,
         "aliases": list(run.aliases),
-        "note": run.tags.get(NOTE),
+        "command": run.tags.get(COMMAND),
         "engine": run.tags.get(ENGINE),
         "commit": run.tags.get("git.commit"),
         "is_dirty": run.tags.get("git.dirty") == str(True),
@@ -87,7 +87,7 @@ def _lines(run: "TrackedRun", machine: Machine, settings: "FromPreset", candidat
     aliases = f"  = {', '.join(run.aliases)}" if run.aliases else ""
     yield f"Run {run.metaflow_run}: {run.status}{took}{aliases}"
     rows = [("began", when(run.started)), ("MLflow", run.mlflow_run)]
-    rows += [("command", line.strip()) for line in (head["note"] or "").splitlines()[:1]]
+    rows += [("command", " ".join(head["command"].split()))] if head["command"] else []
     rows += [("engine", head["engine"])] if head["engine"] else []
     rows += (
         [("code", f"commit {head['commit'][:_HASH]}{', with changes of its own' if head['is_dirty'] else ''}")] if head["commit"] else []

@@ -13,7 +13,7 @@ from steps.machine import Machine
 from steps.registry import Choice, Chosen
 from steps.store import StepOutput, Store
 from steps.tracking import PEAK_STEP, Tracker
-from steps.tracking_tags import DATASET, ENGINE, FOUND, VERDICT
+from steps.tracking_tags import COMMAND, DATASET, ENGINE, FOUND, VERDICT
 
 STEPS = ("join_boards", "calibrate", "pretrain", "baseline", "finetune", "select", "report")
 BASELINE = {"heldout/regret_best": 0.08, "heldout/regret_best_stderr": 0.005}
@@ -55,8 +55,8 @@ def tell(machine: Machine, run: Told, *, ends: bool = True) -> str:
     tracker, store = Tracker(machine), Store(machine.home)
     settings = read_settings(run.settings).model_dump(mode="json")
     tags = {"git.commit": "0123456789abcdef", "git.dirty": False, ENGINE: run.engine, **run.tags}
-    note = f"`python flows/chess_grpo.py run`, Metaflow run {run.name}"
-    parent = tracker.start_flow_run(metaflow_run=run.name, settings=settings, tags=tags, note=note)
+    tags = {**tags, COMMAND: "python flows/chess_grpo.py run"}
+    parent = tracker.start_flow_run(metaflow_run=run.name, settings=settings, tags=tags, note="")
     for step in STEPS[: STEPS.index(run.last) + 1]:
         with tracker.child(parent, step, {"metaflow.run": run.name}) as child:
             output = _output(store, step, run)
