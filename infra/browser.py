@@ -121,12 +121,16 @@ class Page:
         """Run a script in each page that is opened from now on, before the page's own."""
         self._driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": script})
 
-    def picture(self, path: Path, *, width: int, height: int, is_dark: bool = False, seconds: float = 0.0) -> Path:
-        """Write what a window of this size shows to a PNG file, after so many seconds of drawing."""
+    def show_on(self, *, width: int, height: int, is_dark: bool = False, is_phone: bool = False) -> None:
+        """Show pages from now on as a screen of this size does, of somebody who likes them light or dark."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
         self._driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_phone}
         self._driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+    def picture(self, path: Path, *, width: int, height: int, is_dark: bool = False, seconds: float = 0.0) -> Path:
+        """Write what a window of this size shows to a PNG file, after so many seconds of drawing."""
+        self.show_on(width=width, height=height, is_dark=is_dark)
         time.sleep(seconds)
         path.parent.mkdir(parents=True, exist_ok=True)
         if not self._driver.save_screenshot(str(path)):

@@ -2,17 +2,16 @@
 
 import base64
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from real_flow import FlowRun
 
-BROWSER, DRIVER = "chromium", "chromedriver"
+from infra.browser import Page, browser, missing
+
 STEPS = {"check_boards": "boards", "baseline": "baseline", "finetune": "train", "select": "decision", "report": "report"}
 PHONE = 390
 _SEEN = """
@@ -34,24 +33,13 @@ return {
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def phone() -> Iterator[Page]:
     """A browser without a network."""
-    missing = [program for program in (BROWSER, DRIVER) if shutil.which(program) is None]
-    if missing:
-        pytest.skip(f"no {' and no '.join(missing)}: install them (apt-get install chromium chromium-driver)")
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(shutil.which(BROWSER))
-    arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
-    arguments += ["--disable-background-networking", "--disable-component-update", f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]
-    for argument in arguments:
-        options.add_argument(argument)
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(shutil.which(DRIVER)), env=dict(os.environ)))
-    driver.execute_cdp_cmd("Network.enable", {})
-    driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["http://*", "https://*"]})
-    yield driver
-    driver.quit()
+    if why := missing():
+        pytest.skip(why)
+    with browser() as page:
+        page.go_offline()
+        yield page
 
 
 @pytest.fixture(scope="module")
@@ -61,15 +49,15 @@ def pages(first_run: FlowRun) -> dict[str, Path]:
     return {card: next(root.glob(f"{step}/tasks/*/cards/blank-{card}-*.html")) for step, card in STEPS.items()}
 
 
-def looked_at(browser: Any, page: Path, *, scheme: str, num_charts: int) -> dict[str, Any]:
-    from selenium.webdriver.support.ui import WebDriverWait
+def looked_at(page: Page, card: Path, *, is_dark: bool, num_charts: int) -> dict[str, Any]:
+    page.show_on(width=PHONE, height=800, is_dark=is_dark, is_phone=True)
+    page.go(card.as_uri())
 
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
-    phone = {"width": PHONE, "height": 800, "deviceScaleFactor": 1, "mobile": True}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
-    browser.get(page.as_uri())
-    WebDriverWait(browser, 60).until(lambda driver: len(driver.execute_script(_SEEN)["charts"]) == num_charts)
-    return dict(browser.execute_script(_SEEN))
+    def seen() -> dict[str, Any] | None:
+        found = cast(dict[str, Any], page.run(_SEEN))
+        return found if len(found["charts"]) == num_charts else None
+
+    return page.until(seen, f"draw {num_charts} charts")
 
 
 def brightness(colour: str) -> float:
@@ -78,12 +66,12 @@ def brightness(colour: str) -> float:
 
 
 @pytest.mark.parametrize("card", STEPS.values())
-def test_a_card_is_read_offline_on_a_phone_and_in_the_dark(card: str, pages: dict[str, Path], browser: Any) -> None:
+def test_a_card_is_read_offline_on_a_phone_and_in_the_dark(card: str, pages: dict[str, Path], phone: Page) -> None:
     [encoded] = re.findall(r'__MF_DATA__\["[^"]+"\] = "([^"]+)"', pages[card].read_text(encoding="utf-8"))
     parts = json.loads(base64.b64decode(encoded))["components"][0]["contents"][0]["contents"]
     num_charts = sum(part["type"] == "vegaChart" for part in parts)
     assert num_charts > 0
-    light, dark = (looked_at(browser, pages[card], scheme=scheme, num_charts=num_charts) for scheme in ("light", "dark"))
+    light, dark = (looked_at(phone, pages[card], is_dark=is_dark, num_charts=num_charts) for is_dark in (False, True))
     for seen in (light, dark):
         assert seen["width"] <= PHONE
         assert seen["wide"] == []
