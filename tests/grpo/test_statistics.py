@@ -62,9 +62,10 @@ def test_elo_is_finite_where_every_game_was_won_or_lost() -> None:
     assert 1_199 < elo(1.0) <= 1_200
 
 
-def test_the_example_in_the_documentation_is_true() -> None:
+def test_the_examples_in_the_documentation_are_true() -> None:
     result = doctest.testmod(statistics)
-    assert (result.failed, result.attempted) == (0, 1)
+    assert result.failed == 0
+    assert result.attempted > 1
 
 
 # Intervals.
