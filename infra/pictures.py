@@ -23,6 +23,8 @@ MAX_BYTES: Final = 150_000
 _NUM_COLOURS: Final = 96
 _WIDTH: Final = 1280
 _SECONDS_OF_DRAWING: Final = 2.0
+_HEIGHTS: Final = {"boards": 900, "baseline": 1250, "train": 2100, "decision": 900, "report": 900}
+"""Of the cards that the pages show, in pixels from their top."""
 _CARDS: Final = ".metaflow/mf.cards/*/runs/*/steps/*/tasks/*/cards/*.html"
 _NAMELESS: Final = """\
 const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -75,13 +77,13 @@ def draw_tracking(page: Page, address: str, client: Any, *, home: Path, metaflow
 
 
 def draw_cards(page: Page, folder: Path) -> None:
-    """Draw the first screen of each card of the latest run below a folder with Metaflow's own store."""
+    """Draw the beginnings of cards of the latest run below a folder with Metaflow's own store."""
     # TYPE-ID-HASH.html
     newest = {path.stem.split("-")[1]: path for path in sorted(folder.glob(_CARDS), key=lambda each: each.stat().st_mtime)}
     page.go_offline()
-    for name, path in newest.items():
-        page.go(path.as_uri())
-        _draw(page, f"card_{name}", height=900)
+    for name in newest.keys() & _HEIGHTS.keys():
+        page.go(newest[name].as_uri())
+        _draw(page, f"card_{name}", height=_HEIGHTS[name])
 
 
 def _draw(page: Page, name: str, height: int) -> None:

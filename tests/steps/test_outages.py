@@ -23,7 +23,7 @@ from grpo.content import StorageError, sha256_file
 from grpo.metrics import Record
 from steps import pipeline, tracking, tracking_store
 from steps.aliases import CHAMPION, PEAK
-from steps.chapters import chapter_note
+from steps.chapters import chapter_note, run_name
 from steps.delivery import Delivery
 from steps.machine import Machine
 from steps.objects import FolderObjects
@@ -486,7 +486,7 @@ def test_a_step_that_fails_during_an_outage_says_so_when_that_is_over(
         run.pretrain(job, fail)
     server.start()
     Tracker(machine).deliver_left()
-    assert {each["name"]: each["status"] for each in picture(server.folder)["runs"]} == {NAME: "FAILED", "pretrain": "FAILED"}
+    assert {each["name"]: each["status"] for each in picture(server.folder)["runs"]} == {NAME: "FAILED", run_name("pretrain"): "FAILED"}
     run.pretrain(job)
     assert sorted((each["name"], each["status"]) for each in picture(server.folder)["runs"]) == [
         (NAME, "RUNNING"),
@@ -510,7 +510,7 @@ def test_what_a_killed_step_had_to_say_is_told_and_its_run_is_said_to_be_killed(
     assert [each["name"] for each in picture(server.folder)["runs"]] == [NAME], "its writer lives, as far as is known"
     journal.close()
     Tracker(machine).deliver_left()
-    killed = next(each for each in picture(server.folder)["runs"] if each["name"] == "pretrain")
+    killed = next(each for each in picture(server.folder)["runs"] if each["name"] == run_name("pretrain"))
     assert (killed["status"], killed["metrics"]) == ("KILLED", {"grpo/entropy": ["1 0.5"]})
     assert not files_of(machine.home)
 
@@ -525,9 +525,9 @@ def test_a_run_that_a_late_answer_made_twice_is_deleted(
     def body(work: Work) -> None:
         write(work)
         experiment = client.get_experiment_by_name(EXPERIMENT).experiment_id
-        while not (found := client.search_runs([experiment], "attributes.run_name = 'pretrain'")):
+        while not (found := client.search_runs([experiment], f"attributes.run_name = '{run_name('pretrain')}'")):
             time.sleep(0.01)
-        client.create_run(experiment, run_name="pretrain", tags=found[0].data.tags)
+        client.create_run(experiment, run_name=run_name("pretrain"), tags=found[0].data.tags)
 
     run.select(job, run.pretrain(job, body))
     run.end(job)
@@ -608,7 +608,7 @@ def test_what_the_store_refuses_is_set_aside_loudly_and_the_rest_is_told(
     assert "tracking: WARNING: a record of kind 'tags' is not told" in capsys.readouterr().out
     [name] = files_of(machine.home)
     assert "with a\\ttab" in (machine.home / name).read_text()
-    [told] = (each for each in picture(server.folder)["runs"] if each["name"] == "pretrain")
+    [told] = (each for each in picture(server.folder)["runs"] if each["name"] == run_name("pretrain"))
     assert (told["status"], told["tags"]["next"]) == ("FINISHED", "1")
 
 
@@ -641,7 +641,7 @@ def test_a_spoilt_file_is_not_told_as_what_it_was(
     (Store(machine.home).folder("pretrain", pretrained["version"]) / "deep" / "er" / "weights").write_text("spoilt")
     server.start()
     Tracker(machine).deliver_left()
-    child = next(each for each in picture(server.folder)["runs"] if each["name"] == "pretrain")
+    child = next(each for each in picture(server.folder)["runs"] if each["name"] == run_name("pretrain"))
     assert "deep/er/weights" not in child["artifacts"]
     assert "a record of kind 'held_file' is not told" in capsys.readouterr().out
 
