@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch._dynamo  # noqa: F401  A part of torch that loads late, and no longer once Metaflow's own typing_extensions is loaded.
-from real_flow import SECRETS, FlowRun, run_flow
+from real_flow import SECRETS, FlowRun, run_flow, run_in_one_process
 
 BROKEN_CARDS = Path(__file__).with_name("broken_cards")
 
@@ -19,9 +19,15 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> FlowRun:
 
 @pytest.fixture(scope="session")
 def second_run(tmp_path_factory: pytest.TempPathFactory) -> FlowRun:
-    """The same, with the same seed, in another empty directory: nothing can be reused. All drawing on its cards fails."""
+    """The same, with the same seed, in another empty directory: nothing can be reused. Its steps are in one process."""
+    return run_in_one_process(tmp_path_factory.mktemp("second"), {"preset": "test"})
+
+
+@pytest.fixture(scope="session")
+def cardless_run(tmp_path_factory: pytest.TempPathFactory) -> FlowRun:
+    """A run like the first whose cards break as soon as anything is drawn."""
     path = os.pathsep.join(filter(None, (str(BROKEN_CARDS), os.environ.get("PYTHONPATH"))))
-    return run_flow(tmp_path_factory.mktemp("second"), {"preset": "test"}, variables={"PYTHONPATH": path})
+    return run_flow(tmp_path_factory.mktemp("cardless"), {"preset": "test"}, variables={"PYTHONPATH": path})
 
 
 @pytest.fixture

@@ -49,11 +49,13 @@ def same(one: Path, other: Path) -> bool:
     return read_json(one / "report.json") == read_json(other / "report.json") and numbers(one) == numbers(other)
 
 
+@pytest.mark.prove  # A whole flow.
 def test_two_nodes_make_what_torchrun_makes_bit_for_bit(on_nodes: FlowRun, torchrun: Path) -> None:
     assert on_nodes.succeeded, on_nodes.output[-3000:]
     assert same(on_nodes.folder(on_nodes.data.finetuned), torchrun)
 
 
+@pytest.mark.prove  # A whole flow.
 def test_what_they_make_is_another_output_than_that_of_one_process_and_close_to_it(first_run: FlowRun, on_nodes: FlowRun) -> None:
     one, two = first_run.folder(first_run.data.finetuned), on_nodes.folder(on_nodes.data.finetuned)
     assert one.name != two.name
@@ -65,6 +67,7 @@ def test_what_they_make_is_another_output_than_that_of_one_process_and_close_to_
         assert getattr(on_nodes.data, name)["version"] == getattr(first_run.data, name)["version"]
 
 
+@pytest.mark.prove  # A whole flow.
 def test_the_steps_behind_the_join_go_on_with_it(on_nodes: FlowRun) -> None:
     parts = read_json(on_nodes.folder(on_nodes.data.selected) / "manifest.json")["parts"]
     assert parts["inputs"]["finetuned"] == on_nodes.data.finetuned["output_hash"]

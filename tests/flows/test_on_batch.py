@@ -51,11 +51,13 @@ def result(stage: Stage, launched: Launched) -> Result:
     return stage.result(launched)
 
 
+@pytest.mark.prove  # A run of some fifteen jobs.
 def test_the_command_comes_to_a_verdict_which_it_prints(launched: Launched, result: Result) -> None:
     assert result.verdict in {verdict.value for verdict in Verdict}
     assert f"GRPO against the pretrained policy: {result.verdict}" in launched.printed
 
 
+@pytest.mark.prove  # A run of some fifteen jobs.
 def test_every_step_is_a_job_that_succeeded_at_once(launched: Launched) -> None:
     assert [job.status for job in launched.jobs] == ["SUCCEEDED"] * len(launched.jobs)
     assert launched.num_retries == 0
@@ -64,6 +66,7 @@ def test_every_step_is_a_job_that_succeeded_at_once(launched: Launched) -> None:
     assert sum(job.step == "build_boards" for job in launched.jobs) == read_settings(SETTINGS).boards.num_tasks
 
 
+@pytest.mark.prove  # A run of some fifteen jobs.
 def test_each_job_asks_for_what_the_settings_say_of_its_kind(launched: Launched) -> None:
     resources = read_settings(SETTINGS).resources
     kinds = {"build_boards": resources.boards, "finetune": resources.training, "baseline": resources.games, "report": resources.others}
@@ -75,6 +78,7 @@ def test_each_job_asks_for_what_the_settings_say_of_its_kind(launched: Launched)
         assert jobs[step].variables[0]["CHESS_GRPO_THREADS"] == str(task.num_cpus)
 
 
+@pytest.mark.prove  # A run of some fifteen jobs.
 def test_outputs_are_in_the_shared_store_and_nothing_of_them_on_the_launchers_disk(stage: Stage, launched: Launched) -> None:
     assert {job.variables[0]["CHESS_GRPO_SHARED"] for job in launched.jobs} == {f"{stage.standin.datastore}/chess-grpo"}
     keys = objects_of(stage.standin, "metaflow/chess-grpo/outputs/")
@@ -82,6 +86,7 @@ def test_outputs_are_in_the_shared_store_and_nothing_of_them_on_the_launchers_di
     assert sorted(path.name for path in (stage.folder / launched.name).iterdir()) == [".metaflow", "printed.log"]
 
 
+@pytest.mark.prove  # A run of some fifteen jobs.
 def test_cards_are_there(stage: Stage, launched: Launched) -> None:
     cards = {key.split("/")[-1].split("-")[0] for key in objects_of(stage.standin, "metaflow/mf.cards/") if key.endswith(".html")}
     assert cards, launched.printed[-3000:]
@@ -89,12 +94,14 @@ def test_cards_are_there(stage: Stage, launched: Launched) -> None:
     assert {"check_boards", "finetune", "select", "report"} <= steps
 
 
+@pytest.mark.prove  # A run of some fifteen jobs.
 def test_the_code_package_holds_the_steps_and_nothing_of_what_surrounds_them(stage: Stage, launched: Launched) -> None:
     [package] = objects_with(stage.standin, "What the flow's steps ask for when they run elsewhere")
     assert {job.variables[0]["METAFLOW_CODE_URL"] for job in launched.jobs} == {package}
     assert objects_with(stage.standin, "A stand-in for AWS Batch on one machine") == []
 
 
+@pytest.mark.prove  # A run of some fifteen jobs.
 def test_a_secret_of_the_launcher_is_found_nowhere_but_in_the_secrets_manager(stage: Stage, result: Result) -> None:
     assert secrets_with(stage.standin, CANARY) == [SECRET]
     assert stage.leaks() == []

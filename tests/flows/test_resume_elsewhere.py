@@ -14,6 +14,7 @@ from steps.work import read_history
 
 STEP = 4
 """A kept checkpoint of the preset `test`."""
+pytestmark = pytest.mark.prove  # A whole flow; test_flow.py goes on from the peak in one process.
 THEN = read_settings("test").grpo.learning_rate
 
 
