@@ -100,20 +100,33 @@ def _tracked(run: TrackedRun, tracker: Tracker) -> list[Record]:
 
 
 def _evaluations(run: TrackedRun, tracker: Tracker, store: Store) -> tuple[Evaluation, ...]:
-    """Return the confirmation by fresh games, of the candidate against the policy it began with, which scores a half by itself."""
     selected = _output_of(run, "select")
     if selected is None:
         return ()
     try:
-        report = read_json(store.open(selected) / REPORT)
+        return evaluations_of(read_json(store.open(selected) / REPORT))
     except CorruptError:
         holder = tracker.holder(selected)
-        if holder is None:
-            return ()
-        with tempfile.TemporaryDirectory() as made:
-            report = read_json(tracker.download(holder, REPORT, Path(made)))
+    if holder is None:
+        return ()
+    with tempfile.TemporaryDirectory() as made:
+        return evaluations_of(read_json(tracker.download(holder, REPORT, Path(made))))
+
+
+def evaluations_of(report: Mapping[str, Any]) -> tuple[Evaluation, ...]:
+    """Return the confirmation by fresh games, counted as the selection counts them, of a report of `select`.
+
+    It is the candidate's against the policy that it began with, which scores a half against itself.
+    """
     games = report["confirmation_best_moves"]
+    counted = games["adjudicated"] if report["scored_by"] == "adjudicated" else games
     return (
         Evaluation(step=PRETRAINED_STEP, score=0.5, games=None, low=0.5, high=0.5),
-        Evaluation(step=report["candidate_step"], score=games["score"], games=2 * games["num_pairs"], low=games["low"], high=games["high"]),
+        Evaluation(
+            step=report["candidate_step"],
+            score=counted["score"],
+            games=2 * games["num_pairs"],
+            low=counted["low"],
+            high=counted["high"],
+        ),
     )

@@ -12,7 +12,7 @@ _LEVEL: Final = 0.05
 _WORTH_A_WORD: Final = 0.06
 """A gain of the score that could not be excluded is no gain that is missing: 0.06 is some 40 Elo."""
 _PLATEAU, _MANY_GAMES = 0.02, 400
-_MANY_ROWS: Final = 5
+_MANY_ROWS: Final = 10
 
 
 def unbelievable_peak(case: Case) -> Finding | None:
@@ -91,7 +91,7 @@ def regret_without_strength(case: Case) -> Finding | None:
         return None
     fall = regret.early() - regret.late()
     stderr = case.typical("regret_best_stderr") or 0.0
-    if not (fall > 0.1 * regret.early() and (len(regret) >= _MANY_ROWS or fall > stderr)):
+    if not (fall > 0.1 * regret.early() and (len(regret) >= _MANY_ROWS or fall > ONE_SIDED * stderr)):
         return None
     difference, error, words = gain
     if difference > ONE_SIDED * error or difference + ONE_SIDED * error > _WORTH_A_WORD:
