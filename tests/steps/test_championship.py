@@ -17,8 +17,11 @@ from steps.machine import Machine
 from steps.registry import Registry, Version
 from steps.running import Job
 from steps.store import StepOutput, Store
+from steps.telling import DECISIONS
 from steps.tracking import Tracker
 from steps.work import Work
+
+SCORE = {"score": 0.5, "low": 0.4, "high": 0.6, "text": "0.500"}
 
 
 class Runs:
@@ -50,8 +53,16 @@ class Runs:
                 "initial_weights": "w",
                 "scored_by": "played out",
                 "claims": [{"text": "0.500"}],
+                "reasons": ["it was asked for"],
+                "candidate_step": seed,
+                "screening": [],
+                "confirmation_best_moves": SCORE,
+                "confirmation_sampled_moves": SCORE,
+                "previous_champion": None,
+                "ladder": {"text": "+0 Elo"},
             }
             write_json(work.folder / selecting.REPORT, decision)
+            write_json(work.folder / DECISIONS, {})
             (work.folder / selecting.PGN).write_text("")
 
         self._patch.setattr(selecting, "select_champion", body)

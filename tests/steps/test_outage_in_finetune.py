@@ -21,6 +21,7 @@ from grpo.config import read_settings
 from grpo.content import sha256_file
 from grpo.metrics import Record
 from steps import pipeline, tracking
+from steps.chapters import run_name
 from steps.outages import Patience
 from steps.outbox import Outbox
 from steps.running import Job
@@ -138,7 +139,8 @@ class Kept:
 
     def ids(self) -> list[str]:
         question = "SELECT run_uuid FROM tags WHERE key = 'mlflow.parentRunId' AND value = ? AND run_uuid IN (SELECT run_uuid FROM runs"
-        return [run_id for (run_id,) in self._asked(f"{question} WHERE name = 'finetune' AND lifecycle_stage = 'active')", self._run)]
+        question += " WHERE name = ? AND lifecycle_stage = 'active')"
+        return [run_id for (run_id,) in self._asked(question, self._run, run_name("finetune"))]
 
     def rows(self) -> Counter[tuple[str, int, str]]:
         question = "SELECT key, step, CASE is_nan WHEN 1 THEN 'nan' ELSE value END FROM metrics WHERE run_uuid = ?"
@@ -181,7 +183,7 @@ def check_all_is_told_once(folder: Path, job: Job, output: StepOutput, home: Pat
     for path in made.rglob("*"):
         if path.is_file():
             assert files.get(path.relative_to(made).as_posix()) == sha256_file(path)
-    assert not [path for path in (home / "outbox").rglob("*") if path.is_file()], "nothing is kept of what was told"
+    assert not [path for path in (home / "outbox" / job["mlflow_run"]).rglob("*") if path.is_file()], "nothing is kept of what was told"
 
 
 def test_a_server_that_is_back_before_the_step_ends_has_all_of_it_when_it_ends(
