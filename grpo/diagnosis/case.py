@@ -55,6 +55,11 @@ class Case:
         series, summary = self.history.get(quantity), self.history.summaries.get(quantity)
         return series.lowest.value if series is not None else None if summary is None else summary.low
 
+    def floor(self, quantity: str, share: float) -> float | None:
+        """Return what at most this share of the quantity's rows is below, or else its smallest value."""
+        series, summary = self.history.get(quantity), self.history.summaries.get(quantity)
+        return series.quantile(share) if series is not None else None if summary is None else summary.low
+
     def learns(self) -> bool:
         """Return whether reward rises, or a regret falls, by a straight line and beyond its error."""
         reward = self.history.get("reward")

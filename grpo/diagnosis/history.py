@@ -85,29 +85,28 @@ class Series:
 
         Infinite with fewer than three rows, or when all are of one step.
         """
-        number = len(self.rows)
-        steps = [row.step for row in self.rows]
-        middle, mean = statistics.fmean(steps), statistics.fmean(self.values)
-        spread = sum((step - middle) ** 2 for step in steps)
+        number, slope, spread, rests = len(self.rows), *self._line()
         if number < 3 or spread == 0:
             return 0.0, math.inf
-        slope = sum((row.step - middle) * (row.value - mean) for row in self.rows) / spread
-        rests = [row.value - mean - slope * (row.step - middle) for row in self.rows]
         square = sum(rest**2 for rest in rests)
         # Neighbouring rows that err alike say less than their number: with a lag-one autocorrelation of r, n rows are worth
         # n (1 - r) / (1 + r).
         alike = sum(one * other for one, other in pairwise(rests)) / square if square > 0 else 0.0
         wider = math.sqrt((1 + alike) / (1 - alike)) if 0 < alike < 1 else 1.0
-        return slope * (steps[-1] - steps[0]), wider * math.sqrt(square / (number - 2) / spread) * (steps[-1] - steps[0])
+        length = self.rows[-1].step - self.rows[0].step
+        return slope * length, wider * math.sqrt(square / (number - 2) / spread) * length
 
     def rest_deviation(self) -> float:
         """Return the standard deviation of the rows around a straight line through them."""
-        number, (rise, _) = len(self.rows), self.total_rise()
-        steps = [row.step for row in self.rows]
-        middle, mean = statistics.fmean(steps), statistics.fmean(self.values)
-        slope = rise / (steps[-1] - steps[0]) if steps[-1] > steps[0] else 0.0
-        square = sum((row.value - mean - slope * (row.step - middle)) ** 2 for row in self.rows)
-        return math.sqrt(square / max(1, number - 2))
+        _, _, rests = self._line()
+        return math.sqrt(sum(rest**2 for rest in rests) / max(1, len(self.rows) - 2))
+
+    def _line(self) -> tuple[float, float, list[float]]:
+        """Return the slope of the least-squares line, the sum of squares of the steps around their mean, and what each row is off by."""
+        middle, mean = statistics.fmean(row.step for row in self.rows), statistics.fmean(self.values)
+        spread = sum((row.step - middle) ** 2 for row in self.rows)
+        slope = sum((row.step - middle) * (row.value - mean) for row in self.rows) / spread if spread else 0.0
+        return slope, spread, [row.value - mean - slope * (row.step - middle) for row in self.rows]
 
     def quantile(self, share: float) -> float:
         """Return the value below which this share of the rows is."""

@@ -122,9 +122,7 @@ def _measured_mismatch(case: Case) -> Finding | None:
 
 def _clipped_always(case: Case, clipped: float) -> list[str]:
     """Return that clipping is high from the first row on and does not grow, as it would by updates."""
-    series, lowest = case.history.get("clip_fraction"), case.lowest("clip_fraction")
-    if series is not None:
-        lowest = series.quantile(_FEW)
+    series, lowest = case.history.get("clip_fraction"), case.floor("clip_fraction", _FEW)
     if lowest is None or lowest <= clipped:
         return []
     if series is None:
@@ -226,9 +224,7 @@ def saturated_controller(case: Case) -> Finding | None:
             return case.found("saturated_controller", (f"{share.column} is {share.late():.2f} at the end",), rows=share.rows[-1:])
     evidence: list[str] = []
     rows: list[Row] = []
-    ratio, lowest = case.history.summaries.get("kl_ratio"), case.lowest("kl_ratio")
-    if (series := case.history.get("kl_ratio")) is not None:
-        lowest = series.quantile(_FEW)
+    ratio, lowest = case.history.summaries.get("kl_ratio"), case.floor("kl_ratio", _FEW)
     if lowest is not None and lowest > _KL_TARGET_MISSED:
         evidence.append(f"KL was (but for a tenth of the rows at most) never below {lowest:.3g} times its target")
     elif ratio is not None and ratio.low is None and ratio.last is not None and ratio.last > _KL_TARGET_MISSED:
