@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from grpo.errors import PlainError
 from grpo.grpo_config import GrpoConfig
+from grpo.language_config import KIND_DEFAULTS, LanguageConfig, refuse_for_language
 from grpo.phases import PHASES
 from grpo.sections import Count, Names, Positive, Probability, Section
 from grpo.suggestions import did_you_mean, nearest
@@ -198,8 +199,11 @@ class ValuesConfig(Section):
 
 
 class PolicyConfig(Section):
-    """The network, and which part of it GRPO may change."""
+    """What the policy is; all but `kind` describes the network, and which part of it GRPO may change."""
 
+    kind: Literal["network", "language"] = "network"
+    """`network` gives every legal move a probability. `language` is a language model that writes its moves (`[language]`, and
+    `docs/language.md`); with it some of `[grpo]` has other defaults."""
     channels: Annotated[int, Field(ge=8, le=1_024, multiple_of=8)] = 64
     """Width."""
     num_blocks: Annotated[int, Field(ge=1, le=64)] = 3
@@ -394,14 +398,28 @@ class Settings(Section):
     boards: BoardsConfig = BoardsConfig()
     values: ValuesConfig = ValuesConfig()
     policy: PolicyConfig = PolicyConfig()
+    language: LanguageConfig = LanguageConfig()
     pretrain: PretrainConfig = PretrainConfig()
     grpo: GrpoConfig = GrpoConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     selection: SelectionConfig = SelectionConfig()
     resources: ResourcesConfig = ResourcesConfig()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _over_kind(cls, given: Any) -> Any:
+        """Lay what is given over the defaults of the policy's kind."""
+        if not isinstance(given, dict) or not isinstance(given.get("policy", {}), dict) or not isinstance(given.get("grpo", {}), dict):
+            return given  # For pydantic to refuse.
+        kind = given.get("policy", {}).get("kind", "network")
+        return {**given, "grpo": _laid_over(dict(KIND_DEFAULTS.get(str(kind), {})), given.get("grpo", {}))}
+
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
+        if self.policy.kind == "language":
+            refuse_for_language(self.grpo)
+        elif self.language != LanguageConfig():
+            raise ValueError('[language] is read only with policy.kind = "language"; set both or neither')
         if self.evaluation.heldout_depth <= self.values.depth:
             raise ValueError(
                 f"evaluation.heldout_depth ({self.evaluation.heldout_depth}) must exceed values.depth ({self.values.depth}):"

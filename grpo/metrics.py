@@ -45,6 +45,28 @@ def _by_term(name: str, unit: str, meaning: str) -> list[MetricSpec]:
     return [MetricSpec(f"{name}/{term}", unit, Better.NEITHER, meaning) for term in TERMS]
 
 
+TASKS: Final[Mapping[str, str]] = {"move": "policy", "environment": "environment"}
+"""Tasks of a language model: name -> name in words."""
+
+
+def _by_task(name: str, unit: str, better: Better, meaning: str) -> list[MetricSpec]:
+    """Return the metric over all answers, and over those of each task."""
+    parts = [MetricSpec(f"{name}/{task}", unit, better, f"{meaning} {words.capitalize()} task only.") for task, words in TASKS.items()]
+    return [MetricSpec(name, unit, better, meaning), *parts]
+
+
+REWARD_PARTS: Final[Mapping[str, str]] = {
+    "structure": "Sections that are there.",
+    "parsing": "Fields that can be read.",
+    "move_quality": "Policy task: how good the listed moves are.",
+    "evaluation": "Policy task: how near the evaluations are.",
+    "best_move": "Policy task: how good the named best move is.",
+    "similarity": "Environment task: how much of the new position is right.",
+    "outcome": "Environment task: reward and flags that are right.",
+}
+"""Parts of a language model's graded reward."""
+
+
 def _by_pair(name: str, meaning: str) -> list[MetricSpec]:
     return [MetricSpec(f"{name}/{one}_{other}", "1", Better.NEITHER, meaning) for one, other in TERM_PAIRS]
 
@@ -157,6 +179,64 @@ _SPECS: Final = [
     MetricSpec(
         "grpo/source_forced", "states", Better.NEITHER, "Boards and own games' positions never used because they have one legal move."
     ),
+    MetricSpec(
+        "language/clone_loss", "nats/token", Better.LOWER, "Cloning: mean cross-entropy of the answers' tokens, since the last look."
+    ),
+    *_by_task("language/clone_validation_loss", "nats/token", Better.LOWER, "Cloning: the same on boards of other games."),
+    MetricSpec("language/loss", "points", Better.NEITHER, "What TRL minimises: policy term and KL term; its level says little."),
+    MetricSpec(
+        "language/kl_term", "points", Better.NEITHER, "The KL term as it stands in the loss: coefficient times TRL's estimate a token."
+    ),
+    *_by_task("language/reward_mean", "points", Better.HIGHER, "Mean graded reward of the step's answers, all parts at full weight."),
+    MetricSpec("language/reward_stderr", "points", Better.NEITHER, "Standard error of that mean, by prompts."),
+    MetricSpec("language/reward_std", "points", Better.NEITHER, "Standard deviation of the graded reward over all answers."),
+    MetricSpec(
+        "language/reward_trained", "points", Better.HIGHER, "Mean of the reward that was trained on, warm-up of its parts included."
+    ),
+    *(
+        MetricSpec(f"language/reward/{part}", "points", Better.HIGHER, f"Mean of one part of the reward, times its weight. {words}")
+        for part, words in REWARD_PARTS.items()
+    ),
+    *_by_task("language/parse_rate", "fraction of answers", Better.HIGHER, "Answers of which every field can be read."),
+    *_by_task("language/structure_rate", "fraction of answers", Better.HIGHER, "Answers that have every section."),
+    *_by_task("language/malformed", "fraction of answers", Better.LOWER, "Answers in which no section can be found."),
+    MetricSpec("language/legal_rate", "fraction of answers", Better.HIGHER, "Answers of the policy task that name a legal best move."),
+    *_by_task("language/truncated", "fraction of answers", Better.LOWER, "Answers cut at the greatest length, which the loss leaves out."),
+    *_by_task("language/answer_tokens", "tokens", Better.NEITHER, "Mean length of an answer."),
+    *_by_task(
+        "language/entropy",
+        "nats",
+        Better.NEITHER,
+        "Entropy of an answer at T = 1: the exact entropies of its tokens' distributions, summed along sampled answers.",
+    ),
+    MetricSpec("language/token_entropy", "nats/token", Better.NEITHER, "Mean exact entropy of a token's distribution at T = 1."),
+    MetricSpec("language/normalised_entropy", "fraction", Better.NEITHER, "Token entropy over ln(size of the vocabulary)."),
+    *_by_task(
+        "language/kl_reference",
+        "nats",
+        Better.NEITHER,
+        "KL(policy || reference) of an answer: exact at each token, summed along sampled answers, before the update.",
+    ),
+    MetricSpec("language/kl_max", "nats", Better.NEITHER, "The largest such divergence of one answer."),
+    MetricSpec("language/kl_masked", "fraction of answers", Better.LOWER, "Answers left out for `language.max_collection_kl`."),
+    MetricSpec(
+        "language/sampled_scored_gap",
+        "nats",
+        Better.LOWER,
+        "Largest difference between the log-probability that a token was sampled with and the one it is scored with, in the look before.",
+    ),
+    MetricSpec("language/ratio_min", "1", Better.NEITHER, "Smallest probability ratio of a token in the step."),
+    MetricSpec("language/ratio_max", "1", Better.NEITHER, "Largest probability ratio of a token in the step."),
+    MetricSpec("language/clip_fraction", "fraction of tokens", Better.NEITHER, "Tokens that either clip took out of the gradient."),
+    *_by_task(
+        "language/silent_groups", "fraction of groups", Better.LOWER, "Groups whose rewards are all equal, so that they teach nothing."
+    ),
+    *_by_task("language/agreement", "fraction of answers", Better.NEITHER, "Mean share of a group that is its commonest answer."),
+    MetricSpec("language/advantage_max", "points", Better.NEITHER, "Largest absolute advantage."),
+    MetricSpec("language/gradient_norm", "1", Better.NEITHER, "Euclidean norm before clipping, mean over the step."),
+    MetricSpec("language/skipped", "steps", Better.LOWER, "Optimiser steps of this rollout left out because a number was not finite."),
+    MetricSpec("language/optimiser_steps", "steps", Better.NEITHER, "Of this rollout."),
+    MetricSpec("language/prompts", "prompts", Better.NEITHER, "Of this rollout, each with a group of answers."),
     MetricSpec("own_games/games", "games", Better.NEITHER, "Games that the policy played against itself in this round."),
     MetricSpec("own_games/states", "states", Better.NEITHER, "Distinct positions taken from them."),
     MetricSpec("own_games/dropped", "states", Better.LOWER, "Positions left out because the engine failed to value them."),
@@ -221,6 +301,10 @@ _SPECS: Final = [
         Better.LOWER,
         "Mean probability at T = 1 of all illegal moves, before the mask, on held-out boards; of no effect on play.",
     ),
+    MetricSpec(
+        "heldout/parse_rate", "fraction of answers", Better.HIGHER, "Language model: greedy answers of which every field can be read."
+    ),
+    MetricSpec("heldout/legal_rate", "fraction of answers", Better.HIGHER, "Language model: greedy answers that name a legal best move."),
     *(
         MetricSpec(f"time/{part}", "s", Better.NEITHER, meaning)
         for part, meaning in (

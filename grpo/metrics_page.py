@@ -46,6 +46,11 @@ GROUPS: Final = (
         "What the policy term learns from. A group whose rewards are equal teaches nothing.",
     ),
     Group("grpo/gradient_norm", "GRPO: optimiser and states", "What a step took, and what it had to leave out."),
+    Group(
+        "language/clone_loss",
+        "Language model",
+        'In place of the `grpo/` metrics with `policy.kind = "language"`: [what is measured of text](language.md).',
+    ),
     Group("own_games/games", "Own games", "Each round of games that the policy plays against itself for further states."),
     Group("control/temperature", "Control", "What the [controllers](control.md) set, and how often they stood at a bound or still."),
     Group(
@@ -70,6 +75,8 @@ UNITS: Final[Mapping[str, str]] = {
     "nats": "of entropy, divergence and cross-entropy; 1 nat is 1.44 bits, and exp(nats) a number of equally likely moves.",
     "win probability": "0 to 1, of the player to move, by [the engine's values](values.md); differences and gradients of it too.",
     "win probability/nat": "what one nat is worth, or costs, in the objective.",
+    "nats/token": "the same, a token of text.",
+    "points": "of a language model's graded reward: the weights of its parts are in `[language.rewards]`.",
     "score": "0 to 1 a game: a win is 1, a draw 0.5; one half is as strong.",
     "Elo": "400 log10(s / (1 - s)) of an expected score s: +100 is 0.64, +200 is 0.76. Ratings count from a random mover.",
     "probability": "0 to 1.",

@@ -36,7 +36,7 @@ NUM_TRAIN, NUM_UNITS, HELDOUT_DEPTH = DEFAULT.boards.num_train, DEFAULT.boards.n
 CHANNELS, NUM_BLOCKS = DEFAULT.policy.channels, DEFAULT.policy.num_blocks
 PRESETS = "clean, gpu, laptop, smoke, test, or the path of a .toml file"
 BOTH_DAYS = "validation_from and heldout_from go together, the earlier day first"
-SECTIONS = "seed, boards, values, policy, pretrain, grpo, evaluation, selection, resources"
+SECTIONS = "seed, boards, values, policy, language, pretrain, grpo, evaluation, selection, resources"
 HOW_TO_WRITE = 'write TOML such as\n  preset = "smoke"\n  grpo.learning_rate = 1e-3'
 
 
