@@ -1,8 +1,8 @@
 """The soak's fixtures, and its table: printed at the end, and written to the file that SOAK_TABLE names."""
 
 import os
-import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("template") / "mlflow.db"
     code = "import sys; from mlflow.tracking import MlflowClient; MlflowClient(sys.argv[1]).search_experiments()"
     subprocess.run(
-        [shutil.which("python3") or "python3", "-c", code, f"sqlite:///{path}"],
+        [sys.executable, "-c", code, f"sqlite:///{path}"],
         check=True,
         capture_output=True,
         env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},

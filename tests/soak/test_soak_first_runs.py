@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Undisturbed
-from soaking import NO_RETRY, Driver, Place, leftovers_of, lost_of, part
+from soaking import NO_RETRY, STEPS, Driver, Place, leftovers_of, lost_of, part
 
 pytestmark = pytest.mark.soak
 
@@ -46,33 +46,35 @@ def test_three_first_runs_at_once(driver: Driver, undisturbed: Undisturbed, tmp_
 def test_three_first_flows_at_once(stockfish: str, tmp_path: Path) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("CHESS_GRPO_", "MLFLOW_", "SOAK_"))}
     variables = {"CHESS_GRPO_STOCKFISH": stockfish, "CHESS_GRPO_HOME": str(tmp_path / "home"), "CHESS_GRPO_DEVICE": "cpu"}
-    command = [sys.executable, str(FLOW), "--config-value", "settings", 'preset = "test"']
+    settings = ["--config-value", "settings", 'preset = "test"']
     with part("three first flows at once, by Metaflow") as row:
         row.injected = NUM_RUNS
-        waiting, words = list(range(NUM_RUNS)), ["run"]
-        refused = 0
+        waiting, words = list(range(NUM_RUNS)), [*settings, "run"]
+        refused = rounds = 0
         while waiting:
             processes = {}
             for number in waiting:
                 (cwd := tmp_path / f"cwd-{number}").mkdir(exist_ok=True)
-                with (cwd / "log").open("a") as log:
-                    processes[number] = subprocess.Popen([*command, *words], cwd=cwd, env=kept | variables, stdout=log, stderr=log)
+                with (cwd / f"log-{rounds}").open("w") as log:
+                    command = [sys.executable, str(FLOW), *words]
+                    processes[number] = subprocess.Popen(command, cwd=cwd, env=kept | variables, stdout=log, stderr=log)
             failed = [number for number, process in processes.items() if process.wait(1800)]
             for number in failed:
-                assert "is being made by process" in (tmp_path / f"cwd-{number}" / "log").read_text(), tmp_path / f"cwd-{number}" / "log"
+                assert "is being made by process" in (said := (tmp_path / f"cwd-{number}" / f"log-{rounds}").read_text()), said
             assert len(failed) < len(waiting), "at least one gets through each time"
             refused += len(failed)
-            waiting, words = failed, ["resume"]
+            rounds += 1
+            waiting, words = failed, ["resume"]  # It has the settings of the run: Metaflow refuses them here.
         row.runs = row.recovered = NUM_RUNS
         with closing(sqlite3.connect(tmp_path / "home" / "mlflow.db")) as tracking:
             assert tracking.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-            hashes = set(
-                tracking.execute(
-                    "SELECT step.value, hash.value, count(DISTINCT parent.value) FROM tags step JOIN tags hash USING (run_uuid)"
-                    " JOIN tags parent USING (run_uuid) WHERE step.key = 'chess_grpo.step' AND hash.key = 'chess_grpo.output_hash'"
-                    " AND parent.key = 'mlflow.parentRunId' AND step.value != 'build_boards' GROUP BY step.value, hash.value"
-                )
-            )
-        row.is_equal = len(hashes) == 8 and all(count == NUM_RUNS for _, _, count in hashes)
+            rows = tracking.execute(
+                "SELECT step.value, hash.value, count(DISTINCT parent.value) FROM tags step JOIN tags hash USING (run_uuid)"
+                " JOIN tags parent USING (run_uuid) WHERE step.key = 'chess_grpo.step' AND hash.key = 'chess_grpo.output_hash'"
+                " AND parent.key = 'mlflow.parentRunId' GROUP BY step.value, hash.value"
+            ).fetchall()
+        hashes = [(step, num_runs) for step, _, num_runs in rows if step in STEPS]
+        row.is_equal = sorted(hashes) == [(step, NUM_RUNS) for step in sorted(STEPS)]
+        row.lost = [] if row.is_equal else [f"{step} {output_hash}: of {num_runs} runs" for step, output_hash, num_runs in rows]
         row.notes.append(f"{refused} refusals, each followed by success")
-        assert row.is_equal, hashes
+        assert row.is_equal, row.lost
