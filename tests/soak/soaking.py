@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -24,8 +24,10 @@ SEED: Final = int(os.environ.get("SOAK_SEED", "20261121"))
 STEPS: Final = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select", "report")
 NO_RETRY: Final = 202
 RESUMABLE: Final = 75
-_MARK: Final = "CHESS_GRPO_SOAK_MARK"
+MARK: Final = "CHESS_GRPO_SOAK_MARK"
+"""The variable by which all that descends from a process is known."""
 _PATIENCE_SECONDS: Final = 900.0
+_LEAK_SECONDS: Final = 5.0
 
 SMALL: Final = """
 preset = "test"
@@ -65,7 +67,7 @@ class Driver:
         scratch.mkdir(exist_ok=True)
         self.environment = {
             **kept,
-            _MARK: self.mark,
+            MARK: self.mark,
             "TMPDIR": str(scratch),
             "CHESS_GRPO_DEVICE": "cpu",
             "CHESS_GRPO_THREADS": "1",
@@ -118,22 +120,12 @@ class Driver:
         return self._ask(do="resize", place=str(place), free=free)
 
     def others(self) -> list[int]:
-        """Return all living processes that descend from this one: they carry its mark in their environment."""
-        needle = f"{_MARK}={self.mark}".encode()
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != self.pid:
-                with contextlib.suppress(OSError):
-                    if needle in (entry / "environ").read_bytes().split(b"\0") and not has_ended(int(entry.name)):
-                        found.append(int(entry.name))
-        return found
+        """Return all living processes that descend from this one."""
+        return [pid for pid in marked(self.mark) if pid != self.pid]
 
-    def leaked(self, patience: float = 5.0) -> list[str]:
+    def leaked(self) -> list[str]:
         """Return the command lines of processes that nobody has ended, after a moment in which they may."""
-        deadline = time.monotonic() + patience
-        while (left := self.others()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return [_command(pid) for pid in left]
+        return still_there(self.others)
 
     def close(self) -> None:
         """End it and all that it has left."""
@@ -168,6 +160,26 @@ def has_ended(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except (OSError, IndexError):
         return True
+
+
+def marked(mark: str) -> list[int]:
+    """Return all living processes that carry this mark in their environment."""
+    needle = f"{MARK}={mark}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if needle in (entry / "environ").read_bytes().split(b"\0") and not has_ended(int(entry.name)):
+                    found.append(int(entry.name))
+    return found
+
+
+def still_there(living: Callable[[], list[int]]) -> list[str]:
+    """Return the command lines of processes that have not ended within five seconds."""
+    deadline = time.monotonic() + _LEAK_SECONDS
+    while (left := living()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return [_command(pid) for pid in left]
 
 
 def _command(pid: int) -> str:
@@ -218,10 +230,14 @@ class Place:
 def lost_of(place: Place, expected: Mapping[str, str], run: str, *, root: Path = Path("/"), tracking: Path | None = None) -> list[str]:
     """Return what is missing or other than it should be: in the artifacts, in the store, and among the tracking store's files."""
     home = root / place.home.relative_to("/")
-    tracked = tracking or home
-    lost = []
     if (found := place.hashes(run)) != expected:
         return [f"{step}: {found[step]} instead of {wanted}" for step, wanted in expected.items() if found[step] != wanted]
+    return missing_of(home, expected, tracked=tracking or home)
+
+
+def missing_of(home: Path, expected: Mapping[str, str], *, tracked: Path) -> list[str]:
+    """Return what of these outputs is not in the store as its manifest says, or is held whole by no run of the tracking store."""
+    lost = []
     for step, wanted in expected.items():
         version, output_hash = wanted.split()
         if verified_manifest(home / "outputs" / step / version)["output_hash"] != output_hash:

@@ -4,12 +4,13 @@ import os
 import sqlite3
 import subprocess
 import sys
+import uuid
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from conftest import Undisturbed
-from soaking import NO_RETRY, STEPS, Driver, Place, leftovers_of, lost_of, part
+from soaking import MARK, NO_RETRY, STEPS, Driver, Place, leftovers_of, lost_of, marked, missing_of, part, still_there
 
 pytestmark = pytest.mark.soak
 
@@ -45,7 +46,8 @@ def test_three_first_runs_at_once(driver: Driver, undisturbed: Undisturbed, tmp_
 
 def test_three_first_flows_at_once(stockfish: str, tmp_path: Path) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("CHESS_GRPO_", "MLFLOW_", "SOAK_"))}
-    variables = {"CHESS_GRPO_STOCKFISH": stockfish, "CHESS_GRPO_HOME": str(tmp_path / "home"), "CHESS_GRPO_DEVICE": "cpu"}
+    variables = {"CHESS_GRPO_STOCKFISH": stockfish, "CHESS_GRPO_HOME": str(home := tmp_path / "home"), "CHESS_GRPO_DEVICE": "cpu"}
+    variables[MARK] = uuid.uuid4().hex
     settings = ["--config-value", "settings", 'preset = "test"']
     with part("three first flows at once, by Metaflow") as row:
         row.injected = NUM_RUNS
@@ -65,16 +67,24 @@ def test_three_first_flows_at_once(stockfish: str, tmp_path: Path) -> None:
             refused += len(failed)
             rounds += 1
             waiting, words = failed, ["resume"]  # It has the settings of the run: Metaflow refuses them here.
+            row.leaked += still_there(lambda: marked(variables[MARK]))
         row.runs = row.recovered = NUM_RUNS
-        with closing(sqlite3.connect(tmp_path / "home" / "mlflow.db")) as tracking:
-            assert tracking.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-            rows = tracking.execute(
-                "SELECT step.value, hash.value, count(DISTINCT parent.value) FROM tags step JOIN tags hash USING (run_uuid)"
-                " JOIN tags parent USING (run_uuid) WHERE step.key = 'chess_grpo.step' AND hash.key = 'chess_grpo.output_hash'"
-                " AND parent.key = 'mlflow.parentRunId' GROUP BY step.value, hash.value"
-            ).fetchall()
-        hashes = [(step, num_runs) for step, _, num_runs in rows if step in STEPS]
-        row.is_equal = sorted(hashes) == [(step, NUM_RUNS) for step in sorted(STEPS)]
-        row.lost = [] if row.is_equal else [f"{step} {output_hash}: of {num_runs} runs" for step, output_hash, num_runs in rows]
+        outputs = outputs_of(home / "mlflow.db")
+        row.is_equal = sorted((step, num_runs) for step, _, num_runs in outputs) == [(step, NUM_RUNS) for step in sorted(STEPS)]
+        row.lost = missing_of(home, {step: output for step, output, _ in outputs}, tracked=home) + leftovers_of(Place(tmp_path, home))
         row.notes.append(f"{refused} refusals, each followed by success")
-        assert row.is_equal, row.lost
+        assert not row.lost
+        assert not row.leaked
+        assert row.is_equal, outputs
+
+
+def outputs_of(tracking: Path) -> list[tuple[str, str, int]]:
+    """Return each step with the version and hash of an output, and how many flow runs have that."""
+    query = """
+        SELECT step.value, version.value || ' ' || hash.value, count(DISTINCT parent.value)
+        FROM tags step JOIN tags version USING (run_uuid) JOIN tags hash USING (run_uuid) JOIN tags parent USING (run_uuid)
+        WHERE step.key = 'chess_grpo.step' AND version.key = 'chess_grpo.version' AND hash.key = 'chess_grpo.output_hash'
+        AND parent.key = 'mlflow.parentRunId' GROUP BY 1, 2
+    """
+    with closing(sqlite3.connect(tracking)) as opened:
+        return [row for row in opened.execute(query) if row[0] in STEPS]
