@@ -227,12 +227,11 @@ class Place:
         return last["seconds"], last["seen"]
 
 
-def lost_of(place: Place, expected: Mapping[str, str], run: str, *, root: Path = Path("/"), tracking: Path | None = None) -> list[str]:
+def lost_of(place: Place, expected: Mapping[str, str], run: str, *, tracking: Path | None = None) -> list[str]:
     """Return what is missing or other than it should be: in the artifacts, in the store, and among the tracking store's files."""
-    home = root / place.home.relative_to("/")
     if (found := place.hashes(run)) != expected:
         return [f"{step}: {found[step]} instead of {wanted}" for step, wanted in expected.items() if found[step] != wanted]
-    return missing_of(home, expected, tracked=tracking or home)
+    return missing_of(place.home, expected, tracked=tracking or place.home)
 
 
 def missing_of(home: Path, expected: Mapping[str, str], *, tracked: Path) -> list[str]:
@@ -274,9 +273,9 @@ def _damaged(folder: Path) -> list[str]:
     return [f"{folder / name}" for name, digest in named.items() if not (folder / name).is_file() or sha256_file(folder / name) != digest]
 
 
-def leftovers_of(place: Place, *, root: Path = Path("/")) -> list[str]:
+def leftovers_of(place: Place) -> list[str]:
     """Return temporary files and folders, and progress nobody needs any more."""
-    home = root / place.home.relative_to("/")
+    home = place.home
     progress = [path for path in (home / "in_progress").rglob("*") if path.parent != home / "in_progress"]
     return sorted(str(path.relative_to(home)) for path in {*home.glob("outputs/**/.*"), *home.glob("values/**/.*"), *progress})
 
