@@ -66,10 +66,10 @@ def is_refusal(error: Exception) -> bool:
     """
     from mlflow.exceptions import MlflowException
 
-    if (isinstance(error, OSError) and error.errno in _FULL) or _FULL_DATABASE in str(error):
-        raise StorageError(
-            f"the tracking store cannot be written ({first_line(error)}): make room on its disk, and run `resume`"
-        ) from error
+    is_full_database = _FULL_DATABASE in str(error)
+    if is_full_database or (isinstance(error, OSError) and error.errno in _FULL):
+        why = _FULL_DATABASE if is_full_database else first_line(error)  # SQLAlchemy may say first what it was about to do.
+        raise StorageError(f"the tracking store cannot be written ({why}): make room on its disk, and run `resume`") from error
     return isinstance(error, MlflowException) and error.error_code in _REFUSALS and not str(error).startswith(_NOT_FROM_MLFLOW)
 
 

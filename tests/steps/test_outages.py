@@ -719,6 +719,31 @@ def test_a_full_disk_is_no_outage(machine: Machine, patience: Callable[[Patience
         run.pretrain(job)
 
 
+def test_a_full_database_is_named_whatever_sqlalchemy_was_about_to_do(tmp_path: Path) -> None:
+    from sqlalchemy import create_engine, select, text
+    from sqlalchemy.exc import OperationalError
+    from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+    class Base(DeclarativeBase):
+        pass
+
+    class Page(Base):
+        __tablename__ = "pages"
+        number: Mapped[int] = mapped_column(primary_key=True)
+        words: Mapped[str]
+
+    engine = create_engine(f"sqlite:///{tmp_path / 'small.db'}")
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
+        session.execute(text("PRAGMA max_page_count = 3"))
+        session.add(Page(number=1, words="x" * 100_000))
+        with pytest.raises(OperationalError, match=r"^.raised as a result of Query-invoked autoflush") as full:
+            session.scalars(select(Page)).all()
+    engine.dispose()
+    with pytest.raises(StorageError, match=r"cannot be written \(database or disk is full\): make room"):
+        is_refusal(full.value)
+
+
 @pytest.mark.parametrize(
     ("error", "is_final"),
     [
