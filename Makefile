@@ -30,7 +30,7 @@ prove: setup  ## Heavy proofs: minutes to an hour.
 batch-demo: setup  ## The pipeline on a stand-in for AWS Batch, three times. ARGS="--preset test --seed 1"
 	$(PY) -m infra.batch_demo $(ARGS)
 
-soak: setup  ## Faults by the hundred: half an hour on 2 cores. ARGS="-k kills" for one part; the table is in build/soak.md.
+soak: setup  ## Faults by the hundred: an hour on 2 cores. ARGS="-k kills" for one part; the table is in build/soak.md.
 	SOAK_TABLE="$${SOAK_TABLE:-build/soak.md}" $(PY) -m pytest tests/soak -m soak $(ARGS)
 
 ui: setup  ## The MLflow UI on the tracking store of this home. PORT=5001
