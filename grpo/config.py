@@ -417,7 +417,7 @@ class Settings(Section):
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
         if self.policy.kind == "language":
-            refuse_for_language(self.grpo)
+            refuse_for_language(self.grpo, self.language)
         elif self.language != LanguageConfig():
             raise ValueError('[language] is read only with policy.kind = "language"; set both or neither')
         if self.evaluation.heldout_depth <= self.values.depth:

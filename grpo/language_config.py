@@ -1,6 +1,7 @@
 """Settings of a language model as the policy, and what else its kind changes in the defaults."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
@@ -8,8 +9,11 @@ from pydantic import Field
 from grpo.grpo_config import GrpoConfig
 from grpo.sections import Count, NotNegative, Positive, Probability, Section
 
+_MAX_RATE_OF_PRETRAINED: Final = 1e-3
 SMALL: Final = "small"
 """Name of the model that is made here, without a hub."""
+
+_PATH_STARTS: Final = (".", "/", "~")
 
 KIND_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "network": {},
@@ -42,7 +46,7 @@ class SmallModelConfig(Section):
 
     width: Annotated[int, Field(ge=16, le=2_048, multiple_of=8)] = 128
     """Of the embedding."""
-    num_layers: Annotated[int, Field(ge=1, le=48)] = 4
+    num_layers: Annotated[int, Field(ge=1, le=48)] = 3
     """Transformer blocks."""
     num_heads: Annotated[int, Field(ge=1, le=64)] = 4
     """Attention heads of a block."""
@@ -53,15 +57,15 @@ class SmallModelConfig(Section):
 class CloningConfig(Section):
     """Behaviour cloning before GRPO: next-token prediction of the answers that the value tables give."""
 
-    num_steps: Annotated[int, Field(ge=0)] = 3_000
+    num_steps: Annotated[int, Field(ge=0)] = 6_000
     """Optimiser steps; 0 takes the model as it comes."""
-    batch_size: Count = 32
+    batch_size: Count = 16
     """Examples a step."""
-    learning_rate: Positive = 1e-3
-    """AdamW's, after a warm-up of a twentieth of the steps, then falling in a line to a tenth. For a model of a hub, 1e-5 to 5e-5."""
+    learning_rate: Positive = 4e-3
+    """AdamW's, after a warm-up of a twentieth of the steps, then falling in a line to nothing. For a model of a hub, 1e-5 to 5e-5."""
     weight_decay: NotNegative = 0.01
     """AdamW's."""
-    steps_per_validation: Count = 250
+    steps_per_validation: Count = 1_000
     """Steps between two looks at the loss on validation boards."""
 
 
@@ -72,16 +76,16 @@ class RewardWeights(Section):
     """Reward of the sections that are there: the first number for the least that counts, the second for all of them."""
     parsing: tuple[float, float] = Field(default=(0.1, 0.8), strict=False)
     """Reward of fields that can be read, each a move, a number, a position or a flag: for the first, and for all."""
-    malformed: Annotated[float, Field(le=0)] = -0.3
+    malformed: Annotated[float, Field(ge=-100, le=0)] = -0.3
     """Of an answer in which no section can be found."""
     move_quality: NotNegative = 1.0
-    """Policy task: how good the listed moves are, by the value table: the mean of (value - worst) / (best - worst), an illegal move 0."""
+    """Policy task: what the listed moves are worth, of what the best five are: (value - worst) / (best - worst) each, illegal ones 0."""
     evaluation: NotNegative = 0.5
-    """Policy task: 1 less the mean error of the evaluations, as win probabilities, over the listed moves that are legal."""
+    """Policy task: how near the listed moves' evaluations are, as win probabilities; one that is 0.25 off, or of no legal move, has 0."""
     best_move: NotNegative = 2.0
     """Policy task: (value of the named best move - worst) / (best - worst); an illegal one is 0."""
     similarity: NotNegative = 2.0
-    """Environment task: share of the new position that is right: squares, side to move, castling, en passant, clocks."""
+    """Environment task: how much of what the move changes (squares, side to move, castling, en passant, clocks) is changed rightly."""
     outcome: NotNegative = 0.5
     """Environment task: share of reward, `terminated` and `truncated` that is right."""
 
@@ -99,7 +103,9 @@ class LanguageConfig(Section):
     environment_share: Probability = 0.25
     """Of examples and of a step's prompts that are of the environment task; the others are of the policy task."""
     num_history_moves: Annotated[int, Field(ge=0, le=40)] = 10
-    """Moves before the last one that an environment prompt tells, at most."""
+    """Moves that an environment prompt tells, the last one included, at most."""
+    illegal_move_share: Probability = 0.05
+    """Of environment examples whose move is illegal, so that the flag for it is learnt."""
     max_answer_tokens: Annotated[int, Field(ge=16, le=2_048)] = 144
     """An answer is cut here: it counts as truncated, and the loss leaves it out."""
     answers_per_forward: Count = 64
@@ -126,8 +132,18 @@ class LanguageConfig(Section):
     """Answers drawn at T = 1 for each of them, beside the greedy one."""
 
 
-def refuse_for_language(grpo: GrpoConfig) -> None:
-    """Raise ValueError naming the settings of `[grpo]` that are for networks only."""
+def model_folder(model: str) -> Path | None:
+    """Return the folder that `language.model` names, whether it is there or not; None for `small` and for a hub's name.
+
+    >>> model_folder("jrahn/RookWorld-LM-124M") is model_folder("small") is None
+    True
+    """
+    folder = Path(model).expanduser()
+    return folder if model != SMALL and (model.startswith(_PATH_STARTS) or folder.is_dir()) else None
+
+
+def refuse_for_language(grpo: GrpoConfig, language: LanguageConfig) -> None:
+    """Raise ValueError naming the settings of `[grpo]` that are for networks only, or of cloning that are for the small model only."""
     wrong = {
         'estimator must be "sampled"': grpo.estimator != "sampled",
         'baseline must be "mean"': grpo.baseline != "mean",
@@ -143,3 +159,9 @@ def refuse_for_language(grpo: GrpoConfig) -> None:
     }
     if reasons := [reason for reason, holds in wrong.items() if holds]:
         raise ValueError(f'with policy.kind = "language", in [grpo]: {"; ".join(reasons)}')
+    rate = language.cloning.learning_rate
+    if language.model != SMALL and language.cloning.num_steps and rate > _MAX_RATE_OF_PRETRAINED:
+        raise ValueError(
+            f"language.cloning.learning_rate ({rate:g}) would undo what {language.model} knows: with another model than {SMALL!r} give at"
+            f" most {_MAX_RATE_OF_PRETRAINED:g}, such as 2e-5, or language.cloning.num_steps = 0 to take it as it comes"
+        )

@@ -34,7 +34,7 @@ GRPO_KEYS = ", ".join(GrpoConfig.model_fields)
 DEFAULT = Settings()
 NUM_TRAIN, NUM_UNITS, HELDOUT_DEPTH = DEFAULT.boards.num_train, DEFAULT.boards.num_units, DEFAULT.evaluation.heldout_depth
 CHANNELS, NUM_BLOCKS = DEFAULT.policy.channels, DEFAULT.policy.num_blocks
-PRESETS = "clean, gpu, laptop, smoke, test, or the path of a .toml file"
+PRESETS = "clean, gpu, language, language-smoke, laptop, smoke, test, or the path of a .toml file"
 BOTH_DAYS = "validation_from and heldout_from go together, the earlier day first"
 SECTIONS = "seed, boards, values, policy, language, pretrain, grpo, evaluation, selection, resources"
 HOW_TO_WRITE = 'write TOML such as\n  preset = "smoke"\n  grpo.learning_rate = 1e-3'
@@ -238,6 +238,11 @@ BAD_SETTINGS = (
         "settings: grpo: entropy_coefficient (0.06) must lie within entropy_target's bounds, 0.005 to 0.05",
     ),
     (
+        'policy.kind = "language"\nlanguage.model = "a/b"',
+        "settings: language.cloning.learning_rate (0.004) would undo what a/b knows: with another model than 'small' give at most 0.001,"
+        " such as 2e-5, or language.cloning.num_steps = 0 to take it as it comes",
+    ),
+    (
         "grpo.entropy_target = {min_coefficient = 0.05, max_coefficient = 0.01}",
         "settings: grpo.entropy_target: min_coefficient (0.05) cannot exceed max_coefficient (0.01)",
     ),
@@ -387,7 +392,7 @@ def test_every_setting_can_be_named_and_has_a_default() -> None:
 
 
 def test_the_shipped_presets_are_these() -> None:
-    assert preset_names() == ["clean", "gpu", "laptop", "smoke", "test"]
+    assert preset_names() == ["clean", "gpu", "language", "language-smoke", "laptop", "smoke", "test"]
 
 
 @pytest.mark.parametrize("name", preset_names())
