@@ -1,0 +1,151 @@
+"""A small language model that has learned the format, made once and shared by all tests: on boards of few men, learned in seconds."""
+
+import fcntl
+import os
+import platform
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import chess
+import numpy as np
+import pyarrow as pa
+import torch
+import transformers
+
+from grpo.actions import ACTION_UCI, legal_action_ids
+from grpo.boards import Position, Split, board_row, board_table
+from grpo.config import PolicyConfig
+from grpo.content import atomic_folder, sha256_file, sha256_json
+from grpo.encoding import position_key
+from grpo.engine import Score
+from grpo.language.cloning import clone
+from grpo.language.examples import LanguageBoards
+from grpo.language.loading import load_language_policy, load_model, save_language_policy
+from grpo.language.policy import LanguagePolicy
+from grpo.language_config import CloningConfig, LanguageConfig, SmallModelConfig
+from grpo.phases import phase_of
+from grpo.values import ValueTable
+from steps.versions import imported_modules
+
+CONFIG: Final = LanguageConfig(
+    small=SmallModelConfig(width=64, num_layers=2, num_heads=4),
+    cloning=CloningConfig(num_steps=850, batch_size=8, learning_rate=6e-3, steps_per_validation=425),
+    num_history_moves=4,
+    environment_share=0.4,
+    min_parse_rate=0.7,  # A position is the last that is learnt, and this model has to be there in seconds.
+)
+POLICY: Final = PolicyConfig(kind="language")
+SEED: Final = 7
+_NUM_BOARDS: Final = {Split.TRAIN: 1_500, Split.VALIDATION: 150, Split.HELDOUT: 90}
+_WORTH: Final = {chess.PAWN: 100, chess.KNIGHT: 300, chess.BISHOP: 300, chess.ROOK: 500, chess.QUEEN: 900, chess.KING: 0}
+_SLOPE: Final = 0.003
+
+
+@cache
+def boards_table() -> pa.Table:
+    """Return boards of all splits with value tables: kings and one to three men, moves worth what they take, mate or bring nearer."""
+    rng = random.Random(8)
+    rows = []
+    for split, count in _NUM_BOARDS.items():
+        for index in range(count):
+            board = _some_endgame(rng)
+            table = _table(board)
+            position = Position(
+                fen=board.fen(),
+                key=position_key(board),
+                phase=phase_of(board),
+                split=split,
+                label="",
+                game_id=f"{split}-{index}",
+                ply=0,
+                source="made up",
+                offset=index,
+            )
+            strong = table if split == Split.HELDOUT else None
+            rows.append(board_row(position, table, strong, engine="none", limit="none", transform="logistic"))
+    return board_table(rows)
+
+
+def language_boards(split: Split = Split.TRAIN, config: LanguageConfig = CONFIG) -> LanguageBoards:
+    """Return the boards of a split as examples."""
+    return LanguageBoards.of_table(boards_table(), split, config=config)
+
+
+def cloned_policy(config: LanguageConfig = CONFIG) -> LanguagePolicy:
+    """Return a copy of the cloned model, with another configuration if one is given; the first process that asks makes it.
+
+    It lies in the user's cache, under a hash of everything that makes it.
+    """
+    policy, _ = load_language_policy(cloned_folder(), torch.device("cpu"))
+    policy.config = config
+    return policy
+
+
+@cache
+def cloned_folder() -> Path:
+    """Return the folder of the cloned model."""
+    cache_folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chess-grpo-tests"
+    cache_folder.mkdir(parents=True, exist_ok=True)
+    folder = cache_folder / _key()
+    with _held(cache_folder / f"{folder.name}.lock"):
+        if not folder.exists():
+            policy = load_model(CONFIG, seed=SEED, device=torch.device("cpu"))
+            for _ in clone(policy, language_boards(), language_boards(Split.VALIDATION), CONFIG.cloning, seed=SEED):
+                pass
+            with atomic_folder(folder) as made:
+                save_language_policy(made, policy, POLICY)
+    return folder
+
+
+def _key() -> str:
+    sources = {**imported_modules("grpo.language.cloning"), **imported_modules("grpo.language.loading"), "here": Path(__file__)}
+    facts = {
+        "sources": {name: sha256_file(path) for name, path in sources.items()},
+        "packages": [torch.__version__, transformers.__version__, platform.python_version()],
+    }
+    return sha256_json(facts)[:24]
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """Wait for the lock of this file; it goes with the process, however it ends."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _some_endgame(rng: random.Random) -> chess.Board:
+    while True:
+        board = chess.Board(None)
+        men = ["K", "k", *rng.choices("QRRNBPPqrrnbpp", k=rng.randint(1, 3))]
+        for man, square in zip(men, rng.sample(chess.SQUARES, len(men)), strict=True):
+            board.set_piece_at(square, chess.Piece.from_symbol(man))
+        board.turn = rng.random() < 0.5
+        board.halfmove_clock, board.fullmove_number = rng.randrange(30), rng.randrange(30, 90)
+        if board.is_valid() and not board.is_game_over() and board.legal_moves.count() >= 5:
+            return board
+
+
+def _table(board: chess.Board) -> ValueTable:
+    moves = tuple(ACTION_UCI[board.turn][index] for index in legal_action_ids(board))
+    scores = tuple(_score(board, chess.Move.from_uci(move)) for move in moves)
+    values = [1.0 if score.is_mate else 1 / (1 + np.exp(-_SLOPE * score.value)) for score in scores]
+    return ValueTable(moves=moves, values=np.array(values, dtype=np.float32), scores=scores)
+
+
+def _score(board: chess.Board, move: chess.Move) -> Score:
+    """Return material after the move, less what stands to be taken then, and a little for coming near the other king."""
+    mover = board.turn
+    after = board.copy(stack=False)
+    after.push(move)
+    if after.is_checkmate():
+        return Score(1, is_mate=True)
+    worth = sum(_WORTH[man.piece_type] * (1 if man.color == mover else -1) for man in after.piece_map().values())
+    hanging = max((_WORTH[after.piece_type_at(reply.to_square) or chess.KING] for reply in after.generate_legal_captures()), default=0)
+    king = after.king(not mover)
+    assert king is not None
+    return Score(worth - hanging - 5 * chess.square_distance(move.to_square, king))
