@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from safetensors.torch import load_file, save
@@ -25,6 +25,9 @@ from grpo.content import (
 )
 from grpo.network import PolicyNetwork
 from grpo.policy import NetworkPolicy
+
+if TYPE_CHECKING:  # Needs an extra, which policies of the other kind do without.
+    from grpo.language.policy import LanguagePolicy
 
 WEIGHTS: Final = policy_files.WEIGHTS
 POLICY: Final = policy_files.POLICY
@@ -60,9 +63,14 @@ def load_policy(folder: Path, device: torch.device) -> tuple[NetworkPolicy, Poli
     return NetworkPolicy(network, device), config
 
 
-def weights_hash(policy: NetworkPolicy) -> str:
+def weights_hash(policy: "NetworkPolicy | LanguagePolicy") -> str:
     """Return a hash of the weights: equal for equal numbers, wherever they lie."""
-    tensors = _on_cpu(policy.network.state_dict())
+    return hash_of_weights(policy.network.state_dict())
+
+
+def hash_of_weights(weights: Mapping[str, Tensor]) -> str:
+    """Return the hash of a module's `state_dict`."""
+    tensors = _on_cpu(weights)
     return sha256_text("".join(f"{name}{tensor.dtype}{sha256_bytes(tensor)}" for name, tensor in sorted(tensors.items())))
 
 
@@ -90,7 +98,7 @@ class TrainingState:
     """What is too large for JSON: states of the policy's own games, a refreshed reference."""
 
 
-def save_checkpoint(root: Path, policy: NetworkPolicy, config: PolicyConfig, state: TrainingState) -> Path:
+def save_checkpoint(root: Path, policy: "NetworkPolicy | LanguagePolicy", config: PolicyConfig, state: TrainingState) -> Path:
     """Write a complete checkpoint below `root` and return its folder; a crash leaves all of it or nothing.
 
     Raises StorageError when there is no room for it; earlier checkpoints stay as they are.
@@ -101,7 +109,7 @@ def save_checkpoint(root: Path, policy: NetworkPolicy, config: PolicyConfig, sta
     optimiser, rest = _split_optimiser(state.optimiser)
     num_bytes = sum(tensor.nbytes for tensors in (policy.network.state_dict(), optimiser, state.tensors) for tensor in tensors.values())
     with atomic_folder(target, num_bytes=num_bytes + _JSON_BYTES) as folder:
-        save_policy(folder, policy, config)
+        _write_policy(folder, policy, config)
         _write_tensors(folder / _OPTIMISER, optimiser)
         _write_tensors(folder / _TENSORS, state.tensors)
         write_json(
@@ -112,13 +120,13 @@ def save_checkpoint(root: Path, policy: NetworkPolicy, config: PolicyConfig, sta
     return target
 
 
-def load_checkpoint(folder: Path, device: torch.device) -> tuple[NetworkPolicy, PolicyConfig, TrainingState]:
-    """Return the policy and training state of a checkpoint after checking every file's hash.
+def load_checkpoint(folder: Path, device: torch.device) -> "tuple[NetworkPolicy | LanguagePolicy, PolicyConfig, TrainingState]":
+    """Return the policy, of whichever kind, and training state of a checkpoint after checking every file's hash.
 
     Raises CorruptError when a file is not as it was written.
     """
     verified_manifest(folder)
-    policy, config = load_policy(folder, device)
+    policy, config = _read_policy(folder, device)
     saved = read_json(folder / _STATE)
     state = TrainingState(
         step=saved["step"],
@@ -177,6 +185,23 @@ def checkpoints_to_delete(regrets: Mapping[int, float], *, healthy: int | None, 
     protected = {min(regrets, key=badness), max(regrets), healthy} & regrets.keys()
     rest = sorted(regrets.keys() - protected, key=badness)
     return sorted(rest[max(keep - len(protected), 0) :])
+
+
+def _read_policy(folder: Path, device: torch.device) -> "tuple[NetworkPolicy | LanguagePolicy, PolicyConfig]":
+    if policy_files.policy_kind(folder) == policy_files.LANGUAGE:
+        from grpo.language.loading import load_language_policy
+
+        return load_language_policy(folder, device)
+    return load_policy(folder, device)
+
+
+def _write_policy(folder: Path, policy: "NetworkPolicy | LanguagePolicy", config: PolicyConfig) -> None:
+    if isinstance(policy, NetworkPolicy):
+        save_policy(folder, policy, config)
+    else:
+        from grpo.language.loading import save_language_policy
+
+        save_language_policy(folder, policy, config)
 
 
 def _is_whole(folder: Path) -> bool:

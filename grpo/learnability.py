@@ -98,8 +98,8 @@ def refuse_unlearnable(found: Learnability) -> None:
         raise NotLearnableError("GRPO is refused before its first update:\n" + "\n".join(reasons))
 
 
-def _finding(name: str, seen: str, *cases: tuple[bool, Severity, str]) -> Finding:
-    """Return the finding of the first case that holds, or a good one."""
+def finding(name: str, seen: str, *cases: tuple[bool, Severity, str]) -> Finding:
+    """Return the finding of the first case that holds, each with its severity and advice; or a good one."""
     for holds, severity, advice in cases:
         if holds:
             return Finding(name=name, severity=severity, seen=seen, advice=advice)
@@ -109,7 +109,7 @@ def _finding(name: str, seen: str, *cases: tuple[bool, Severity, str]) -> Findin
 def _on_policy(step: InnerStep) -> Finding:
     clipped = step.mean("clip_low") + step.mean("clip_high")
     # Trained on, this is asserted at every rollout; here it is shown.
-    return _finding(
+    return finding(
         "ratio and KL(old) at step 0",
         f"ratios {step.ratio_min:.6f} to {step.ratio_max:.6f}, clipped {clipped:.4f}, KL(old || new) {step.kl_old:.2e} nats",
         (
@@ -121,7 +121,7 @@ def _on_policy(step: InnerStep) -> Finding:
 
 
 def _reference(step: InnerStep, *, is_at_reference: bool) -> Finding:
-    return _finding(
+    return finding(
         "distance to the reference",
         f"KL(policy || reference) {step.mean('kl_reference'):.3g} nats, KL(reference || policy) {step.mean('kl_from_reference'):.3g} nats",
         (
@@ -149,7 +149,7 @@ def _spread(facts: RolloutFacts) -> list[Finding]:
         if name in facts.metrics:
             spread = facts.metrics[name]
             found.append(
-                _finding(
+                finding(
                     f"reward spread, {phase}",
                     f"mean standard deviation within a group {spread:.4f}",
                     (
@@ -164,7 +164,7 @@ def _spread(facts: RolloutFacts) -> list[Finding]:
 
 
 def _silent(share: float) -> Finding:
-    return _finding(
+    return finding(
         "silent groups",
         f"{share:.1%} of the groups have equal rewards",
         (
@@ -185,7 +185,7 @@ def _entropy(metrics: Mapping[str, float], config: GrpoConfig) -> Finding:
     normalised = metrics["grpo/normalised_entropy"]
     by_phase = ", ".join(f"{phase} {metrics[f'grpo/entropy/{phase}']:.2f}" for phase in PHASES if f"grpo/entropy/{phase}" in metrics)
     measured = metrics[f"grpo/{config.critical_measure}"]
-    return _finding(
+    return finding(
         "entropy at T = 1",
         f"{metrics['grpo/entropy']:.2f} nats ({by_phase}), {normalised:.2f} of ln(legal moves),"
         f" {metrics['grpo/effective_moves']:.1f} effective moves",
@@ -226,7 +226,7 @@ def _budget(step: InnerStep, config: GrpoConfig) -> list[Finding]:
             if cancels(cosines[one, other], norms[one], norms[other], alarms)
         ]
         found.append(
-            _finding(
+            finding(
                 f"gradient budget, {space}",
                 seen or "no gradient",
                 (norms["policy"] < _NEARLY_EMPTY, Severity.WARNING, "The policy term has no gradient: nothing can be learnt from rewards"),

@@ -301,6 +301,11 @@ _SPECS: Final = [
         Better.LOWER,
         "Mean probability at T = 1 of all illegal moves, before the mask, on held-out boards; of no effect on play.",
     ),
+    MetricSpec("heldout/reward", "points", Better.HIGHER, "Language model: graded reward of answers drawn at T = 1 on validation boards."),
+    MetricSpec("heldout/reward_stderr", "points", Better.NEITHER, "Standard error of `heldout/reward`, by questions."),
+    MetricSpec(
+        "heldout/parse_rate_drawn", "fraction of answers", Better.HIGHER, "Those of these answers of which every field can be read."
+    ),
     MetricSpec(
         "heldout/parse_rate", "fraction of answers", Better.HIGHER, "Language model: greedy answers of which every field can be read."
     ),

@@ -86,7 +86,7 @@ class GrpoTrainer:
             raise ValueError(f"{processes.size} processes cannot share {config.states_per_step} states a step: start fewer")
         self._precision = PRECISIONS[config.precision]
         self._average = WeightAverage(policy, decay=config.weight_averaging) if config.weight_averaging else None
-        self.policy = policy.at_precision(self._precision, is_compiled=config.is_compiled)
+        self.policy: NetworkPolicy = policy.at_precision(self._precision, is_compiled=config.is_compiled)
         self.num_steps_done = first_step
         self.healthy_step: int | None = None
         """The last checkpoint whose policy was healthy; the loop that writes checkpoints calls `checkpointed`."""

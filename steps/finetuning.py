@@ -8,12 +8,13 @@ from typing import Any, Final
 import torch
 
 from grpo.boards import BoardArrays, Split, board_arrays
-from grpo.checkpoints import load_checkpoint, load_policy
+from grpo.checkpoints import IncompatibleError, load_checkpoint, load_policy
 from grpo.config import Settings
 from grpo.encoding import decode, position_key
 from grpo.engine import EngineIdentity, EnginePool
 from grpo.network import PolicyNetwork
 from grpo.own_games import MixedStates, OwnGames, split_of
+from grpo.policy import NetworkPolicy
 from grpo.processes import ALONE, Processes
 from grpo.regret import heldout_metrics
 from grpo.rollouts import EngineReplies
@@ -73,7 +74,10 @@ def finetune_policy(
     if checkpoint is None:
         (policy, policy_config), origin = load_policy(pretrained, device), None
     else:
-        policy, policy_config, origin = load_checkpoint(checkpoint, device)
+        found, policy_config, origin = load_checkpoint(checkpoint, device)
+        if not isinstance(found, NetworkPolicy):
+            raise IncompatibleError(f"{checkpoint} holds a language model, and this run trains a chess network: go on from another run")
+        policy = found
     assert isinstance(policy.network, PolicyNetwork)
     policy.network.freeze(settings.policy.num_frozen_blocks)
     first = 0 if origin is None else origin.step

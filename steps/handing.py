@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 
 from grpo.checkpoints import TrainingState, load_checkpoint
-from grpo.policy import NetworkPolicy
 from grpo.processes import Processes
+from grpo.trainer import TrainablePolicy
 
 
-def handed_checkpoint(found: Path | None, processes: Processes, device: torch.device) -> tuple[NetworkPolicy, TrainingState] | None:
+def handed_checkpoint(found: Path | None, processes: Processes, device: torch.device) -> tuple[TrainablePolicy, TrainingState] | None:
     """Return the policy and state of the first process's checkpoint, in every process, after checking every file's hash.
 
     Args:
@@ -31,7 +31,7 @@ def handed_checkpoint(found: Path | None, processes: Processes, device: torch.de
         return _loaded(Path(folder), device)
 
 
-def _loaded(folder: Path, device: torch.device) -> tuple[NetworkPolicy, TrainingState]:
+def _loaded(folder: Path, device: torch.device) -> tuple[TrainablePolicy, TrainingState]:
     policy, _, state = load_checkpoint(folder, device)
     return policy, state
 

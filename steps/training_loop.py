@@ -39,7 +39,8 @@ from grpo.grpo_config import GrpoConfig
 from grpo.learnability import refuse_unlearnable
 from grpo.metrics import Event, Record
 from grpo.processes import ALONE, LostProcessError, Processes
-from grpo.training import GrpoTrainer, Snapshot
+from grpo.trainer import Trainer
+from grpo.training import Snapshot
 from steps.exit_codes import RESUMABLE
 from steps.handing import handed_checkpoint
 from steps.work import FINDINGS, HISTORY, Work, read_journal
@@ -97,7 +98,7 @@ class TrainingLoop:
 
     def __init__(
         self,
-        trainer: GrpoTrainer,
+        trainer: Trainer,
         policy_config: PolicyConfig,
         config: GrpoConfig,
         *,

@@ -1,0 +1,92 @@
+"""A language model that writes words of the format at random, and boards for it: made in a moment, and all that a trainer's tests need."""
+
+from typing import Final
+
+import chess
+import numpy as np
+import pyarrow as pa
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from grpo.actions import ACTION_UCI, legal_action_ids
+from grpo.config import Settings, read_settings
+from grpo.language.examples import LanguageBoards
+from grpo.language.policy import LanguagePolicy, Origin
+from grpo.language.tokenizer import chess_tokenizer
+
+CPU: Final = torch.device("cpu")
+WORDS: Final = {" e2e4": 3, " d2d4": 3, " g1f3": 2, " a7a6": 1, "    E:": 2, " 0": 2, ".35": 2, " -1": 1, "    B:": 2, "+0": 1}
+"""Word -> how often each of its tokens comes, beside 3 for the end."""
+
+
+def settings(**changes: object) -> Settings:
+    """Return settings of a small rollout, with changes by their full names."""
+    base: dict[str, object] = {
+        "policy.kind": '"language"',
+        "language.max_answer_tokens": 16,
+        "language.num_gate_prompts": 4,
+        "grpo.states_per_step": 4,
+        "grpo.group_size": 4,
+        "grpo.learning_rate": 1e-3,
+    }
+    return read_settings("".join(f"{name} = {value}\n" for name, value in {**base, **changes}.items()))
+
+
+def writer(config: Settings, *, seed: int = 0) -> LanguagePolicy:
+    """Return a policy whose tokens are drawn much as `WORDS` says, whatever was written before."""
+    tokenizer = chess_tokenizer()
+    torch.manual_seed(seed)
+    end = tokenizer.eos_token_id
+    network = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=len(tokenizer),
+            n_positions=256,
+            n_embd=32,
+            n_layer=1,
+            n_head=2,
+            tie_word_embeddings=False,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            resid_pdrop=0.0,
+            bos_token_id=end,
+            eos_token_id=end,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+    wanted = torch.full((len(tokenizer),), -6.0)
+    wanted[end] = float(np.log(3))
+    for word, count in WORDS.items():
+        for index in tokenizer(word, add_special_tokens=False)["input_ids"]:
+            wanted[index] = float(np.log(count))
+    with torch.no_grad():
+        direction = torch.ones(32) / 32
+        network.transformer.ln_f.bias.copy_(torch.ones(32))
+        network.transformer.ln_f.weight.fill_(0.1)
+        network.lm_head.weight.copy_(torch.randn_like(network.lm_head.weight) * 0.1 + wanted[:, None] * direction)
+    return LanguagePolicy(network, tokenizer, CPU, config.language, origin=Origin(model="test", commit=""))
+
+
+def written_boards(config: Settings, *, count: int = 24) -> LanguageBoards:
+    """Return boards of random games, with values that mean nothing."""
+    rng = np.random.default_rng(5)
+    rows = []
+    for _ in range(count):
+        board = chess.Board()
+        for _ in range(int(rng.integers(4, 30))):
+            moves = list(board.legal_moves)
+            board.push(moves[int(rng.integers(len(moves)))])
+            if board.is_game_over():
+                board.pop()
+                break
+        legal = [ACTION_UCI[board.turn][action] for action in legal_action_ids(board)]
+        values = rng.random(len(legal))
+        rows.append(
+            {
+                "fen": board.fen(),
+                "moves": legal,
+                "values": values.tolist(),
+                "centipawns": [int(value * 200 - 100) for value in values],
+                "mate_in": [None] * len(legal),
+            }
+        )
+    return LanguageBoards(pa.Table.from_pylist(rows), config.language)

@@ -1,0 +1,127 @@
+"""A language model on its whole way, as preset `language` has it on fewer boards: cloned, let through, trained by GRPO, and played."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from grpo.boards import Split
+from grpo.checkpoints import load_checkpoint
+from grpo.config import Settings, read_settings
+from grpo.content import read_json
+from grpo.engine import PLAYING_HASH_MIB, EnginePool, identify
+from grpo.language.examples import Example, LanguageBoards
+from grpo.language.held_out import heldout_reward, questions
+from grpo.language.loading import load_language_policy
+from grpo.language.player import LanguagePlayer
+from grpo.language.rewards import Grades, grade
+from grpo.language.speaker import PolicySpeaker
+from grpo.learnability import NotLearnableError
+from grpo.matches import play_match
+from grpo.openings import make_openings
+from grpo.players import RandomPlayer
+from grpo.statistics import wilson_interval
+from steps.baseline import match_facts
+from steps.boards import build_units, join_units, read_boards
+from steps.language_finetuning import finetune_language
+from steps.language_pretraining import pretrain_language
+from steps.work import Work, read_history
+
+pytestmark = pytest.mark.prove
+
+CPU = torch.device("cpu")
+NUM_QUESTIONS = 400
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """What the way left."""
+
+    settings: Settings
+    boards: Path
+    cloned: Path
+    tuned: Path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, stockfish: str) -> Trained:
+    settings = read_settings('preset = "language"\nboards.num_train = 18_000\nboards.num_tasks = 1')
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("units", "boards", "cloned", "tuned", "progress")}
+    units = list(range(settings.boards.num_units))
+    build_units(settings, units, identify(stockfish), stockfish, Work(folders["units"], ()), cache_folder=None)
+    join_units(settings, [folders["units"]], Work(folders["boards"], ()))
+    pretrain_language(settings, folders["boards"], CPU, Work(folders["cloned"], ()))
+    work = Work(folders["tuned"], (), progress_folder=folders["progress"])
+    finetune_language(settings, boards=folders["boards"], pretrained=folders["cloned"], checkpoint=None, facts={}, device=CPU, work=work)
+    work.write_history()
+    return Trained(settings=settings, boards=folders["boards"], cloned=folders["cloned"], tuned=folders["tuned"])
+
+
+def test_cloning_passes_the_gate(trained: Trained) -> None:
+    rates = read_json(trained.cloned / "report.json")["parse_rates"]
+    print("parse rates after cloning", rates)
+    for rate in rates.values():
+        assert rate["rate"] > 0.9
+
+
+def test_grpo_raises_the_graded_reward_and_leaves_the_parse_rate(trained: Trained) -> None:
+    settings = trained.settings
+    history = read_history(trained.tuned)
+    assert all(math.isfinite(value) for record in history for value in record.metrics.values())
+    assert sum(record.metrics.get("language/skipped", 0) for record in history) == 0
+    boards = LanguageBoards.of_table(read_boards(trained.boards), Split.VALIDATION, config=settings.language)
+    asked = questions(boards, NUM_QUESTIONS)
+
+    def grader(example: Example, text: str) -> Grades:
+        return grade(example, text, settings.language.rewards, logistic_slope=settings.values.logistic_slope)
+
+    last = sorted((trained.tuned / "checkpoints").iterdir())[-1]
+    after, before = (
+        heldout_reward(policy, asked, grader) for policy in (load_checkpoint(last, CPU)[0], load_language_policy(trained.cloned, CPU)[0])
+    )
+    mean, low, high = after.gain_over(before)
+    print(
+        f"reward {before.rewards.mean():.3f} -> {after.rewards.mean():.3f}: {mean:+.3f} [{low:+.3f}, {high:+.3f}] on {len(asked)} questions"
+    )
+    print(f"parse rate {before.is_readable.mean():.3f} -> {after.is_readable.mean():.3f}")
+    assert low > 0
+    fallen = before.is_readable.astype(float) - after.is_readable.astype(float)
+    assert fallen.mean() - 1.96 * fallen.std(ddof=1) / math.sqrt(len(fallen)) <= 0, "the parse rate fell, beyond chance"
+    assert wilson_interval(int(after.is_readable.sum()), len(asked))[1] > 0.9
+
+
+def test_it_plays_a_match_against_chance(trained: Trained, stockfish: str) -> None:
+    policy = load_checkpoint(sorted((trained.tuned / "checkpoints").iterdir())[-1], CPU)[0]
+    player = LanguagePlayer(PolicySpeaker(policy, trained.settings.language), "tuned", temperature=None, rng=np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    with EnginePool(stockfish, num_processes=2, options={"Hash": PLAYING_HASH_MIB}) as pool:
+        openings = make_openings(trained.settings.evaluation, count=10, rng=rng, pool=pool, exclude=set())
+    result = play_match(player, RandomPlayer(rng), openings, max_plies=120)
+    print(f"against the random mover: {result.interval()}; {match_facts(result)}")
+    assert len(result.games) == 20
+    assert result.interval().low < result.interval().high
+
+
+def test_random_weights_are_refused(trained: Trained, tmp_path: Path) -> None:
+    from grpo.language.gate import UnreadableError
+    from grpo.language.loading import load_model, save_language_policy
+
+    settings = read_settings('preset = "language"\nlanguage.cloning.num_steps = 0')
+    with pytest.raises(UnreadableError, match="random weights"):
+        pretrain_language(settings, trained.boards, CPU, Work(tmp_path, ()))
+    (tmp_path / "random").mkdir()
+    save_language_policy(tmp_path / "random", load_model(settings.language, seed=0, device=CPU), settings.policy)
+    (tmp_path / "progress").mkdir()
+    with pytest.raises(NotLearnableError, match="parse rate"):
+        finetune_language(
+            settings,
+            boards=trained.boards,
+            pretrained=tmp_path / "random",
+            checkpoint=None,
+            facts={},
+            device=CPU,
+            work=Work(tmp_path, (), progress_folder=tmp_path / "progress"),
+        )
