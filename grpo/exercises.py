@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -105,6 +105,8 @@ def share_of(parts: Sequence[float]) -> Share:
 
 Credits = tuple[float, float]
 """Two kinds of credit for one move, each in [0, 1]: of a puzzle, going on and mating otherwise; of a suite, solving and points."""
+Solver = Callable[[Sequence[chess.Board], Sequence[Mapping[chess.Move, Credits]]], NDArray[np.float64]]
+"""Whoever solves exercises: given B boards, each with the credits of its moves, the credits to expect of its own, [B, 2]."""
 
 
 @torch.no_grad()

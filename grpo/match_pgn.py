@@ -13,7 +13,10 @@ from grpo.pgn_stream import TAG_NAME
 _LINE_WIDTH: Final = 80  # What the PGN standard asks of export.
 _UNKNOWN: Final = {"Site": "?", "Date": "????.??.??"}
 _OURS: Final = frozenset(
-    ("Event", "Round", "White", "Black", "Result", "SetUp", "FEN", "Seed", "PlyCount", "Termination", "AdjudicatedResult", "Adjudication")
+    (
+        *("Event", "Round", "White", "Black", "Result", "SetUp", "FEN", "Seed", "PlyCount", "Termination"),
+        *("AdjudicatedResult", "Adjudication", "WhiteAnswers", "BlackAnswers"),
+    )
 )
 _RESULTS: Final = {1.0: "1-0", 0.5: "1/2-1/2", 0.0: "0-1"}
 
@@ -21,7 +24,8 @@ _RESULTS: Final = {1.0: "1-0", 0.5: "1/2-1/2", 0.0: "0-1"}
 def match_pgn(result: MatchResult, *, event: str, seed: int, facts: Mapping[str, str] | None = None) -> str:
     """Return the games in the match's order, a round being `pair.game` from 1; equal matches give equal texts.
 
-    `Result` is the game as it was played; `AdjudicatedResult` says what the final position was worth, where an engine was asked.
+    `Result` is the game as it was played; `AdjudicatedResult` says what the final position was worth, where an engine was asked;
+    `WhiteAnswers` and `BlackAnswers` what a player's answers were like who may fail to name a legal move.
 
     Args:
         result: the match.
@@ -51,6 +55,7 @@ def match_pgn(result: MatchResult, *, event: str, seed: int, facts: Mapping[str,
             "Seed": str(seed),
             "Termination": game.end.value,
             **_adjudication(result, game),
+            **_answers(game),
             **{name: value for name, value in facts.items() if name not in _UNKNOWN},
         }
         header = "\n".join(f'[{name} "{_escaped(value)}"]' for name, value in tags.items())
@@ -67,6 +72,12 @@ def _adjudication(result: MatchResult, game: PlayedGame) -> dict[str, str]:
         return {}
     rule = f"depth {result.adjudication.depth}, above {result.adjudication.centipawns} centipawns"
     return {"AdjudicatedResult": _white_result(game, game.adjudicated), "Adjudication": rule}
+
+
+def _answers(game: PlayedGame) -> dict[str, str]:
+    """Return how those players answered who may fail to name a legal move."""
+    white, black = (game.first_replies, game.second_replies) if game.first_is_white else (game.second_replies, game.first_replies)
+    return {f"{colour}Answers": str(counts) for colour, counts in (("White", white), ("Black", black)) if counts is not None}
 
 
 def _escaped(value: str) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 import chess
 
 from grpo.players import Player
+from grpo.replies import Reply, ReplyCounts
 from grpo.statistics import ScoreInterval, paired_interval
 
 
@@ -21,10 +22,13 @@ class End(StrEnum):
     REPETITION = "threefold repetition"
     FIFTY_MOVES = "fifty moves"
     PLY_CAP = "ply cap"
+    FORFEIT = "no legal move named"
+    """Lost by who was to move: a player who is asked in words gave no answer with a legal move, however often the rule asks."""
 
 
 UNDECIDED: Final = frozenset((End.REPETITION, End.FIFTY_MOVES, End.PLY_CAP))
 """Draws that the board does not force: one side may stand to win, and not know how."""
+_LOST_BY_MOVER: Final = frozenset((End.CHECKMATE, End.FORFEIT))
 MOSTLY_UNDECIDED: Final = 0.5
 """Where more games than this share are undecided, their adjudicated score says more than the one as played."""
 
@@ -41,6 +45,10 @@ class PlayedGame:
     """Of the first player: 1, 0.5 or 0."""
     adjudicated: float | None = None
     """The same by the value of the final position; None where no engine was asked for it, or where it failed."""
+    first_replies: ReplyCounts | None = None
+    """Of the first player, where it is one who may fail to name a legal move; None for others."""
+    second_replies: ReplyCounts | None = None
+    """The same of the second player."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,6 +131,17 @@ class MatchResult:
             raise ValueError("no games, no share: play at least one opening")
         return sum(game.end in UNDECIDED for game in self.games) / len(self.games)
 
+    def replies(self) -> dict[str, ReplyCounts]:
+        """Return player -> what its answers were like, over all games, for those of the two who may fail to name a legal move.
+
+        The players are called `first` and `second`.
+        """
+        of_games = {
+            "first": [game.first_replies for game in self.games if game.first_replies is not None],
+            "second": [game.second_replies for game in self.games if game.second_replies is not None],
+        }
+        return {player: sum(counts, ReplyCounts()) for player, counts in of_games.items() if counts}
+
     def wins_draws_losses(self) -> tuple[int, int, int]:
         """Return how many games the first player won, drew and lost, as played."""
         counts = Counter(game.score for game in self.games)
@@ -139,9 +158,18 @@ class _Board:
         self._seen = Counter([_position(self.board)])
         self._num_repeats = 1
         self._num_plies = 0
+        self._replies: dict[bool, ReplyCounts] = {}
 
     def is_first_to_move(self) -> bool:
         return (self.board.turn == chess.WHITE) == self.first_is_white
+
+    def take(self, answer: chess.Move | Reply) -> chess.Move | None:
+        """Return the move of an answer, None when the game is given up, and note what it took."""
+        if not isinstance(answer, Reply):
+            return answer
+        is_first = self.is_first_to_move()
+        self._replies[is_first] = self._replies.get(is_first, ReplyCounts()) + answer.counts
+        return answer.move
 
     def push(self, move: chess.Move) -> None:
         self.board.push(move)
@@ -165,13 +193,15 @@ class _Board:
         return End.PLY_CAP if self._num_plies >= max_plies else None
 
     def finished(self, end: End) -> PlayedGame:
-        score = 0.5 if end != End.CHECKMATE else 0.0 if self.is_first_to_move() else 1.0
+        score = 0.5 if end not in _LOST_BY_MOVER else 0.0 if self.is_first_to_move() else 1.0
         return PlayedGame(
             opening=self.opening,
             first_is_white=self.first_is_white,
             moves=tuple(move.uci() for move in self.board.move_stack),
             end=end,
             score=score,
+            first_replies=self._replies.get(True),
+            second_replies=self._replies.get(False),
         )
 
 
@@ -222,24 +252,27 @@ def play_match(
     played: list[PlayedGame | None] = [None] * len(games)
     open_games = list(range(len(games)))
     while open_games:
-        still_open = []
+        num_open = len(open_games)
         for index in open_games:
             end = games[index].end(max_plies)
-            if end is None:
-                still_open.append(index)
-            else:
+            if end is not None:
                 played[index] = games[index].finished(end)
-        if on_games_done is not None and len(still_open) < len(open_games):
-            on_games_done(len(games) - len(still_open))
-        open_games = still_open
+        open_games = [index for index in open_games if played[index] is None]
         to_move = {player: [i for i in open_games if games[i].is_first_to_move() is player] for player in (True, False)}
         for is_first, indices in to_move.items():
             if indices:
                 player = first if is_first else second
-                for index, move in zip(
+                for index, answer in zip(
                     indices, player.choose([games[i].board for i in indices], [drawn_as[i] for i in indices]), strict=True
                 ):
+                    move = games[index].take(answer)
+                    if move is None:
+                        played[index] = games[index].finished(End.FORFEIT)
+                        continue
                     if not games[index].board.is_legal(move):
                         raise ValueError(f"{player.name} played {move.uci()} in {games[index].board.fen()}, which is not legal")
                     games[index].push(move)
+        open_games = [index for index in open_games if played[index] is None]
+        if on_games_done is not None and len(open_games) < num_open:
+            on_games_done(len(games) - len(open_games))
     return MatchResult(first=first.name, second=second.name, games=tuple(game for game in played if game is not None))

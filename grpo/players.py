@@ -5,7 +5,7 @@ whenever they end. The streams go on from one match to the next: to repeat a mat
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import chess
 import numpy as np
@@ -15,10 +15,12 @@ from torch import Tensor
 from grpo.actions import ACTION_UCI, action_move, legal_action_ids
 from grpo.engine import EngineError, EnginePool, Query
 from grpo.policy import MoveDistribution, Policy, PositionBatch
+from grpo.replies import Reply
 from grpo.seeding import numpy_stream
 
 _BOARDS_PER_FORWARD = 1_024
-_NUM_ROOTS = 2**63 - 1
+NUM_ROOTS: Final = 2**63 - 1
+"""As many roots of `GameStreams` there are to draw from."""
 
 
 class Player(Protocol):
@@ -26,8 +28,8 @@ class Player(Protocol):
 
     name: str
 
-    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
-        """Return a legal move for each board; each board has one.
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> Sequence[chess.Move | Reply]:
+        """Return a legal move for each board; each board has one. Who may fail to name one returns replies, which say so.
 
         Args:
             boards: positions with this player to move.
@@ -55,7 +57,7 @@ class SamplingPlayer:
         self.name = name
         self._policy = policy
         self._temperature = temperature
-        self._streams = _GameStreams(int(torch.randint(_NUM_ROOTS, (), generator=rng)))
+        self._streams = GameStreams(int(torch.randint(NUM_ROOTS, (), generator=rng)))
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
         """Return sampled moves."""
@@ -75,7 +77,7 @@ class RandomPlayer:
 
     def __init__(self, rng: np.random.Generator) -> None:
         """Take one number from `rng`, from which the streams of all games follow."""
-        self._streams = _GameStreams(int(rng.integers(_NUM_ROOTS)))
+        self._streams = GameStreams(int(rng.integers(NUM_ROOTS)))
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
         """Return random moves."""
@@ -127,11 +129,11 @@ class DilutedPlayer:
         self.name = f"{player.name}, {100 * share:g} % random"
         self._player = player
         self._share = share
-        self._streams = _GameStreams(int(rng.integers(_NUM_ROOTS)))
+        self._streams = GameStreams(int(rng.integers(NUM_ROOTS)))
 
-    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move | Reply]:
         """Return the moves; the other player is asked only for those that are its own."""
-        moves: list[chess.Move | None] = []
+        moves: list[chess.Move | Reply | None] = []
         for board, game in zip(boards, games, strict=True):
             stream = self._streams.of(game)
             moves.append(random_move(board, stream) if stream.random() < self._share else None)
@@ -165,14 +167,16 @@ def fen_of(board: chess.Board) -> str:
     return f"{placement} {'w' if board.turn else 'b'} {castling} {en_passant} {board.halfmove_clock} {board.fullmove_number}"
 
 
-class _GameStreams:
+class GameStreams:
     """One stream of random numbers for each game."""
 
     def __init__(self, root: int) -> None:
+        """Begin all streams at their start; which they are follows from `root`."""
         self._root = root
         self._streams: dict[int, np.random.Generator] = {}
 
     def of(self, game: int) -> np.random.Generator:
+        """Return the stream of a game, where its last draw left it."""
         if game not in self._streams:
             self._streams[game] = numpy_stream(self._root, "game", game)
         return self._streams[game]

@@ -11,9 +11,8 @@ import chess
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo.exercises import Credits, ExerciseError, Fault, LeftOut, Share, expected_credits, share_of
+from grpo.exercises import Credits, ExerciseError, Fault, LeftOut, Share, Solver, share_of
 from grpo.games import Reason, SourceError
-from grpo.policy import Policy
 from grpo.position_lists import MAX_LINE_SIZE, lines
 from grpo.statistics import Z95
 
@@ -133,8 +132,8 @@ def _legal_move(board: chess.Board, text: str) -> chess.Move:
     return move
 
 
-def solve_puzzles(policy: Policy, puzzles: Sequence[Puzzle], *, temperature: float) -> NDArray[np.float64]:
-    """Return the chance, [N], that the policy solves each puzzle: 0 or 1 for its best moves (temperature 0), exact for sampled ones.
+def solve_puzzles(solver: Solver, puzzles: Sequence[Puzzle]) -> NDArray[np.float64]:
+    """Return the chance, [N], that a solver solves each puzzle: 0 or 1 where it plays its best moves, exact where it gives expectations.
 
     Each own move must be the solution's, or else give mate, which ends the puzzle, as on Lichess.
     """
@@ -144,7 +143,7 @@ def solve_puzzles(policy: Policy, puzzles: Sequence[Puzzle], *, temperature: flo
         for board, move in zip(puzzle.own_boards(), puzzle.moves[1::2], strict=True):
             boards.append(board)
             credited.append({**dict.fromkeys(_mates(board), (0.0, 1.0)), move: (1.0, 0.0)})
-    goes_on, mates = expected_credits(policy, boards, credited, temperature=temperature).T.tolist()
+    goes_on, mates = solver(boards, credited).T.tolist()
     chances: list[float] = []
     place = 0
     for puzzle in puzzles:

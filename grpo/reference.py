@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from grpo.config import DEFAULT_PRESET, FILTER_PROFILES, PRESET_FOLDER, Settings, preset_names
+from grpo.language_config import KIND_DEFAULTS
 from grpo.sections import Section
 
 _INTRO: Final = f"""# Configuration
@@ -168,13 +169,13 @@ def flattened(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[str, 
 def configuration_page() -> str:
     """Return `docs/configuration.md`."""
     found = list(parts())
-    return "\n".join([_INTRO, _presets(found), *(_part(part) for part in found)])
+    return "\n".join([_INTRO, _presets(found), _kinds(found), *(_part(part) for part in found)])
 
 
 def _presets(found: list[Part]) -> str:
     """Return the table of what presets change, in the order of the page; all but the default, which changes nothing."""
     names = [name for name in preset_names() if name != DEFAULT_PRESET]
-    given = {name: flattened(tomllib.loads((PRESET_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))) for name in names}
+    given = {name: _given(name) for name in names}
     rows = []
     for setting in (setting for part in found for setting in part.settings):
         default = [*setting.default] if isinstance(setting.default, tuple) else setting.default
@@ -185,6 +186,27 @@ def _presets(found: list[Part]) -> str:
     return (
         f"## Presets\n\nWhat each changes of `{DEFAULT_PRESET}`, which is the defaults; an empty cell changes nothing. The files, with what"
         f" each is for, are in `grpo/presets`.\n\n{_table(['key', DEFAULT_PRESET, *names], rows)}"
+    )
+
+
+def _given(preset: str) -> dict[str, Any]:
+    """Return what a preset sets, by dotted key: itself, and by its policy's kind."""
+    given = flattened(tomllib.loads((PRESET_FOLDER / f"{preset}.toml").read_text(encoding="utf-8")))
+    kind = str(given.get("policy.kind", "network"))
+    return {f"grpo.{key}": value for key, value in flattened(KIND_DEFAULTS[kind]).items()} | given
+
+
+def _kinds(found: list[Part]) -> str:
+    """Return the table of the defaults that depend on what the policy is, in the order of the page."""
+    given = {kind: flattened(defaults) for kind, defaults in KIND_DEFAULTS.items()}
+    rows = [
+        [f"`{setting.key}`", *(_default(given[kind].get(setting.key.removeprefix("grpo."), setting.default)) for kind in given)]
+        for setting in (setting for part in found for setting in part.settings)
+        if any(setting.key.removeprefix("grpo.") in changed for changed in given.values()) and setting.key.startswith("grpo.")
+    ]
+    return (
+        f'## Defaults by kind\n\nWith `policy.kind = "language"` these of `[grpo]` begin elsewhere; presets and your own keys are laid'
+        f" over them as ever ([why](language.md#defaults)).\n\n{_table(['key', *given], rows)}"
     )
 
 

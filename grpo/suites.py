@@ -14,9 +14,8 @@ import chess
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo.exercises import Credits, ExerciseError, Fault, LeftOut, Share, expected_credits, share_of
+from grpo.exercises import Credits, ExerciseError, Fault, LeftOut, Share, Solver, share_of
 from grpo.games import Reason
-from grpo.policy import Policy
 from grpo.position_lists import MAX_LINE_SIZE, lines, read_line
 
 _MAX_DETAIL: Final = 120
@@ -171,13 +170,9 @@ def _worth(board: chess.Board, pairs: Iterable[tuple[str, str]]) -> dict[chess.M
     return points
 
 
-def solve_suite(policy: Policy, problems: Sequence[Problem], *, temperature: float) -> NDArray[np.float64]:
-    """Return what the policy's move is expected to get on each problem, [N, 2]: solved, and share of the most points.
-
-    At temperature 0 the move is the likeliest one, and the numbers are no expectation.
-    """
-    boards = [problem.board for problem in problems]
-    return expected_credits(policy, boards, [problem.credits() for problem in problems], temperature=temperature)
+def solve_suite(solver: Solver, problems: Sequence[Problem]) -> NDArray[np.float64]:
+    """Return what a solver's move is expected to get on each problem, [N, 2]: solved, and share of the most points."""
+    return solver([problem.board for problem in problems], [problem.credits() for problem in problems])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,8 +16,7 @@ from grpo.uci_commands import GoCommand, PositionError, quoted, read_go, read_po
 from grpo.uci_options import CHANCE_SEED, OptionError, UciOptions
 
 if TYPE_CHECKING:  # Torch comes with the policy, when it is loaded: `uci` is answered before.
-    from grpo.policy import Policy
-    from grpo.uci_search import MoveShare
+    from grpo.uci_search import MoveFinder
 
 # To register there is nothing.
 _COMMANDS: Final = frozenset(
@@ -25,6 +24,8 @@ _COMMANDS: Final = frozenset(
 )
 NO_MOVE: Final = "(none)"
 """The best move where there is none: what Stockfish says, and chess programs know."""
+GIVEN_UP: Final = "0000"
+"""The best move of who gives the game up, for which the protocol has no word: its null move, which is legal nowhere."""
 _LONGEST_LINE: Final = 1 << 20  # A game of 5,000 moves is 25 kB.
 _PAWNS: Final = {chess.PAWN: 1, chess.KNIGHT: 3, chess.BISHOP: 3, chess.ROOK: 5, chess.QUEEN: 9}
 
@@ -41,14 +42,14 @@ class UciEngine:
     """The engine's side of the protocol: takes lines, writes lines."""
 
     def __init__(
-        self, *, name: str, options: UciOptions, load: "Callable[[], Policy]", chance_seed: int, write: Callable[[str], None]
+        self, *, name: str, options: UciOptions, load: "Callable[[], MoveFinder]", chance_seed: int, write: Callable[[str], None]
     ) -> None:
         """Prepare the engine without loading anything.
 
         Args:
             name: of the `id` line.
             options: the defaults.
-            load: gives the policy; called once, when the engine must be ready.
+            load: gives what finds the moves; called once, when the engine must be ready.
             chance_seed: what the seed `CHANCE_SEED` stands for.
             write: takes a line for the chess program.
         """
@@ -58,7 +59,7 @@ class UciEngine:
         self._load = load
         self._chance_seed = chance_seed
         self._write = write
-        self._policy: Policy | None = None
+        self._finder: MoveFinder | None = None
         self._board = chess.Board()
         self._num_games = 0
         self._is_debugging = False
@@ -151,33 +152,26 @@ class UciEngine:
         allowed = go.search_moves & legal
         if go.search_moves and not allowed:
             self._write("info string searchmoves has no legal move; all are considered")
-        policy = self._loaded()
-        from grpo.uci_search import ranked_moves
-
-        ranked = ranked_moves(
-            policy,
+        found = self._loaded().find(
             board,
             allowed=allowed,
             options=self._options,
             seed=self._chance_seed if self._options.seed == CHANCE_SEED else self._options.seed,
             num_games=self._num_games,
         )
-        self._show(board, ranked[: self._options.multipv], milliseconds=int(1000 * (time.monotonic() - began)))
-        return ranked[0].move.uci()
-
-    def _show(self, board: chess.Board, shown: "Sequence[MoveShare]", *, milliseconds: int) -> None:
-        shares = " ".join(f"{row.move.uci()} {row.share:.4f}" for row in shown)
-        self._write(f"info string policy {shares}")
-        for index, row in enumerate(shown, start=1):
+        for remark in found.remarks:
+            self._write(f"info string {remark}")
+        milliseconds = int(1000 * (time.monotonic() - began))
+        for index, move in enumerate(found.shown, start=1):
             self._write(
-                f"info depth 1 seldepth 1 multipv {index} score {score_after(board, row.move)} nodes 1 time {milliseconds}"
-                f" pv {row.move.uci()}"
+                f"info depth 1 seldepth 1 multipv {index} score {score_after(board, move)} nodes 1 time {milliseconds} pv {move.uci()}"
             )
+        return GIVEN_UP if found.best is None else found.best.uci()
 
-    def _loaded(self) -> "Policy":
-        if self._policy is None:
-            self._policy = self._load()
-        return self._policy
+    def _loaded(self) -> "MoveFinder":
+        if self._finder is None:
+            self._finder = self._load()
+        return self._finder
 
 
 def score_after(board: chess.Board, move: chess.Move) -> str:

@@ -37,6 +37,8 @@ class UciOptions:
     """How many moves are shown."""
     seed: int = 0
     """Of the moves drawn; `CHANCE_SEED` for another one each time."""
+    has_lines: bool = True
+    """Whether there are several moves to show; else the option MultiPV is neither declared nor heeded."""
 
     def __post_init__(self) -> None:
         if not (self.temperature == BEST_MOVE or MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE):
@@ -51,7 +53,7 @@ class UciOptions:
         return [
             # No spin, which would be an integer, and no chess program shows more than a text field for a fraction.
             f"option name Temperature type string default {self.temperature:g}",
-            f"option name MultiPV type spin default {self.multipv} min 1 max {MAX_LEGAL_MOVES}",
+            *([f"option name MultiPV type spin default {self.multipv} min 1 max {MAX_LEGAL_MOVES}"] if self.has_lines else []),
             f"option name Seed type spin default {self.seed} min {CHANCE_SEED} max {_MAX_SEED}",
             *_WITHOUT_EFFECT.values(),
         ]
@@ -65,7 +67,7 @@ class UciOptions:
         match name.lower():
             case "temperature":
                 return replace(self, temperature=_number(float, name, value))
-            case "multipv":
+            case "multipv" if self.has_lines:
                 return replace(self, multipv=_number(int, name, value))
             case "seed":
                 return replace(self, seed=_number(int, name, value))

@@ -1,7 +1,8 @@
-"""What the UCI engine plays: a policy's likeliest move or one drawn from it, and the shares of the others."""
+"""What the UCI engine plays: what finds its moves; and a policy's likeliest move or one drawn from it, and the shares of the others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import chess
 import torch
@@ -12,6 +13,47 @@ from grpo.seeding import torch_stream
 from grpo.uci_options import BEST_MOVE, UciOptions
 
 _SHOWN_TEMPERATURE = 1.0  # Of a best move's share: the distribution that the policy was trained as.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """A search's result."""
+
+    best: chess.Move | None
+    """The move to play; None gives the game up."""
+    shown: tuple[chess.Move, ...]
+    """Moves to show as lines, the best first."""
+    remarks: tuple[str, ...]
+    """What else there is to say, each in one line."""
+
+
+class MoveFinder(Protocol):
+    """Finds the engine's moves, one board at a time."""
+
+    def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> Found:
+        """Return the move to play, with what is to be shown.
+
+        Args:
+            board: with at least one legal move.
+            allowed: moves in UCI to choose among, all when empty.
+            options: as the chess program has set them.
+            seed: root of the random streams.
+            num_games: how many games the engine has been told of.
+        """
+
+
+class PolicyMoveFinder:
+    """A policy that gives every legal move a probability."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> Found:
+        """Return the likeliest move or one drawn, with as many lines as the options ask for, and their shares."""
+        ranked = ranked_moves(self._policy, board, allowed=allowed, options=options, seed=seed, num_games=num_games)
+        shown = ranked[: options.multipv]
+        shares = " ".join(f"{row.move.uci()} {row.share:.4f}" for row in shown)
+        return Found(best=ranked[0].move, shown=tuple(row.move for row in shown), remarks=(f"policy {shares}",))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

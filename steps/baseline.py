@@ -9,8 +9,6 @@ from typing import Any, Final
 import torch
 
 from grpo.adjudication import adjudicate
-from grpo.boards import Split, board_arrays
-from grpo.checkpoints import load_policy
 from grpo.config import EvaluationConfig, Settings
 from grpo.content import write_json
 from grpo.engine import PLAYING_HASH_MIB, EnginePool
@@ -18,12 +16,11 @@ from grpo.ladder import Ladder, LadderPlacement, Rung, num_openings_to_place, pl
 from grpo.matches import MatchResult, play_match
 from grpo.metrics import Record
 from grpo.openings import make_openings
-from grpo.players import BestMovePlayer, Player
-from grpo.regret import heldout_metrics, illegal_mass
+from grpo.players import Player
 from grpo.seeding import numpy_stream
 from steps.boards import board_keys, read_boards
 from steps.calibrating import read_ladder
-from steps.telling import write_decisions
+from steps.policies import open_policy
 from steps.work import Work
 
 REPORT: Final = "report.json"
@@ -41,14 +38,12 @@ def play_baseline(
     work: Work,
 ) -> None:
     """Write held-out regret, place on the ladder, and scores against a random mover and Stockfish, as the policy stands before GRPO."""
-    policy, _ = load_policy(pretrained, device)
-    judged = board_arrays(read_boards(boards), split=Split.HELDOUT, strong=True)
-    heldout = heldout_metrics(policy, judged)
-    heldout["heldout/illegal_mass"] = float(illegal_mass(policy, judged).mean())
+    policy, judged = open_policy(pretrained, device, rules=settings.language), read_boards(boards)
+    heldout = policy.heldout(judged)
     work.record(Record(0, heldout))
-    write_decisions(work.folder, policy, judged)
+    policy.write_decisions(work.folder, judged)
     config, ladder = settings.evaluation, read_ladder(calibrated)
-    player = BestMovePlayer(policy, "pretrained")
+    player = policy.best_player("pretrained", seed=settings.seed, stream=("baseline", "asked again"))
     opponents = {"random": Rung(nodes=config.opponent_nodes, random_share=1), "engine": Rung(nodes=config.opponent_nodes, random_share=0)}
     used = board_keys(boards)
     total = 2 * (config.num_baseline_pairs * len(opponents) + _num_openings(ladder, config))
@@ -146,7 +141,7 @@ def placement_facts(placement: LadderPlacement, ladder: Ladder) -> dict[str, Any
 
 
 def match_facts(result: MatchResult) -> dict[str, Any]:
-    """Return a match as plain data: score with interval, as played and as adjudicated, and how the games ended."""
+    """Return a match as plain data: score with interval, as played and as adjudicated, how games ended, and answers without a move."""
     wins, draws, losses = result.wins_draws_losses()
     facts = {
         **asdict(result.interval()),
@@ -157,12 +152,19 @@ def match_facts(result: MatchResult) -> dict[str, Any]:
         "pentanomial": _pentanomial(result.pair_scores()),
         "ends": result.ends(),
         "num_openings": result.num_openings,
+        **answer_facts(result),
     }
     if result.adjudication is None:
         return facts
     interval = result.interval(adjudicated=True)
     adjudicated = {**asdict(interval), "text": str(interval), "pentanomial": _pentanomial(result.pair_scores(adjudicated=True))}
     return {**facts, "adjudicated": adjudicated | asdict(result.adjudication)}
+
+
+def answer_facts(result: MatchResult) -> dict[str, dict[str, dict[str, int]]]:
+    """Return, as plain data, what the answers were like of the players who may fail to name a legal move; nothing where none is."""
+    answers = {player: counts.facts() for player, counts in result.replies().items()}
+    return {"answers": answers} if answers else {}
 
 
 def _pentanomial(pair_scores: Sequence[float]) -> list[int]:

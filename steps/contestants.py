@@ -67,7 +67,7 @@ class Contestant:
 
     @property
     def is_deterministic(self) -> bool:
-        """Whether it answers the same position with the same move, always: then it plays one game from an opening."""
+        """Whether it answers the same position with the same move, always, if a policy by that name is a network."""
         if self.kind == Kind.POLICY:
             return self.temperature is None
         return self.kind == Kind.ENGINE and not self.random_share and self.is_repeatable
@@ -163,6 +163,8 @@ class Entrant:
     player: "Player"
     facts: Mapping[str, Any]
     """Plain data: run, step and hash of a policy; name, hash and limit of an engine."""
+    is_deterministic: bool
+    """Whether he answers the same position with the same move, always: then he plays one game from an opening."""
 
 
 @contextmanager
@@ -200,10 +202,9 @@ def _entrant(
     base = {"player": contestant.text, "kind": contestant.kind.value}
     if contestant.kind == Kind.RANDOM:
         player: Player = RandomPlayer(numpy_stream(seed, "contestant", place))
-        return Entrant(contestant=contestant, player=player, facts=base)
+        return Entrant(contestant=contestant, player=player, facts=base, is_deterministic=contestant.is_deterministic)
     if contestant.kind == Kind.POLICY:
-        player, facts = _policy_player(contestant, place, machine=machine, device=device, seed=seed)
-        return Entrant(contestant=contestant, player=player, facts={**base, **facts})
+        return _policy_entrant(contestant, place, base, machine=machine, device=device, seed=seed)
     path = machine.stockfish if contestant.engine is None else contestant.engine
     options = {"Hash": str(PLAYING_HASH_MIB)}
     if contestant.skill is not None:
@@ -215,29 +216,32 @@ def _entrant(
     if contestant.random_share:
         player = DilutedPlayer(player, share=contestant.random_share, rng=numpy_stream(seed, "contestant", place))
         player.name = contestant.text
-    return Entrant(contestant=contestant, player=player, facts={**base, **facts})
+    return Entrant(contestant=contestant, player=player, facts={**base, **facts}, is_deterministic=contestant.is_deterministic)
 
 
-def _policy_player(
-    contestant: Contestant, place: int, *, machine: Machine, device: "torch.device", seed: int
-) -> tuple["Player", dict[str, Any]]:
-    from grpo.checkpoints import load_policy
-    from grpo.players import BestMovePlayer, SamplingPlayer
-    from grpo.seeding import torch_stream
+def _policy_entrant(
+    contestant: Contestant, place: int, base: Mapping[str, Any], *, machine: Machine, device: "torch.device", seed: int
+) -> Entrant:
     from steps.models import find_model
+    from steps.policies import open_policy
 
     model = find_model(contestant.model, machine)
-    policy, _ = load_policy(model.folder, device)
+    policy = open_policy(model.folder, device)
     facts = {
+        **base,
         "run": model.run,
         "policy_step": model.policy_step,
         "weights_hash": model.weights_hash,
         "temperature": contestant.temperature,
+        **policy.facts,
     }
+    name, stream = contestant.text, ("contestant", place)
     if contestant.temperature is None:
-        return BestMovePlayer(policy, contestant.text), facts
-    rng = torch_stream(seed, "contestant", place)
-    return SamplingPlayer(policy, contestant.text, temperature=contestant.temperature, rng=rng), facts
+        player = policy.best_player(name, seed=seed, stream=stream)
+    else:
+        player = policy.sampling_player(name, temperature=contestant.temperature, seed=seed, stream=stream)
+    is_deterministic = contestant.is_deterministic and policy.is_deterministic
+    return Entrant(contestant=contestant, player=player, facts=facts, is_deterministic=is_deterministic)
 
 
 def _require_option(path: str, option: str) -> None:

@@ -70,7 +70,7 @@ def _match(given: argparse.Namespace) -> int:
     with entered(contestants, machine=machine, device=device, seed=settings.seed, num_processes=machine.num_threads) as entrants:
         result = _played(entrants, settings, machine, given, terminal=terminal)
         facts = match_facts(result, entrants, settings, identify(machine.stockfish))
-    print(match_text(result, contestants))
+    print(match_text(result, entrants))
     if given.pgn is not None:
         players = {f"{place}Player": _described(entrant.facts) for place, entrant in zip(("First", "Second"), entrants, strict=True)}
         pgn = match_pgn(result, event=f"{result.first} against {result.second}", seed=settings.seed, facts=players)

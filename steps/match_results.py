@@ -9,7 +9,8 @@ from grpo.engine import EngineIdentity
 from grpo.matches import MatchResult
 from grpo.planning import Assumptions, Certainty, smallest_difference
 from grpo.statistics import LEVEL, MatchStatistics, Outcomes, match_statistics
-from steps.contestants import Contestant, Entrant
+from steps.baseline import answer_facts
+from steps.contestants import Entrant
 
 _CERTAINTY: Final = Certainty(level=LEVEL, probability=0.8, is_padded=True)
 
@@ -55,7 +56,7 @@ def _scored(name: str, pair_scores: Sequence[float], text: str, game_scores: Seq
     )
 
 
-def match_text(result: MatchResult, contestants: Sequence[Contestant]) -> str:
+def match_text(result: MatchResult, entrants: Sequence[Entrant]) -> str:
     """Return what the match showed, in words."""
     wins, draws, losses = result.wins_draws_losses()
     lines = [f"{result.first} against {result.second}"]
@@ -75,8 +76,8 @@ def match_text(result: MatchResult, contestants: Sequence[Contestant]) -> str:
             *lines,
             f"  {'games':13}won {wins:,}, drawn {draws:,}, lost {losses:,}",
             f"  {'ends':13}{', '.join(f'{end} {count:,}' for end, count in result.ends().items() if count)}",
-            f"  {'sample':13}{result.num_openings:,} distinct openings, {result.num_distinct_games:,} distinct games;"
-            f" {_sample(contestants)}",
+            *(f"  {'answers':13}{getattr(result, player)}: {counts}" for player, counts in result.replies().items()),
+            f"  {'sample':13}{result.num_openings:,} distinct openings, {result.num_distinct_games:,} distinct games; {_sample(entrants)}",
         ]
     )
 
@@ -90,13 +91,13 @@ def _power(scored: Scored, num_games: int) -> str:
     )
 
 
-def _sample(contestants: Sequence[Contestant]) -> str:
+def _sample(entrants: Sequence[Entrant]) -> str:
     remarks = []
-    if all(contestant.is_deterministic for contestant in contestants):
+    if all(entrant.is_deterministic for entrant in entrants):
         remarks.append("both always answer alike, so that the openings are the sample, and more games from them would be the same games")
     else:
         remarks.append("pairs are the sample")
-    unrepeatable = [contestant.text for contestant in contestants if not contestant.is_repeatable]
+    unrepeatable = [entrant.contestant.text for entrant in entrants if not entrant.contestant.is_repeatable]
     if unrepeatable:
         remarks.append(f"{' and '.join(dict.fromkeys(unrepeatable))}: drawn by the clock, so that these games cannot be repeated")
     return "; ".join(remarks)
@@ -113,12 +114,13 @@ def match_facts(result: MatchResult, entrants: Sequence[Entrant], settings: Sett
         "num_pairs": len(result.games) // 2,
         "num_openings": result.num_openings,
         "num_distinct_games": result.num_distinct_games,
-        "is_deterministic": all(entrant.contestant.is_deterministic for entrant in entrants),
+        "is_deterministic": all(entrant.is_deterministic for entrant in entrants),
         "is_repeatable": all(entrant.contestant.is_repeatable for entrant in entrants),
         "wins": wins,
         "draws": draws,
         "losses": losses,
         "ends": result.ends(),
+        **answer_facts(result),
         "adjudication": None if result.adjudication is None else asdict(result.adjudication),
         "scores": {
             scored.name: {

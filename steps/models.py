@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from grpo.content import MANIFEST, CorruptError, atomic_folder, read_json, remove_folder, sha256_file, sha256_json, verified_manifest
 from grpo.errors import PlainError
-from grpo.policy_files import POLICY, WEIGHTS, is_policy, policy_facts
+from grpo.policy_files import is_policy, missing_files, policy_facts, policy_kind, weights_file
 from steps.aliases import ALIASES, CHAMPION
 from steps.machine import Machine
 from steps.store import Store
@@ -24,13 +24,15 @@ class Model:
     """A policy that was found, with every file as it was written where that is known."""
 
     folder: Path
-    """With its weights and what is needed to use them, for `grpo.checkpoints.load_policy`."""
+    """With its weights and what is needed to use them, for `steps.policies.open_policy`."""
+    kind: str
+    """`network` or `language`."""
     run: str
     """Metaflow's run that made it; of a folder, which may be of many runs, its name, with its output's for `champion` and `peak`."""
     policy_step: int | None
     """0 is the pretrained policy; None when nothing beside the files says so."""
     weights_hash: str
-    """SHA-256 of the weights' file, as `sha256sum weights.safetensors` prints it."""
+    """SHA-256 of the weights' file, as `sha256sum` prints it: of `weights.safetensors`, or a language model's `model.safetensors`."""
 
 
 def find_model(name: str, machine: Machine) -> Model:
@@ -97,7 +99,7 @@ def _in_folder(name: str) -> Model:
     given = Path(name).expanduser().resolve()
     folder = given / CHAMPION if not is_policy(given) and is_policy(given / CHAMPION) else given
     if not is_policy(folder):
-        state = "is no policy's folder: it has no " + " and ".join(file for file in (WEIGHTS, POLICY) if not (given / file).is_file())
+        state = f"is no policy's folder: it has no {' and '.join(missing_files(given))}"
         raise ModelError(
             f"{given} {state if given.is_dir() else 'is no folder'}; give {', '.join(ALIASES)}, or the folder of a checkpoint"
             " or champion (a run's last lines name it)"
@@ -113,8 +115,7 @@ def _in_folder(name: str) -> Model:
 
 
 def _model(folder: Path, *, run: str, policy_step: int | None) -> Model:
-    policy_facts(folder)
-    return Model(folder=folder, run=run, policy_step=policy_step, weights_hash=sha256_file(folder / WEIGHTS))
+    return Model(folder=folder, kind=policy_kind(folder), run=run, policy_step=policy_step, weights_hash=sha256_file(weights_file(folder)))
 
 
 def _written_step(folder: Path) -> int | None:

@@ -8,15 +8,15 @@ from typing import Self
 
 import torch
 
-from grpo.checkpoints import checkpoint_folders, checkpoint_step, load_policy, weights_hash
-from grpo.config import SelectionConfig, Settings
+from grpo.checkpoints import checkpoint_folders, checkpoint_step
+from grpo.config import Settings
 from grpo.errors import PlainError
 from grpo.halving import sequential_halving
-from grpo.policy import NetworkPolicy
 from grpo.selection import RegretEstimate, candidates_by_regret
 from steps.boards import board_keys
 from steps.finetuning import CHECKPOINTS
 from steps.played_ahead import PlayedAhead, Share
+from steps.policies import Competitor, open_policy
 from steps.selection_games import SelectionGames
 from steps.work import Work, read_history
 
@@ -29,20 +29,20 @@ class SelectionError(PlainError, ValueError):
 class Contest:
     """Who takes part."""
 
-    initial: NetworkPolicy
+    initial: Competitor
     checkpoints: Mapping[int, Path]
     """Folder of each, by step."""
     regrets: Mapping[int, RegretEstimate]
     """Held-out regret of those that have one."""
     candidates: list[int]
     """Steps of those that play, most promising first."""
-    rival: NetworkPolicy | None
+    rival: Competitor | None
     """The previous champion, where it is another one than the initial policy."""
 
     @classmethod
-    def open(cls, config: SelectionConfig, *, pretrained: Path, finetuned: Path, previous: Path | None, device: torch.device) -> Self:
+    def open(cls, settings: Settings, *, pretrained: Path, finetuned: Path, previous: Path | None, device: torch.device) -> Self:
         """Return who takes part; raises SelectionError when no checkpoint was measured on held-out boards."""
-        initial, _ = load_policy(pretrained, device)
+        initial = open_policy(pretrained, device, rules=settings.language)
         checkpoints = {checkpoint_step(folder): folder for folder in checkpoint_folders(finetuned / CHECKPOINTS)}
         regrets = _regrets(finetuned, checkpoints)
         if not regrets:
@@ -55,8 +55,8 @@ class Contest:
             initial=initial,
             checkpoints=checkpoints,
             regrets=regrets,
-            candidates=candidates_by_regret({step: regret.mean for step, regret in regrets.items()}, config.num_candidates),
-            rival=_rival(previous, initial, device),
+            candidates=candidates_by_regret({step: regret.mean for step, regret in regrets.items()}, settings.selection.num_candidates),
+            rival=_rival(previous, initial, settings, device),
         )
 
 
@@ -94,7 +94,7 @@ def play_ahead(
     Raises SelectionError when no checkpoint was measured on held-out boards.
     """
     config = settings.selection
-    contest = Contest.open(config, pretrained=pretrained, finetuned=finetuned, previous=previous, device=device)
+    contest = Contest.open(settings, pretrained=pretrained, finetuned=finetuned, previous=previous, device=device)
     with SelectionGames(
         settings,
         contest.initial,
@@ -130,9 +130,9 @@ def _regrets(finetuned: Path, checkpoints: Mapping[int, Path]) -> dict[int, Regr
     }
 
 
-def _rival(previous: Path | None, initial: NetworkPolicy, device: torch.device) -> NetworkPolicy | None:
+def _rival(previous: Path | None, initial: Competitor, settings: Settings, device: torch.device) -> Competitor | None:
     """Return the previous champion, None when it is the initial policy: then the first claim says it all."""
     if previous is None:
         return None
-    policy, _ = load_policy(previous, device)
-    return None if weights_hash(policy) == weights_hash(initial) else policy
+    policy = open_policy(previous, device, rules=settings.language)
+    return None if policy.weights == initial.weights else policy

@@ -8,16 +8,14 @@ from typing import Any, Final
 
 import torch
 
-from grpo.boards import BoardArrays, Split, board_arrays
-from grpo.checkpoints import POLICY, WEIGHTS, weights_hash
 from grpo.config import SelectionConfig, Settings
 from grpo.content import write_json
 from grpo.halving import HalvingTrace, sequential_halving
 from grpo.metrics import Record
 from grpo.phase_guard import PhaseChange, phase_changes
 from grpo.phases import PHASES
-from grpo.policy import NetworkPolicy
-from grpo.regret import heldout_scores
+from grpo.policy_files import policy_file_names
+from grpo.regret import HeldoutScores
 from grpo.selection import Decision, confirm, decide, peak_step
 from grpo.sprt import Sprt, SprtModel
 from grpo.statistics import LEVEL, ScoreInterval
@@ -28,7 +26,6 @@ from steps.calibrating import read_ladder
 from steps.played_ahead import PlayedAhead
 from steps.screening import Contest
 from steps.selection_games import CONFIRMATION, PREVIOUS, SelectionGames
-from steps.telling import write_decisions
 from steps.work import Work
 
 REPORT: Final = "report.json"
@@ -68,7 +65,7 @@ def select_champion(
     Raises SelectionError when no checkpoint was measured on held-out boards.
     """
     config = settings.selection
-    contest = Contest.open(config, pretrained=pretrained, finetuned=finetuned, previous=previous, device=device)
+    contest = Contest.open(settings, pretrained=pretrained, finetuned=finetuned, previous=previous, device=device)
     initial, checkpoints, regrets, rival = contest.initial, contest.checkpoints, contest.regrets, contest.rival
     with SelectionGames(
         settings,
@@ -94,9 +91,9 @@ def select_champion(
         placement = placement_facts(games.placed(chosen, ladder), ladder)
         other = "best moves, as played" if games.is_scored_by_adjudication else "best moves, adjudicated"
         candidate = games.policy(chosen)
-        heldout = board_arrays(read_boards(boards), split=Split.HELDOUT, strong=True)
-        phases = _phase_changes(candidate, initial, heldout, config)
-        write_decisions(work.folder, candidate, heldout, before=initial)
+        judged = read_boards(boards)
+        phases = _phase_changes(candidate.scores(judged), initial.scores(judged), config)
+        candidate.write_decisions(work.folder, judged, before=initial)
         decision = decide(
             chosen,
             against_initial=against_initial,
@@ -130,8 +127,8 @@ def select_champion(
                 "champion_step": chosen if decision.promoted else PRETRAINED_STEP,
                 "peak_step": peak,
                 "peak_low": against_start[peak].low,
-                "initial_weights": weights_hash(initial),
-                "candidate_weights": weights_hash(candidate),
+                "initial_weights": initial.weights,
+                "candidate_weights": candidate.weights,
                 "heldout_regret_best": {str(step): asdict(regret) for step, regret in regrets.items()},
                 "confirmation_end": against_initial.end,
                 "confirmation_best_moves": match_facts(confirmed),
@@ -149,10 +146,7 @@ def _sprt(config: SelectionConfig, *, num_claims: int) -> Sprt | None:
     return Sprt(elo0=config.sprt_elo[0], elo1=config.sprt_elo[1], alpha=LEVEL / num_claims, beta=0.05, model=SprtModel(config.sprt_model))
 
 
-def _phase_changes(
-    candidate: NetworkPolicy, initial: NetworkPolicy, heldout: BoardArrays, config: SelectionConfig
-) -> tuple[PhaseChange, ...]:
-    before, after = heldout_scores(initial, heldout), heldout_scores(candidate, heldout)
+def _phase_changes(after: HeldoutScores, before: HeldoutScores, config: SelectionConfig) -> tuple[PhaseChange, ...]:
     differences = {
         phase.value: (after.regret_best - before.regret_best)[before.phases == index].tolist() for index, phase in enumerate(PHASES)
     }
@@ -181,7 +175,7 @@ def _texts(claims: Sequence[Any]) -> list[dict[str, Any]]:
 def _write_policies(folder: Path, *, champion: Path, peak: Path) -> None:
     shutil.copytree(peak, folder / PEAK)
     (folder / CHAMPION).mkdir()
-    for name in (WEIGHTS, POLICY):
+    for name in policy_file_names(champion):
         shutil.copy(champion / name, folder / CHAMPION / name)
 
 

@@ -8,7 +8,6 @@ from typing import Final, Self
 import torch
 
 from grpo.adjudication import adjudicate
-from grpo.checkpoints import load_checkpoint, weights_hash
 from grpo.config import Settings
 from grpo.engine import PLAYING_HASH_MIB, EnginePool
 from grpo.halving import halving_pairs
@@ -16,11 +15,11 @@ from grpo.ladder import Ladder, LadderPlacement, num_openings_to_place
 from grpo.match_pgn import match_pgn
 from grpo.matches import MOSTLY_UNDECIDED, MatchResult, play_match
 from grpo.openings import make_openings
-from grpo.players import BestMovePlayer, Player, SamplingPlayer
-from grpo.policy import NetworkPolicy
-from grpo.seeding import numpy_stream, torch_stream
+from grpo.players import Player
+from grpo.seeding import numpy_stream
 from steps.baseline import place_player
 from steps.played_ahead import PlayedAhead, Share, put_together
+from steps.policies import Competitor, open_checkpoint
 from steps.work import Work
 
 SCREENING: Final = "screening"
@@ -36,9 +35,9 @@ class SelectionGames:
     def __init__(
         self,
         settings: Settings,
-        initial: NetworkPolicy,
+        initial: Competitor,
         checkpoints: Mapping[int, Path],
-        previous: NetworkPolicy | None,
+        previous: Competitor | None,
         *,
         used: set[str],
         engine_path: str,
@@ -71,7 +70,7 @@ class SelectionGames:
         self._used, self._device, self._work = used, device, work
         self._pool = EnginePool(engine_path, num_processes=num_processes, options={"Hash": PLAYING_HASH_MIB})
         self._rounds: dict[int, list[str]] = {}
-        self._policies: dict[int, NetworkPolicy] = {}
+        self._policies: dict[int, Competitor] = {}
         self._by_adjudication: bool | None = {"auto": None, "played_out": False, "adjudicated": True}[settings.selection.scored]
         self._num_done = 0
         self._total = self._num_planned()
@@ -94,7 +93,7 @@ class SelectionGames:
         """Return a candidate's pair scores of a round, whose openings all candidates share."""
         if round_number not in self._rounds:
             self._rounds[round_number] = self._openings(f"{SCREENING} {round_number}", self._settings.selection.num_screening_pairs)
-        result = self._against_initial(candidate, SCREENING, self._rounds[round_number])
+        result = self._against_initial(candidate, SCREENING, round_number, self._rounds[round_number])
         if self._by_adjudication is None:
             self._by_adjudication = result.share_undecided() > MOSTLY_UNDECIDED
         return self.scores(result)
@@ -102,21 +101,23 @@ class SelectionGames:
     def confirmation(self, candidate: int, num_pairs: int) -> list[float]:
         """Return a candidate's pair scores on further fresh openings."""
         number = len(self.played.get(CONFIRMATION, []))
-        return self.scores(self._against_initial(candidate, CONFIRMATION, self._openings(f"{CONFIRMATION} {number}", num_pairs)))
+        openings = self._openings(f"{CONFIRMATION} {number}", num_pairs)
+        return self.scores(self._against_initial(candidate, CONFIRMATION, number, openings))
 
     def against_previous(self, candidate: int, num_pairs: int) -> list[float]:
         """Return a candidate's pair scores against the previous champion, on further fresh openings."""
         assert self._previous is not None
         number = len(self.played.get(PREVIOUS, []))
         openings = self._openings(f"{PREVIOUS} {number}", num_pairs)
-        return self.scores(self._play(self._best(candidate), BestMovePlayer(self._previous, PREVIOUS), PREVIOUS, openings))
+        rival = self._previous.best_player(PREVIOUS, seed=self._settings.seed, stream=("asked again", PREVIOUS, number))
+        return self.scores(self._play(self._best(candidate, PREVIOUS, number), rival, PREVIOUS, openings))
 
     def sampled(self, candidate: int) -> MatchResult:
         """Return the games of both policies' sampled moves at T = 1."""
-        rngs = [torch_stream(self._settings.seed, SAMPLED, who) for who in ("candidate", "initial")]
+        seed = self._settings.seed
         return self._play(
-            SamplingPlayer(self.policy(candidate), f"step {candidate}, T = 1", temperature=1.0, rng=rngs[0]),
-            SamplingPlayer(self._initial, "initial policy, T = 1", temperature=1.0, rng=rngs[1]),
+            self.policy(candidate).sampling_player(f"step {candidate}, T = 1", temperature=1.0, seed=seed, stream=(SAMPLED, "candidate")),
+            self._initial.sampling_player("initial policy, T = 1", temperature=1.0, seed=seed, stream=(SAMPLED, "initial")),
             SAMPLED,
             self._openings(SAMPLED, self._settings.selection.num_sampled_pairs),
         )
@@ -125,7 +126,7 @@ class SelectionGames:
         """Return where a candidate stands on the ladder."""
         before = self._num_done
         placement = place_player(
-            self._best(candidate),
+            self._best(candidate, LADDER, 0),
             ladder,
             config=self._settings.evaluation,
             seed=self._settings.seed,
@@ -163,16 +164,19 @@ class SelectionGames:
             match_pgn(result, event=stage, seed=self._settings.seed) for stage, results in self.played.items() for result in results
         )
 
-    def _against_initial(self, candidate: int, stage: str, openings: Sequence[str]) -> MatchResult:
-        return self._play(self._best(candidate), BestMovePlayer(self._initial, "initial policy"), stage, openings)
+    def _against_initial(self, candidate: int, stage: str, number: int, openings: Sequence[str]) -> MatchResult:
+        initial = self._initial.best_player("initial policy", seed=self._settings.seed, stream=("asked again", stage, number, "initial"))
+        return self._play(self._best(candidate, stage, number), initial, stage, openings)
 
-    def _best(self, candidate: int) -> BestMovePlayer:
-        return BestMovePlayer(self.policy(candidate), f"step {candidate}")
+    def _best(self, candidate: int, stage: str, number: int) -> Player:
+        """Return a candidate's best moves for one of a stage's matches; who is asked again draws in each match anew."""
+        stream = ("asked again", stage, number, "candidate")
+        return self.policy(candidate).best_player(f"step {candidate}", seed=self._settings.seed, stream=stream)
 
-    def policy(self, candidate: int) -> NetworkPolicy:
+    def policy(self, candidate: int) -> Competitor:
         """Return a candidate's policy, loaded when it is first asked for."""
         if candidate not in self._policies:
-            self._policies[candidate] = load_checkpoint(self._checkpoints[candidate], self._device)[0]
+            self._policies[candidate] = open_checkpoint(self._checkpoints[candidate], self._device, rules=self._settings.language)
         return self._policies[candidate]
 
     def _openings(self, stage: str, count: int) -> list[str]:
@@ -205,7 +209,7 @@ class SelectionGames:
         """Return what games played ahead are kept under; the registry's champion may be another one by now."""
         if stage == PREVIOUS:
             assert self._previous is not None
-            return f"{stage} {weights_hash(self._previous)}: {first}"
+            return f"{stage} {self._previous.weights}: {first}"
         return f"{stage}: {first}"
 
     def _num_planned(self) -> int:

@@ -13,7 +13,7 @@ from grpo.streams import Kind, SourceFile, find_files, read_chunks
 from steps.machine import Machine
 
 if TYPE_CHECKING:
-    from grpo.policy import Policy
+    from grpo.exercises import Solver
 
 _Exercise = TypeVar("_Exercise")
 _MIN_OF_THEME: Final = 20  # Themes with fewer puzzles are in the JSON alone.
@@ -62,18 +62,21 @@ def _solve(given: argparse.Namespace) -> int:
         if file.kind == Kind.GAMES:
             raise SourceError(f"{file.uri}: games have no answers to be found; give puzzles of Lichess (.csv) or EPD suites (.epd)")
     # Slow imports, after all that can be refused without them.
-    from grpo.checkpoints import load_policy
     from steps.device import torch_device
     from steps.models import find_model
+    from steps.policies import open_policy
 
     machine = Machine.here()
     model = find_model(given.model, machine)
-    policy, _ = load_policy(model.folder, torch_device(machine))
-    found = {file.name: _of_file(file, policy, limit=given.limit, temperature=given.temperature) for file in files}
+    policy = open_policy(model.folder, torch_device(machine))
+    solver = policy.solver(temperature=given.temperature)
+    found = {file.name: _of_file(file, solver, limit=given.limit) for file in files}
+    replies = policy.solver_replies()
     facts = {
         "model": {"name": given.model, "run": model.run, "policy_step": model.policy_step, "weights_hash": model.weights_hash},
         "temperature": given.temperature,
         "limit": given.limit,
+        **({} if replies is None else {"answers": replies.facts()}),
         "files": {name: facts for name, (facts, _) in found.items()},
     }
     if given.json:
@@ -82,40 +85,43 @@ def _solve(given: argparse.Namespace) -> int:
     moves = f"moves at temperature {given.temperature:g}, expected shares" if given.temperature else "best moves"
     step = "" if model.policy_step is None else f", step {model.policy_step:,}"
     print(f"{given.model}: run {model.run}{step}, weights {model.weights_hash[:12]}; {moves}; 95 % intervals")
+    if replies is not None:
+        failed = f"{replies.num_unreadable:,} unreadable, {replies.num_illegal:,} with an illegal move"
+        print(f"{replies.num_answers:,} answers, one a position: {failed}; those solve nothing")
     for name, (_, text) in found.items():
         print(f"\n{name}\n{text}")
     return 0
 
 
-def _of_file(file: SourceFile, policy: "Policy", *, limit: int | None, temperature: float) -> tuple[dict[str, Any], str]:
+def _of_file(file: SourceFile, solver: "Solver", *, limit: int | None) -> tuple[dict[str, Any], str]:
     """Return what was found on one file, as plain data and as text.
 
     Raises SourceError when there is nothing to solve in it.
     """
     left_outs = LeftOuts()
     solve = _puzzles if file.kind == Kind.PUZZLES else _suite
-    facts, text = solve(file, policy, left_outs, limit, temperature)
+    facts, text = solve(file, solver, left_outs, limit)
     for reason, left_out in left_outs.facts().items():
         text += f"\n  left out  {reason}: {left_out['count']:,}; the first: {left_out['first']}"
     return {"kind": file.kind.value, **facts, "left_out": left_outs.facts()}, text
 
 
-def _puzzles(file: SourceFile, policy: "Policy", left_outs: LeftOuts, limit: int | None, temperature: float) -> tuple[dict[str, Any], str]:
+def _puzzles(file: SourceFile, solver: "Solver", left_outs: LeftOuts, limit: int | None) -> tuple[dict[str, Any], str]:
     from grpo.puzzles import puzzle_report, read_puzzle_table, solve_puzzles
 
     puzzles = _usable(file, read_puzzle_table, left_outs, limit)
-    report = puzzle_report(puzzles, solve_puzzles(policy, puzzles, temperature=temperature).tolist())
+    report = puzzle_report(puzzles, solve_puzzles(solver, puzzles).tolist())
     themes = {name: share for name, share in report.by_theme.items() if share.num >= _MIN_OF_THEME}
     shares = {"solved": report.solved, **report.by_band, **themes}
     lines = [f"  performance rating, on the scale of Lichess's puzzles: {report.performance}", *_table(shares)]
     return report.facts(), "\n".join(lines)
 
 
-def _suite(file: SourceFile, policy: "Policy", left_outs: LeftOuts, limit: int | None, temperature: float) -> tuple[dict[str, Any], str]:
+def _suite(file: SourceFile, solver: "Solver", left_outs: LeftOuts, limit: int | None) -> tuple[dict[str, Any], str]:
     from grpo.suites import read_suite, solve_suite, suite_report
 
     problems = _usable(file, read_suite, left_outs, limit)
-    report = suite_report(problems, solve_suite(policy, problems, temperature=temperature))
+    report = suite_report(problems, solve_suite(solver, problems))
     has_points = any(problem.points for problem in problems)
     shares = {"solved": report.solved, **({"points": report.points} if has_points else {})}
     for suite, (solved, points) in report.by_suite.items():

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from grpo.errors import PlainError
+from grpo.policy_files import NETWORK
 from grpo.uci import UciEngine, serve
 from grpo.uci_options import BEST_MOVE, OptionError, UciOptions
 from steps.machine import Machine
@@ -16,7 +17,7 @@ from steps.models import Model, find_model
 from steps.teaching import finite_number
 
 if TYPE_CHECKING:
-    from grpo.policy import Policy
+    from grpo.uci_search import MoveFinder
 
 _STDOUT: Final = 1
 _STDERR: Final = 2
@@ -46,10 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run_engine(given: argparse.Namespace) -> int:
     """Play until told to quit and return the exit code; nothing but the protocol goes to the standard output."""
-    options = UciOptions(temperature=given.temperature)
     machine = replace(Machine.here(), device=given.device, num_threads=1)
     write = _protocol_writer()
     model = find_model(given.model, machine)
+    options = UciOptions(temperature=given.temperature, has_lines=model.kind == NETWORK)
     engine = UciEngine(
         name=f"chess-grpo {model.run} {model.weights_hash[:12]}",
         options=options,
@@ -89,11 +90,11 @@ def _temperature(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _load(model: Model, machine: Machine) -> "Policy":
-    from grpo.checkpoints import load_policy
+def _load(model: Model, machine: Machine) -> "MoveFinder":
     from steps.device import torch_device
+    from steps.policies import open_policy
 
-    return load_policy(model.folder, torch_device(machine))[0]
+    return open_policy(model.folder, torch_device(machine)).move_finder()
 
 
 def _protocol_writer() -> Callable[[str], None]:

@@ -16,9 +16,11 @@ RULES: Final[Mapping[str, Rule]] = {
     for rule in (
         rules_objective.nan_steps,
         rules_reward.unlearned_language_model,
+        rules_reward.lost_format,
         rules_entropy.impossible_entropy,
         rules_entropy.kl_trap,
         rules_entropy.entropy_collapse,
+        rules_objective.scored_otherwise,
         rules_objective.temperature_mismatch,
         rules_objective.kl_at_step_zero,
         rules_objective.cancelling_terms,
@@ -44,6 +46,8 @@ assert RULES.keys() | {HEALTHY} == ENTRIES.keys(), "a rule has no entry in the t
 _WORST_FIRST: Final = (Severity.CRITICAL, Severity.WARNING, Severity.NOTE)
 _STEPS_BETWEEN_LOOKS: Final = 10
 _MIN_ROWS: Final = 20
+_AT_ONCE: Final = frozenset({"unlearned_language_model", "scored_otherwise", "kl_at_step_zero"})
+"""What one row shows of a language model, whose steps take minutes where a network's take seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +118,18 @@ class Watch:
         """Take the next record, and return what is found with it that was not found before.
 
         Rules are asked at every tenth record, from the twentieth on, so that they cost next to nothing and a few odd rows are no finding;
-        at each at which a number is not finite. The same records give the same findings, so that a run that goes on after a kill is fed
-        its journal again.
+        at each at which a number is not finite. Of a language model, what one row shows is told with that row. The same records give the
+        same findings, so that a run that goes on after a kill is fed its journal again.
         """
         num_bad = len(self._history.not_finite)
         self._history.add(record)
         self._num_seen += 1
         is_bad = len(self._history.not_finite) > num_bad
-        if not is_bad and (self._num_seen < _MIN_ROWS or self._num_seen % _STEPS_BETWEEN_LOOKS):
-            return ()
-        return self._new(self.diagnosis())
+        if is_bad or (self._num_seen >= _MIN_ROWS and self._num_seen % _STEPS_BETWEEN_LOOKS == 0):
+            return self._new(self.diagnosis())
+        if self._history.is_of_words:
+            return self._new(Diagnosis(tuple(each for each in self.diagnosis().findings if each.name in _AT_ONCE)))
+        return ()
 
     def diagnosis(self) -> Diagnosis:
         """Return what all records so far show."""

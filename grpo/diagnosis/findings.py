@@ -93,6 +93,15 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         remedy="Load the pretrained weights and refuse to start without them; clone behaviour first; grade the reward, so that a nearly"
         " right answer is worth more than garbage.",
     ),
+    "lost_format": Entry(
+        severity=_CRITICAL,
+        meaning="The language model could write answers, and writes fewer and fewer that can be read.",
+        seen="The share of answers parsed is lower at the end than at the beginning by more than 0.2.",
+        cause="The policy has left the reference, which knew the format, for something that was rewarded more, or by steps too large for"
+        " its weights; with truncated answers out of the loss, nothing teaches it to end one.",
+        remedy="Go back to the checkpoint from before; a larger `grpo.kl_coefficient`, or a larger weight of structure and parsing in"
+        " `[language.rewards]`.",
+    ),
     "impossible_entropy": Entry(
         severity=_CRITICAL,
         meaning="What is called entropy is larger than any entropy over legal moves can be, or negative.",
@@ -122,11 +131,21 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         meaning="The policy became certain of its moves long before it could know them.",
         seen="Entropy at the end is below 0.4 of that at the beginning and below 1.2 nats, or below 0.15 nats; or normalised entropy"
         " is below 0.15; or our trainer stopped at critical entropy. Of a language model: below a tenth of the beginning's, with"
-        " nothing learnt.",
+        " nothing learnt, or such a stop.",
         cause="The policy term pushed harder than anything kept entropy up: the learning rate is too high, or the entropy term too weak"
         " (a sampled bonus has no expected gradient at all on-policy). Groups then agree, advantages vanish, and the loss rises"
         " towards 0 without anything having got better.",
         remedy="Go back to a checkpoint from before, with a lower learning rate or a stronger, exact entropy term.",
+    ),
+    "scored_otherwise": Entry(
+        severity=_CRITICAL,
+        meaning="Tokens are scored with other log-probabilities than they were sampled with.",
+        seen="The largest difference of a token's log-probability between sampling and scoring is above 0.01 nats.",
+        cause="The two see another model or another text: left padding whose pads count as positions in one of them (GPT-2: 5.1 nats with"
+        " 37 pads, and a logged KL of 0), another temperature, top-k or top-p in one alone, dropout, a precision, a tokenizer that"
+        " writes back other tokens than it read. With one update a rollout every ratio is 1 all the same, and shows nothing.",
+        remedy="Give both the same positions, mask, temperature and distribution, and assert it at the start of a run on prompts of mixed"
+        " length, as `grpo/language` does.",
     ),
     "temperature_mismatch": Entry(
         severity=_CRITICAL,

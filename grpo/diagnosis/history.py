@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Self
 
-from grpo.diagnosis.quantities import quantity_of
+from grpo.diagnosis.quantities import is_of_words, quantity_of
 from grpo.metrics import Record
 
 _END_SHARE: Final = 0.1
@@ -184,6 +184,7 @@ class History:
             quantity = quantity_of(name)
             if quantity is None:
                 continue
+            self.is_of_words |= is_of_words(name)
             if math.isfinite(value):
                 rows = self._rows.setdefault(quantity, [])
                 rows.append(Row(record.step, float(value), record.step))

@@ -29,32 +29,36 @@ FROM_NAMES: Final = ("step_from", "from_step", "step_start")
 TO_NAMES: Final = ("step_to", "to_step", "step_end")
 
 _OURS: Final[Mapping[str, tuple[str, ...]]] = {
-    "loss": ("grpo/loss",),
-    "entropy": ("grpo/entropy",),
-    "normalised_entropy": ("grpo/normalised_entropy",),
+    "loss": ("grpo/loss", "language/loss"),
+    "entropy": ("grpo/entropy", "language/entropy"),
+    "normalised_entropy": ("grpo/normalised_entropy", "language/normalised_entropy"),
     "log_num_legal": ("grpo/log_num_legal",),
-    "kl": ("grpo/kl_reference",),
+    "kl": ("grpo/kl_reference", "language/kl_reference"),
     "kl_old": ("grpo/kl_old",),
     "kl_old_first": ("grpo/kl_old_first",),
-    "clip_fraction": ("grpo/clip_fraction",),
-    "ratio_min": ("grpo/ratio_min",),
-    "ratio_max": ("grpo/ratio_max",),
+    "clip_fraction": ("grpo/clip_fraction", "language/clip_fraction"),
+    "ratio_min": ("grpo/ratio_min", "language/ratio_min"),
+    "ratio_max": ("grpo/ratio_max", "language/ratio_max"),
     "effective_sample_size": ("grpo/effective_sample_size",),
-    "optimiser_steps": ("grpo/optimiser_steps",),
-    "reward": ("grpo/reward_mean",),
-    "reward_std": ("grpo/reward_std",),
+    "optimiser_steps": ("grpo/optimiser_steps", "language/optimiser_steps"),
+    "reward": ("grpo/reward_mean", "language/reward_mean"),
+    "reward_std": ("grpo/reward_std", "language/reward_std"),
     "reward_p90": ("grpo/reward_p90",),
     "reward_at_end": ("grpo/reward_at_end",),
     "advantage_std": ("grpo/advantage_std",),
-    "silent_groups": ("grpo/silent_groups",),
-    "agreement": ("grpo/agreement",),
+    "silent_groups": ("grpo/silent_groups", "language/silent_groups"),
+    "agreement": ("grpo/agreement", "language/agreement"),
     "group_std": ("grpo/group_std_mean",),
     "training_regret": ("grpo/regret",),
     "exact_cosine": ("grpo/exact_cosine",),
-    "gradient_norm": ("grpo/gradient_norm",),
-    "skipped": ("grpo/skipped",),
+    "gradient_norm": ("grpo/gradient_norm", "language/gradient_norm"),
+    "skipped": ("grpo/skipped", "language/skipped"),
     "states": ("grpo/states",),
     "states_dropped": ("grpo/states_dropped",),
+    "kl_penalty": ("language/kl_term",),
+    "parsed": ("language/parse_rate",),
+    "truncated": ("language/truncated",),
+    "sampled_scored_gap": ("language/sampled_scored_gap",),
     "entropy_coefficient": ("control/entropy_coefficient",),
     "kl_coefficient": ("control/kl_coefficient",),
     "temperature": ("control/temperature",),
@@ -116,6 +120,7 @@ _OTHERS: Final[Mapping[str, tuple[str, ...]]] = {
         "rewards_format_reward_func_mean",
     ),
     "truncated": ("truncated_fraction", "truncated", "completions_clipped_ratio", "truncation_rate"),
+    "sampled_scored_gap": ("sampled_scored_gap", "sampled_scored_gap_max"),
     "log_num_legal": ("log_num_legal",),
     "normalised_entropy": ("normalised_entropy", "normalized_entropy"),
 }
@@ -133,7 +138,7 @@ _SECTIONS: Final = (
     r"(?:train|training|trainer|actor|critic|grpo|loss|losses|policy|objective|metrics|rollout|control|stats|charts|time|ppo|rl)"
 )
 """Before a name, that say nothing. `eval`, `val` and `heldout` do: what stands there is measured otherwise than in training."""
-_OF_WORDS: Final = re.compile(r"completion|response_len|num_tokens|answer_len|prompt_len")
+_OF_WORDS: Final = re.compile(r"^language/|completion|response_len|num_tokens|answer_len|prompt_len")
 
 
 def quantity_of(column: str) -> str | None:

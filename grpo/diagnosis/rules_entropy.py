@@ -67,9 +67,7 @@ def entropy_collapse(case: Case) -> Finding | None:
             ]
         )
         return case.found("entropy_collapse", seen, rows=() if normalised is None else normalised.rows[-1:], remedy=_slower(case))
-    evidence = [
-        f"{way(entropy)}: from about {math.exp(entropy.early()):.0f} effective moves, exp(entropy), to {math.exp(entropy.late()):.1f}",
-    ]
+    evidence = [way(entropy) + ("" if _is_of_words(case) else _effective(entropy))]
     middle = (entropy.early() + entropy.late()) / 2
     # What came back after that is the estimator's doing where values were impossible, and no health.
     fallen = next((place for place, row in enumerate(entropy.rows) if row.value < middle), len(entropy) - 1)
@@ -87,6 +85,10 @@ def entropy_collapse(case: Case) -> Finding | None:
         cause=cause,
         remedy=f"Entropy was above half of its way down until step {healthy.step:.0f}. {_slower(case)}",
     )
+
+
+def _effective(entropy: Series) -> str:
+    return f": from about {math.exp(entropy.early()):.0f} effective moves, exp(entropy), to {math.exp(entropy.late()):.1f}"
 
 
 def kl_trap(case: Case) -> Finding | None:
@@ -166,7 +168,8 @@ def has_collapsed(case: Case) -> bool:
         early, late = (entropy.early(), entropy.late()) if entropy is not None and len(entropy) >= _A_FEW else (None, None)
     if _is_of_words(case):
         share = _OF_WORDS_LEARNT if case.learns() else _OF_WORDS_SHARE
-        return early is not None and late is not None and 0 < late < share * early
+        is_gone = early is not None and late is not None and 0 < late < share * early
+        return is_gone or case.history.ends_with(_STOPPED)
     normalised = case.late("normalised_entropy")
     if (normalised is not None and is_certain(normalised, _ALARMS)) or case.history.ends_with(_STOPPED):
         return True
@@ -178,7 +181,7 @@ def _possible(case: Case) -> Series | None:
     series = case.history.get("entropy")
     if series is None:
         return None
-    rows = [row for row in series.rows if -0.01 <= row.value <= _MOST]
+    rows = [row for row in series.rows if -0.01 <= row.value <= (math.inf if _is_of_words(case) else _MOST)]
     return Series(series.column, rows) if rows else None
 
 

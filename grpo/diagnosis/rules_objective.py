@@ -19,6 +19,8 @@ _CLIPPED_ALONE: Final = 0.01
 """Of ratios that must all be 1."""
 _KL, _PENALTY = 1e-3, 1e-5
 """Above rounding, of a KL in nats, and of one times its coefficient."""
+_SCORED_OTHERWISE: Final = 0.01
+"""Nats of one token: rounding in float32 is below 0.0001, and padding that shifts positions makes whole nats."""
 _KL_BY_SCORING: Final = 0.5
 """Nats: a larger one before any update is another model's, and not another way to score (1.3 against 1.0 shows 0.05)."""
 _ROSE: Final = 3.0
@@ -80,10 +82,22 @@ def _first_rows(case: Case, *quantities: str) -> list[Row]:
     return [series.first for quantity in quantities if (series := case.history.get(quantity)) is not None]
 
 
+def scored_otherwise(case: Case) -> Finding | None:
+    """Find a language model whose tokens are scored with other log-probabilities than they were sampled with."""
+    gap = case.history.get("sampled_scored_gap")
+    bad = [] if gap is None else [row for row in gap.rows if row.value > _SCORED_OTHERWISE]
+    if gap is None or not bad:
+        return None
+    evidence = [
+        f"{gap.column} is {bad[0].value:.3g} nats at step {bad[0].step:.0f}, above {_SCORED_OTHERWISE:g} in {len(bad)} of {len(gap)} rows"
+    ]
+    return case.found("scored_otherwise", evidence, rows=bad)
+
+
 def temperature_mismatch(case: Case) -> Finding | None:
     """Find that moves are scored by another distribution than they were sampled from."""
     if case.history.is_of_words:
-        return None  # Of a language model more than the temperature can differ: see kl_at_step_zero.
+        return None  # Of a language model more than the temperature can differ: see scored_otherwise and kl_at_step_zero.
     if case.history.is_ours:
         return _measured_mismatch(case)
     clipped = _CLIPPED if _divergence(case) else _CLIPPED_FOR_CERTAIN

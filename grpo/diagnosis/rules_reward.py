@@ -15,9 +15,12 @@ _AGREEING: Final = 0.75
 _FAILED: Final = 0.05
 _PILED_UP: Final = 0.1
 _MIN_STEPS: Final = 100
+_A_FEW: Final = 3
 _UNNOTICED: Final = 0.15
 """Standard deviations of a reward."""
 _LEARNT: Final = 0.5
+_FORGOTTEN: Final = 0.2
+"""Of all answers; some hundred of them a look are read to within 0.1."""
 
 
 def unlearned_language_model(case: Case) -> Finding | None:
@@ -38,6 +41,19 @@ def unlearned_language_model(case: Case) -> Finding | None:
     if parsed is not None and evidence and parsed.first.value < 0.1 and not evidence[0].startswith(parsed.column):
         evidence.append(f"{parsed.column} is {parsed.first.value:.3g} at step {parsed.first.step:.0f}")
     return case.found("unlearned_language_model", evidence, rows=() if parsed is None else parsed.rows[:1]) if evidence else None
+
+
+def lost_format(case: Case) -> Finding | None:
+    """Find a language model that could write an answer and cannot any more."""
+    parsed, truncated = case.history.get("parsed"), case.history.get("truncated")
+    if parsed is None or len(parsed) < _A_FEW or parsed.early() - parsed.late() <= _FORGOTTEN:
+        return None
+    evidence = [way(parsed)]
+    if truncated is not None and truncated.late() > truncated.early():
+        evidence.append(way(truncated))
+    middle = (parsed.early() + parsed.late()) / 2
+    fallen = [row for row in parsed.rows if row.value < middle]
+    return case.found("lost_format", evidence, rows=fallen, remedy=f"Lower {case.given.named('learning_rate')}.")
 
 
 def failed_values(case: Case) -> Finding | None:

@@ -197,6 +197,8 @@ CASES: dict[str, tuple[str, dict[str, Column]]] = {
     "reward falls": ("flat_reward", {"reward": lambda step: -0.1 - 0.3 * share(step)}),
     "divergence before any update": ("kl_at_step_zero", {"kl": lambda step: 0.05 + 0.02 * share(step)}),
     "no number": ("nan_steps", {"loss": lambda step: math.nan if 400 < step < 500 else -0.02}),
+    "the format is forgotten": ("lost_format", {"parsed_fraction": lambda step: 0.95 - 0.6 * share(step)}),
+    "scored with other positions": ("scored_otherwise", {"sampled_scored_gap": lambda _: 5.1}),
     "garbage": ("unlearned_language_model", {"parsed_fraction": lambda step: 0.02 + 0.01 * share(step)}),
 }
 
@@ -311,6 +313,8 @@ SOUND: dict[str, dict[str, Column]] = {
         "entropy": lambda step: 0.9 - 0.7 * share(step),
         "completions/mean_length": lambda step: 200 + step / 10,
     },
+    "a language model that scores what it sampled": {"sampled_scored_gap": lambda step: 3e-5 + 1e-5 * math.sin(step)},
+    "a language model that keeps its format": {"parse_rate": lambda step: 0.95 - 0.1 * share(step) + 0.02 * math.sin(step)},
     "a language model that learns its format": {"format_reward": lambda step: 0.05 + 0.9 * share(step)},
 }
 

@@ -201,7 +201,7 @@ def test_every_random_game_ends_where_and_as_the_rules_of_python_chess_say(rando
         assert game.end == expected
         winner = (not board.turn) if expected == End.CHECKMATE else None
         assert game.score == (0.5 if winner is None else float(winner == (chess.WHITE if game.first_is_white else chess.BLACK)))
-    assert {game.end for game in random_games} == set(End), "every way to end is among them"
+    assert {game.end for game in random_games} == set(End) - {End.FORFEIT}, "every way that the board knows is among them"
 
 
 def test_python_chess_too_gives_the_game_that_result_and_no_result_before(random_games: list[PlayedGame]) -> None:
@@ -328,6 +328,7 @@ def test_scores_intervals_and_ends_worked_by_hand() -> None:
         "threefold repetition": 0,
         "fifty moves": 0,
         "ply cap": 1,
+        "no legal move named": 0,
     }
     assert result.interval() == paired_interval([1.0, 0.75, 0.25])
     assert result.interval().num_pairs == 3

@@ -4,6 +4,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import chess
@@ -13,7 +14,7 @@ import torch
 from doubles import WrittenPolicy, lively_policy, made_up_number
 
 from grpo.encoding import position_key
-from grpo.exercises import Fault, LeftOut
+from grpo.exercises import Fault, LeftOut, expected_credits
 from grpo.games import Reason, SourceError
 from grpo.policy import NetworkPolicy, PositionBatch
 from grpo.position_lists import MAX_LINE_SIZE
@@ -172,13 +173,17 @@ MATE_IN_TWO = "b8a8 h1h2 a8b8 h2h8"
     ],
 )
 def test_every_own_move_must_be_the_solutions_or_mate(moves: str, played: Sequence[str], solved: int) -> None:
-    assert solve_puzzles(playing(*played), [puzzle(moves)], temperature=0.0).tolist() == [solved]
+    assert solve_puzzles(partial(expected_credits, playing(*played), temperature=0.0), [puzzle(moves)]).tolist() == [solved]
 
 
 def test_the_solver_may_be_black() -> None:
     found = puzzle("b1a1 h8h1", fen=chess.Board(ROOKS).mirror().fen())
     assert [board.turn for board in found.own_boards()] == [chess.BLACK]
-    assert [solve_puzzles(playing(move), [found], temperature=0.0)[0] for move in ("h8h1", "g8g1", "h8h2")] == [1, 1, 0]
+    assert [solve_puzzles(partial(expected_credits, playing(move), temperature=0.0), [found])[0] for move in ("h8h1", "g8g1", "h8h2")] == [
+        1,
+        1,
+        0,
+    ]
 
 
 def test_the_chance_at_a_temperature_worked_by_hand() -> None:
@@ -187,9 +192,9 @@ def test_the_chance_at_a_temperature_worked_by_hand() -> None:
     first, second = (board.legal_moves.count() for board in found.own_boards())
     # First own move: the solution weighs 4, the mates g1g8 and h1h8 3 and 1; second: h2h8 weighs 5, the mate g1g8 3.
     chance = (3 + 1) / (first - 2 + 4 + 3) + 4 / (first - 2 + 4 + 3) * (5 + 3) / (second - 2 + 5 + 3)
-    assert solve_puzzles(policy, [found], temperature=1.0) == pytest.approx([chance], abs=1e-6)
+    assert solve_puzzles(partial(expected_credits, policy, temperature=1.0), [found]) == pytest.approx([chance], abs=1e-6)
     colder = (9 + 1) / (first - 2 + 16 + 9) + 16 / (first - 2 + 16 + 9) * (25 + 9) / (second - 2 + 25 + 9)
-    assert solve_puzzles(policy, [found], temperature=0.5) == pytest.approx([colder], abs=1e-6)
+    assert solve_puzzles(partial(expected_credits, policy, temperature=0.5), [found]) == pytest.approx([colder], abs=1e-6)
 
 
 def played_out(policy: NetworkPolicy, found: Puzzle) -> bool:
@@ -242,7 +247,7 @@ def test_real_puzzles_end_as_their_themes_say(real_puzzles: list[Puzzle]) -> Non
 
 def test_real_puzzles_are_solved_as_if_played_out_one_by_one(real_puzzles: list[Puzzle]) -> None:
     policy, some = lively_policy(), real_puzzles[::6]
-    found = solve_puzzles(policy, some, temperature=0.0)
+    found = solve_puzzles(partial(expected_credits, policy, temperature=0.0), some)
     assert found.tolist() == [float(played_out(policy, one)) for one in some]
     assert 0 < found.sum() < len(some)
 
@@ -252,15 +257,15 @@ def test_a_perfect_solver_solves_all_and_a_cold_one_plays_its_best_moves(real_pu
     own = [(board, move) for one in some for board, move in zip(one.own_boards(), one.moves[1::2], strict=True)]
     solutions = {position_key(board): move for board, move in own}
     perfect = WrittenPolicy(lambda board, move: 50.0 * (solutions[position_key(board)] == move))
-    assert solve_puzzles(perfect, some, temperature=0.0).tolist() == [1.0] * 15
+    assert solve_puzzles(partial(expected_credits, perfect, temperature=0.0), some).tolist() == [1.0] * 15
     half_right = WrittenPolicy(lambda board, move: made_up_number(board, move) + 0.4 * (solutions[position_key(board)] == move))
-    best = solve_puzzles(half_right, some, temperature=0.0)
+    best = solve_puzzles(partial(expected_credits, half_right, temperature=0.0), some)
     assert 0 < best.sum() < 15
-    assert solve_puzzles(half_right, some, temperature=0.001) == pytest.approx(best, abs=0.01)
+    assert solve_puzzles(partial(expected_credits, half_right, temperature=0.001), some) == pytest.approx(best, abs=0.01)
 
 
 def test_no_puzzle_is_no_chance() -> None:
-    assert solve_puzzles(playing("h1h8"), [], temperature=0.0).shape == (0,)
+    assert solve_puzzles(partial(expected_credits, playing("h1h8"), temperature=0.0), []).shape == (0,)
 
 
 # Reporting.

@@ -87,6 +87,15 @@ def test_the_table_of_presets_lays_each_over_the_default_to_what_a_run_with_it_h
         assert told == {key: value for key, value in with_preset.items() if default.get(key) != value}
 
 
+def test_the_table_of_kinds_has_what_settings_of_each_kind_begin_with_and_every_key_in_which_they_differ() -> None:
+    kinds = ("network", "language")
+    begun = [flattened(Settings.model_validate({"policy": {"kind": kind}}).model_dump(mode="json")) for kind in kinds]
+    differing = [key for key in begun[0] if begun[0][key] != begun[1][key] and key != "policy.kind"]
+    assert differing
+    told = {key: [tomllib.loads(f"value = {cell.strip('`')}")["value"] for cell in row] for key, row in rows("Defaults by kind").items()}
+    assert told == {key: [settings[key] for settings in begun] for key in differing}
+
+
 def test_every_row_has_the_bars_of_its_header() -> None:
     for table in re.findall(r"(?:^\|.*\n)+", PAGE, re.MULTILINE):
         assert len({len(cells(line)) for line in table.splitlines()}) == 1

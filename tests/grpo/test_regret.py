@@ -170,7 +170,8 @@ def test_it_is_taken_at_temperature_one_and_of_the_policy_as_it_stands() -> None
 
 def test_all_held_out_metrics_are_declared() -> None:
     metrics = heldout_metrics(new_policy(TINY, seed=0, device=CPU), fake_arrays(some_boards(60, max_plies=300)))
-    assert metrics.keys() | {"heldout/illegal_mass"} == {name for name in METRICS if name.startswith("heldout/")}
+    of_language = {f"heldout/{name}" for name in ("reward", "reward_stderr", "parse_rate", "parse_rate_drawn", "legal_rate")}
+    assert metrics.keys() | {"heldout/illegal_mass"} | of_language == {name for name in METRICS if name.startswith("heldout/")}
 
 
 def test_who_ranks_as_the_engine_does_agrees_fully_and_who_ranks_the_other_way_round_not_at_all() -> None:

@@ -1,6 +1,7 @@
 """Suites: EPD operations as the standard and real suites write them, scored by hand, with a reason for each line that is no problem."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import chess
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 from doubles import WrittenPolicy
 
-from grpo.exercises import Fault, LeftOut
+from grpo.exercises import Fault, LeftOut, expected_credits
 from grpo.games import Reason
 from grpo.position_lists import MAX_LINE_SIZE
 from grpo.suites import Problem, read_suite, solve_suite, suite_report
@@ -164,7 +165,7 @@ def test_broken_lines_never_raise() -> None:
 def solved(line: str, uci: str) -> tuple[float, float]:
     """Return what a player of this move gets."""
     policy = WrittenPolicy(lambda board, move: 50.0 * (move.uci() == uci))
-    won, points = solve_suite(policy, [problem(line)], temperature=0.0)[0].tolist()
+    won, points = solve_suite(partial(expected_credits, policy, temperature=0.0), [problem(line)])[0].tolist()
     return won, points
 
 
@@ -192,8 +193,12 @@ def test_what_a_move_gets(line: str, uci: str, expected: tuple[float, float]) ->
 def test_sampled_moves_get_what_is_expected() -> None:
     weights = {"f4f5": 3.0, "d4f2": 2.0, "h2h3": 1.0}
     policy = WrittenPolicy(lambda board, move: float(np.log(weights.get(move.uci(), 1e-9))))
-    assert solve_suite(policy, [problem(STS_C0)], temperature=1.0)[0] == pytest.approx([3 / 6, (3 + 0.3 * 2) / 6], abs=1e-5)
-    assert solve_suite(policy, [problem(STS_C0)], temperature=0.5)[0] == pytest.approx([9 / 14, (9 + 0.3 * 4) / 14], abs=1e-5)
+    assert solve_suite(partial(expected_credits, policy, temperature=1.0), [problem(STS_C0)])[0] == pytest.approx(
+        [3 / 6, (3 + 0.3 * 2) / 6], abs=1e-5
+    )
+    assert solve_suite(partial(expected_credits, policy, temperature=0.5), [problem(STS_C0)])[0] == pytest.approx(
+        [9 / 14, (9 + 0.3 * 4) / 14], abs=1e-5
+    )
 
 
 def test_shares_are_by_suite_with_intervals() -> None:

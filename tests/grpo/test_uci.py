@@ -13,7 +13,7 @@ from grpo.policy import MoveDistribution, NetworkPolicy, PositionBatch, new_poli
 from grpo.uci import NO_MOVE, UciEngine, score_after, serve
 from grpo.uci_commands import PositionError, read_go, read_position
 from grpo.uci_options import MAX_TEMPERATURE, MIN_TEMPERATURE, OptionError, UciOptions
-from grpo.uci_search import ranked_moves
+from grpo.uci_search import PolicyMoveFinder, ranked_moves
 
 torch.set_num_threads(1)
 
@@ -36,9 +36,9 @@ class Session:
             write=self.lines.append,
         )
 
-    def _load(self) -> NetworkPolicy:
+    def _load(self) -> PolicyMoveFinder:
         self.num_loads += 1
-        return self.policy
+        return PolicyMoveFinder(self.policy)
 
     def says(self, *commands: str) -> list[str]:
         """Return what the engine writes to these lines."""
