@@ -40,7 +40,7 @@ pictures: setup  ## docs/pictures, of the latest run. ARGS="HOME --run RUN" for 
 	@infra/install.sh $(VENV) --browser
 	$(PY) -m infra.pictures $(ARGS)
 
-lock: setup  ## Renew the three locks from pyproject.toml.
+lock: setup  ## Renew the four locks from pyproject.toml.
 	infra/lock.sh
 
 setup:

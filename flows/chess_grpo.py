@@ -103,6 +103,7 @@ class ChessGrpo(FlowSpec):
             is_fresh=self.fresh,
             resume_from=self.resume_from,
             allow=self.allow,
+            num_nodes=self._num_nodes(),
         )
         draw_start(self.job)
         self.tasks = list(range(self.settings.boards.num_tasks))
@@ -139,7 +140,7 @@ class ChessGrpo(FlowSpec):
     @plainly
     def pretrain(self):
         """Imitate the moves played until the validation loss stops falling."""
-        card = watch("pretrain")
+        card = watch("pretrain", self.job["settings"])
         self.pretrained = card.finished(pipeline.pretrain(self.job, self.boards, [card]))
         self.next(self.calibrate)
 
@@ -216,6 +217,9 @@ class ChessGrpo(FlowSpec):
         """Say where champion, report and UI are."""
         self.summary = pipeline.end(self.job, self.selected, self.reported)
         print(self.summary)
+
+    def _num_nodes(self):
+        return 1
 
     def _contest(self):
         return {"boards": self.boards, "pretrained": self.pretrained, "calibrated": self.calibrated, "finetuned": self.finetuned}

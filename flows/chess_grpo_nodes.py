@@ -57,6 +57,9 @@ class ChessGrpoNodes(ChessGrpo):
         self.merge_artifacts(inputs)
         self.next(self.screen)
 
+    def _num_nodes(self):
+        return self.settings.resources.num_nodes
+
 
 if __name__ == "__main__":
     # Metaflow starts the other nodes of this machine as `python`: let that be the one that runs this.

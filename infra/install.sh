@@ -1,24 +1,26 @@
 #!/usr/bin/env bash
 # Make an environment and make sure of Stockfish: for `make`, and, with --image, for the images (infra/Dockerfile, infra/Dockerfile.cpu).
-# Usage: infra/install.sh VENV [--image] [--second-engine] [--browser]
+# Usage: infra/install.sh VENV [--image [--language]] [--second-engine] [--browser]
 #   --image: only what the steps need, without the project's own code, and the one Stockfish that infra/stockfish.sha256 knows.
+#   --language: what a language model as the policy needs too; without --image it is there anyway.
 #   --second-engine: Debian's Fairy-Stockfish too, on which the tests check that any UCI engine will do.
 #   --browser: Debian's Chromium and its driver too, with which the tests look at the MLflow UI and the cards.
 # TORCH_INDEX: an index to take torch from (its CPU build, say); without it torch comes from where pip looks anyway.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 stockfish_version=15.1-4
-venv="" is_image="" with_second_engine="" with_browser=""
+venv="" is_image="" with_language="" with_second_engine="" with_browser=""
 for word in "$@"; do
     case $word in
         --image) is_image=yes ;;
+        --language) with_language=yes ;;
         --second-engine) with_second_engine=yes ;;
         --browser) with_browser=yes ;;
         -*) echo "install: $word is no option of infra/install.sh" >&2 && exit 2 ;;
         *) venv=$word ;;
     esac
 done
-: "${venv:?usage: infra/install.sh VENV [--image] [--second-engine] [--browser]}"
+: "${venv:?usage: infra/install.sh VENV [--image [--language]] [--second-engine] [--browser]}"
 python=${PYTHON:-python3.11}
 
 can_apt() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
@@ -64,8 +66,11 @@ fi
 
 # The stamp holds what was installed, so that a second call costs nothing and a changed lock is noticed.
 stamp="$venv/installed"
-lock=$([ -n "$is_image" ] && echo requirements-run.lock || echo requirements.lock)
-wanted=$(cat pyproject.toml "$lock" requirements-run.lock requirements-torch.lock infra/install.sh - <<<"${TORCH_INDEX:-}" | sha256sum)
+lock=requirements.lock
+if [ -n "$is_image" ]; then
+    lock=$([ -n "$with_language" ] && echo requirements-language.lock || echo requirements-run.lock)
+fi
+wanted=$(cat pyproject.toml "$lock" requirements-run.lock requirements-language.lock requirements-torch.lock infra/install.sh - <<<"${TORCH_INDEX:-}" | sha256sum)
 if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
     pip() { "$venv/bin/python" -m pip "$@"; }
     torch=$(grep -o 'torch==[0-9.]*' pyproject.toml)
@@ -88,5 +93,8 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
     pip check >/dev/null || { pip check >&2; exit 1; }
     # Which packages these are, for whoever compares them with what a step's version says (steps/versions.py).
     sha256sum requirements-run.lock | cut -d ' ' -f 1 >"$venv/run-lock"
+    if [ "$lock" != requirements-run.lock ]; then
+        sha256sum requirements-language.lock | cut -d ' ' -f 1 >"$venv/language-lock"
+    fi
     echo "$wanted" >"$stamp"
 fi

@@ -16,7 +16,7 @@ export_lock --no-dev --prune torch >"$work/run"
 export_lock --no-dev --extra language --prune torch >"$work/language"
 export_lock --no-dev --no-annotate --prune torch | sort >"$work/without-torch"
 export_lock --no-dev --no-annotate | sort | comm -13 "$work/without-torch" - >"$work/torch"
-# Only now, so that a failure leaves the three as they were, and of one age.
+# Only now, so that a failure leaves the four as they were, and of one age.
 mv "$work/all" requirements.lock
 mv "$work/run" requirements-run.lock
 mv "$work/language" requirements-language.lock

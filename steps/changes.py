@@ -63,6 +63,23 @@ CHANGEABLE: Final = frozenset(
 )
 """Fields of `grpo` that may change; all others are the objective."""
 
+CHANGEABLE_OF_LANGUAGE: Final = frozenset(
+    {
+        "answers_per_forward",
+        # When it is refused, and how softly it begins; schedules begin anew.
+        "min_parse_rate",
+        "num_gate_prompts",
+        "kl_warmup_steps",
+        "reward_warmup_steps",
+        "max_collection_kl",
+        # Games and measurements.
+        "max_questions",
+        "num_judged_boards",
+        "num_sampled_answers",
+    }
+)
+"""Fields of `language` that may change; of the others those that cloning does not read are the objective."""
+
 _REWARDS: Final = ("grpo.own_games.repetition",)
 """Fields of sections that may change otherwise, which decide what a move is worth."""
 
@@ -72,6 +89,7 @@ ALLOWABLE: Final = (ENGINE, OBJECTIVE)
 """What is refused unless it is allowed by name."""
 
 _MADE_BY_ORIGIN: Final = ("seed", "boards", "values", "policy", "pretrain")
+_KIND: Final = "policy.kind"
 """Sections that boards and pretrained policy are made from; compared as slices, which leave out what changes nothing."""
 _MAX_SHOWN: Final = 400
 
@@ -115,12 +133,18 @@ def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str,
         now: what this run would be made with.
     """
     parts = {step: manifest["parts"] for step, manifest in manifests.items()}
+    kind = parts["pretrain"]["settings"]["policy"].get("kind", "network")
+    if kind != now.settings.policy.kind:  # Beside that no other difference says anything.
+        return [Change(field=_KIND, before=kind, after=now.settings.policy.kind, is_refused=True)]
     then_made, inputs = parts["join_boards"]["inputs"], slices.source_inputs(now.settings, now.engine)
     files_then = {name: each for name, each in then_made.items() if name.startswith(("file ", "judged "))}
     files_now = {name: each for name, each in inputs.items() if name.startswith(("file ", "judged "))}
+    pretrained = _differences(parts["pretrain"]["settings"], slices.network(now.settings))
+    model_then = {"language.model's files": parts["pretrain"]["inputs"].get("model")}
+    pretrained += _differences(model_then, {name: slices.model_inputs(now.settings).get("model") for name in model_then})
     refused = [
         *_differences(_full(parts["join_boards"]["settings"]), _full(slices.dataset(now.settings))),
-        *_differences(parts["pretrain"]["settings"], slices.network(now.settings)),
+        *(each for each in pretrained if not _may_change(each[0])),
         *_differences(files_then, files_now),
         *_differences({"action_table": action_table[:16]}, {"action_table": now.action_table[:16]}),
     ]
@@ -128,7 +152,7 @@ def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str,
     if "finetune" in parts and parts["finetune"]["inputs"]["engine"] != then_made["engine"]:
         engines["engine of finetune"] = parts["finetune"]["inputs"]["engine"]  # It was allowed to be another.
     by_engine = _differences(engines, dict.fromkeys(engines, str(now.engine)))
-    rest, current = [], now.settings.model_dump(mode="json")
+    rest, current = [each for each in pretrained if _may_change(each[0])], now.settings.model_dump(mode="json")
     for step, each in parts.items():
         sections = {name: then for name, then in each["settings"].items() if name in current and name not in _MADE_BY_ORIGIN}
         here = {name: current[name] for name in sections}
@@ -137,17 +161,23 @@ def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str,
     books = {"opening book": parts.get("baseline", {}).get("inputs", {}).get("opening book")}
     rest += _differences(books, {"opening book": slices.opening_inputs(now.settings).get("opening book")})
     rest += _differences(
-        {"device": parts["pretrain"]["inputs"].get("device"), **_code(manifests["pretrain"]["code"])},
-        {"device": now.device, **_code(now.code)},
+        {"device": parts["pretrain"]["inputs"].get("device"), **_code(manifests["pretrain"]["code"], kind)},
+        {"device": now.device, **_code(now.code, kind)},
     )
     found = {name: Change(field=name, before=before, after=after, is_refused=True) for name, before, after in refused}
     for name, before, after in by_engine:
         found[name] = Change(field=name, before=before, after=after, is_refused=True, allowed_as=ENGINE)
     for name, before, after in rest:
-        is_objective = name.startswith("grpo.") and (name.split(".")[1] not in CHANGEABLE or name in _REWARDS)
+        is_objective = name.startswith(("grpo.", "language.")) and not _may_change(name)
         change = Change(field=name, before=before, after=after, is_refused=is_objective, allowed_as=OBJECTIVE if is_objective else "")
         found.setdefault(name, change)
     return sorted(found.values(), key=lambda change: (not change.is_refused, change.field))
+
+
+def _may_change(name: str) -> bool:
+    section, _, field = name.partition(".")
+    changeable = {"grpo": CHANGEABLE, "language": CHANGEABLE_OF_LANGUAGE}.get(section, frozenset())
+    return field.partition(".")[0] in changeable and name not in _REWARDS
 
 
 def _known(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,8 +197,9 @@ def recorded(changes: Sequence[Change], allowed: Sequence[str]) -> dict[str, str
     return tags | ({"chess_grpo.allowed": ", ".join(used)} if used else {})
 
 
-def _code(code: Mapping[str, Any]) -> dict[str, Any]:
-    return {"code.commit": code["commit"], "code.lock": code["lock"]}
+def _code(code: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    lock = "lock" if kind == "network" else "language_lock"
+    return {"code.commit": code["commit"], f"code.{lock}": code[lock]}
 
 
 def _full(dataset: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo.content import read_json
-from grpo.metrics import METRICS, Better, Record
+from grpo.metrics import METRICS, TASKS, Better, Record
 from grpo.phases import PHASES
 from steps.work import FINDINGS, read_history
 
@@ -18,8 +18,10 @@ class Chapter:
 
     text: str
     """What it does, and why."""
+    of_language: str = ""
+    """The same of a language model, where that is another thing."""
     numbers: tuple[str, ...] = ()
-    """Metrics that its page shows."""
+    """Metrics that its page shows, where they were measured: a network has others than a language model."""
     headlines: tuple[str, ...] = ()
     """Metrics whose last value the parent run has too, so that runs can be compared by them."""
 
@@ -30,6 +32,7 @@ def _with_interval(*names: str) -> tuple[str, ...]:
 
 _BOARDS: Final = ("boards/rows", *(f"boards/kept/{phase}" for phase in PHASES))
 _IMITATION: Final = ("imitation/validation_loss", "imitation/top1")
+_READ: Final = tuple(f"language/parse_rate{task}" for task in ("", *(f"/{task}" for task in TASKS)))
 _BASELINE: Final = _with_interval("baseline/score_random", "baseline/score_engine", "baseline/rating")
 _SELECTION: Final = _with_interval("selection/score_best", "selection/score_adjudicated", "selection/score_sampled", "selection/rating")
 
@@ -51,8 +54,19 @@ CHAPTERS: Final[Mapping[str, Chapter]] = {
     "pretrain": Chapter(
         text="Teaches the network to imitate the moves played, until its loss on boards of other games stops falling. This is the"
         " policy that GRPO begins with, and the one it has to beat.",
-        numbers=(*_IMITATION, "imitation/top5", "imitation/entropy", "imitation/perplexity"),
-        headlines=_IMITATION,
+        of_language="Lets the language model clone the value tables' answers to both tasks, unless it is to be taken as it comes, and lets"
+        " no model through whose answers cannot be read. This is the policy that GRPO begins with, and the one it has to beat.",
+        numbers=(
+            *_IMITATION,
+            "imitation/top5",
+            "imitation/entropy",
+            "imitation/perplexity",
+            "language/clone_loss",
+            "language/clone_validation_loss",
+            *_READ,
+            "language/legal_rate",
+        ),
+        headlines=(*_IMITATION, "language/clone_validation_loss"),
     ),
     "calibrate": Chapter(
         text="Lets opponents of rising strength play each other, from a random mover up to Stockfish, for a ladder in Elo on which"
@@ -62,13 +76,23 @@ CHAPTERS: Final[Mapping[str, Chapter]] = {
     "baseline": Chapter(
         text="Measures the pretrained policy before GRPO touches it: by games against a random mover and Stockfish, by its place on"
         " the ladder, and by how much win probability it gives away on held-out boards.",
-        numbers=(*_BASELINE, "heldout/regret_best", "heldout/regret_sampled", "heldout/entropy"),
+        numbers=(
+            *_BASELINE,
+            "heldout/regret_best",
+            "heldout/regret_sampled",
+            "heldout/entropy",
+            "heldout/parse_rate",
+            "heldout/legal_rate",
+        ),
         headlines=_BASELINE,
     ),
     "finetune": Chapter(
         text="GRPO: several moves are drawn for each position, and those that the engine values above their group's mean become"
         " likelier. Entropy and divergence from the pretrained policy are watched at every step; checkpoints are measured on"
         " held-out boards.",
+        of_language="GRPO: several answers are written for each prompt, and those whose graded reward is above their group's mean become"
+        " likelier. What can be read, entropy and divergence from the pretrained model are watched at every step; checkpoints are"
+        " measured on held-out boards.",
         numbers=(
             "grpo/reward_mean",
             "grpo/entropy",
@@ -76,13 +100,27 @@ CHAPTERS: Final[Mapping[str, Chapter]] = {
             "grpo/kl_reference",
             "grpo/clip_fraction",
             "grpo/silent_groups",
+            "language/reward_mean",
+            *_READ,
+            "language/legal_rate",
+            "language/truncated",
+            "language/entropy",
+            "language/kl_reference",
+            "language/silent_groups",
             "heldout/regret_best",
             "heldout/regret_sampled",
             "control/entropy_saturated",
             "control/recoveries",
             "time/transitions_per_second",
         ),
-        headlines=("grpo/entropy", "grpo/kl_reference"),
+        headlines=(
+            "grpo/entropy",
+            "grpo/kl_reference",
+            "language/reward_mean",
+            "language/parse_rate",
+            "language/entropy",
+            "language/kl_reference",
+        ),
     ),
     "screen": Chapter(
         text="Lets a few checkpoints play against the pretrained policy, in rounds from which the weaker half leaves, for one"
@@ -135,6 +173,8 @@ def chapter_note(step: str, folder: Path | None = None) -> str:
     parts = [chapter.text]
     if folder is not None:
         records = read_history(folder)
+        if chapter.of_language and any(name.startswith("language/") for record in records for name in record.metrics):
+            parts = [chapter.of_language]
         rows = [_row(name, numbers) for name in chapter.numbers if (numbers := _numbers(records, name))]
         if rows:
             parts.append("\n".join(["| metric | first | last | unit | better | meaning |", "| --- | --- | --- | --- | --- | --- |", *rows]))

@@ -144,5 +144,17 @@ COMMANDS: Final[Mapping[str, Command]] = {
         examples=("chess-grpo finetune my_boards my_policy my_run --config smoke",),
         page="docs/nodes.md",
     ),
+    "single-batch": Command(
+        module="steps.single_batch_command",
+        group=PARTS,
+        goal="one rollout of a language model, answer by answer; and whether training on it alone moves it",
+        examples=(
+            "chess-grpo single-batch my_policy --boards my_boards",
+            "chess-grpo single-batch peak --fen 'r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq - 2 3'",
+            "chess-grpo single-batch my_policy --boards my_boards --update 20 --set grpo.learning_rate=1e-4",
+        ),
+        page="docs/commands.md",
+        codes="0 done, and the loss fell where it was asked to; 1 it did not, or an error that the message explains; 2 a wrong usage",
+    ),
 }
 """In the order in which help names them."""

@@ -14,7 +14,8 @@ from grpo.config import ConfigError, Settings
 from steps.destination import DestinationError, prepare
 from steps.machine import MIRROR, Machine, Mirror
 from steps.preflight import Finding, preflight
-from steps.versions import LOCK, describe_code, installed_lock
+from steps.slices import is_of_language
+from steps.versions import LANGUAGE_LOCK, LOCK, describe_code, installed_lock
 
 PYTHON: Final = (3, 11)
 """As pyproject.toml asks for."""
@@ -31,7 +32,8 @@ _FOR_BATCH: Final[Mapping[str, str]] = {
 
 def examine(settings: Settings | ConfigError, machine: Machine) -> list[Finding]:
     """Return all that can be known before a run with these settings, changing nothing; of bad settings, what does not depend on them."""
-    findings = [_python(), _packages()]
+    is_language = not isinstance(settings, ConfigError) and is_of_language(settings)
+    findings = [_python(), _packages(LANGUAGE_LOCK if is_language else LOCK, "language_lock" if is_language else "lock")]
     if isinstance(settings, ConfigError):
         findings.append(Finding(what="settings", is_fine=False, detail=str(settings)))
     else:
@@ -51,20 +53,20 @@ def _python() -> Finding:
     return Finding(what="python", is_fine=False, detail=f"{detail}, but Python {wanted} is needed: `make setup PYTHON=python{wanted}`")
 
 
-def _packages() -> Finding:
+def _packages(lock: Path, name: str) -> Finding:
     """Compare what is installed with the lock that versions of steps name, pin by pin, and with the lock that the installer wrote down."""
     what = "packages"
-    if not LOCK.is_file():
-        return Finding(what=what, is_fine=True, detail=f"no {LOCK.name} here to compare them with")
-    pins = dict(_PIN.findall(LOCK.read_text(encoding="utf-8")))
-    others = [f"{name} {here}, not {pin}" for name, pin in pins.items() if (here := _installed(name)) not in (None, pin)]
+    if not lock.is_file():
+        return Finding(what=what, is_fine=True, detail=f"no {lock.name} here to compare them with")
+    pins = dict(_PIN.findall(lock.read_text(encoding="utf-8")))
+    others = [f"{each} {here}, not {pin}" for each, pin in pins.items() if (here := _installed(each)) not in (None, pin)]
     if others:
         shown = "; ".join(others[:_SHOWN]) + (f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else "")
-        return Finding(what=what, is_fine=False, detail=f"not as in {LOCK.name}: {shown}: `make setup` installs those of the lock")
-    if installed_lock() not in ("", describe_code()["lock"]):
-        detail = f"installed from another {LOCK.name} than this checkout's: `make setup` installs what came since"
+        return Finding(what=what, is_fine=False, detail=f"not as in {lock.name}: {shown}: `make setup` installs those of the lock")
+    if installed_lock(lock) not in ("", describe_code()[name]):
+        detail = f"installed from another {lock.name} than this checkout's: `make setup` installs what came since"
         return Finding(what=what, is_fine=False, detail=detail)
-    return Finding(what=what, is_fine=True, detail=f"{sum(_installed(name) is not None for name in pins)} as in {LOCK.name}")
+    return Finding(what=what, is_fine=True, detail=f"{sum(_installed(each) is not None for each in pins)} as in {lock.name}")
 
 
 def _installed(name: str) -> str | None:

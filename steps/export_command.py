@@ -1,12 +1,13 @@
 """The command `chess-grpo export`: a model as a folder that other programs can use, with the card that says what it is."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grpo.config import ConfigError
 from grpo.content import atomic_folder, write_manifest
-from grpo.policy_files import policy_facts
+from grpo.policy_files import LANGUAGE, LANGUAGE_WEIGHTS, policy_facts
 from steps.machine import Machine
 from steps.models import Model, find_model
 from steps.run_facts import facts_behind
@@ -20,7 +21,8 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = commands.add_parser(
         "export",
         description="Write a model as a folder for other programs: weights, ONNX, JSON with all that is needed to use them, a model card."
-        " The ONNX file is compared with the policy on 1,000 positions, and nothing is written when they differ.",
+        " The ONNX file is compared with the policy on 1,000 positions, and nothing is written when they differ. A language model is"
+        " written as transformers has it, without ONNX, and compared by its answers.",
     )
     parser.add_argument("model", help="champion, peak, or the folder of a policy")
     parser.add_argument("out", type=Path, help="the folder to make; it must not be there")
@@ -28,7 +30,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _export(given: argparse.Namespace) -> int:
-    from steps.exporting import ONNX, export_policy
     from steps.model_card import CARD, model_card
 
     out = given.out.resolve()
@@ -37,27 +38,40 @@ def _export(given: argparse.Namespace) -> int:
     model = find_model(given.model, Machine.here())
     facts = {"run": model.run, "policy_step": model.policy_step}
     with atomic_folder(out) as folder:
-        parity = export_policy(model.folder, folder, facts=facts)
-        (folder / CARD).write_text(model_card(_card_facts(model, folder, str(parity))), encoding="utf-8")
+        file, parity = _exported(model, folder, facts)
+        (folder / CARD).write_text(model_card(_card_facts(model, folder, parity)), encoding="utf-8")
         write_manifest(folder, {"kind": "export", **facts})
-    print(f"{ONNX}: {parity}")
+    print(f"{file}: {parity}")
     print(f"written: {out}")
     return 0
 
 
+def _exported(model: Model, folder: Path, facts: Mapping[str, Any]) -> tuple[str, str]:
+    """Write the model, and return the file that plays, and in words how it compares with the policy."""
+    if model.kind == LANGUAGE:
+        from steps.language_exporting import export_language_policy
+
+        return LANGUAGE_WEIGHTS, str(export_language_policy(model.folder, folder, facts=facts))
+    from steps.exporting import ONNX, export_policy
+
+    return ONNX, str(export_policy(model.folder, folder, facts=facts))
+
+
 def _card_facts(model: Model, folder: Path, parity: str) -> "CardFacts":
+    from steps.language_card import language_facts
     from steps.model_card import CardFacts
 
     described = policy_facts(folder)
     hashes = {
         "weights, as numbers": described["weights_hash"],
-        "weights.safetensors": described["weights_file"]["sha256"],
+        described["weights_file"]["name"]: described["weights_file"]["sha256"],
         "action table": described["action_table"],
     }
     return CardFacts(
         run=model.run,
         policy_step=model.policy_step,
         network=described["policy"],
+        language=language_facts(folder),
         hashes=hashes,
         behind=facts_behind(model.folder),
         parity=parity,

@@ -11,7 +11,7 @@ from typing import Any
 from grpo.config import ConfigError
 from grpo.content import atomic_folder, json_text, read_json, remove_folder, remove_leftovers, replace_file, sha256_file, write_manifest
 from grpo.engine import identify
-from grpo.policy_files import POLICY, WEIGHTS, is_policy
+from grpo.policy_files import POLICY, WEIGHTS, is_policy, policy_kind, weights_file
 from steps import slices
 from steps.boards import BOARDS
 from steps.file_lease import file_lease
@@ -40,6 +40,7 @@ def _finetune(given: argparse.Namespace) -> int:
     from grpo.processes import joined_processes
     from steps.device import device_facts, torch_device
     from steps.finetuning import finetune_policy
+    from steps.kinds import refuse_several
 
     settings, machine, out = given_settings(given), Machine.here(), given.out.resolve()
     progress = out.parent / f".{out.name}.in_progress"
@@ -49,11 +50,18 @@ def _finetune(given: argparse.Namespace) -> int:
         raise ConfigError(f"{given.boards} is no dataset: it has no {BOARDS}; give the folder that `chess-grpo boards build` made")
     if not is_policy(given.pretrained):
         raise ConfigError(f"{given.pretrained} is no policy's folder: give one with {WEIGHTS} and {POLICY}, such as an output of pretrain")
+    if (kind := policy_kind(given.pretrained)) != settings.policy.kind:
+        raise ConfigError(
+            f"{given.pretrained} is of policy.kind = {kind!r}, and the settings say {settings.policy.kind!r}: give both the same"
+        )
+    is_language = slices.is_of_language(settings)
+    if is_language:
+        refuse_several(int(os.environ.get("WORLD_SIZE", "1")))
     engine = identify(machine.stockfish)
     facts = {
         "settings": slices.grpo(settings),
         "boards": sha256_file(given.boards / BOARDS),
-        "pretrained": sha256_file(given.pretrained / WEIGHTS),
+        "pretrained": sha256_file(weights_file(given.pretrained)),
         "engine": str(engine),
         "machine": f"{device_facts(machine)}, {os.environ.get('WORLD_SIZE', '1')} processes",
     }
@@ -68,25 +76,34 @@ def _finetune(given: argparse.Namespace) -> int:
             remove_leftovers(progress)
             remove_leftovers(out.parent, f".{out.name}.????????")  # Half an output, of a process that was killed.
             folder = stack.enter_context(atomic_folder(out))
-            terminal = TerminalSink("finetune", ("heldout/regret_best", "heldout/entropy"), lambda text: print(text, flush=True))
+            terminal = TerminalSink(
+                "finetune", ("heldout/regret_best", "heldout/entropy", "language/reward_mean"), lambda text: print(text, flush=True)
+            )
         else:
             folder, terminal = Path(stack.enter_context(tempfile.TemporaryDirectory())), None
         processes.wait()
         work = Work(folder, (), terminal=terminal, progress_folder=progress if processes.is_first else None)
-        finetune_policy(
-            settings,
-            boards=given.boards,
-            pretrained=given.pretrained,
-            checkpoint=None,
-            facts=facts,
-            engine=engine,
-            engine_path=machine.stockfish,
-            num_processes=max(1, machine.num_threads // processes.size),
-            cache_folder=machine.value_cache,
-            device=device,
-            work=work,
-            processes=processes,
-        )
+        if is_language:
+            from steps.language_finetuning import finetune_language
+
+            finetune_language(
+                settings, boards=given.boards, pretrained=given.pretrained, checkpoint=None, facts=facts, device=device, work=work
+            )
+        else:
+            finetune_policy(
+                settings,
+                boards=given.boards,
+                pretrained=given.pretrained,
+                checkpoint=None,
+                facts=facts,
+                engine=engine,
+                engine_path=machine.stockfish,
+                num_processes=max(1, machine.num_threads // processes.size),
+                cache_folder=machine.value_cache,
+                device=device,
+                work=work,
+                processes=processes,
+            )
         if processes.is_first:
             work.write_history()
             write_manifest(folder, facts)

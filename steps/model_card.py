@@ -13,7 +13,10 @@ from typing import Any, Final
 from grpo.config import Settings
 from grpo.errors import PlainError
 from grpo.matches import UNDECIDED, End
+from grpo.metrics import TASKS
 from grpo.phases import PHASES
+from grpo.policy_files import LANGUAGE, NETWORK
+from steps import language_card
 from steps.run_facts import RunFacts
 
 CARD: Final = "model_card.md"
@@ -27,6 +30,8 @@ _SHOWN_SETTINGS: Final = (
     "policy.channels",
     "policy.num_blocks",
     "policy.num_heads",
+    "language.model",
+    "language.max_questions",
     "pretrain.learning_rate",
     "grpo.num_steps",
     "grpo.states_per_step",
@@ -60,8 +65,10 @@ class CardFacts:
     hashes: Mapping[str, str]
     """What -> SHA-256."""
     behind: RunFacts = field(default_factory=lambda: RunFacts(reports={}, manifests={}))
+    language: Mapping[str, Any] = field(default_factory=dict)
+    """Of a language model: `language` and `origin` of its `policy.json`; empty for a network."""
     parity: str = ""
-    """What was measured of the ONNX file; "" when there is none."""
+    """What was measured of the exported files; "" when there are none."""
 
 
 def model_card(facts: CardFacts) -> str:
@@ -73,13 +80,13 @@ def model_card(facts: CardFacts) -> str:
     try:
         sections = {
             "What it is": _what(facts),
-            "How to play it": _HOW,
+            "How to play it": language_card.HOW if facts.language else _HOW,
             "Data": _data(facts.behind),
             "Training": _training(facts.behind),
-            "Settings": _settings(facts.behind),
+            "Settings": _settings(facts),
             "Results": _results(facts),
-            "Limits": _limits(facts.behind),
-            "Licence": _licence(facts.behind),
+            "Limits": _limits(facts),
+            "Licence": _licence(facts),
             "Hashes": _hashes(facts),
         }
     except KeyError as error:
@@ -96,12 +103,15 @@ def _step(facts: CardFacts) -> str:
 
 def _what(facts: CardFacts) -> str:
     network = facts.network
+    by = "cloning answers" if facts.language else "imitation of moves"
     if facts.policy_step is None:
-        made = "learnt by imitation of moves, and perhaps by GRPO"
+        made = f"learnt by {by}, and perhaps by GRPO"
     elif facts.policy_step == 0:
-        made = "learnt by imitation of moves alone"
+        made = f"learnt by {by} alone"
     else:
-        made = f"learnt by imitation of moves, then by {facts.policy_step:,} steps of GRPO against an engine's values of all moves"
+        made = f"learnt by {by}, then by {facts.policy_step:,} steps of GRPO against an engine's values of all moves"
+    if facts.language:
+        return _plain(language_card.what_it_is(facts.language, made)) + "\n"
     return (
         f"A network that gives every legal move of a chess position a probability, {made}. It has {_plain(network['channels'])} channels,"
         f" {_plain(network['num_blocks'])} residual blocks and one layer of attention, sees one position and nothing of the game before it,"
@@ -135,8 +145,10 @@ def _data(behind: RunFacts) -> str:
 
 
 def _training(behind: RunFacts) -> str:
-    lines = []
-    if "pretrain" in behind.reports:
+    lines: list[str] = []
+    if "parse_rates" in behind.reports.get("pretrain", {}):
+        lines += _cloning(behind.reports["pretrain"])
+    elif "pretrain" in behind.reports:
         imitation = behind.reports["pretrain"]
         ended = "the validation loss had stopped falling" if imitation["has_converged"] else "its steps were spent: it had NOT converged"
         lines.append(
@@ -155,13 +167,26 @@ def _training(behind: RunFacts) -> str:
     return "\n".join(lines) + "\n" if lines else _NOT_KNOWN
 
 
-def _settings(behind: RunFacts) -> str:
+def _cloning(found: Mapping[str, Any]) -> Iterator[str]:
+    commit = f" at commit {_plain(found['commit'])}" if found["commit"] else ""
+    yield f"- Model: {_plain(found['model'])}{commit}, {_count(found['num_parameters'])} parameters, {_count(found['num_tokens'])} tokens."
+    loss = f"; validation loss {found['clone_validation_loss']:.3f} nats a token" if found["num_steps"] else ""
+    rates = ", ".join(
+        f"{words} task {rate['rate']:.3f} [{rate['low']:.3f}, {rate['high']:.3f}]"
+        for task, words in TASKS.items()
+        if (rate := found["parse_rates"].get(task))
+    )
+    yield f"- Cloning of the value tables' answers: {_count(found['num_steps'])} steps{loss}. Readable at T = 1: {rates}."
+
+
+def _settings(facts: CardFacts) -> str:
     given: dict[str, Any] = {}
-    for manifest in behind.manifests.values():
+    for manifest in facts.behind.manifests.values():
         given.update(_flat(manifest["parts"]["settings"]))
     if not given:
         return _NOT_KNOWN
-    defaults = _flat(Settings().model_dump(mode="json"))
+    kind = LANGUAGE if facts.language else NETWORK
+    defaults = _flat(Settings.model_validate({"policy": {"kind": kind}}).model_dump(mode="json"))
     shown = [name for name in given if name in _SHOWN_SETTINGS or (name in defaults and given[name] != defaults[name])]
     rows = "".join(f"| {_plain(name)} | {_plain(given[name])} | {_plain(defaults.get(name, '-'))} |\n" for name in sorted(shown))
     intro = "The main ones, and all that differ from the defaults of the code that wrote this card."
@@ -187,6 +212,8 @@ def _results(facts: CardFacts) -> str:
                 f"**The confirmation was played by step {decision['candidate_step']:,}; this policy is step {facts.policy_step:,}, whose"
                 " own strength was not confirmed.**\n"
             )
+    if decision is not None and (answers := language_card.answers_of(decision)):
+        remarks.append(answers)
     remarks.append(
         "Scores with 95 % intervals, by pairs of games. Adjudicated: games drawn by repetition, fifty moves or the ply cap go to the side"
         " that an engine finds better.\n"
@@ -251,13 +278,19 @@ def _regret(facts: CardFacts) -> str:
     )
 
 
-def _limits(behind: RunFacts) -> str:
+_DETERMINISTIC: Final = (
+    "Best moves are deterministic: two such players play one game from an opening and colour, so the number of distinct openings is the"
+    " sample size, and nothing is shown of other openings."
+)
+
+
+def _limits(facts: CardFacts) -> str:
+    behind = facts.behind
     lines = [
         "No search, no clock, no memory of the game: it cannot see a repetition coming, and blunders what a search of two plies would see.",
         "Elo differences are between the players of one match, and not calibrated to people's: none is a rating of Lichess or of any list,"
         " and what was measured against one opponent need not hold against another.",
-        "Best moves are deterministic: two such players play one game from an opening and colour, so the number of distinct openings is the"
-        " sample size, and nothing is shown of other openings.",
+        _plain(language_card.limits(facts.language)) if facts.language else _DETERMINISTIC,
         "Values in training are an engine's at a low depth: what such a search misses, the policy was never told.",
         "Standard chess only: no Chess960, no variants.",
     ]
@@ -275,11 +308,14 @@ def _limits(behind: RunFacts) -> str:
     return "".join(f"- {line}\n" for line in lines)
 
 
-def _licence(behind: RunFacts) -> str:
+def _licence(facts: CardFacts) -> str:
+    behind = facts.behind
     text = (
         "The code is under the MIT licence. Stockfish (GPL-3.0) was asked for values and moves as a program of its own; nothing of its code"
         " or networks is in these files."
     )
+    if facts.language and (weights := language_card.licence(facts.language)):
+        text += f" {_plain(weights)}"
     if "join_boards" not in behind.reports:
         return f"{text} Where the boards came from is not known here, nor under which licence.\n"
     files = sorted(name for name in behind.reports["join_boards"]["sources"] if name != "engine")
@@ -299,7 +335,7 @@ def _hashes(facts: CardFacts) -> str:
         lines.append(f"- code: commit {_plain(code['commit'])}{' with changes' if code['is_dirty'] else ''}, lock {_plain(code['lock'])}")
         lines.append(f"- engine: {_plain(_inputs(facts.behind, 'select')['engine'])}")
     if facts.parity:
-        lines.append(f"- ONNX against torch: {_plain(facts.parity)}")
+        lines.append(f"- {'as exported, against the policy' if facts.language else 'ONNX against torch'}: {_plain(facts.parity)}")
     return "\n".join(lines) + "\n"
 
 

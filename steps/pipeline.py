@@ -6,9 +6,9 @@ What a step computes is in a module of its own, which knows neither store nor tr
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from grpo.config import Settings
 from grpo.content import MANIFEST, read_json, sha256_file
@@ -16,6 +16,7 @@ from grpo.engine import identify
 from grpo.errors import PlainError
 from steps import slices, story
 from steps.aliases import CHAMPION, PEAK
+from steps.kinds import refuse_several
 from steps.launch import launch_of
 from steps.machine import SHARED, Machine
 from steps.models import Model, find_model
@@ -27,14 +28,25 @@ from steps.store import StepOutput, Store
 from steps.tracking import PEAK_STEP, PRESET, ChildRun, Tracker, TrackingAwayError
 from steps.tracking_tags import COMMAND, DATASET, ENGINE, FOUND, VERDICT
 from steps.versions import step_version
-from steps.work import FINDINGS, Sink, read_history
+from steps.work import FINDINGS, Sink, Work, read_history
 
 if TYPE_CHECKING:  # Torch comes with it, and most steps need none.
     from steps.nodes import Team
 
 
+_SHOWN_OF_CLONING: Final = ("language/clone_loss", "language/clone_validation_loss", "language/parse_rate")
+_SHOWN_OF_ANSWERS: Final = ("language/reward_mean", "language/parse_rate", "heldout/regret_best", "heldout/parse_rate")
+
+
 def start(
-    settings: Mapping[str, Any], code: Mapping[str, Any], *, metaflow_run: str, is_fresh: bool, resume_from: str | None, allow: str = ""
+    settings: Mapping[str, Any],
+    code: Mapping[str, Any],
+    *,
+    metaflow_run: str,
+    is_fresh: bool,
+    resume_from: str | None,
+    allow: str = "",
+    num_nodes: int = 1,
 ) -> Job:
     """Check all that can be checked before any work, open the run, and return what the other steps need.
 
@@ -45,6 +57,7 @@ def start(
         is_fresh: make every output anew.
         resume_from: peak, champion, RUN or RUN/STEP to go on from, if any.
         allow: which of the changes that a resumed run is refused for are allowed, separated by commas.
+        num_nodes: on how many machines it will train.
 
     Raises PreflightError with the table when something is missing, OriginError or ResumeError when there is nothing to go on from.
     """
@@ -58,6 +71,8 @@ def start(
     if allowed and not resume_from:
         raise ResumeError("--allow is for runs that go on from another: give --resume-from too, or leave it out")
     machine, typed, launch = Machine.here(), _typed(settings), launch_of(settings)
+    if slices.is_of_language(typed):
+        refuse_several(num_nodes)
     findings, engine = preflight(typed, machine)
     print(f"Preflight\n{preflight_table(findings)}", flush=True)
     failed = [finding for finding in findings if not finding.is_fine]
@@ -84,6 +99,7 @@ def start(
         engine=str(engine),
         code=code,
         metaflow_run=metaflow_run,
+        kind=typed.policy.kind,
     )
     run_id = tracker.start_flow_run(
         metaflow_run=metaflow_run,
@@ -188,21 +204,30 @@ def check_boards(job: Job, boards: StepOutput) -> StepOutput:
 
 
 def pretrain(job: Job, boards: StepOutput, sinks: Sequence[Sink] = ()) -> StepOutput:
-    """Imitate until the validation loss stops falling."""
+    """Imitate until the validation loss stops falling; of a language model, clone the answers of the value tables."""
     from steps.device import device_facts, torch_device
     from steps.pretraining import REPORT, pretrain_policy
 
     machine, settings = Machine.here(), _typed(job["settings"])
-    store = Store.of(machine)
+    store, is_language = Store.of(machine), slices.is_of_language(settings)
+
+    def work(work: Work) -> None:
+        if is_language:
+            from steps.language_pretraining import pretrain_language
+
+            pretrain_language(slices.seen_by_cloning(settings), store.open(boards), torch_device(machine), work)
+        else:
+            pretrain_policy(settings, store.open(boards), torch_device(machine), work)
+
     return run_step(
         job,
         machine,
         step="pretrain",
-        module="steps.pretraining",
+        module="steps.language_pretraining" if is_language else "steps.pretraining",
         settings=slices.network(settings),
-        inputs={"boards": boards["output_hash"], "device": device_facts(machine)},
-        work=lambda work: pretrain_policy(settings, store.open(boards), torch_device(machine), work),
-        shown=("imitation/validation_loss", "imitation/top1", "imitation/entropy"),
+        inputs={"boards": boards["output_hash"], "device": device_facts(machine), **slices.model_inputs(settings)},
+        work=work,
+        shown=_SHOWN_OF_CLONING if is_language else ("imitation/validation_loss", "imitation/top1", "imitation/entropy"),
         sinks=sinks,
         publish=lambda folder, child: child.file(folder / REPORT),
     )
@@ -241,7 +266,7 @@ def baseline(job: Job, boards: StepOutput, pretrained: StepOutput, calibrated: S
 
     def publish(folder: Path, child: ChildRun) -> None:
         child.file(folder / REPORT)
-        if (folder / DECISIONS).exists():  # Not in an origin's output of a time when none were kept.
+        if (folder / DECISIONS).exists():  # A language model has none, nor has an origin's output of a time when none were kept.
             child.file(folder / DECISIONS)
 
     return run_step(
@@ -290,6 +315,9 @@ def finetune(
     from steps.nodes import joined_nodes
 
     machine = Machine.here()
+    if slices.is_of_language(_typed(job["settings"])):
+        refuse_several(node.count * (node.num_processes or 1))
+        node = replace(node, num_processes=1)
     with joined_nodes(node, machine) as team:
         return _finetune(job, boards, pretrained, sinks=sinks, on_assessed=on_assessed, machine=machine, team=team)
 
@@ -311,7 +339,7 @@ def _finetune(
     from steps.resuming import origin_checkpoint
 
     settings = _typed(job["settings"])
-    store = Store.of(machine)
+    store, is_language = Store.of(machine), slices.is_of_language(settings)
     checkpoint = None if job["origin"] is None else origin_checkpoint(job["origin"], Tracker(machine, must_answer=False), store)
     engine = identify(machine.stockfish)
     wanted = slices.grpo(settings)
@@ -332,6 +360,24 @@ def _finetune(
             pretrained=str(store.open(pretrained)),
             checkpoint="" if checkpoint is None else str(checkpoint),
             facts={"settings": wanted, **inputs},  # No more than the version holds: equal versions have equal checkpoints.
+        )
+
+    def train(work: Work) -> None:
+        if not is_language:
+            team.finetune(task(), work, tell)
+            return
+        from steps.device import torch_device
+        from steps.language_finetuning import finetune_language
+
+        finetune_language(
+            settings,
+            boards=store.open(boards),
+            pretrained=store.open(pretrained),
+            checkpoint=checkpoint,
+            facts={"settings": wanted, **inputs},
+            device=torch_device(machine),
+            work=work,
+            on_assessed=tell,
         )
 
     if not team.leads:
@@ -359,12 +405,12 @@ def _finetune(
         job,
         machine,
         step="finetune",
-        module="steps.finetuning",
+        module="steps.language_finetuning" if is_language else "steps.finetuning",
         settings=wanted,
         inputs=inputs,
-        work=lambda work: team.finetune(task(), work, tell),
+        work=train,
         goes_on=True,
-        shown=("heldout/regret_best", "heldout/regret_sampled", "heldout/entropy"),
+        shown=_SHOWN_OF_ANSWERS if is_language else ("heldout/regret_best", "heldout/regret_sampled", "heldout/entropy"),
         sinks=sinks,
         publish=publish,
     )
@@ -484,7 +530,8 @@ def select(
     def publish(folder: Path, child: ChildRun) -> None:
         decision = read_json(folder / REPORT)
         child.file(folder / REPORT)
-        child.file(folder / DECISIONS)
+        if (folder / DECISIONS).exists():  # A language model has none.
+            child.file(folder / DECISIONS)
         child.file(folder / PGN)
         start = f"{decision['initial_weights']}, {decision['scored_by']}"
         # Bounds can be compared only when they are of the same start and of games that count in the same way.
@@ -571,9 +618,9 @@ def _incumbent(
     code: Mapping[str, Any],
 ) -> _Incumbent:
     """Return the registry's champion. When this very step made it, it is no rival: asked again, the step's output is found again."""
-    from grpo.checkpoints import load_policy
     from steps.archive import output_manifest
     from steps.device import torch_device
+    from steps.policies import open_policy
     from steps.registered import registered_policy
 
     try:
@@ -589,7 +636,7 @@ def _incumbent(
         if again.version == found.output["version"] and store.has(found.output):
             return _Incumbent(version=held.number, label=label)
         model = find_model(CHAMPION, machine)
-        load_policy(model.folder, torch_device(machine))  # Now, and not after games were played.
+        open_policy(model.folder, torch_device(machine))  # Now, and not after games were played.
     except PlainError as error:
         return _Incumbent(version=held.number, label="cannot be played", problem=str(error))
     return _Incumbent(version=held.number, model=model, label=model.weights_hash)
@@ -597,6 +644,7 @@ def _incumbent(
 
 def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:
     """Write the run's story: comparison, phases, curves, and where everything is."""
+    from steps.language_card import language_facts
     from steps.model_card import CARD, CardFacts, model_card
     from steps.plots import phases_plot, selection_plot, training_plots
     from steps.reporting import PAGE, write_report
@@ -618,6 +666,7 @@ def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:
             network=job["settings"]["policy"],
             hashes={"weights, as numbers": weights},
             behind=behind,
+            language=language_facts(store.open(outputs["select"]) / CHAMPION),
         )
         with tempfile.TemporaryDirectory() as made:
             (Path(made) / CARD).write_text(model_card(facts), encoding="utf-8")

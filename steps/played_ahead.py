@@ -10,6 +10,7 @@ from typing import Final
 
 from grpo.content import read_json, write_json
 from grpo.matches import UNDECIDED, Adjudication, End, MatchResult, PlayedGame
+from grpo.replies import ReplyCounts
 
 GAMES: Final = "games.json"
 Pair = tuple[PlayedGame, PlayedGame]
@@ -71,4 +72,6 @@ def put_together(ahead: Mapping[str, Pair], fresh: MatchResult, openings: Sequen
 
 def _game(facts: Mapping[str, object]) -> PlayedGame:
     given = {**facts, "moves": tuple(facts["moves"]), "end": End(str(facts["end"]))}  # type: ignore[arg-type]
+    for player in ("first_replies", "second_replies"):
+        given[player] = None if facts[player] is None else ReplyCounts(**facts[player])  # type: ignore[arg-type]
     return PlayedGame(**given)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from grpo.config import Settings
-from grpo.metrics import METRICS, TERMS, Record
+from grpo.metrics import METRICS, REWARD_PARTS, TASKS, TERMS, Record
 from grpo.phases import PHASES
 from steps.chapters import number
 
@@ -30,25 +30,62 @@ _STYLE: Final[dict[Any, Any]] = {
     "legend.frameon": False,
     "figure.constrained_layout.use": True,
 }
-_COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito's, which the colour-blind can tell apart.
+_COLOURS: Final = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#e69f00",
+    "#56b4e9",
+    "#000000",
+)  # Okabe and Ito's, which the colour-blind can tell apart.
 _LINE: Final = "#555555"
 
 
 def training_plots(records: Sequence[Record], settings: Settings) -> dict[str, bytes]:
-    """Return the pictures of GRPO by name: entropy, reward, divergence, gradient budget and held-out regret.
+    """Return the pictures of GRPO by name: entropy, reward, divergence, gradient budget (or what can be read) and held-out regret.
 
     Args:
         records: the history of `finetune`.
         settings: the run's, for the lines that entropy is held against.
     """
+    if settings.policy.kind == "language":
+        return _language_plots(records, settings)
     return {
         "entropy": _entropy(records, settings),
         "reward": _curves(records, ["grpo/reward_mean", "grpo/reward_p90"], "Reward of the sampled moves"),
         "kl": _curves(records, ["grpo/kl_reference", "grpo/kl_from_reference"], "Divergence from the pretrained policy"),
         "clip": _curves(records, ["grpo/clip_low_fraction", "grpo/clip_high_fraction", "grpo/clip_fraction"], "Moves held by the clip"),
         "gradient_budget": _budget(records),
-        "regret": _curves(records, ["heldout/regret_best", "heldout/regret_sampled"], "Regret on held-out boards, stronger search"),
+        "regret": _regret(records),
     }
+
+
+def _language_plots(records: Sequence[Record], settings: Settings) -> dict[str, bytes]:
+    read = ["language/parse_rate", "language/structure_rate", "language/legal_rate", "language/truncated"]
+    pictures = {
+        "reward": (["language/reward_mean", "language/reward_trained"], "Graded reward of an answer"),
+        "reward_parts": ([f"language/reward/{part}" for part in REWARD_PARTS], "Parts of the reward, times their weights"),
+        "kl": (["language/kl_reference", "language/kl_max"], "Divergence of an answer from the pretrained model"),
+        "clip": (["language/clip_fraction"], "Tokens held by the clip"),
+        "reading": (read, "What can be read"),
+    }
+    drawn = {name: _curves(records, names, title) for name, (names, title) in pictures.items()}
+    return {"entropy": _answer_entropy(records, settings), **drawn, "regret": _regret(records)}
+
+
+def _answer_entropy(records: Sequence[Record], settings: Settings) -> bytes:
+    figure, axes = _figure()
+    _draw(axes, records, ["language/entropy", *(f"language/entropy/{task}" for task in TASKS)])
+    if settings.grpo.critical_measure == "entropy":
+        critical = settings.grpo.critical_entropy
+        axes.axhline(critical, linestyle=":", color=_LINE, linewidth=1.2, label=f"critical: {critical:g} nats")
+    _finish(figure, axes, "Entropy of an answer at T = 1", "nats")
+    return _svg(figure)
+
+
+def _regret(records: Sequence[Record]) -> bytes:
+    return _curves(records, ["heldout/regret_best", "heldout/regret_sampled"], "Regret on held-out boards, stronger search")
 
 
 def selection_plot(decision: Mapping[str, Any]) -> bytes:
@@ -115,7 +152,7 @@ def _budget(records: Sequence[Record]) -> bytes:
     figure, axes = _figure()
     names = [f"grpo/logit_share/{term}" for term in TERMS]
     steps, _ = _points(records, names[0])
-    axes.stackplot(steps, *(_points(records, name)[1] for name in names), labels=names, colors=_COLOURS)
+    axes.stackplot(steps, *(_points(records, name)[1] for name in names), labels=names, colors=_COLOURS[: len(names)])
     _finish(figure, axes, "Whose gradient it is: share of each term, in logits", METRICS[names[0]].unit)
     return _svg(figure)
 

@@ -12,13 +12,17 @@ from grpo.engine import EngineIdentity, EngineMissingError, identify
 from grpo.errors import PlainError
 from grpo.games import SourceError
 from grpo.halving import halving_rounds
+from grpo.language.extra import MissingExtraError, require_language_extra
+from grpo.language_config import SMALL, model_folder
 from grpo.openings import OpeningsError, read_book
 from grpo.streams import find_files, read_chunks
 from steps.machine import Machine, sqlite_file
 from steps.objects import SharedStoreError, objects_at
+from steps.slices import is_of_language
 
 _FREE_BYTES: Final = 2 * 1024**3
 _PROBE: Final = "probe"
+_MODEL_FILE: Final = "config.json"
 
 
 class PreflightError(PlainError, RuntimeError):
@@ -52,6 +56,8 @@ def preflight(settings: Settings, machine: Machine, *, only_looks: bool = False)
     findings += [_disk(machine, only_looks=only_looks), _tracking(machine, only_looks=only_looks), _device(machine)]
     if machine.shared:
         findings.append(_shared_to_look(machine) if only_looks else _shared(machine))
+    if is_of_language(settings):
+        findings.append(_language_model(settings, machine))
     if settings.evaluation.opening_book:
         findings.append(_book(settings))
     findings += [_files(f"boards.{name}", names) for name in ("files", "exclude") if (names := getattr(settings.boards, name))]
@@ -162,6 +168,29 @@ def _device(machine: Machine) -> Finding:
         return Finding(what="device", is_fine=True, detail=f"{torch_device(machine)}, {machine.num_threads} threads")
     except DeviceError as error:
         return Finding(what="device", is_fine=False, detail=str(error))
+
+
+def _language_model(settings: Settings, machine: Machine) -> Finding:
+    """Look for the extra's packages, and for a model's folder; whether a hub has a model is seen when `pretrain` asks it."""
+    what, model = "language", settings.language.model
+    try:
+        require_language_extra()
+    except MissingExtraError as error:
+        where = (
+            "in an image, build it with --build-arg EXTRA=language (docs/images.md)"
+            if machine.is_container
+            else "in a checkout, `make setup`, or `pip install -r requirements-language.lock`"
+        )
+        return Finding(what=what, is_fine=False, detail=f"{error}; {where}")
+    folder = model_folder(model)
+    if folder is None:
+        named = "small, made here" if model == SMALL else f"{model} of the hub, fetched by `pretrain` unless it is in the hub's cache"
+        return Finding(what=what, is_fine=True, detail=named)
+    if not (folder / _MODEL_FILE).is_file():
+        lack = f"has no {_MODEL_FILE}" if folder.is_dir() else "is no folder that is there"
+        remedy = "give the folder of a model that transformers' `save_pretrained` wrote, a hub's name, or small"
+        return Finding(what=what, is_fine=False, detail=f"language.model = {model!r} {lack}; {remedy}")
+    return Finding(what=what, is_fine=True, detail=f"the folder {folder}")
 
 
 def _book(settings: Settings) -> Finding:

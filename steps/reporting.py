@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo.content import read_json, write_json
+from grpo.metrics import REWARD_PARTS, TASKS
 from grpo.phases import PHASES
 from steps.telling import DECISIONS
 from steps.work import FINDINGS, Work, read_history
@@ -21,7 +22,8 @@ def write_report(folders: Mapping[str, Path], work: Work) -> None:
         {"step": record.step, **{name: record.metrics[name] for name in _CURVES if name in record.metrics}}
         for record in read_history(folders["finetune"])
     ]
-    decisions = read_json(folders["select"] / DECISIONS)
+    told = folders["select"] / DECISIONS
+    decisions = read_json(told) if told.is_file() else {}  # A language model has none.
     findings = {"findings": read_json(path)} if (path := folders["finetune"] / FINDINGS).is_file() else {}
     write_json(work.folder / FACTS, {"steps": facts, "curve": curve, "decisions": decisions, **findings})
     (work.folder / PAGE).write_text(_page(facts), encoding="utf-8")
@@ -34,9 +36,18 @@ _CURVES: Final = (
     "grpo/reward_mean",
     "grpo/kl_reference",
     "grpo/clip_fraction",
+    "language/reward_mean",
+    *(f"language/reward/{part}" for part in REWARD_PARTS),
+    "language/parse_rate",
+    "language/truncated",
+    "language/entropy",
+    "language/kl_reference",
     "heldout/regret_best",
     "heldout/regret_sampled",
+    "heldout/parse_rate",
+    "heldout/legal_rate",
 )
+"""Of those that were measured: a network has others than a language model."""
 
 
 def comparison_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -115,10 +126,9 @@ def phase_rows(facts: Mapping[str, Any]) -> list[tuple[str, int, int]]:
 
 
 def _page(facts: Mapping[str, Any]) -> str:
-    decision, imitation, training = facts["select"], facts["pretrain"], facts["finetune"]
-    ended = "the validation loss had stopped falling" if imitation["has_converged"] else "max_steps was reached: NOT converged"
+    decision, training = facts["select"], facts["finetune"]
+    is_language = is_of_language(facts)
     comparison = "\n".join(f"| {what} | {score} |" for what, score in comparison_rows(facts))
-    control = training["control"]
     phases = "\n".join(f"| {phase} | {met:,} | {kept:,} |" for phase, met, kept in phase_rows(facts))
     ladder = "\n".join(f"| {' | '.join(row)} |" for row in ladder_rows(facts))
     confirmed = decision["confirmation_best_moves"]
@@ -146,12 +156,10 @@ For the claims games count as {decision["scored_by"]}. They ended by: {ends}.
 
 ## How it got there
 
-- Imitation took {imitation["num_steps"]:,} steps and ended because {ended}: validation loss {imitation["validation_loss"]:.3f} nats,
-  top-1 {imitation["top1"]:.3f}, top-5 {imitation["top5"]:.3f}, entropy {imitation["entropy"]:.2f} nats.
+- {_cloning(facts["pretrain"]) if is_language else _imitation(facts["pretrain"])}
 - GRPO went from step {training["first_step"]:,} to {training["last_step"]:,} and ended by `{training["reason"]}`{_because(training)};
-  entropy at T = 1 was {_nats(training["mean_entropy_at_end"])} then (mean of the last steps).
-- The entropy controller stood at a bound in {control["control/entropy_saturated"]:.0%} of the steps and changed nothing in
-  {control["control/entropy_idle"]:.0%}; recoveries from critical entropy: {control["control/recoveries"]:.0f}.
+  entropy at T = 1 was {_nats(training["mean_entropy_at_end"])}{" an answer" if is_language else ""} then (mean of the last steps).
+- {_control(training["control"], is_language=is_language)}
 - Champion: {"the pretrained policy" if decision["champion_step"] == 0 else f"step {decision['champion_step']:,}"}.
   Peak, to resume from: step {decision["peak_step"]:,}.
 
@@ -172,6 +180,37 @@ Best moves, the rungs' ratings taken as exact: pretrained {facts["baseline"]["la
 | --- | --- | --- |
 {phases}
 """
+
+
+def is_of_language(facts: Mapping[str, Any]) -> bool:
+    """Return whether the reports of a run are of a language model."""
+    return "parse_rates" in facts["pretrain"]
+
+
+def _imitation(found: Mapping[str, Any]) -> str:
+    ended = "the validation loss had stopped falling" if found["has_converged"] else "max_steps was reached: NOT converged"
+    return f"""Imitation took {found["num_steps"]:,} steps and ended because {ended}: validation loss {found["validation_loss"]:.3f} nats,
+  top-1 {found["top1"]:.3f}, top-5 {found["top5"]:.3f}, entropy {found["entropy"]:.2f} nats."""
+
+
+def _cloning(found: Mapping[str, Any]) -> str:
+    rates = ", ".join(
+        f"{words} task {rate['rate']:.3f} [{rate['low']:.3f}, {rate['high']:.3f}]"
+        for task, words in TASKS.items()
+        if (rate := found["parse_rates"].get(task))
+    )
+    model = f"`{html.escape(found['model'])}`" + (f" at commit `{found['commit'][:12]}`" if found["commit"] else "")
+    loss = f": validation loss {found['clone_validation_loss']:.3f} nats a token" if found["num_steps"] else ""
+    return f"""Language model {model}, {found["num_parameters"]:,} parameters; cloning took {found["num_steps"]:,} steps{loss}.
+  Answers drawn at T = 1 that could be read: {rates}."""
+
+
+def _control(found: Mapping[str, float], *, is_language: bool) -> str:
+    recoveries = f"ecoveries from critical entropy: {found['control/recoveries']:.0f}."
+    if is_language:  # No controller moves its coefficients.
+        return f"R{recoveries}"
+    return f"""The entropy controller stood at a bound in {found["control/entropy_saturated"]:.0%} of the steps and changed nothing in
+  {found["control/entropy_idle"]:.0%}; r{recoveries}"""
 
 
 def _outcome(decision: Mapping[str, Any]) -> str:

@@ -39,8 +39,13 @@ def flowing(markdown: str) -> str:
     return "\n".join(lines)
 
 
+_LANGUAGE_GOAL: Final = (
+    "Teach a language model chess as text by cloning answers, make it stronger by GRPO with graded rewards from Stockfish's values of all"
+    " moves, and show by fresh games that it became stronger, or say that this was not shown."
+)
+
 MODEL_NOTE: Final = flowing("""\
-Chess policies: networks that give every legal move of a position a probability, without search.
+Chess policies without search: networks that give every legal move of a position a probability, and language models that write their moves.
 
 - `champion`: the one to play. It was shown by fresh games to be better than its own start, and than the champion before it.
 - `peak`: the one to go on from; of the runs from one initial policy the one with the best lower bound.
@@ -98,6 +103,7 @@ def head(
     engine: str,
     code: Mapping[str, Any],
     metaflow_run: str,
+    kind: str = "network",
 ) -> str:
     """Return what stays the same on a run's page: goal, command, what differs from the preset, and where it runs.
 
@@ -110,8 +116,10 @@ def head(
         engine: what values the moves.
         code: commit and dirty flag of the checkout.
         metaflow_run: its id.
+        kind: of its policy.
     """
-    goal = f"Go on from {origin}: {_GOAL[0].lower()}{_GOAL[1:]}" if origin else _GOAL
+    wanted = _LANGUAGE_GOAL if kind == "language" else _GOAL
+    goal = f"Go on from {origin}: {wanted[0].lower()}{wanted[1:]}" if origin else wanted
     rows = "\n".join(f"| `{name}` | {value} |" for name, value in launch.differences.items())
     differences = f"Settings that differ from the preset `{launch.preset}`:\n\n| setting | here |\n| --- | --- |\n{rows}"
     where = "a container" if machine.is_container else f"one machine ({platform.system()}, {platform.machine()})"

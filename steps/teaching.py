@@ -113,6 +113,6 @@ def _filled(text: str) -> str:
 
 def _table(rows: Iterable[tuple[str, str]]) -> str:
     return "\n".join(
-        textwrap.fill(text, _width(), initial_indent=f"  {name:<12}", subsequent_indent=" " * 14, break_on_hyphens=False)
+        textwrap.fill(text, _width(), initial_indent=f"  {name:<14}", subsequent_indent=" " * 16, break_on_hyphens=False)
         for name, text in rows
     )

@@ -20,7 +20,10 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 _PACKAGES: Final = ("steps", "data_checks", "grpo")
 LOCK: Final = ROOT / "requirements-run.lock"
 """Of the packages that outputs of steps depend on."""
-_INSTALLED: Final = "run-lock"
+LANGUAGE_LOCK: Final = ROOT / "requirements-language.lock"
+"""Of those that outputs of steps with a language model depend on: the same, and the extra's."""
+_LEFT: Final[Mapping[Path, str]] = {LOCK: "run-lock", LANGUAGE_LOCK: "language-lock"}
+"""Lock -> the file of an environment in which infra/install.sh leaves its hash."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,14 +42,16 @@ def step_version(*, step: str, module: str, settings: Mapping[str, Any], inputs:
         module: the module with its body, such as `steps.pretraining`.
         settings: the part of the settings that it reads, JSON-able.
         inputs: name -> hash of what it takes from other steps, files, engine or machine.
-        code: from `describe_code`; only its lock counts, for a commit may change nothing here.
+        code: from `describe_code`; only its lock counts, for a commit may change nothing here. A step that reads the settings of a
+            language model runs with the packages of that extra.
     """
+    lock = code["language_lock"] if "language" in settings else code["lock"]
     parts = {
         "step": step,
         "settings": dict(settings),
         "inputs": dict(inputs),
         "sources": sources_hash(module),
-        "lock": code["lock"],
+        "lock": lock,
     }
     return StepVersion(version=sha256_json(parts)[:24], parts=parts)
 
@@ -85,26 +90,30 @@ def _file_of(module: str) -> Path | None:
 
 
 def describe_code(_: str = "") -> dict[str, Any]:
-    """Return git commit, dirty flag and hash of the lock: asked where the run is launched, for a container has neither.
+    """Return git commit, dirty flag and hashes of the locks: asked where the run is launched, for a container has neither.
 
     Takes the text of a Metaflow config, and ignores it.
     """
-    lock = sha256_file(LOCK) if LOCK.is_file() else ""
+    locks = {"lock": _hash(LOCK), "language_lock": _hash(LANGUAGE_LOCK)}
     try:
         commit = _git("rev-parse", "HEAD")
         is_dirty = bool(_git("status", "--porcelain"))
     except (OSError, subprocess.CalledProcessError):
-        return {"commit": "unknown", "is_dirty": True, "lock": lock}
-    return {"commit": commit, "is_dirty": is_dirty, "lock": lock}
+        return {"commit": "unknown", "is_dirty": True, **locks}
+    return {"commit": commit, "is_dirty": is_dirty, **locks}
 
 
-def installed_lock() -> str:
+def installed_lock(lock: Path = LOCK) -> str:
     """Return the hash of the lock that this environment or image was installed from, as infra/install.sh left it; empty when nobody says.
 
     Where it differs from `describe_code`'s, outputs made here do not come from the packages that their versions name.
     """
-    left = Path(sys.prefix) / _INSTALLED
+    left = Path(sys.prefix) / _LEFT.get(lock, "")
     return left.read_text(encoding="utf-8").strip() if left.is_file() else ""
+
+
+def _hash(lock: Path) -> str:
+    return sha256_file(lock) if lock.is_file() else ""
 
 
 def _git(*words: str) -> str:

@@ -37,8 +37,12 @@ def start_page(job: Mapping[str, Any]) -> list[Part]:
 
 def build_page(seen: Seen) -> list[Part]:
     """Return the card of a task of `build_boards`."""
+    report = seen.report()
+    if "rows" in report:  # Of a whole dataset: that of the run's origin.
+        taken = paragraph("The boards are those of the run that this one goes on from; nothing was built.")
+        return [block(heading("Boards of this task", 1), seen.state(), taken)]
     rows: list[list[Cell]] = []
-    for unit, facts in sorted(seen.report().items(), key=lambda item: int(item[0])):
+    for unit, facts in sorted(report.items(), key=lambda item: int(item[0])):
         lost = [sum(facts[name].values()) for name in ("rejected", "left_out")]
         rows.append([f"unit {unit}", facts["games"], facts["duplicates"], *lost, *(facts["natural_phases"][phase] for phase in PHASES)])
     headers = ["", "games", "met again", "games rejected", "positions left out", *(f"{phase}s met" for phase in PHASES)]

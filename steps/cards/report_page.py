@@ -1,8 +1,8 @@
 """The final card: the run's story."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from grpo.metrics import Record
+from grpo.metrics import REWARD_PARTS, Record
 from grpo.phases import PHASES
 from steps.cards.boards import decision_boards
 from steps.cards.data_pages import phase_histogram
@@ -10,7 +10,7 @@ from steps.cards.games_pages import checkpoint_figures, ladder_figure, verdict_b
 from steps.cards.numbers import metric_figure
 from steps.cards.parts import Part, block, heading, table
 from steps.cards.seen import Seen
-from steps.reporting import comparison_rows
+from steps.reporting import comparison_rows, is_of_language
 
 
 def report_page(seen: Seen) -> list[Part]:
@@ -27,6 +27,20 @@ def report_page(seen: Seen) -> list[Part]:
         *checkpoint_figures(decision),
         *ladder_figure(steps["calibrate"], placed),
         block(heading("Training")),
+        *(_answers_figures(records) if is_of_language(steps) else _moves_figures(records)),
+        *metric_figure(
+            "held-out regret, stronger search",
+            records,
+            {"heldout/regret_best": "best moves", "heldout/regret_sampled": "sampled at T = 1"},
+        ),
+        block(heading("Boards")),
+        *phase_histogram(steps["join_boards"]),
+        *([decision_boards(report["decisions"], whose=f"step {decision['candidate_step']:,}")] if report["decisions"] else []),
+    ]
+
+
+def _moves_figures(records: Sequence[Record]) -> list[Part]:
+    return [
         *metric_figure(
             "entropy at T = 1",
             records,
@@ -37,16 +51,19 @@ def report_page(seen: Seen) -> list[Part]:
             },
             dashed=["grpo/log_num_legal"],
         ),
-        *metric_figure(
-            "held-out regret, stronger search",
-            records,
-            {"heldout/regret_best": "best moves", "heldout/regret_sampled": "sampled at T = 1"},
-        ),
         *metric_figure("mean reward", records, {"grpo/reward_mean": "sampled moves, training states"}),
         *metric_figure("KL to the reference", records, {"grpo/kl_reference": "KL(policy || reference)"}),
-        block(heading("Boards")),
-        *phase_histogram(steps["join_boards"]),
-        decision_boards(report["decisions"], whose=f"step {decision['candidate_step']:,}"),
+    ]
+
+
+def _answers_figures(records: Sequence[Record]) -> list[Part]:
+    parts = {f"language/reward/{part}": part.replace("_", " ") for part in REWARD_PARTS}
+    return [
+        *metric_figure("reward of an answer", records, {"language/reward_mean": "mean, all parts in full"}),
+        *metric_figure("reward by part", records, parts),
+        *metric_figure("what can be read", records, {"language/parse_rate": "parsed", "language/truncated": "cut at the greatest length"}),
+        *metric_figure("entropy of an answer at T = 1", records, {"language/entropy": "all answers"}),
+        *metric_figure("KL to the reference, an answer", records, {"language/kl_reference": "KL(policy || reference)"}),
     ]
 
 

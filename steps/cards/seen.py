@@ -33,6 +33,11 @@ class Seen:
     """What the diagnosis says: facts of `Finding`s."""
     _began: tuple[float, int] | None = None
 
+    @property
+    def is_of_language(self) -> bool:
+        """Whether the run's policy is a language model."""
+        return bool(self.settings.get("policy", {}).get("kind") == "language")
+
     def take(self, record: Record) -> None:
         """Keep a record; when it says that the diagnosis has found something, ask it for all that the history shows."""
         self.records.append(record)
@@ -60,9 +65,14 @@ class Seen:
 
     def report(self, name: str = "report.json") -> dict[str, Any]:
         """Return a file of the output; empty while there is none, or when it is of a time in which it was not written."""
-        if self.folder is None or not (self.folder / name).exists():
-            return {}
-        return dict(read_json(self.folder / name))
+        return dict(self._read(name) or {})
+
+    def listed(self, name: str) -> list[Any]:
+        """Return a file of the output that holds a list; empty as `report` is."""
+        return list(self._read(name) or [])
+
+    def _read(self, name: str) -> Any:
+        return read_json(self.folder / name) if self.folder is not None and (self.folder / name).exists() else None
 
     def state(self) -> str:
         """Return progress, or how it ended, as markup."""

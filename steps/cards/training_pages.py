@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from grpo.metrics import METRICS, TERMS
 from grpo.phases import PHASES
+from steps.cards import language_pages
 from steps.cards.charts import ALARM, COLOURS, share_chart
 from steps.cards.numbers import metric_figure, metric_lines, numbers
 from steps.cards.parts import Cell, Html, Part, badge, block, folded, heading, listing, number, paragraph, table, terms, text
@@ -38,7 +39,9 @@ _LATEST: Final = {
 
 
 def pretrain_page(seen: Seen) -> list[Part]:
-    """Return the card of `pretrain`: losses, hits, and whether imitation ended because it had converged."""
+    """Return the card of `pretrain`: losses, hits, and whether imitation ended because it had converged; or a language model's."""
+    if seen.is_of_language:
+        return language_pages.cloning_parts(seen)
     report = seen.report()
     ended = ""
     if report:
@@ -60,13 +63,24 @@ def pretrain_page(seen: Seen) -> list[Part]:
 
 def finetune_page(seen: Seen) -> list[Part]:
     """Return the card of `finetune`: live while it trains, and the same from the stored history."""
-    config = seen.settings["grpo"]
     records, report = seen.records, seen.report()
     marks = [record.step for record in records if record.events]
     ended = ""
     if report:
         why = ": ".join(filter(None, (report["reason"], report["message"])))
         ended = paragraph(f"Step {report['first_step']:,} to {report['last_step']:,}; it ended by {why}.")
+    figures = language_pages.training_figures(seen, marks) if seen.is_of_language else _figures(seen, marks)
+    return [
+        block(heading("GRPO", 1), seen.state(), ended, _latest(seen)),
+        draw_findings(seen.report(FINDINGS).get("findings", seen.findings)),
+        _learnability(seen.learnability or seen.report(LEARNABILITY) or None),
+        *figures,
+        _events(seen),
+    ]
+
+
+def _figures(seen: Seen, marks: Sequence[float]) -> list[Part]:
+    config, records = seen.settings["grpo"], seen.records
     phases = {f"grpo/entropy/{phase}": phase.value for phase in PHASES}
     levels = {"healthy (floor)": (float(config["recovery"]["healthy_entropy"]), _HEALTHY)}
     if config["critical_measure"] == "entropy" and config["critical_entropy"]:
@@ -76,9 +90,6 @@ def finetune_page(seen: Seen) -> list[Part]:
     )
     shares = metric_lines(records, {f"grpo/logit_share/{term}": _TERM_NAMES[term] for term in TERMS})
     return [
-        block(heading("GRPO", 1), seen.state(), ended, _latest(seen)),
-        draw_findings(seen.report(FINDINGS).get("findings", seen.findings)),
-        _learnability(seen.learnability or seen.report(LEARNABILITY) or None),
         *metric_figure(
             "entropy by phase at T = 1",
             records,
@@ -153,7 +164,6 @@ def finetune_page(seen: Seen) -> list[Part]:
             {f"time/{part}": part for part in ("states", "rollout", "update", "other")},
             note="While it trains: times are no part of the stored history.",
         ),
-        _events(seen),
     ]
 
 
@@ -182,7 +192,7 @@ def _span(finding: Mapping[str, Any]) -> str:
 def _latest(seen: Seen) -> str:
     rows: list[list[Cell]] = [
         [label, seen.last(name), METRICS[name].unit, METRICS[name].meaning]
-        for name, label in _LATEST.items()
+        for name, label in (language_pages.LATEST if seen.is_of_language else _LATEST).items()
         if seen.last(name) is not None
     ]
     if not rows:

@@ -1,5 +1,6 @@
 """The images hold what the steps need, pinned, and nothing else: rules read from the Dockerfiles; what needs no docker is run."""
 
+import hashlib
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ DOCKERFILES = {"gpu": ROOT / "infra" / "Dockerfile", "cpu": ROOT / "infra" / "Do
 MADE_OF = {
     "pyproject.toml",
     "requirements-run.lock",
+    "requirements-language.lock",
     "requirements-torch.lock",
     "infra/install.sh",
     "infra/stockfish.sha256",
@@ -81,6 +83,7 @@ def image_faults(text: str) -> set[str]:
         "copied": set(copied) == MADE_OF,
         "download": not any(re.search(r"curl|wget|https?://|git clone|pip install", run) for run in runs),
         "install.sh": len(installs) == 1 and _LEAVES_LISTS in installs[0],
+        "extra": arguments.get("EXTRA") == '""' and all("--image ${EXTRA:+--${EXTRA}} &&" in run for run in installs),
         "apt pinned": all(re.fullmatch(r"[a-z0-9+.-]+=\S+", word) for word in wanted),
         "apt lean": all("--no-install-recommends" in run and "rm -rf /var/lib/apt/lists/*" in run for run in apt),
         "environment": environment.items() >= ENVIRONMENT.items(),
@@ -119,6 +122,9 @@ MUTATIONS = [
     ("copied", " infra/stockfish.sha256", ""),
     ("download", "RUN useradd", "RUN curl -O stockfish.tar && useradd"),
     ("install.sh", "/opt/chess-grpo --image", "/opt/chess-grpo"),
+    ("extra", "--image ${EXTRA:+--${EXTRA}}", "--image --${EXTRA}"),  # Without the extra: an empty word, which is an option's name.
+    ("extra", "--image ${EXTRA:+--${EXTRA}}", "--image"),
+    ("extra", 'ARG EXTRA=""', "ARG EXTRA=language"),
     ("install.sh", _LEAVES_LISTS, "rm -rf /build"),
     ("apt pinned", "RUN useradd", "RUN apt-get install --no-install-recommends git && rm -rf /var/lib/apt/lists/* && useradd"),
     ("apt lean", "RUN useradd", "RUN apt-get install git=1:2.39.5-0 && useradd"),
@@ -195,6 +201,20 @@ def test_an_install_with_other_words_is_refused(copied: Path, words: list[str], 
     refused = install(copied, *words)
     assert refused.returncode != 0
     assert told in refused.stderr
+
+
+@pytest.mark.prove
+def test_the_environment_of_an_image_with_the_extra_knows_language_models(copied: Path) -> None:
+    prefix = copied / "image"
+    made = install(copied, str(prefix), "--image", "--language")
+    assert made.returncode == 0, made.stderr
+    asked = "import trl, transformers; from trl import GRPOTrainer; print(transformers.__version__)"
+    ran = subprocess.run([prefix / "bin" / "python", "-c", asked], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    assert f"transformers=={ran.stdout.strip()}" in (ROOT / "requirements-language.lock").read_text()
+    for lock in ("run", "language"):
+        digest = hashlib.sha256((ROOT / f"requirements-{lock}.lock").read_bytes()).hexdigest()
+        assert (prefix / f"{lock}-lock").read_text().strip() == digest
 
 
 @pytest.mark.prove

@@ -28,9 +28,13 @@ def read_lock(name: str) -> dict[str, Requirement]:
     return {plain(requirement.name): requirement for requirement in map(Requirement, lines)}
 
 
-LOCKS = {name: read_lock(name) for name in ("requirements.lock", "requirements-run.lock", "requirements-torch.lock")}
-ALL, RUN, TORCH = LOCKS.values()
+LOCKS = {
+    name: read_lock(name)
+    for name in ("requirements.lock", "requirements-run.lock", "requirements-torch.lock", "requirements-language.lock")
+}
+ALL, RUN, TORCH, LANGUAGE = LOCKS.values()
 DIRECT = {plain(Requirement(text).name) for text in PROJECT["project"]["dependencies"]}
+EXTRA = {plain(Requirement(text).name) for text in PROJECT["project"]["optional-dependencies"]["language"]}
 DEVELOPERS = {plain(Requirement(text).name) for text in PROJECT["dependency-groups"]["dev"]}
 
 
@@ -55,18 +59,23 @@ def brought_by() -> Mapping[str, list[str]]:
     return packages_distributions()
 
 
-def missing(text: str, brought_by: Mapping[str, list[str]]) -> set[str]:
+def missing(text: str, brought_by: Mapping[str, list[str]], lock: Mapping[str, Requirement] = RUN) -> set[str]:
     """Return what is imported and would not be in an image."""
     return {
-        name for name in foreign_imports(text) if not {plain(found) for found in brought_by.get(name, [])} & (RUN.keys() | TORCH.keys())
+        name for name in foreign_imports(text) if not {plain(found) for found in brought_by.get(name, [])} & (lock.keys() | TORCH.keys())
     }
+
+
+def is_of_the_extra(module: Path) -> bool:
+    return module.is_relative_to(ROOT / "grpo" / "language")
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_package_that_the_steps_import_is_in_the_images(package: str, brought_by: Mapping[str, list[str]]) -> None:
     modules = sorted((ROOT / package).rglob("*.py"))
     assert modules
-    lacking = {str(module): sorted(missing(module.read_text(), brought_by)) for module in modules}
+    locks = {module: LANGUAGE if is_of_the_extra(module) else RUN for module in modules}
+    lacking = {str(module): sorted(missing(module.read_text(), brought_by, lock)) for module, lock in locks.items()}
     assert {module: names for module, names in lacking.items() if names} == {}, "add it to the project's dependencies, and `make lock`"
 
 
@@ -84,6 +93,54 @@ def test_every_direct_dependency_is_pinned_for_the_images_and_no_tool_is() -> No
     # A tool that the steps' own packages need too (pyyaml is MLflow's, pillow is matplotlib's) is no tool there.
     assert DEVELOPERS & RUN.keys() == {"pillow", "pyyaml"}
     assert {"pytest", "mypy", "moto", "ruff"} <= DEVELOPERS & ALL.keys()
+
+
+def test_the_extra_is_pinned_in_a_lock_of_its_own_which_has_all_of_the_images_other_packages_as_they_are() -> None:
+    assert {"transformers", "trl"} <= EXTRA
+    assert LANGUAGE.keys() >= EXTRA
+    assert not EXTRA & RUN.keys()
+    assert {name: str(each.specifier) for name, each in RUN.items()}.items() <= {n: str(e.specifier) for n, e in LANGUAGE.items()}.items()
+    assert {n: str(e.specifier) for n, e in LANGUAGE.items()}.items() <= {n: str(e.specifier) for n, e in ALL.items()}.items()
+    assert all(TORCH[name].specifier == LANGUAGE[name].specifier for name in TORCH.keys() & LANGUAGE.keys()), "torch needs some of it too"
+    assert "torch" not in LANGUAGE
+
+
+def eager_imports(text: str) -> set[str]:
+    """Return the modules that a module imports when it is itself imported."""
+    found: set[str] = set()
+    waiting: list[ast.AST] = list(ast.parse(text).body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif not isinstance(node, ast.FunctionDef) and not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            waiting += ast.iter_child_nodes(node)
+    return found
+
+
+def reaching_the_extra(texts: Mapping[str, str]) -> set[str]:
+    """Return the modules that import the extra's packages when they are imported, however far away."""
+    imports = {name: eager_imports(text) for name, text in texts.items()}
+    wanted = {name.replace("-", "_") for name in EXTRA}
+    reaching = {name for name, found in imports.items() if {each.partition(".")[0] for each in found} & wanted}
+    while more := {name for name, found in imports.items() if found & reaching} - reaching:
+        reaching |= more
+    return reaching
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_without_the_extra_everything_else_can_be_imported() -> None:
+    texts = {module_name(path): path.read_text() for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    assert {name for name in reaching_the_extra(texts) if "language" not in name} == set()
+    eager = {"grpo.language.deep": "import trl\n", "grpo.near": "from grpo.language import deep\n", "steps.far": "import grpo.near\n"}
+    assert reaching_the_extra(eager) == set(eager)
+    late = {**eager, "grpo.near": "def ask():\n    from grpo.language import deep\n"}
+    assert reaching_the_extra(late) == {"grpo.language.deep"}
 
 
 def test_the_images_have_what_metaflow_would_install_at_every_start() -> None:

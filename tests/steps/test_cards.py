@@ -203,6 +203,11 @@ def test_a_live_card_keeps_its_layout_for_a_new_one_makes_metaflow_wait(step: st
     assert markup(list(page(begun))) != markup(list(page(later)))
 
 
+def test_a_run_that_goes_on_from_another_says_that_it_built_no_boards(tmp_path: Path) -> None:
+    write_json(tmp_path / "report.json", {"rows": 300, "duplicates": 2, "phases": {}})
+    assert "nothing was built" in markup(list(PAGES["build_boards"][1](Seen(SETTINGS, folder=tmp_path))))
+
+
 def test_findings_are_told_with_evidence_cause_remedy_steps_and_page() -> None:
     finding = {
         "name": "entropy_collapse",

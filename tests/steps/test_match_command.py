@@ -17,9 +17,11 @@ from doubles import CPU, TINY, some_boards
 from grpo.checkpoints import save_policy
 from grpo.errors import PlainError
 from grpo.matches import Adjudication, End, MatchResult, PlayedGame
+from grpo.players import RandomPlayer
 from grpo.policy import new_policy
+from grpo.seeding import numpy_stream
 from grpo.statistics import Outcomes, match_statistics
-from steps.contestants import parse_contestant
+from steps.contestants import Entrant, parse_contestant
 from steps.match_command import add_commands
 from steps.match_results import match_text, scores
 
@@ -76,6 +78,15 @@ def made_up(pairs: list[tuple[float, float]], *, ends: End = End.CHECKMATE, adju
     return MatchResult(first="one", second="other", games=tuple(games), adjudication=rule)
 
 
+def entrants(*texts: str) -> list[Entrant]:
+    """Return players who were named so, and are networks where they are policies."""
+    named = [parse_contestant(text) for text in texts]
+    return [
+        Entrant(contestant=one, player=RandomPlayer(numpy_stream(0, "never asked")), facts={}, is_deterministic=one.is_deterministic)
+        for one in named
+    ]
+
+
 PAIRS = [(1.0, 1.0)] * 5 + [(1.0, 0.5)] * 9 + [(0.5, 0.5)] * 12 + [(0.0, 0.5)] * 4 + [(0.0, 0.0)] * 2
 
 
@@ -93,7 +104,7 @@ def test_the_adjudicated_score_stands_beside_the_score_as_played() -> None:
     assert played == scores(made_up(PAIRS))[0]
     assert adjudicated.pentanomial == (2, 0, 4, 0, 26)
     assert adjudicated.draw_rate == 0
-    text = match_text(result, [parse_contestant("champion"), parse_contestant("peak")])
+    text = match_text(result, entrants("champion", "peak"))
     assert str(result.interval()) in text
     assert str(result.interval(adjudicated=True)) in text
 
@@ -105,31 +116,31 @@ def test_more_games_could_show_less_and_nothing_but_draws_shows_nothing() -> Non
     assert 0 < many < few
     drawn = made_up([(0.5, 0.5)] * 6)
     assert scores(drawn)[0].smallest_elo is None
-    assert "can hardly show any difference" in match_text(drawn, [parse_contestant("champion")] * 2)
+    assert "can hardly show any difference" in match_text(drawn, entrants("champion", "champion"))
 
 
 @pytest.mark.parametrize("pair", [(1.0, 1.0), (0.0, 0.0), (0.5, 0.5), (1.0, 0.0)])
 def test_one_pair_of_any_outcome_is_told_in_finite_numbers(pair: tuple[float, float]) -> None:
-    text = match_text(made_up([pair]), [parse_contestant("random")] * 2)
+    text = match_text(made_up([pair]), entrants("random", "random"))
     assert "nan" not in text
     assert not re.search(r"\binf\b", text)
 
 
 def test_the_text_says_what_the_sample_is() -> None:
     result = made_up(PAIRS)
-    alike = match_text(result, [parse_contestant("champion"), parse_contestant("stockfish:nodes=5")])
+    alike = match_text(result, entrants("champion", "stockfish:nodes=5"))
     assert "32 distinct openings, 64 distinct games; both always answer alike" in alike
-    drawn = match_text(result, [parse_contestant("champion@1"), parse_contestant("stockfish:nodes=5")])
+    drawn = match_text(result, entrants("champion@1", "stockfish:nodes=5"))
     assert "always answer alike" not in drawn
     assert "pairs are the sample" in drawn
-    clock = match_text(result, [parse_contestant("champion"), parse_contestant("stockfish:nodes=5,skill=3")])
+    clock = match_text(result, entrants("champion", "stockfish:nodes=5,skill=3"))
     assert "stockfish:nodes=5,skill=3: drawn by the clock, so that these games cannot be repeated" in clock
 
 
 def test_games_that_are_the_same_count_once_as_distinct() -> None:
     result = made_up([(1.0, 1.0)] * 2)
     twice = MatchResult(first="one", second="other", games=result.games[:2] * 2)
-    assert "1 distinct openings, 2 distinct games" in match_text(twice, [parse_contestant("champion")] * 2)
+    assert "1 distinct openings, 2 distinct games" in match_text(twice, entrants("champion", "champion"))
 
 
 def test_a_match_is_printed_and_written_and_repeats_with_its_seed(stockfish: str, run: Run, policy: Path, tmp_path: Path) -> None:

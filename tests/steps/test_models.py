@@ -95,7 +95,7 @@ def everything(folder: Path) -> set[Path]:
 def test_an_alias_is_the_policy_that_the_run_chose_from_this_machines_outputs(chosen: Machine, alias: str, step: int, seed: int) -> None:
     model = find_model(alias, chosen)
     folder = Store(chosen.home).folder("select", "v1") / alias
-    assert model == Model(folder=folder, run="1234", policy_step=step, weights_hash=file_hash(folder / WEIGHTS))
+    assert model == Model(folder=folder, kind="network", run="1234", policy_step=step, weights_hash=file_hash(folder / WEIGHTS))
     loaded, _ = load_policy(model.folder, CPU)
     expected = new_policy(TINY, seed=seed, device=CPU).network.state_dict()
     assert all(tensor.equal(expected[name]) for name, tensor in loaded.network.state_dict().items())
@@ -204,7 +204,7 @@ def test_the_output_of_select_stands_for_its_champion(chosen: Machine) -> None:
 def test_a_bare_policy_has_no_step(tmp_path: Path) -> None:
     folder = write_policy(tmp_path / "mine", seed=3)
     assert find_model(str(folder), machine_at(tmp_path)) == Model(
-        folder=folder, run="mine", policy_step=None, weights_hash=file_hash(folder / WEIGHTS)
+        folder=folder, kind="network", run="mine", policy_step=None, weights_hash=file_hash(folder / WEIGHTS)
     )
 
 

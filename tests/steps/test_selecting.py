@@ -16,35 +16,50 @@ import chess.pgn
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from doubles import CPU, TINY, some_boards
+from doubles import CPU, TINY, made_up_number, some_boards
+from speakers import Answer, ScriptedSpeaker, naming
 
 from grpo.boards import Position, Split, board_row, board_table
-from grpo.checkpoints import POLICY, WEIGHTS, TrainingState, load_checkpoint, load_policy, save_checkpoint, save_policy, weights_hash
+from grpo.checkpoints import (
+    ACTION_TABLE_HASH,
+    POLICY,
+    WEIGHTS,
+    TrainingState,
+    load_checkpoint,
+    load_policy,
+    save_checkpoint,
+    save_policy,
+    weights_hash,
+)
 from grpo.config import Settings, read_settings
-from grpo.content import CorruptError, file_hashes, read_json, sha256_file
+from grpo.content import CorruptError, file_hashes, read_json, sha256_file, write_json, write_manifest
 from grpo.encoding import position_key
 from grpo.engine import EngineIdentity, Score
 from grpo.games import Rejection
 from grpo.halving import halving_pairs
+from grpo.language_config import LanguageConfig
 from grpo.matches import Adjudication, End, MatchResult, PlayedGame
 from grpo.openings import OpeningsError
 from grpo.pgn import read_games
 from grpo.phases import PHASES, phase_of
 from grpo.players import BestMovePlayer
 from grpo.policy import Policy, new_policy
+from grpo.policy_files import LANGUAGE_WEIGHTS
 from grpo.regret import HeldoutScores
 from grpo.selection import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, ConfirmationEnd, Verdict
 from grpo.sprt import SprtModel
 from grpo.statistics import LEVEL, holm
 from grpo.values import ValueTable
-from steps import selecting, selection_games
+from steps import language_policies, policies, selecting, selection_games
 from steps.aliases import CHAMPION, PEAK
 from steps.boards import BOARDS
 from steps.calibrating import calibrate_ladder, read_ladder
 from steps.cards import live
 from steps.cards.watching import watch
 from steps.finetuning import CHECKPOINTS
+from steps.language_policies import LanguageCompetitor
 from steps.played_ahead import GAMES, Share
+from steps.policies import open_policy
 from steps.reporting import comparison_rows, decision_rows, ladder_rows
 from steps.screening import SelectionError, play_ahead
 from steps.selecting import PGN, PRETRAINED_STEP, REPORT, select_champion
@@ -238,7 +253,7 @@ def strong(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         def player(policy: Policy, name: str) -> Any:
             return Greedy(name) if name in names else BestMovePlayer(policy, name)
 
-        monkeypatch.setattr(selection_games, "BestMovePlayer", player)
+        monkeypatch.setattr(policies, "BestMovePlayer", player)
 
     return make
 
@@ -297,7 +312,7 @@ def selected(inputs: Inputs, stockfish: str, tmp_path_factory: pytest.TempPathFa
     settings = settings_with(book=folder.parent / "exact.epd")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            selection_games,
+            policies,
             "BestMovePlayer",
             lambda policy, name: Greedy(name) if name == f"step {BEST}" else BestMovePlayer(policy, name),
         )
@@ -642,7 +657,7 @@ def test_a_better_candidate_that_grew_worse_in_a_phase_is_not_promoted_and_the_p
         assert len(heldout) == NUM_BOARDS
         return phase_scores(0.3) if weights_hash(policy) == initial else phase_scores(0.3 + growth, others=-0.1)
 
-    monkeypatch.setattr(selecting, "heldout_scores", scores)
+    monkeypatch.setattr(policies, "heldout_scores", scores)
     report, folder = select(ONE)
     assert report["claims"][0]["is_shown"]
     assert [(change["phase"], change["blocks"]) for change in report["phases"]] == [
@@ -662,7 +677,7 @@ def test_a_phase_of_less_than_two_held_out_boards_is_left_out(select: Play, monk
     few = phase_scores(0.3)
     kept = np.r_[0, 60:63]  # One of the opening, three of the middlegame.
     monkeypatch.setattr(
-        selecting,
+        policies,
         "heldout_scores",
         lambda policy, heldout: replace(few, regret_best=few.regret_best[kept], phases=few.phases[kept]),
     )
@@ -806,7 +821,7 @@ def games_of(inputs: Inputs, stockfish: str, book: Path, tmp_path: Path, monkeyp
         monkeypatch.setattr(selection_games, "adjudicate", written.adjudicate)
         return SelectionGames(
             settings_with(f'selection.scored = "{scored}"', book),
-            load_policy(inputs.pretrained, CPU)[0],
+            open_policy(inputs.pretrained, CPU),
             {step: inputs.finetuned / CHECKPOINTS / f"step-{step:08d}" for step in STEPS},
             None,
             used=set(),
@@ -941,3 +956,86 @@ def test_a_damaged_checkpoint_is_named_and_not_played(select: Play, tmp_path: Pa
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
     with pytest.raises(CorruptError, match="step-00000002"):
         select(finetuned=damaged)
+
+
+# Language models, of which these folders hold no weights: what one answers is decided by its seed.
+
+
+def write_language_policy(folder: Path, seed: int) -> Path:
+    """Write what makes a folder a language model's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    described = {"policy": {"kind": "language"}, "language": {}, "origin": {}, "action_table": ACTION_TABLE_HASH}
+    write_json(folder / POLICY, described)
+    for name in ("config.json", "tokenizer.json", "generation_config.json"):
+        (folder / name).write_text(f"{name} of {seed}")
+    (folder / LANGUAGE_WEIGHTS).write_text(str(seed))
+    return folder
+
+
+@pytest.fixture
+def speaking(inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Return a pretrained language model that is often illegal, and the output of a finetuning with two checkpoints: 2 is good, 4 bad."""
+    finetuned = tmp_path / "finetuned"
+    for step in (2, 4):
+        folder = write_language_policy(finetuned / CHECKPOINTS / f"step-{step:08d}", step)
+        (folder / "optimiser.safetensors").write_text("its state")
+        write_manifest(folder, {"kind": "checkpoint", "step": step})
+    rows = [{"step": step, "heldout/regret_best": 0.1 * step, "heldout/regret_best_stderr": 0.01} for step in (2, 4)]
+    (finetuned / HISTORY).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    greedy = Greedy("")
+
+    def answer_of(seed: int) -> Answer:
+        def answer(fen: str, number: float | None) -> str:
+            board = chess.Board(fen)
+            if seed == 2:
+                return naming(greedy.choose([board], [0])[0].uci())
+            legal = sorted(move.uci() for move in board.legal_moves)
+            drawn = made_up_number(board, chess.Move.null()) if number is None else number
+            return naming([*legal, *["a1a1"] * 3 * len(legal)][int(drawn * 4 * len(legal))])
+
+        return answer
+
+    def opened(folder: Path, device: Any, rules: LanguageConfig | None) -> LanguageCompetitor:
+        seed = int((folder / LANGUAGE_WEIGHTS).read_text())
+        assert rules is not None, "the run's own rules decide"
+        return LanguageCompetitor(ScriptedSpeaker(answer_of(seed), **dict(rules)), lambda: f"weights {seed}")
+
+    monkeypatch.setattr(language_policies, "open_language_policy", opened)
+    return {"pretrained": write_language_policy(tmp_path / "pretrained", 0), "finetuned": finetuned}
+
+
+SPEAKING = "selection.num_candidates = 2\nselection.num_confirmation_pairs = 8\nevaluation.max_plies = 16\n"
+
+
+def test_language_models_are_selected_by_the_same_games_and_the_champion_is_all_of_its_files_and_no_more(
+    speaking: dict[str, Path], select: Play
+) -> None:
+    report, folder = select(SPEAKING, **speaking)
+    assert (report["candidate_step"], report["promoted"], report["champion_step"]) == (2, True, 2), report["reasons"]
+    assert (report["initial_weights"], report["candidate_weights"]) == ("weights 0", "weights 2")
+    confirmed = report["confirmation_best_moves"]
+    answers = confirmed["answers"]
+    assert answers["first"]["illegal"] == answers["first"]["forfeits"] == 0
+    assert answers["second"]["illegal"] == answers["second"]["asked_again"] + answers["second"]["forfeits"] > 0
+    assert confirmed["ends"]["no legal move named"] == answers["second"]["forfeits"] > 0
+    assert sum(change["num_boards"] for change in report["phases"]) == NUM_BOARDS - 1, "one phase has one board, and says nothing"
+    champion = speaking["finetuned"] / CHECKPOINTS / "step-00000002"
+    names = ["config.json", "generation_config.json", LANGUAGE_WEIGHTS, POLICY, "tokenizer.json"]
+    assert sorted(path.name for path in (folder / CHAMPION).iterdir()) == names
+    assert all((folder / CHAMPION / name).read_bytes() == (champion / name).read_bytes() for name in names)
+    assert (folder / PEAK / "optimiser.safetensors").is_file(), "the peak is a whole checkpoint"
+    assert not (folder / DECISIONS).exists(), "there are no probabilities to tell"
+    forfeited = [game for game in games_by_event(folder)[CONFIRMATION] if game.headers["Termination"] == "no legal move named"]
+    assert len(forfeited) == answers["second"]["forfeits"]
+
+
+def test_what_is_asked_again_is_drawn_alike_by_whichever_task_plays_the_game(
+    speaking: dict[str, Path], select: Play, inputs: Inputs, stockfish: str, tmp_path: Path, book: Path, other_champion: Path
+) -> None:
+    alone = select(SPEAKING, previous=other_champion, **speaking)
+    given = replace(inputs, **speaking)
+    ahead = play_ahead_of(given, settings_with(SPEAKING, book), stockfish, tmp_path / "ahead", other_champion, 2)
+    together = select(SPEAKING, previous=other_champion, ahead=ahead, **speaking)
+    assert together[0] == alone[0]
+    assert file_hashes(together[1]) == file_hashes(alone[1])
+    assert alone[0]["previous_champion"]["answers"].keys() == {"first"}, "the champion to beat is a network"

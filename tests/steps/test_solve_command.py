@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from doubles import CPU, TINY
 
 from grpo.checkpoints import save_policy
 from grpo.errors import PlainError
+from grpo.exercises import expected_credits
 from grpo.games import SourceError
 from grpo.policy import PositionBatch, new_policy
 from grpo.puzzles import Puzzle, read_puzzle_table, solve_puzzles
@@ -107,7 +109,7 @@ def test_json_has_all_numbers(run: Run, tmp_path: Path, model: Path) -> None:
     assert of_file["by_theme"].keys() == {"mate", "even", "odd"}
     assert of_file["left_out"]["unreadable row"]["count"] == 1
     puzzles = [one for one in read_puzzle_table([path.read_bytes()], "x") if isinstance(one, Puzzle)]
-    solved = solve_puzzles(new_policy(TINY, seed=0, device=CPU), puzzles, temperature=0.0)
+    solved = solve_puzzles(partial(expected_credits, new_policy(TINY, seed=0, device=CPU), temperature=0.0), puzzles)
     assert of_file["solved"]["solved"] == solved.sum()
 
 

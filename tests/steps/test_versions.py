@@ -9,7 +9,7 @@ import pytest
 from steps import versions
 from steps.versions import describe_code, imported_modules, installed_lock, sources_hash, step_version
 
-CODE = {"commit": "abc", "is_dirty": False, "lock": "lock-1"}
+CODE = {"commit": "abc", "is_dirty": False, "lock": "lock-1", "language_lock": "language-1"}
 
 
 def version(**changes: Any) -> str:
@@ -44,6 +44,14 @@ def test_each_part_changes_the_version(change: dict[str, Any]) -> None:
 
 def test_a_commit_that_touches_nothing_here_does_not_change_the_version() -> None:
     assert version(code={**CODE, "commit": "def", "is_dirty": True}) == version()
+
+
+def test_the_language_models_packages_count_where_its_settings_are_read_and_nowhere_else() -> None:
+    other = {**CODE, "language_lock": "language-2"}
+    assert version(code=other) == version()
+    of_language = {"seed": 0, "language": {"model": "small"}}
+    assert version(settings=of_language, code=other) != version(settings=of_language)
+    assert version(settings=of_language, code={**CODE, "lock": "lock-2"}) == version(settings=of_language), "its lock holds those too"
 
 
 def test_the_sources_of_a_step_are_followed_through_the_project() -> None:
@@ -84,8 +92,8 @@ def test_a_changed_line_in_an_imported_module_changes_the_sources_hash(tmp_path:
 
 def test_the_code_is_described_by_commit_dirty_flag_and_lock() -> None:
     described = describe_code()
-    assert described.keys() == {"commit", "is_dirty", "lock"}
-    assert len(described["lock"]) == 64
+    assert described.keys() == {"commit", "is_dirty", "lock", "language_lock"}
+    assert len(described["lock"]) == len(described["language_lock"]) == 64
 
 
 def test_a_tool_of_developers_changes_no_version_and_a_package_of_the_steps_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,6 +119,9 @@ def test_an_environment_says_which_lock_it_was_installed_from(tmp_path: Path, mo
     lock = describe_code()["lock"]
     (tmp_path / "run-lock").write_text(f"{lock}\n")  # As `sha256sum | cut` of infra/install.sh leaves it.
     assert installed_lock() == lock
+    assert installed_lock(versions.LANGUAGE_LOCK) == "", "an environment without the extra says nothing of its lock"
+    (tmp_path / "language-lock").write_text(f"{describe_code()['language_lock']}\n")
+    assert installed_lock(versions.LANGUAGE_LOCK) == describe_code()["language_lock"]
 
 
 def test_without_git_the_commit_is_unknown_and_counts_as_dirty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

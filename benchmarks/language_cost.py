@@ -1,0 +1,124 @@
+"""Memory and time of one GRPO step on a GPT-2 of 124 M random weights, measured here, beside what `grpo.language.cost` computes.
+
+nice -n 19 python benchmarks/language_cost.py [--prompts 2] [--group 4] [--answer-tokens 48] [--num-layers 12]
+
+No hub is asked: the shape is RookWorld-LM's, the weights are random and the tokenizer is the small model's, so that answers are nonsense
+and as long as may be. Memory is the process's resident set: its peak less what it was before the model was there.
+"""
+
+import argparse
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import chess
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from grpo.config import read_settings
+from grpo.language.cost import ROOKWORLD, Shape, Work, lasting_bytes, operations, passing_bytes
+from grpo.language.engine import Engine
+from grpo.language.policy import LanguagePolicy, Origin
+from grpo.language.scoring import exact_measures
+from grpo.language.tasks import move_prompt
+from grpo.language.tokenizer import chess_tokenizer
+
+_MIB = 2**20
+
+
+def resident() -> int:
+    """Return the bytes of this process in memory, freed ones given back first."""
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    return _resident()
+
+
+def _resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+def watched(body: Callable[[], Any]) -> tuple[Any, float, int]:
+    """Return what it returns, its seconds, and the most bytes above those before it."""
+    before, most, is_over = resident(), 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not is_over.wait(0.005):
+            most = max(most, _resident())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    began = time.perf_counter()
+    try:
+        found = body()
+    finally:
+        seconds = time.perf_counter() - began
+        is_over.set()
+        watcher.join()
+    return found, seconds, max(0, most - before)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", type=int, default=2)
+    parser.add_argument("--group", type=int, default=4)
+    parser.add_argument("--answer-tokens", type=int, default=48)
+    parser.add_argument("--num-layers", type=int, default=ROOKWORLD.num_layers)
+    given = parser.parse_args()
+    settings = read_settings(
+        f'policy.kind = "language"\ngrpo.states_per_step = {given.prompts}\ngrpo.group_size = {given.group}\n'
+        f"language.max_answer_tokens = {given.answer_tokens}"
+    )
+    torch.manual_seed(0)
+    tokenizer = chess_tokenizer()
+    ids = {"bos_token_id": tokenizer.eos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    sizes = GPT2Config(n_layer=given.num_layers, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **ids)
+    shape = Shape(vocabulary=sizes.vocab_size, positions=sizes.n_positions, width=sizes.n_embd, num_layers=sizes.n_layer)
+    empty = resident()
+    network = GPT2LMHeadModel(sizes)
+    num_parameters = sum(weights.numel() for weights in network.parameters())
+    assert num_parameters == shape.num_parameters, (num_parameters, shape.num_parameters)
+    policy = LanguagePolicy(network, tokenizer, torch.device("cpu"), settings.language, origin=Origin(model="random", commit=""))
+    reference = GPT2LMHeadModel(sizes)
+    reference.load_state_dict(network.state_dict())
+
+    def reward(rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[float]:
+        return [float(number % given.group) for number, _ in enumerate(zip(rows, texts, strict=True))]
+
+    engine = Engine(policy, reference, settings, reward)
+    optimiser = torch.optim.Adam(network.parameters(), lr=1e-9)
+    prompts = [prompt for prompt in [move_prompt(chess.STARTING_FEN)] * given.prompts for _ in range(given.group)]
+    made, to_write, while_writing = watched(lambda: engine.rollout([{"prompt": each} for each in prompts], seed=0, kl_coefficient=1e-3))
+    ids_of, mask = (torch.cat([made[f"prompt_{name}"], made[f"completion_{name}"]], dim=1) for name in ("ids", "mask"))
+    made["completion_mask"] = torch.ones_like(made["completion_mask"])  # Random answers do not end, and would be left out.
+    _, to_measure, while_measuring = watched(
+        lambda: exact_measures(engine.model, engine.ref_model, ids_of, torch.ones_like(mask), made["completion_mask"], temperature=1.0)
+    )
+
+    def update() -> None:
+        loss, _ = engine.loss(made, torch.arange(len(prompts)))
+        loss.backward()
+        optimiser.step()
+
+    _, _, _ = watched(update)  # The first makes gradients and Adam's moments, which stay.
+    _, to_update, while_updating = watched(update)
+    copies = [{name: value.clone() for name, value in network.state_dict().items()}]
+    copies += [{key: value.clone() for key, value in state.items() if key != "step"} for state in optimiser.state.values()]
+    work = Work.of(settings, prompt_tokens=made["prompt_ids"].shape[1], answer_tokens=made["completion_ids"].shape[1])
+    lasting, passing, counted = lasting_bytes(shape, work), passing_bytes(shape, work), operations(shape, work)
+    print(f"{num_parameters:,} parameters, {work.num_answers} answers of {work.answer_tokens} tokens to prompts of {work.prompt_tokens}")
+    print(f"kept from step to step: measured {(resident() - empty) / _MIB:,.0f} MiB, computed {sum(lasting.values()) / _MIB:,.0f} MiB")
+    names = ("generation", "exact measures", "update")
+    for name, measured in zip(names, (while_writing, while_measuring, while_updating), strict=True):
+        print(f"{name}: measured {measured / _MIB:,.0f} MiB above that, computed {passing[name] / _MIB:,.0f} MiB")
+    seconds = to_write + to_measure + to_update
+    print(f"seconds: writing and reference {to_write:.1f}, exact measures {to_measure:.1f}, update {to_update:.1f}")
+    print(f"{sum(counted.values()) / 1e12:.3f} TFLOP in {seconds:.1f} s: {sum(counted.values()) / seconds / 1e12:.3f} TFLOP/s")
+
+
+if __name__ == "__main__":
+    main()

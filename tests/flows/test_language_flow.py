@@ -1,0 +1,83 @@
+"""A language model through all steps, from `start` to `end`, as small as it can be: what it leaves is what a network's run leaves."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from real_flow import FlowRun, run_flow, run_in_one_process
+
+from grpo.content import read_json
+from steps.work import read_history
+
+pytest.importorskip("trl", reason="the extra `language` is not installed: pip install 'chess-grpo[language]'")
+
+SETTINGS: Final[Mapping[str, Any]] = {
+    "preset": "test",
+    "policy": {"kind": "language"},
+    "language": {
+        "small": {"width": 48, "num_layers": 1, "num_heads": 2},
+        "cloning": {"num_steps": 200, "batch_size": 16, "learning_rate": 3e-3, "steps_per_validation": 100},
+        "min_parse_rate": 0.0,  # What such a model writes can hardly be read: steps are tested here, and not its chess.
+        "num_gate_prompts": 4,
+        "max_questions": 1,
+        "num_judged_boards": 6,
+        "num_sampled_answers": 1,
+    },
+    "grpo": {"num_steps": 2, "states_per_step": 4, "group_size": 4, "steps_per_checkpoint": 1},
+    "evaluation": {"max_plies": 20, "num_baseline_pairs": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> FlowRun:
+    """Return the steps of the flow, run in one process."""
+    found = run_in_one_process(tmp_path_factory.mktemp("language"), SETTINGS)
+    assert found.succeeded, found.output[-4_000:]
+    return found
+
+
+def folder(run: FlowRun, name: str) -> Path:
+    return run.folder(getattr(run.data, name))
+
+
+@pytest.mark.prove
+def test_every_step_leaves_what_it_leaves_of_a_network(run: FlowRun) -> None:
+    cloned = read_json(folder(run, "pretrained") / "report.json")
+    assert cloned["parse_rates"].keys() == {"move", "environment"}
+    trained = read_json(folder(run, "finetuned") / "report.json")
+    assert (trained["first_step"], trained["last_step"], trained["reason"]) == (0, 2, "budget_spent")
+    records = read_history(folder(run, "finetuned"))
+    assert [record.step for record in records] == [0, 1, 2]
+    assert records[1].metrics["language/kl_reference"] < 1e-6
+    assert records[1].metrics["language/sampled_scored_gap"] < 1e-4
+    answers = read_json(folder(run, "finetuned") / "answers.json")
+    assert {answer["whose"] for row in answers for answer in row["answers"]} == {"pretrained", "trained"}
+    decision = read_json(folder(run, "selected") / "report.json")
+    assert decision["confirmation_best_moves"]["num_pairs"] > 0
+
+
+@pytest.mark.prove
+def test_versions_name_the_extras_packages_where_they_count(run: FlowRun) -> None:
+    locks = {}
+    for name in ("boards", "calibrated", "pretrained", "baseline_report", "finetuned", "selected"):
+        manifest = read_json(folder(run, name) / "manifest.json")
+        locks[name] = next(lock for lock in ("lock", "language_lock") if manifest["code"][lock] == manifest["parts"]["lock"])
+    assert locks == {
+        "boards": "lock",
+        "calibrated": "lock",
+        "pretrained": "language_lock",
+        "baseline_report": "language_lock",
+        "finetuned": "language_lock",
+        "selected": "language_lock",
+    }
+
+
+@pytest.mark.prove
+def test_the_real_flow_draws_its_cards_and_reuses_what_the_steps_left(run: FlowRun, tmp_path: Path) -> None:
+    again = run_flow(tmp_path / "flow", SETTINGS, home=run.home)
+    assert again.succeeded, again.output[-4_000:]
+    assert "finetune: reusing version" in again.output
+    assert "reward by part" in again.card
+    assert not re.search(r"card \w+: WARNING", again.output)
