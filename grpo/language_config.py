@@ -57,7 +57,7 @@ class SmallModelConfig(Section):
 class CloningConfig(Section):
     """Behaviour cloning before GRPO: next-token prediction of the answers that the value tables give."""
 
-    num_steps: Annotated[int, Field(ge=0)] = 6_000
+    num_steps: Annotated[int, Field(ge=0)] = 5_000
     """Optimiser steps; 0 takes the model as it comes."""
     batch_size: Count = 16
     """Examples a step."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # GPT-2's own 0.02 is for a width of 768; at a width of 64 attention would begin as good as blind, and learn to copy squares only late.
 _SPREAD: Final = 0.6
-_FEATURE_SIZE: Final = 0.4
+_FEATURE_SIZE: Final = 26.0
 _MOVE_SHARE: Final = 0.1
 _GAIN: Final = 4.0
 
@@ -57,7 +57,7 @@ def _tell_apart(embeddings: torch.Tensor, vocabulary: Mapping[str, int]) -> None
     names = list(dict.fromkeys(name for found in parts.values() for name, _ in found))
     width = embeddings.shape[1]
     blocks = [torch.linalg.qr(torch.randn(width, width))[0] for _ in range(0, len(names), width)]
-    directions = dict(zip(names, torch.cat(blocks) * width**0.5 * _FEATURE_SIZE, strict=False))
+    directions = dict(zip(names, torch.cat(blocks) * _FEATURE_SIZE / width**0.5, strict=False))
     for token, found in parts.items():
         for name, weight in found:
             embeddings.data[vocabulary[token]] += weight * directions[name]

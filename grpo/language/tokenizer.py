@@ -25,7 +25,8 @@ _EMPTY: Final = "."
 _MEN: Final = "PNBRQKpnbrqk"
 _SQUARES: Final = [chess.square_name(chess.square(file, rank)) for rank in range(7, -1, -1) for file in range(8)]
 """In the order of a FEN."""
-_NUM_CLOCK: Final = 400  # Half-moves and moves; larger ones go digit by digit.
+_NUM_HALF_MOVES: Final = 151  # Without progress; after 150 the game is over.
+_NUM_MOVES: Final = 400  # More go digit by digit.
 _MATES: Final = (990, 999)  # Evaluations in pawns: the largest, and those that stand for mates.
 
 _SQUARE: Final = "[a-h][1-8]"
@@ -42,9 +43,12 @@ _PIECES: Final = re.compile(
             r" [wb](?= )",
             r" (?:KQ?k?q?|Qk?q?|kq?|q|-)(?: -)?(?= )",
             r" [a-h][36](?= )",
-            r"[ +]?-?[0-9]{1,3}\.(?=[0-9])",
-            r"(?<=\.)[0-9]{1,3}",
-            r"[ +]?-?[0-9]{1,3}",
+            r" [0-9]{1,3} (?=[0-9]{1,3}(?:[+ ]|\Z))",
+            r"(?<=[0-9] )[0-9]{1,3}",
+            r"\+-?[01]\.[0-9]{1,3}(?=\+)",
+            r"\+[01]\+[01](?!\.)",
+            r" -?[0-9]{1,3}(?=\.)",
+            r"\.[0-9]{2}",
             r".",
         )
     ),
@@ -154,7 +158,9 @@ def _vocabulary() -> Iterator[str]:
     yield from (f" {rights}{no_square}" for rights in castling for no_square in ("", " -"))
     yield from (f"{gap}{square}" for gap in (" ", "") for square in _SQUARES)
     yield from (f"{square}{man}" for square in _SQUARES if square[1] in "18" for man in "nbrq")
-    yield from (f" {number}" for number in range(_NUM_CLOCK))
-    # The point belongs to what stands before it, so that evaluations and clocks share no token.
-    yield from (f" {sign}{number}." for sign in ("", "-") for number in (*range(100), *_MATES))
-    yield from ("+0.", "+1.", "+-1.", "+0", "+1", "001", *(f"{number:02d}" for number in range(100)), *map(str, range(10)))
+    # The two clocks, evaluations and flags share no token: what follows each is another thing.
+    yield from (f" {number} " for number in range(_NUM_HALF_MOVES))
+    yield from (str(number) for number in range(_NUM_MOVES))
+    yield from (f" {sign}{number}" for sign in ("", "-") for number in (*range(100), *_MATES))
+    yield from (f".{number:02d}" for number in range(100))
+    yield from ("+0.001", "+0.5", "+1.0", "+-1.0", "+0+0", "+0+1", "+1+0", "+1+1")

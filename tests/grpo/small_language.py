@@ -32,11 +32,10 @@ from grpo.values import ValueTable
 from steps.versions import imported_modules
 
 CONFIG: Final = LanguageConfig(
-    small=SmallModelConfig(width=64, num_layers=2, num_heads=4),
-    cloning=CloningConfig(num_steps=850, batch_size=8, learning_rate=6e-3, steps_per_validation=425),
+    small=SmallModelConfig(width=96, num_layers=2, num_heads=4),
+    cloning=CloningConfig(num_steps=700, batch_size=8, learning_rate=5e-3, steps_per_validation=350),
     num_history_moves=4,
     environment_share=0.4,
-    min_parse_rate=0.7,  # A position is the last that is learnt, and this model has to be there in seconds.
 )
 POLICY: Final = PolicyConfig(kind="language")
 SEED: Final = 7

@@ -34,7 +34,7 @@ GRPO_KEYS = ", ".join(GrpoConfig.model_fields)
 DEFAULT = Settings()
 NUM_TRAIN, NUM_UNITS, HELDOUT_DEPTH = DEFAULT.boards.num_train, DEFAULT.boards.num_units, DEFAULT.evaluation.heldout_depth
 CHANNELS, NUM_BLOCKS = DEFAULT.policy.channels, DEFAULT.policy.num_blocks
-PRESETS = "clean, gpu, language, language-smoke, laptop, smoke, test, or the path of a .toml file"
+PRESETS = "clean, gpu, language, language-smoke, language-test, laptop, smoke, test, or the path of a .toml file"
 BOTH_DAYS = "validation_from and heldout_from go together, the earlier day first"
 SECTIONS = "seed, boards, values, policy, language, pretrain, grpo, evaluation, selection, resources"
 HOW_TO_WRITE = 'write TOML such as\n  preset = "smoke"\n  grpo.learning_rate = 1e-3'
@@ -392,7 +392,7 @@ def test_every_setting_can_be_named_and_has_a_default() -> None:
 
 
 def test_the_shipped_presets_are_these() -> None:
-    assert preset_names() == ["clean", "gpu", "language", "language-smoke", "laptop", "smoke", "test"]
+    assert preset_names() == ["clean", "gpu", "language", "language-smoke", "language-test", "laptop", "smoke", "test"]
 
 
 @pytest.mark.parametrize("name", preset_names())
