@@ -60,7 +60,7 @@ def test_each_task_must_pass_and_only_those_that_do_not_are_named() -> None:
     config = LanguageConfig(min_parse_rate=0.8)
     refuse_unreadable(rates_of(move=0.8, environment=0.8), config)
     with pytest.raises(
-        UnreadableError, match=r"cannot be read: environment task: parse rate 0\.78 .*clone longer: .*\(now 3000\)"
+        UnreadableError, match=r"cannot be read: environment task: parse rate 0\.78 .*clone longer: .*\(now 5000\)"
     ) as refusal:
         refuse_unreadable(rates_of(move=0.82, environment=0.78), config)
     assert "move task" not in str(refusal.value)

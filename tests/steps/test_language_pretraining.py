@@ -69,7 +69,7 @@ def test_it_leaves_a_policy_and_a_report_and_tells_how_it_went(tmp_path: Path) -
     assert report["num_steps"] == 4
     assert report["best_step"] in (2, 4)
     assert report["num_parameters"] == sum(weights.numel() for weights in policy.network.parameters())
-    assert report["clone_validation_loss"] > report["clone_validation_loss/environment"] > 0
+    assert min(report["clone_validation_loss/move"], report["clone_validation_loss/environment"]) > 0
     assert {task: rate["num"] for task, rate in report["parse_rates"].items()} == {"move": 4, "environment": 4}
     assert taken.steps == [2, 4, 4]
     assert {"language/clone_loss", "language/parse_rate/move", "language/legal_rate"} <= taken.names

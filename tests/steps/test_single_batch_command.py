@@ -20,6 +20,8 @@ from steps.console import main
 
 FEN = "r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq - 2 3"
 SMALL = ("--set", "language.max_answer_tokens=16", "--set", "grpo.states_per_step=2", "--set", "grpo.group_size=3")
+LARGER = (*SMALL[:2], "--set", "grpo.states_per_step=4", "--set", "grpo.group_size=8")
+"""Enough answers for some to be better than others."""
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -64,7 +66,7 @@ def test_every_answer_is_shown_with_all_that_is_known_of_it(run: Run) -> None:
 
 
 def test_training_on_the_batch_tells_of_each_step_and_succeeds_where_the_loss_falls(run: Run) -> None:
-    code, said, complaints = run("model", "--boards", "boards", *SMALL, "--update", "3", "--set", "grpo.learning_rate=1e-3")
+    code, said, complaints = run("model", "--boards", "boards", *LARGER, "--update", "3", "--set", "grpo.learning_rate=1e-3")
     assert (code, complaints) == (0, "")
     table = said.partition("3 optimiser steps on this batch, learning rate 0.001\n")[2].splitlines()
     assert [line.split()[0] for line in table[1:5]] == ["0", "1", "2", "3"]
@@ -75,7 +77,7 @@ def test_training_on_the_batch_tells_of_each_step_and_succeeds_where_the_loss_fa
 
 
 def test_a_batch_that_training_does_not_move_is_a_failure(run: Run) -> None:
-    code, said, _ = run("model", "--boards", "boards", *SMALL, "--update", "2", "--set", "grpo.learning_rate=1e-30")
+    code, said, _ = run("model", "--boards", "boards", *LARGER, "--update", "2", "--set", "grpo.learning_rate=1e-30")
     assert code == 1
     assert "The loss of the batch did not fall" in said
     assert "the fault is in the rewards, masks or gradients" in said
