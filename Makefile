@@ -34,7 +34,7 @@ soak: setup  ## Faults by the hundred: an hour on 2 cores. ARGS="-k kills" for o
 	SOAK_TABLE="$${SOAK_TABLE:-build/soak.md}" $(PY) -m pytest tests/soak -m soak $(ARGS)
 
 ui: setup  ## The MLflow UI on the tracking store of this home. PORT=5001
-	$(PY) -m steps.console ui --port $(PORT)
+	$(PY) -m steps.cli.main ui --port $(PORT)
 
 pictures: setup  ## docs/pictures, of the latest run. ARGS="HOME --run RUN" for another
 	@infra/install.sh $(VENV) --browser

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import chess
 import numpy as np
 
-from grpo.actions import ACTIONS, legal_action_ids, mirror_move
-from grpo.encoding import encode
+from grpo.board.actions import ACTIONS, legal_action_ids, mirror_move
+from grpo.board.encoding import encode
 
 _NUM_BOARDS = 2_000
 _REPEATS = 7

@@ -20,9 +20,10 @@ from pathlib import Path
 import chess
 import chess.engine
 
-from grpo.config import ValuesConfig
-from grpo.engine import MAX_LINES, EngineError, EnginePool, Query
-from grpo.values import engine_options, value_tables
+from grpo.engine.answers import EngineError
+from grpo.engine.move_values import engine_options, value_tables
+from grpo.engine.pool import MAX_LINES, EnginePool, Query
+from grpo.settings.tree import ValuesConfig
 
 _DEPTH = 4
 _HASH_MIB = 16

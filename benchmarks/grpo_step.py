@@ -21,18 +21,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from grpo.actions import action_geometry, action_move
-from grpo.boards import BoardArrays
-from grpo.config import PolicyConfig, ValuesConfig
-from grpo.encoding import CASTLING, EN_PASSANT, HALFMOVE_CLOCK, NUM_PIECE_CODES, encode
-from grpo.engine import EnginePool
-from grpo.grpo_config import GrpoConfig
-from grpo.phases import PHASES, phase_of
-from grpo.policy import NetworkPolicy, PositionBatch, new_policy
-from grpo.states import DatasetStates
-from grpo.training import GrpoTrainer
-from grpo.values import engine_options, value_tables
-from steps.machine import Machine
+from grpo.board.actions import action_geometry, action_move
+from grpo.board.encoding import CASTLING, EN_PASSANT, HALFMOVE_CLOCK, NUM_PIECE_CODES, encode
+from grpo.board.phases import PHASES, phase_of
+from grpo.dataset.table import BoardArrays
+from grpo.engine.move_values import engine_options, value_tables
+from grpo.engine.pool import EnginePool
+from grpo.learning.states import DatasetStates
+from grpo.learning.trainer import GrpoTrainer
+from grpo.policy.distribution import NetworkPolicy, PositionBatch, new_policy
+from grpo.settings.grpo import GrpoConfig
+from grpo.settings.tree import PolicyConfig, ValuesConfig
+from steps.runtime.machine import Machine
 
 _REPEATS: Final = 3
 _NUM_BOARDS: Final = 1_024

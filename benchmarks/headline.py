@@ -23,20 +23,20 @@ from pathlib import Path
 import chess
 import torch
 
-from grpo.adjudication import adjudicate
-from grpo.boards import BoardArrays, Split, board_arrays
-from grpo.checkpoints import checkpoint_name, load_policy
-from grpo.config import Settings
-from grpo.encoding import position_key
-from grpo.engine import PLAYING_HASH_MIB, EnginePool
-from grpo.matches import MatchResult, play_match
-from grpo.openings import make_openings
-from grpo.players import BestMovePlayer, EnginePlayer, Player, SamplingPlayer
-from grpo.policy import NetworkPolicy, PositionBatch
-from grpo.seeding import numpy_stream, torch_stream
-from steps.boards import board_keys, read_boards
-from steps.finetuning import CHECKPOINTS
-from steps.machine import Machine
+from grpo.base.seeding import numpy_stream, torch_stream
+from grpo.board.encoding import position_key
+from grpo.dataset.table import BoardArrays, Split, board_arrays
+from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
+from grpo.learning.checkpoints import checkpoint_name, load_policy
+from grpo.play.adjudication import adjudicate
+from grpo.play.matches import MatchResult, play_match
+from grpo.play.openings import make_openings
+from grpo.play.players import BestMovePlayer, EnginePlayer, Player, SamplingPlayer
+from grpo.policy.distribution import NetworkPolicy, PositionBatch
+from grpo.settings.tree import Settings
+from steps.bodies.build_boards import board_keys, read_boards
+from steps.runtime.machine import Machine
+from steps.step_io.names import CHECKPOINTS
 
 TEMPERATURES = (0.0, 0.1, 0.2, 0.3, 0.5)
 

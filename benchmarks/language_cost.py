@@ -1,4 +1,4 @@
-"""Memory and time of one GRPO step on a GPT-2 of 124 M random weights, measured here, beside what `grpo.language.cost` computes.
+"""Memory and time of one GRPO step on a GPT-2 of 124 M random weights, measured and as `memory_estimate` computes them.
 
 nice -n 19 python benchmarks/language_cost.py [--prompts 2] [--group 4] [--answer-tokens 48] [--num-layers 12]
 
@@ -18,13 +18,13 @@ import chess
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from grpo.config import read_settings
-from grpo.language.cost import ROOKWORLD, Shape, Work, lasting_bytes, operations, passing_bytes
-from grpo.language.engine import Engine
-from grpo.language.policy import LanguagePolicy, Origin
-from grpo.language.scoring import exact_measures
-from grpo.language.tasks import move_prompt
-from grpo.language.tokenizer import chess_tokenizer
+from grpo.language.learn.logprobs import exact_measures
+from grpo.language.learn.memory_estimate import ROOKWORLD, Shape, Work, lasting_bytes, operations, passing_bytes
+from grpo.language.learn.trl_adapter import Engine
+from grpo.language.model.policy import LanguagePolicy, Origin
+from grpo.language.text.tasks import move_prompt
+from grpo.language.text.tokenizer import chess_tokenizer
+from grpo.settings.tree import read_settings
 
 _MIB = 2**20
 

@@ -24,15 +24,15 @@ import chess
 import chess.engine
 import torch
 
-from grpo.checkpoints import load_policy
-from grpo.config import EvaluationConfig, PolicyConfig
-from grpo.engine import PLAYING_HASH_MIB, EnginePool
-from grpo.matches import play_match
-from grpo.own_games import random_openings
-from grpo.players import BestMovePlayer, EnginePlayer
-from grpo.policy import NetworkPolicy, new_policy
-from grpo.seeding import numpy_stream
-from steps.machine import Machine
+from grpo.base.seeding import numpy_stream
+from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
+from grpo.learning.checkpoints import load_policy
+from grpo.learning.self_play import random_openings
+from grpo.play.matches import play_match
+from grpo.play.players import BestMovePlayer, EnginePlayer
+from grpo.policy.distribution import NetworkPolicy, new_policy
+from grpo.settings.tree import EvaluationConfig, PolicyConfig
+from steps.runtime.machine import Machine
 
 _REPEATS: Final = 3
 _NUM_OPENINGS: Final = 64

@@ -22,22 +22,22 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import pyarrow.parquet as pq
 import torch
 
-from grpo.boards import BoardArrays, Split, board_arrays
-from grpo.checkpoints import load_policy, save_policy
-from grpo.config import Settings, read_settings
-from grpo.control import Action
-from grpo.engine import EnginePool
-from grpo.imitation import ImitationResult, imitate
-from grpo.phases import PHASES
-from grpo.policy import NetworkPolicy, new_policy
-from grpo.regret import heldout_metrics
-from grpo.rollouts import EngineReplies
-from grpo.states import DatasetStates, LiveValues
-from grpo.training import GrpoTrainer
-from grpo.values import engine_options
-from steps import console
-from steps.boards import BOARDS
-from steps.machine import Machine
+from grpo.board.phases import PHASES
+from grpo.control.controller import Action
+from grpo.dataset.table import BoardArrays, Split, board_arrays
+from grpo.engine.move_values import engine_options
+from grpo.engine.pool import EnginePool
+from grpo.evaluation.regret import heldout_metrics
+from grpo.learning.checkpoints import load_policy, save_policy
+from grpo.learning.imitation import ImitationResult, imitate
+from grpo.learning.rollouts import EngineReplies
+from grpo.learning.states import DatasetStates, LiveValues
+from grpo.learning.trainer import GrpoTrainer
+from grpo.policy.distribution import NetworkPolicy, new_policy
+from grpo.settings.tree import Settings, read_settings
+from steps.cli import main as console
+from steps.runtime.machine import Machine
+from steps.step_io.names import BOARDS
 
 SIZE: Final = """
 preset = "smoke"

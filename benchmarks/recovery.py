@@ -19,12 +19,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import questions
 import torch
 
-from grpo.boards import Split
-from grpo.checkpoints import TrainingState, load_policy
-from grpo.config import read_settings
-from grpo.grpo_config import GrpoConfig
-from grpo.states import DatasetStates
-from grpo.training import GrpoTrainer
+from grpo.dataset.table import Split
+from grpo.learning.checkpoints import TrainingState, load_policy
+from grpo.learning.states import DatasetStates
+from grpo.learning.trainer import GrpoTrainer
+from grpo.settings.grpo import GrpoConfig
+from grpo.settings.tree import read_settings
 
 SHARED: Final = """
 grpo.learning_rate = 1e-3

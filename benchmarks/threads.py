@@ -15,8 +15,8 @@ def steps_per_second() -> float:
     """Return the rate of optimiser steps of the default network."""
     import torch
 
-    from grpo.config import PolicyConfig
-    from grpo.network import PolicyNetwork
+    from grpo.policy.network import PolicyNetwork
+    from grpo.settings.tree import PolicyConfig
 
     torch.set_num_threads(os.cpu_count() or 1)
     network = PolicyNetwork(PolicyConfig())

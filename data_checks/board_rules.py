@@ -3,9 +3,9 @@
 from typing import Final
 
 from data_checks.rules import ENGINE_REMEDY, MADE_BY_OTHER_CODE, REPLAY_REMEDY, BoardReading, Rule, missing_columns
-from grpo.boards import BOARD_SCHEMA
-from grpo.encoding import position_key
-from grpo.phases import PHASES, phase_of
+from grpo.board.encoding import position_key
+from grpo.board.phases import PHASES, phase_of
+from grpo.dataset.table import BOARD_SCHEMA
 
 _ESSENTIAL: Final = tuple(field.name for field in BOARD_SCHEMA if not field.nullable)
 

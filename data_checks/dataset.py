@@ -14,10 +14,10 @@ from data_checks.label_rules import CHANCE_MEANING, LABEL_RULES, LABELLERS, Edge
 from data_checks.report import DatasetReport
 from data_checks.rules import JOIN_REMEDY, MADE_BY_OTHER_CODE, BoardReading, BoardsOfGame, GameReading, R, Rule
 from data_checks.value_rules import share_expected, value_rules
-from grpo.boards import BOARD_SCHEMA, GAME_SCHEMA, Split, phase_histogram
-from grpo.config import BoardsConfig, ValuesConfig
-from grpo.phases import PHASES
-from grpo.quotas import Cell, wanted_boards
+from grpo.board.phases import PHASES
+from grpo.dataset.quotas import Cell, wanted_boards
+from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Split, phase_histogram
+from grpo.settings.tree import BoardsConfig, ValuesConfig
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,8 +45,8 @@ def check_dataset_tables(
     """Return what is wrong with a dataset, if anything.
 
     Args:
-        boards: of `grpo.boards.BOARD_SCHEMA`.
-        games: of `grpo.boards.GAME_SCHEMA`.
+        boards: of `grpo.dataset.table.BOARD_SCHEMA`.
+        games: of `grpo.dataset.table.GAME_SCHEMA`.
         facts: the join's report.
         config: what was asked for; where files lie is not looked at.
         values: how values were to be made.

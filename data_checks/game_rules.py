@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Final
 
 from data_checks.rules import JOIN_REMEDY, MADE_BY_OTHER_CODE, GameReading, Rule, missing_columns, start_fault
-from grpo.boards import GAME_SCHEMA, Split
-from grpo.config import BoardsConfig
-from grpo.quotas import split_of, split_shares
+from grpo.dataset.quotas import split_of, split_shares
+from grpo.dataset.table import GAME_SCHEMA, Split
+from grpo.settings.tree import BoardsConfig
 
 RESULTS: Final = ("1-0", "0-1", "1/2-1/2", "*")
 MADE_UP: Final = ("engine", "endgame")

@@ -8,8 +8,8 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 import chess
 
-from grpo.actions import ACTION_UCI, legal_action_ids
-from grpo.engine import Score
+from grpo.board.actions import ACTION_UCI, legal_action_ids
+from grpo.engine.answers import Score
 
 _NUM_FEN_FIELDS: Final = 6
 Row = Mapping[str, Any]
@@ -22,7 +22,7 @@ class BoardReading:
     row_number: int
     """Counted from 0."""
     row: Row
-    """Of `grpo.boards.BOARD_SCHEMA`."""
+    """Of `grpo.dataset.table.BOARD_SCHEMA`."""
     fen_fault: str | None
     """What is wrong with the FEN, "" if nothing is, None where there is none."""
     board: chess.Board | None
@@ -77,7 +77,7 @@ class GameReading:
     row_number: int
     """Counted from 0."""
     row: Row
-    """Of `grpo.boards.GAME_SCHEMA`."""
+    """Of `grpo.dataset.table.GAME_SCHEMA`."""
     boards: BoardsOfGame | None
     """None when no board names the game."""
 

@@ -13,8 +13,8 @@ import chess.svg
 import pyarrow as pa
 
 from data_checks.report import CheckResult, DatasetReport
-from grpo.boards import Split
-from grpo.phases import PHASES, Phase
+from grpo.board.phases import PHASES, Phase
+from grpo.dataset.table import Split
 
 _EXAMPLES_PER_PHASE: Final = 2
 _MAX_LISTED: Final = 12

@@ -6,11 +6,11 @@ from typing import Final
 import chess
 
 from data_checks.rules import ENGINE_REMEDY, MADE_BY_OTHER_CODE, BoardReading, Rule
-from grpo.boards import Split
-from grpo.config import ValuesConfig
-from grpo.engine import Score
-from grpo.rules import drawing_moves
-from grpo.values import TRANSFORMS
+from grpo.board.draws import drawing_moves
+from grpo.dataset.table import Split
+from grpo.engine.answers import Score
+from grpo.engine.move_values import TRANSFORMS
+from grpo.settings.tree import ValuesConfig
 
 TOLERANCE: Final = 1e-6
 """Values are stored as float32, whose grain below 1 is 6e-8."""

@@ -21,8 +21,8 @@ if (_ROOT / "steps").is_dir() and str(_ROOT) not in sys.path:
 if os.environ.get("METAFLOW_USER", "root") == "root":
     # Metaflow refuses root, by whichever variable it is named.
     os.environ["METAFLOW_USER"] = "chess-grpo" if os.environ.get("USER", "root") in ("", "root") else os.environ["USER"]
-from grpo.errors import PlainError  # noqa: E402
-from steps.destination import prepare  # noqa: E402
+from grpo.base.errors import PlainError  # noqa: E402
+from steps.batch.destination import prepare  # noqa: E402
 
 try:
     for note in prepare(sys.argv[1:], os.environ):
@@ -35,24 +35,24 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent:
     # A command of this flow or of one beside it. Before the slow imports: what draws a card has several seconds of them, and its task may
     # end meanwhile.
-    from steps.orphans import end_with_parent
+    from steps.runtime.parent_death import end_with_parent
 
     end_with_parent(grace_seconds=30, unwinds=bool({"batch", "kubernetes"} & set(sys.argv)))
 
 from metaflow import Config, FlowSpec, Parameter, card, current, package_sources, step  # noqa: E402
 
-from grpo.config import DEFAULT_PRESET, ConfigError, read_settings  # noqa: E402
-from steps import deployment  # noqa: E402
-from steps.cards.watching import draw_start, watch  # noqa: E402
-from steps.exit_codes import NO_RETRY, RESUMABLE  # noqa: E402
-from steps.later import Later  # noqa: E402
-from steps.versions import describe_code  # noqa: E402
+from grpo.settings.tree import DEFAULT_PRESET, ConfigError, read_settings  # noqa: E402
+from steps.batch import deployment  # noqa: E402
+from steps.cards.registry import draw_start, watch  # noqa: E402
+from steps.runtime.exit_codes import NO_RETRY, RESUMABLE  # noqa: E402
+from steps.runtime.lazy_module import Later  # noqa: E402
+from steps.store.versions import describe_code  # noqa: E402
 
 if TYPE_CHECKING:
-    from steps import pipeline
+    from steps.pipeline import steps as pipeline
 else:
     # What draws a card is a command of this file, many times in a run, and needs no tracker: without it, it takes a third of the time.
-    pipeline = Later("steps.pipeline")
+    pipeline = Later("steps.pipeline.steps")
 
 deployment.name_shared_store()
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from chess_grpo import ChessGrpo, pipeline, plainly  # type: ignore[import-not-found]  # Beside this file, which Metaflow packages flat.
 from metaflow import card, current, parallel, step
 
-from steps import deployment
-from steps.cards.watching import watch
-from steps.node_lines import Node
+from steps.batch import deployment
+from steps.cards.registry import watch
+from steps.nodes.sockets import Node
 
 
 class ChessGrpoNodes(ChessGrpo):

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from grpo.config import read_settings
-from grpo.errors import PlainError
+from grpo.base.errors import PlainError
+from grpo.settings.tree import read_settings
 from infra.batch_standin import BatchJob, StandIn, batch_standin
 from infra.canary import files_with, jobs_with, objects_with, secrets_with
 from infra.mlflow_server import mlflow_server
@@ -117,7 +117,7 @@ class Stage:
         """Return what a run left. Raises DemoError when it did not come to a verdict."""
         from mlflow.tracking import MlflowClient
 
-        from steps.tracking import EXPERIMENT, OUTPUT_HASH, STEP, VERSION
+        from steps.tracking.tracker import EXPERIMENT, OUTPUT_HASH, STEP, VERSION
 
         client = MlflowClient(self.tracking, registry_uri=self.tracking)
         experiment = client.get_experiment_by_name(EXPERIMENT)

@@ -91,7 +91,7 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
         pip install --quiet --no-deps --editable .
     fi
     pip check >/dev/null || { pip check >&2; exit 1; }
-    # Which packages these are, for whoever compares them with what a step's version says (steps/versions.py).
+    # Which packages these are, for whoever compares them with what a step's version says (steps/store/versions.py).
     sha256sum requirements-run.lock | cut -d ' ' -f 1 >"$venv/run-lock"
     if [ "$lock" != requirements-run.lock ]; then
         sha256sum requirements-language.lock | cut -d ' ' -f 1 >"$venv/language-lock"

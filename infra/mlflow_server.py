@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from grpo.errors import PlainError
+from grpo.base.errors import PlainError
 from infra.batch_standin.container import OWN_PROCESSES
 
 DATABASE: Final = "mlflow.db"

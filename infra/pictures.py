@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from PIL import Image
 
-from grpo.errors import PlainError
+from grpo.base.errors import PlainError
 from infra.browser import Page, browser
 from infra.mlflow_server import mlflow_ui
-from steps.registry import MODEL
-from steps.saved_views import RUNS, SHARE_KEY, STEPS
+from steps.tracking.registry import MODEL
+from steps.tracking.saved_views import RUNS, SHARE_KEY, STEPS
 
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "pictures"
 MAX_BYTES: Final = 150_000

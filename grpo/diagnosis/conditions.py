@@ -3,7 +3,7 @@
 Their thresholds are in the settings `grpo.alarms`: a run's own for its alarms and stops, the defaults for a history, whoever made it.
 """
 
-from grpo.grpo_config import AlarmConfig
+from grpo.settings.grpo import AlarmConfig
 
 
 def cancels(cosine: float, norm: float, other_norm: float, alarms: AlarmConfig) -> bool:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final, Self
 
 from grpo.diagnosis.quantities import is_of_words, quantity_of
-from grpo.metrics import Record
+from grpo.metrics.table import Record
 
 _END_SHARE: Final = 0.1
 _MAX_END: Final = 20

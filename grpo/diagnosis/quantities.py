@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from grpo.metrics import METRICS, TERM_PAIRS, TERMS
+from grpo.metrics.table import METRICS, TERM_PAIRS, TERMS
 
 STEP_NAMES: Final = (
     "global_step",

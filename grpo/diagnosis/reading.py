@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NoReturn
 
+from grpo.base.errors import PlainError
 from grpo.diagnosis.history import Evaluation, History, Row, Series, Summary
 from grpo.diagnosis.quantities import (
     FROM_NAMES,
@@ -25,8 +26,7 @@ from grpo.diagnosis.quantities import (
     plain_name,
     quantity_of,
 )
-from grpo.errors import PlainError
-from grpo.metrics import METRICS
+from grpo.metrics.table import METRICS
 
 _KEY_NAMES: Final = ("key", "metric", "metric_name", "name")
 _RUN_NAMES: Final = ("run_id", "run_uuid", "run", "run_name")

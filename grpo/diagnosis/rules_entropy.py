@@ -7,7 +7,7 @@ from grpo.diagnosis.case import MOST_LEGAL_MOVES, Case, way
 from grpo.diagnosis.conditions import is_certain
 from grpo.diagnosis.findings import Finding
 from grpo.diagnosis.history import Series
-from grpo.grpo_config import AlarmConfig, RecoveryConfig
+from grpo.settings.grpo import AlarmConfig, RecoveryConfig
 
 _MOST: Final = math.log(MOST_LEGAL_MOVES)
 _BEYOND, _BEYOND_SHARE = 1.1, 0.05

@@ -7,8 +7,8 @@ from grpo.diagnosis.conditions import cancels, dominates, is_constant
 from grpo.diagnosis.findings import Finding, Severity
 from grpo.diagnosis.history import Row, Series
 from grpo.diagnosis.rules_entropy import impossible_entropy, is_still
-from grpo.grpo_config import AlarmConfig
-from grpo.metrics import TERM_PAIRS, TERMS
+from grpo.metrics.table import TERM_PAIRS, TERMS
+from grpo.settings.grpo import AlarmConfig
 
 _ALARMS: Final = AlarmConfig()
 """Thresholds that alarms have too are said there, once."""

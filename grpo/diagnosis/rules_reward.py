@@ -7,7 +7,7 @@ from grpo.diagnosis.case import ONE_SIDED, Case, way
 from grpo.diagnosis.conditions import teach_nothing
 from grpo.diagnosis.findings import Finding, Severity
 from grpo.diagnosis.history import Series
-from grpo.grpo_config import AlarmConfig
+from grpo.settings.grpo import AlarmConfig
 
 _ALARMS: Final = AlarmConfig()
 _MOSTLY: Final = 0.5

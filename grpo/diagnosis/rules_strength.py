@@ -6,7 +6,7 @@ from typing import Final
 from grpo.diagnosis.case import ONE_SIDED, Case
 from grpo.diagnosis.findings import Finding, Severity
 from grpo.diagnosis.history import Evaluation, Row
-from grpo.statistics import wilson_interval
+from grpo.statistics.intervals import wilson_interval
 
 _LEVEL: Final = 0.05
 _WORTH_A_WORD: Final = 0.06

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from grpo.errors import PlainError
+from grpo.base.errors import PlainError
 
 _NO_MOVE: Final = (b"(none)", b"0000", b"NULL")
 # As Stockfish and its kin write a line. Others may order the words otherwise: `_words` reads those, at a third of the speed.

@@ -4,7 +4,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo.content import sha256_file
+from grpo.base.files import sha256_file
 from grpo.engine.answers import EngineError
 from grpo.engine.process import START_SECONDS, EngineProcess
 

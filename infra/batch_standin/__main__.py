@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from types import FrameType
 
-from grpo.errors import PlainError
+from grpo.base.errors import PlainError
 from infra.batch_standin.standin import batch_standin
 
 

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from grpo.errors import PlainError
+from grpo.base.errors import PlainError
 
 _SETUP: Final = Path(__file__).with_name("container.sh")
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/dev", "/proc", "/sys")

@@ -4,7 +4,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from steps.cards.parts import Html, block, heading, paragraph, text
+from steps.cards.html import Html, block, heading, paragraph, text
 
 _POLICY: Final = "#e0761bd0"
 _ENGINE: Final = "#2563c9d0"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from steps.cards.parts import Chart, number
+from steps.cards.html import Chart, number
 from steps.cards.style import FONT
 
 MAX_POINTS: Final = 240

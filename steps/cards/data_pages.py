@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from grpo.phases import PHASES
+from grpo.board.phases import PHASES
 from steps.cards.charts import before_and_after_chart
-from steps.cards.parts import Cell, Part, badge, block, folded, heading, listing, paragraph, table
-from steps.cards.seen import Seen
+from steps.cards.html import Cell, Part, badge, block, folded, heading, listing, paragraph, table
+from steps.cards.state import Seen
 
 _MET, _KEPT = "met in the source", "kept"
 _MAX_LISTED: Final = 12

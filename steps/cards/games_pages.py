@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from grpo.statistics import Z95, elo
+from grpo.statistics.intervals import Z95, elo
+from steps.bodies.report import decision_rows
 from steps.cards.boards import decision_boards
 from steps.cards.charts import Interval, interval_chart
-from steps.cards.parts import Cell, Part, badge, block, folded, heading, listing, paragraph, table
-from steps.cards.seen import Seen
-from steps.reporting import decision_rows
-from steps.telling import DECISIONS
+from steps.cards.html import Cell, Part, badge, block, folded, heading, listing, paragraph, table
+from steps.cards.state import Seen
+from steps.step_io.names import DECISIONS
 
 _ELO: Final = "Elo"
 
@@ -183,7 +183,7 @@ def _meetings(meetings: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _heldout(metrics: Mapping[str, float]) -> str:
-    from grpo.metrics import METRICS
+    from grpo.metrics.table import METRICS
 
     rows: list[list[Cell]] = [
         [name.removeprefix("heldout/"), value, METRICS[name].unit, METRICS[name].meaning] for name, value in metrics.items()

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from grpo.metrics import REWARD_PARTS, TASKS
+from grpo.metrics.table import REWARD_PARTS, TASKS
 from steps.cards.charts import ALARM
-from steps.cards.numbers import metric_figure
-from steps.cards.parts import Cell, Html, Part, badge, block, folded, heading, listing, number, paragraph, table, text
-from steps.cards.seen import Seen
-from steps.language_answers import ANSWERS
+from steps.cards.html import Cell, Html, Part, badge, block, folded, heading, listing, number, paragraph, table, text
+from steps.cards.metric_tables import metric_figure
+from steps.cards.state import Seen
+from steps.step_io.names import ANSWERS
 
 LATEST: Final[Mapping[str, str]] = {
     "language/reward_mean": "mean reward",

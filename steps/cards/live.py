@@ -10,12 +10,12 @@ from typing import Any, Final
 from metaflow import current
 from metaflow.cards import Markdown, VegaChart
 
-from grpo.metrics import Record
-from steps.cards.parts import Html, Part
-from steps.cards.seen import Seen
+from grpo.metrics.table import Record
+from steps.cards.html import Html, Part
+from steps.cards.state import Seen
 from steps.cards.style import STYLE
-from steps.machine import Machine
-from steps.store import StepOutput, Store
+from steps.runtime.machine import Machine
+from steps.store.outputs import StepOutput, Store
 
 Page = Callable[[Seen], Sequence[Part]]
 

@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from grpo.metrics import REWARD_PARTS, Record
-from grpo.phases import PHASES
+from grpo.board.phases import PHASES
+from grpo.metrics.table import REWARD_PARTS, Record
+from steps.bodies.report import comparison_rows, is_of_language
 from steps.cards.boards import decision_boards
 from steps.cards.data_pages import phase_histogram
 from steps.cards.games_pages import checkpoint_figures, ladder_figure, verdict_block
-from steps.cards.numbers import metric_figure
-from steps.cards.parts import Part, block, heading, table
-from steps.cards.seen import Seen
-from steps.reporting import comparison_rows, is_of_language
+from steps.cards.html import Part, block, heading, table
+from steps.cards.metric_tables import metric_figure
+from steps.cards.state import Seen
 
 
 def report_page(seen: Seen) -> list[Part]:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from steps.cards.parts import Html
+from steps.cards.html import Html
 
 FONT: Final = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica Neue, sans-serif"
 """Of text and charts: what makes room for a label has to know how wide it is."""

@@ -3,16 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from grpo.metrics import METRICS, TERMS
-from grpo.phases import PHASES
+from grpo.board.phases import PHASES
+from grpo.metrics.table import METRICS, TERMS
 from steps.cards import language_pages
 from steps.cards.charts import ALARM, COLOURS, share_chart
-from steps.cards.numbers import metric_figure, metric_lines, numbers
-from steps.cards.parts import Cell, Html, Part, badge, block, folded, heading, listing, number, paragraph, table, terms, text
-from steps.cards.seen import Seen
-from steps.work import FINDINGS
+from steps.cards.html import Cell, Html, Part, badge, block, folded, heading, listing, number, paragraph, table, terms, text
+from steps.cards.metric_tables import metric_figure, metric_lines, numbers
+from steps.cards.state import Seen
+from steps.step_io.names import FINDINGS, LEARNABILITY
 
-LEARNABILITY: Final = "learnability.json"
 _HEALTHY: Final = "#2f9e6e"
 _MAX_EVENTS: Final = 40
 _MOODS: Final = {"note": "plain", "fine": "good", "warning": "warning", "critical": "bad", "refusal": "bad"}

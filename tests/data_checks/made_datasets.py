@@ -13,15 +13,15 @@ import pyarrow as pa
 
 from data_checks.dataset import check_dataset_tables
 from data_checks.report import DatasetReport
-from grpo.actions import action_move, legal_action_ids
-from grpo.boards import GAME_SCHEMA, Position, Split, board_row, board_table, phase_histogram
-from grpo.config import BoardsConfig, ValuesConfig
-from grpo.encoding import position_key
-from grpo.engine import Score
-from grpo.phases import PHASES, Phase, phase_of
-from grpo.quotas import split_of, split_shares, wanted_boards
-from grpo.rules import drawing_moves
-from grpo.values import LICHESS_SLOPE, TRANSFORMS, ValueTable
+from grpo.board.actions import action_move, legal_action_ids
+from grpo.board.draws import drawing_moves
+from grpo.board.encoding import position_key
+from grpo.board.phases import PHASES, Phase, phase_of
+from grpo.dataset.quotas import split_of, split_shares, wanted_boards
+from grpo.dataset.table import GAME_SCHEMA, Position, Split, board_row, board_table, phase_histogram
+from grpo.engine.answers import Score
+from grpo.engine.move_values import LICHESS_SLOPE, TRANSFORMS, ValueTable
+from grpo.settings.tree import BoardsConfig, ValuesConfig
 
 Row = dict[str, Any]
 

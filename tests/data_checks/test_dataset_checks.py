@@ -25,10 +25,10 @@ from data_checks.label_rules import LABEL_RULES, MIN_BOARDS_FOR_CHANCE, Edge, ch
 from data_checks.report import MAX_EXAMPLES, CheckResult, DatasetReport
 from data_checks.rules import BoardReading, BoardsOfGame, GameReading
 from data_checks.value_rules import value_rules
-from grpo.boards import BOARD_SCHEMA, Split
-from grpo.config import BoardsConfig, ValuesConfig
-from grpo.engine import Score
-from grpo.phases import Phase
+from grpo.board.phases import Phase
+from grpo.dataset.table import BOARD_SCHEMA, Split
+from grpo.engine.answers import Score
+from grpo.settings.tree import BoardsConfig, ValuesConfig
 
 Plant = Callable[[Dataset], object]
 

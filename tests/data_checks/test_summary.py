@@ -10,7 +10,7 @@ from made_datasets import Dataset, sound_dataset
 
 from data_checks.report import CheckReport, CheckResult, DatasetReport
 from data_checks.summary import example_rows, summary_markdown, summary_page, summary_text
-from grpo.phases import PHASES
+from grpo.board.phases import PHASES
 
 HOSTILE = '<script>alert(1)</script>" onload=x |` [a](b) *.pgn'
 MET = CheckResult(name="sound", meaning="All is < well.", remedy="none", is_met=True, num_checked=1_234, num_unexpected=0, examples=())

@@ -70,7 +70,7 @@ def main(out: str, settings: str, parameters: str) -> None:
     from metaflow import current
     from metaflow.user_configs.config_parameters import ConfigValue
 
-    from steps.versions import describe_code
+    from steps.store.versions import describe_code
 
     run_id = f"one-process-{os.getpid()}"
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from grpo.config import read_settings
-from steps import deployment
-from steps.deployment import Deployment, as_task, main
-from steps.destination import DestinationError
-from steps.exit_codes import NO_RETRY, RESUMABLE
-from steps.file_lease import BusyError
-from steps.machine import ATTEMPT, SHARED, TASK, Machine
-from steps.objects import SharedStoreError
+from grpo.settings.tree import read_settings
+from steps.batch import deployment
+from steps.batch.deployment import Deployment, as_task, main
+from steps.batch.destination import DestinationError
+from steps.runtime.exit_codes import NO_RETRY, RESUMABLE
+from steps.runtime.machine import ATTEMPT, SHARED, TASK, Machine
+from steps.store.file_lock import BusyError
+from steps.store.objects import SharedStoreError
 
 
 class Task:

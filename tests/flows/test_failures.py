@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from real_flow import FLOW, FlowRun, run_flow, run_in_one_process
 
-from grpo.boards import BOARD_SCHEMA
-from grpo.config import read_settings
-from grpo.content import MANIFEST, read_json, write_manifest
-from steps.checking import ChecksError, check_dataset
-from steps.store import StepOutput, Store
-from steps.work import Work
+from grpo.base.files import MANIFEST, read_json, write_manifest
+from grpo.dataset.table import BOARD_SCHEMA
+from grpo.settings.tree import read_settings
+from steps.bodies.check_boards import ChecksError, check_dataset
+from steps.step_io.work import Work
+from steps.store.outputs import StepOutput, Store
 
 
 def write_pgn(path: Path, num_games: int, num_plies: int) -> Path:

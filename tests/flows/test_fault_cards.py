@@ -10,16 +10,17 @@ import pytest
 from made_games import random_pgn
 from real_flow import FlowRun
 
-from grpo.config import read_settings
-from grpo.engine import EngineIdentity
-from grpo.metrics import Record
-from steps.boards import build_units, join_units
+from grpo.engine.identity import EngineIdentity
+from grpo.metrics.table import Record
+from grpo.settings.tree import read_settings
+from steps.bodies.build_boards import build_units, join_units
+from steps.bodies.check_boards import DATA_DOCS, check_dataset
 from steps.cards import live
-from steps.cards.watching import PAGES, watch
-from steps.checking import DATA_DOCS, PAGE, SUMMARY, check_dataset
-from steps.making import make_output
-from steps.store import StepOutput, Store
-from steps.work import TerminalSink, Work
+from steps.cards.registry import PAGES, watch
+from steps.pipeline.make_output import make_output
+from steps.step_io.names import SUMMARY, SUMMARY_PAGE
+from steps.step_io.work import TerminalSink, Work
+from steps.store.outputs import StepOutput, Store
 
 CARDS = ("start", *(card_id for card_id, _ in PAGES.values()))
 NUM_TASKS = {"build": 2}
@@ -110,14 +111,14 @@ def test_html_in_the_headers_of_games_and_in_their_files_name_is_text_everywhere
         watch(output["step"]).finished(output)
     folder = store.open(checks)
     docs = list((folder / DATA_DOCS).rglob("*.html"))
-    shown = {page.name: page.read_text(encoding="utf-8") for page in (folder / PAGE, folder / SUMMARY, *docs)}
+    shown = {page.name: page.read_text(encoding="utf-8") for page in (folder / SUMMARY_PAGE, folder / SUMMARY, *docs)}
     # Metaflow's Markdown may hold HTML, and here holds nothing else.
     rendered = [component.render() for component in card.components]
     assert {part["type"] for part in rendered} == {"markdown", "vegaChart"}
     assert all(part["source"].startswith(("\n<div", "\n<style")) for part in rendered if part["type"] == "markdown")
     shown["card"] = json.dumps(rendered)
     assert len(docs) >= 8
-    for name in (PAGE, SUMMARY, "card"):
+    for name in (SUMMARY_PAGE, SUMMARY, "card"):
         assert "alert" in shown[name], "the file's name is shown"
     for name, content in shown.items():
         assert "<script>alert" not in content, name

@@ -9,10 +9,10 @@ from unittest.mock import patch
 import pytest
 from real_flow import FLOW, FlowRun
 
-from grpo.content import StorageError
-from grpo.engine import EngineMissingError
-from grpo.errors import PlainError
-from steps.objects import SharedStoreError
+from grpo.base.errors import PlainError
+from grpo.base.files import StorageError
+from grpo.engine.identity import EngineMissingError
+from steps.store.objects import SharedStoreError
 
 
 @pytest.mark.parametrize(

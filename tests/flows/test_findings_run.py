@@ -4,11 +4,13 @@ from typing import Any
 
 from real_flow import FlowRun
 
-from grpo.config import read_settings
-from grpo.content import read_json
-from grpo.diagnosis import History, diagnose
-from steps.tracking_tags import FOUND, STEP
-from steps.work import FINDINGS, read_history
+from grpo.base.files import read_json
+from grpo.diagnosis.diagnose import diagnose
+from grpo.diagnosis.history import History
+from grpo.settings.tree import read_settings
+from steps.step_io.names import FINDINGS
+from steps.step_io.work import read_history
+from steps.tracking.tags import FOUND, STEP
 
 
 def test_a_real_run_of_the_smallest_preset_is_healthy_by_its_output_and_by_its_tags(first_run: FlowRun, tracking: Any) -> None:

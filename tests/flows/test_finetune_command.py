@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from real_flow import ROOT, FlowRun
 
-from grpo.content import read_json, verified_manifest
-from steps.work import read_history
+from grpo.base.files import read_json, verified_manifest
+from steps.step_io.work import read_history
 
 
 def command(run: FlowRun, home: Path, out: Path, *settings: str, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -20,7 +20,7 @@ def command(run: FlowRun, home: Path, out: Path, *settings: str, launcher: tuple
     words = ["finetune", str(run.folder(data.boards)), str(run.folder(data.pretrained)), str(out), "--config", "test"]
     environment = {**os.environ, "CHESS_GRPO_HOME": str(home), "CHESS_GRPO_DEVICE": "cpu", "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        [sys.executable, *launcher, "-m", "steps.console", *words, *settings],
+        [sys.executable, *launcher, "-m", "steps.cli.main", *words, *settings],
         env=environment,
         capture_output=True,
         text=True,

@@ -9,17 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 from real_flow import FlowRun, run_flow, run_in_one_process
 
-from grpo.boards import BOARD_SCHEMA
-from grpo.config import read_settings
-from grpo.content import sha256_file, verified_manifest
-from grpo.metrics import METRICS
-from grpo.phases import PHASES, phase_of
-from grpo.quotas import wanted_boards
-from steps import pipeline
-from steps.chapters import CHAPTERS, run_name
-from steps.resuming import ResumeError
-from steps.versions import describe_code
-from steps.work import read_history
+from grpo.base.files import sha256_file, verified_manifest
+from grpo.board.phases import PHASES, phase_of
+from grpo.dataset.quotas import wanted_boards
+from grpo.dataset.table import BOARD_SCHEMA
+from grpo.metrics.table import METRICS
+from grpo.settings.tree import read_settings
+from steps.pipeline import steps as pipeline
+from steps.pipeline.resume import ResumeError
+from steps.step_io.work import read_history
+from steps.store.versions import describe_code
+from steps.tracking.step_notes import CHAPTERS, run_name
 
 STEPS = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select", "report")
 
@@ -155,7 +155,7 @@ def test_the_tracker_has_a_point_for_every_grpo_step(first_run: FlowRun, trackin
 def test_the_registry_names_champion_and_peak_and_their_weights_load(first_run: FlowRun, tracking: Any) -> None:
     import torch
 
-    from grpo.checkpoints import load_policy, weights_hash
+    from grpo.learning.checkpoints import load_policy, weights_hash
 
     for alias, step in (("champion", report(first_run, "select")["champion_step"]), ("peak", report(first_run, "select")["peak_step"])):
         version = tracking.get_model_version_by_alias("chess-policy", alias)

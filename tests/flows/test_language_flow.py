@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 from real_flow import FlowRun, run_flow, run_in_one_process
 
-from grpo.content import read_json
-from steps.work import read_history
+from grpo.base.files import read_json
+from steps.step_io.work import read_history
 
 pytest.importorskip("trl", reason="the extra `language` is not installed: pip install 'chess-grpo[language]'")
 

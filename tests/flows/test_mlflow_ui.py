@@ -11,7 +11,7 @@ from real_flow import FlowRun, run_flow
 
 from infra.browser import Page, browser, missing
 from infra.mlflow_server import mlflow_ui
-from steps.chapters import CHAPTERS, run_name
+from steps.tracking.step_notes import CHAPTERS, run_name
 
 
 @dataclass(frozen=True)

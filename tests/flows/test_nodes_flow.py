@@ -11,13 +11,13 @@ import real_flow
 from real_flow import FLOW, FlowRun, run_flow
 from test_finetune_command import command, free_port, numbers
 
-from grpo.config import read_settings
-from grpo.content import read_json
-from steps.machine import Machine
-from steps.node_lines import Node
-from steps.node_process import Task
-from steps.nodes import joined_nodes
-from steps.work import Work
+from grpo.base.files import read_json
+from grpo.settings.tree import read_settings
+from steps.nodes.sockets import Node
+from steps.nodes.team import joined_nodes
+from steps.nodes.worker import Task
+from steps.runtime.machine import Machine
+from steps.step_io.work import Work
 
 NUM_THREADS = len(os.sched_getaffinity(0))
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from real_flow import ROOT
 
-from grpo.config import read_settings
-from grpo.selection import Verdict
+from grpo.evaluation.verdict import Verdict
+from grpo.settings.tree import read_settings
 from infra import batch_demo
 from infra.batch_demo import SECRET, Launched, Result, Stage
 from infra.batch_standin import BatchJob, StandIn, batch_standin, refusal

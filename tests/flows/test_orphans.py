@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from real_flow import FLOW
 
-from grpo.checkpoints import latest_valid_checkpoint
+from grpo.learning.checkpoints import latest_valid_checkpoint
 
 MARK = "ORPHANS_OF"
 BOUND_SECONDS = 60.0

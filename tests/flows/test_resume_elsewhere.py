@@ -9,8 +9,8 @@ import pytest
 import real_flow
 from real_flow import ROOT, FlowRun, run_flow
 
-from grpo.config import read_settings
-from steps.work import read_history
+from grpo.settings.tree import read_settings
+from steps.step_io.work import read_history
 
 STEP = 4
 """A kept checkpoint of the preset `test`."""

@@ -10,18 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grpo.actions import action_move
-from grpo.boards import BoardArrays
-from grpo.config import PolicyConfig
-from grpo.encoding import decode, encode, mover_view
-from grpo.grpo_config import GrpoConfig
-from grpo.phases import PHASES, phase_of
-from grpo.policy import MoveDistribution, NetworkPolicy, PositionBatch, new_policy
-from grpo.processes import ALONE, Processes
-from grpo.rollouts import Replies
-from grpo.states import DatasetStates, ValueSource
-from grpo.training import GrpoTrainer
-from grpo.values import ValueTable
+from grpo.board.actions import action_move
+from grpo.board.encoding import decode, encode, mover_view
+from grpo.board.phases import PHASES, phase_of
+from grpo.dataset.table import BoardArrays
+from grpo.engine.move_values import ValueTable
+from grpo.learning.distributed import ALONE, Processes
+from grpo.learning.rollouts import Replies
+from grpo.learning.states import DatasetStates, ValueSource
+from grpo.learning.trainer import GrpoTrainer
+from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBatch, new_policy
+from grpo.settings.grpo import GrpoConfig
+from grpo.settings.tree import PolicyConfig
 
 TINY: Final = PolicyConfig(channels=16, num_blocks=1, num_heads=2)
 CPU: Final = torch.device("cpu")

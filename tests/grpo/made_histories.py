@@ -24,28 +24,28 @@ import torch
 from doubles import CPU
 from torch import Tensor, nn
 
-from grpo import training
-from grpo.boards import BoardArrays, Split, board_arrays
-from grpo.checkpoints import load_policy, save_policy
-from grpo.config import Settings, read_settings
-from grpo.control import Action
-from grpo.encoding import decode, position_key
-from grpo.engine import EnginePool
-from grpo.errors import NonFiniteError
-from grpo.grpo_config import GrpoConfig
-from grpo.imitation import imitate
-from grpo.metrics import Record
-from grpo.objective import Moves, Objective, grpo_objective, logit_descents
-from grpo.own_games import MixedStates, OwnGames, split_of
-from grpo.policy import MoveDistribution, NetworkPolicy, Policy, new_policy
-from grpo.regret import heldout_metrics
-from grpo.rollouts import Roller, Rollout
-from grpo.states import DatasetStates, LiveValues, States, StateSource
-from grpo.training import GrpoTrainer
-from grpo.values import engine_options
-from steps import console
-from steps.boards import BOARDS
-from steps.machine import Machine
+from grpo.base.errors import NonFiniteError
+from grpo.board.encoding import decode, position_key
+from grpo.control.controller import Action
+from grpo.dataset.table import BoardArrays, Split, board_arrays
+from grpo.engine.move_values import engine_options
+from grpo.engine.pool import EnginePool
+from grpo.evaluation.regret import heldout_metrics
+from grpo.learning import trainer as training
+from grpo.learning.checkpoints import load_policy, save_policy
+from grpo.learning.imitation import imitate
+from grpo.learning.objective import Moves, Objective, grpo_objective, logit_descents
+from grpo.learning.rollouts import Roller, Rollout
+from grpo.learning.self_play import MixedStates, OwnGames, split_of
+from grpo.learning.states import DatasetStates, LiveValues, States, StateSource
+from grpo.learning.trainer import GrpoTrainer
+from grpo.metrics.table import Record
+from grpo.policy.distribution import MoveDistribution, NetworkPolicy, Policy, new_policy
+from grpo.settings.grpo import GrpoConfig
+from grpo.settings.tree import Settings, read_settings
+from steps.cli import main as console
+from steps.runtime.machine import Machine
+from steps.step_io.names import BOARDS
 
 Change = Callable[[States, int], States]
 """What a fault makes of the states of a step."""

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 from doubles import made_up_number, some_boards
 
-from grpo.actions import ACTION_UCI, legal_action_ids
-from grpo.boards import Position, Split, board_row, board_table
-from grpo.encoding import position_key
-from grpo.engine import Score
-from grpo.phases import phase_of
-from grpo.values import ValueTable
+from grpo.board.actions import ACTION_UCI, legal_action_ids
+from grpo.board.encoding import position_key
+from grpo.board.phases import phase_of
+from grpo.dataset.table import Position, Split, board_row, board_table
+from grpo.engine.answers import Score
+from grpo.engine.move_values import ValueTable
 
 SLOPE = 0.003
 TERMINAL_FENS = (

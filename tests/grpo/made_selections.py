@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grpo.halving import HalvingTrace, sequential_halving
-from grpo.selection import Confirmation, Decision, candidates_by_regret, confirm, decide
-from grpo.sprt import Sprt, SprtModel
-from grpo.statistics import LEVEL, expected_score
+from grpo.evaluation.halving import HalvingTrace, sequential_halving
+from grpo.evaluation.verdict import Confirmation, Decision, candidates_by_regret, confirm, decide
+from grpo.statistics.intervals import LEVEL, expected_score
+from grpo.statistics.sprt import Sprt, SprtModel
 
 SPRT = Sprt(elo0=0.0, elo1=50.0, alpha=LEVEL, beta=0.05, model=SprtModel.LOGISTIC)
 

@@ -16,20 +16,20 @@ import pyarrow as pa
 import torch
 import transformers
 
-from grpo.actions import ACTION_UCI, legal_action_ids
-from grpo.boards import Position, Split, board_row, board_table
-from grpo.config import PolicyConfig
-from grpo.content import atomic_folder, sha256_file, sha256_json
-from grpo.encoding import position_key
-from grpo.engine import Score
-from grpo.language.cloning import clone
-from grpo.language.examples import LanguageBoards
-from grpo.language.loading import load_language_policy, load_model, save_language_policy
-from grpo.language.policy import LanguagePolicy
-from grpo.language_config import CloningConfig, LanguageConfig, SmallModelConfig
-from grpo.phases import phase_of
-from grpo.values import ValueTable
-from steps.versions import imported_modules
+from grpo.base.files import atomic_folder, sha256_file, sha256_json
+from grpo.board.actions import ACTION_UCI, legal_action_ids
+from grpo.board.encoding import position_key
+from grpo.board.phases import phase_of
+from grpo.dataset.table import Position, Split, board_row, board_table
+from grpo.engine.answers import Score
+from grpo.engine.move_values import ValueTable
+from grpo.language.learn.cloning import clone
+from grpo.language.model.loading import load_language_policy, load_model, save_language_policy
+from grpo.language.model.policy import LanguagePolicy
+from grpo.language.text.examples import LanguageBoards
+from grpo.settings.language import CloningConfig, LanguageConfig, SmallModelConfig
+from grpo.settings.tree import PolicyConfig
+from steps.store.versions import imported_modules
 
 CONFIG: Final = LanguageConfig(
     small=SmallModelConfig(width=96, num_layers=2, num_heads=4),
@@ -101,7 +101,7 @@ def cloned_folder() -> Path:
 
 
 def _key() -> str:
-    sources = {**imported_modules("grpo.language.cloning"), **imported_modules("grpo.language.loading"), "here": Path(__file__)}
+    sources = {**imported_modules("grpo.language.learn.cloning"), **imported_modules("grpo.language.model.loading"), "here": Path(__file__)}
     facts = {
         "sources": {name: sha256_file(path) for name, path in sources.items()},
         "packages": [torch.__version__, transformers.__version__, platform.python_version()],

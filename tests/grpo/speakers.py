@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from grpo.language.tasks import write_move_answer
-from grpo.language_config import LanguageConfig
+from grpo.language.text.tasks import write_move_answer
+from grpo.settings.language import LanguageConfig
 
 Answer = Callable[[str, float | None], str]
 """FEN, and a number in [0, 1) drawn from the prompt's stream, None for the best answer -> the answer."""

@@ -29,11 +29,11 @@ from doubles import (
 )
 from doubles import trainer_of as any_trainer_of
 
-from grpo.boards import BoardArrays
-from grpo.grpo_config import GrpoConfig
-from grpo.policy import MoveDistribution, NetworkPolicy, PositionBatch
-from grpo.processes import Processes, joined_processes
-from grpo.training import GrpoTrainer
+from grpo.dataset.table import BoardArrays
+from grpo.learning.distributed import Processes, joined_processes
+from grpo.learning.trainer import GrpoTrainer
+from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBatch
+from grpo.settings.grpo import GrpoConfig
 
 NUM_STEPS: Final = 3
 _LIMIT_SECONDS: Final = 300

@@ -8,11 +8,11 @@ import pyarrow as pa
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from grpo.actions import ACTION_UCI, legal_action_ids
-from grpo.config import Settings, read_settings
-from grpo.language.examples import LanguageBoards
-from grpo.language.policy import LanguagePolicy, Origin
-from grpo.language.tokenizer import chess_tokenizer
+from grpo.board.actions import ACTION_UCI, legal_action_ids
+from grpo.language.model.policy import LanguagePolicy, Origin
+from grpo.language.text.examples import LanguageBoards
+from grpo.language.text.tokenizer import chess_tokenizer
+from grpo.settings.tree import Settings, read_settings
 
 CPU: Final = torch.device("cpu")
 WORDS: Final = {" e2e4": 3, " d2d4": 3, " g1f3": 2, " a7a6": 1, "    E:": 2, " 0": 2, ".35": 2, " -1": 1, "    B:": 2, "+0": 1}

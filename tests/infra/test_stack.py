@@ -373,7 +373,7 @@ def test_the_outputs_are_the_variables_that_are_read(created: Created) -> None:
 
 
 def test_with_the_outputs_set_the_flow_asks_for_nothing_more(created: Created) -> None:
-    from steps.destination import prepare, secret_names
+    from steps.batch.destination import prepare, secret_names
 
     variables = {name: value for name, value in created.outputs.items() if re.fullmatch(r"[A-Z0-9_]+", name)}
     assert prepare(["run", "--with", "batch"], dict(variables)) == []

@@ -14,22 +14,22 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from grpo.config import Settings, read_settings
-from grpo.engine import identify
-from grpo.games import SourceError
-from grpo.streams import find_files, read_chunks
-from steps.boards import build_units, join_units, read_boards
-from steps.checking import check_dataset
-from steps.machine import Machine
-from steps.work import Work
+from grpo.engine.identity import identify
+from grpo.reading.games import SourceError
+from grpo.reading.streams import find_files, read_chunks
+from grpo.settings.tree import Settings, read_settings
+from steps.bodies.build_boards import build_units, join_units, read_boards
+from steps.bodies.check_boards import check_dataset
+from steps.runtime.machine import Machine
+from steps.step_io.work import Work
 
 pytestmark = pytest.mark.prove
 
 _GAMES_IN_SAMPLE = 2_878
 _INSPECT = """
 import json, resource, sys
-from grpo.config import BoardsConfig
-from steps.inspecting import inspect_files
+from grpo.settings.tree import BoardsConfig
+from steps.cli.inspect_files import inspect_files
 rejections = []
 report = inspect_files(BoardsConfig(source="files", files=(sys.argv[1],)), on_rejection=rejections.append)
 print(json.dumps({

@@ -11,9 +11,10 @@ import pytest
 import torch
 from made_histories import FAILED, HEALTHY, SEEDS, Case, history_of, lab_in, noisy
 
-from grpo.diagnosis import History, Watch, diagnose
+from grpo.diagnosis.diagnose import Watch, diagnose
+from grpo.diagnosis.history import History
 from grpo.diagnosis.quantities import quantity_of
-from grpo.metrics import Record
+from grpo.metrics.table import Record
 
 pytestmark = pytest.mark.prove
 

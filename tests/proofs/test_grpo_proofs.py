@@ -9,12 +9,12 @@ import two_processes
 from doubles import CPU, TINY, fake_arrays, largest_difference, lively_policy, some_boards, trainer_of
 from two_processes import CASES, launch
 
-from grpo.checkpoints import load_checkpoint, save_checkpoint, weights_hash
-from grpo.grpo_config import GrpoConfig
-from grpo.metrics import Record
-from grpo.policy import NetworkPolicy
-from grpo.processes import ALONE
-from grpo.training import GrpoTrainer
+from grpo.learning.checkpoints import load_checkpoint, save_checkpoint, weights_hash
+from grpo.learning.distributed import ALONE
+from grpo.learning.trainer import GrpoTrainer
+from grpo.metrics.table import Record
+from grpo.policy.distribution import NetworkPolicy
+from grpo.settings.grpo import GrpoConfig
 
 pytestmark = pytest.mark.prove
 

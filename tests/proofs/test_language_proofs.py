@@ -8,27 +8,28 @@ import numpy as np
 import pytest
 import torch
 
-from grpo.boards import Split
-from grpo.checkpoints import load_checkpoint
-from grpo.config import Settings, read_settings
-from grpo.content import read_json
-from grpo.engine import PLAYING_HASH_MIB, EnginePool, identify
-from grpo.language.examples import Example, LanguageBoards
-from grpo.language.held_out import heldout_reward, questions
-from grpo.language.loading import load_language_policy
-from grpo.language.player import LanguagePlayer
-from grpo.language.rewards import Grades, grade
-from grpo.language.speaker import PolicySpeaker
-from grpo.learnability import NotLearnableError
-from grpo.matches import play_match
-from grpo.openings import make_openings
-from grpo.players import RandomPlayer
-from grpo.statistics import wilson_interval
-from steps.baseline import match_facts
-from steps.boards import build_units, join_units, read_boards
-from steps.language_finetuning import finetune_language
-from steps.language_pretraining import pretrain_language
-from steps.work import Work, read_history
+from grpo.base.files import read_json
+from grpo.dataset.table import Split
+from grpo.engine.identity import identify
+from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
+from grpo.language.generate.generator import PolicySpeaker
+from grpo.language.generate.player import LanguagePlayer
+from grpo.language.learn.heldout_reward import heldout_reward, questions
+from grpo.language.model.loading import load_language_policy
+from grpo.language.text.examples import Example, LanguageBoards
+from grpo.language.text.rewards import Grades, grade
+from grpo.learning.checkpoints import load_checkpoint
+from grpo.learning.learnability import NotLearnableError
+from grpo.play.matches import play_match
+from grpo.play.openings import make_openings
+from grpo.play.players import RandomPlayer
+from grpo.settings.tree import Settings, read_settings
+from grpo.statistics.intervals import wilson_interval
+from steps.bodies.baseline import match_facts
+from steps.bodies.build_boards import build_units, join_units, read_boards
+from steps.bodies.language_finetune import finetune_language
+from steps.bodies.language_pretrain import pretrain_language
+from steps.step_io.work import Work, read_history
 
 pytestmark = pytest.mark.prove
 
@@ -106,8 +107,8 @@ def test_it_plays_a_match_against_chance(trained: Trained, stockfish: str) -> No
 
 
 def test_random_weights_are_refused(trained: Trained, tmp_path: Path) -> None:
-    from grpo.language.gate import UnreadableError
-    from grpo.language.loading import load_model, save_language_policy
+    from grpo.language.learn.parse_rate_gate import UnreadableError
+    from grpo.language.model.loading import load_model, save_language_policy
 
     settings = read_settings('preset = "language"\nlanguage.cloning.num_steps = 0')
     with pytest.raises(UnreadableError, match="random weights"):

@@ -7,8 +7,8 @@ import chess
 import pytest
 from real_flow import run_flow
 
-from grpo.actions import action_id, action_move, legal_action_ids
-from grpo.encoding import decode, encode
+from grpo.board.actions import action_id, action_move, legal_action_ids
+from grpo.board.encoding import decode, encode
 
 pytestmark = pytest.mark.prove
 

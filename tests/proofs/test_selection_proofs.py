@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from made_selections import SPRT, Protocol, confirmed, drawn_pairs, screened, selected, share_promoted
 
-from grpo.phase_guard import phase_changes
-from grpo.planning import Assumptions, expected_sprt
-from grpo.selection import decide
-from grpo.sprt import Sprt, SprtModel, SprtOutcome
-from grpo.statistics import LEVEL, elo, paired_interval
+from grpo.evaluation.phase_guard import phase_changes
+from grpo.evaluation.verdict import decide
+from grpo.statistics.intervals import LEVEL, elo, paired_interval
+from grpo.statistics.planning import Assumptions, expected_sprt
+from grpo.statistics.sprt import Sprt, SprtModel, SprtOutcome
 
 pytestmark = pytest.mark.prove
 

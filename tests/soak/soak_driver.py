@@ -33,32 +33,32 @@ import mlflow.tracking  # noqa: E402
 import torch._dynamo  # noqa: E402
 
 import data_checks.dataset  # noqa: E402, F401
-import grpo.checkpoints  # noqa: E402
-import grpo.content  # noqa: E402
+import grpo.base.files  # noqa: E402
+import grpo.engine.cache  # noqa: E402
 import grpo.engine.pool  # noqa: E402
 import grpo.engine.process  # noqa: E402
-import grpo.value_cache  # noqa: E402
-import steps.baseline  # noqa: E402
-import steps.boards  # noqa: E402
-import steps.calibrating  # noqa: E402
-import steps.changes  # noqa: E402
-import steps.finetuning  # noqa: E402
-import steps.model_card  # noqa: E402
-import steps.pretraining  # noqa: E402
-import steps.reporting  # noqa: E402
-import steps.resuming  # noqa: E402
-import steps.screening  # noqa: E402
-import steps.selecting  # noqa: E402
-import steps.store  # noqa: E402
-import steps.tracking  # noqa: E402
-import steps.training_loop  # noqa: E402
-import steps.work  # noqa: E402
-from grpo.config import read_settings  # noqa: E402
+import grpo.learning.checkpoints  # noqa: E402
+import steps.bodies.baseline  # noqa: E402
+import steps.bodies.build_boards  # noqa: E402
+import steps.bodies.calibrate  # noqa: E402
+import steps.bodies.finetune  # noqa: E402
+import steps.bodies.pretrain  # noqa: E402
+import steps.bodies.report  # noqa: E402
+import steps.bodies.screen  # noqa: E402
+import steps.bodies.select  # noqa: E402
+import steps.bodies.training_loop  # noqa: E402
+import steps.export.model_card  # noqa: E402
+import steps.pipeline.resume  # noqa: E402
+import steps.pipeline.resume_changes  # noqa: E402
+import steps.step_io.work  # noqa: E402
+import steps.store.outputs  # noqa: E402
+import steps.tracking.tracker  # noqa: E402
+from grpo.base.errors import PlainError  # noqa: E402
 from grpo.engine.process import EngineProcess  # noqa: E402
-from grpo.errors import PlainError  # noqa: E402
-from steps import pipeline  # noqa: E402
-from steps.registry import Registry  # noqa: E402
-from steps.tracking import ChildRun, Tracker  # noqa: E402
+from grpo.settings.tree import read_settings  # noqa: E402
+from steps.pipeline import steps as pipeline  # noqa: E402
+from steps.tracking.registry import Registry  # noqa: E402
+from steps.tracking.tracker import ChildRun, Tracker  # noqa: E402
 
 NO_RETRY, RESUMABLE = 202, 75
 _PR_SET_PDEATHSIG = 1
@@ -110,18 +110,18 @@ def _say(text: str) -> None:
 # Failpoints: the calls before or after which a run can be killed, counted in an undisturbed run.
 
 _PLACES: dict[str, tuple[Any, str]] = {
-    "a checkpoint": (steps.training_loop, "save_checkpoint"),
-    "a checkpoint's weights": (grpo.checkpoints, "save_policy"),
-    "a line of the journal": (steps.work, "append_line"),
-    "a whole journal": (steps.work, "replace_file"),
-    "an output's manifest": (steps.store, "write_manifest"),
+    "a checkpoint": (steps.bodies.training_loop, "save_checkpoint"),
+    "a checkpoint's weights": (grpo.learning.checkpoints, "save_policy"),
+    "a line of the journal": (steps.step_io.work, "append_line"),
+    "a whole journal": (steps.step_io.work, "replace_file"),
+    "an output's manifest": (steps.store.outputs, "write_manifest"),
     "a folder's name": (os, "rename"),
-    "a file's way to the disk": (grpo.content, "_sync"),
-    "a folder's end": (grpo.content, "remove_folder"),
+    "a file's way to the disk": (grpo.base.files, "_sync"),
+    "a folder's end": (grpo.base.files, "remove_folder"),
     "an optimiser's step": (torch.optim.Adam, "step"),
     "an engine's start": (EngineProcess, "__init__"),
     "an engine's end": (EngineProcess, "kill"),
-    "answers into the cache": (grpo.value_cache.ValueCache, "put"),
+    "answers into the cache": (grpo.engine.cache.ValueCache, "put"),
     "a child run": (mlflow.tracking.MlflowClient, "create_run"),
     "metrics and tags": (mlflow.tracking.MlflowClient, "log_batch"),
     "an artifact": (ChildRun, "file"),

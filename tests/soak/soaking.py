@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from grpo.content import MANIFEST, sha256_file, verified_manifest
+from grpo.base.files import MANIFEST, sha256_file, verified_manifest
 
 DRIVER: Final = Path(__file__).with_name("soak_driver.py")
 SEED: Final = int(os.environ.get("SOAK_SEED", "20261121"))

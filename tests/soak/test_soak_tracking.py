@@ -15,7 +15,7 @@ import pytest
 from conftest import Undisturbed
 from soaking import SEED, Driver, Place, has_ended, number_of, part
 
-from grpo.content import sha256_file
+from grpo.base.files import sha256_file
 
 pytestmark = pytest.mark.soak
 
@@ -90,7 +90,7 @@ def servers(template: Path, tmp_path: Path) -> Iterator[Any]:
     """Give a maker of toggled servers, one at a time."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "steps"))
     toggled_server = pytest.importorskip("toggled_server", reason="no toggled server here yet")
-    pytest.importorskip("steps.outbox", reason="what a run says is not kept for a server that is away yet")
+    pytest.importorskip("steps.tracking.journal", reason="what a run says is not kept for a server that is away yet")
     made = []
 
     def make(name: str) -> Any:

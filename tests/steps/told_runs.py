@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo.config import read_settings
-from grpo.content import write_json
-from grpo.metrics import Record
-from steps.aliases import CHAMPION, PEAK
-from steps.machine import Machine
-from steps.registry import Choice, Chosen
-from steps.store import StepOutput, Store
-from steps.tracking import PEAK_STEP, Tracker
-from steps.tracking_tags import COMMAND, DATASET, ENGINE, FOUND, VERDICT
+from grpo.base.files import write_json
+from grpo.metrics.table import Record
+from grpo.settings.tree import read_settings
+from steps.runtime.machine import Machine
+from steps.step_io.aliases import CHAMPION, PEAK
+from steps.store.outputs import StepOutput, Store
+from steps.tracking.registry import Choice, Chosen
+from steps.tracking.tags import COMMAND, DATASET, ENGINE, FOUND, VERDICT
+from steps.tracking.tracker import PEAK_STEP, Tracker
 
 STEPS = ("join_boards", "calibrate", "pretrain", "baseline", "finetune", "select", "report")
 BASELINE = {"heldout/regret_best": 0.08, "heldout/regret_best_stderr": 0.005}
@@ -80,7 +80,7 @@ def tell(machine: Machine, run: Told, *, ends: bool = True) -> str:
 
 
 def _champion(tracker: Tracker) -> int | None:
-    from steps.registry import Registry
+    from steps.tracking.registry import Registry
 
     held = Registry(tracker).named(CHAMPION)
     return None if held is None else held.number

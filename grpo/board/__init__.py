@@ -1,0 +1,1 @@
+"""One position: bytes, action ids, attacks, phase, drawn by rule."""

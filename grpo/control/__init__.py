@@ -1,0 +1,1 @@
+"""Entropy recovery, adaptive coefficients, alarms, stop rules: pure state machines."""

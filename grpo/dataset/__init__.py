@@ -1,0 +1,1 @@
+"""Games to a table of boards with exact quotas."""

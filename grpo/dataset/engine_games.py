@@ -1,0 +1,163 @@
+"""Games that Stockfish plays against itself: whole ones, the embedded default, and ones from made-up endgames, to fill a quota."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import chess
+import numpy as np
+
+from grpo.base.seeding import numpy_stream
+from grpo.board.phases import ENDGAME_MAX_PIECES
+from grpo.engine.answers import EngineError
+from grpo.engine.pool import EnginePool
+from grpo.reading.games import Game, Reason, Rejection
+from grpo.settings.tree import EngineGames
+
+MAX_IDLE_GAMES: Final = 300
+"""Engine games in a row that add nothing: what is missing will not come."""
+_MAX_ENDGAME_PLIES: Final = 40
+_NUM_TRIES: Final = 2
+_MAX_FAILED_IN_A_ROW: Final = 5  # Games: one that hangs costs a minute.
+
+
+def engine_games(
+    config: EngineGames,
+    *,
+    unit: int,
+    seed: int,
+    pool: EnginePool,
+    source: str,
+    is_wanted: Callable[[str], bool],
+) -> Iterator[Game | Rejection]:
+    """Yield games for ever, `source` being `engine` (from the start position) or `endgame` (from made-up ones).
+
+    A game depends on seed, source, unit and its number alone; those that are not wanted, by their id, are never played. One during which
+    the engine failed is played again from its seed, then left out as a Rejection.
+
+    Raises EngineError when the engine fails in game after game.
+    """
+    num_failed_in_a_row = 0
+    number = -1
+    while True:
+        number += 1
+        game_id = f"{source}-{unit}-{number}"
+        if not is_wanted(game_id):
+            continue
+        # A kept hash makes a move depend on what came before, so a game that failed half-way is played again as a whole.
+        for _ in range(_NUM_TRIES):
+            try:
+                game = _game(config, source, number, game_id=game_id, rng=numpy_stream(seed, f"{source}_game", unit, number), pool=pool)
+            except EngineError as error:
+                failure = error
+                continue
+            num_failed_in_a_row = 0
+            yield game
+            break
+        else:
+            num_failed_in_a_row += 1
+            if num_failed_in_a_row >= _MAX_FAILED_IN_A_ROW:
+                raise EngineError(
+                    f"the engine failed in {num_failed_in_a_row} games in a row, last: {failure};"
+                    " run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
+                )
+            yield Rejection(source=source, offset=number, reason=Reason.ENGINE_FAILURE, detail=str(failure)[:120])
+
+
+def _game(config: EngineGames, source: str, number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePool) -> Game:
+    nodes = {color: int(rng.choice(config.nodes)) for color in chess.COLORS}
+    if source == "endgame":
+        board, max_plies, num_random = made_up_endgame(rng), _MAX_ENDGAME_PLIES, 0
+    else:
+        board, max_plies = chess.Board(), config.max_plies
+        num_random = int(rng.integers(0, config.random_opening_plies + 1))
+    start = board.fen()
+    boards: list[chess.Board] = []
+    moves: list[chess.Move] = []
+    made: list[str] = []
+    is_label: list[bool] = []
+    is_fresh = True
+    while len(made) < max_plies and not _is_over(board):
+        is_random = len(made) < num_random or rng.random() < config.random_move_probability
+        if is_random:
+            legal = sorted(board.legal_moves, key=chess.Move.uci)
+            if not legal:
+                break
+            move = legal[int(rng.integers(len(legal)))]
+        else:
+            best_move = pool.best_move(start, " ".join(made), f"nodes {nodes[board.turn]}", is_fresh=is_fresh)
+            if not best_move:
+                if any(board.legal_moves):
+                    raise EngineError(f"{board.fen()}: the engine found no move")
+                break
+            is_fresh = False
+            move = _read(best_move, board)
+        boards.append(board.copy(stack=False))
+        is_label.append(not is_random)
+        moves.append(move)
+        made.append(move.uci())
+        board.push(move)
+        if board.was_into_check():
+            raise EngineError(f"{boards[-1].fen()}: {move} is not legal")
+    return Game(
+        game_id=game_id,
+        source=source,
+        offset=number,
+        boards=tuple(boards),
+        moves=tuple(moves),
+        is_label=tuple(is_label),
+        result=board.result(),
+    )
+
+
+def _read(text: str, board: chess.Board) -> chess.Move:
+    """Return the engine's move, which is still to be made to see that it leaves no king in check: cheaper so than before it is made."""
+    try:
+        move = chess.Move.from_uci(text)
+    except chess.InvalidMoveError:
+        raise EngineError(f"{board.fen()}: {text!r} is no move") from None
+    if not board.is_pseudo_legal(move):
+        raise EngineError(f"{board.fen()}: {text} is not legal")
+    return move
+
+
+def _is_over(board: chess.Board) -> bool:
+    # Not `board.is_game_over()`: the engine itself says when there is no move, and two plies of shuffling at the end teach nothing.
+    has_enough = board.pawns | board.rooks | board.queens
+    return board.halfmove_clock >= 60 or (not has_enough and board.is_insufficient_material())
+
+
+def made_up_endgame(rng: np.random.Generator) -> chess.Board:
+    """Return a legal endgame with material of many kinds: up to three pieces and five pawns a side, more often even than not."""
+    while True:
+        board = chess.Board.empty()
+        num_pieces = int(rng.integers(0, ENDGAME_MAX_PIECES // 2 + 1))
+        num_pawns = int(rng.integers(0, 6))
+        squares = [int(square) for square in rng.permutation(64)]
+        for color in chess.COLORS:
+            # One side may have a piece or two pawns less.
+            pieces = rng.choice([chess.QUEEN, chess.ROOK, chess.ROOK, chess.BISHOP, chess.KNIGHT], size=max(0, num_pieces - _few(rng)))
+            board.set_piece_at(squares.pop(), chess.Piece(chess.KING, color))
+            for kind in pieces:
+                board.set_piece_at(squares.pop(), chess.Piece(int(kind), color))
+            for _ in range(max(0, num_pawns - 2 * _few(rng))):
+                square = squares.pop()
+                if 0 < chess.square_rank(square) < 7:
+                    board.set_piece_at(square, chess.Piece(chess.PAWN, color))
+        board.turn = bool(rng.integers(2))
+        if board.is_valid() and any(board.legal_moves) and not board.is_insufficient_material():
+            return board
+
+
+def _few(rng: np.random.Generator) -> int:
+    return int(rng.random() < 0.3)
+
+
+def material_signature(board: chess.Board) -> str:
+    """Return what stands on the board, the stronger side first: `KRPP-KRP`."""
+    sides = []
+    for color in chess.COLORS:
+        mine = board.occupied_co[color]
+        kinds = (board.kings, board.queens, board.rooks, board.bishops, board.knights, board.pawns)
+        sides.append("".join(letter * (kind & mine).bit_count() for letter, kind in zip("KQRBNP", kinds, strict=True)))
+    worth = {"K": 0, "Q": 9, "R": 5, "B": 3, "N": 3, "P": 1}
+    return "-".join(sorted(sides, key=lambda side: (-sum(worth[piece] for piece in side), side)))

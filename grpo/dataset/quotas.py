@@ -1,0 +1,270 @@
+"""How many boards of each phase each split gets, and which ones of those that games offer.
+
+Which split a game belongs to depends on the game alone, so that no game is on both sides, in whatever order or parts games are read.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import chess
+
+from grpo.base.seeding import numpy_stream
+from grpo.board.encoding import key_of_fen, turned_fen
+from grpo.board.phases import PHASES, Phase, phase_of
+from grpo.dataset.table import Position, Split
+from grpo.reading.games import Game, Rejection
+from grpo.settings.tree import BoardsConfig
+
+Cell = tuple[Split, Phase]
+
+
+def split_of(game_id: str, shares: Mapping[Split, float]) -> Split:
+    """Return the split of a game: a hash of its id, so that no order, file or machine changes it."""
+    point = int.from_bytes(hashlib.sha256(f"split/{game_id}".encode()).digest()[:8], "big") / 2**64
+    for split in (Split.HELDOUT, Split.VALIDATION):
+        if point < shares[split]:
+            return split
+        point -= shares[split]
+    return Split.TRAIN
+
+
+def split_shares(config: BoardsConfig) -> dict[Split, float]:
+    """Return the share of games that each split gets, in proportion to the boards it needs.
+
+    A small split gets half as much again: it has few games, and a shortage there would keep the large ones waiting.
+    """
+    total = config.num_train + config.num_validation + config.num_heldout
+    heldout, validation = (min(0.3, 1.5 * count / total) for count in (config.num_heldout, config.num_validation))
+    return {Split.HELDOUT: heldout, Split.VALIDATION: validation, Split.TRAIN: 1 - heldout - validation}
+
+
+def wanted_boards(config: BoardsConfig) -> dict[Cell, int]:
+    """Return how many boards each split has of each phase, exactly."""
+    counts = {Split.TRAIN: config.num_train, Split.VALIDATION: config.num_validation, Split.HELDOUT: config.num_heldout}
+    return {(split, phase): count // len(PHASES) for split, count in counts.items() for phase in PHASES}
+
+
+def cell_names(cells: Mapping[Cell, int]) -> dict[str, int]:
+    """Return the cells that have a count, by "split/phase"."""
+    return {f"{split}/{phase}": count for (split, phase), count in cells.items() if count}
+
+
+@dataclass(slots=True)
+class SourceReport:
+    """What was read, and what was left out for which reason."""
+
+    num_games: int = 0
+    """Games (and listed positions) that could be used."""
+    rejected: Counter[str] = field(default_factory=Counter)
+    """Reason -> games; for a filter, `filtered: NAME`."""
+    natural_phases: Counter[str] = field(default_factory=Counter)
+    """Phase -> positions met before balancing."""
+    num_duplicates: int = 0
+    """Positions that were there already, or their mirror."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Reason -> positions: a filter's name, `judged` (one that the policy will be judged by), `engine failure`."""
+
+    def reject(self, rejection: Rejection) -> None:
+        """Count a game that is left out."""
+        self.rejected[f"{rejection.reason}: {rejection.detail}" if rejection.reason == "filtered" else rejection.reason.value] += 1
+
+    def as_facts(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        return {
+            "games": self.num_games,
+            "rejected": dict(self.rejected),
+            "natural_phases": {phase.value: self.natural_phases[phase] for phase in PHASES},
+            "duplicates": self.num_duplicates,
+            "left_out": dict(self.left_out),
+        }
+
+    @classmethod
+    def joined(cls, facts: Sequence[Mapping[str, Any]]) -> "SourceReport":
+        """Return the sum of several reports' facts."""
+        report = cls()
+        for part in facts:
+            report.num_games += part["games"]
+            report.rejected.update(part["rejected"])
+            report.natural_phases.update(part["natural_phases"])
+            report.num_duplicates += part["duplicates"]
+            report.left_out.update(part["left_out"])
+        return report
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A position that a quota took from a game, with its board."""
+
+    position: Position
+    board: chess.Board
+    mover_fen: str
+
+
+class Quota:
+    """Takes positions from games until each cell of (split, phase) has what it wants."""
+
+    def __init__(
+        self, wanted: Mapping[Cell, int], config: BoardsConfig, *, seed: int, report: SourceReport, judged: Container[str] = frozenset()
+    ) -> None:
+        """Take nothing whose key is in `judged`; count in `report` what is met and left out."""
+        self.missing = dict(wanted)
+        """What each cell still wants."""
+        self.games: dict[str, dict[str, Any]] = {}
+        """Game id -> row of `GAME_SCHEMA`, of the games that something was taken from."""
+        self._config = config
+        self._shares = split_shares(config)
+        self._seed = seed
+        self._report = report
+        self._judged = judged
+        self._seen: set[str] = set()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing is missing any more."""
+        return not self.lacks(PHASES)
+
+    def lacks(self, phases: Sequence[Phase]) -> bool:
+        """Return whether a board of one of these phases is missing."""
+        return any(missing for (_, phase), missing in self.missing.items() if phase in phases)
+
+    def split_of(self, game_id: str, date: str | None) -> Split:
+        """Return the split of a game: by its date where the settings have days and it has one, else by its hash."""
+        if date is None or not self._config.heldout_from:
+            return split_of(game_id, self._shares)
+        if date >= self._config.heldout_from:
+            return Split.HELDOUT
+        return Split.VALIDATION if date >= self._config.validation_from else Split.TRAIN
+
+    def wants(self, game_id: str, phases: Sequence[Phase] = PHASES) -> bool:
+        """Return whether an undated game could add anything of these phases, so that it need not be played in vain."""
+        split = split_of(game_id, self._shares)
+        return any(self.missing[split, phase] for phase in phases)
+
+    def offer(self, game: Game) -> list[Candidate]:
+        """Take what is needed from the game, and return it."""
+        self._report.num_games += 1
+        split = self.split_of(game.game_id, game.date)
+        plies: dict[Phase, list[int]] = {phase: [] for phase in PHASES}
+        for ply, (board, is_label) in enumerate(zip(game.boards, game.is_label, strict=True)):
+            phase = phase_of(board)
+            self._report.natural_phases[phase] += 1
+            if is_label:
+                plies[phase].append(ply)
+        taken: list[Candidate] = []
+        rng = numpy_stream(self._seed, "positions", game.game_id)
+        for phase, candidates in plies.items():
+            wanted = min(self._config.max_per_game_and_phase, self.missing[split, phase])
+            if not wanted or not candidates:
+                continue
+            for choice in rng.permutation(len(candidates)):
+                candidate = self._take(game, candidates[choice], split, phase)
+                if candidate is not None:
+                    taken.append(candidate)
+                    self.missing[split, phase] -= 1
+                    wanted -= 1
+                    if not wanted:
+                        break
+        if taken:
+            self.games[game.game_id] = _game_row(game, split)
+        return taken
+
+    def give_back(self, candidate: Candidate, reason: str) -> None:
+        """Want one more where this was taken, and count why it is of no use; it will not be taken again."""
+        self.missing[candidate.position.split, candidate.position.phase] += 1
+        self._report.left_out[reason] += 1
+
+    def _take(self, game: Game, ply: int, split: Split, phase: Phase) -> Candidate | None:
+        board = game.boards[ply]
+        # One legal move leaves nothing to learn, and a group of it no spread.
+        if len(list(islice(board.legal_moves, 2))) < 2:
+            return None
+        fen = board.fen()
+        view = turned_fen(fen)
+        key = key_of_fen(view)
+        if key in self._seen:
+            self._report.num_duplicates += 1
+            return None
+        self._seen.add(key)
+        if key in self._judged:
+            self._report.left_out["judged"] += 1
+            return None
+        position = Position(
+            fen=fen,
+            key=key,
+            phase=phase,
+            split=split,
+            label=game.moves[ply].uci() if game.moves else "",
+            game_id=game.game_id,
+            ply=ply,
+            source=game.source,
+            offset=game.offset,
+            white_rating=game.white_rating,
+            black_rating=game.black_rating,
+            date=game.date,
+        )
+        return Candidate(position, board, view)
+
+
+def _game_row(game: Game, split: Split) -> dict[str, Any]:
+    return {
+        "game_id": game.game_id,
+        "source": game.source,
+        "offset": game.offset,
+        "split": split.value,
+        "start_fen": game.boards[0].fen(),
+        "num_plies": len(game.moves),
+        "result": game.result,
+        "white_rating": game.white_rating,
+        "black_rating": game.black_rating,
+        "date": game.date,
+    }
+
+
+def shortage_message(missing: Mapping[Cell, int], report: SourceReport, what: str) -> str:
+    """Return the text of a SourceError for boards that could not be found, with the histogram of what was met."""
+    met = ", ".join(f"{report.natural_phases[phase]:,} {phase}" for phase in PHASES)
+    lacking = ", ".join(f"{count:,} of {cell}" for cell, count in cell_names(missing).items())
+    rejected = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.rejected.items())) or "none"
+    left_out = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.left_out.items())) or "none"
+    return (
+        f"{what} cannot fill the quotas: missing {lacking}. Met {met} positions in {report.num_games:,} games"
+        f" ({report.num_duplicates:,} duplicates; games rejected: {rejected}; positions left out: {left_out}). Give more games, lower"
+        " boards.num_train, boards.num_validation or boards.num_heldout, raise boards.max_per_game_and_phase, choose"
+        ' boards.shortage = "accept" or "endgames", or boards.num_units = 1, since parts that find the same positions lose some'
+    )
+
+
+def cut_to_quota(
+    positions: Sequence[Position], wanted: Mapping[Cell, int], *, max_per_game_and_phase: int
+) -> tuple[list[int], int, dict[Cell, int]]:
+    """Return the indices of exactly the wanted boards, how many duplicates were met on the way, and what each cell still misses.
+
+    Which boards stay depends on a hash of their keys and never on the order of the parts. Of equal boards in several splits the
+    held-out one stays, then the validation one, so that the boards that judge are never thinned out by those that train. A game that two
+    parts met under different texts gives no more boards than any other.
+    """
+    rank = {Split.HELDOUT: 0, Split.VALIDATION: 1, Split.TRAIN: 2}
+    hashed = [hashlib.sha256(position.key.encode()).digest() for position in positions]
+    order = sorted(
+        range(len(positions)),
+        key=lambda i: (rank[positions[i].split], hashed[i], positions[i].game_id, positions[i].ply),
+    )
+    missing = dict(wanted)
+    seen: set[str] = set()
+    of_game: Counter[tuple[str, Phase]] = Counter()
+    kept: list[int] = []
+    num_duplicates = 0
+    for index in order:
+        position = positions[index]
+        if position.key in seen:
+            num_duplicates += 1
+        elif missing[position.split, position.phase] and of_game[position.game_id, position.phase] < max_per_game_and_phase:
+            of_game[position.game_id, position.phase] += 1
+            seen.add(position.key)
+            missing[position.split, position.phase] -= 1
+            kept.append(index)
+    return kept, num_duplicates, missing

@@ -1,0 +1,187 @@
+"""The versioned dataset of positions: record type, table schema, and the arrays that training reads.
+
+A table row is one board with the value of every legal move. The list columns `moves`, `values`, `centipawns`, `mate_in` and
+`strong_values` run in parallel, in rising order of action id.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import chess
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from grpo.board.actions import action_id
+from grpo.board.encoding import encode
+from grpo.board.phases import PHASES, Phase
+from grpo.engine.move_values import ValueTable
+
+
+class Split(StrEnum):
+    """What a board is for; all boards of one game are in one split."""
+
+    TRAIN = "train"
+    VALIDATION = "validation"
+    HELDOUT = "heldout"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Position:
+    """A board on which somebody moved, before its moves are valued."""
+
+    fen: str
+    """Full FEN with both clocks."""
+    key: str
+    """The same for this position and its colour mirror, whatever the clocks (`encoding.position_key`)."""
+    phase: Phase
+    split: Split
+    label: str
+    """UCI, the move to imitate: the one played, or "" where nobody played and the best of the value table will be taken."""
+    game_id: str
+    ply: int
+    """Half-moves since the game's first position."""
+    source: str
+    """`engine`, `endgame`, or the file's name."""
+    offset: int
+    """Of the game in its source: bytes in a file, the game's number among engine games."""
+    white_rating: int | None = None
+    black_rating: int | None = None
+    date: str | None = None
+    """`YYYY.MM.DD`, with `??` for what is not known."""
+
+
+BOARD_SCHEMA: Final = pa.schema(
+    [
+        pa.field("fen", pa.string(), nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("phase", pa.string(), nullable=False),
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("label", pa.string(), nullable=False),
+        pa.field("label_from", pa.string(), nullable=False),
+        pa.field("game_id", pa.string(), nullable=False),
+        pa.field("ply", pa.int32(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("white_rating", pa.int32()),
+        pa.field("black_rating", pa.int32()),
+        pa.field("date", pa.string()),
+        pa.field("moves", pa.list_(pa.string()), nullable=False),
+        pa.field("values", pa.list_(pa.float32()), nullable=False),
+        pa.field("centipawns", pa.list_(pa.int32()), nullable=False),
+        pa.field("mate_in", pa.list_(pa.int32()), nullable=False),
+        pa.field("expected", pa.list_(pa.float32()), nullable=False),
+        pa.field("strong_values", pa.list_(pa.float32())),
+        pa.field("engine", pa.string(), nullable=False),
+        pa.field("limit", pa.string(), nullable=False),
+        pa.field("transform", pa.string(), nullable=False),
+    ]
+)
+"""`label_from`: `game` (somebody played it) or `engine` (the best of the value table). `centipawns`, `mate_in`, `expected`: the scores that
+`values` were made from, null where a move has no score of that kind. `strong_values`: by the stronger search of the evaluation, on
+held-out boards only. `engine`, `limit`, `transform`: who made `values`, and how."""
+
+
+GAME_SCHEMA: Final = pa.schema(
+    [
+        pa.field("game_id", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("start_fen", pa.string(), nullable=False),
+        pa.field("num_plies", pa.int32(), nullable=False),
+        pa.field("result", pa.string(), nullable=False),
+        pa.field("white_rating", pa.int32()),
+        pa.field("black_rating", pa.int32()),
+        pa.field("date", pa.string()),
+    ]
+)
+"""The games that boards came from, one row each. A listed position is a game of 0 plies."""
+
+
+def board_row(
+    position: Position, table: ValueTable, strong: ValueTable | None, *, engine: str, limit: str, transform: str
+) -> dict[str, Any]:
+    """Return one row of `BOARD_SCHEMA`."""
+    facts = {name: getattr(position, name) for name in Position.__slots__}
+    if not position.label:
+        # Where nobody played, the best move is the label; of equally good ones the first, which the order of action ids makes any.
+        facts["label"] = table.moves[int(table.values.argmax())]
+    return facts | {
+        "label_from": "game" if position.label else "engine",
+        "moves": table.moves,
+        "values": table.values,
+        "centipawns": [None if score.is_mate else score.value for score in table.scores],
+        "mate_in": [score.value if score.is_mate else None for score in table.scores],
+        "expected": [score.expected for score in table.scores],
+        "strong_values": None if strong is None else strong.values,
+        "engine": engine,
+        "limit": limit,
+        "transform": transform,
+    }
+
+
+def board_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return the rows as a table of `BOARD_SCHEMA`; no rows give an empty table with all columns."""
+    return pa.Table.from_pylist([dict(row) for row in rows], schema=BOARD_SCHEMA)
+
+
+def phase_histogram(phases: Sequence[str]) -> dict[str, int]:
+    """Return how many boards each phase has, all phases named, in the order of a game."""
+    return {phase.value: sum(name == phase for name in phases) for phase in PHASES}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BoardArrays:
+    """Boards as arrays: N boards, A the most legal moves that one of them has; padding is masked."""
+
+    encodings: NDArray[np.uint8]
+    """[N, 71], see `encoding`."""
+    action_ids: NDArray[np.int64]
+    """[N, A], legal moves in rising order, then 0."""
+    is_legal: NDArray[np.bool_]
+    """[N, A], False on padding."""
+    values: NDArray[np.float32]
+    """[N, A], win probability of each legal move for the mover; `strong_values` where they were asked for."""
+    played: NDArray[np.int64]
+    """[N], the column of the move that was played."""
+    phases: NDArray[np.int64]
+    """[N], index into `PHASES`."""
+
+    def __len__(self) -> int:
+        return len(self.encodings)
+
+
+def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> BoardArrays:
+    """Return the boards of one split, with the values of the reward's search or, if `strong`, of the evaluation's.
+
+    Raises ValueError when the split is empty, or has no values of the search that was asked for.
+    """
+    rows = [row for row in table.to_pylist() if row["split"] == split]
+    if not rows:
+        raise ValueError(f"the dataset has no boards in its {split} split")
+    boards = [chess.Board(row["fen"]) for row in rows]
+    width = max(len(row["moves"]) for row in rows)
+    action_ids = np.zeros((len(rows), width), dtype=np.int64)
+    is_legal = np.zeros((len(rows), width), dtype=np.bool_)
+    values = np.zeros((len(rows), width), dtype=np.float32)
+    played = np.zeros(len(rows), dtype=np.int64)
+    for index, (row, board) in enumerate(zip(rows, boards, strict=True)):
+        moves = row["moves"]
+        action_ids[index, : len(moves)] = [action_id(chess.Move.from_uci(move), board.turn) for move in moves]
+        is_legal[index, : len(moves)] = True
+        of_moves = row["strong_values" if strong else "values"]
+        if of_moves is None:
+            raise ValueError(f"{row['fen']} has no values of the stronger search; only held-out boards have")
+        values[index, : len(moves)] = of_moves
+        played[index] = moves.index(row["label"])
+    return BoardArrays(
+        encodings=encode(boards),
+        action_ids=action_ids,
+        is_legal=is_legal,
+        values=values,
+        played=played,
+        phases=np.array([PHASES.index(Phase(row["phase"])) for row in rows], dtype=np.int64),
+    )

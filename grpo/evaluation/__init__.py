@@ -1,0 +1,1 @@
+"""What a checkpoint is measured by: regret, puzzles, halving, phase guard, verdict."""

@@ -1,0 +1,1 @@
+"""Answers of a language model: generation, retries, its player, its UCI search."""

@@ -1,0 +1,1 @@
+"""Cloning, the parse-rate gate, GRPO and measurements of a language model."""

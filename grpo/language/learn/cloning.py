@@ -1,0 +1,140 @@
+"""Behaviour cloning: a language model learns to answer as the value tables do, before GRPO is let near it.
+
+The loss is on the answers' tokens alone, with the one that ends them; prompts are read and not learned. A batch's prompts are padded on the
+left and its answers on the right, so that all answers begin in one column, as they do when the model writes them.
+"""
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from grpo.base.errors import NonFiniteError
+from grpo.base.seeding import numpy_stream
+from grpo.language.generate.answers import TooLongError
+from grpo.language.model.policy import LanguagePolicy
+from grpo.language.text.examples import Example, LanguageBoards
+from grpo.language.text.tasks import Task
+from grpo.metrics.table import Record
+from grpo.settings.language import CloningConfig
+
+_WARMUP: Final = 0.05
+_BETAS: Final = (0.9, 0.98)  # The second nearer than AdamW's own: as usual for language models, whose gradients' size changes fast.
+_MAX_GRADIENT_NORM: Final = 1.0
+_NUM_VALIDATION: Final = 256
+_VALIDATION_BATCH: Final = 64
+_IGNORED: Final = -100
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class AnswerBatch:
+    """Prompts with their answers, as token ids. Legend: R rows, C columns, A the longest answer's tokens."""
+
+    input_ids: Tensor
+    """[R, C], all but the last token of the longest row's answer."""
+    attention_mask: Tensor
+    """[R, C], 1 on tokens of a prompt or answer."""
+    targets: Tensor
+    """[R, A], the answers' tokens, each to be told from the column before it, and the end; -100 after that."""
+
+    @classmethod
+    def of(cls, policy: LanguagePolicy, examples: Sequence[Example]) -> "AnswerBatch":
+        """Return the batch of these examples on the policy's device; raises TooLongError for one that the model has no room for."""
+        prompts = policy.tokens([example.prompt for example in examples])
+        answers = [[*ids, policy.end_id] for ids in policy.tokens([example.target for example in examples])]
+        room, longest = policy.max_positions, max(len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True))
+        if room is not None and longest > room:
+            raise TooLongError(
+                f"an example of {longest} tokens does not fit into the model's {room}: lower language.num_history_moves, or raise"
+                " language.small.max_tokens"
+            )
+        width, length = max(map(len, prompts)), max(map(len, answers))
+        input_ids = torch.full((len(examples), width + length), policy.pad_id)
+        mask = torch.zeros_like(input_ids)
+        targets = torch.full((len(examples), length), _IGNORED)
+        for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+            start, end = width - len(prompt), width + len(answer)
+            input_ids[row, start:end] = torch.tensor([*prompt, *answer])
+            mask[row, start:end] = 1
+            targets[row, : len(answer)] = torch.tensor(answer)
+        return cls(
+            input_ids=input_ids[:, :-1].to(policy.device),
+            attention_mask=mask[:, :-1].to(policy.device),
+            targets=targets.to(policy.device),
+        )
+
+
+def clone(
+    policy: LanguagePolicy, train: LanguageBoards, validation: LanguageBoards, config: CloningConfig, *, seed: int
+) -> Iterator[Record]:
+    """Yield a record at each look at the validation loss; the policy ends with the best weights of all looks.
+
+    Raises NonFiniteError when a loss is not finite, TooLongError when an example does not fit into the model.
+    """
+    parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
+    optimiser = torch.optim.AdamW(parameters, lr=config.learning_rate, betas=_BETAS, weight_decay=config.weight_decay, fused=True)
+    looked_at = validation.draw(numpy_stream(seed, "cloning", "validation"), min(_NUM_VALIDATION, len(validation)))
+    best, best_weights = math.inf, copy.deepcopy(policy.network.state_dict())
+    losses: list[float] = []
+    for step in range(1, config.num_steps + 1):
+        for group in optimiser.param_groups:
+            group["lr"] = config.learning_rate * _schedule(step, config.num_steps)
+        # A step's batch is a stream of its own: nothing that others draw can shift it.
+        sums = _sums(policy, train.draw(numpy_stream(seed, "cloning", step), config.batch_size))
+        mean = sum((loss for loss, _ in sums.values()), torch.zeros((), device=policy.device)) / sum(count for _, count in sums.values())
+        if not bool(mean.isfinite()):
+            raise NonFiniteError(f"cloning step {step}: the loss is {mean.item()}; {_REMEDY}")
+        optimiser.zero_grad(set_to_none=True)
+        mean.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(parameters, _MAX_GRADIENT_NORM)
+        optimiser.step()
+        losses.append(mean.item())
+        if step % config.steps_per_validation and step != config.num_steps:
+            continue
+        found = validation_losses(policy, looked_at)
+        loss = found["language/clone_validation_loss"]
+        if not math.isfinite(loss):
+            raise NonFiniteError(f"cloning step {step}: the validation loss is {loss}; {_REMEDY}")
+        yield Record(step, {"language/clone_loss": sum(losses) / len(losses), **found})
+        losses.clear()
+        if loss < best:
+            best, best_weights = loss, copy.deepcopy(policy.network.state_dict())
+    policy.network.load_state_dict(best_weights)
+
+
+_REMEDY: Final = "lower language.cloning.learning_rate, or give a model whose weights are whole"
+
+
+@torch.no_grad()
+def validation_losses(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[str, float]:
+    """Return the mean cross-entropy of an answer's token in nats, over all examples and over those of each task that has any."""
+    totals: dict[Task, tuple[float, int]] = {}
+    for start in range(0, len(examples), _VALIDATION_BATCH):
+        for task, (loss, count) in _sums(policy, examples[start : start + _VALIDATION_BATCH]).items():
+            before = totals.get(task, (0.0, 0))
+            totals[task] = before[0] + loss.item(), before[1] + count
+    name = "language/clone_validation_loss"
+    overall = sum(loss for loss, _ in totals.values()) / sum(count for _, count in totals.values())
+    return {name: overall, **{f"{name}/{task}": loss / count for task, (loss, count) in totals.items()}}
+
+
+def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[Task, tuple[Tensor, int]]:
+    """Return summed loss and number of tokens of each task: apart, for the tasks' prompts and answers differ in length."""
+    found: dict[Task, tuple[Tensor, int]] = {}
+    for task in Task:
+        if rows := [example for example in examples if example.task == task]:
+            batch = AnswerBatch.of(policy, rows)
+            scores = policy.logits(batch.input_ids, batch.attention_mask, num_last=batch.targets.shape[1])
+            loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), batch.targets.flatten(), ignore_index=_IGNORED, reduction="sum")
+            found[task] = loss, int((batch.targets != _IGNORED).sum())
+    return found
+
+
+def _schedule(step: int, num_steps: int) -> float:
+    """Return the share of the learning rate at a step, the first being 1."""
+    warmup = max(1.0, _WARMUP * num_steps)
+    return min(step / warmup, 1.0) * (1 - (step - 1) / num_steps)

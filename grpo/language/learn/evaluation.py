@@ -1,0 +1,160 @@
+"""A language model on held-out boards and exercises: regret of its best answer and of drawn ones, and how many say something legal.
+
+It has no distribution over moves: what needs one (entropy, rank correlations, the mass of blunders and of illegal moves) is not measured.
+An answer that names no legal move is worth 0, a loss, and nobody is asked again: rules of play would hide what is measured here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from typing import Final, Self
+
+import chess
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from grpo.base.files import sha256_text
+from grpo.base.seeding import numpy_stream
+from grpo.board.phases import PHASES, Phase
+from grpo.dataset.table import Split
+from grpo.evaluation.exercises import Credits
+from grpo.evaluation.regret import HeldoutScores
+from grpo.language.generate.retries import NamedMove, Speaker, drawn_moves, greedy_moves
+from grpo.play.replies import ReplyCounts
+from grpo.settings.language import LanguageConfig
+
+_ROOT: Final = 0  # Of all draws: two policies that are compared draw with the same numbers.
+_BY_PHASE: Final = ("heldout/expected_value", "heldout/regret_sampled", "heldout/regret_best")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class JudgedBoards:
+    """Held-out boards with the values of their moves: N of them."""
+
+    boards: tuple[chess.Board, ...]
+    values: tuple[Mapping[chess.Move, float], ...]
+    """Of each board: legal move -> win probability for the mover, by the stronger search."""
+    phases: NDArray[np.int64]
+    """[N], index into `PHASES`."""
+
+    def __len__(self) -> int:
+        return len(self.boards)
+
+    @classmethod
+    def of_table(cls, table: pa.Table, *, config: LanguageConfig) -> Self:
+        """Return `num_judged_boards` held-out boards of a dataset's table, in its order: the first of each phase, in equal parts.
+
+        Where a phase has too few, the others fill up. Positions keep the clocks and move numbers that they had in their games.
+
+        Raises ValueError when there are none, or their moves have no values by the stronger search.
+        """
+        rows = [row for row in table.to_pylist() if row["split"] == Split.HELDOUT]
+        if not rows:
+            raise ValueError("the dataset has no boards in its heldout split")
+        of_phases = [[place for place, row in enumerate(rows) if row["phase"] == phase] for phase in PHASES]
+        in_turn = (place for place in chain.from_iterable(zip_longest(*of_phases)) if place is not None)
+        chosen = [rows[place] for place in sorted([place for place, _ in zip(in_turn, range(config.num_judged_boards), strict=False)])]
+        for row in chosen:
+            if row["strong_values"] is None:
+                raise ValueError(f"{row['fen']} has no values of the stronger search")
+        return cls(
+            boards=tuple(chess.Board(row["fen"]) for row in chosen),
+            values=tuple(
+                {chess.Move.from_uci(move): float(value) for move, value in zip(row["moves"], row["strong_values"], strict=True)}
+                for row in chosen
+            ),
+            phases=np.array([PHASES.index(Phase(row["phase"])) for row in chosen], dtype=np.int64),
+        )
+
+    def worth(self, answers: Sequence[NamedMove]) -> NDArray[np.float64]:
+        """Return the values, [N], of the moves that an answer for each board names; 0 where it names none that is legal."""
+        return np.array([0.0 if named.move is None else of[named.move] for of, named in zip(self.values, answers, strict=True)])
+
+    def mark(self) -> str:
+        """Return a hash of boards and values."""
+        return sha256_text(
+            "".join(
+                f"{board.fen()}{[(move.uci(), value) for move, value in of.items()]}"
+                for board, of in zip(self.boards, self.values, strict=True)
+            )
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Judgement:
+    """What a language model makes of N held-out boards."""
+
+    scores: HeldoutScores
+    is_whole: NDArray[np.bool_]
+    """[N], whether every field of the best answer can be read."""
+    is_legal: NDArray[np.bool_]
+    """[N], whether the best answer names a legal move."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return the means, those of each phase that has boards, and the shares of answers that are whole and legal."""
+        columns = {
+            "heldout/expected_value": self.scores.expected_value,
+            "heldout/regret_sampled": self.scores.regret_sampled,
+            "heldout/regret_best": self.scores.regret_best,
+        }
+        best, phases = self.scores.regret_best, self.scores.phases
+        return {
+            **{name: float(column.mean()) for name, column in columns.items()},
+            # One board has no spread, and no standard error.
+            **({"heldout/regret_best_stderr": float(best.std(ddof=1)) / len(best) ** 0.5} if len(best) > 1 else {}),
+            **{
+                f"{name}/{phase}": float(columns[name][phases == index].mean())
+                for name in _BY_PHASE
+                for index, phase in enumerate(PHASES)
+                if (phases == index).any()
+            },
+            "heldout/parse_rate": float(self.is_whole.mean()),
+            "heldout/legal_rate": float(self.is_legal.mean()),
+        }
+
+
+def judge(speaker: Speaker, judged: JudgedBoards) -> Judgement:
+    """Return regret and rates: of the best answers, and of `num_sampled_answers` drawn at T = 1, whose mean is the expected value.
+
+    Every board draws from streams of its own, the same for all policies.
+    """
+    best = greedy_moves(speaker, judged.boards)
+    num_drawn = speaker.config.num_sampled_answers
+    drawn = drawn_moves(
+        speaker,
+        [board for board in judged.boards for _ in range(num_drawn)],
+        temperature=1.0,
+        streams=[numpy_stream(_ROOT, "judged", row, number) for row in range(len(judged)) for number in range(num_drawn)],
+    )
+    expected = np.mean([judged.worth(drawn[number::num_drawn]) for number in range(num_drawn)], axis=0)
+    tops = np.array([max(of.values()) for of in judged.values])
+    scores = HeldoutScores(
+        regret_best=tops - judged.worth(best),
+        regret_sampled=tops - expected,
+        expected_value=expected,
+        phases=judged.phases,
+        boards=judged.mark(),
+    )
+    return Judgement(
+        scores=scores,
+        is_whole=np.array([named.is_whole for named in best]),
+        is_legal=np.array([named.move is not None for named in best]),
+    )
+
+
+class LanguageSolver:
+    """Solves exercises by best answers, one question each; an answer without a legal move has no credit."""
+
+    def __init__(self, speaker: Speaker) -> None:
+        """Ask nothing yet."""
+        self._speaker = speaker
+        self.counts = ReplyCounts()
+        """Of all answers so far; every failed one counts as a forfeit, for nobody is asked again."""
+
+    def __call__(self, boards: Sequence[chess.Board], credited: Sequence[Mapping[chess.Move, Credits]]) -> NDArray[np.float64]:
+        """Return the credits, [B, 2], of the moves named."""
+        named = greedy_moves(self._speaker, boards)
+        self.counts = sum((answer.counts(is_first=True) for answer in named), self.counts)
+        found = [(0.0, 0.0) if answer.move is None else of.get(answer.move, (0.0, 0.0)) for answer, of in zip(named, credited, strict=True)]
+        return np.array(found, dtype=np.float64).reshape(-1, 2)

@@ -1,0 +1,141 @@
+"""Whether GRPO can learn anything from a language model's answers, asked before the first update; beside `grpo.learning.learnability`."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from grpo.language.learn.logprobs import ADVICE, Gap
+from grpo.language.learn.parse_rate_gate import ParseRates, parse_rates
+from grpo.language.model.policy import LanguagePolicy
+from grpo.language.text.examples import LanguageBoards
+from grpo.learning.learnability import Finding, Learnability, Severity, finding
+from grpo.metrics.table import TASKS
+from grpo.settings.tree import Settings
+
+MAX_FIRST_KL: Final = 1e-6
+"""Nats of an answer: where policy and reference have the same weights, all that is more is two ways of scoring."""
+_MIN_SPREAD: Final = 0.01
+_MAX_SILENT_WARNED, _MAX_SILENT = 0.5, 0.95
+_MAX_TRUNCATED: Final = 0.5
+
+
+def assess(
+    metrics: Mapping[str, float], gap: Gap, policy: LanguagePolicy, boards: LanguageBoards, settings: Settings, *, is_at_reference: bool
+) -> Learnability:
+    """Return the findings on the first rollout, before any update.
+
+    Args:
+        metrics: of that rollout.
+        gap: between sampled and scored log-probabilities.
+        policy: what is to be trained.
+        boards: where the gate's prompts come from.
+        settings: the run's.
+        is_at_reference: whether the policy is the reference as yet, so that the divergence must be 0.
+    """
+    rates = parse_rates(policy, boards, num_prompts=settings.language.num_gate_prompts, seed=settings.seed)
+    findings = (
+        _gap(gap),
+        _reference(metrics, is_at_reference=is_at_reference),
+        *_parsing(rates, settings),
+        _truncation(metrics),
+        _spread(metrics),
+        _silent(metrics["language/silent_groups"]),
+        _entropy(metrics, settings),
+    )
+    return Learnability(findings=findings, metrics={**metrics, "language/sampled_scored_gap": gap.largest})
+
+
+def _gap(gap: Gap) -> Finding:
+    return finding(
+        "sampled = scored log-probability",
+        str(gap),
+        (not gap.is_within, Severity.REFUSAL, ADVICE[gap.cause or "unknown"]),
+    )
+
+
+def _reference(metrics: Mapping[str, float], *, is_at_reference: bool) -> Finding:
+    mean, largest = metrics["language/kl_reference"], metrics["language/kl_max"]
+    return finding(
+        "distance to the reference",
+        f"KL(policy || reference) {mean:.3g} nats an answer, {largest:.3g} at most",
+        (not mean >= -MAX_FIRST_KL, Severity.REFUSAL, "A divergence is never negative: the two are not distributions over the same tokens"),
+        (
+            is_at_reference and not largest <= MAX_FIRST_KL,
+            Severity.REFUSAL,
+            "The run begins at its reference, so that this must be 0: another reference was loaded, or the two score differently",
+        ),
+        (mean > 5, Severity.WARNING, "The policy is far from its anchor before training: the KL term will drag it back"),
+    )
+
+
+def _parsing(rates: ParseRates, settings: Settings) -> list[Finding]:
+    least = settings.language.min_parse_rate
+    return [
+        finding(
+            f"parse rate, {TASKS[task.value]} task",
+            str(rate),
+            (
+                not rate.rate >= least,
+                Severity.REFUSAL,
+                f"Fewer than language.min_parse_rate = {least:g} of the answers can be read, so that rewards would be about form alone, if"
+                " anything. Random weights write nothing that can be read: clone first (language.cloning.num_steps), or load a model that"
+                " knows this format",
+            ),
+        )
+        for task, rate in rates.tasks.items()
+    ]
+
+
+def _truncation(metrics: Mapping[str, float]) -> Finding:
+    share = metrics["language/truncated"]
+    return finding(
+        "truncated answers",
+        f"{share:.1%} of the answers are cut at the greatest length; mean length {metrics['language/answer_tokens']:.0f} tokens",
+        (
+            share >= 1,
+            Severity.REFUSAL,
+            "No answer ends, so that the loss would leave out all: raise language.max_answer_tokens, or clone first",
+        ),
+        (share > _MAX_TRUNCATED, Severity.WARNING, "The loss leaves out most answers: raise language.max_answer_tokens"),
+    )
+
+
+def _spread(metrics: Mapping[str, float]) -> Finding:
+    spread = metrics["language/reward_std"]
+    return finding(
+        "reward spread",
+        f"mean {metrics['language/reward_mean']:.3f} points, standard deviation over all answers {spread:.3f}",
+        (spread < _MIN_SPREAD, Severity.WARNING, "Answers are worth the same: there is next to nothing to learn from"),
+    )
+
+
+def _silent(share: float) -> Finding:
+    return finding(
+        "silent groups",
+        f"{share:.1%} of the groups have equal rewards",
+        (
+            share > _MAX_SILENT,
+            Severity.REFUSAL,
+            "There is nothing to learn from: the model always gives the same answer (raise grpo.temperature), or all are worth the same",
+        ),
+        (
+            share > _MAX_SILENT_WARNED,
+            Severity.WARNING,
+            "Most groups teach nothing: a larger grpo.group_size or temperature makes them differ",
+        ),
+    )
+
+
+def _entropy(metrics: Mapping[str, float], settings: Settings) -> Finding:
+    entropy = metrics["language/entropy"]
+    by_task = ", ".join(
+        f"{words} task {metrics[f'language/entropy/{task}']:.2f}" for task, words in TASKS.items() if f"language/entropy/{task}" in metrics
+    )
+    return finding(
+        "entropy at T = 1",
+        f"{entropy:.2f} nats an answer ({by_task}), {metrics['language/token_entropy']:.3f} a token",
+        (
+            entropy < settings.grpo.critical_entropy,
+            Severity.REFUSAL,
+            f"It is critical already (grpo.critical_entropy = {settings.grpo.critical_entropy:g}): start from a model with a choice left",
+        ),
+    )

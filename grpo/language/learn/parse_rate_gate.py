@@ -1,0 +1,117 @@
+"""The gate before GRPO: a model that does not write what can be read has nothing to learn from rewards, and is refused with the reason."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from grpo.base.errors import PlainError
+from grpo.base.seeding import numpy_stream
+from grpo.language.generate.answers import drawn_answers
+from grpo.language.model.policy import LanguagePolicy
+from grpo.language.text.examples import Example, LanguageBoards, MoveExample
+from grpo.language.text.tasks import MoveAnswer, Task
+from grpo.settings.language import SMALL, LanguageConfig
+from grpo.statistics.intervals import wilson_interval
+
+_SHOWN: Final = 60
+
+
+class UnreadableError(PlainError, RuntimeError):
+    """A language model answers what nobody can read."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParseRate:
+    """How many answers to one task's prompts could be read, drawn at T = 1."""
+
+    rate: float
+    low: float
+    """Lower end of the 95 % interval (Wilson)."""
+    high: float
+    num: int
+    """Answers."""
+    legal_rate: float | None
+    """Policy task: share of the answers that name a legal best move."""
+    truncated: float
+    """Share of the answers that were cut; they count as unreadable."""
+    example: str
+    """The beginning of one answer, one that could not be read if there is any."""
+
+    def __str__(self) -> str:
+        return f"{self.rate:.2f} [{self.low:.2f}, {self.high:.2f}] of {self.num} answers, such as {self.example!r}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParseRates:
+    """What the gate found."""
+
+    tasks: Mapping[Task, ParseRate]
+
+    def metrics(self) -> dict[str, float]:
+        """Return the rates under their names in `grpo.metrics.table`."""
+        total = sum(rate.num for rate in self.tasks.values())
+        legal = [rate.legal_rate for rate in self.tasks.values() if rate.legal_rate is not None]
+        return {
+            "language/parse_rate": sum(rate.rate * rate.num for rate in self.tasks.values()) / total,
+            **{f"language/parse_rate/{task}": rate.rate for task, rate in self.tasks.items()},
+            "language/truncated": sum(rate.truncated * rate.num for rate in self.tasks.values()) / total,
+            **{f"language/truncated/{task}": rate.truncated for task, rate in self.tasks.items()},
+            **({"language/legal_rate": legal[0]} if legal else {}),
+        }
+
+    def report(self) -> dict[str, Any]:
+        """Return all of it as JSON."""
+        return {str(task): asdict(rate) for task, rate in self.tasks.items()}
+
+
+def parse_rates(policy: LanguagePolicy, boards: LanguageBoards, *, num_prompts: int, seed: int) -> ParseRates:
+    """Return how many answers of each task that is trained can be read; the prompts are boards drawn without repetition.
+
+    Raises NonFiniteError when weights are no numbers.
+    """
+    policy.refuse_nonfinite()
+    share = policy.config.environment_share
+    tasks = [task for task in Task if (share if task == Task.ENVIRONMENT else 1 - share) > 0]
+    return ParseRates(tasks={task: _rate(policy, _prompts(boards, task, num_prompts, seed), seed=seed) for task in tasks})
+
+
+def refuse_unreadable(rates: ParseRates, config: LanguageConfig) -> None:
+    """Raise UnreadableError, with the rates and the reason, when a task's parse rate is below `min_parse_rate`."""
+    low = {task: rate for task, rate in rates.tasks.items() if rate.rate < config.min_parse_rate}
+    if not low:
+        return
+    is_random = config.model == SMALL and config.cloning.num_steps == 0
+    said = "; ".join(f"{task} task: parse rate {rate}" for task, rate in low.items())
+    raise UnreadableError(
+        f"{'random weights' if is_random else 'the language model cannot be read'}: {said}; language.min_parse_rate ="
+        f" {config.min_parse_rate:g} is asked for, because groups of unreadable answers teach nothing: clone"
+        f" {'first' if config.cloning.num_steps == 0 else 'longer'}: language.cloning.num_steps (now {config.cloning.num_steps})"
+    )
+
+
+def _prompts(boards: LanguageBoards, task: Task, num: int, seed: int) -> list[Example]:
+    rng = numpy_stream(seed, "gate", task)
+    indices = rng.choice(len(boards), size=min(num, len(boards)), replace=False)
+    return [boards.example(int(index), task, rng=rng) for index in indices]
+
+
+def _rate(policy: LanguagePolicy, examples: list[Example], *, seed: int) -> ParseRate:
+    task = examples[0].task
+    streams = [numpy_stream(seed, "gate", task, number) for number in range(len(examples))]
+    answers = drawn_answers(policy, [example.prompt for example in examples], temperature=1.0, streams=streams)
+    readings = [example.read(answer.text) for example, answer in zip(examples, answers, strict=True)]
+    is_read = [reading.is_readable and not answer.is_truncated for reading, answer in zip(readings, answers, strict=True)]
+    num_legal = sum(
+        isinstance(example, MoveExample) and isinstance(reading, MoveAnswer) and reading.best in example.moves
+        for example, reading in zip(examples, readings, strict=True)
+    )
+    low, high = wilson_interval(sum(is_read), len(answers))
+    return ParseRate(
+        rate=sum(is_read) / len(answers),
+        low=low,
+        high=high,
+        num=len(answers),
+        legal_rate=num_legal / len(answers) if task == Task.MOVE else None,
+        truncated=sum(answer.is_truncated for answer in answers) / len(answers),
+        example=answers[is_read.index(False) if False in is_read else 0].text[:_SHOWN],
+    )

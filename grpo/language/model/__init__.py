@@ -1,0 +1,1 @@
+"""Loading, saving and wrapping a causal language model."""

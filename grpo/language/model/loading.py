@@ -1,0 +1,214 @@
+"""Language models from a hub, a folder or a seed; and on disk as policies, by safetensors and JSON alone, never by pickle."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+
+from grpo.base.errors import PlainError
+from grpo.base.files import write_json
+from grpo.language.model.policy import LanguagePolicy, Origin
+from grpo.language.model.requirements import require_language_extra
+from grpo.policy.files import ACTION_TABLE_HASH, POLICY, IncompatibleError, policy_facts
+from grpo.settings.language import SMALL, LanguageConfig, model_folder
+from grpo.settings.tree import PolicyConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+_PROBE: Final = "P: 8/5k2/3p4/1PpP4/4r3/2N5/QB4K1/8 b KQkq c3 0 40    M: e2e4 a7a8q    E: 0.35 -1.20    B: e2e4+0.001+"
+_DROPOUTS: Final = ("dropout", "pdrop", "drop_rate", "layerdrop")
+
+
+class ModelError(PlainError, RuntimeError):
+    """A language model cannot be loaded, or is none that could be a policy."""
+
+
+def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> LanguagePolicy:
+    """Return the language model that the settings name: made here from the seed, of a hub, or of a folder.
+
+    Raises MissingExtraError when the packages for it are not installed, ModelError with the reason when it cannot be had.
+    """
+    require_language_extra()
+    _quiet()
+    if config.model == SMALL:
+        from grpo.language.model.small_gpt2 import new_small_model
+        from grpo.language.text.tokenizer import chess_tokenizer
+
+        own = chess_tokenizer()
+        small = new_small_model(config.small, own, seed=seed)
+        return _policy(small, own, device, config, Origin(model=SMALL, commit=""))
+    folder = model_folder(config.model)
+    name, revision = (config.model, config.revision) if folder is None else (str(folder), "")
+    commit = _commit(name, revision) if folder is None else ""
+    described = _config(name, commit or revision)
+    network, tokenizer = _from_files(name, commit or revision, described)
+    return _policy(network, tokenizer, device, config, Origin(model=config.model, commit=commit))
+
+
+def save_language_policy(folder: Path, policy: LanguagePolicy, policy_config: PolicyConfig) -> None:
+    """Write the model as transformers has it (so that anybody can load it from there), and what else is needed, into an existing folder.
+
+    Raises OSError when the disk is full.
+    """
+    try:
+        policy.network.save_pretrained(folder)
+    except SafetensorError as error:  # Its text alone says why; OSError is what the disk's troubles are known by.
+        raise OSError(f"{folder}: {error}") from error
+    policy.tokenizer.save_pretrained(folder)
+    write_json(
+        folder / POLICY,
+        {
+            "policy": policy_config.model_dump(mode="json"),
+            "language": policy.config.model_dump(mode="json"),
+            "origin": {"model": policy.origin.model, "commit": policy.origin.commit},
+            "action_table": ACTION_TABLE_HASH,
+        },
+    )
+
+
+def load_language_policy(folder: Path, device: torch.device) -> tuple[LanguagePolicy, PolicyConfig]:
+    """Return the policy of a folder with its configuration.
+
+    Raises MissingExtraError, ModelError when the files are no model's, IncompatibleError when this code does not know its settings.
+    """
+    require_language_extra()
+    _quiet()
+    facts = policy_facts(folder)
+    try:
+        policy_config = PolicyConfig.model_validate(facts["policy"])
+        config = LanguageConfig.model_validate(facts["language"])
+        origin = Origin(**facts["origin"])
+    except (KeyError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise IncompatibleError(f"{folder}: no language model that this code knows ({reason}); use the code that made it") from error
+    network, tokenizer = _from_files(str(folder), "", _config(str(folder), ""))
+    return _policy(network, tokenizer, device, config, origin), policy_config
+
+
+def _policy(
+    network: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", device: torch.device, config: LanguageConfig, origin: Origin
+) -> LanguagePolicy:
+    from transformers import GenerationConfig
+
+    # What a model's author chose for sampling (top-k, repetition penalties) would make the sampled policy another one than the trained.
+    ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    network.generation_config = GenerationConfig(**ids)  # type: ignore[no-untyped-call]
+    network.config.eos_token_id, network.config.pad_token_id = ids["eos_token_id"], ids["pad_token_id"]
+    return LanguagePolicy(network, tokenizer, device, config, origin=origin)
+
+
+def _quiet() -> None:
+    """Let transformers draw no bars and give no advice: what matters of it is checked here, and said plainly."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+
+
+def _commit(name: str, revision: str) -> str:
+    """Return the commit that a hub's name and revision stand for now, so that all files are of one; empty when the hub does not say."""
+    from transformers.utils.hub import cached_file, extract_commit_hash
+
+    try:
+        path = cached_file(name, "config.json", **_at(revision))
+    except (OSError, ValueError) as error:
+        raise _error(name, revision, error) from error
+    return extract_commit_hash(path, None) or ""
+
+
+def _config(name: str, revision: str) -> "PreTrainedConfig":
+    from transformers import AutoConfig
+
+    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+        raise ModelError(f"language.model = {name!r}: the folder holds no config.json; give one that `save_pretrained` wrote")
+    try:
+        described: PreTrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=False, **_at(revision))
+    except (OSError, ValueError) as error:
+        raise _error(name, revision, error) from error
+    if getattr(described, "is_encoder_decoder", False):
+        raise ModelError(f"language.model = {name!r}: a {described.model_type} is no causal language model; give one, such as a GPT-2")
+    # Before the modules are made: dropout would make the trained policy another one than the sampled, and TRL trains in training mode.
+    for key, value in vars(described).items():
+        if isinstance(value, float) and any(part in key for part in _DROPOUTS):
+            setattr(described, key, 0.0)
+    return described
+
+
+def _from_files(name: str, revision: str, described: "PreTrainedConfig") -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        found: Any = AutoModelForCausalLM.from_pretrained(
+            name,
+            config=described,
+            use_safetensors=True,
+            trust_remote_code=False,
+            dtype=torch.float32,
+            output_loading_info=True,
+            **_at(revision),
+        )
+        tokenizer = _tokenizer(name, revision)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise _error(name, revision, error) from error
+    network: PreTrainedModel = found[0]
+    loaded: dict[str, Any] = found[1]
+    if wrong := sorted([*map(str, loaded["missing_keys"]), *map(str, loaded["mismatched_keys"])]):
+        raise ModelError(
+            f"language.model = {name!r}: {len(wrong)} weights are not in its files or have another shape ({wrong[0]}, ...): it is no causal"
+            f" language model, or another one than its config.json says ({described.model_type})"
+        )
+    for module in network.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    _check_tokenizer(name, tokenizer, network)
+    return network, tokenizer
+
+
+def _tokenizer(name: str, revision: str) -> "PreTrainedTokenizerBase":
+    from transformers import AutoTokenizer
+
+    from grpo.language.text.tokenizer import chess_tokenizer, has_chess_tokens
+
+    if (is_ours := has_chess_tokens(Path(name))) is False:
+        raise IncompatibleError(f"{name}: its tokens are not those of this code's chess tokenizer; use the code that made it")
+    if is_ours:
+        return chess_tokenizer()
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **_at(revision))
+    return tokenizer
+
+
+def _check_tokenizer(name: str, tokenizer: "PreTrainedTokenizerBase", network: "PreTrainedModel") -> None:
+    """Make the tokenizer pad on the left, with its end when it has no padding; refuse one that cannot write chess."""
+    if tokenizer.eos_token_id is None:
+        raise ModelError(f"language.model = {name!r}: its tokenizer has no end-of-text token, without which no answer ends; give it one")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.padding_side = "left"
+    ids: list[int] = tokenizer(_PROBE, add_special_tokens=False)["input_ids"]
+    back = str(tokenizer.decode(ids, clean_up_tokenization_spaces=False)) if ids else ""
+    if back.strip() != _PROBE:
+        # transformers makes an empty tokenizer, without a word, where a folder has none.
+        raise ModelError(
+            f"language.model = {name!r}: its tokenizer is missing or loses text ({_PROBE[:24]!r}... comes back as {back[:24]!r}...); put"
+            " the files beside the model that the tokenizer's `save_pretrained` writes"
+        )
+    embeddings: Any = network.get_input_embeddings()
+    size = int(embeddings.weight.shape[0])
+    if max(*ids, int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)) >= size:
+        raise ModelError(f"language.model = {name!r}: its tokenizer has ids beyond the model's {size} tokens: they do not belong together")
+
+
+def _at(revision: str) -> dict[str, Any]:
+    return {"revision": revision} if revision else {}
+
+
+def _error(name: str, revision: str, error: Exception) -> ModelError:
+    reason = str(error).strip().partition("\n")[0].partition(" Model type should be one of")[0]
+    what = f"language.model = {name!r}" + (f" at language.revision = {revision!r}" if revision else "")
+    return ModelError(
+        f"{what} cannot be loaded: {reason} Give a causal language model with safetensors, by a hub's name, or by the folder that"
+        " `save_pretrained` wrote; without a hub, language.model = 'small' is made here."
+    )

@@ -1,0 +1,1 @@
+"""Chess tasks as text: prompts, tokenizer, parsing, graded reward."""

@@ -1,0 +1,166 @@
+"""A tokenizer that suits chess text: a token for each square of a board with what stands on it, two for a move, few for a number.
+
+In a FEN a digit stands for so many empty squares, so that a man's square depends on all digits before it: a small model would spend its
+training on counting. Here `knight on f3` is one token and `nothing on a4` another, whatever stands before them. The text stays as it is: a
+placement is taken apart when it is read, and put together when it is written; anything that is not chess goes byte by byte. Decoding what
+was encoded gives the very text back.
+"""
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import chess
+from transformers import PreTrainedTokenizer
+
+from grpo.base.files import read_json, write_json
+from grpo.policy.files import CHESS_TOKENS
+
+END: Final = "<|end|>"
+PAD: Final = "<|pad|>"
+VOCABULARY: Final = CHESS_TOKENS
+_EMPTY: Final = "."
+_MEN: Final = "PNBRQKpnbrqk"
+_SQUARES: Final = [chess.square_name(chess.square(file, rank)) for rank in range(7, -1, -1) for file in range(8)]
+"""In the order of a FEN."""
+_NUM_HALF_MOVES: Final = 151  # Without progress; after 150 the game is over.
+_NUM_MOVES: Final = 400  # More go digit by digit.
+_MATES: Final = (990, 999)  # Evaluations in pawns: the largest, and those that stand for mates.
+
+_SQUARE: Final = "[a-h][1-8]"
+_MOVE_END: Final = r"(?![^ +])"
+_PIECES: Final = re.compile(
+    "|".join(
+        (
+            rf"(?P<placement>(?:[{_MEN}1-8]+/){{7}}[{_MEN}1-8]+(?= [wb] ))",
+            r"[PA]: ",
+            r"    [MEB]:",
+            rf"(?:(?<![^+])| ){_SQUARE}(?={_SQUARE}[nbrq]?{_MOVE_END})",
+            rf"(?<=[ +]{_SQUARE}){_SQUARE}[nbrq]?{_MOVE_END}",
+            rf"(?<=\A{_SQUARE}){_SQUARE}[nbrq]?{_MOVE_END}",
+            r" [wb](?= )",
+            r" (?:KQ?k?q?|Qk?q?|kq?|q|-)(?: -)?(?= )",
+            r" [a-h][36](?= )",
+            r" [0-9]{1,3} (?=[0-9]{1,3}(?:[+ ]|\Z))",
+            r"(?<=[0-9] )[0-9]{1,3}",
+            r"\+-?[01]\.[0-9]{1,3}(?=\+)",
+            r"\+[01]\+[01](?!\.)",
+            r" -?[0-9]{1,3}(?=\.)",
+            r"\.[0-9]{2}",
+            r".",
+        )
+    ),
+    re.DOTALL,
+)
+
+
+class ChessTokenizer(PreTrainedTokenizer):
+    """See the module. It has no state: its vocabulary is made by this code, and kept beside a model to see that it is still the same."""
+
+    vocab_files_names = {"vocabulary": VOCABULARY}  # noqa: RUF012
+    model_input_names = ["input_ids", "attention_mask"]  # noqa: RUF012
+
+    def __init__(self, **given: Any) -> None:
+        self._ids = {token: index for index, token in enumerate(dict.fromkeys(_vocabulary()))}
+        self._tokens = list(self._ids)
+        super().__init__(  # type: ignore[no-untyped-call]
+            **{**given, "eos_token": END, "pad_token": PAD, "padding_side": "left", "clean_up_tokenization_spaces": False}
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the number of tokens."""
+        return len(self._ids)
+
+    def get_vocab(self) -> dict[str, int]:
+        """Return token -> id."""
+        return dict(self._ids)
+
+    def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str]:
+        """Write the tokens in the order of their ids."""
+        path = Path(save_directory) / f"{filename_prefix or ''}{VOCABULARY}"
+        write_json(path, self._tokens)
+        return (str(path),)
+
+    def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
+        """Return the text of tokens."""
+        return "".join(_texts(tokens))
+
+    def _tokenize(self, text: str, **_: Any) -> list[str]:
+        tokens: list[str] = []
+        for found in _PIECES.finditer(text):
+            piece = found[0]
+            squares = _squares(piece) if found["placement"] else None
+            if squares is not None:
+                tokens += squares
+            elif piece in self._ids:
+                tokens.append(piece)
+            else:
+                tokens += (f"<{byte:02x}>" for byte in piece.encode("utf-8", "surrogatepass"))
+        return tokens
+
+    def _convert_token_to_id(self, token: str) -> int:
+        return self._ids[token]
+
+    def _convert_id_to_token(self, index: int) -> str:
+        return self._tokens[index]
+
+
+def chess_tokenizer() -> ChessTokenizer:
+    """Return the tokenizer; it is the same whenever it is made."""
+    return ChessTokenizer()
+
+
+def has_chess_tokens(folder: Path) -> bool | None:
+    """Return whether the tokenizer that is saved in a folder is this one, token for token; None when it is another kind."""
+    path = folder / VOCABULARY
+    return bool(read_json(path) == list(dict.fromkeys(_vocabulary()))) if path.is_file() else None
+
+
+def _squares(placement: str) -> list[str] | None:
+    """Return a token for each square, or None when there are not eight in each rank, each run of empty ones as one digit."""
+    taken = re.sub("[1-8]", lambda found: _EMPTY * int(found[0]), placement).replace("/", "")
+    tokens = [f"{man}@{square}" for man, square in zip(taken, _SQUARES, strict=False)]
+    return tokens if len(taken) == 64 and "".join(_texts(tokens)) == placement else None
+
+
+def _texts(tokens: Sequence[str]) -> Iterator[str]:
+    """Yield the text of tokens, piece by piece; empty squares in a row become a digit."""
+    for kind, run in itertools.groupby(tokens, key=_kind):
+        if kind == "bytes":
+            yield bytes(int(token[1:3], 16) for token in run).decode("utf-8", "replace")
+        elif kind == "square":
+            drawn = "".join(("/" if token[2] == "a" and token[3] != "8" else "") + token[0] for token in run)
+            yield re.sub(r"\.+", lambda found: _digits(len(found[0])), drawn)
+        else:
+            yield from run
+
+
+def _digits(num_empty: int) -> str:
+    return "8" * (num_empty // 8) + (str(num_empty % 8) if num_empty % 8 else "")
+
+
+def _kind(token: str) -> str:
+    if len(token) == 4 and token[1] == "@":
+        return "square"
+    return "bytes" if re.fullmatch("<[0-9a-f]{2}>", token) else "text"
+
+
+def _vocabulary() -> Iterator[str]:
+    """Yield all tokens; END and PAD have ids 0 and 1."""
+    yield from (END, PAD, *(f"<{byte:02x}>" for byte in range(256)))
+    yield from (f"{man}@{square}" for square in _SQUARES for man in _EMPTY + _MEN)
+    yield from ("P: ", "A: ", "    M:", "    E:", "    B:", " w", " b", "+", " ")
+    castling = ["-", *("".join(rights) for size in range(1, 5) for rights in itertools.combinations("KQkq", size))]
+    # Mostly no pawn can be taken en passant: rights and that are one token then.
+    yield from (f" {rights}{no_square}" for rights in castling for no_square in ("", " -"))
+    yield from (f"{gap}{square}" for gap in (" ", "") for square in _SQUARES)
+    yield from (f"{square}{man}" for square in _SQUARES if square[1] in "18" for man in "nbrq")
+    # The two clocks, evaluations and flags share no token: what follows each is another thing.
+    yield from (f" {number} " for number in range(_NUM_HALF_MOVES))
+    yield from (str(number) for number in range(_NUM_MOVES))
+    yield from (f" {sign}{number}" for sign in ("", "-") for number in (*range(100), *_MATES))
+    yield from (f".{number:02d}" for number in range(100))
+    yield from ("+0.001", "+0.5", "+1.0", "+-1.0", "+0+0", "+0+1", "+1+0", "+1+1")

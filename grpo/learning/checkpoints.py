@@ -1,0 +1,237 @@
+"""Policies and checkpoints on disk: atomic, hashed, complete, and safe to load (safetensors and JSON, no pickle)."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from grpo.base.files import (
+    CorruptError,
+    atomic_folder,
+    read_json,
+    remove_folder,
+    sha256_text,
+    verified_manifest,
+    write_json,
+    write_manifest,
+)
+from grpo.policy import files as policy_files
+from grpo.policy.distribution import NetworkPolicy
+from grpo.policy.network import PolicyNetwork
+from grpo.settings.tree import PolicyConfig
+
+if TYPE_CHECKING:  # Needs an extra, which policies of the other kind do without.
+    from grpo.language.model.policy import LanguagePolicy
+
+WEIGHTS: Final = policy_files.WEIGHTS
+POLICY: Final = policy_files.POLICY
+_OPTIMISER: Final = "optimiser.safetensors"
+_TENSORS: Final = "tensors.safetensors"
+_STATE: Final = "state.json"
+_JSON_BYTES: Final = 1 << 20  # More than the JSON of a checkpoint takes.
+
+ACTION_TABLE_HASH: Final = policy_files.ACTION_TABLE_HASH
+IncompatibleError = policy_files.IncompatibleError
+
+
+def save_policy(folder: Path, policy: NetworkPolicy, config: PolicyConfig) -> None:
+    """Write the weights, and what is needed to use them, into an existing folder."""
+    _write_tensors(folder / WEIGHTS, policy.network.state_dict())
+    write_json(folder / POLICY, {"policy": config.model_dump(mode="json"), "action_table": ACTION_TABLE_HASH})
+
+
+def load_policy(folder: Path, device: torch.device) -> tuple[NetworkPolicy, PolicyConfig]:
+    """Return the policy of a folder with its configuration.
+
+    Raises IncompatibleError when this code has another action table, or cannot make its network.
+    """
+    described = policy_files.policy_facts(folder)["policy"]
+    try:
+        # Policies that say nothing of attacks were made before the network saw them.
+        config = PolicyConfig.model_validate({"sees_attacks": False, **described})
+        network = PolicyNetwork(config)
+        network.load_state_dict(load_file(folder / WEIGHTS))
+    except (ValueError, RuntimeError) as error:  # Of pydantic for settings, of torch for weights, that this code does not know.
+        reason = " ".join(str(error).split())
+        raise IncompatibleError(f"{folder}: this code's network cannot be made from it ({reason}); use the code that made it") from error
+    return NetworkPolicy(network, device), config
+
+
+def weights_hash(policy: "NetworkPolicy | LanguagePolicy") -> str:
+    """Return a hash of the weights: equal for equal numbers, wherever they lie."""
+    return hash_of_weights(policy.network.state_dict())
+
+
+def hash_of_weights(weights: Mapping[str, Tensor]) -> str:
+    """Return the hash of a module's `state_dict`."""
+    tensors = _on_cpu(weights)
+    return sha256_text("".join(f"{name}{tensor.dtype}{sha256_bytes(tensor)}" for name, tensor in sorted(tensors.items())))
+
+
+def sha256_bytes(tensor: Tensor) -> str:
+    """Return the hash of a tensor's shape and numbers."""
+    return sha256_text(f"{tuple(tensor.shape)}{tensor.numpy().tobytes().hex()}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingState:
+    """What training needs, besides the weights, to go on as if it had never stopped.
+
+    Random streams are named by step (`seeding`), so that the step is all of their state.
+    """
+
+    step: int
+    """Rollouts done."""
+    optimiser: Mapping[str, Any]
+    """The optimiser's `state_dict`."""
+    controllers: Mapping[str, Mapping[str, Any]]
+    """Name -> state of each controller; open, so that new ones can join."""
+    facts: Mapping[str, Any]
+    """What the weights came from: settings, dataset hash, reference hash."""
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    """What is too large for JSON: states of the policy's own games, a refreshed reference."""
+
+
+def save_checkpoint(root: Path, policy: "NetworkPolicy | LanguagePolicy", config: PolicyConfig, state: TrainingState) -> Path:
+    """Write a complete checkpoint below `root` and return its folder; a crash leaves all of it or nothing.
+
+    Raises StorageError when there is no room for it; earlier checkpoints stay as they are.
+    """
+    target = root / checkpoint_name(state.step)
+    if target.exists() and not _is_whole(target):
+        remove_folder(target)  # A run that fell back to an earlier checkpoint comes by again.
+    optimiser, rest = _split_optimiser(state.optimiser)
+    num_bytes = sum(tensor.nbytes for tensors in (policy.network.state_dict(), optimiser, state.tensors) for tensor in tensors.values())
+    with atomic_folder(target, num_bytes=num_bytes + _JSON_BYTES) as folder:
+        _write_policy(folder, policy, config)
+        _write_tensors(folder / _OPTIMISER, optimiser)
+        _write_tensors(folder / _TENSORS, state.tensors)
+        write_json(
+            folder / _STATE,
+            {"step": state.step, "optimiser": rest, "controllers": dict(state.controllers), "facts": dict(state.facts)},
+        )
+        write_manifest(folder, {"kind": "checkpoint", "step": state.step})
+    return target
+
+
+def load_checkpoint(folder: Path, device: torch.device) -> "tuple[NetworkPolicy | LanguagePolicy, PolicyConfig, TrainingState]":
+    """Return the policy, of whichever kind, and training state of a checkpoint after checking every file's hash.
+
+    Raises CorruptError when a file is not as it was written.
+    """
+    verified_manifest(folder)
+    policy, config = _read_policy(folder, device)
+    saved = read_json(folder / _STATE)
+    state = TrainingState(
+        step=saved["step"],
+        optimiser=_join_optimiser(load_file(folder / _OPTIMISER), saved["optimiser"]),
+        controllers=saved["controllers"],
+        facts=saved["facts"],
+        tensors=load_file(folder / _TENSORS),
+    )
+    return policy, config, state
+
+
+def checkpoint_folders(root: Path) -> list[Path]:
+    """Return the folders of all checkpoints below `root`, oldest first."""
+    return sorted(path for path in root.glob("step-*") if re.fullmatch(r"step-\d{8}", path.name))
+
+
+def checkpoint_name(step: int) -> str:
+    """Return the name of the folder of a step's checkpoint."""
+    return f"step-{step:08d}"
+
+
+def checkpoint_step(folder: Path) -> int:
+    """Return the step that a checkpoint's folder is named after."""
+    return int(folder.name.removeprefix("step-"))
+
+
+def latest_valid_checkpoint(root: Path) -> tuple[Path | None, list[str]]:
+    """Return the newest checkpoint whose files are whole, and what was wrong with newer ones."""
+    problems: list[str] = []
+    for folder in reversed(checkpoint_folders(root)):
+        try:
+            verified_manifest(folder)
+        except CorruptError as error:
+            problems.append(str(error))
+        else:
+            return folder, problems
+    return None, problems
+
+
+def checkpoints_to_delete(regrets: Mapping[int, float], *, healthy: int | None, keep: int) -> list[int]:
+    """Return which checkpoints have to go, oldest first, so that `keep` are left.
+
+    The best, the newest and the last healthy one stay, whatever `keep` is; of the rest those with the lowest regret.
+
+    Args:
+        regrets: step -> held-out regret of each checkpoint that is there; one that is no number is the worst.
+        healthy: step of the checkpoint that a rollback would go to.
+        keep: how many may stay.
+    """
+    if not regrets:
+        return []
+
+    def badness(step: int) -> tuple[float, int]:
+        return math.inf if math.isnan(regrets[step]) else regrets[step], -step
+
+    protected = {min(regrets, key=badness), max(regrets), healthy} & regrets.keys()
+    rest = sorted(regrets.keys() - protected, key=badness)
+    return sorted(rest[max(keep - len(protected), 0) :])
+
+
+def _read_policy(folder: Path, device: torch.device) -> "tuple[NetworkPolicy | LanguagePolicy, PolicyConfig]":
+    if policy_files.policy_kind(folder) == policy_files.LANGUAGE:
+        from grpo.language.model.loading import load_language_policy
+
+        return load_language_policy(folder, device)
+    return load_policy(folder, device)
+
+
+def _write_policy(folder: Path, policy: "NetworkPolicy | LanguagePolicy", config: PolicyConfig) -> None:
+    if isinstance(policy, NetworkPolicy):
+        save_policy(folder, policy, config)
+    else:
+        from grpo.language.model.loading import save_language_policy
+
+        save_language_policy(folder, policy, config)
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        verified_manifest(folder)
+    except CorruptError:
+        return False
+    return True
+
+
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    # Not by `save_file`, whose error for a full disk has no errno.
+    path.write_bytes(save(_on_cpu(tensors)))
+
+
+def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+def _split_optimiser(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return an optimiser's tensors by "parameter.name", and the rest as JSON."""
+    tensors = {
+        f"{index}.{name}": value for index, values in state["state"].items() for name, value in values.items() if isinstance(value, Tensor)
+    }
+    return _on_cpu(tensors), {"param_groups": state["param_groups"]}
+
+
+def _join_optimiser(tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> dict[str, Any]:
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = tensor
+    return {"state": state, "param_groups": rest["param_groups"]}

@@ -1,0 +1,160 @@
+"""The processes that train one policy together: sums of gradients, per-state numbers gathered from all, and what the first one hands on.
+
+Started by torchrun, which sets RANK, WORLD_SIZE and the rest, or told where they meet; every process holds the same policy and learns from
+its own rows. They share no disk: what the first has read, it hands to the others. Alone, there is nothing to do.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import torch
+from torch import Tensor, distributed
+
+from grpo.base.errors import PlainError
+
+PATIENCE: Final = timedelta(minutes=30)
+"""How long a process waits for the others: longer than the first ever measures, writes and copies while they wait.
+
+One that ended is noticed at once, by its closed connections; this is for one that hangs, or whose machine vanished without a word.
+"""
+
+
+class LostProcessError(PlainError, RuntimeError):
+    """Another process ended or does not answer, so that nothing can be summed any more; from a checkpoint all can go on."""
+
+    may_pass = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Meeting:
+    """Where processes meet: the first listens there."""
+
+    address: str
+    port: int
+    rank: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """Which process this is, and of how many. Every method but `own_rows` raises LostProcessError when another process is gone."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes and reports for all."""
+        return self.rank == 0
+
+    def wait(self) -> None:
+        """Wait until all processes are here."""
+        if self.size > 1:
+            with _together():
+                distributed.barrier()
+
+    def own_rows(self, num_rows: int) -> Tensor:
+        """Return the rows of a batch that this process learns from."""
+        return torch.arange(min(self.rank, num_rows), num_rows, self.size)
+
+    def sum_(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by its sum over all processes, in one message."""
+        if self.size == 1 or not tensors:
+            return
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        with _together():
+            distributed.all_reduce(flat)
+        for tensor, part in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+    def gathered(self, rows: Tensor) -> Tensor:
+        """Return the rows of all processes, of whom each may have another number, one process after the other."""
+        if self.size == 1:
+            return rows
+        count = torch.tensor([len(rows)], device=rows.device)
+        counts = [torch.zeros_like(count) for _ in range(self.size)]
+        with _together():
+            distributed.all_gather(counts, count)
+        sizes = [int(one.item()) for one in counts]
+        padded = torch.cat([rows, rows.new_zeros((max(sizes) - len(rows), *rows.shape[1:]))])
+        parts = [torch.zeros_like(padded) for _ in range(self.size)]
+        with _together():
+            distributed.all_gather(parts, padded)
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+    def any(self, is_so: bool, device: torch.device) -> bool:
+        """Return whether it is so in one process at least."""
+        if self.size == 1:
+            return is_so
+        flag = torch.tensor([float(is_so)], device=device)
+        with _together():
+            distributed.all_reduce(flag)
+        return bool(flag.item() > 0)
+
+    def handed(self, content: bytes, device: torch.device) -> bytes:
+        """Return the first process's bytes, in every process; what the others give is ignored."""
+        if self.size == 1:
+            return content
+        length = torch.tensor([len(content)], device=device)
+        with _together():
+            distributed.broadcast(length, 0)
+        if not int(length.item()):
+            return b""
+        # Written over in all processes but the first.
+        data = torch.frombuffer(bytearray(content if self.is_first else int(length.item())), dtype=torch.uint8).to(device)
+        with _together():
+            distributed.broadcast(data, 0)
+        return content if self.is_first else data.cpu().numpy().tobytes()
+
+
+ALONE: Final = Processes()
+
+
+@contextmanager
+def joined_processes(device: torch.device, meeting: Meeting | None = None) -> Iterator[Processes]:
+    """Give this process's place among those that train together.
+
+    Args:
+        device: of this process: a GPU is its alone.
+        meeting: where they meet; None for those that torchrun started, and for one that nobody did, which is alone.
+
+    Raises LostProcessError when the others do not come.
+    """
+    if meeting is None and os.environ.get("WORLD_SIZE", "1") != "1":
+        named = os.environ
+        meeting = Meeting(
+            address=named["MASTER_ADDR"], port=int(named["MASTER_PORT"]), rank=int(named["RANK"]), size=int(named["WORLD_SIZE"])
+        )
+        method = "env://"  # Torchrun's agent may have opened the port already; that is for torch to know.
+    elif meeting is not None and meeting.size > 1:
+        method = f"tcp://{meeting.address}:{meeting.port}"
+    else:
+        yield ALONE
+        return
+    is_gpu = device.type == "cuda"
+    with _together():
+        distributed.init_process_group(
+            "nccl" if is_gpu else "gloo",
+            init_method=method,
+            rank=meeting.rank,
+            world_size=meeting.size,
+            timeout=PATIENCE,
+            device_id=device if is_gpu else None,  # Else NCCL guesses it from the rank, which counts over all machines.
+        )
+    try:
+        yield Processes(meeting.rank, meeting.size)
+    finally:
+        distributed.destroy_process_group()
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # Gloo has no error of its own for a closed connection.
+        first_line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise LostProcessError(f"lost another process, whose own messages say why ({first_line})") from error

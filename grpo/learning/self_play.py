@@ -1,0 +1,252 @@
+"""States from the policy's own games, played anew in rounds as the policy changes."""
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import chess
+import numpy as np
+import torch
+from torch import Tensor
+
+from grpo.base.errors import PlainError
+from grpo.base.seeding import numpy_stream, torch_stream
+from grpo.board.encoding import position_key
+from grpo.learning.states import DatasetStates, States, ValueSource, first_images, joined, valued_states
+from grpo.play.matches import End, PlayedGame, play_match
+from grpo.play.players import SamplingPlayer, random_move
+from grpo.policy.distribution import Policy, PositionBatch
+from grpo.settings.grpo import OwnGamesConfig
+
+_OPENINGS_PER_BATCH: Final = 32  # Two games each, the colours changed, and all 64 in lock-step.
+_MIN_BATCHES: Final = 4  # That many, and one game a state on top, before a round is given up.
+_MIN_STRIDE: Final = 3  # Neighbouring plies are nearly the same position; odd, so that a game gives both sides' positions.
+_MAX_STATES_PER_GAME: Final = 32  # A long game is thinned out: its shuffling would outnumber the short ones' decisions.
+
+
+class OwnGamesError(PlainError, RuntimeError):
+    """The policy's games did not give enough states."""
+
+
+class OwnGames:
+    """Positions from games that the policy plays against itself, valued once a round."""
+
+    def __init__(
+        self,
+        values: ValueSource,
+        config: OwnGamesConfig,
+        *,
+        states_per_step: int,
+        first_step: int,
+        seed: int,
+        reflects: bool,
+        exclude: Container[str] = frozenset(),
+    ) -> None:
+        """Play nothing yet; rounds are counted from `first_step`, and positions whose keys are excluded are never states.
+
+        `reflects` is that of `DatasetStates`.
+
+        Raises ValueError when a round's states are fewer than a step takes.
+        """
+        if not 1 <= states_per_step <= config.states_per_round:
+            raise ValueError(
+                f"a round of own games gives {config.states_per_round} states, of which a step takes {states_per_step}: set"
+                " own_games.states_per_round to what a step takes or more"
+            )
+        self.own_share = 1.0
+        self.num_forced = 0
+        """Positions of this round that were left out because they have one legal move."""
+        self._values = values
+        self._config = config
+        self.size = states_per_step
+        """States of a step."""
+        self._first_step = first_step
+        self._seed = seed
+        self._reflects = reflects
+        self._exclude = exclude
+        self._round: int | None = None
+        self._states: States | None = None
+        self._metrics: dict[str, float] = {}
+
+    def states(self, step: int, policy: Policy) -> States:
+        """Return the states of a step; if its round's are not at hand, the policy plays the round as it is now.
+
+        An epoch's last few states are left for the next. Raises OwnGamesError when games or engine give too few states, ValueError for a
+        step before the first.
+        """
+        if step < self._first_step:
+            raise ValueError(f"step {step} comes before the first step that learns from own games, {self._first_step}")
+        number, step_of_round = divmod(step - self._first_step, self._config.steps_per_round)
+        if self._states is None or number != self._round:
+            self._states = self._play_round(number, policy)
+            self._round = number
+        epoch, place = divmod(step_of_round, len(self._states) // self.size)
+        order = torch.randperm(len(self._states), generator=torch_stream(self._seed, "own_games", number, "order", epoch))
+        rows = order[place * self.size : (place + 1) * self.size]
+        states = self._states.take(rows)
+        if not self._reflects:
+            return states
+        is_image = first_images(len(self._states), torch_stream(self._seed, "own_games", number, "reflection"))
+        return states.reflected(is_image[rows] ^ bool(epoch % 2))
+
+    def round_metrics(self) -> dict[str, float]:
+        """Return the metrics of the round just played, once; nothing while its states are used."""
+        metrics, self._metrics = self._metrics, {}
+        return metrics
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return the round's number (as JSON) and its states (as tensors): the policy that played them will be gone."""
+        facts = {"round": self._round, "num_forced": self.num_forced}
+        if self._states is None:
+            return facts, {}
+        positions = self._states.positions
+        tensors = {
+            "encodings": positions.encodings,
+            "action_ids": positions.action_ids,
+            "is_legal": positions.is_legal,
+            "values": self._states.values,
+            "phases": self._states.phases,
+        }
+        return facts, tensors
+
+    def restore(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Take up what `state` returned."""
+        self._round = facts["round"]
+        self.num_forced = facts["num_forced"]
+        self._metrics = {}
+        self._states = None
+        if self._round is not None:
+            self._states = States(
+                positions=PositionBatch(encodings=tensors["encodings"], action_ids=tensors["action_ids"], is_legal=tensors["is_legal"]),
+                values=tensors["values"],
+                phases=tensors["phases"],
+            )
+
+    def _play_round(self, number: int, policy: Policy) -> States:
+        boards, games, num_forced = self._play_games(number, policy)
+        states, _, num_dropped = valued_states(boards, self._values)
+        if states is None or len(states) < self.size:
+            raise OwnGamesError(
+                f"own games, round {number}: the engine failed on {num_dropped} of {len(boards)} positions, and what is left is fewer than"
+                f" the {self.size} states of a step. Look at the engine (engine.path), or raise own_games.states_per_round"
+            )
+        ends = [game.end for game in games]
+        self.num_forced = num_forced
+        self._metrics = {
+            "own_games/games": float(len(games)),
+            "own_games/states": float(len(states)),
+            "own_games/dropped": float(num_dropped),
+            "own_games/plies": sum(len(game.moves) for game in games) / len(games),
+            "own_games/decisive": ends.count(End.CHECKMATE) / len(games),
+            "own_games/repeated": ends.count(End.REPETITION) / len(games),
+        }
+        return states
+
+    def _play_games(self, number: int, policy: Policy) -> tuple[list[chess.Board], list[PlayedGame], int]:
+        """Return a round's boards, the games that gave them, and how many forced positions were met on the way."""
+        config = self._config
+        opening_rng = numpy_stream(self._seed, "own_games", number, "openings")
+        choice_rng = numpy_stream(self._seed, "own_games", number, "positions")
+        player = SamplingPlayer(
+            policy, "policy", temperature=config.temperature, rng=torch_stream(self._seed, "own_games", number, "moves")
+        )
+        found: dict[str, chess.Board] = {}
+        forced: set[str] = set()
+        games: list[PlayedGame] = []
+        max_games = _MIN_BATCHES * 2 * _OPENINGS_PER_BATCH + config.states_per_round
+        while len(found) < config.states_per_round:
+            if len(games) >= max_games:
+                raise OwnGamesError(
+                    f"own games, round {number}: {len(games)} games gave only {len(found)} distinct positions with a choice of moves, and"
+                    f" {config.states_per_round} are asked for. The policy plays the same over and over, or its games are too short: raise"
+                    " own_games.temperature, own_games.opening_plies or own_games.max_plies, or lower own_games.states_per_round"
+                )
+            openings = random_openings(_OPENINGS_PER_BATCH, max_plies=config.opening_plies, rng=opening_rng)
+            batch = play_match(player, player, openings, max_plies=config.max_plies).games
+            games += batch
+            for game in batch:
+                for board in _boards_at(game, taken_plies(len(game.moves), choice_rng), with_history=config.repetition == "draw"):
+                    key = position_key(board)
+                    if board.legal_moves.count() < 2:
+                        forced.add(key)
+                    elif key not in self._exclude:
+                        found.setdefault(key, board)
+        boards = list(found.values())
+        # The last batch gives too many: left out are some of all games, and not all of the last ones.
+        kept = np.sort(choice_rng.permutation(len(boards))[: config.states_per_round])
+        return [boards[index] for index in kept], games, len(forced)
+
+
+class MixedStates:
+    """States of the dataset and of the policy's own games, in this order."""
+
+    def __init__(self, dataset: DatasetStates, own: OwnGames) -> None:
+        """Each source knows how many states of a step are its own: see `split_of`."""
+        self._dataset = dataset
+        self._own = own
+
+    @property
+    def num_forced(self) -> int:
+        """States of both that were left out because they have one legal move."""
+        return self._dataset.num_forced + self._own.num_forced
+
+    @property
+    def own_share(self) -> float:
+        """Of the states of a step, those from own games."""
+        return self._own.size / (self._own.size + self._dataset.size)
+
+    def states(self, step: int, policy: Policy) -> States:
+        """Return the states of a step."""
+        return joined([self._dataset.states(step, policy), self._own.states(step, policy)])
+
+    def round_metrics(self) -> dict[str, float]:
+        """Return `OwnGames.round_metrics`."""
+        return self._own.round_metrics()
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return `OwnGames.state`; the dataset's rows depend on the step alone."""
+        return self._own.state()
+
+    def restore(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Take up what `state` returned."""
+        self._own.restore(facts, tensors)
+
+
+def split_of(states_per_step: int, share: float) -> tuple[int, int]:
+    """Return how many states of a step are of the dataset and how many of own games; at least one is of the dataset.
+
+    >>> split_of(256, 0.33)
+    (172, 84)
+    """
+    num_own = min(round(share * states_per_step), states_per_step - 1)
+    return states_per_step - num_own, num_own
+
+
+def random_openings(count: int, *, max_plies: int, rng: np.random.Generator) -> list[str]:
+    """Return the FENs of positions with a legal move after 0 to `max_plies` random plies; some can be equal."""
+    openings: list[str] = []
+    while len(openings) < count:
+        board = chess.Board()
+        for _ in range(int(rng.integers(max_plies + 1))):
+            if not any(board.legal_moves):
+                break
+            board.push(random_move(board, rng))
+        if any(board.legal_moves):
+            openings.append(board.fen())
+    return openings
+
+
+def taken_plies(num_plies: int, rng: np.random.Generator) -> range:
+    """Return the plies of a game before which its position is taken: spread evenly, from a random offset.
+
+    Ply 0 never is: its position is chance's, not the policy's.
+    """
+    stride = max(_MIN_STRIDE, -(-(num_plies - 1) // _MAX_STATES_PER_GAME)) | 1
+    return range(1 + int(rng.integers(stride)), num_plies, stride)
+
+
+def _boards_at(game: PlayedGame, plies: Sequence[int], *, with_history: bool) -> Iterator[chess.Board]:
+    board = chess.Board(game.opening)
+    for ply, move in enumerate(game.moves):
+        if ply in plies:
+            yield board.copy(stack=with_history)
+        board.push(chess.Move.from_uci(move))

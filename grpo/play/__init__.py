@@ -1,0 +1,1 @@
+"""Players, games between them, openings, and the ladder of opponents."""

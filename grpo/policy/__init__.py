@@ -1,0 +1,1 @@
+"""The network, the distribution over legal moves, weight averaging, and policy files on disk."""

@@ -1,0 +1,191 @@
+"""The one way from boards to a distribution over legal moves at a temperature; sampler, loss and reports all go through it.
+
+Legend: B boards, A legal moves of the batch's richest board (padded), G moves of a group. Padding has probability 0 and log-probability 0,
+so that sums over A need no care (with minus infinity, 0 * -inf would be NaN).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import chess
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from grpo.base.seeding import named_seed
+from grpo.board.actions import legal_action_ids
+from grpo.board.encoding import encode
+from grpo.dataset.table import BoardArrays
+from grpo.policy.network import PolicyNetwork
+from grpo.settings.tree import PolicyConfig
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class PositionBatch:
+    """Boards ready for a policy: their bytes, from which they can be decoded, and their legal moves."""
+
+    encodings: Tensor
+    """[B, 71] uint8."""
+    action_ids: Tensor
+    """[B, A] int64, rising, then 0."""
+    is_legal: Tensor
+    """[B, A] bool, False on padding."""
+
+    def __len__(self) -> int:
+        return len(self.encodings)
+
+    @classmethod
+    def from_boards(cls, boards: Sequence[chess.Board]) -> Self:
+        """Return the batch of these boards, each of which must have a legal move."""
+        ids = [legal_action_ids(board) for board in boards]
+        width = max(map(len, ids))
+        action_ids = np.zeros((len(boards), width), dtype=np.int64)
+        is_legal = np.zeros((len(boards), width), dtype=np.bool_)
+        for index, legal in enumerate(ids):
+            action_ids[index, : len(legal)] = legal
+            is_legal[index, : len(legal)] = True
+        return cls(
+            encodings=torch.from_numpy(encode(boards)),
+            action_ids=torch.from_numpy(action_ids),
+            is_legal=torch.from_numpy(is_legal),
+        )
+
+    @classmethod
+    def from_arrays(cls, arrays: BoardArrays) -> Self:
+        """Return all boards of a dataset split as one batch."""
+        return cls(
+            encodings=torch.from_numpy(arrays.encodings),
+            action_ids=torch.from_numpy(arrays.action_ids),
+            is_legal=torch.from_numpy(arrays.is_legal),
+        )
+
+    def take(self, rows: Tensor) -> Self:
+        """Return the batch of the given rows, no wider than its own boards need."""
+        is_legal = self.is_legal[rows]
+        width = int(is_legal.sum(1).max()) if len(is_legal) else 0
+        return type(self)(encodings=self.encodings[rows], action_ids=self.action_ids[rows][:, :width], is_legal=is_legal[:, :width])
+
+    def to(self, device: torch.device) -> Self:
+        """Return the batch on another device."""
+        return type(self)(
+            encodings=self.encodings.to(device),
+            action_ids=self.action_ids.to(device),
+            is_legal=self.is_legal.to(device),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class MoveDistribution:
+    """Probabilities of the legal moves of B boards, in closed form."""
+
+    log_probs: Tensor
+    """[B, A] float, 0 on padding."""
+    is_legal: Tensor
+    """[B, A] bool."""
+
+    @classmethod
+    def from_logits(cls, logits_BA: Tensor, is_legal_BA: Tensor, *, temperature: float) -> Self:
+        """Return softmax(logits / temperature) over the legal moves, in float32 or better."""
+        if logits_BA.shape != is_legal_BA.shape:
+            raise ValueError(f"logits {tuple(logits_BA.shape)} and mask {tuple(is_legal_BA.shape)} differ in shape")
+        precise = logits_BA if logits_BA.dtype == torch.float64 else logits_BA.float()
+        log_probs = (precise / temperature).masked_fill(~is_legal_BA, -torch.inf).log_softmax(dim=1)
+        return cls(log_probs=log_probs.masked_fill(~is_legal_BA, 0.0), is_legal=is_legal_BA)
+
+    @property
+    def probs(self) -> Tensor:
+        """Probabilities [B, A], 0 on padding."""
+        return self.log_probs.exp() * self.is_legal
+
+    def entropy(self) -> Tensor:
+        """Return the exact Shannon entropy in nats, [B]: H = -sum p ln p, at most ln of the number of legal moves."""
+        return -(self.probs * self.log_probs).sum(1)
+
+    def kl_to(self, other: "MoveDistribution") -> Tensor:
+        """Return the exact KL(self || other) in nats, [B]: sum p (ln p - ln q)."""
+        return (self.probs * (self.log_probs - other.log_probs)).sum(1)
+
+    def expectation(self, values_BA: Tensor) -> Tensor:
+        """Return sum p v, [B]."""
+        return (self.probs * values_BA).sum(1)
+
+    def log_prob(self, columns_BG: Tensor) -> Tensor:
+        """Return the log-probabilities of the moves in these columns, [B, G]."""
+        return self.log_probs.gather(1, columns_BG)
+
+    def sample(self, num_moves: int, rng: torch.Generator) -> Tensor:
+        """Return columns of independently drawn moves, [B, num_moves] int64, on the CPU, where the generator is."""
+        return self.sample_at(torch.rand(len(self.log_probs), num_moves, dtype=torch.float64, generator=rng))
+
+    def sample_at(self, uniforms_BG: Tensor) -> Tensor:
+        """Return the columns that numbers in [0, 1) stand for, [B, G] int64, on the CPU: the inverse of the cumulative probabilities.
+
+        A row's moves depend on its own numbers alone, however the rows are split over batches and processes.
+        """
+        cumulated = self.probs.double().cpu().cumsum(1)
+        columns = torch.searchsorted(cumulated, uniforms_BG * cumulated[:, -1:], right=True)
+        # Rounding may make the last product the total itself.
+        return torch.minimum(columns, (self.num_legal().cpu() - 1)[:, None])
+
+    def best(self) -> Tensor:
+        """Return the column of the likeliest move, [B]; the lowest action id among equals."""
+        return self.probs.argmax(1)
+
+    def num_legal(self) -> Tensor:
+        """Return the number of legal moves, [B]."""
+        return self.is_legal.sum(1)
+
+    def detach(self) -> Self:
+        """Return the same numbers outside the gradient."""
+        return type(self)(log_probs=self.log_probs.detach(), is_legal=self.is_legal)
+
+
+class Policy(Protocol):
+    """Anything that gives every legal move of a board a probability: a network, or a language model."""
+
+    def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
+        """Return the distribution over the legal moves of each board at this temperature."""
+
+
+class NetworkPolicy:
+    """The chess network as a policy."""
+
+    def __init__(
+        self, network: nn.Module, device: torch.device, *, precision: torch.dtype = torch.float32, is_compiled: bool = False
+    ) -> None:
+        """Move the network to the device and into evaluation mode, in which it stays: sampling and scoring must be one function.
+
+        Args:
+            network: takes encodings [B, 71] and action ids [B, A], and returns logits [B, A].
+            device: where it computes.
+            precision: of its inside (autocast); what it returns, and all that follows, is float32 or better.
+            is_compiled: whether torch compiles it.
+        """
+        self.network = network.to(device).eval()
+        self.device = device
+        self._precision = precision
+        self._forward = torch.compile(self.network, dynamic=True) if is_compiled else self.network
+
+    def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
+        """Return the distribution over the legal moves of each board at this temperature.
+
+        Raises RuntimeError when the network is in training mode.
+        """
+        if self.network.training:
+            raise RuntimeError("the policy's network is in training mode, in which layers such as dropout score another policy")
+        batch = positions.to(self.device)
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._precision == torch.bfloat16):
+            logits = self._forward(batch.encodings, batch.action_ids)
+        return MoveDistribution.from_logits(logits, batch.is_legal, temperature=temperature)
+
+    def at_precision(self, precision: torch.dtype, *, is_compiled: bool) -> "NetworkPolicy":
+        """Return a policy with the same network, not a copy of it, that computes otherwise."""
+        return type(self)(self.network, self.device, precision=precision, is_compiled=is_compiled)
+
+
+def new_policy(config: PolicyConfig, *, seed: int, device: torch.device) -> NetworkPolicy:
+    """Return a policy with random weights that depend on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(named_seed(seed, "network"))
+        return NetworkPolicy(PolicyNetwork(config), device)

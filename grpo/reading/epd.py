@@ -1,0 +1,159 @@
+"""Positions listed one a line: EPD, FEN; and Lichess's puzzle table."""
+
+import csv
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Final
+
+import chess
+
+from grpo.base.files import sha256_text
+from grpo.board.encoding import MAX_HALFMOVE_CLOCK, position_key
+from grpo.reading.games import Game, Reason, Rejection, SourceError
+
+MAX_LINE_SIZE: Final = 2**16
+"""Bytes; no FEN, EPD or puzzle comes near."""
+_MAX_DETAIL: Final = 120
+_BOM: Final = b"\xef\xbb\xbf"
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r(?!\Z)")  # Whether a last \r stands alone, the next chunk tells.
+_CLOCKS: Final = re.compile(r"(\d+)(?:\s+(\d+))?(?=[\s;]|\Z)")
+_QUOTED: Final = re.compile(r'"[^"]*"')
+_OPERATION: Final = re.compile(r"([A-Za-z]\w*)\s*(.*)")
+
+
+def read_positions(
+    chunks: Iterable[bytes], source: str, *, is_mine: Callable[[bytes], bool] = lambda _: True
+) -> Iterator[Game | Rejection]:
+    """Yield each line's position as a game without moves, or the reason why it cannot be used; blank lines and `#` comments are neither.
+
+    A line is a FEN of 4 to 6 fields or an EPD, of which the operations `hmvc` and `fmvn` set the clocks; a missing clock is 0, a missing
+    number of the move 1. Positions that repeat are for the caller to drop: `game_id` is a hash of the position, whatever its clocks.
+
+    Args:
+        chunks: The (unpacked) bytes, cut anywhere.
+        source: Name of the file.
+        is_mine: Whether the line of this digest is wanted; the others are neither read nor yielded. The digest depends on the line's first
+            four fields alone, so that a position listed twice, with other clocks, has one.
+    """
+    for offset, line in lines(chunks):
+        if line.lstrip().startswith(b"#") or (not line.strip() and len(line) <= MAX_LINE_SIZE):
+            continue
+        if not is_mine(hashlib.sha256(b" ".join(line[:MAX_LINE_SIZE].split(None, 4)[:4])).digest()):
+            continue
+        found = read_line(line)
+        if isinstance(found, chess.Board):
+            game_id = sha256_text(f"position/{position_key(found)}")[:20]
+            yield Game(game_id=game_id, source=source, offset=offset, boards=(found,), moves=(), is_label=(True,))
+        else:
+            reason, detail = found
+            yield Rejection(source=source, offset=offset, reason=reason, detail=detail[:_MAX_DETAIL])
+
+
+def read_puzzles(chunks: Iterable[bytes], source: str) -> Iterator[chess.Board]:
+    """Yield the positions of each puzzle: before the opponent's move that begins it, and whenever the solver is to move.
+
+    Raises SourceError at a header without the columns `FEN` and `Moves`, and at a row that cannot be read: a judge that is misread
+    judges nothing.
+    """
+    columns: tuple[int, int] | None = None
+    for number, (_, line) in enumerate(lines(chunks), start=1):
+        if not line.strip():
+            continue
+        try:
+            if len(line) > MAX_LINE_SIZE:
+                raise ValueError(f"longer than {MAX_LINE_SIZE:,} bytes")
+            (cells,) = csv.reader([line.decode()], strict=True)
+            if columns is None:
+                columns = cells.index("FEN"), cells.index("Moves")
+                continue
+            if len(cells) <= max(columns):
+                raise ValueError(f"only {len(cells)} cells")
+            fen, moves = (cells[column] for column in columns)
+            board = chess.Board(fen)
+            if not board.is_valid():
+                raise ValueError(f"impossible position ({board.status().name})")
+            if not moves.split():
+                raise ValueError("no moves")
+            yield board.copy(stack=False)
+            for ply, text in enumerate(moves.split()):
+                move = board.parse_uci(text)
+                if not move:
+                    raise ValueError("null move")
+                board.push(move)
+                if ply % 2 == 0:
+                    yield board.copy(stack=False)
+        except (ValueError, csv.Error) as error:
+            what = "a puzzle" if columns else "the header of a puzzle table (with columns FEN and Moves)"
+            raise SourceError(
+                f"{source}, line {number}: not {what}: {str(error)[:_MAX_DETAIL]}; download it again from https://database.lichess.org"
+            ) from error
+    if columns is None:
+        raise SourceError(f"{source}: no header and no puzzle in it; download it again from https://database.lichess.org")
+
+
+def read_line(line: bytes) -> chess.Board | tuple[Reason, str]:
+    """Return the board of one line, or the reason why there is none, and what was found."""
+    if len(line) > MAX_LINE_SIZE:
+        return Reason.TOO_LONG, f"a line of more than {MAX_LINE_SIZE:,} bytes"
+    if b"\0" in line:
+        return Reason.NUL_BYTES, ""
+    # Split as bytes, whose white space is ASCII's; Latin-1 decodes anything, and only an id can hold more than ASCII.
+    *position, rest = (field.decode("latin-1") for field in (*line.split(None, 4), b"")[:5])
+    try:
+        halfmove_clock, fullmove_number = _clocks(rest)
+        fen = f"{' '.join(position)} {halfmove_clock} {fullmove_number}"
+        board = chess.Board(fen)
+    except ValueError as error:
+        return Reason.ILLEGAL_POSITION, str(error)
+    if not board.is_valid():
+        if chess.Board(fen, chess960=True).is_valid():
+            return Reason.CHESS960, f"castling rights {position[2]} in {position[0]}"
+        return Reason.ILLEGAL_POSITION, str(board.status().name)
+    if board.halfmove_clock >= MAX_HALFMOVE_CLOCK:
+        return Reason.GAME_OVER, f"half-move clock {board.halfmove_clock}"
+    if board.is_insufficient_material():
+        return Reason.GAME_OVER, "insufficient material"
+    if not any(board.legal_moves):
+        return Reason.GAME_OVER, "checkmate" if board.is_check() else "stalemate"
+    return board
+
+
+def _clocks(rest: str) -> tuple[str, str]:
+    """Return half-move clock and full-move number from what follows the four fields of the position.
+
+    Raises ValueError when that is neither clocks nor operations.
+    """
+    clocks = {"hmvc": "0", "fmvn": "1"}
+    if numbers := _CLOCKS.match(rest):
+        clocks = {"hmvc": numbers[1], "fmvn": numbers[2] or clocks["fmvn"]}
+        rest = rest[numbers.end() :]
+    for text in filter(None, map(str.strip, _QUOTED.sub('""', rest).split(";"))):
+        operation = _OPERATION.fullmatch(text)
+        if operation is None:
+            raise ValueError(f"neither clocks nor an EPD operation after the position: {text}")
+        if operation[1] in clocks:
+            if not operation[2].isdecimal():
+                raise ValueError(f"no number: {text}")
+            clocks[operation[1]] = operation[2]
+    return clocks["hmvc"], clocks["fmvn"]
+
+
+def lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield each line, without its end and a byte order mark, and the byte at which it begins.
+
+    Of a line longer than `MAX_LINE_SIZE` some beginning is given that is longer too, so that memory is bounded.
+    """
+    offset, rest, num_dropped = 0, b"", 0
+    for chunk in chain(chunks, (b"\n",)):  # The last line may lack its end.
+        text, start = rest + chunk, 0
+        for end in _LINE_END.finditer(text):
+            line = text[start : end.start()]
+            yield offset, line.removeprefix(_BOM) if offset == 0 else line
+            offset += end.end() - start + num_dropped
+            start, num_dropped = end.end(), 0
+        rest = text[start:]
+        if len(rest) > MAX_LINE_SIZE + 2:
+            num_dropped += len(rest) - MAX_LINE_SIZE - 2
+            rest = rest[: MAX_LINE_SIZE + 1] + rest[-1:]  # The last byte may be a \r that ends the line.

@@ -1,0 +1,239 @@
+"""Cuts a PGN stream into raw games, on bytes: quick, and with no more memory than the largest game allowed."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from grpo.reading.games import SourceError
+
+MAX_GAME_BYTES: Final = 1 << 20
+"""A longer game is cut off."""
+TAG_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_+#=:-]{0,254}"
+"""Of a tag, as a regular expression."""
+BOM: Final = b"\xef\xbb\xbf"
+# No possessive group here or in other patterns: Python before 3.11.5 gets those wrong (gh-106052).
+# Tag lines, with nothing between them but blank lines, byte order marks, escape lines and `;` comments. A broken tag line is one too.
+HEADER: Final = re.compile(
+    rb"(?:\[[^\r\n]*+[ \t\r\n\f\v]*+(?:(?:\xef\xbb\xbf|(?<=[\r\n])[%;][^\r\n]*+)[ \t\r\n\f\v]*+)*)*",
+)
+_BLOCK_BYTES: Final = 1 << 20
+_BLANKS: Final = b" \t\r\n\f\v"
+_ROSTER: Final = r"(Event|Site|Date|Round|White|Black|Result)(?![A-Za-z0-9_+#=:-])"
+_TAG_BEGINS: Final = re.compile(rf'\[({TAG_NAME})([ \t]{{0,16}}")?'.encode())
+_ROSTER_TAG: Final = re.compile(rf"\[{_ROSTER}".encode())
+_ROSTER_OR_OTHER_LINE: Final = re.compile(rf"[%;][^\r\n]*+|\[(?:{_ROSTER})?[^\r\n]*+".encode())
+_LOOKAHEAD: Final = 512  # More than `_TAG_BEGINS` can match.
+_LOOKBEHIND: Final = 64  # So many blanks, and no more, may indent a tag line.
+_COMMENT_BEGINS: Final = re.compile(rb"[{;]|(?<![^\r\n])%")
+_LINE_ENDS: Final = re.compile(rb"[\r\n]")
+_BLANK_BEFORE_LINE_END: Final = re.compile(rb"\n(?<=[ \t]\n)")  # Written so that it begins with a literal, which is found fast.
+_TRAILING_BLANKS: Final = re.compile(rb"[ \t]++(?=\n)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RawGame:
+    """The bytes of one game, from its first tag to before the next game."""
+
+    offset: int
+    text: bytes
+    """With plain line feeds and without trailing blanks; of a game that is too long, the first MiB."""
+    size: int
+    """Bytes in the stream, without trailing blanks."""
+    is_tagged: bool
+    """False for text before the first tag line of a stream."""
+
+    def digest(self) -> bytes:
+        """Return the hash of the text, which is the same wherever the game stands."""
+        return hashlib.sha256(self.text).digest()
+
+
+class RawGames:
+    """Cuts a stream into raw games.
+
+    A game begins at a tag line, broken or not, that follows movetext, or that names a tag of the roster a second time. In a comment only
+    a line that begins with `[Event "` begins a game: there a `}` is missing.
+    """
+
+    def __init__(self, chunks: Iterable[bytes], source: str) -> None:
+        # Nothing below sees how the stream was cut: it is cut again.
+        self._blocks = _blocks(chunks)
+        self._source = source
+        self._data = b""
+        self._offset = 0  # Of the data's first byte in the stream.
+        self._begin = 0  # Of the present game, in the data.
+        self._is_last = False
+
+    def __iter__(self) -> Iterator[RawGame]:
+        while len(self._data) < 2 and not self._is_last:
+            self._grow()
+        if self._data.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise SourceError(
+                f"{self._source}: is UTF-16, where PGN is UTF-8 or Latin-1; convert it: iconv -f UTF-16 -t UTF-8 FILE > utf8.pgn"
+            )
+        self._skip_blanks()
+        header_end, _ = self._header_end()
+        if not any(tag[2] for tag in _TAG_BEGINS.finditer(self._data, self._begin, header_end)):
+            text = self._cut(is_tagged=False)
+            if re.sub(rb"(?m)^%.*", b"", text.text).strip(_BLANKS):
+                yield text
+        while self._begin < len(self._data):
+            yield self._cut(is_tagged=True)
+
+    def _grow(self) -> int:
+        """Read on, drop what lies before the present game, and return how many bytes that were."""
+        block = next(self._blocks, None)
+        self._is_last = block is None
+        dropped = self._begin
+        self._data = self._data[dropped:] + (block or b"")
+        self._offset += dropped
+        self._begin = 0
+        return dropped
+
+    def _cut(self, *, is_tagged: bool) -> RawGame:
+        """Return the present game, and go to the next one."""
+        start = self._offset + self._begin
+        scan, is_whole = self._header_end() if is_tagged else (self._begin, True)
+        # In a header that is too long no tag line can be told from a game's first, as if it were a comment.
+        search = _Search(scan=scan, seen_to=scan, comment=b"" if is_whole else b"[", is_tagged=is_tagged)
+        head, end_of_text = b"", start
+        while (end := self._next_begin(search)) is None:
+            if len(self._data) - self._begin > MAX_GAME_BYTES + _LOOKAHEAD + _LOOKBEHIND:
+                head = head or self._data[self._begin : self._begin + MAX_GAME_BYTES]
+                search.comment = _comment_after(self._data, search.seen_to, search.scan, search.comment)
+                search.seen_to = search.scan
+                keep = search.scan - _LOOKBEHIND
+                if stripped := self._data[self._begin : keep].rstrip(_BLANKS):
+                    end_of_text = self._offset + self._begin + len(stripped)
+                self._begin = keep
+            dropped = self._grow()
+            search.scan -= dropped
+            search.seen_to -= dropped
+        if stripped := _without_trailing_blanks(self._data[self._begin : end]):
+            end_of_text = self._offset + self._begin + len(stripped)
+        size = end_of_text - start
+        text = (head or stripped)[: min(size, MAX_GAME_BYTES)]
+        self._begin = end
+        return RawGame(offset=start, text=_normalised(text), size=size, is_tagged=is_tagged)
+
+    def _skip_blanks(self) -> None:
+        while True:
+            data = self._data[self._begin :]
+            blank = len(data) - len(data.lstrip(_BLANKS + BOM))
+            self._begin += blank
+            if blank < len(data) or self._is_last:
+                return
+            self._grow()
+
+    def _header_end(self) -> tuple[int, bool]:
+        """Return where the present game's header ends, or the next game begins in it, and whether the whole header was looked at."""
+        while True:
+            header = HEADER.match(self._data, self._begin)
+            assert header is not None
+            is_whole = header.end() + len(BOM) <= len(self._data) or self._is_last
+            if is_whole or len(self._data) - self._begin > MAX_GAME_BYTES:
+                break
+            self._grow()
+        roster = _ROSTER_TAG.findall(self._data, self._begin, header.end())
+        if len(set(roster)) < len(roster):  # Seldom; and then it may still be a value that looks like a tag.
+            names: set[bytes] = set()
+            for line in _ROSTER_OR_OTHER_LINE.finditer(self._data, self._begin, header.end()):
+                if line[1] in names:
+                    return line.start(), True
+                names.update((line[1],) if line[1] else ())
+        if is_whole and header.end() - self._begin <= MAX_GAME_BYTES:
+            return header.end(), True
+        # The last line may go on, and even be the next game's first.
+        last_line = 1 + max(self._data.rfind(line_end, self._begin, header.end()) for line_end in (b"\r", b"\n"))
+        return max(self._begin + 1, last_line), False
+
+    def _next_begin(self, search: "_Search") -> int | None:
+        """Return where the next game begins, the data's end if there is none, or None when more must be read to know."""
+        for tag in _TAG_BEGINS.finditer(self._data, search.scan):
+            begin = tag.start()
+            if not self._is_at_line_start(begin):
+                continue
+            has_value = tag[2] is not None
+            if not has_value and not search.is_tagged:
+                continue
+            if tag[1] != b"Event" or not has_value:
+                search.comment = _comment_after(self._data, search.seen_to, begin, search.comment)
+                search.seen_to = begin
+                if search.comment:
+                    continue
+            return begin
+        if self._is_last:
+            return len(self._data)
+        search.scan = max(search.scan, len(self._data) - _LOOKAHEAD)
+        return None
+
+    def _is_at_line_start(self, index: int) -> bool:
+        # The text before the first game begins with no blanks, so that at its very beginning only blanks can have been before.
+        before = self._data[max(0, index - _LOOKBEHIND) : index].rstrip(b" \t" + BOM)
+        return index == self._begin or before.endswith((b"\n", b"\r"))
+
+
+@dataclass(slots=True)
+class _Search:
+    """How far the end of a game was looked for."""
+
+    scan: int
+    """The next game begins here or later."""
+    seen_to: int
+    """Up to here comments were followed."""
+    comment: bytes
+    """What is open there and would hide a tag line: `{` or `;` comments, `%` escapes, or `[` for a header without end."""
+    is_tagged: bool
+    """False in the text before the first game, where a broken tag line is nothing yet."""
+
+
+def _comment_after(data: bytes, start: int, stop: int, comment: bytes) -> bytes:
+    """Return the kind of comment that is open at `stop`, given the one that is open at `start`."""
+    while start < stop:
+        if comment == b"[":
+            return comment
+        if comment == b"{":
+            close = data.find(b"}", start, stop)
+            if close < 0:
+                return comment
+            start, comment = close + 1, b""
+        elif comment:
+            line_end = _LINE_ENDS.search(data, start, stop)
+            if line_end is None:
+                return comment
+            start, comment = line_end.end(), b""
+        else:
+            begins = _COMMENT_BEGINS.search(data, start, stop)
+            if begins is None:
+                return comment
+            start, comment = begins.end(), begins[0]
+    return comment
+
+
+def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the stream in blocks of one size; the last may be shorter."""
+    pending = bytearray()
+    for chunk in chunks:
+        for start in range(0, len(chunk), _BLOCK_BYTES):
+            pending += chunk[start : start + _BLOCK_BYTES]
+            if len(pending) >= _BLOCK_BYTES:
+                yield bytes(pending[:_BLOCK_BYTES])
+                del pending[:_BLOCK_BYTES]
+    if pending:
+        yield bytes(pending)
+
+
+def _without_trailing_blanks(text: bytes) -> bytes:
+    text = text.rstrip(_BLANKS)
+    while text.endswith(BOM):
+        text = text[: -len(BOM)].rstrip(_BLANKS)
+    return text
+
+
+def _normalised(text: bytes) -> bytes:
+    if b"\r" in text:
+        text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    if _BLANK_BEFORE_LINE_END.search(text):
+        text = _TRAILING_BLANKS.sub(b"", text)
+    return text

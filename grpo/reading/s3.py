@@ -1,0 +1,200 @@
+"""Objects in S3 as files: found by address, read as they come, and read on where a connection broke."""
+
+import fnmatch
+import io
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from grpo.reading.games import SourceError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+S3_SCHEME: Final = "s3://"
+
+_MAX_BREAKS: Final = 5  # In a row, without a byte between them.
+_BACK_OFF_SECONDS: Final = 0.5  # After the first break; doubled after each further one, 15 s in all.
+_REMEDIES: Final = {
+    "NoSuchBucket": "correct the bucket's name",
+    "NoSuchKey": "correct the key; a folder's address ends in /",
+    "AccessDenied": "ask the bucket's owner for s3:GetObject and s3:ListBucket, or use other credentials (AWS_PROFILE)",
+    "AllAccessDisabled": "ask the bucket's owner for access",
+    "ExpiredToken": "the credentials have expired: log in again (aws sso login), or renew them",
+    "RequestExpired": "the credentials have expired, or this machine's clock is wrong: log in again, set the clock",
+    "RequestTimeTooSkewed": "set this machine's clock",
+    "InvalidToken": "correct the credentials (aws configure)",
+    "InvalidAccessKeyId": "correct the credentials (aws configure)",
+    "SignatureDoesNotMatch": "correct the credentials (aws configure)",
+    "PreconditionFailed": "the object was replaced while it was read: start again once nobody writes it",
+    "InvalidObjectState": "the object is archived: restore it first (aws s3api restore-object)",
+    "PermanentRedirect": "set AWS_DEFAULT_REGION to the bucket's region",
+    "AuthorizationHeaderMalformed": "set AWS_DEFAULT_REGION to the bucket's region",
+    "NoCredentialsError": "there are no credentials: log in (aws configure, aws sso login) or set AWS_PROFILE",
+    "PartialCredentialsError": "the credentials lack a part: complete them (aws configure)",
+    "CredentialRetrievalError": "the credentials cannot be had: log in again (aws sso login)",
+    "TokenRetrievalError": "the credentials have expired: log in again (aws sso login)",
+    "SSOTokenLoadError": "nobody is logged in: aws sso login",
+    "UnauthorizedSSOTokenError": "the credentials have expired: log in again (aws sso login)",
+    "ProfileNotFound": "correct AWS_PROFILE",
+    "NoRegionError": "set AWS_DEFAULT_REGION",
+    "ParamValidationError": "correct the address: s3://bucket/key",
+}
+_OTHER_REMEDY: Final = "look to the network and the address (AWS_ENDPOINT_URL), and start again"
+
+
+def list_objects(pattern: str) -> tuple[bool, list[str]]:
+    """Return whether the address names one object, and the addresses of all objects that it stands for, sorted.
+
+    An address that ends in `/` stands for all objects below; one with `*`, `?` or `[...]` for all that match it, where `*` matches `/`
+    too; any other for itself.
+
+    Raises SourceError when there is no such object, or the bucket cannot be listed.
+    """
+    bucket, key = split_address(pattern)
+    glob_starts = re.search(r"[*?[]", key)
+    if key and not key.endswith("/") and glob_starts is None:
+        S3Object(pattern).close()
+        return True, [pattern]
+    prefix = key[: glob_starts.start()] if glob_starts else key
+    with _in_words(pattern):
+        pages = new_client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+        keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+    matching = [found for found in keys if glob_starts is None or fnmatch.fnmatchcase(found, key)]
+    return False, sorted(f"{S3_SCHEME}{bucket}/{found}" for found in matching)
+
+
+class S3Object(io.RawIOBase):
+    """One object as a file that can be read and sought; all reads are of the one version that it was opened with.
+
+    Raises SourceError when the object cannot be opened, when it is replaced meanwhile, and when the connection breaks too often.
+    """
+
+    def __init__(self, uri: str, *, client: Any = None) -> None:
+        """Open it, with a client that is there already or with a new one."""
+        super().__init__()
+        self._uri = uri
+        self._bucket, self._key = split_address(uri)
+        self._position = 0
+        self._body: Any = None  # Streams the bytes from `_position` on.
+        with _in_words(uri):
+            self._client = client or new_client()
+            answer = self._client.get_object(Bucket=self._bucket, Key=self._key)
+        self.size: int = answer["ContentLength"]
+        self.etag: str = answer["ETag"]
+        self._body = answer["Body"]
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True: the next read asks for what begins at the new place."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Go to a byte, and return it."""
+        position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
+        if position < 0:
+            raise ValueError(f"negative seek position {position}")
+        if position != self._position:
+            self._drop()
+            self._position = position
+        return position
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        """Fill the buffer with the next bytes, as many as come at once, and return their number; 0 is the end."""
+        import botocore.exceptions
+        import urllib3.exceptions
+
+        breaks = (
+            botocore.exceptions.HTTPClientError,
+            botocore.exceptions.ConnectionError,
+            botocore.exceptions.IncompleteReadError,
+            urllib3.exceptions.HTTPError,
+            OSError,
+        )
+        target = memoryview(buffer).cast("B")
+        for num_breaks in range(_MAX_BREAKS + 1):
+            if self._body is None and self._position >= self.size:
+                return 0
+            try:
+                with _in_words(self._uri, but=breaks):
+                    self._body = self._body or self._continued()
+                    piece = self._body.read(len(target))
+                    if not piece and self._position < self.size:
+                        raise botocore.exceptions.IncompleteReadError(actual_bytes=self._position, expected_bytes=self.size)
+            except breaks as error:
+                self._drop()
+                if num_breaks == _MAX_BREAKS:
+                    raise SourceError(
+                        f"{self._uri}: the connection broke {num_breaks + 1} times in a row at byte {self._position:,} of {self.size:,}"
+                        f" ({error}); {_OTHER_REMEDY}"
+                    ) from error
+                time.sleep(_BACK_OFF_SECONDS * 2**num_breaks)
+                continue
+            target[: len(piece)] = piece
+            self._position += len(piece)
+            return len(piece)
+        raise AssertionError("the last break raises")
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._drop()
+        super().close()
+
+    def _continued(self) -> Any:
+        # IfMatch: the rest of another version would be taken for the rest of this one.
+        wanted = f"bytes={self._position}-"
+        return self._client.get_object(Bucket=self._bucket, Key=self._key, Range=wanted, IfMatch=self.etag)["Body"]
+
+    def _drop(self) -> None:
+        if self._body is not None:
+            self._body.close()
+            self._body = None
+
+
+def split_address(uri: str) -> tuple[str, str]:
+    """Return bucket and key of an address."""
+    bucket, _, key = uri.removeprefix(S3_SCHEME).partition("/")
+    return bucket, key
+
+
+def new_client() -> Any:
+    """Return a client that tries again, with back-off, what a busy or broken service refuses."""
+    import boto3.session
+    import botocore.config
+
+    # A session of its own: boto3's default one is shared by all that run in this process.
+    settings = botocore.config.Config(connect_timeout=20, read_timeout=60, retries={"mode": "standard"})
+    return boto3.session.Session().client("s3", config=settings)
+
+
+def storage_errors() -> tuple[type[Exception], ...]:
+    """Return the errors that AWS's library raises; it is imported late."""
+    import botocore.exceptions
+
+    return botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError
+
+
+def in_words(error: Exception) -> str:
+    """Return what an error of `storage_errors` means, and what to do about it."""
+    import botocore.exceptions
+
+    if isinstance(error, botocore.exceptions.ClientError):
+        return f"S3 refuses ({error}); {_REMEDIES.get(error.response['Error']['Code'], _OTHER_REMEDY)}"
+    return f"S3 cannot be used ({error}); {_REMEDIES.get(type(error).__name__, _OTHER_REMEDY)}"
+
+
+@contextmanager
+def _in_words(uri: str, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turn what AWS's library raises, but for these, into a SourceError that says what to do."""
+    try:
+        yield
+    except but:
+        raise
+    except storage_errors() as error:
+        raise SourceError(f"{uri}: {in_words(error)}") from error

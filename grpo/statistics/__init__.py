@@ -1,0 +1,1 @@
+"""Intervals, SPRT, ratings and sample sizes: pure numbers."""

@@ -1,0 +1,1 @@
+"""Our policy served as a UCI engine; `grpo.engine` is the other direction."""

@@ -1,0 +1,1 @@
+"""AWS Batch: destination, deployment decorators, spot interruption."""

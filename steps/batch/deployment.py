@@ -1,0 +1,163 @@
+"""What the flow's steps ask for when they run elsewhere: machines, tries, time-outs, variables and secrets; and what tries are in vain."""
+
+import itertools
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from metaflow import FlowMutator, current
+from metaflow.metaflow_config import DATASTORE_SYSROOT_S3
+
+from grpo.base.errors import PlainError
+from grpo.settings.tree import ResourcesConfig, Settings, TaskResources
+from steps.batch.destination import DestinationError, destination, forwarded, secret_names
+from steps.batch.spot_notice import watching
+from steps.runtime.exit_codes import NO_RETRY
+from steps.runtime.machine import ATTEMPT, SHARED, TASK
+from steps.store.objects import Objects, SharedStoreError, objects_at
+
+_KINDS: Final = {
+    "build_boards": "boards",
+    "pretrain": "training",
+    "finetune": "training",
+    "calibrate": "games",
+    "baseline": "games",
+    "screen": "games",
+    "confirm": "games",
+    "select": "games",
+}
+_GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"
+_GPU_IMAGE: Final = "CHESS_GRPO_BATCH_GPU_IMAGE"
+_FINAL: Final = "final"
+_SECONDS_BEFORE_BATCH: Final = 180  # Batch counts from the job's start, Metaflow from the step's: in between the code is fetched.
+_SECRETS_KEPT_IN: Final = "aws-secrets-manager"
+
+
+def name_shared_store() -> None:
+    """Set CHESS_GRPO_SHARED where it is not set and tasks run elsewhere: beside Metaflow's own data."""
+    if destination(sys.argv, os.environ) is not None and DATASTORE_SYSROOT_S3 and not os.environ.get(SHARED):
+        os.environ[SHARED] = f"{DATASTORE_SYSROOT_S3.rstrip('/')}/chess-grpo"
+
+
+class Deployment(FlowMutator):  # type: ignore[misc]
+    """Put on each step what the settings' `resources` say of it. A run on this machine is left as it is."""
+
+    def mutate(self, mutable_flow: Any) -> None:
+        """See Metaflow."""
+        target = destination(sys.argv, os.environ)
+        if target is None:
+            return
+        settings = next(value for name, value in mutable_flow.configs if name == "settings")
+        resources = Settings.model_validate(settings.to_dict()).resources
+        for name, step in mutable_flow.steps:
+            task: TaskResources = getattr(resources, _KINDS.get(name, "others"))
+            self._put(step, task, resources, target)
+
+    def _put(self, step: Any, task: TaskResources, resources: ResourcesConfig, target: str) -> None:
+        step.add_decorator("resources", deco_kwargs={"cpu": task.num_cpus, "memory": task.memory_mib, "gpu": task.num_gpus})
+        step.add_decorator("retry", deco_kwargs={"times": resources.num_retries, "minutes_between_retries": 0})
+        step.add_decorator("timeout", deco_kwargs={"minutes": task.max_minutes})
+        step.add_decorator("environment", deco_kwargs={"vars": forwarded(os.environ, task)})
+        if sources := secret_names(os.environ):
+            step.add_decorator("secrets", deco_kwargs={"sources": [f"{_SECRETS_KEPT_IN}.{name}" for name in sources]})
+        if task.num_gpus and target in ("batch", "step-functions"):
+            given = {"queue": os.environ.get(_GPU_QUEUE), "image": os.environ.get(_GPU_IMAGE)}
+            if chosen := {name: value for name, value in given.items() if value}:
+                step.add_decorator("batch", deco_kwargs=chosen)
+
+
+@contextmanager
+def as_task(flow: Any) -> Iterator[None]:
+    """Let the block know which task it is, and that its machine is to be taken back; keep elsewhere from trying again in vain."""
+    _note_task(flow)
+    _end_before_batch_does()
+    os.environ[TASK] = f"{current.run_id}/{current.step_name}/{current.task_id}"
+    os.environ[ATTEMPT] = str(current.retry_count or 0)
+    with _tried_once(), watching(current.get("spot_termination_notice")):
+        yield
+
+
+def _end_before_batch_does() -> None:
+    """Let Metaflow's time-out strike in the task before that of AWS Batch, of which the launcher hears no more than of a lost machine."""
+    if destination(sys.argv, os.environ) == "container" and threading.current_thread() is threading.main_thread():
+        left = signal.alarm(0)  # Seconds; 0 when there is no time-out.
+        if left:
+            signal.alarm(max(left - _SECONDS_BEFORE_BATCH, left // 2, 1))
+
+
+def _note_task(flow: Any) -> None:
+    """Let cards be drawn in a container without a metadata service: what draws them looks for the run there, and finds an empty disk.
+
+    Metaflow notes run and task where they are launched, and hands a container no copy; so the container notes them for itself.
+    """
+    if destination(sys.argv, os.environ) != "container":
+        return
+    decorators = getattr(getattr(flow, current.step_name, None), "decorators", ())
+    metadata = next((decorator.metadata for decorator in decorators if decorator.name == "batch" and hasattr(decorator, "metadata")), None)
+    if metadata is None or metadata.TYPE != "local":
+        return
+    run, step = current.run_id, current.step_name
+    for place in (("flow", None, None, None), ("run", run, None, None), ("step", run, step, None), ("task", run, step, current.task_id)):
+        metadata._ensure_meta(*place)
+
+
+@contextmanager
+def _tried_once() -> Iterator[None]:
+    """End a task elsewhere for good when the block fails by an error that another try would meet again.
+
+    Batch hands the launcher only "failed"; so an object in the shared store says that it is no use to try again. A task that is tried
+    again nevertheless (Argo, Step Functions) ends at once.
+    """
+    if destination(sys.argv, os.environ) != "container":
+        yield
+        return
+    if not os.environ.get(SHARED):
+        raise DestinationError(f"{SHARED} is not set, and this container's disk vanishes with it: set it where the run is launched")
+    objects, key = objects_at(os.environ[SHARED]), _key(current.run_id, current.step_name, current.task_id)
+    if current.retry_count and (found := objects.get(key)):
+        print(f"{current.step_name}: not tried again: {json.loads(found.data)['why']}", file=sys.stderr, flush=True)
+        raise SystemExit(NO_RETRY)
+    try:
+        yield
+    except Exception as error:
+        if not (isinstance(error, PlainError) and error.may_pass):
+            _give_up(objects, key, str(error) if isinstance(error, PlainError) else f"{type(error).__name__}: {error}")
+        raise
+
+
+def main(flow: Any) -> None:
+    """Run the flow's command; a task that was launched elsewhere and failed for good ends with NO_RETRY."""
+    try:
+        flow()
+    except SystemExit as end:
+        if end.code == 1 and _failed_for_good(sys.argv):
+            raise SystemExit(NO_RETRY) from None
+        raise
+
+
+def _failed_for_good(arguments: Sequence[str]) -> bool:
+    """Return whether this is the launcher of one task elsewhere, `batch step NAME ...`, and that task is not to be tried again."""
+    if not any(pair in {("batch", "step"), ("kubernetes", "step")} for pair in itertools.pairwise(arguments)):
+        return False
+    place = os.environ.get(SHARED)
+    if not place:
+        return False
+    step = arguments[arguments.index("step") + 1]
+    run, task = (arguments[arguments.index(option) + 1] for option in ("--run-id", "--task-id"))
+    return objects_at(place).get(_key(run, step, task)) is not None
+
+
+def _key(run: str, step: str, task: str) -> str:
+    return f"{_FINAL}/{run}/{step}/{task}.json"
+
+
+def _give_up(objects: Objects, key: str, why: str) -> None:
+    try:
+        objects.put(key, json.dumps({"why": why}).encode())
+    except SharedStoreError as error:
+        print(f"WARNING: it will be tried again in vain: {error}", file=sys.stderr, flush=True)

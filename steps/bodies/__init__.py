@@ -1,0 +1,1 @@
+"""One module a step: what it computes; knows no tracker, no store, no orchestrator."""

@@ -1,0 +1,45 @@
+"""A checkpoint handed from the first process to the others: they need not see the disk that it lies on."""
+
+import io
+import tempfile
+import zipfile
+from pathlib import Path
+
+import torch
+
+from grpo.learning.checkpoints import TrainingState, load_checkpoint
+from grpo.learning.distributed import Processes
+from grpo.learning.interface import TrainablePolicy
+
+
+def handed_checkpoint(found: Path | None, processes: Processes, device: torch.device) -> tuple[TrainablePolicy, TrainingState] | None:
+    """Return the policy and state of the first process's checkpoint, in every process, after checking every file's hash.
+
+    Args:
+        found: its folder, in the first process; None when it has none. What the others give is ignored.
+        processes: all that take part; each must call this.
+        device: where the tensors go, and by which they travel.
+    """
+    if processes.size == 1:
+        return None if found is None else _loaded(found, device)
+    packed = processes.handed(_packed(found) if found is not None and processes.is_first else b"", device)
+    if not packed:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        with zipfile.ZipFile(io.BytesIO(packed)) as files:
+            files.extractall(folder)
+        return _loaded(Path(folder), device)
+
+
+def _loaded(folder: Path, device: torch.device) -> tuple[TrainablePolicy, TrainingState]:
+    policy, _, state = load_checkpoint(folder, device)
+    return policy, state
+
+
+def _packed(folder: Path) -> bytes:
+    """Return all files of a folder as one archive, as they are: weights hardly shrink."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as files:
+        for path in sorted(folder.rglob("*")):
+            files.write(path, path.relative_to(folder))
+    return buffer.getvalue()

@@ -1,0 +1,145 @@
+"""Fine-tune the policy by GRPO, with checkpoints measured on held-out boards, until the steps are done or the trainer ends it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from grpo.board.encoding import decode, position_key
+from grpo.dataset.table import BoardArrays, Split, board_arrays
+from grpo.engine.cache import ValueCache
+from grpo.engine.identity import EngineIdentity
+from grpo.engine.move_values import engine_options
+from grpo.engine.pool import EnginePool
+from grpo.evaluation.regret import heldout_metrics
+from grpo.learning.checkpoints import IncompatibleError, load_checkpoint, load_policy
+from grpo.learning.distributed import ALONE, Processes
+from grpo.learning.rollouts import EngineReplies
+from grpo.learning.self_play import MixedStates, OwnGames, split_of
+from grpo.learning.states import DatasetStates, LiveValues, StateSource
+from grpo.learning.trainer import GrpoTrainer
+from grpo.policy.distribution import NetworkPolicy
+from grpo.policy.network import PolicyNetwork
+from grpo.settings.tree import Settings
+from steps.bodies import training_loop
+from steps.bodies.build_boards import read_boards
+from steps.bodies.training_loop import TrainingLoop
+from steps.step_io.work import Work
+
+RESUMABLE_EXIT: Final = training_loop.RESUMABLE_EXIT
+
+
+def finetune_policy(
+    settings: Settings,
+    *,
+    boards: Path,
+    pretrained: Path,
+    checkpoint: Path | None,
+    facts: Mapping[str, Any],
+    engine: EngineIdentity,
+    engine_path: str,
+    num_processes: int,
+    cache_folder: Path | None,
+    device: torch.device,
+    work: Work,
+    on_assessed: Callable[[Mapping[str, Any]], None] | None = None,
+    processes: Processes = ALONE,
+) -> None:
+    """Write checkpoints, history, and why training ended; after a kill, go on where it was.
+
+    Args:
+        settings: the run's.
+        boards: folder of the joined dataset.
+        pretrained: folder of the pretrained policy: the frozen reference, and the start unless there is a checkpoint.
+        checkpoint: where to go on from, for as many steps again as the settings say; its optimiser state is taken up.
+        facts: written into each checkpoint: where it comes from.
+        engine: what values states that no dataset has; asked for only where the settings need it.
+        engine_path: where it is.
+        num_processes: how many of it.
+        cache_folder: where its answers are kept, if anywhere.
+        device: to train on.
+        work: the folder to fill, the folder in which to keep what a kill must not take, and the sinks.
+        on_assessed: told what was found before the first update.
+        processes: who trains with us; the first writes for all.
+    """
+    config = settings.grpo
+    table = read_boards(boards)
+    train = board_arrays(table, split=Split.TRAIN)
+    heldout = board_arrays(table, split=Split.HELDOUT, strong=True)
+    reference, _ = load_policy(pretrained, device)
+    if checkpoint is None:
+        (policy, policy_config), origin = load_policy(pretrained, device), None
+    else:
+        found, policy_config, origin = load_checkpoint(checkpoint, device)
+        if not isinstance(found, NetworkPolicy):
+            raise IncompatibleError(f"{checkpoint} holds a language model, and this run trains a chess network: go on from another run")
+        policy = found
+    assert isinstance(policy.network, PolicyNetwork)
+    policy.network.freeze(settings.policy.num_frozen_blocks)
+    first = 0 if origin is None else origin.step
+    with _live(settings, engine, engine_path, num_processes, cache_folder) as (values, rival):
+        trainer = GrpoTrainer(
+            policy,
+            reference,
+            _states(settings, train, heldout, values, first),
+            config,
+            seed=settings.seed,
+            first_step=first,
+            values=values,
+            rival=rival,
+            processes=processes,
+        )
+        if origin is not None:
+            trainer.begin_from(origin)
+        TrainingLoop(
+            trainer,
+            policy_config,
+            config,
+            first=first,
+            heldout=lambda: heldout_metrics(trainer.judged, heldout),
+            facts=facts,
+            work=work,
+            on_assessed=on_assessed,
+            processes=processes,
+        ).run()
+
+
+@contextmanager
+def _live(
+    settings: Settings, engine: EngineIdentity, path: str, num_processes: int, cache_folder: Path | None
+) -> Iterator[tuple[LiveValues | None, EngineReplies | None]]:
+    """Give what states beyond the dataset need: values, and an engine that moves; engines start when they are first asked."""
+    config, options = settings.grpo, engine_options(settings.values)
+    with ExitStack() as stack:
+        values = rival = None
+        if config.depth.num_own_moves > 1 or split_of(config.states_per_step, config.own_games.share)[1]:
+            cache = None if cache_folder is None else ValueCache(cache_folder, engine=engine, options=options)
+            pool = stack.enter_context(EnginePool(path, num_processes=num_processes, options=options))
+            values = LiveValues(pool, settings.values, cache)
+        if config.depth.num_own_moves > 1 and (config.depth.rival == "engine" or config.depth.teacher_probability):
+            players = stack.enter_context(EnginePool(path, num_processes=num_processes, options={"Hash": settings.values.hash_mib}))
+            rival = EngineReplies(players, nodes=config.depth.rival_nodes)
+        yield values, rival
+
+
+def _states(settings: Settings, train: BoardArrays, heldout: BoardArrays, values: LiveValues | None, first: int) -> StateSource:
+    config = settings.grpo
+    num_dataset, num_own = split_of(config.states_per_step, config.own_games.share)
+    dataset = DatasetStates(train, states_per_step=num_dataset, seed=settings.seed, reflects=config.reflects)
+    if not num_own:
+        return dataset
+    assert values is not None
+    # What judges is nothing to learn from, wherever it comes from.
+    judged = frozenset(position_key(decode(row)) for row in heldout.encodings)
+    own = OwnGames(
+        values,
+        config.own_games,
+        states_per_step=num_own,
+        first_step=first,
+        seed=settings.seed,
+        reflects=config.reflects,
+        exclude=judged,
+    )
+    return MixedStates(dataset, own)

@@ -1,0 +1,88 @@
+"""Fine-tune a language model by GRPO, in the training loop of every policy (`steps.bodies.training_loop`)."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grpo.dataset.table import Split
+from grpo.language.generate.generator import PolicySpeaker
+from grpo.language.learn.evaluation import JudgedBoards, judge
+from grpo.language.learn.heldout_reward import heldout_reward, questions
+from grpo.language.learn.trainer import LanguageTrainer
+from grpo.language.model.loading import load_language_policy
+from grpo.language.model.policy import LanguagePolicy
+from grpo.language.text.examples import Example, LanguageBoards
+from grpo.language.text.rewards import Grades, grade
+from grpo.learning.checkpoints import IncompatibleError, load_checkpoint
+from grpo.settings.tree import Settings
+from steps.bodies.build_boards import read_boards
+from steps.bodies.language_answers import shown_examples, write_answers
+from steps.bodies.training_loop import TrainingLoop
+from steps.step_io.work import Work
+
+
+def finetune_language(
+    settings: Settings,
+    *,
+    boards: Path,
+    pretrained: Path,
+    checkpoint: Path | None,
+    facts: Mapping[str, Any],
+    device: torch.device,
+    work: Work,
+    on_assessed: Callable[[Mapping[str, Any]], None] | None = None,
+) -> None:
+    """Write checkpoints, history, and why training ended; after a kill, go on where it was.
+
+    Args:
+        settings: the run's.
+        boards: folder of the joined dataset.
+        pretrained: folder of the pretrained policy: the frozen reference, and the start unless there is a checkpoint.
+        checkpoint: where to go on from, for as many steps again as the settings say; its optimiser state is taken up.
+        facts: written into each checkpoint: where it comes from.
+        device: to train on.
+        work: the folder to fill, the folder in which to keep what a kill must not take, and the sinks.
+        on_assessed: told what was found before the first update.
+    """
+    table = read_boards(boards)
+    reference, policy_config = load_language_policy(pretrained, device)
+    if checkpoint is None:
+        (policy, _), origin = load_language_policy(pretrained, device), None
+    else:
+        found, _, origin = load_checkpoint(checkpoint, device)
+        if not isinstance(found, LanguagePolicy):
+            raise IncompatibleError(f"{checkpoint} holds a chess network, and this run trains a language model: go on from another run")
+        policy = found
+    first = 0 if origin is None else origin.step
+    policy.config = settings.language  # Of this run; a checkpoint tells by which rules it is asked in games.
+
+    def grader(example: Example, text: str) -> Grades:
+        return grade(example, text, settings.language.rewards, logistic_slope=settings.values.logistic_slope)
+
+    trainer = LanguageTrainer(
+        policy,
+        reference,
+        LanguageBoards.of_table(table, Split.TRAIN, config=settings.language),
+        settings,
+        grader=grader,
+        first_step=first,
+    )
+    if origin is not None:
+        trainer.begin_from(origin)
+    judged = JudgedBoards.of_table(table, config=settings.language)
+    asked = questions(LanguageBoards.of_table(table, Split.VALIDATION, config=settings.language), settings.language.num_judged_boards)
+    speaker = PolicySpeaker(trainer.judged, settings.language)
+    TrainingLoop(
+        trainer,
+        policy_config,
+        settings.grpo,
+        first=first,
+        heldout=lambda: judge(speaker, judged).metrics() | heldout_reward(trainer.judged, asked, grader).metrics(),
+        facts=facts,
+        work=work,
+        on_assessed=on_assessed,
+    ).run()
+    asked = shown_examples(LanguageBoards.of_table(table, Split.VALIDATION, config=settings.language), seed=settings.seed)
+    write_answers(work.folder, {"pretrained": reference, "trained": trainer.judged}, asked, grader)

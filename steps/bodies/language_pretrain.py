@@ -1,0 +1,54 @@
+"""Take a language model, let it imitate the value tables' answers, and see that it can be read before GRPO is paid for."""
+
+from pathlib import Path
+
+import torch
+
+from grpo.base.files import write_json
+from grpo.dataset.table import Split
+from grpo.language.learn.cloning import clone
+from grpo.language.learn.parse_rate_gate import parse_rates, refuse_unreadable
+from grpo.language.model.loading import load_model, save_language_policy
+from grpo.language.text.examples import LanguageBoards
+from grpo.learning.checkpoints import weights_hash
+from grpo.metrics.table import Record
+from grpo.settings.tree import Settings
+from steps.bodies.build_boards import read_boards
+from steps.bodies.language_answers import shown_examples, write_answers
+from steps.step_io.names import REPORT
+from steps.step_io.work import Work
+
+
+def pretrain_language(settings: Settings, boards: Path, device: torch.device, work: Work) -> None:
+    """Write the cloned policy with the lowest validation loss, how cloning went, and how much of what it writes can be read.
+
+    Raises UnreadableError when that is too little, NonFiniteError when weights are no numbers; nothing is written then.
+    """
+    config, table = settings.language, read_boards(boards)
+    train, validation = (LanguageBoards.of_table(table, split, config=config) for split in (Split.TRAIN, Split.VALIDATION))
+    policy = load_model(config, seed=settings.seed, device=device)
+    looks: list[Record] = []
+    for record in clone(policy, train, validation, config.cloning, seed=settings.seed):
+        work.record(record)
+        work.progress(record.step, config.cloning.num_steps, "steps")
+        looks.append(record)
+    rates = parse_rates(policy, validation, num_prompts=config.num_gate_prompts, seed=settings.seed)
+    refuse_unreadable(rates, config)
+    work.record(Record(config.cloning.num_steps, rates.metrics()))
+    save_language_policy(work.folder, policy, settings.policy)
+    write_answers(work.folder, {"cloned": policy}, shown_examples(validation, seed=settings.seed))
+    best = min(looks, key=lambda look: look.metrics["language/clone_validation_loss"], default=None)
+    write_json(
+        work.folder / REPORT,
+        {
+            "model": policy.origin.model,
+            "commit": policy.origin.commit,
+            "num_parameters": sum(weights.numel() for weights in policy.network.parameters()),
+            "num_tokens": len(policy.tokenizer),
+            "num_steps": config.cloning.num_steps,
+            "best_step": 0 if best is None else best.step,
+            "weights": weights_hash(policy),
+            "parse_rates": rates.report(),
+            **({} if best is None else {name.removeprefix("language/"): value for name, value in best.metrics.items()}),
+        },
+    )

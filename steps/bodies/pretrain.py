@@ -1,0 +1,39 @@
+"""Imitate the moves played until the validation loss stops falling."""
+
+from pathlib import Path
+
+import torch
+
+from grpo.base.files import write_json
+from grpo.dataset.table import Split, board_arrays
+from grpo.learning.checkpoints import save_policy, weights_hash
+from grpo.learning.imitation import ImitationResult, imitate
+from grpo.policy.distribution import new_policy
+from grpo.settings.tree import Settings
+from steps.bodies.build_boards import read_boards
+from steps.step_io.names import REPORT
+from steps.step_io.work import Work
+
+
+def pretrain_policy(settings: Settings, boards: Path, device: torch.device, work: Work) -> None:
+    """Write the policy with the lowest validation loss, and how imitation ended."""
+    table = read_boards(boards)
+    train, validation = board_arrays(table, split=Split.TRAIN), board_arrays(table, split=Split.VALIDATION)
+    policy = new_policy(settings.policy, seed=settings.seed, device=device)
+    for outcome in imitate(policy, train, validation, settings.pretrain, seed=settings.seed):
+        if isinstance(outcome, ImitationResult):
+            result = outcome
+        else:
+            work.record(outcome)
+            work.progress(outcome.step, settings.pretrain.max_steps, "steps at most")
+    save_policy(work.folder, policy, settings.policy)
+    write_json(
+        work.folder / REPORT,
+        {
+            "num_steps": result.num_steps,
+            "has_converged": result.has_converged,
+            "best_step": result.best.step,
+            "weights": weights_hash(policy),
+            **{name.removeprefix("imitation/"): value for name, value in result.best.metrics.items()},
+        },
+    )

@@ -1,0 +1,183 @@
+"""Let checkpoints compete on fresh games, and say which policy may be called the champion."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from grpo.base.files import write_json
+from grpo.board.phases import PHASES
+from grpo.evaluation.halving import HalvingTrace, sequential_halving
+from grpo.evaluation.phase_guard import PhaseChange, phase_changes
+from grpo.evaluation.regret import HeldoutScores
+from grpo.evaluation.verdict import Decision, confirm, decide, peak_step
+from grpo.metrics.table import Record
+from grpo.policy.files import policy_file_names
+from grpo.settings.tree import SelectionConfig, Settings
+from grpo.statistics.intervals import LEVEL, ScoreInterval
+from grpo.statistics.sprt import Sprt, SprtModel
+from steps.bodies.baseline import match_facts, placement_facts
+from steps.bodies.build_boards import board_keys, read_boards
+from steps.bodies.calibrate import read_ladder
+from steps.bodies.game_cache import PlayedAhead
+from steps.bodies.screen import Contest
+from steps.bodies.selection_games import CONFIRMATION, PREVIOUS, SelectionGames
+from steps.step_io.aliases import CHAMPION, PEAK
+from steps.step_io.names import PGN, REPORT
+from steps.step_io.work import Work
+
+PRETRAINED_STEP: Final = 0
+
+
+def select_champion(
+    settings: Settings,
+    *,
+    boards: Path,
+    pretrained: Path,
+    finetuned: Path,
+    calibrated: Path,
+    previous: Path | None,
+    engine_path: str,
+    num_processes: int,
+    device: torch.device,
+    work: Work,
+    ahead: Sequence[Path] = (),
+) -> None:
+    """Write the champion's policy, the peak's whole checkpoint, all games, and the decision with all it rests on.
+
+    Args:
+        settings: the run's.
+        boards: folder of the joined dataset.
+        pretrained: folder of the initial policy.
+        finetuned: folder of checkpoints and their history.
+        calibrated: folder of the ladder.
+        previous: folder of the registry's champion, None when there is none but this run's own.
+        engine_path: Stockfish.
+        num_processes: how many of it.
+        device: of the policies.
+        work: the folder to fill, and the sinks.
+        ahead: folders of games that other tasks have played already; what is missing is played here, so that they change nothing but time.
+
+    Raises SelectionError when no checkpoint was measured on held-out boards.
+    """
+    config = settings.selection
+    contest = Contest.open(settings, pretrained=pretrained, finetuned=finetuned, previous=previous, device=device)
+    initial, checkpoints, regrets, rival = contest.initial, contest.checkpoints, contest.regrets, contest.rival
+    with SelectionGames(
+        settings,
+        initial,
+        {step: checkpoints[step] for step in contest.candidates},
+        rival,
+        used=board_keys(boards),
+        engine_path=engine_path,
+        num_processes=num_processes,
+        device=device,
+        work=work,
+        ahead=PlayedAhead.read(ahead),
+    ) as games:
+        trace = sequential_halving(contest.candidates, games.screening)
+        chosen = trace.winner
+        sprt = _sprt(config, num_claims=1 if rival is None else 2)
+        sizes = {"num_pairs": config.num_confirmation_pairs, "batch_pairs": config.sprt_batch_pairs}
+        against_initial = confirm(lambda count: games.confirmation(chosen, count), sprt=sprt, **sizes)
+        against_previous = None if rival is None else confirm(lambda count: games.against_previous(chosen, count), sprt=sprt, **sizes)
+        sampled = games.sampled(chosen)
+        confirmed = games.joined(CONFIRMATION)
+        ladder = read_ladder(calibrated)
+        placement = placement_facts(games.placed(chosen, ladder), ladder)
+        other = "best moves, as played" if games.is_scored_by_adjudication else "best moves, adjudicated"
+        candidate = games.policy(chosen)
+        judged = read_boards(boards)
+        phases = _phase_changes(candidate.scores(judged), initial.scores(judged), config)
+        candidate.write_decisions(work.folder, judged, before=initial)
+        decision = decide(
+            chosen,
+            against_initial=against_initial,
+            against_previous=against_previous,
+            beside={
+                other: confirmed.pair_scores(adjudicated=not games.is_scored_by_adjudication),
+                "sampled moves at T = 1, as played": sampled.pair_scores(),
+            },
+            phases=phases,
+        )
+        # Of the chosen one the confirmation counts: its screening games are those that it was chosen by.
+        against_start = {**trace.intervals(), chosen: against_initial.interval}
+        peak = peak_step(games=against_start, regrets=regrets)
+        scores = {"best": confirmed.interval(), "adjudicated": confirmed.interval(adjudicated=True), "sampled": sampled.interval()}
+        if against_previous is not None:
+            scores["previous"] = against_previous.interval
+        work.record(
+            Record(
+                chosen,
+                {name: value for moves, interval in scores.items() for name, value in _score_metrics(moves, interval).items()}
+                | {f"selection/rating{end}": placement[key] for end, key in (("", "rating"), ("_low", "low"), ("_high", "high"))},
+            )
+        )
+        (work.folder / PGN).write_text(games.pgn(), encoding="utf-8")
+        _write_policies(work.folder, champion=checkpoints[chosen] if decision.promoted else pretrained, peak=checkpoints[peak])
+        write_json(
+            work.folder / REPORT,
+            _decision_facts(decision, trace)
+            | {
+                "scored_by": "adjudicated" if games.is_scored_by_adjudication else "played out",
+                "champion_step": chosen if decision.promoted else PRETRAINED_STEP,
+                "peak_step": peak,
+                "peak_low": against_start[peak].low,
+                "initial_weights": initial.weights,
+                "candidate_weights": candidate.weights,
+                "heldout_regret_best": {str(step): asdict(regret) for step, regret in regrets.items()},
+                "confirmation_end": against_initial.end,
+                "confirmation_best_moves": match_facts(confirmed),
+                "confirmation_sampled_moves": match_facts(sampled),
+                "previous_champion": None if rival is None else match_facts(games.joined(PREVIOUS)),
+                "ladder": placement,
+            },
+        )
+
+
+def _sprt(config: SelectionConfig, *, num_claims: int) -> Sprt | None:
+    if config.confirmation == "fixed":
+        return None
+    # So that Holm can accept each claim by itself.
+    return Sprt(elo0=config.sprt_elo[0], elo1=config.sprt_elo[1], alpha=LEVEL / num_claims, beta=0.05, model=SprtModel(config.sprt_model))
+
+
+def _phase_changes(after: HeldoutScores, before: HeldoutScores, config: SelectionConfig) -> tuple[PhaseChange, ...]:
+    differences = {
+        phase.value: (after.regret_best - before.regret_best)[before.phases == index].tolist() for index, phase in enumerate(PHASES)
+    }
+    return phase_changes({phase: values for phase, values in differences.items() if len(values) > 1}, tolerance=config.phase_tolerance)
+
+
+def _decision_facts(decision: Decision, trace: HalvingTrace) -> dict[str, Any]:
+    """Return decision and trace as plain data."""
+    return {
+        "verdict": decision.verdict,
+        "candidate_step": decision.candidate,
+        "promoted": decision.promoted,
+        "replaces_previous": decision.replaces_previous,
+        "reasons": list(decision.reasons),
+        "claims": _texts(decision.claims),
+        "beside": _texts(decision.beside),
+        "phases": [asdict(change) for change in decision.phases],
+        "screening": [asdict(entry) | {"text": str(entry.so_far)} for entry in trace.entries],
+    }
+
+
+def _texts(claims: Sequence[Any]) -> list[dict[str, Any]]:
+    return [asdict(claim) | {"text": str(claim.interval)} for claim in claims]
+
+
+def _write_policies(folder: Path, *, champion: Path, peak: Path) -> None:
+    shutil.copytree(peak, folder / PEAK)
+    (folder / CHAMPION).mkdir()
+    for name in policy_file_names(champion):
+        shutil.copy(champion / name, folder / CHAMPION / name)
+
+
+def _score_metrics(moves: str, interval: ScoreInterval) -> dict[str, float]:
+    name = f"selection/score_{moves}"
+    return {name: interval.score, f"{name}_low": interval.low, f"{name}_high": interval.high}

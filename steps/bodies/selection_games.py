@@ -1,0 +1,223 @@
+"""The games that selection rests on: every stage on openings of its own, none of them a board of the dataset."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import torch
+
+from grpo.base.seeding import numpy_stream
+from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
+from grpo.evaluation.halving import halving_pairs
+from grpo.play.adjudication import adjudicate
+from grpo.play.ladder import Ladder, LadderPlacement, num_openings_to_place
+from grpo.play.matches import MOSTLY_UNDECIDED, MatchResult, play_match
+from grpo.play.openings import make_openings
+from grpo.play.pgn import match_pgn
+from grpo.play.players import Player
+from grpo.settings.tree import Settings
+from steps.bodies.baseline import place_player
+from steps.bodies.game_cache import PlayedAhead, Share, put_together
+from steps.policies.open import Competitor, open_checkpoint
+from steps.step_io.work import Work
+
+SCREENING: Final = "screening"
+CONFIRMATION: Final = "confirmation"
+SAMPLED: Final = "sampled"
+PREVIOUS: Final = "previous champion"
+LADDER: Final = "ladder"
+
+
+class SelectionGames:
+    """Plays checkpoints against the initial policy and the previous champion; as a context, it ends its engines."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        initial: Competitor,
+        checkpoints: Mapping[int, Path],
+        previous: Competitor | None,
+        *,
+        used: set[str],
+        engine_path: str,
+        num_processes: int,
+        device: torch.device,
+        work: Work,
+        ahead: PlayedAhead | None = None,
+        share: Share | None = None,
+    ) -> None:
+        """Play nothing yet.
+
+        Args:
+            settings: the run's.
+            initial: the policy that candidates must beat.
+            checkpoints: folder of each candidate, by step.
+            previous: the registry's champion, if it is to be beaten too.
+            used: `position_key` of what may not be an opening; those used are added.
+            engine_path: Stockfish.
+            num_processes: how many of it.
+            device: of the policies.
+            work: told of the progress.
+            ahead: games that need not be played any more.
+            share: of games after the screening play only these, for `ahead`: what they say of the whole is then nothing.
+        """
+        self._ahead = PlayedAhead() if ahead is None else ahead
+        self._share = share
+        self.played: dict[str, list[MatchResult]] = {}
+        """By stage, in the order in which they were played."""
+        self._settings, self._initial, self._checkpoints, self._previous = settings, initial, checkpoints, previous
+        self._used, self._device, self._work = used, device, work
+        self._pool = EnginePool(engine_path, num_processes=num_processes, options={"Hash": PLAYING_HASH_MIB})
+        self._rounds: dict[int, list[str]] = {}
+        self._policies: dict[int, Competitor] = {}
+        self._by_adjudication: bool | None = {"auto": None, "played_out": False, "adjudicated": True}[settings.selection.scored]
+        self._num_done = 0
+        self._total = self._num_planned()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._pool.close()
+
+    @property
+    def is_scored_by_adjudication(self) -> bool:
+        """Whether adjudicated scores decide; `scored = "auto"` takes it from the first screening games, before any that are reported.
+
+        Without screening games there is nothing to take it from, and games count as they were played.
+        """
+        return bool(self._by_adjudication)
+
+    def screening(self, candidate: int, round_number: int) -> list[float]:
+        """Return a candidate's pair scores of a round, whose openings all candidates share."""
+        if round_number not in self._rounds:
+            self._rounds[round_number] = self._openings(f"{SCREENING} {round_number}", self._settings.selection.num_screening_pairs)
+        result = self._against_initial(candidate, SCREENING, round_number, self._rounds[round_number])
+        if self._by_adjudication is None:
+            self._by_adjudication = result.share_undecided() > MOSTLY_UNDECIDED
+        return self.scores(result)
+
+    def confirmation(self, candidate: int, num_pairs: int) -> list[float]:
+        """Return a candidate's pair scores on further fresh openings."""
+        number = len(self.played.get(CONFIRMATION, []))
+        openings = self._openings(f"{CONFIRMATION} {number}", num_pairs)
+        return self.scores(self._against_initial(candidate, CONFIRMATION, number, openings))
+
+    def against_previous(self, candidate: int, num_pairs: int) -> list[float]:
+        """Return a candidate's pair scores against the previous champion, on further fresh openings."""
+        assert self._previous is not None
+        number = len(self.played.get(PREVIOUS, []))
+        openings = self._openings(f"{PREVIOUS} {number}", num_pairs)
+        rival = self._previous.best_player(PREVIOUS, seed=self._settings.seed, stream=("asked again", PREVIOUS, number))
+        return self.scores(self._play(self._best(candidate, PREVIOUS, number), rival, PREVIOUS, openings))
+
+    def sampled(self, candidate: int) -> MatchResult:
+        """Return the games of both policies' sampled moves at T = 1."""
+        seed = self._settings.seed
+        return self._play(
+            self.policy(candidate).sampling_player(f"step {candidate}, T = 1", temperature=1.0, seed=seed, stream=(SAMPLED, "candidate")),
+            self._initial.sampling_player("initial policy, T = 1", temperature=1.0, seed=seed, stream=(SAMPLED, "initial")),
+            SAMPLED,
+            self._openings(SAMPLED, self._settings.selection.num_sampled_pairs),
+        )
+
+    def placed(self, candidate: int, ladder: Ladder) -> LadderPlacement:
+        """Return where a candidate stands on the ladder."""
+        before = self._num_done
+        placement = place_player(
+            self._best(candidate, LADDER, 0),
+            ladder,
+            config=self._settings.evaluation,
+            seed=self._settings.seed,
+            purpose="candidate",
+            pool=self._pool,
+            exclude=self._used,
+            on_games_done=lambda done: self._work.progress(before + done, self._total, "games"),
+        )
+        self._work.progress(self._total, self._total, "games")  # Fewer were played, if the rungs were found at once.
+        self.played[LADDER] = [part.result for part in (*placement.probes, *placement.games)]
+        return placement
+
+    def scores(self, result: MatchResult) -> list[float]:
+        """Return pair scores in the way that decides."""
+        return result.pair_scores(adjudicated=self.is_scored_by_adjudication)
+
+    def joined(self, stage: str) -> MatchResult:
+        """Return all games of a stage as one match. Each of its matches must have had the same players."""
+        first, *others = self.played[stage]
+        for other in others:
+            first = first.joined(other)
+        return first
+
+    def for_others(self) -> PlayedAhead:
+        """Return all games so far, to be played by nobody else."""
+        ahead = PlayedAhead()
+        for stage, results in self.played.items():
+            for result in results:
+                ahead.add(self._match(stage, result.first), result.games)
+        return ahead
+
+    def pgn(self) -> str:
+        """Return all games, stage after stage."""
+        return "\n".join(
+            match_pgn(result, event=stage, seed=self._settings.seed) for stage, results in self.played.items() for result in results
+        )
+
+    def _against_initial(self, candidate: int, stage: str, number: int, openings: Sequence[str]) -> MatchResult:
+        initial = self._initial.best_player("initial policy", seed=self._settings.seed, stream=("asked again", stage, number, "initial"))
+        return self._play(self._best(candidate, stage, number), initial, stage, openings)
+
+    def _best(self, candidate: int, stage: str, number: int) -> Player:
+        """Return a candidate's best moves for one of a stage's matches; who is asked again draws in each match anew."""
+        stream = ("asked again", stage, number, "candidate")
+        return self.policy(candidate).best_player(f"step {candidate}", seed=self._settings.seed, stream=stream)
+
+    def policy(self, candidate: int) -> Competitor:
+        """Return a candidate's policy, loaded when it is first asked for."""
+        if candidate not in self._policies:
+            self._policies[candidate] = open_checkpoint(self._checkpoints[candidate], self._device, rules=self._settings.language)
+        return self._policies[candidate]
+
+    def _openings(self, stage: str, count: int) -> list[str]:
+        rng = numpy_stream(self._settings.seed, "openings", stage)
+        return make_openings(self._settings.evaluation, count=count, rng=rng, pool=self._pool, exclude=self._used)
+
+    def _play(self, first: Player, second: Player, stage: str, openings: Sequence[str]) -> MatchResult:
+        config = self._settings.evaluation
+        known = self._ahead.pairs(self._match(stage, first.name))
+        missing = [number for number, opening in enumerate(openings) if opening not in known]
+        if self._share is not None and stage != SCREENING:
+            missing = self._share.of(missing)
+        self._num_done += 2 * (len(openings) - len(missing))
+        before = self._num_done
+        result = play_match(
+            first,
+            second,
+            [openings[number] for number in missing],
+            max_plies=config.max_plies,
+            on_games_done=lambda done: self._work.progress(before + done, self._total, "games"),
+            numbers=missing,
+        )
+        self._num_done += len(result.games)
+        judged = adjudicate(result, self._pool, depth=config.adjudication_depth, centipawns=config.adjudication_centipawns)
+        judged = put_together(known, judged, openings)
+        self.played.setdefault(stage, []).append(judged)
+        return judged
+
+    def _match(self, stage: str, first: str) -> str:
+        """Return what games played ahead are kept under; the registry's champion may be another one by now."""
+        if stage == PREVIOUS:
+            assert self._previous is not None
+            return f"{stage} {self._previous.weights}: {first}"
+        return f"{stage}: {first}"
+
+    def _num_planned(self) -> int:
+        selection, evaluation = self._settings.selection, self._settings.evaluation
+        num_pairs = halving_pairs(len(self._checkpoints), pairs_per_round=selection.num_screening_pairs)
+        num_pairs += selection.num_confirmation_pairs * (1 if self._previous is None else 2) + selection.num_sampled_pairs
+        ladder = evaluation.ladder
+        num_rungs = len(ladder.random_shares) + len(ladder.nodes)
+        return 2 * (
+            num_pairs + num_openings_to_place(num_rungs, num_probe_pairs=ladder.num_probe_pairs, num_rung_pairs=ladder.num_rung_pairs)
+        )

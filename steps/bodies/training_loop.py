@@ -1,0 +1,364 @@
+"""The loop around the GRPO trainer: what it keeps on the disk, so that a killed run ends as it would have ended without the kill.
+
+In the progress folder: the history's journal, `checkpoints/` with those that become part of the output, `interrupted/` with one that was
+made because of a SIGTERM and is only for going on, what was found before the first update and, when training is over, the report. A step's
+line is in the journal before its checkpoint is made; so a checkpoint always has all of its history, and the journal is cut back to the
+checkpoint from which a run goes on.
+
+Of several processes the first alone has that folder, and hands the others the checkpoint that all go on from or back to: no disk is shared.
+"""
+
+import math
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from grpo.base.errors import PlainError
+from grpo.base.files import CorruptError, StorageError, json_text, read_json, remove_folder, replace_file, verified_manifest
+from grpo.control.controller import Action
+from grpo.diagnosis.diagnose import Watch
+from grpo.learning.checkpoints import (
+    TrainingState,
+    checkpoint_folders,
+    checkpoint_name,
+    checkpoint_step,
+    checkpoints_to_delete,
+    latest_valid_checkpoint,
+    save_checkpoint,
+    weights_hash,
+)
+from grpo.learning.distributed import ALONE, LostProcessError, Processes
+from grpo.learning.interface import Trainer
+from grpo.learning.learnability import refuse_unlearnable
+from grpo.learning.trainer import Snapshot
+from grpo.metrics.table import Event, Record
+from grpo.settings.grpo import GrpoConfig
+from grpo.settings.tree import PolicyConfig
+from steps.bodies.broadcast_checkpoint import handed_checkpoint
+from steps.runtime.exit_codes import RESUMABLE
+from steps.step_io.names import CHECKPOINTS, FINDINGS, HISTORY, LEARNABILITY, REPORT
+from steps.step_io.work import Work, read_journal
+
+RESUMABLE_EXIT: Final = RESUMABLE
+"""The exit code of a process that was told to end (SIGTERM) and can be gone on from."""
+BUDGET_SPENT: Final = "budget_spent"
+
+_INTERRUPTED: Final = "interrupted"
+_HEALTHY_BEFORE: Final = "healthy_before"
+"""Among a checkpoint's facts: the last healthy checkpoint before it, which is kept beside it."""
+_REGRET: Final = "heldout/regret_best"
+_FINDING: Final = "finding"
+"""Name of the event by which log, card and history hear of a finding."""
+
+
+class Terminated(BaseException):
+    """The process was told to end; no error, so that nothing that handles errors takes it for one."""
+
+
+@contextmanager
+def terminable() -> Iterator[Callable[[], None]]:
+    """Raise Terminated in the block at the first SIGTERM; the second leaves at once.
+
+    Gives a function that raises it again if somebody swallowed it, as Python does in a destructor. Only a main thread can be told to end.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    before, is_told = signal.getsignal(signal.SIGTERM), False
+
+    def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        nonlocal is_told
+        is_told = True
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise Terminated
+
+    def check() -> None:
+        if is_told:
+            raise Terminated
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield check
+    finally:
+        if not is_told:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+class TrainingLoop:
+    """Trains for as many steps as the settings say, or until the trainer ends it; goes on where a killed process was."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        policy_config: PolicyConfig,
+        config: GrpoConfig,
+        *,
+        first: int,
+        heldout: Callable[[], Mapping[str, float]],
+        facts: Mapping[str, Any],
+        work: Work,
+        on_assessed: Callable[[Mapping[str, Any]], None] | None = None,
+        processes: Processes = ALONE,
+    ) -> None:
+        """Prepare the loop.
+
+        Args:
+            trainer: at the step `first`.
+            policy_config: what its policy's network is.
+            config: GRPO's settings.
+            first: where this run begins.
+            heldout: measures the policy that the trainer is judged by, as it is now.
+            facts: written into each checkpoint: where it comes from.
+            work: with a progress folder in the first process; the others need none.
+            on_assessed: told what was found before the first update.
+            processes: who trains with us; the first writes for all, and only it measures held-out boards.
+        """
+        assert work.progress_folder is not None or not processes.is_first
+        self._trainer = trainer
+        self._policy_config = policy_config
+        self._config = config
+        self._first = first
+        self._last = first + config.num_steps
+        self._heldout = heldout
+        self._facts = facts
+        self._work = work
+        self._on_assessed = on_assessed
+        self._processes = processes
+        self._folder = work.progress_folder or work.folder
+        self._checkpoints = self._folder / CHECKPOINTS
+        self._interrupted = self._folder / _INTERRUPTED
+        self._watch = Watch({"grpo": config.model_dump(mode="json")})
+        self._finished: tuple[int, Snapshot] | None = None
+        self._healthy: int | None = None
+
+    def run(self) -> None:
+        """Train, and put checkpoints and report into the output.
+
+        Ends the process with RESUMABLE_EXIT at a SIGTERM, or when another process is lost, after a checkpoint of the last finished step.
+        An error leaves the progress folder as it is, and its message says so.
+        """
+        try:
+            with terminable() as check:
+                try:
+                    self._take_up()
+                    self._train(check)
+                except LostProcessError as error:
+                    raise self._ended(str(error)) from None
+        except Terminated:
+            raise self._ended("ended by SIGTERM") from None
+        except Exception as error:
+            if self._processes.is_first:
+                if not isinstance(error, StorageError):
+                    self._save_interrupted()
+                _add(error, f"The same command again, without --fresh, goes on from {_place(self._saved(), self._folder)}")
+            raise
+        if not self._processes.is_first:
+            return
+        for name in (REPORT, LEARNABILITY):
+            shutil.copy(self._folder / name, self._work.folder / name)
+        self._write_findings()
+        # Links, not moves: until the output is in the store, a kill would lose what was moved.
+        shutil.copytree(self._checkpoints, self._work.folder / CHECKPOINTS, copy_function=_link)
+
+    def _ended(self, why: str) -> SystemExit:
+        """Keep the last finished step, and return what ends this process."""
+        place = _place(self._save_interrupted(), self._folder) if self._processes.is_first else "where the first process says"
+        self._work.say(f"{why}; the same command again, without --fresh, goes on from {place}")
+        return SystemExit(RESUMABLE_EXIT)
+
+    def _take_up(self) -> None:
+        """Bring trainer, checkpoints and history to the latest point that is whole; without one, to the beginning."""
+        if not self._processes.is_first:
+            if self._go_on_from(None) is None:
+                self._assess()
+            return
+        records = read_journal(self._folder)
+        begun = (self._folder / HISTORY).exists()
+        self._delete_damaged(last=records[-1].step if records else -1)
+        found = self._latest()
+        state = self._go_on_from(found)
+        if state is None:
+            self._assess()
+            if begun:
+                self._work.say(f"nothing in {self._folder} can be gone on from; starting anew")
+            self._work.go_on_after([])
+            self._work.record(self._watched(Record(self._first, self._heldout())))
+        else:
+            self._work.say(f"going on from {_place(state.step, self._folder)}")
+            self._work.go_on_after([record for record in records if record.step <= state.step])
+            for record in self._work.history():
+                self._watch.observe(record)  # What it finds in them was told before the kill.
+            self._prune(healthy=state.facts[_HEALTHY_BEFORE])  # The kill may have come before that.
+            if self._work.terminal is not None:
+                self._work.terminal.goes_on_at(state.step - self._first)
+        self._healthy = self._trainer.healthy_step
+        self._finished = self._trainer.num_steps_done, self._trainer.snapshot()
+
+    def _go_on_from(self, found: Path | None) -> TrainingState | None:
+        """Restore the trainer from the checkpoint that the first process has found, and return its state; None if it has found none."""
+        handed = handed_checkpoint(found, self._processes, self._trainer.policy.device)
+        if handed is None:
+            return None
+        policy, state = handed
+        self._trainer.policy.network.load_state_dict(policy.network.state_dict())
+        self._trainer.restore(state)
+        return state
+
+    def _assess(self) -> None:
+        """Look before the first update, keep what was found, and refuse where nothing could be learnt."""
+        found = self._trainer.preflight()
+        if self._processes.is_first:
+            facts = found.facts()
+            replace_file(self._folder / LEARNABILITY, json_text(facts).encode())
+            for finding in found.findings:
+                self._work.say(f"{finding.severity:8} {finding.name}: {finding.seen}{'. ' if finding.advice else ''}{finding.advice}")
+            if self._on_assessed is not None:
+                self._on_assessed(facts)
+        refuse_unlearnable(found)
+
+    def _delete_damaged(self, *, last: int) -> None:
+        """Warn of all checkpoints that are not whole, or of a step that the journal does not have, and delete those."""
+        for folder in [*checkpoint_folders(self._checkpoints), *checkpoint_folders(self._interrupted)]:
+            try:
+                verified_manifest(folder)
+                problem = "" if checkpoint_step(folder) <= last else f"{folder} is of a step that the journal does not have"
+            except CorruptError as error:
+                problem = str(error)
+            if problem:
+                self._work.say(f"WARNING: {problem}; it is deleted")
+                remove_folder(folder)
+
+    def _latest(self) -> Path | None:
+        found = [latest_valid_checkpoint(root)[0] for root in (self._interrupted, self._checkpoints)]
+        return max((folder for folder in found if folder is not None), key=checkpoint_step, default=None)
+
+    def _train(self, check: Callable[[], None]) -> None:
+        trainer, config = self._trainer, self._config
+        is_over = self._processes.any(self._processes.is_first and self._is_over(), trainer.policy.device)
+        while not is_over:
+            record = trainer.step()
+            if trainer.outcome.action == Action.ROLL_BACK:
+                record = replace(record, events=(*record.events, *self._roll_back()))
+            is_over = trainer.outcome.action == Action.STOP or record.step == self._last
+            is_due = is_over or (record.step - self._first) % config.steps_per_checkpoint == 0
+            if self._processes.is_first:
+                self._keep(record, is_due=is_due, is_last=is_over)
+            elif is_due:
+                trainer.checkpointed()
+            check()
+
+    def _keep(self, record: Record, *, is_due: bool, is_last: bool) -> None:
+        """Put a step's record, and what is due with it, on the disk."""
+        if is_due:
+            record = replace(record, metrics={**record.metrics, **self._heldout()})
+        if is_last:
+            self._write_report()
+        self._work.record(self._watched(record))
+        if is_due:
+            self._save()
+        self._finished = record.step, self._trainer.snapshot()
+        self._work.measured(self._trainer.timings())
+        self._work.progress(record.step - self._first, self._config.num_steps, "steps")
+
+    def _watched(self, record: Record) -> Record:
+        """Return the record with what the diagnosis finds for the first time with it, as events."""
+        found = self._watch.observe(record)
+        return replace(record, events=(*record.events, *(Event(_FINDING, f"{each.severity}: {each.line}") for each in found)))
+
+    def _write_findings(self) -> None:
+        """Write, and say, what the whole history shows: of a run that went on after a kill the same as of one that did not."""
+        diagnosis = self._watch.diagnosis()
+        replace_file(self._work.folder / FINDINGS, json_text({**diagnosis.facts(), "tag": diagnosis.tag}).encode())
+        self._work.say(f"diagnosis: {diagnosis.tag}")
+
+    def _is_over(self) -> bool:
+        report = self._folder / REPORT
+        # Written before the last checkpoint: a run may have gone on from an earlier one.
+        return report.exists() and read_json(report)["last_step"] == self._trainer.num_steps_done
+
+    def _roll_back(self) -> tuple[Event, ...]:
+        healthy = self._trainer.healthy_step
+        folder = None if healthy is None else self._checkpoints / checkpoint_name(healthy)
+        is_there = self._processes.is_first and folder is not None and folder.exists()
+        handed = handed_checkpoint(folder if is_there else None, self._processes, self._trainer.policy.device)
+        if handed is None:
+            self._trainer.cannot_roll_back()
+            return ()
+        policy, state = handed
+        return (self._trainer.roll_back(state, policy.network.state_dict()),)
+
+    def _save(self) -> None:
+        """Save a checkpoint, and delete those that are too many."""
+        self._trainer.checkpointed()
+        self._write(self._checkpoints)
+        for folder in checkpoint_folders(self._interrupted):
+            remove_folder(folder)
+        # The healthy one of the save before: it is wanted if this save turns out damaged, and a healthy one that is newer is the newest.
+        self._prune(healthy=self._healthy)
+        self._healthy = self._trainer.healthy_step
+        self._work.kept()
+
+    def _write(self, root: Path) -> None:
+        state = self._trainer.state({**self._facts, _HEALTHY_BEFORE: self._healthy})
+        save_checkpoint(root, self._trainer.judged, self._policy_config, state)
+
+    def _prune(self, *, healthy: int | None) -> None:
+        saved = {checkpoint_step(folder) for folder in checkpoint_folders(self._checkpoints)}
+        regrets = {record.step: record.metrics[_REGRET] for record in self._work.history() if record.step in saved}
+        for step in checkpoints_to_delete(regrets, healthy=healthy, keep=self._config.num_checkpoints_kept):
+            remove_folder(self._checkpoints / checkpoint_name(step))
+
+    def _save_interrupted(self) -> int | None:
+        """Save the last finished step unless that is done, and return from which step a run will go on."""
+        if self._finished is not None:
+            step, snapshot = self._finished
+            saved = self._saved()
+            if step > self._first and (saved is None or step > saved):
+                self._trainer.reset(snapshot)
+                self._write(self._interrupted)
+        self._work.kept()  # With nothing new too: it may have been cut short after the last checkpoint.
+        return self._saved()
+
+    def _saved(self) -> int | None:
+        folders = [*checkpoint_folders(self._checkpoints), *checkpoint_folders(self._interrupted)]
+        return max(map(checkpoint_step, folders), default=None)
+
+    def _write_report(self) -> None:
+        trainer = self._trainer
+        entropy = trainer.control.mean_entropy()
+        report = {
+            "reason": trainer.outcome.reason or BUDGET_SPENT,
+            "message": trainer.outcome.message,
+            "first_step": self._first,
+            "last_step": trainer.num_steps_done,
+            "mean_entropy_at_end": entropy if math.isfinite(entropy) else None,  # None right after a rollback.
+            "control": trainer.control.metrics(),
+            "weights": weights_hash(trainer.judged),
+        }
+        replace_file(self._folder / REPORT, json_text(report).encode())
+
+
+def _place(step: int | None, folder: Path) -> str:
+    return "the beginning: there is no checkpoint yet" if step is None else f"step {step:,}, which is kept in {folder}"
+
+
+def _add(error: Exception, text: str) -> None:
+    """Say more: in the message where that is all that people see, else below the traceback."""
+    if isinstance(error, PlainError):
+        error.args = (f"{error}\n{text}",)
+    else:
+        error.add_note(text)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)  # A disk without links.

@@ -1,0 +1,76 @@
+"""Numbers beside pictures: lines taken from records, and the table with their first, last, lowest and highest values."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from grpo.metrics.table import METRICS, Record
+from steps.cards.charts import COLOURS, Line, line_chart
+from steps.cards.html import Html, Part, block, paragraph, table, text
+
+
+def metric_lines(records: Sequence[Record], names: Mapping[str, str], *, dashed: Iterable[str] = ()) -> list[Line]:
+    """Return one line for each metric, by its label, in order and colour of `names`; meanings are those of the metric table."""
+    dashed = set(dashed)
+    return [
+        Line(
+            label=label,
+            points=[(record.step, record.metrics[name]) for record in records if name in record.metrics],
+            colour=COLOURS[index % len(COLOURS)],
+            is_dashed=name in dashed,
+            meaning=METRICS[name].meaning,
+        )
+        for index, (name, label) in enumerate(names.items())
+    ]
+
+
+def level(label: str, value: float, lines: Sequence[Line], colour: str) -> Line:
+    """Return a dashed line at one value, as long as the others."""
+    steps = [x for line in lines for x, _ in line.points]
+    points = [(step, value) for step in sorted({min(steps), max(steps)})] if steps else []
+    return Line(label=label, points=points, colour=colour, is_dashed=True)
+
+
+def metric_figure(
+    title: str,
+    records: Sequence[Record],
+    names: Mapping[str, str],
+    *,
+    levels: Mapping[str, tuple[float, str]] | None = None,
+    dashed: Iterable[str] = (),
+    marks: Sequence[float] = (),
+    note: str = "",
+) -> list[Part]:
+    """Return the chart of some metrics of one unit, and the numbers beside it.
+
+    Args:
+        title: of the chart.
+        records: a step's history.
+        names: metric -> label.
+        levels: label -> value and colour of dashed lines across the chart.
+        dashed: metrics that are bounds rather than measurements.
+        marks: steps at which something happened.
+        note: what to look for, in a sentence.
+    """
+    [unit] = {METRICS[name].unit for name in names}  # A chart has one axis.
+    lines = metric_lines(records, names, dashed=dashed)
+    lines += [level(label, value, lines, colour) for label, (value, colour) in (levels or {}).items()]
+    return [line_chart(title, unit, lines, marks=marks), numbers(lines, unit=unit, note=note)]
+
+
+def numbers(lines: Sequence[Line], *, unit: str, note: str = "") -> Html:
+    """Return the table that stands beside a chart of lines, and is its legend."""
+    rows = [[_name(line), *_summary([y for _, y in line.points])] for line in lines]
+    written = paragraph(note, "soft") if note else ""
+    return block(table([unit, "first", "last", "lowest", "highest"], rows), written, kind="numbers")
+
+
+def _name(line: Line) -> Html:
+    ground = f"repeating-linear-gradient(90deg, {line.colour} 0 4px, #0000 4px 7px)" if line.is_dashed else line.colour
+    return Html(f'<span class="swatch" style="background: {ground}"></span><span title="{text(line.meaning)}">{text(line.label)}</span>')
+
+
+def _summary(values: Sequence[float]) -> list[float | None]:
+    finite = [value for value in values if math.isfinite(value)]
+    found: list[float | None] = [values[0], values[-1]] if values else [None, None]
+    found += [min(finite), max(finite)] if finite else [None, None]
+    return found

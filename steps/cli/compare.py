@@ -1,0 +1,104 @@
+"""The command `chess-grpo compare`: two runs side by side, and what may be concluded from that."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from steps.cli.tables import folded, table, when
+from steps.runtime.machine import Machine
+
+if TYPE_CHECKING:
+    from steps.runs.comparison import Comparison
+    from steps.runs.index import TrackedRun
+    from steps.runs.results import Compared
+
+
+def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `compare`."""
+    compare = commands.add_parser(
+        "compare",
+        description="Two flow runs side by side: the settings that differ, the numbers with 95 % intervals, and, where both were measured"
+        " with the same yardstick (same opponent and rules, same ladder, same held-out boards), the difference with its interval. It says"
+        " what may be concluded, and which games would settle the rest. A and B are named as for `show`.",
+    )
+    compare.add_argument("first", metavar="A", help="last, champion, peak, or an id")
+    compare.add_argument("second", metavar="B", help="the other")
+    compare.add_argument("--json", action="store_true", help="all of it as JSON")
+    compare.set_defaults(run=_compare)
+
+
+def _compare(given: argparse.Namespace) -> int:
+    from steps.runs.comparison import compare_runs
+    from steps.runs.index import find_run
+
+    machine = Machine.here()
+    found = compare_runs(find_run(given.first, machine), find_run(given.second, machine), machine)
+    print(json.dumps(_facts(found), indent=2) if given.json else "\n".join(_lines(found)))
+    return 0
+
+
+def _facts(found: "Comparison") -> dict[str, Any]:
+    return {
+        "runs": [run.metaflow_run for run in (found.first, found.second)],
+        "settings": {name: list(values) for name, values in found.settings.items()},
+        "results": [
+            {
+                "name": row.name,
+                "first": None if row.first is None else asdict(row.first.estimate),
+                "second": None if row.second is None else asdict(row.second.estimate),
+                "difference": None if row.difference is None else asdict(row.difference),
+                "apart": list(row.apart),
+            }
+            for row in found.rows
+        ],
+        "conclusions": list(found.conclusions),
+        "match": found.match,
+    }
+
+
+def _lines(found: "Comparison") -> Iterator[str]:
+    yield table([_row("A", found.first), _row("B", found.second)])
+    yield "\nSettings that differ" if found.settings else "\nSettings: no difference"
+    if found.settings:
+        rows = [(name, *("(not set)" if value is None else value for value in pair)) for name, pair in found.settings.items()]
+        yield table([("", "A", "B"), *rows], indent="  ")
+    yield "\nResults, with 95 % intervals"
+    yield from _result_lines(found)
+    yield "\nWhat follows"
+    yield from (folded(sentence, "  - ") for sentence in found.conclusions)
+    if found.match:
+        yield f"\n      {found.match}"
+
+
+def _result_lines(found: "Comparison") -> Iterator[str]:
+    if not found.rows:
+        yield "  none yet"
+        return
+    values = [
+        (
+            f"A {'-' if row.first is None else row.first}",
+            f"B {'-' if row.second is None else row.second}",
+            f"A - B  {_difference(row)}",
+        )
+        for row in found.rows
+    ]
+    for row, line in zip(found.rows, table(values, indent="    ", folds=False).splitlines(), strict=True):
+        yield f"  {row.name}"
+        yield line
+
+
+def _difference(row: "Compared") -> str:
+    from steps.runs.results import shown
+
+    if row.difference is not None and row.first is not None:
+        return shown(row.difference, row.first.unit, sign="+")
+    return "the same measurement" if row.is_one_measurement else "not comparable" if row.apart else "-"
+
+
+def _row(name: str, run: "TrackedRun") -> tuple[str, ...]:
+    from steps.runs.settings import from_preset
+    from steps.tracking.tags import VERDICT
+
+    return name, run.metaflow_run, when(run.started), run.tags.get(VERDICT, run.status), str(from_preset(run.params))

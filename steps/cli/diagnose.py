@@ -1,0 +1,82 @@
+"""The command `chess-grpo diagnose`: what a run's history shows, in words."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo.base.errors import PlainError
+from grpo.diagnosis.diagnose import diagnose
+from grpo.diagnosis.given import are_of_several_runs
+from grpo.diagnosis.history import History
+from grpo.diagnosis.reading import HistoryError, columns_text, read_history
+from steps.runtime.machine import Machine
+
+HEALTHY, FOUND, UNUSABLE = 0, 1, 2
+
+
+def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `diagnose`."""
+    parser = commands.add_parser(
+        "diagnose",
+        description="Say what a run's history shows: named findings, each with evidence, cause and remedy.",
+    )
+    parser.add_argument("name", nargs="?", metavar="RUN", help="`last`, `peak`, `champion`, a run's id, or a folder with a history.jsonl")
+    parser.add_argument("--history", nargs="+", type=Path, metavar="FILE.csv", help="tables of one run instead, ours or another trainer's")
+    parser.add_argument("--evals", type=Path, metavar="FILE.csv", help="a table of step, score and games; needs --history")
+    parser.add_argument("--settings", type=Path, metavar="FILE.json", help="that run's settings, for remedies that name them")
+    parser.add_argument("--json", action="store_true", dest="is_json", help="print it as JSON")
+    parser.set_defaults(run=diagnose_run)
+
+
+def diagnose_run(given: argparse.Namespace) -> int:
+    """Print the diagnosis; return 0 when healthy, 1 with findings, 2 when the input cannot be used."""
+    try:
+        name, history, settings = _input(given)
+    except PlainError as error:
+        print(f"chess-grpo diagnose: {error}", file=sys.stderr)
+        return UNUSABLE
+    found = diagnose(history, settings)
+    if given.is_json:
+        print(json.dumps({"run": name, **found.facts()}, indent=1))
+    else:
+        columns = "" if given.history is None else f"{columns_text(history)}\n"
+        print(f"{name}: {found.tag}\n{columns}\n{found.text()}")
+    return HEALTHY if found.is_healthy else FOUND
+
+
+def _input(given: argparse.Namespace) -> tuple[str, History, Mapping[str, Any] | None]:
+    if (given.name is None) == (given.history is None):
+        raise HistoryError("give either a RUN (`chess-grpo diagnose last`) or --history with one or more CSV files")
+    settings = None if given.settings is None else _settings(given.settings, given.history or [])
+    if given.history is not None:
+        return ", ".join(path.name for path in given.history), read_history(given.history, evals=given.evals), settings
+    if given.evals is not None:
+        raise HistoryError("--evals belongs to --history: a run of ours knows its own games")
+    from steps.runs.history import run_history  # The tracking store's client takes seconds to import.
+
+    found = run_history(given.name, Machine.here())
+    return found.name, found.history, settings if settings is not None else found.settings
+
+
+def _settings(path: Path, histories: Sequence[Path]) -> Mapping[str, Any]:
+    """Return the settings in a JSON file, of several runs those of the one that a history file is called after."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise HistoryError(f"{path}: cannot be read ({error}); give a JSON file with the run's settings") from None
+    except ValueError as error:
+        raise HistoryError(f"{path}: is no JSON ({error})") from None
+    if not isinstance(found, dict) or not found:
+        raise HistoryError(f'{path}: holds no settings; wanted is a JSON object, such as {{"learning_rate": 1e-5}}')
+    if not are_of_several_runs(found):
+        return found
+    named = [name for name in found if any(history.stem == name for history in histories)]
+    if not named:
+        raise HistoryError(
+            f"{path}: holds settings of several runs ({', '.join(found)}) and no history file is called after one of them; give those of"
+            " one run"
+        )
+    return dict(found[named[0]])

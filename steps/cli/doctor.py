@@ -1,0 +1,68 @@
+"""The command `chess-grpo doctor`: what would fail in an hour, in seconds, without changing anything."""
+
+import argparse
+import json
+import shlex
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from grpo.settings.tree import DEFAULT_PRESET, ConfigError, Settings
+from steps.cli.settings_options import add_settings, given_settings
+from steps.cli.tables import folded
+from steps.runtime.machine import Machine
+
+if TYPE_CHECKING:
+    from steps.preflight.checks import Finding
+
+
+def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `doctor`."""
+    doctor = commands.add_parser(
+        "doctor",
+        description="Look at everything that can be known before a run: Python and packages, settings, Stockfish, disk, tracking store,"
+        " device, files and books that the settings name, AWS Batch where Metaflow is set up for it, Weights & Biases. What is wrong comes"
+        " with its remedy. Nothing on this machine is changed, and no key is printed.",
+    )
+    add_settings(doctor)
+    doctor.add_argument("--json", action="store_true", help="the lines as JSON")
+    doctor.set_defaults(run=_doctor)
+
+
+def _doctor(given: argparse.Namespace) -> int:
+    from steps.preflight.doctor import examine
+
+    settings: Settings | ConfigError
+    try:
+        settings = given_settings(given)
+    except ConfigError as error:
+        settings = error
+    findings = examine(settings, Machine.here())
+    num_wrong = sum(not finding.is_fine for finding in findings)
+    if given.json:
+        print(json.dumps({"is_fine": not num_wrong, "findings": [asdict(finding) for finding in findings]}, indent=2))
+    else:
+        print(_table(findings))
+        ending = (
+            f"{num_wrong} of {len(findings)} are wrong; each says what mends it."
+            if num_wrong
+            else f"All is fine: `{_run(given)}` can start."
+        )
+        print(ending)
+    return 1 if num_wrong else 0
+
+
+def _run(given: argparse.Namespace) -> str:
+    """Return the command that runs with these settings."""
+    words = [] if given.config == DEFAULT_PRESET else [f"CONFIG={given.config}"]
+    words += [f"SET={shlex.quote(' '.join(given.set))}"] if given.set else []
+    return " ".join(["make run", *words])
+
+
+def _table(findings: list["Finding"]) -> str:
+    size = max(len(finding.what) for finding in findings)
+    lines = []
+    for finding in findings:
+        first, *more = finding.detail.splitlines()
+        head = f"  {'ok  ' if finding.is_fine else 'FAIL'}  {finding.what:<{size}}  "
+        lines += [folded(first, head), *(folded(line, " " * len(head)) for line in more)]
+    return "\n".join(lines)

@@ -1,0 +1,79 @@
+"""The command `chess-grpo export`: a model as a folder that other programs can use, with the card that says what it is."""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo.base.files import atomic_folder, write_manifest
+from grpo.policy.files import LANGUAGE, LANGUAGE_WEIGHTS, policy_facts
+from grpo.settings.tree import ConfigError
+from steps.runs.facts import facts_behind
+from steps.runs.find_policy import Model, find_model
+from steps.runtime.machine import Machine
+
+if TYPE_CHECKING:
+    from steps.export.model_card import CardFacts
+
+
+def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `export` to the commands."""
+    parser = commands.add_parser(
+        "export",
+        description="Write a model as a folder for other programs: weights, ONNX, JSON with all that is needed to use them, a model card."
+        " The ONNX file is compared with the policy on 1,000 positions, and nothing is written when they differ. A language model is"
+        " written as transformers has it, without ONNX, and compared by its answers.",
+    )
+    parser.add_argument("model", help="champion, peak, or the folder of a policy")
+    parser.add_argument("out", type=Path, help="the folder to make; it must not be there")
+    parser.set_defaults(run=_export)
+
+
+def _export(given: argparse.Namespace) -> int:
+    from steps.export.model_card import model_card
+    from steps.step_io.names import MODEL_CARD
+
+    out = given.out.resolve()
+    if out.exists():
+        raise ConfigError(f"{out} is there already; name a folder that is not, or remove it")
+    model = find_model(given.model, Machine.here())
+    facts = {"run": model.run, "policy_step": model.policy_step}
+    with atomic_folder(out) as folder:
+        file, parity = _exported(model, folder, facts)
+        (folder / MODEL_CARD).write_text(model_card(_card_facts(model, folder, parity)), encoding="utf-8")
+        write_manifest(folder, {"kind": "export", **facts})
+    print(f"{file}: {parity}")
+    print(f"written: {out}")
+    return 0
+
+
+def _exported(model: Model, folder: Path, facts: Mapping[str, Any]) -> tuple[str, str]:
+    """Write the model, and return the file that plays, and in words how it compares with the policy."""
+    if model.kind == LANGUAGE:
+        from steps.export.language import export_language_policy
+
+        return LANGUAGE_WEIGHTS, str(export_language_policy(model.folder, folder, facts=facts))
+    from steps.export.network import ONNX, export_policy
+
+    return ONNX, str(export_policy(model.folder, folder, facts=facts))
+
+
+def _card_facts(model: Model, folder: Path, parity: str) -> "CardFacts":
+    from steps.export.language_card import language_facts
+    from steps.export.model_card import CardFacts
+
+    described = policy_facts(folder)
+    hashes = {
+        "weights, as numbers": described["weights_hash"],
+        described["weights_file"]["name"]: described["weights_file"]["sha256"],
+        "action table": described["action_table"],
+    }
+    return CardFacts(
+        run=model.run,
+        policy_step=model.policy_step,
+        network=described["policy"],
+        language=language_facts(folder),
+        hashes=hashes,
+        behind=facts_behind(model.folder),
+        parity=parity,
+    )

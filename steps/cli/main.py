@@ -1,0 +1,71 @@
+"""The command `chess-grpo`. A command's module is imported when it is the one that is given: an engine must answer its GUI at once."""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from grpo.base.errors import PlainError
+from steps.cli.command_table import CODES, COMMANDS, GROUPS
+from steps.cli.parser import TeachingParser, teach
+
+_ABOUT = (
+    "Parts of the chess GRPO pipeline by themselves: check this machine, look at runs, play with policies. The whole pipeline is"
+    " `make run`, or `python flows/chess_grpo.py run`."
+)
+_EXAMPLES = ("chess-grpo doctor --config smoke", "chess-grpo runs", "chess-grpo show last", "chess-grpo match champion stockfish:nodes=1")
+_BROKEN_PIPE = 141
+"""As a shell tells of a program that SIGPIPE has ended."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says and return the exit code: 0 done, 1 an error that the message explains, 2 a wrong usage."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    parser = _parser(words[0] if words else "")
+    if not words:
+        parser.print_help(sys.stderr)
+        return 2
+    given = parser.parse_args(words)
+    try:
+        return int(given.run(given))
+    except PlainError as error:
+        print(f"chess-grpo: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # Of `chess-grpo runs | head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+
+
+def _parser(name: str) -> TeachingParser:
+    """Return the parser of one command, or, when it is none of them, of all by name alone."""
+    parser = TeachingParser(prog="chess-grpo", usage="chess-grpo COMMAND ...", add_help=False)
+    parser.add_argument("-h", "--help", action="help", help="this list; after a COMMAND, what that one does")
+    if (command := COMMANDS.get(name)) is None:
+        commands = parser.add_subparsers(required=True, metavar="COMMAND", help="one of those below", prog="chess-grpo")
+        for each in COMMANDS:
+            commands.add_parser(each)
+        teach(parser, about=_ABOUT, lists=_lists(), examples=_EXAMPLES, codes=CODES, page="README.md, docs/commands.md")
+        return parser
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", prog="chess-grpo")
+    import_module(command.module).add_commands(commands)
+    added = commands.choices[name]
+    teach(
+        added,
+        about=added.description or f"{command.goal[:1].upper()}{command.goal[1:]}.",
+        examples=command.examples,
+        codes=command.codes,
+        page=command.page,
+    )
+    return parser
+
+
+def _lists() -> dict[str, list[tuple[str, str]]]:
+    """Return, under the heading of each group, its commands with their goals."""
+    lists: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
+    for name, command in COMMANDS.items():
+        lists[command.group].append((name, command.goal))
+    return lists
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""The command `chess-grpo match`: who is stronger, how sure that is, and what these games could have shown."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from grpo.base.files import json_text, replace_file
+from grpo.board.phases import PHASES, Phase
+from grpo.engine.identity import identify
+from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
+from grpo.settings.tree import ConfigError, Settings
+from steps.cli.players import ALLOWED, Entrant, entered, parse_contestant
+from steps.cli.settings_options import add_settings, given_settings
+from steps.runtime.machine import Machine
+from steps.step_io.work import TerminalSink
+
+if TYPE_CHECKING:
+    from grpo.play.matches import MatchResult
+
+_DEFAULT_PAIRS: Final = 100
+
+
+def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `match` to the commands."""
+    parser = commands.add_parser(
+        "match",
+        description=f"Games between two players: each opening is played with both colours. A player is one of: {ALLOWED}.",
+    )
+    parser.add_argument("first", metavar="A", help="the player whose score it is")
+    parser.add_argument("second", metavar="B", help="the opponent")
+    parser.add_argument("--pairs", type=int, default=_DEFAULT_PAIRS, metavar="N", help=f"openings (default {_DEFAULT_PAIRS})")
+    parser.add_argument("--openings", metavar="FILE", help="a book (PGN, EPD, FEN, packed or not) instead of random plies")
+    parser.add_argument("--boards", type=Path, metavar="FOLDER", help="with --phase: begin from held-out boards of this dataset")
+    parser.add_argument(
+        "--phase", choices=[phase.value for phase in PHASES], help="begin from even positions of this phase, of --boards or --openings"
+    )
+    parser.add_argument("--seed", type=int, metavar="S", help="root of the random streams; another seed has other openings")
+    parser.add_argument("--max-plies", type=int, metavar="N", help="a game that gets here is a draw")
+    parser.add_argument(
+        "--adjudicate",
+        action=argparse.BooleanOptionalAction,
+        help="give a second score, by the value of the last position of games drawn by repetition, fifty moves or the ply cap"
+        " (default: where most games ended so)",
+    )
+    parser.add_argument("--pgn", type=Path, metavar="FILE", help="write all games here; it must not be there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all that is known of the match here; it must not be there")
+    add_settings(parser)  # Of which the section `evaluation` is used.
+    parser.set_defaults(run=_match)
+
+
+def _match(given: argparse.Namespace) -> int:
+    from grpo.play.pgn import match_pgn
+    from steps.cli.match_text import match_facts, match_text
+    from steps.runtime.device import torch_device
+
+    settings = _settings(given)
+    if (given.boards is not None and given.phase is None) or (given.phase is not None and given.boards is None and given.openings is None):
+        raise ConfigError("--phase and --boards go together: positions of a phase come from a dataset, or by --openings from a book")
+    if given.boards is not None and given.openings is not None:
+        raise ConfigError("--boards and --openings: give only one of the two")
+    if given.pairs < 1:
+        raise ConfigError(f"--pairs {given.pairs}: at least one opening is played")
+    contestants = [parse_contestant(given.first), parse_contestant(given.second)]
+    _refuse_existing([path for path in (given.pgn, given.json) if path is not None])
+    machine = Machine.here()
+    device = torch_device(machine)
+    terminal = TerminalSink("match", (), lambda text: print(text, file=sys.stderr, flush=True))
+    with entered(contestants, machine=machine, device=device, seed=settings.seed, num_processes=machine.num_threads) as entrants:
+        result = _played(entrants, settings, machine, given, terminal=terminal)
+        facts = match_facts(result, entrants, settings, identify(machine.stockfish))
+    print(match_text(result, entrants))
+    if given.pgn is not None:
+        players = {f"{place}Player": _described(entrant.facts) for place, entrant in zip(("First", "Second"), entrants, strict=True)}
+        pgn = match_pgn(result, event=f"{result.first} against {result.second}", seed=settings.seed, facts=players)
+        replace_file(given.pgn, pgn.encode())
+    if given.json is not None:
+        replace_file(given.json, json_text(facts).encode())
+    return 0
+
+
+def _settings(given: argparse.Namespace) -> Settings:
+    lines = list(given.set)
+    if given.seed is not None:
+        lines.append(f"seed = {given.seed}")
+    if given.max_plies is not None:
+        lines.append(f"evaluation.max_plies = {given.max_plies}")
+    if given.openings is not None:
+        lines.append(f"evaluation.opening_book = {json.dumps(given.openings)}")
+    return given_settings(argparse.Namespace(config=given.config, set=lines))
+
+
+def _refuse_existing(paths: Sequence[Path]) -> None:
+    """Raise ConfigError for a file that could not be written after the games, or would overwrite another."""
+    for path in paths:
+        if path.exists():
+            raise ConfigError(f"{path} is there already; name a file that is not, or remove it")
+        if not path.absolute().parent.is_dir():
+            raise ConfigError(f"{path}: there is no folder {path.absolute().parent}; make it, or name another")
+    if len({path.absolute() for path in paths}) < len(paths):
+        raise ConfigError(f"--pgn and --json both name {paths[0]}; name two files")
+
+
+def _played(
+    entrants: Sequence[Entrant],
+    settings: Settings,
+    machine: Machine,
+    given: argparse.Namespace,
+    *,
+    terminal: TerminalSink,
+) -> "MatchResult":
+    from grpo.play.adjudication import adjudicate
+    from grpo.play.matches import MOSTLY_UNDECIDED, play_match
+
+    config = settings.evaluation
+    with EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB}) as pool:
+        openings = _openings(settings, given, pool)
+        terminal.say(f"{len(openings):,} openings, {2 * len(openings):,} games")
+        result = play_match(
+            entrants[0].player,
+            entrants[1].player,
+            openings,
+            max_plies=config.max_plies,
+            on_games_done=lambda done: terminal.progress(done, 2 * given.pairs, "games"),
+        )
+        if given.adjudicate or (given.adjudicate is None and result.share_undecided() > MOSTLY_UNDECIDED):
+            return adjudicate(result, pool, depth=config.adjudication_depth, centipawns=config.adjudication_centipawns)
+    return result
+
+
+def _openings(settings: Settings, given: argparse.Namespace, pool: EnginePool) -> list[str]:
+    from grpo.base.seeding import numpy_stream
+    from grpo.play.openings import make_openings, phase_openings, read_book
+
+    config, rng = settings.evaluation, numpy_stream(settings.seed, "openings", "match")
+    if given.phase is None:
+        return make_openings(config, count=given.pairs, rng=rng, pool=pool, exclude=set())
+    if given.boards is None:
+        fens = list(read_book(config.opening_book, max_plies=config.opening_book_plies).openings.values())
+    else:
+        fens = _heldout_fens(given.boards)
+    return phase_openings(fens, Phase(given.phase), config=config, count=given.pairs, rng=rng, pool=pool, exclude=set())
+
+
+def _heldout_fens(folder: Path) -> list[str]:
+    from grpo.dataset.table import Split
+    from steps.bodies.build_boards import read_boards
+    from steps.step_io.names import BOARDS
+
+    if not (folder / BOARDS).is_file():
+        raise ConfigError(f"{folder} is no dataset: it has no {BOARDS}; give the folder that `boards build` or the step join_boards made")
+    return [row["fen"] for row in read_boards(folder).select(["fen", "split"]).to_pylist() if row["split"] == Split.HELDOUT]
+
+
+def _described(facts: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)

@@ -1,0 +1,251 @@
+"""Players as a user names them: `champion`, `peak@0.5`, a folder, `random`, `stockfish:nodes=50`, `uci:/path/to/engine:depth=3`."""
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from grpo.base.errors import PlainError
+from grpo.engine.identity import EngineMissingError, find_engine, identify
+from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
+from grpo.engine.process import START_SECONDS, EngineProcess
+from steps.runtime.machine import Machine
+
+if TYPE_CHECKING:
+    import torch
+
+    from grpo.play.players import Player
+
+RANDOM: Final = "random"
+STOCKFISH: Final = "stockfish"
+UCI: Final = "uci"
+MAX_SKILL: Final = 20
+ALLOWED: Final = (
+    "champion, peak or the folder of a policy, each plain for its best move or with @T to draw at temperature T (champion@0.5); random;"
+    " stockfish:nodes=50, stockfish:depth=3, stockfish:nodes=100,skill=5, stockfish:nodes=1,random=0.5; uci:/path/to/engine:nodes=100"
+)
+
+_SKILL: Final = "Skill Level"
+_MAX_LIMIT: Final[Mapping[str, int]] = {"nodes": 1_000_000_000, "depth": 100}
+
+
+class ContestantError(PlainError, ValueError):
+    """A text names no player; the message says what of it could not be read, and what is allowed."""
+
+
+class Kind(StrEnum):
+    """What chooses the moves."""
+
+    POLICY = "policy"
+    ENGINE = "engine"
+    RANDOM = "random"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contestant:
+    """A player that was named, and not yet looked for."""
+
+    text: str
+    """As the user wrote it."""
+    kind: Kind
+    model: str = ""
+    """Of a policy: `champion`, `peak` or a folder."""
+    temperature: float | None = None
+    """Of a policy: None plays the best move."""
+    engine: str | None = None
+    """Of an engine: its path; None is this machine's Stockfish."""
+    limit: str = ""
+    """Of an engine: the words after UCI's `go`."""
+    skill: int | None = None
+    """Of Stockfish: its `Skill Level`; below 20 it draws by the clock, and no game can be repeated."""
+    random_share: float = 0.0
+    """Of an engine: the chance that a move is random instead."""
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether it answers the same position with the same move, always, if a policy by that name is a network."""
+        if self.kind == Kind.POLICY:
+            return self.temperature is None
+        return self.kind == Kind.ENGINE and not self.random_share and self.is_repeatable
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the same command plays the same games again."""
+        return self.skill in (None, MAX_SKILL)
+
+
+def parse_contestant(text: str) -> Contestant:
+    """Return the player that a text names.
+
+    Raises ContestantError, which says what is allowed.
+    """
+    word, colon, rest = text.partition(":")
+    if text == RANDOM:
+        return Contestant(text=text, kind=Kind.RANDOM)
+    if word == STOCKFISH:
+        return _engine(text, None, rest)
+    if word == UCI:
+        path, _, settings = rest.rpartition(":")
+        if not path:
+            raise _unreadable(text, f"{UCI}: needs the engine's path and a limit, with a colon between")
+        return _engine(text, path, settings)
+    if colon and not Path(text).exists() and os.sep not in text:
+        raise _unreadable(text, f"{word!r} is no kind of player")
+    return _policy(text)
+
+
+def _policy(text: str) -> Contestant:
+    name, at, number = text.rpartition("@")
+    if not at or os.sep in number:  # A folder's name may have an @ of its own.
+        name, number = text, ""
+    if name == RANDOM:
+        raise _unreadable(text, f"{RANDOM} is drawn evenly, and has no temperature")
+    if not name or (at and name != text and not number):
+        raise _unreadable(text, "a policy is NAME or NAME@TEMPERATURE")
+    temperature = _real(text, "the temperature", number, below=math.inf, allowed="a number above 0") if at and number else None
+    return Contestant(text=text, kind=Kind.POLICY, model=name, temperature=temperature)
+
+
+def _engine(text: str, path: str | None, settings: str) -> Contestant:
+    allowed = ("nodes", "depth", "random") + (("skill",) if path is None else ())
+    given: dict[str, str] = {}
+    for setting in settings.split(","):
+        key, equals, value = setting.partition("=")
+        if not equals or key not in allowed:
+            raise _unreadable(text, f"{setting!r} is none of {', '.join(f'{name}=...' for name in allowed)}")
+        if key in given:
+            raise _unreadable(text, f"{key} is given twice")
+        given[key] = value
+    limits = [key for key in ("nodes", "depth") if key in given]
+    if len(limits) != 1:
+        raise _unreadable(text, "one of nodes=... and depth=... limits a move, and only one")
+    limit = _whole(text, limits[0], given[limits[0]], least=1, most=_MAX_LIMIT[limits[0]])
+    skill, share = given.get("skill"), given.get("random")
+    return Contestant(
+        text=text,
+        kind=Kind.ENGINE,
+        engine=path,
+        limit=f"{limits[0]} {limit}",
+        skill=None if skill is None else _whole(text, "skill", skill, least=0, most=MAX_SKILL),
+        random_share=0.0 if share is None else _real(text, "random", share, below=1, allowed="a share between 0 and 1"),
+    )
+
+
+def _whole(text: str, what: str, value: str, *, least: int, most: int) -> int:
+    if not value.isascii() or not value.isdigit() or not least <= int(value) <= most:
+        raise _unreadable(text, f"{what} is {value!r} and must be a whole number from {least} to {most:,}")
+    return int(value)
+
+
+def _real(text: str, what: str, value: str, *, below: float, allowed: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < below:
+        raise _unreadable(text, f"{what} is {value!r} and must be {allowed}")
+    return number
+
+
+def _unreadable(text: str, why: str) -> ContestantError:
+    return ContestantError(f"{text!r} names no player: {why}; allowed are {ALLOWED}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entrant:
+    """A player who is ready, and what is known of him."""
+
+    contestant: Contestant
+    player: "Player"
+    facts: Mapping[str, Any]
+    """Plain data: run, step and hash of a policy; name, hash and limit of an engine."""
+    is_deterministic: bool
+    """Whether he answers the same position with the same move, always: then he plays one game from an opening."""
+
+
+@contextmanager
+def entered(
+    contestants: Sequence[Contestant], *, machine: Machine, device: "torch.device", seed: int, num_processes: int
+) -> Iterator[list[Entrant]]:
+    """Give the players, in order; their engines run as long as the block lasts.
+
+    Each has random streams of his own, also against himself.
+
+    Args:
+        contestants: who plays.
+        machine: where models, and Stockfish, are.
+        device: for policies.
+        seed: root of the streams.
+        num_processes: of each engine.
+
+    Raises:
+        ModelError, RegistryError: there is no such policy.
+        EngineMissingError: there is no such engine, or it has not the option that was asked for.
+    """
+    with ExitStack() as stack:
+        yield [
+            _entrant(contestant, place, stack, machine=machine, device=device, seed=seed, num_processes=num_processes)
+            for place, contestant in enumerate(contestants)
+        ]
+
+
+def _entrant(
+    contestant: Contestant, place: int, stack: ExitStack, *, machine: Machine, device: "torch.device", seed: int, num_processes: int
+) -> Entrant:
+    from grpo.base.seeding import numpy_stream
+    from grpo.play.players import DilutedPlayer, EnginePlayer, RandomPlayer
+
+    base = {"player": contestant.text, "kind": contestant.kind.value}
+    if contestant.kind == Kind.RANDOM:
+        player: Player = RandomPlayer(numpy_stream(seed, "contestant", place))
+        return Entrant(contestant=contestant, player=player, facts=base, is_deterministic=contestant.is_deterministic)
+    if contestant.kind == Kind.POLICY:
+        return _policy_entrant(contestant, place, base, machine=machine, device=device, seed=seed)
+    path = machine.stockfish if contestant.engine is None else contestant.engine
+    options = {"Hash": str(PLAYING_HASH_MIB)}
+    if contestant.skill is not None:
+        _require_option(path, _SKILL)
+        options[_SKILL] = str(contestant.skill)
+    facts = {"engine": str(identify(path)), "limit": contestant.limit, "skill": contestant.skill, "random_share": contestant.random_share}
+    pool = stack.enter_context(EnginePool(path, num_processes=num_processes, options=options))
+    player = EnginePlayer(pool, limit=contestant.limit, name=contestant.text)
+    if contestant.random_share:
+        player = DilutedPlayer(player, share=contestant.random_share, rng=numpy_stream(seed, "contestant", place))
+        player.name = contestant.text
+    return Entrant(contestant=contestant, player=player, facts={**base, **facts}, is_deterministic=contestant.is_deterministic)
+
+
+def _policy_entrant(
+    contestant: Contestant, place: int, base: Mapping[str, Any], *, machine: Machine, device: "torch.device", seed: int
+) -> Entrant:
+    from steps.policies.open import open_policy
+    from steps.runs.find_policy import find_model
+
+    model = find_model(contestant.model, machine)
+    policy = open_policy(model.folder, device)
+    facts = {
+        **base,
+        "run": model.run,
+        "policy_step": model.policy_step,
+        "weights_hash": model.weights_hash,
+        "temperature": contestant.temperature,
+        **policy.facts,
+    }
+    name, stream = contestant.text, ("contestant", place)
+    if contestant.temperature is None:
+        player = policy.best_player(name, seed=seed, stream=stream)
+    else:
+        player = policy.sampling_player(name, temperature=contestant.temperature, seed=seed, stream=stream)
+    is_deterministic = contestant.is_deterministic and policy.is_deterministic
+    return Entrant(contestant=contestant, player=player, facts=facts, is_deterministic=is_deterministic)
+
+
+def _require_option(path: str, option: str) -> None:
+    """Raise EngineMissingError when the engine has no such option: it would be ignored, and the player be another than was asked for."""
+    with EngineProcess(find_engine(path), {}, start_seconds=START_SECONDS) as process:
+        if option not in process.declared:
+            raise EngineMissingError(f"{path} ({process.name}) has no option {option}; leave skill=... out, or use Stockfish")

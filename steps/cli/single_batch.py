@@ -1,0 +1,221 @@
+"""The command `chess-grpo single-batch`: one rollout of a language model, answer by answer; and whether training on it alone moves it."""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import chess
+import pyarrow as pa
+
+from grpo.base.seeding import numpy_stream
+from grpo.board.encoding import position_key
+from grpo.board.phases import phase_of
+from grpo.dataset.table import Position, Split, board_row, board_table
+from grpo.engine.answers import EngineError
+from grpo.engine.identity import identify
+from grpo.engine.move_values import engine_options, value_tables
+from grpo.engine.pool import EnginePool
+from grpo.metrics.table import TASKS
+from grpo.policy.files import LANGUAGE, policy_kind
+from grpo.settings.tree import ConfigError, Settings
+from steps.bodies.build_boards import read_boards
+from steps.cli.settings_options import add_settings, given_settings
+from steps.runs.find_policy import find_model
+from steps.runtime.machine import Machine
+from steps.step_io.names import BOARDS
+
+if TYPE_CHECKING:
+    from grpo.language.learn.rollouts import GradedAnswer
+    from grpo.language.learn.single_batch import SeenBatch, SingleBatch
+    from grpo.language.model.policy import LanguagePolicy
+    from grpo.language.text.examples import Example
+
+
+def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `single-batch`."""
+    parser = commands.add_parser(
+        "single-batch",
+        description="One rollout of a language model, answer by answer: what was asked, written and read, each part of the reward, the"
+        " advantage, and the log-probability as sampled and as scored. With --update, train on that one batch: if its loss does not fall,"
+        " nothing can be learnt from any.",
+    )
+    parser.add_argument(
+        "model", nargs="?", help="champion, peak, or a policy's folder; without it the settings' language.model as it comes"
+    )
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--boards", type=Path, metavar="FOLDER", help="a dataset's folder: the prompts of a run's first rollout on it")
+    asked.add_argument("--fen", action="append", metavar="FEN", help="a position to ask about, valued by Stockfish; may be given again")
+    parser.add_argument("--update", type=int, default=0, metavar="N", help="take so many optimiser steps on the batch (default 0)")
+    add_settings(parser)
+    parser.set_defaults(run=_single_batch)
+
+
+def _single_batch(given: argparse.Namespace) -> int:
+    settings, machine = _settings(given), Machine.here()
+    if given.update < 0:
+        raise ConfigError(f"--update {given.update}: give a number of optimiser steps, at least 0")
+    if given.boards and not (given.boards / BOARDS).is_file():
+        raise ConfigError(f"{given.boards} is no dataset: it has no {BOARDS}; give the folder that `chess-grpo boards build` made")
+    boards = [_board(fen) for fen in given.fen or ()]
+    policy = _policy(given.model, settings, machine)
+    from grpo.language.learn.single_batch import SingleBatch
+    from grpo.language.text.rewards import grade
+
+    examples = _of_dataset(given.boards, settings) if given.boards else _of_positions(boards, settings, machine)
+    grader = partial(grade, weights=settings.language.rewards, logistic_slope=settings.values.logistic_slope)
+    single = SingleBatch(policy, examples, settings, grader=grader)
+    batch = single.write()
+    for line in _batch_lines(batch):
+        print(line)
+    if not given.update:
+        return 0
+    return _overfit(single, batch, given.update, settings)
+
+
+def _settings(given: argparse.Namespace) -> Settings:
+    """Return the settings; their policy is a language model unless they say otherwise."""
+    kind = [] if any(line.strip().startswith("policy.kind") for line in given.set) else ['policy.kind = "language"']
+    settings = given_settings(argparse.Namespace(config=given.config, set=[*kind, *given.set]))
+    if settings.policy.kind != "language":
+        raise ConfigError('single-batch looks at answers, which only language models write: give policy.kind = "language"')
+    return settings
+
+
+def _policy(name: str | None, settings: Settings, machine: Machine) -> "LanguagePolicy":
+    """Return the policy that is looked at."""
+    if name is not None:
+        folder = find_model(name, machine).folder
+        if policy_kind(folder) != LANGUAGE:
+            raise ConfigError(f"{name} is a chess network, which writes no answers; single-batch is for language models")
+    from grpo.language.model.loading import load_language_policy, load_model
+    from steps.runtime.device import torch_device
+
+    device = torch_device(machine)
+    return load_model(settings.language, seed=settings.seed, device=device) if name is None else load_language_policy(folder, device)[0]
+
+
+def _of_dataset(folder: Path, settings: Settings) -> "list[Example]":
+    """Return the prompts of the first rollout of a run with these settings on a dataset."""
+    from grpo.language.text.examples import LanguageBoards
+
+    boards = LanguageBoards.of_table(read_boards(folder), Split.TRAIN, config=settings.language)
+    return boards.draw(numpy_stream(settings.seed, "prompts", 0), settings.grpo.states_per_step)
+
+
+def _of_positions(positions: Sequence[chess.Board], settings: Settings, machine: Machine) -> "list[Example]":
+    """Return the prompts of each position, of both tasks, or of the one that is trained alone."""
+    from grpo.language.text.examples import LanguageBoards
+    from grpo.language.text.tasks import Task
+
+    share = settings.language.environment_share
+    tasks = [task for task, is_asked in ((Task.MOVE, share < 1), (Task.ENVIRONMENT, share > 0)) if is_asked]
+    boards = LanguageBoards(_valued(positions, settings, machine), settings.language)
+    rng = numpy_stream(settings.seed, "prompts", 0)
+    return [boards.example(index, task, rng=rng) for index in range(len(boards)) for task in tasks]
+
+
+def _board(fen: str) -> chess.Board:
+    try:
+        board = chess.Board(fen)
+    except ValueError as error:
+        raise ConfigError(f"--fen {fen!r}: {error}; give a whole FEN, in quotes") from None
+    if not board.is_valid() or board.is_game_over():
+        raise ConfigError(f"--fen {fen!r}: no position in which somebody is to move; give one that a game can reach and go on from")
+    return board
+
+
+def _valued(boards: Sequence[chess.Board], settings: Settings, machine: Machine) -> pa.Table:
+    """Return the positions with their value tables, as a dataset has them."""
+    engine = identify(machine.stockfish)
+    limit, options = f"depth {settings.values.depth}", engine_options(settings.values)
+    rows = []
+    with EnginePool(machine.stockfish, num_processes=1, options=options) as pool:
+        found = value_tables(boards, pool, settings.values, depth=settings.values.depth)
+        for index, (board, table) in enumerate(zip(boards, found, strict=True)):
+            if isinstance(table, EngineError):
+                raise table
+            position = Position(
+                fen=board.fen(),
+                key=position_key(board),
+                phase=phase_of(board),
+                split=Split.TRAIN,
+                label="",
+                game_id=str(index),
+                ply=board.ply(),
+                source="fen",
+                offset=index,
+            )
+            rows.append(board_row(position, table, None, engine=str(engine), limit=limit, transform=settings.values.transform))
+    return board_table(rows)
+
+
+def _batch_lines(batch: "SeenBatch") -> Iterator[str]:
+    rollout, size = batch.rollout, batch.rollout.group_size
+    num_prompts = len(rollout.answers) // size
+    for number, group in enumerate(rollout.groups()):
+        example = group[0].example
+        yield f"Prompt {number + 1} of {num_prompts}, {TASKS[example.task.value]} task"
+        yield f"  {example.prompt}"
+        yield f"  the full answer: {example.target!r}"
+        for place, answer in enumerate(group, start=number * size):
+            yield from _answer_lines(batch, place, answer)
+        yield ""
+    yield (
+        f"{num_prompts} prompts, {size} answers each: mean reward {rollout.totals.mean():.3f},"
+        f" {sum(answer.reading.is_readable for answer in rollout.answers)} of {len(rollout.answers)} readable,"
+        f" {int(rollout.is_truncated.sum())} cut at the greatest length and left out of the loss"
+    )
+    yield f"sampled and scored log-probabilities differ by {batch.largest_gap:.1e} nats a token at most"
+
+
+def _answer_lines(batch: "SeenBatch", place: int, answer: "GradedAnswer") -> Iterator[str]:
+    read = answer.reading
+    cut = "  CUT, left out of the loss" if batch.rollout.is_truncated[place] else ""
+    yield (
+        f"  {place % batch.rollout.group_size + 1:2}  reward {answer.grades.total():.3f}  advantage {batch.advantages[place]:+.3f}"
+        f"  log-probability {batch.sampled[place]:.4f} sampled, {batch.scored[place]:.4f} scored, {len(answer.token_ids)} tokens{cut}"
+    )
+    yield f"      {answer.text!r}"
+    parts = "malformed" if read.is_malformed else "  ".join(f"{name} {value:.3f}" for name, value in answer.grades.parts.items())
+    decision = f"; best move {answer.decision or 'not there'}" if answer.example.task.value == "move" else ""
+    legal = "" if not decision or answer.grades.is_legal_best else ", not legal" if answer.decision else ""
+    yield (
+        f"      read: {read.num_sections} of {read.num_sections_wanted} sections, {read.num_fields} of {read.num_fields_wanted} fields"
+        f"{decision}{legal}"
+    )
+    yield f"      {parts}"
+
+
+def _overfit(single: "SingleBatch", batch: "SeenBatch", num_steps: int, settings: Settings) -> int:
+    """Train on the batch, say what that does, and return 0 where the loss falls, else 1."""
+    if not batch.rollout.num_trained or not batch.advantages.any():
+        print("Nothing can be learnt from this batch: " + _why_nothing(batch))
+        return 1
+    print(f"\n{num_steps} optimiser steps on this batch, learning rate {settings.grpo.learning_rate:g}")
+    print(f"  {'steps':>5}  {'loss':>10}  {'clipped':>8}  {'ratios':>15}  log-probability of better, of worse answers")
+    losses = []
+    for update in single.updates(batch, num_steps):
+        losses.append(update.loss)
+        measures = update.measures
+        print(
+            f"  {update.num_steps:5}  {update.loss:10.6f}  {measures['language/clip_fraction']:8.1%}"
+            f"  {measures['language/ratio_min']:7.4f} {measures['language/ratio_max']:7.4f}  {update.better:+.5f}  {update.worse:+.5f}"
+        )
+    before, after = batch.rollout.totals, single.write(step=1).rollout.totals
+    print(f"New answers to the same prompts: mean reward {after.mean():.3f}, before {before.mean():.3f}")
+    if losses[-1] < losses[0]:
+        print(f"The loss of the batch fell by {losses[0] - losses[-1]:.2g}: gradients reach what they should.")
+        return 0
+    print(
+        f"The loss of the batch did not fall ({losses[0]:.6f}, then {losses[-1]:.6f}): try a smaller grpo.learning_rate, and a larger one;"
+        " if neither helps, the fault is in the rewards, masks or gradients, and no training will mend it."
+    )
+    return 1
+
+
+def _why_nothing(batch: "SeenBatch") -> str:
+    if not batch.rollout.num_trained:
+        return "every answer is cut at the greatest length. Raise language.max_answer_tokens, or clone first"
+    return "the answers of each group are worth the same. Raise grpo.group_size or grpo.temperature, or clone first"

@@ -1,0 +1,156 @@
+"""The command `chess-grpo solve`: how many puzzles of Lichess, and problems of EPD suites, a policy solves."""
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from grpo.evaluation.exercises import LeftOut, LeftOuts
+from grpo.reading.games import SourceError
+from grpo.reading.streams import Kind, SourceFile, find_files, read_chunks
+from steps.runtime.machine import Machine
+
+if TYPE_CHECKING:
+    from grpo.evaluation.exercises import Solver
+
+_Exercise = TypeVar("_Exercise")
+_MIN_OF_THEME: Final = 20  # Themes with fewer puzzles are in the JSON alone.
+
+
+def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `solve`."""
+    solve = commands.add_parser(
+        "solve",
+        description="Solves puzzles of Lichess (.csv) by rating and theme, and EPD test suites (.epd) by suite; packed files too. All"
+        " shares have 95 % intervals; what cannot be used of a file is counted, with the first example of each reason.",
+    )
+    solve.add_argument("model", help="champion, peak, or a folder with a policy")
+    solve.add_argument("files", nargs="+", metavar="FILE", help="files, folders, globs or s3:// addresses")
+    solve.add_argument("--limit", type=_count, metavar="N", help="only the first N usable exercises of each file")
+    solve.add_argument(
+        "--temperature",
+        type=_temperature,
+        default=0.0,
+        metavar="T",
+        help="of the moves; shares are expectations then (default: best moves)",
+    )
+    solve.add_argument("--json", action="store_true", help="print all numbers as JSON")
+    solve.set_defaults(run=_solve)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) >= 1):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of exercises, 1 or more")
+    return int(text)
+
+
+def _temperature(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (value == 0 or 0.001 <= value <= 1_000):
+        raise argparse.ArgumentTypeError(f"{text!r} is no temperature: 0 for best moves, or 0.001 to 1,000")
+    return value
+
+
+def _solve(given: argparse.Namespace) -> int:
+    files = find_files(given.files)
+    for file in files:
+        if file.kind == Kind.GAMES:
+            raise SourceError(f"{file.uri}: games have no answers to be found; give puzzles of Lichess (.csv) or EPD suites (.epd)")
+    # Slow imports, after all that can be refused without them.
+    from steps.policies.open import open_policy
+    from steps.runs.find_policy import find_model
+    from steps.runtime.device import torch_device
+
+    machine = Machine.here()
+    model = find_model(given.model, machine)
+    policy = open_policy(model.folder, torch_device(machine))
+    solver = policy.solver(temperature=given.temperature)
+    found = {file.name: _of_file(file, solver, limit=given.limit) for file in files}
+    replies = policy.solver_replies()
+    facts = {
+        "model": {"name": given.model, "run": model.run, "policy_step": model.policy_step, "weights_hash": model.weights_hash},
+        "temperature": given.temperature,
+        "limit": given.limit,
+        **({} if replies is None else {"answers": replies.facts()}),
+        "files": {name: facts for name, (facts, _) in found.items()},
+    }
+    if given.json:
+        print(json.dumps(facts, indent=2))
+        return 0
+    moves = f"moves at temperature {given.temperature:g}, expected shares" if given.temperature else "best moves"
+    step = "" if model.policy_step is None else f", step {model.policy_step:,}"
+    print(f"{given.model}: run {model.run}{step}, weights {model.weights_hash[:12]}; {moves}; 95 % intervals")
+    if replies is not None:
+        failed = f"{replies.num_unreadable:,} unreadable, {replies.num_illegal:,} with an illegal move"
+        print(f"{replies.num_answers:,} answers, one a position: {failed}; those solve nothing")
+    for name, (_, text) in found.items():
+        print(f"\n{name}\n{text}")
+    return 0
+
+
+def _of_file(file: SourceFile, solver: "Solver", *, limit: int | None) -> tuple[dict[str, Any], str]:
+    """Return what was found on one file, as plain data and as text.
+
+    Raises SourceError when there is nothing to solve in it.
+    """
+    left_outs = LeftOuts()
+    solve = _puzzles if file.kind == Kind.PUZZLES else _suite
+    facts, text = solve(file, solver, left_outs, limit)
+    for reason, left_out in left_outs.facts().items():
+        text += f"\n  left out  {reason}: {left_out['count']:,}; the first: {left_out['first']}"
+    return {"kind": file.kind.value, **facts, "left_out": left_outs.facts()}, text
+
+
+def _puzzles(file: SourceFile, solver: "Solver", left_outs: LeftOuts, limit: int | None) -> tuple[dict[str, Any], str]:
+    from grpo.evaluation.puzzles import puzzle_report, read_puzzle_table, solve_puzzles
+
+    puzzles = _usable(file, read_puzzle_table, left_outs, limit)
+    report = puzzle_report(puzzles, solve_puzzles(solver, puzzles).tolist())
+    themes = {name: share for name, share in report.by_theme.items() if share.num >= _MIN_OF_THEME}
+    shares = {"solved": report.solved, **report.by_band, **themes}
+    lines = [f"  performance rating, on the scale of Lichess's puzzles: {report.performance}", *_table(shares)]
+    return report.facts(), "\n".join(lines)
+
+
+def _suite(file: SourceFile, solver: "Solver", left_outs: LeftOuts, limit: int | None) -> tuple[dict[str, Any], str]:
+    from grpo.evaluation.suites import read_suite, solve_suite, suite_report
+
+    problems = _usable(file, read_suite, left_outs, limit)
+    report = suite_report(problems, solve_suite(solver, problems))
+    has_points = any(problem.points for problem in problems)
+    shares = {"solved": report.solved, **({"points": report.points} if has_points else {})}
+    for suite, (solved, points) in report.by_suite.items():
+        shares |= {suite: solved, **({f"{suite}, points": points} if has_points else {})}
+    return report.facts(), "\n".join(_table(shares))
+
+
+def _usable(
+    file: SourceFile,
+    read: Callable[[Iterable[bytes], str], Iterator[_Exercise | LeftOut]],
+    left_outs: LeftOuts,
+    limit: int | None,
+) -> list[_Exercise]:
+    def exercises() -> Iterator[_Exercise]:
+        for entry in read(read_chunks(file), file.name):
+            if isinstance(entry, LeftOut):
+                left_outs.add(entry)
+            else:
+                yield entry
+
+    found = list(islice(exercises(), limit))
+    if not found:
+        reasons = "; ".join(f"{reason}: {count:,}" for reason, count in sorted(left_outs.counts.items()))
+        raise SourceError(
+            f"{file.uri}: nothing in it can be solved ({reasons or 'it is empty'}); give puzzles, or EPD with bm, am or points"
+        )
+    return found
+
+
+def _table(shares: dict[str, Any]) -> list[str]:
+    width = max(map(len, shares))
+    return [f"  {name:<{width}}  {share}" for name, share in shares.items()]

@@ -1,0 +1,121 @@
+"""The command `chess-grpo uci`: a policy as an engine for chess programs. Imports little, for they wait while it starts."""
+
+import argparse
+import os
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from grpo.base.errors import PlainError
+from grpo.policy.files import NETWORK
+from grpo.uci.options import BEST_MOVE, OptionError, UciOptions
+from grpo.uci.server import UciEngine, serve
+from steps.cli.parser import finite_number
+from steps.runs.find_policy import Model, find_model
+from steps.runtime.machine import Machine
+
+if TYPE_CHECKING:
+    from grpo.uci.search import MoveFinder
+
+_STDOUT: Final = 1
+_STDERR: Final = 2
+_INTERRUPTED_EXIT: Final = 130
+
+
+def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `uci` to the parser of `chess-grpo`."""
+    _describe(
+        commands.add_parser(
+            "uci",
+            description="A policy as a UCI engine, for a chess program to start; docs/playing.md says how.",
+        )
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Be the engine at once, without the other commands of `chess-grpo`, which take seconds to import."""
+    parser = argparse.ArgumentParser(prog="chess-grpo uci")
+    _describe(parser)
+    try:
+        return run_engine(parser.parse_args(arguments))
+    except PlainError as error:
+        print(f"chess-grpo: {error}", file=sys.stderr)
+        return 1
+
+
+def run_engine(given: argparse.Namespace) -> int:
+    """Play until told to quit and return the exit code; nothing but the protocol goes to the standard output."""
+    machine = replace(Machine.here(), device=given.device, num_threads=1)
+    write = _protocol_writer()
+    model = find_model(given.model, machine)
+    options = UciOptions(temperature=given.temperature, has_lines=model.kind == NETWORK)
+    engine = UciEngine(
+        name=f"chess-grpo {model.run} {model.weights_hash[:12]}",
+        options=options,
+        load=lambda: _load(model, machine),
+        chance_seed=secrets.randbits(31),
+        write=write,
+    )
+    try:
+        serve(engine, sys.stdin.buffer)
+    except PlainError as error:
+        write(f"info string error: {' '.join(str(error).split())}")  # Where a chess program shows it; the standard error has it too.
+        raise
+    except BrokenPipeError:
+        pass  # The chess program is gone.
+    except KeyboardInterrupt:
+        return _INTERRUPTED_EXIT
+    return 0
+
+
+def _describe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="champion", metavar="NAME", help="champion (default), peak, or a policy's folder")
+    parser.add_argument(
+        "--temperature",
+        type=_temperature,
+        default=BEST_MOVE,
+        metavar="T",
+        help="0 (default): the likeliest move; else moves are drawn at T. The engine's option of this name overrides it",
+    )
+    parser.add_argument("--device", default="cpu", help="cpu (default: one board at a time), cuda or auto")
+    parser.set_defaults(run=run_engine)
+
+
+def _temperature(text: str) -> float:
+    try:
+        return UciOptions(temperature=finite_number(text)).temperature
+    except OptionError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _load(model: Model, machine: Machine) -> "MoveFinder":
+    from steps.policies.open import open_policy
+    from steps.runtime.device import torch_device
+
+    return open_policy(model.folder, torch_device(machine)).move_finder()
+
+
+def _protocol_writer() -> Callable[[str], None]:
+    """Return what writes lines to the standard output, and send there, from now on, nothing else.
+
+    What libraries print, even past Python, goes to the standard error.
+    """
+    protocol = os.dup(_STDOUT)
+    try:
+        os.dup2(_STDERR, _STDOUT)
+    except OSError:  # The chess program has closed it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
+    sys.stdout = sys.stderr
+
+    def write(line: str) -> None:
+        rest = f"{line}\n".encode("ascii", "replace")
+        while rest:
+            rest = rest[os.write(protocol, rest) :]
+
+    return write
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""A policy as safetensors and ONNX, with its model card."""

@@ -1,0 +1,83 @@
+"""A language model as files that programs without this code can use: those of transformers, with what is needed to ask it."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from grpo.base.files import read_json, sha256_file, write_json
+from grpo.language.generate.generator import PolicySpeaker
+from grpo.language.model.loading import load_language_policy
+from grpo.language.text.tasks import environment_prompt, move_prompt
+from grpo.learning.checkpoints import weights_hash
+from grpo.policy.files import CHESS_TOKENS, LANGUAGE_WEIGHTS, POLICY, policy_file_names
+from steps.export.network import ParityError, random_play_positions
+
+NUM_COMPARED: Final = 12
+_SEED: Final = 0
+_LOAD: Final = "transformers' AutoModelForCausalLM and AutoTokenizer load this folder."
+_LOAD_OURS: Final = (
+    "transformers' AutoModelForCausalLM loads the model; its tokenizer is grpo/language/text/tokenizer.py of this project's code."
+)
+_USE: Final = (
+    " The prompt of a position is `prompt` with its FEN; the likeliest tokens up to the end token are the answer, and the move after its"
+    " `B:`, if it is legal, is the move. Where prompts are padded on the left, position ids must count from the first real token."
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SameAnswers:
+    """How the exported model answers, beside the one that it was made of."""
+
+    num_positions: int
+    num_equal: int
+    """Positions on which both best answers are the same text."""
+
+    def __str__(self) -> str:
+        return f"{self.num_equal:,} of {self.num_positions:,} best answers equal"
+
+
+def export_language_policy(source: Path, folder: Path, *, facts: Mapping[str, Any]) -> SameAnswers:
+    """Write the language model in `source` into an existing, empty folder, load it from there, and compare what both answer.
+
+    The folder is one that all commands take for a model. There is no ONNX file: an answer is written token by token, by transformers.
+
+    Args:
+        source: a folder with a policy.
+        folder: where to write.
+        facts: what is known of the policy (run, step), kept in the JSON.
+
+    Raises ParityError when what was written is another model; the caller removes the folder.
+    """
+    names = policy_file_names(source)
+    for name in names:
+        shutil.copyfile(source / name, folder / name)
+    device = torch.device("cpu")
+    before, after = (load_language_policy(place, device)[0] for place in (source, folder))
+    expected, found = weights_hash(before), weights_hash(after)
+    prompts = [move_prompt(board.fen()) for board in random_play_positions(NUM_COMPARED, seed=_SEED)]
+    answers = (PolicySpeaker(policy, policy.config).greedy(prompts) for policy in (before, after))
+    same = SameAnswers(num_positions=NUM_COMPARED, num_equal=sum(one == other for one, other in zip(*answers, strict=True)))
+    if found != expected or same.num_equal != same.num_positions:
+        raise ParityError(
+            f"what was written is not the policy of {source}: weights {found[:12]} and {expected[:12]}, {same}. Nothing is written; the"
+            f" files taken for the model are {', '.join(names)}: another one of {source} may belong to it"
+        )
+    write_json(
+        folder / POLICY,
+        {
+            **read_json(folder / POLICY),
+            **facts,
+            "weights_hash": expected,
+            "weights_file": {"name": LANGUAGE_WEIGHTS, "sha256": sha256_file(folder / LANGUAGE_WEIGHTS)},
+            "use": (_LOAD_OURS if CHESS_TOKENS in names else _LOAD) + _USE,
+            "prompt": move_prompt("FEN"),
+            "environment_prompt": environment_prompt("FEN", "MOVE", ["MOVES", "MOVE"]),
+            "num_parameters": sum(tensor.numel() for tensor in before.network.parameters()),
+            "same_answers": {"num_positions": same.num_positions, "num_equal": same.num_equal},
+        },
+    )
+    return same

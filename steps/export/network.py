@@ -1,0 +1,279 @@
+"""A policy as files that programs without this code can use: weights and ONNX, with all that is needed to read and to check them."""
+
+import logging
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import chess
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from grpo.base.errors import PlainError
+from grpo.base.files import sha256_file, write_json
+from grpo.base.seeding import numpy_stream
+from grpo.board.actions import ACTIONS, NUM_ACTIONS, action_move
+from grpo.board.encoding import ENCODING_SIZE, encode, position_key
+from grpo.learning.checkpoints import ACTION_TABLE_HASH, POLICY, WEIGHTS, load_policy, weights_hash
+from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBatch
+from grpo.settings.tree import PolicyConfig
+
+ONNX: Final = "policy.onnx"
+INPUT: Final = "encodings"
+OUTPUT: Final = "logits"
+NUM_PARITY_POSITIONS: Final = 1_000
+LOG_PROB_TOLERANCE: Final = 1e-4
+"""Nats. Sums of float32 in another order differ by some 1e-6 for logits of size 10; a wrong table or mask differs by whole nats."""
+
+_OPSET: Final = 20
+_PARITY_SEED: Final = 0
+_PARITY_MAX_PLIES: Final = 160
+_PARITY_STRIDE: Final = 3  # Neighbours in a game are much alike.
+_ROWS_PER_RUN: Final = 250
+_EXAMPLES: Final = (
+    chess.STARTING_FEN,
+    "rnbqkbnr/ppp1pppp/8/8/3pP3/2N5/PPPP1PPP/R1BQKBNR b KQkq e3 0 3",  # Black to move, who may take en passant.
+    "r3k2r/P7/8/8/8/8/6p1/R3K2R b Kq - 37 60",  # Half the castling rights, castling, a clock, and promotions.
+)
+_LAYOUT: Final = (
+    ("0-63", "piece on a1, b1, ..., h1, a2, ..., h8: 0 none, 1-6 the mover's pawn, knight, bishop, rook, queen, king, 7-12 the rival's"),
+    ("64-67", "castling rights, 1 or 0: mover's king side, mover's queen side, rival's king side, rival's queen side"),
+    ("68", "0, or 1-8 for the file a-h of the square onto which the mover can capture en passant; only where that capture is legal"),
+    ("69", "half-move clock (plies since a capture or pawn move), at most 100"),
+    ("70", "1 when the mover is Black, else 0; the network does not read it"),
+)
+_MIRROR: Final = (
+    "The network knows only a mover who is White. When Black is to move: swap the colours, turn the ranks round (square ^ 56, with a1 = 0"
+    " and h8 = 63), and encode that. Action ids then name moves of the turned board: to play one, turn the ranks of both its squares"
+    " (e2e4 becomes e7e5)."
+)
+_USE: Final = (
+    "Take the logits of the legal moves' ids and no others; softmax(logits / T) over them is the policy at temperature T, the largest the"
+    " best move. Castling is the king's move of two squares; a promotion to a queen has its letter (a7a8q)."
+)
+
+
+class ParityError(PlainError, RuntimeError):
+    """What was written does not play as the policy does."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parity:
+    """How near the ONNX file comes to the policy, over the same positions."""
+
+    num_positions: int
+    num_best_moves_equal: int
+    """Positions in which the likeliest legal move is the same."""
+    max_log_prob_difference: float
+    """Nats, over all legal moves of all positions."""
+    tolerance: float
+    """Nats: more is refused."""
+
+    @property
+    def is_met(self) -> bool:
+        """Whether every best move is the same and no log-probability differs by more than is allowed."""
+        return self.num_best_moves_equal == self.num_positions and self.max_log_prob_difference <= self.tolerance
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_best_moves_equal:,} of {self.num_positions:,} best moves equal, log-probabilities within"
+            f" {self.max_log_prob_difference:.2g} nats (allowed: {self.tolerance:g})"
+        )
+
+
+def export_policy(source: Path, folder: Path, *, facts: Mapping[str, Any]) -> Parity:
+    """Write the policy in `source` into an existing, empty folder: weights, JSON and ONNX, each read back and compared.
+
+    The folder is one that `load_policy` reads, so that all commands take it for a model.
+
+    Args:
+        source: a folder with a policy.
+        folder: where to write.
+        facts: what is known of the policy (run, step, hash), kept in the JSON and in the ONNX file.
+
+    Raises ParityError when what was written differs from the policy; the caller removes the folder.
+    """
+    policy, config = load_policy(source, torch.device("cpu"))
+    expected = weights_hash(policy)
+    for name in (WEIGHTS, POLICY):
+        shutil.copyfile(source / name, folder / name)
+    write_onnx(folder / ONNX, policy, {**facts, "weights_hash": expected})
+    parity = onnx_parity(folder / ONNX, policy, random_play_positions(NUM_PARITY_POSITIONS, seed=_PARITY_SEED))
+    if not parity.is_met:
+        raise ParityError(
+            f"{ONNX} does not play as the policy of {source} does: {parity}. Nothing is written. Where two moves are equally likely to the"
+            " last digit, another checkpoint helps; else onnxruntime or the exporter is at fault: install the versions of requirements.lock"
+        )
+    _describe(folder / POLICY, policy, config, facts=facts, parity=parity)
+    found = weights_hash(load_policy(folder, torch.device("cpu"))[0])
+    if found != expected:
+        raise ParityError(f"{WEIGHTS} reads back as {found[:12]}, and the policy of {source} is {expected[:12]}: nothing is written")
+    return parity
+
+
+class _AllActions(nn.Module):
+    """The network with one input and one output, which is what a user of an ONNX runtime wants: the logits of all actions."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("action_ids_1N", torch.arange(NUM_ACTIONS)[None], persistent=False)
+
+    def forward(self, encodings: Tensor) -> Tensor:
+        ids_1N = self.get_buffer("action_ids_1N")
+        logits: Tensor = self.network(encodings, ids_1N.expand(encodings.shape[0], NUM_ACTIONS))
+        return logits
+
+
+def write_onnx(path: Path, policy: NetworkPolicy, facts: Mapping[str, Any]) -> None:
+    """Write the network as ONNX: `encodings` [batch, 71] uint8 -> `logits` [batch, 1968] float32, any batch size.
+
+    Equal weights give equal bytes: what the exporter notes of this machine (stack traces with paths) is taken out.
+    """
+    import onnx
+
+    module = _AllActions(policy.network).eval()
+    assert not policy.network.training
+    boards = (torch.from_numpy(encode([chess.Board()] * 2)),)  # Two: a batch of one would be taken for a constant.
+    with torch.no_grad(), _quiet_exporter():
+        program = torch.onnx.export(
+            module,
+            boards,
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            dynamic_shapes={INPUT: {0: torch.export.Dim("batch")}},
+            opset_version=_OPSET,
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+    assert program is not None
+    model = program.model_proto
+    _forget_machine(model.graph)
+    del model.metadata_props[:]
+    model.doc_string = f"{INPUT}: [batch, {ENCODING_SIZE}] uint8; {OUTPUT}: [batch, {NUM_ACTIONS}]. {_USE} {_MIRROR} Layout: {POLICY}."
+    onnx.helper.set_model_props(model, {name: str(value) for name, value in sorted(facts.items())})
+    onnx.checker.check_model(model, full_check=True)
+    path.write_bytes(model.SerializeToString(deterministic=True))
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Silence two remarks of torch 2.13's exporter about itself: one on its own code, one that torchvision is not there."""
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated", category=FutureWarning)
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _forget_machine(graph: Any) -> None:
+    del graph.metadata_props[:]
+    for part in (*graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        del part.metadata_props[:]
+        part.doc_string = ""
+
+
+def onnx_logits(path: Path, boards: Sequence[chess.Board]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Return what an ONNX runtime says of the boards: logits of all actions, shape [len(boards), 1968]."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    encodings = encode(boards)
+    parts = [session.run([OUTPUT], {INPUT: encodings[at : at + _ROWS_PER_RUN]})[0] for at in range(0, len(encodings), _ROWS_PER_RUN)]
+    return np.concatenate(parts)
+
+
+@torch.no_grad()
+def onnx_parity(path: Path, policy: NetworkPolicy, boards: Sequence[chess.Board], *, tolerance: float = LOG_PROB_TOLERANCE) -> Parity:
+    """Compare an ONNX file with the policy it was made of, by the distributions over each board's legal moves."""
+    positions = PositionBatch.from_boards(boards)
+    expected = policy.distribution(positions, temperature=1.0)
+    logits_BA = torch.from_numpy(onnx_logits(path, boards)).gather(1, positions.action_ids)
+    found = MoveDistribution.from_logits(logits_BA, positions.is_legal, temperature=1.0)
+    return Parity(
+        num_positions=len(boards),
+        num_best_moves_equal=int((found.best() == expected.best()).sum()),
+        max_log_prob_difference=float((found.log_probs - expected.log_probs).abs().max()),
+        tolerance=tolerance,
+    )
+
+
+def random_play_positions(count: int, *, seed: int) -> list[chess.Board]:
+    """Return distinct positions, each with a legal move, of games that chance plays: both colours, all phases, checks, promotions."""
+    rng = numpy_stream(seed, "parity_positions")
+    boards: list[chess.Board] = []
+    seen: set[str] = set()
+    while True:
+        board = chess.Board()
+        for ply in range(_PARITY_MAX_PLIES):
+            legal = sorted(board.legal_moves, key=chess.Move.uci)
+            if not legal:
+                break
+            key = position_key(board)
+            if ply % _PARITY_STRIDE == 0 and key not in seen:
+                seen.add(key)
+                boards.append(board.copy(stack=False))
+                if len(boards) == count:
+                    return boards
+            board.push(legal[int(rng.integers(len(legal)))])
+
+
+def _describe(path: Path, policy: NetworkPolicy, config: PolicyConfig, *, facts: Mapping[str, Any], parity: Parity) -> None:
+    """Write the policy's JSON: what `load_policy` reads, and what a reader without this code needs to know."""
+    write_json(
+        path,
+        {
+            **facts,
+            "policy": config.model_dump(mode="json"),
+            "action_table": ACTION_TABLE_HASH,
+            "weights_hash": weights_hash(policy),
+            "weights_file": {"name": WEIGHTS, "sha256": sha256_file(path.with_name(WEIGHTS))},
+            "actions": [move.uci() for move in ACTIONS],
+            "encoding": {
+                "size": ENCODING_SIZE,
+                "dtype": "uint8",
+                "layout": [{"bytes": which, "content": content} for which, content in _LAYOUT],
+                "mirror": _MIRROR,
+            },
+            "use": _USE,
+            "onnx": {
+                "file": ONNX,
+                "opset": _OPSET,
+                "input": {"name": INPUT, "dtype": "uint8", "shape": ["batch", ENCODING_SIZE]},
+                "output": {"name": OUTPUT, "dtype": "float32", "shape": ["batch", NUM_ACTIONS]},
+                "parity": asdict(parity),
+            },
+            "network": {name: list(tensor.shape) for name, tensor in policy.network.state_dict().items()},
+            "num_parameters": sum(tensor.numel() for tensor in policy.network.parameters()),
+            "examples": [_example(chess.Board(fen), policy) for fen in _EXAMPLES],
+        },
+    )
+
+
+@torch.no_grad()
+def _example(board: chess.Board, policy: NetworkPolicy) -> dict[str, Any]:
+    """Return a position with all that a reader's own code should make of it."""
+    positions = PositionBatch.from_boards([board])
+    distribution = policy.distribution(positions, temperature=1.0)
+    best = int(distribution.best()[0])
+    ids = positions.action_ids[0].tolist()
+    return {
+        "fen": board.fen(),
+        "encoding": positions.encodings[0].tolist(),
+        "legal_action_ids": ids,
+        "legal_moves": [action_move(index, board.turn).uci() for index in ids],
+        "log_probs": distribution.log_probs[0].tolist(),
+        "best_move": action_move(ids[best], board.turn).uci(),
+    }

@@ -1,0 +1,1 @@
+"""Several machines train one policy."""

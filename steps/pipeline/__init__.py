@@ -1,0 +1,1 @@
+"""What the flow calls: version, look up, run the body, publish; resume."""

@@ -1,0 +1,182 @@
+"""How a step is run: its output is taken from the store if its version is there, else made, and the tracker is told which."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final, NotRequired, TypedDict
+
+from grpo.base.files import MANIFEST, CorruptError
+from steps.pipeline.make_output import make_output
+from steps.runtime.machine import Machine
+from steps.step_io.names import HISTORY
+from steps.step_io.work import Sink, TerminalSink, Work, read_history
+from steps.store.object_lease import Lease, shared_lease, tracking_lease_key
+from steps.store.objects import objects_at
+from steps.store.outputs import StepOutput, Store
+from steps.store.versions import StepVersion, step_version
+from steps.tracking.step_notes import chapter_note, headlines
+from steps.tracking.tracker import ChildRun, Tracker
+from steps.tracking.wandb_mirror import mirrored
+
+BEFORE_FINETUNE: Final = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline")
+"""Steps whose output a resumed run takes from its origin."""
+
+
+class Origin(TypedDict):
+    """Where a resumed run comes from: plain data, kept in the run."""
+
+    name: str
+    """What the user asked for: peak, champion, RUN or RUN/STEP."""
+    mlflow_run: str
+    """The parent run."""
+    metaflow_run: str
+    policy_step: int
+    """The checkpoint's step; 0 is the pretrained policy."""
+    outputs: dict[str, StepOutput]
+    """By step."""
+
+
+class Job(TypedDict):
+    """What every step of a run needs to know: plain data, made by `start`."""
+
+    settings: dict[str, Any]
+    code: dict[str, Any]
+    """Commit, dirty flag and lock of the launching checkout."""
+    metaflow_run: str
+    mlflow_run: str
+    is_fresh: bool
+    """Make every output anew, even one that is in the store."""
+    origin: Origin | None
+    """Where a resumed run goes on from."""
+    story: NotRequired[str]
+    """What the parent run's page says below how it is going (`story.head`)."""
+
+
+def run_step(
+    job: Job,
+    machine: Machine,
+    *,
+    step: str,
+    module: str,
+    settings: Mapping[str, Any],
+    inputs: Mapping[str, str],
+    work: Callable[[Work], None],
+    goes_on: bool = False,
+    shown: Sequence[str] = (),
+    sinks: Sequence[Sink] = (),
+    is_archived: bool = True,
+    publish: Callable[[Path, ChildRun], None] | None = None,
+) -> StepOutput:
+    """Return a step's output: the origin's, the store's if its version is there, or a new one; tell the tracker which.
+
+    The whole output is kept in the tracking store too, once, so that other machines can go on from it.
+
+    Args:
+        job: the run.
+        machine: this machine.
+        step: name of the step.
+        module: the module with its body, whose source (and that of what it imports) is part of the version.
+        settings: the part of the settings that the body reads.
+        inputs: hashes of what it takes in.
+        work: the body; fills the folder of the `Work` it is given.
+        goes_on: whether the body, after a kill, goes on from what is in its `Work`'s progress folder.
+        shown: metrics to print.
+        sinks: who else takes the records.
+        is_archived: whether the tracking store keeps the output; not worth its room where another step's output holds all of it.
+        publish: logs what people want to open in the tracker, after the output was archived.
+    """
+    store, tracker = Store.of(machine), Tracker(machine, must_answer=False)
+    version = step_version(step=step, module=module, settings=settings, inputs=inputs, code=job["code"])
+    tags = code_tags(job["code"]) | {"metaflow.run": job["metaflow_run"], "metaflow.step": step}
+    with (
+        _only_writer(job, machine, version) as lease,
+        mirrored(machine, flow_run=job["metaflow_run"], step=step, settings=job["settings"], tags=tags) as mirror,
+        tracker.child(job["mlflow_run"], step, tags, job.get("story", "")) as child,
+    ):
+        mirror(child.journal)
+        # What an earlier try of this task has made is as fresh as can be.
+        is_fresh = job["is_fresh"] and machine.attempt == 0
+        found = _found(job, store, tracker, version, is_fresh=is_fresh)
+        if found is None:
+            found = make_output(
+                store,
+                step,
+                version.version,
+                facts={"parts": version.parts, "code": job["code"]},
+                body=work,
+                goes_on=goes_on,
+                is_fresh=is_fresh,
+                sinks=(child, *sinks),
+                terminal=TerminalSink(step, shown, lambda text: print(text, flush=True)),
+                whose={"run": job["metaflow_run"], "device": inputs.get("device", "")},
+            )
+        else:
+            print(f"{step}: reusing version {found['version']}, output {found['output_hash'][:12]}", flush=True)
+            for record in read_history(store.folder(step, found["version"])):
+                child.take(record)
+            if goes_on:
+                store.forget_progress(step, found["version"])
+        folder = store.folder(step, found["version"])
+        lease.confirm()
+        if is_archived:
+            tracker.archive(child, found, folder)
+        child.file(folder / MANIFEST)
+        child.file(folder / HISTORY)
+        child.headline(headlines(step, folder))
+        if note := chapter_note(step, folder):
+            child.note(note)
+        if publish is not None:
+            publish(folder, child)
+        child.finished(found)
+    return found
+
+
+def _only_writer(job: Job, machine: Machine, version: StepVersion) -> AbstractContextManager[Lease]:
+    """Hold the lease of what this step writes into the run: a second scheduler of the same run is refused, a later attempt takes over."""
+    step = str(version.parts["step"])
+    return shared_lease(
+        objects_at(machine.leases),
+        tracking_lease_key(job["mlflow_run"], f"{step}-{version.version}"),
+        what=f"{step} of run {job['metaflow_run']}",
+        writer=machine.writer,
+    )
+
+
+def _found(job: Job, store: Store, tracker: Tracker, wanted: StepVersion, *, is_fresh: bool) -> StepOutput | None:
+    """Return the output that need not be made, verified by its hashes, or None."""
+    step, version = str(wanted.parts["step"]), wanted.version
+    if job["origin"] is not None and step in BEFORE_FINETUNE and (output := _of_origin(job["origin"], store, tracker, wanted)):
+        return output
+    try:
+        found = store.find(step, version)
+    except CorruptError as error:
+        print(f"{step}: WARNING: {error}; set aside as {store.discard(step, version)}, and made anew", flush=True)
+        return None
+    if found is not None and is_fresh:
+        print(f"{step}: --fresh: version {version} set aside as {store.discard(step, version, everywhere=True)}", flush=True)
+        return None
+    return found
+
+
+def _of_origin(origin: Origin, store: Store, tracker: Tracker, wanted: StepVersion) -> StepOutput | None:
+    """Return the origin's output, fetched if need be; None for a ladder or baseline that was measured otherwise than this run asks for."""
+    from steps.tracking.archive import fetch_output, output_manifest
+
+    output = origin["outputs"][step := str(wanted.parts["step"])]
+    if step in ("calibrate", "baseline"):
+        then = output_manifest(tracker, store, output)["parts"]
+        if any(then[part].get(name) != now for part in ("settings", "inputs") for name, now in _measured_by(wanted, part)):
+            print(f"{step}: the origin's was measured with other settings or another engine: measured anew", flush=True)
+            return None
+    fetch_output(tracker, store, output)
+    return output
+
+
+def _measured_by(wanted: StepVersion, part: str) -> list[tuple[str, Any]]:
+    # Where it was computed is no reason to measure again; a resumed run is often on another machine.
+    return [(name, now) for name, now in wanted.parts[part].items() if name != "device"]
+
+
+def code_tags(code: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tags that lead from a tracked run to its commit."""
+    return {"git.commit": code["commit"], "git.dirty": code["is_dirty"]}

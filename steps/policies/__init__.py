@@ -1,0 +1,1 @@
+"""Opens a policy folder of either kind as something that plays and is measured."""

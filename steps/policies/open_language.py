@@ -1,0 +1,100 @@
+"""A language model as games and measurements meet it; imported only where a policy is one, for its packages are an extra."""
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from grpo.base.errors import PlainError
+from grpo.base.seeding import numpy_stream
+from grpo.evaluation.exercises import Solver
+from grpo.evaluation.regret import HeldoutScores
+from grpo.language.generate.player import LanguagePlayer
+from grpo.language.generate.retries import Speaker
+from grpo.language.generate.uci_search import LanguageMoveFinder
+from grpo.language.learn.evaluation import JudgedBoards, LanguageSolver, judge
+from grpo.learning.checkpoints import weights_hash
+from grpo.play.players import Player
+from grpo.play.replies import ReplyCounts
+from grpo.policy.files import LANGUAGE
+from grpo.settings.language import LanguageConfig
+from grpo.uci.search import MoveFinder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from steps.policies.open import Competitor
+
+
+class NoDistributionError(PlainError, ValueError):
+    """A language model has no probabilities of moves, of which expectations could be computed."""
+
+
+class LanguageCompetitor:
+    """A language model, which names its moves in words."""
+
+    kind = LANGUAGE
+    is_deterministic = False
+    """Its best answer is always the same; but one without a legal move is followed by others, which are drawn."""
+
+    def __init__(self, speaker: Speaker, hash_weights: Callable[[], str]) -> None:
+        """Take who is asked, and what finds the hash of the weights: of a large model that takes seconds, and games do without."""
+        self._hash_weights = hash_weights
+        self.facts: Mapping[str, Any] = {"policy": LANGUAGE, "max_questions": speaker.config.max_questions}
+        self._speaker = speaker
+        self._solver = LanguageSolver(speaker)
+
+    @cached_property
+    def weights(self) -> str:
+        """A hash of the weights."""
+        return self._hash_weights()
+
+    def best_player(self, name: str, *, seed: int, stream: tuple[str | int, ...]) -> Player:
+        """Return who plays the best answer's move, and draws from the stream of this name what is asked again."""
+        return LanguagePlayer(self._speaker, name, temperature=None, rng=numpy_stream(seed, *stream))
+
+    def sampling_player(self, name: str, *, temperature: float, seed: int, stream: tuple[str | int, ...]) -> Player:
+        """Return who draws the first answer too, at a temperature."""
+        return LanguagePlayer(self._speaker, name, temperature=temperature, rng=numpy_stream(seed, *stream))
+
+    def heldout(self, boards: "pa.Table") -> dict[str, float]:
+        """Return regret, expected value, and the shares of best answers that are whole and legal."""
+        return judge(self._speaker, JudgedBoards.of_table(boards, config=self._speaker.config)).metrics()
+
+    def scores(self, boards: "pa.Table") -> HeldoutScores:
+        """Return regret and expected value, board by board."""
+        return judge(self._speaker, JudgedBoards.of_table(boards, config=self._speaker.config)).scores
+
+    def write_decisions(self, folder: Path, boards: "pa.Table", *, before: "Competitor | None" = None) -> None:
+        """Write none: they are told with the probabilities of moves."""
+
+    def solver(self, *, temperature: float) -> Solver:
+        """Return what solves by best answers; raises NoDistributionError at any temperature but 0."""
+        if temperature:
+            raise NoDistributionError(
+                f"--temperature {temperature:g}: the shares solved at a temperature are expectations over the probabilities of moves, and a"
+                " language model has none; leave --temperature out, so that its best answers are counted"
+            )
+        return self._solver
+
+    def solver_replies(self) -> ReplyCounts:
+        """Return what the answers to exercises were like so far."""
+        return self._solver.counts
+
+    def move_finder(self) -> MoveFinder:
+        """Return what asks about one board at a time."""
+        return LanguageMoveFinder(self._speaker)
+
+
+def open_language_policy(folder: Path, device: torch.device, rules: LanguageConfig | None) -> LanguageCompetitor:
+    """Return the language policy of a folder, asked and judged by these rules, or else by those that it was saved with.
+
+    Raises PlainError when the extra is missing, or the files do not make one.
+    """
+    from grpo.language.generate.generator import PolicySpeaker
+    from grpo.language.model.loading import load_language_policy
+
+    policy, _ = load_language_policy(folder, device)
+    return LanguageCompetitor(PolicySpeaker(policy, policy.config if rules is None else rules), lambda: weights_hash(policy))

@@ -1,0 +1,236 @@
+"""Everything that can be known to fail before any work, in one table, each with its remedy."""
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from grpo.base.errors import PlainError
+from grpo.engine.identity import EngineIdentity, EngineMissingError, identify
+from grpo.evaluation.halving import halving_rounds
+from grpo.language.model.requirements import MissingExtraError, require_language_extra
+from grpo.play.openings import OpeningsError, read_book
+from grpo.reading.games import SourceError
+from grpo.reading.streams import find_files, read_chunks
+from grpo.settings.language import SMALL, model_folder
+from grpo.settings.tree import Settings
+from steps.runtime.machine import Machine, sqlite_file
+from steps.store.objects import SharedStoreError, objects_at
+from steps.store.settings_by_step import is_of_language
+
+_FREE_BYTES: Final = 2 * 1024**3
+_PROBE: Final = "probe"
+_MODEL_FILE: Final = "config.json"
+
+
+class PreflightError(PlainError, RuntimeError):
+    """Something that the run needs is missing; the message is the table, with remedies."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One line of the table."""
+
+    what: str
+    is_fine: bool
+    detail: str
+    """What was found, or what is wrong and how to mend it."""
+
+
+def preflight(settings: Settings, machine: Machine, *, only_looks: bool = False) -> tuple[list[Finding], EngineIdentity | None]:
+    """Return the findings, and the engine's identity when there is an engine.
+
+    Args:
+        settings: the run's.
+        machine: this machine.
+        only_looks: change nothing: neither make home and tracking store, nor write to the shared store.
+    """
+    engine: EngineIdentity | None = None
+    try:
+        engine = identify(machine.stockfish)
+        findings = [Finding(what="stockfish", is_fine=True, detail=f"{engine} at {machine.stockfish}")]
+    except EngineMissingError as error:
+        findings = [Finding(what="stockfish", is_fine=False, detail=str(error))]
+    findings += [_disk(machine, only_looks=only_looks), _tracking(machine, only_looks=only_looks), _device(machine)]
+    if machine.shared:
+        findings.append(_shared_to_look(machine) if only_looks else _shared(machine))
+    if is_of_language(settings):
+        findings.append(_language_model(settings, machine))
+    if settings.evaluation.opening_book:
+        findings.append(_book(settings))
+    findings += [_files(f"boards.{name}", names) for name in ("files", "exclude") if (names := getattr(settings.boards, name))]
+    return findings, engine
+
+
+def preflight_table(findings: list[Finding]) -> str:
+    """Return the findings as aligned text."""
+    width = max(len(finding.what) for finding in findings)
+    return "\n".join(f"  {'ok  ' if f.is_fine else 'FAIL'}  {f.what:<{width}}  {f.detail}" for f in findings)
+
+
+def _disk(machine: Machine, *, only_looks: bool) -> Finding:
+    try:
+        if not only_looks:
+            machine.home.mkdir(parents=True, exist_ok=True)
+        existing = next(path for path in (machine.home, *machine.home.parents) if path.exists())
+        with tempfile.TemporaryFile(dir=existing) as probe:  # It never has a name there.
+            probe.write(b"probe")
+    except OSError as error:
+        return Finding(
+            what="disk",
+            is_fine=False,
+            detail=f"{machine.home} cannot be written ({error.strerror}); set CHESS_GRPO_HOME to a folder that can",
+        )
+    free = shutil.disk_usage(existing).free
+    detail = f"{free / 1024**3:.1f} GiB free at {machine.home}"
+    if free < _FREE_BYTES:
+        needed = f"{_FREE_BYTES / 1024**3:.0f} GiB"
+        return Finding(what="disk", is_fine=False, detail=f"{detail}, {needed} needed; free some, or set CHESS_GRPO_HOME to another disk")
+    return Finding(what="disk", is_fine=True, detail=detail)
+
+
+def _tracking(machine: Machine, *, only_looks: bool) -> Finding:
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from steps.tracking.tracker import Tracker
+
+    if machine.is_container and sqlite_file(machine.tracking_uri) is not None:
+        return Finding(
+            what="tracking",
+            is_fine=False,
+            detail=f"{machine.tracking_uri} is a file of this container, which vanishes with it; set MLFLOW_TRACKING_URI, where the run is"
+            " launched, to the address of an MLflow server (docs/aws.md)",
+        )
+    if urlsplit(machine.tracking_uri).password or urlsplit(machine.tracking_uri).username:
+        return Finding(
+            what="tracking",
+            is_fine=False,
+            detail="MLFLOW_TRACKING_URI holds a name or password, which would stand in logs: leave name and password out of it, and set"
+            " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+        )
+    if only_looks:
+        return _tracking_to_look(machine)
+    try:
+        Tracker(machine)
+    except (MlflowException, SQLAlchemyError, OSError) as error:
+        first_line = next(iter(str(error).splitlines()), type(error).__name__)
+        return Finding(
+            what="tracking",
+            is_fine=False,
+            detail=f"{machine.tracking_uri} does not open ({first_line}); unset MLFLOW_TRACKING_URI for the embedded store,"
+            " or start that server",
+        )
+    return Finding(what="tracking", is_fine=True, detail=machine.tracking_uri)
+
+
+def _tracking_to_look(machine: Machine) -> Finding:
+    from steps.tracking.registry_reader import RegistryError, reading
+
+    try:
+        with reading(machine, instead="unset it for the embedded store") as client:
+            if client is None:
+                return Finding(what="tracking", is_fine=True, detail=f"{machine.tracking_uri} (not there yet; the first run makes it)")
+            client.search_experiments(max_results=1)
+    except RegistryError as error:
+        return Finding(what="tracking", is_fine=False, detail=str(error))
+    return Finding(what="tracking", is_fine=True, detail=machine.tracking_uri)
+
+
+def _shared_to_look(machine: Machine) -> Finding:
+    try:
+        objects_at(machine.shared).get(_PROBE)
+    except (SharedStoreError, OSError) as error:
+        return Finding(what="shared store", is_fine=False, detail=str(error))
+    return Finding(what="shared store", is_fine=True, detail=f"{machine.shared} answers; writing is not tried before a run")
+
+
+def _shared(machine: Machine) -> Finding:
+    """Write, read and delete a small object."""
+    try:
+        objects = objects_at(machine.shared)
+        objects.put(_PROBE, b"")
+        is_fine = objects.get(_PROBE) is not None and _PROBE in objects.keys(_PROBE)
+        objects.delete(_PROBE)
+    except (SharedStoreError, OSError) as error:
+        return Finding(what="shared store", is_fine=False, detail=str(error))
+    return Finding(
+        what="shared store", is_fine=is_fine, detail=machine.shared if is_fine else f"{machine.shared} does not keep what is written"
+    )
+
+
+def _device(machine: Machine) -> Finding:
+    from steps.runtime.device import DeviceError, torch_device
+
+    try:
+        return Finding(what="device", is_fine=True, detail=f"{torch_device(machine)}, {machine.num_threads} threads")
+    except DeviceError as error:
+        return Finding(what="device", is_fine=False, detail=str(error))
+
+
+def _language_model(settings: Settings, machine: Machine) -> Finding:
+    """Look for the extra's packages, and for a model's folder; whether a hub has a model is seen when `pretrain` asks it."""
+    what, model = "language", settings.language.model
+    try:
+        require_language_extra()
+    except MissingExtraError as error:
+        where = (
+            "in an image, build it with --build-arg EXTRA=language (docs/images.md)"
+            if machine.is_container
+            else "in a checkout, `make setup`, or `pip install -r requirements-language.lock`"
+        )
+        return Finding(what=what, is_fine=False, detail=f"{error}; {where}")
+    folder = model_folder(model)
+    if folder is None:
+        named = "small, made here" if model == SMALL else f"{model} of the hub, fetched by `pretrain` unless it is in the hub's cache"
+        return Finding(what=what, is_fine=True, detail=named)
+    if not (folder / _MODEL_FILE).is_file():
+        lack = f"has no {_MODEL_FILE}" if folder.is_dir() else "is no folder that is there"
+        remedy = "give the folder of a model that transformers' `save_pretrained` wrote, a hub's name, or small"
+        return Finding(what=what, is_fine=False, detail=f"language.model = {model!r} {lack}; {remedy}")
+    return Finding(what=what, is_fine=True, detail=f"the folder {folder}")
+
+
+def _book(settings: Settings) -> Finding:
+    """Look whether a book has the openings that the step which needs most of them takes, each once."""
+    from grpo.play.ladder import make_rungs, meetings_of, num_openings_to_place
+
+    evaluation, selection = settings.evaluation, settings.selection
+    ladder, num_rungs = evaluation.ladder, len(make_rungs(evaluation.ladder))
+    placement = num_openings_to_place(num_rungs, num_probe_pairs=ladder.num_probe_pairs, num_rung_pairs=ladder.num_rung_pairs)
+    needed = max(
+        ladder.num_calibration_pairs * len(meetings_of(num_rungs)),
+        evaluation.num_baseline_pairs + placement,
+        len(halving_rounds(selection.num_candidates)) * selection.num_screening_pairs
+        + 2 * selection.num_confirmation_pairs
+        + selection.num_sampled_pairs
+        + placement,
+    )
+    try:
+        book = read_book(evaluation.opening_book, max_plies=evaluation.opening_book_plies)
+    except (SourceError, OpeningsError) as error:
+        return Finding(what="evaluation.opening_book", is_fine=False, detail=str(error))
+    detail = f"{book}; up to {needed:,} are needed"
+    if len(book.openings) < needed:
+        return Finding(
+            what="evaluation.opening_book",
+            is_fine=False,
+            detail=f"{detail}: give a larger book, or lower the numbers of pairs in evaluation.ladder and selection",
+        )
+    return Finding(what="evaluation.opening_book", is_fine=True, detail=detail)
+
+
+def _files(what: str, names: Sequence[str]) -> Finding:
+    """Look at the beginning of each file only: large ones are read once, by the step that needs them."""
+    try:
+        files = find_files(names)
+        empty = [file.name for file in files if not next(read_chunks(file), b"")]
+    except SourceError as error:
+        return Finding(what=what, is_fine=False, detail=str(error))
+    if empty:
+        return Finding(what=what, is_fine=False, detail=f"{', '.join(empty)}: holds nothing at all; give files with games or positions")
+    return Finding(
+        what=what, is_fine=True, detail=", ".join(file.name for file in files[:5]) + (f" and {len(files) - 5} more" * (len(files) > 5))
+    )

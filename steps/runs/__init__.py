@@ -1,0 +1,1 @@
+"""Reads finished runs back: index, history, results, comparison."""

@@ -1,0 +1,88 @@
+"""What may be concluded from two runs side by side, and what would settle the rest."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from steps.runs.index import TrackedRun
+from steps.runs.places import policy_place
+from steps.runs.results import Compared, all_results, compared
+from steps.runs.settings import differing
+from steps.runtime.machine import Machine
+from steps.step_io.aliases import CHAMPION, PEAK
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """Two runs side by side."""
+
+    first: TrackedRun
+    second: TrackedRun
+    settings: dict[str, tuple[str | None, str | None]]
+    """Those that differ."""
+    rows: tuple[Compared, ...]
+    conclusions: tuple[str, ...]
+    """In whole sentences."""
+    match: str
+    """The command for games head to head; empty where there are not two policies here to play."""
+
+
+def compare_runs(first: TrackedRun, second: TrackedRun, machine: Machine) -> Comparison:
+    """Return two runs side by side; raises RegistryError when the tracking store does not answer."""
+    rows = compared(all_results(first, machine)[1], all_results(second, machine)[1])
+    match = _match(first, second, machine)
+    return Comparison(
+        first=first,
+        second=second,
+        settings=differing(first.params, second.params),
+        rows=tuple(rows),
+        conclusions=tuple(_conclusions(first, second, rows, match)),
+        match=match,
+    )
+
+
+def _match(first: TrackedRun, second: TrackedRun, machine: Machine) -> str:
+    """Return the command for games between the champions, or, where both are the pretrained policy, between what else the runs have."""
+    champions = [policy.version for run in (first, second) if (policy := run.policy(CHAMPION)) is not None]
+    starts = {version.initial_weights for version in champions if version.policy_step == 0}
+    is_one_policy = len(champions) == 2 and all(version.policy_step == 0 for version in champions) and len(starts) == 1
+    players = [policy_place(run, PEAK if is_one_policy else CHAMPION, machine) for run in (first, second)]
+    return "" if None in players or players[0] == players[1] else f"chess-grpo match {players[0]} {players[1]} --pairs 300"
+
+
+def _conclusions(first: TrackedRun, second: TrackedRun, rows: Sequence[Compared], match: str) -> Iterator[str]:
+    if first.mlflow_run == second.mlflow_run:
+        yield "A and B are one and the same run: there is nothing to conclude."
+        return
+    unfinished = [name for name, run in (("A", first), ("B", second)) if run.output_of("select") is None]
+    if unfinished:
+        yield f"{' and '.join(unfinished)} did not come to the end of `select`: there is no candidate to speak of."
+    comparable = [row for row in rows if row.difference is not None]
+    groups = (("A did better in", 1), ("B did better in", 2), ("No difference is shown (which does not say that there is none) in", 0))
+    for words, better in groups:
+        if names := [row.name for row in comparable if row.better == better]:
+            yield f"{words}: {'; '.join(names)}."
+    if one := [row.name for row in rows if row.is_one_measurement]:
+        yield f"One measurement, which the later run reused, and no second one: {'; '.join(one)}."
+    yield from _apart(rows)
+    if comparable:
+        yield (
+            "Differences take the two for independent samples; each interval misses the truth once in twenty, so of many rows one may"
+            " mislead. Whether the intervals of A and B overlap decides nothing: the difference's does."
+        )
+    if match:
+        yield "No score against a third player says who would win between the two. Games head to head do; this plays them:"
+    elif not unfinished:
+        yield (
+            "Who would win between the two, only games head to head say (`chess-grpo match A B`); their champions must be on this"
+            " machine for that: `chess-grpo show RUN` says where they are."
+        )
+
+
+def _apart(rows: Sequence[Compared]) -> Iterator[str]:
+    """Name, for each reason that numbers cannot be compared, the numbers that it holds for."""
+    by_reason: dict[str, list[str]] = {}
+    for row in rows:
+        if row.apart:
+            by_reason.setdefault(" and ".join(row.apart), []).append(row.name)
+    for reason, names in by_reason.items():
+        yield f"Not comparable, because {reason} differs or is not known: {'; '.join(names)}."

@@ -1,0 +1,79 @@
+"""Where what a run made is: on this machine, in the tracking store, on pages."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from grpo.base.files import read_json
+from steps.runs.index import TrackedRun, TrackedStep
+from steps.runtime.machine import Machine
+from steps.step_io.aliases import CHAMPION
+from steps.step_io.names import FINDINGS
+from steps.store.outputs import Store
+from steps.tracking.tags import HELD_BY
+
+HOST: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 5000
+"""Where `chess-grpo ui` serves the pages."""
+
+
+def output_folder(machine: Machine, step: TrackedStep | None) -> Path | None:
+    """Return where a step's output is on this machine; None when it is not here. Its hashes are not checked."""
+    if step is None:
+        return None
+    folder = Store(machine.home).folder(step.name, step.version)
+    return folder if folder.is_dir() else None
+
+
+def policy_place(run: TrackedRun, role: str, machine: Machine) -> str | None:
+    """Return how `chess-grpo match` takes a run's `champion` or `peak`; None before `select`, or where it is not on this machine."""
+    policy, folder = run.policy(role), output_folder(machine, run.output_of("select"))
+    if policy is not None and role in policy.aliases:
+        return role
+    return None if folder is None else str(folder / role)
+
+
+def places(run: TrackedRun, machine: Machine) -> list[tuple[str, str]]:
+    """Return what there is of a run and where: champion, report, card, page of the UI, training's output."""
+    from steps.step_io.names import REPORT_PAGE
+
+    selected, reported, finetuned = (run.output_of(name) for name in ("select", "report", "finetune"))
+    rows = []
+    if selected is not None:
+        rows.append(("champion", _place(machine, selected, CHAMPION)))
+        policy = run.policy(CHAMPION)
+        if policy is not None and CHAMPION in policy.aliases:
+            rows[-1] = ("champion", f"{rows[-1][1]} (`chess-grpo uci` plays it)")
+    if reported is not None:
+        rows += [
+            ("report", _place(machine, reported, REPORT_PAGE)),
+            ("card", f"python flows/chess_grpo.py card view {run.metaflow_run}/report"),
+        ]
+    if finetuned is not None:
+        rows.append(("training", _place(machine, finetuned, "")))
+    return [*rows, ("UI", _page(run, machine))]
+
+
+def findings(run: TrackedRun, machine: Machine) -> list[Mapping[str, Any]]:
+    """Return what the diagnosis found, from the output of `finetune` on this machine; nothing where that is not here, or says nothing."""
+    folder = output_folder(machine, run.output_of("finetune"))
+    if folder is None or not (folder / FINDINGS).is_file():
+        return []
+    return list(read_json(folder / FINDINGS)["findings"])
+
+
+def _place(machine: Machine, step: TrackedStep, part: str) -> str:
+    if (folder := output_folder(machine, step)) is not None:
+        return str(folder / part)
+    holder = step.tags.get(HELD_BY, step.mlflow_run)
+    return f"not on this machine; in the tracking store: mlflow artifacts download --run-id {holder}" + (
+        f" --artifact-path {part}" if part else ""
+    )
+
+
+def _page(run: TrackedRun, machine: Machine) -> str:
+    page = f"#/experiments/{run.experiment}/runs/{run.mlflow_run}"
+    if urlsplit(machine.tracking_uri).scheme in ("http", "https"):
+        return f"{machine.tracking_uri.rstrip('/')}/{page}"
+    return f"http://{HOST}:{DEFAULT_PORT}/{page} (`chess-grpo ui` starts it)"

@@ -1,0 +1,1 @@
+"""The contract between the flow and a step body: `Work`, `Sink`, history, file names."""

@@ -1,0 +1,164 @@
+"""What a step's body is handed: a folder to fill, and somewhere to send records and progress. Sinks take them."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from grpo.base.files import append_line, replace_file
+from grpo.metrics.table import Event, Record
+from steps.step_io.names import HISTORY
+
+_SECONDS_BETWEEN_LINES: Final = 10.0
+
+
+class Sink(Protocol):
+    """Takes what a step reports while it works: a tracker, a card, the terminal."""
+
+    def take(self, record: Record) -> None:
+        """Take one record."""
+
+    def progress(self, done: int, total: int, unit: str) -> None:
+        """Take note that `done` of `total` units are done."""
+
+
+@dataclass(slots=True)
+class Work:
+    """A step at work: `folder` is empty at first and is the step's output at the end."""
+
+    folder: Path
+    sinks: tuple[Sink, ...]
+    terminal: "TerminalSink | None" = None
+    """One more sink; unlike the others it is not told again what it was told before a kill."""
+    progress_folder: Path | None = None
+    """Where a step that can go on after a kill keeps what it needs for that; the history's journal is there too."""
+    on_kept: Callable[[], None] | None = None
+    """Called whenever the progress folder holds something new to go on from."""
+    _history: list[Record] = field(default_factory=list)
+
+    def record(self, record: Record) -> None:
+        """Keep a record in the step's history, with a progress folder on the disk, and hand it to all sinks."""
+        self._history.append(record)
+        if self.progress_folder is not None:
+            append_line(self.progress_folder / HISTORY, _line(record))
+        self.measured(record)
+
+    def measured(self, record: Record) -> None:
+        """Hand all sinks what may differ between two equal runs, such as a cache's hits; it is no part of the output."""
+        for sink in self._listeners():
+            sink.take(record)
+
+    def progress(self, done: int, total: int, unit: str) -> None:
+        """Tell all sinks how far the work is."""
+        for sink in self._listeners():
+            sink.progress(done, total, unit)
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        if self.terminal is not None:
+            self.terminal.say(text)
+
+    def kept(self) -> None:
+        """Take note that the progress folder holds something new to go on from, such as a checkpoint, whole on the disk."""
+        if self.on_kept is not None:
+            self.on_kept()
+
+    def history(self) -> tuple[Record, ...]:
+        """Return all records so far, those from before a kill included."""
+        return tuple(self._history)
+
+    def go_on_after(self, records: Sequence[Record]) -> None:
+        """Make these, from before a kill, the history so far; sinks that began anew with this process are told of them.
+
+        The journal holds them and nothing else from here on.
+        """
+        assert self.progress_folder is not None
+        replace_file(self.progress_folder / HISTORY, "".join(f"{_line(record)}\n" for record in records).encode())
+        self._history = list(records)
+        for record in records:
+            for sink in self.sinks:
+                sink.take(record)
+
+    def write_history(self) -> None:
+        """Write all records into the folder: part of the output, for they are as repeatable as it is."""
+        (self.folder / HISTORY).write_text("".join(f"{_line(record)}\n" for record in self._history), encoding="utf-8")
+
+    def _listeners(self) -> tuple[Sink, ...]:
+        return self.sinks if self.terminal is None else (*self.sinks, self.terminal)
+
+
+def read_history(folder: Path) -> list[Record]:
+    """Return the records of a finished step."""
+    return [_record(line) for line in (folder / HISTORY).read_text(encoding="utf-8").splitlines()]
+
+
+def read_journal(folder: Path) -> list[Record]:
+    """Return the records of a step that was killed, up to the first that is torn."""
+    path = folder / HISTORY
+    if not path.exists():
+        return []
+    records = []
+    *lines, _ = path.read_bytes().split(b"\n")  # After the last end of a line there is nothing, or a torn line.
+    for line in lines:
+        try:
+            records.append(_record(line.decode()))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            break
+    return records
+
+
+def _line(record: Record) -> str:
+    events = {"events": [asdict(event) for event in record.events]} if record.events else {}
+    return json.dumps({"step": record.step, **record.metrics, **events}, sort_keys=True)
+
+
+def _record(line: str) -> Record:
+    row = json.loads(line)
+    step, events = row.pop("step"), row.pop("events", [])
+    return Record(step, row, tuple(Event(**event) for event in events))
+
+
+def progress_text(done: int, total: int, unit: str, *, rate: float) -> str:
+    """Return how far the work is, how fast it goes (units a second), and how long it will still take at that pace."""
+    left = int((total - done) / rate) if rate else 0
+    shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2f}"
+    return f"{done:,} of {total:,} {unit}, {shown}/s, {left // 60}:{left % 60:02d} left"
+
+
+class TerminalSink:
+    """Prints progress with rate and time left, at most every ten seconds, and the numbers that a step asks to see."""
+
+    def __init__(self, step: str, shown: Iterable[str], say: Callable[[str], None]) -> None:
+        """Show the named metrics of each record."""
+        self._step = step
+        self._shown = tuple(shown)
+        self._say = say
+        self._started = self._last = time.monotonic()
+        self._done_before = 0
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self._say(f"{self._step}: {text}")
+
+    def goes_on_at(self, done: int) -> None:
+        """Take note that so much was done before this process began: it says nothing of the pace."""
+        self._done_before = done
+
+    def take(self, record: Record) -> None:
+        """Print the shown metrics of a record, and what happened."""
+        numbers = [f"{name.partition('/')[2]} {record.metrics[name]:.4g}" for name in self._shown if name in record.metrics]
+        if numbers:
+            self.say(f"step {record.step:,}: {', '.join(numbers)}")
+        for event in record.events:
+            self.say(f"step {record.step:,}: {event.name}: {event.message}")
+
+    def progress(self, done: int, total: int, unit: str) -> None:
+        """Print how far the work is, how fast, and how long it will still take at that pace."""
+        now = time.monotonic()
+        if done < total and now - self._last < _SECONDS_BETWEEN_LINES:
+            return
+        self._last = now
+        seconds = max(now - self._started, 1e-3)
+        self.say(progress_text(done, total, unit, rate=(done - self._done_before) / seconds))

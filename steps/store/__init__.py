@@ -1,0 +1,1 @@
+"""Step outputs by version: local and shared store, object storage, leases, version hash."""

@@ -1,0 +1,249 @@
+"""Outputs of steps by version: an output whose version is already here need not be made again, and one half made can be gone on with."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from grpo.base.files import (
+    MANIFEST,
+    CorruptError,
+    atomic_folder,
+    read_json,
+    remove_folder,
+    remove_leftovers,
+    verified_manifest,
+    write_manifest,
+)
+from steps.runtime.machine import Machine
+from steps.runtime.process_id import Writer
+from steps.store.file_lock import BusyError, file_lease
+from steps.store.object_lease import Lease, shared_lease
+from steps.store.objects import SharedStoreError, objects_at
+from steps.store.shared import SharedStore, StepOutput
+
+__all__ = ["BusyError", "Progress", "StepOutput", "Store"]
+
+_FOLDER: Final = "outputs"
+_IN_PROGRESS: Final = "in_progress"
+
+
+class Store:
+    """A folder of outputs, `outputs/STEP/VERSION/`, each with a manifest of hashes; with a shared store, what is only there is fetched."""
+
+    def __init__(self, home: Path, shared: SharedStore | None = None, writer: Writer | None = None) -> None:
+        self._root = home / _FOLDER
+        self._in_progress = home / _IN_PROGRESS
+        self._shared = shared
+        self._writer = Writer.here() if writer is None else writer
+
+    @classmethod
+    def of(cls, machine: Machine) -> Self:
+        """Return the store of a machine, and what it shares with others."""
+        return cls(machine.home, SharedStore(objects_at(machine.shared)) if machine.shared else None, machine.writer)
+
+    def folder(self, step: str, version: str) -> Path:
+        """Return where an output is, or would be."""
+        return self._root / step / version
+
+    def find(self, step: str, version: str) -> StepOutput | None:
+        """Return the output of this version after checking all its hashes, or None when there is none.
+
+        What only this machine has is published, what only the shared store has is fetched. Raises CorruptError when it is here but not as
+        it was written; a copy in the shared store that is not is told of, and no longer found.
+        """
+        folder = self.folder(step, version)
+        if not folder.exists():
+            return self._fetched(step, version)
+        manifest = verified_manifest(folder)
+        found = StepOutput(step=step, version=version, output_hash=manifest["output_hash"], reused=True)
+        if self._shared is not None:
+            self._shared.publish(found, folder)
+        return found
+
+    def open(self, output: StepOutput) -> Path:
+        """Return the folder of an output after checking all its hashes; one that only the shared store has is fetched.
+
+        Raises CorruptError when it is missing, or is not the output that was meant.
+        """
+        try:
+            return self._here(output)
+        except CorruptError:
+            if self._shared is None or not self._shared.has(output):
+                raise
+        self._fetch(self._shared, output)
+        return self._here(output)
+
+    def _here(self, output: StepOutput) -> Path:
+        folder = self.folder(output["step"], output["version"])
+        if not folder.exists():
+            raise CorruptError(f"{folder} is missing: this output of {output['step']} is not in this machine's CHESS_GRPO_HOME")
+        found = verified_manifest(folder)["output_hash"]
+        if found != output["output_hash"]:
+            raise CorruptError(
+                f"{folder} has hash {found[:12]}, but {output['output_hash'][:12]} was meant: it was made anew by other code"
+            )
+        return folder
+
+    def manifest(self, output: StepOutput) -> dict[str, Any]:
+        """Return the manifest of an output, checked as `open` checks it."""
+        return dict(read_json(self.open(output) / MANIFEST))
+
+    @contextmanager
+    def writing(self, step: str, version: str, facts: Mapping[str, Any]) -> Iterator[Path]:
+        """Give an empty folder that becomes the output of this version when the block ends well."""
+        target = self.folder(step, version)
+        with atomic_folder(target) as folder:
+            yield folder
+            write_manifest(folder, {"step": step, "version": version, **facts})
+        if self._shared is not None:
+            self._shared.publish(
+                StepOutput(step=step, version=version, output_hash=verified_manifest(target)["output_hash"], reused=False), target
+            )
+
+    @contextmanager
+    def receiving(self, output: StepOutput) -> Iterator[Path]:
+        """Give an empty folder, to be filled with a copy of this output; it comes into the store when the block ends well and it is one.
+
+        What was under its version, spoilt or with other content, is set aside. Raises CorruptError when it is not this output.
+        """
+        target = self.folder(output["step"], output["version"])
+        with atomic_folder(target) as folder:
+            yield folder
+            found = verified_manifest(folder)["output_hash"]
+            if found != output["output_hash"]:
+                raise CorruptError(f"{folder} has hash {found[:12]}, but {output['output_hash'][:12]} was meant")
+            if target.exists() and not self._is_here(output):
+                self.discard(output["step"], output["version"])
+
+    def has(self, output: StepOutput) -> bool:
+        """Return whether this very output is here, every file as it was written, or can be fetched from the shared store."""
+        return self._is_here(output) or (self._shared is not None and self._shared.has(output))
+
+    def _is_here(self, output: StepOutput) -> bool:
+        try:
+            self._here(output)
+        except CorruptError:
+            return False
+        return True
+
+    def _fetched(self, step: str, version: str) -> StepOutput | None:
+        found = None if self._shared is None else self._shared.find(step, version)
+        if self._shared is None or found is None:
+            return None
+        try:
+            self._fetch(self._shared, found)
+        except CorruptError as error:
+            print(f"{step}: WARNING: {error}; this copy is used no more", flush=True)
+            self._shared.disown(step, version)
+            return None
+        return found
+
+    def _fetch(self, shared: SharedStore, output: StepOutput) -> None:
+        with self.receiving(output) as folder:
+            shared.fetch(output, folder)
+        print(f"{output['step']}: output {output['output_hash'][:12]} fetched from {shared}", flush=True)
+
+    @contextmanager
+    def progressing(self, step: str, version: str, *, is_fresh: bool, facts: Mapping[str, Any] | None = None) -> Iterator["Progress"]:
+        """Give the folder in which this version's making is kept over kills; it is this process's alone while the block lasts.
+
+        It vanishes when the block ends with the output in the store, and stays in all other cases, for the next who makes this version:
+        on this machine and, with a shared store, as it was last kept there, on any other.
+
+        Args:
+            step: name of the step.
+            version: of its output.
+            is_fresh: begin with an empty folder, whatever was there.
+            facts: whose making it is, for the shared store: `run`, and what else tells machines apart.
+
+        Raises BusyError when another process has it.
+        """
+        folder = self._in_progress / step / version
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        what = f"the output of {step}, version {version},"
+        with file_lease(folder.with_name(f"{version}.lock"), what=what), self._leased(step, version, what) as lease:
+            # What killed processes left. Files of an output are shared with the folder's: they would stay on the disk.
+            for place in (folder.parent, self._root / step):
+                remove_leftovers(place, f".{version}.*")
+            if is_fresh:
+                if folder.exists():
+                    remove_folder(folder)
+                if self._shared is not None:
+                    self._shared.forget_progress(step, version)
+            progress = Progress(folder, step, version, self._shared, lease, facts or {})
+            progress.take()
+            folder.mkdir(exist_ok=True)
+            remove_leftovers(folder)
+            yield progress
+            if self.folder(step, version).exists():
+                if self._shared is not None:
+                    self._shared.forget_progress(step, version)
+                remove_folder(folder)
+
+    def _leased(self, step: str, version: str, what: str) -> AbstractContextManager[Lease | None]:
+        if self._shared is None:
+            return nullcontext()
+        return shared_lease(self._shared.objects, f"leases/{step}/{version}.json", what=what, writer=self._writer)
+
+    def forget_progress(self, step: str, version: str) -> None:
+        """Delete what a process left that was killed after its output had come into the store."""
+        folder = self._in_progress / step / version
+        is_shared = self._shared is not None and self._shared.has_progress(step, version)
+        if is_shared or folder.exists() or folder.with_name(f"{version}.lock").exists():
+            with suppress(BusyError), self.progressing(step, version, is_fresh=False):
+                pass  # It vanishes, for the output is there.
+
+    def discard(self, step: str, version: str, *, everywhere: bool = False) -> Path:
+        """Move a spoilt or unwanted output out of the way and return where it went; nothing is ever deleted.
+
+        Another machine's copy is still found by its version, unless it is not wanted `everywhere`.
+        """
+        if everywhere and self._shared is not None:
+            self._shared.disown(step, version)
+        folder = self.folder(step, version)
+        number = 1
+        while (aside := folder.with_name(f"{version}.set-aside-{number}")).exists():
+            number += 1
+        return folder.rename(aside)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A step's making, as far as it has come: a folder here, and a copy in the shared store if there is one."""
+
+    folder: Path
+    _step: str
+    _version: str
+    _shared: SharedStore | None
+    _lease: Lease | None
+    _facts: Mapping[str, Any]
+
+    def take(self) -> None:
+        """Bring the folder to what another machine kept last; say so, and when what a lost machine did cannot be gone on from."""
+        if self._shared is None:
+            return
+        if self._shared.take_progress(self._step, self._version, self.folder):
+            print(f"{self._step}: progress of another machine fetched from {self._shared}", flush=True)
+        elif not self.folder.exists():
+            for other in self._shared.begun_otherwise(self._step, self._version, run=str(self._facts.get("run"))):
+                print(
+                    f"{self._step}: WARNING: this run was begun as version {other.version} on {other.facts.get('device')}; here it is"
+                    f" version {self._version} on {self._facts.get('device')}, whose numbers differ, so that it begins anew: give tasks"
+                    " machines of one kind (docs/aws.md)",
+                    flush=True,
+                )
+
+    def keep(self) -> None:
+        """Copy the folder to the shared store; where that fails, training goes on, and the next call copies it all.
+
+        Raises LeaseLostError when another machine has taken over what this one makes.
+        """
+        if self._shared is None or self._lease is None:
+            return
+        try:
+            self._lease.confirm()
+            self._shared.keep_progress(self._step, self._version, self.folder, self._facts)
+        except SharedStoreError as error:
+            print(f"{self._step}: WARNING: a machine lost now would lose the steps since the last copy: {error}", flush=True)

@@ -1,0 +1,1 @@
+"""Everything that writes to MLflow or W&B."""

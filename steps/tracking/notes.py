@@ -1,0 +1,243 @@
+"""What the tracking store's pages say in words: of the experiment, of a run from its start to its end, and of the registered policies.
+
+The pages are Markdown and stay short: MLflow keeps 5,000 characters of an experiment's description and 8,000 of a run's.
+"""
+
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from grpo.metrics.table import METRICS, Better
+from steps.runtime.machine import Machine
+from steps.tracking.launch import FLOW_FILE, Launch
+from steps.tracking.saved_views import RUNS, SHARE_KEY, STEPS
+from steps.tracking.step_notes import CHAPTERS, findings_text, number, run_name
+
+_MAX_LENGTH: Final = 7_500
+_OWN_LINE: Final = ("|", "- ", "#", "```", ">")
+_GOAL: Final = (
+    "Teach a network chess by imitation, make it stronger by GRPO against Stockfish's values of all moves, and show by fresh games that it"
+    " became stronger, or say that this was not shown."
+)
+
+
+def flowing(markdown: str) -> str:
+    r"""Return Markdown with each paragraph in one line, for MLflow breaks a line wherever the text does.
+
+    >>> flowing("One\nsentence.\n\n- a\n- b\n  c\n\n```\nx\ny\n```")
+    'One sentence.\n\n- a\n- b c\n\n```\nx\ny\n```'
+    """
+    lines: list[str] = []
+    is_code = False
+    for line in markdown.splitlines():
+        joins = lines and lines[-1] and not lines[-1].startswith(("|", "#", "```", ">")) and line and not line.startswith(_OWN_LINE)
+        if joins and not is_code:
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(line)
+        is_code ^= line.startswith("```")
+    return "\n".join(lines)
+
+
+_LANGUAGE_GOAL: Final = (
+    "Teach a language model chess as text by cloning answers, make it stronger by GRPO with graded rewards from Stockfish's values of all"
+    " moves, and show by fresh games that it became stronger, or say that this was not shown."
+)
+
+MODEL_NOTE: Final = flowing("""\
+Chess policies without search: networks that give every legal move of a position a probability, and language models that write their moves.
+
+- `champion`: the one to play. It was shown by fresh games to be better than its own start, and than the champion before it.
+- `peak`: the one to go on from; of the runs from one initial policy the one with the best lower bound.
+
+Play it: `chess-grpo uci --model champion` in any chess program. Measure it: `chess-grpo match champion stockfish:nodes=50`.
+Take it away: `chess-grpo export champion`. A version's source run has the games it was chosen by; `chess_grpo.policy_step` is 0 for a
+policy that imitation alone has made.
+""")
+
+
+def experiment_note(experiment: str) -> str:
+    """Return what the page of the experiment with this id says: what it is, how to read it, and the groups of metrics with their units."""
+    runs, steps = (f"#/experiments/{experiment}/runs?{SHARE_KEY}={view}" for view in (RUNS, STEPS))
+    groups: dict[str, list[str]] = {}
+    for spec in METRICS.values():
+        groups.setdefault(spec.name.partition("/")[0], []).append(spec.unit)
+    rows = "\n".join(f"| `{group}/` | {len(units)} | {', '.join(dict.fromkeys(units))} |" for group, units in groups.items())
+    heads = dict.fromkeys(name for chapter in CHAPTERS.values() for name in chapter.headlines)
+    heads |= dict.fromkeys(name for name in METRICS if name.startswith("run/"))
+    shown = "\n".join(f"| `{name}` | {METRICS[name].unit} | {_better(name)} |" for name in heads if not name.endswith(("_low", "_high")))
+    return flowing(f"""{_GOAL}
+
+**How to read it.** A run of the pipeline is one parent run; its page begins with the verdict. The steps are its children, numbered in their
+order. A parent has the run's headline numbers and the settings that runs are compared by: select several and press *Compare*. Two views are
+saved under *Views*: [runs compared]({runs}) and [steps in order]({steps}). Curves are in `07 finetune`, the games that decided in
+`10 select`, plots under `plots/` there and in `11 report`.
+
+**Headlines** (with `_low` and `_high`, where they have them, the ends of the 95 % interval):
+
+| metric | unit | better |
+| --- | --- | --- |
+{shown}
+
+**Groups of metrics**; `docs/metrics.md` says what each means:
+
+| group | metrics | units |
+| --- | --- | --- |
+{rows}
+""")
+
+
+def source_tags(code: Mapping[str, Any], machine: Machine) -> dict[str, str]:
+    """Return the tags from which MLflow fills the columns of a run's source."""
+    kind = "JOB" if machine.is_container else "LOCAL"
+    return {"mlflow.source.name": FLOW_FILE, "mlflow.source.type": kind, "mlflow.source.git.commit": str(code["commit"])}
+
+
+def head(
+    *,
+    launch: Launch,
+    words: Sequence[str],
+    origin: str,
+    machine: Machine,
+    device: str,
+    engine: str,
+    code: Mapping[str, Any],
+    metaflow_run: str,
+    kind: str = "network",
+) -> str:
+    """Return what stays the same on a run's page: goal, command, what differs from the preset, and where it runs.
+
+    Args:
+        launch: how it was asked for.
+        words: what followed `run` in the command.
+        origin: the run and step that it goes on from, in words; empty when it begins anew.
+        machine: the one that starts it.
+        device: what it computes on.
+        engine: what values the moves.
+        code: commit and dirty flag of the checkout.
+        metaflow_run: its id.
+        kind: of its policy.
+    """
+    wanted = _LANGUAGE_GOAL if kind == "language" else _GOAL
+    goal = f"Go on from {origin}: {wanted[0].lower()}{wanted[1:]}" if origin else wanted
+    rows = "\n".join(f"| `{name}` | {value} |" for name, value in launch.differences.items())
+    differences = f"Settings that differ from the preset `{launch.preset}`:\n\n| setting | here |\n| --- | --- |\n{rows}"
+    where = "a container" if machine.is_container else f"one machine ({platform.system()}, {platform.machine()})"
+    changed = " with changes that are not committed" if code["is_dirty"] else ""
+    return f"""## What was asked
+
+**Goal.** {goal}
+
+**Command.**
+
+```
+{launch.command(words)}
+```
+
+{differences if rows else f"All settings are those of the preset `{launch.preset}`."}
+
+**Where.** Metaflow run {metaflow_run}, on {where}: {device}; {engine}; commit `{str(code["commit"])[:12]}`{changed}.
+All settings are in the artifacts: `settings.json` whole, `settings.toml` as what differs from the preset."""
+
+
+def begun(head: str, *, metaflow_run: str, step: str = "") -> str:
+    """Return the page of a run that is under way, at this step if it is at one."""
+    at = f"at `{step}`, step {list(CHAPTERS).index(step) + 1} of {len(CHAPTERS)}" if step in CHAPTERS else "beginning"
+    text = f"**Under way**, {at}. Should nothing be running any more, it was killed: `{_resume(metaflow_run)}` goes on where it was."
+    return _page(text, head)
+
+
+def failed(head: str, *, metaflow_run: str, step: str, why: str) -> str:
+    """Return the page of a run of which a step has failed."""
+    text = f"""# Failed in `{step}`
+
+{_quoted(why)}
+
+What was done so far is kept. Mend the cause and go on: `{_resume(metaflow_run)}`. Other settings are another run: give the command below
+again with them; steps that they do not change are not done again."""
+    return _page(text, head)
+
+
+def ended(head: str, *, facts: Mapping[str, Any], findings: Mapping[str, Any] | None, places: Mapping[str, str]) -> str:
+    """Return the page of a finished run, its verdict first.
+
+    Args:
+        head: from `head`.
+        facts: the reports of all steps by name.
+        findings: what diagnosis says; None where it was not asked.
+        places: where to find what, by what it is.
+    """
+    decision = facts["select"]
+    reasons = "\n".join(f"- {reason}." for reason in decision["reasons"])
+    found = "" if findings is None else f"\n{findings_text(findings)}\n"
+    where = "\n".join(f"- {what}: `{place}`" for what, place in places.items())
+    text = f"""# Verdict: {decision["verdict"]}
+
+{reasons}
+
+| policy | against pretrained, best moves | the same, sampled at T = 1 | ladder, Elo | held-out regret |
+| --- | --- | --- | --- | --- |
+{_policies(facts)}
+
+Scores with 95 % intervals, of fresh games played once, after the candidate had been chosen; for the claims they count as
+{decision["scored_by"]}. Regret: win probability lost a move on held-out boards, by a stronger search.
+{found}
+{where}
+- Report, plots and model card too: the artifacts of the child run `{run_name("report")}`"""
+    return _page(text, head)
+
+
+def version_note(decision: Mapping[str, Any]) -> str:
+    """Return what the registry's page says of the versions that a run has made: its model card in short."""
+    reasons = "\n".join(f"- {reason}." for reason in decision["reasons"])
+    return flowing(f"""Verdict of its run: **{decision["verdict"]}**.
+
+{reasons}
+- Step {decision["candidate_step"]:,} on the ladder: {decision["ladder"]["text"]}.
+
+No search, no clock, no memory of the game; Elo is of this ladder, not of people. The whole model card is with its run, in
+`{run_name("report")}`.""")
+
+
+def _policies(facts: Mapping[str, Any]) -> str:
+    decision, baseline = facts["select"], facts["baseline"]
+    regrets = {int(step): found["mean"] for step, found in decision["heldout_regret_best"].items()}
+    regrets.setdefault(0, baseline["heldout"]["heldout/regret_best"])
+    candidate, peak = decision["candidate_step"], decision["peak_step"]
+    stays = "" if decision["promoted"] else ", champion of this run"
+    name = "champion" if decision["promoted"] else "candidate, not promoted"
+    rows = [
+        (f"pretrained{stays}", "", "", _elo(baseline["ladder"]), regrets[0]),
+        (
+            f"{name}: step {candidate:,}",
+            decision["claims"][0]["text"],
+            decision["confirmation_sampled_moves"]["text"],
+            _elo(decision["ladder"]),
+            regrets.get(candidate),
+        ),
+    ]
+    low = "not screened" if decision["peak_low"] is None else f"lower bound {decision['peak_low']:.3f}"
+    rows.append((f"peak: step {peak:,}", low, "", "", regrets.get(peak)))
+    return "\n".join(f"| {' | '.join(row[:4])} | {'' if row[4] is None else number(row[4])} |" for row in rows)
+
+
+def _elo(placed: Mapping[str, Any]) -> str:
+    return f"{placed['rating']:+,.0f} [{placed['low']:+,.0f}, {placed['high']:+,.0f}]"
+
+
+def _better(name: str) -> str:
+    better = METRICS[name].better
+    return "" if better is Better.NEITHER else str(better)
+
+
+def _resume(metaflow_run: str) -> str:
+    return f"python {FLOW_FILE} resume --origin-run-id {metaflow_run}"
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}" for line in text.splitlines())
+
+
+def _page(text: str, head: str) -> str:
+    page = flowing(f"{text}\n\n{head}")
+    return page if len(page) <= _MAX_LENGTH else f"{page[:_MAX_LENGTH]}\n\n(cut here)"

@@ -1,0 +1,62 @@
+"""Views of the runs' table that the MLflow UI offers under *Views*: which columns, which order.
+
+MLflow 3 keeps a view as a tag of the experiment, packed by zlib; the format is its UI's own, so a test opens these in the real one.
+"""
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from steps.tracking.tags import FLOW, FOUND, STEP, VERDICT
+
+SHARE_KEY: Final = "viewStateShareKey"
+_TAG: Final = "mlflow.sharedViewState."
+RUNS: Final = "chess-grpo-runs"
+STEPS: Final = "chess-grpo-steps"
+
+_COMPARED: Final = (
+    f"tags.`{VERDICT}`",
+    f"tags.`{FOUND}`",
+    "metrics.`selection/score_best`",
+    "metrics.`selection/score_best_low`",
+    "metrics.`selection/score_best_high`",
+    "metrics.`selection/rating`",
+    "metrics.`run/regret_after`",
+    "params.`grpo.learning_rate`",
+)
+
+
+def saved_views() -> dict[str, str]:
+    """Return the experiment's tags that hold the views: runs side by side, and the steps of each in their order."""
+    return {
+        f"{_TAG}{RUNS}": _view("Runs compared", condition=f"tags.`{STEP}` = '{FLOW}'", columns=_COMPARED, is_rising=False),
+        f"{_TAG}{STEPS}": _view("Steps in order", condition="", columns=("attributes.`Dataset`",), is_rising=True),
+    }
+
+
+def _view(name: str, *, condition: str, columns: Sequence[str], is_rising: bool) -> str:
+    state: Mapping[str, Any] = {
+        "searchFilter": condition,
+        "orderByKey": "attributes.start_time",
+        "orderByAsc": is_rising,
+        "startTime": "ALL",
+        "lifecycleFilter": "Active",
+        "datasetsFilter": [],
+        "modelVersionFilter": "All Runs",
+        "selectedColumns": list(columns),
+        "columnOrder": [],
+        "columnWidths": {},
+        "runsHiddenMode": "FIRST_10_RUNS",
+        "viewMaximized": False,
+        "runListHidden": False,
+        "isAccordionReordered": False,
+        "useGroupedValuesInCharts": True,
+        "hideEmptyCharts": True,
+        "groupBy": None,
+        "groupsExpanded": {},
+        "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
+    }
+    packed = base64.b64encode(zlib.compress(json.dumps(state).encode(), 9)).decode()
+    return json.dumps({"name": name, "createdAt": 1, "updatedAt": 1, "state": f"deflate;{packed}"})

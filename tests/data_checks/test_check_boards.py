@@ -1,0 +1,81 @@
+"""The step that checks: what it writes, the same for the same dataset but for the times in Data Docs, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from made_datasets import Dataset, sound_dataset
+
+from grpo.base.files import ASIDE, verified_manifest, write_json, write_manifest
+from grpo.settings.tree import Settings, read_settings
+from steps.bodies.check_boards import DATA_DOCS, ChecksError, check_dataset
+from steps.step_io.names import BOARDS, GAMES, REPORT, SUMMARY, SUMMARY_PAGE
+from steps.step_io.names import REPORT as BOARDS_REPORT
+from steps.step_io.work import Work, read_history
+
+SETTINGS = Settings.model_validate(
+    read_settings("smoke").model_dump()
+    | {
+        "boards": {"source": "files", "files": ("games.pgn", "list.epd"), "num_train": 12, "num_validation": 3, "num_heldout": 3},
+        "values": {},
+        "grpo": {"states_per_step": 12, "num_minibatches": 1},
+    }
+)
+
+
+def write(dataset: Dataset, folder: Path) -> Path:
+    folder.mkdir()
+    boards, games = dataset.tables()
+    pq.write_table(boards, folder / BOARDS)
+    pq.write_table(games, folder / GAMES)
+    write_json(folder / BOARDS_REPORT, dataset.report_facts())
+    return folder
+
+
+def checked(boards: Path, folder: Path) -> Path:
+    folder.mkdir()
+    work = Work(folder, ())
+    check_dataset(SETTINGS, boards, work)
+    work.write_history()
+    write_manifest(folder, {})
+    return folder
+
+
+def test_two_equal_datasets_have_equal_outputs_though_their_data_docs_differ(tmp_path: Path) -> None:
+    boards = write(sound_dataset(), tmp_path / "boards")
+    first, second = (verified_manifest(checked(boards, tmp_path / name)) for name in ("first", "second"))
+
+    assert first["output_hash"] == second["output_hash"]
+    assert sorted(first["files"]) == ["history.jsonl", REPORT, SUMMARY_PAGE, SUMMARY]
+    assert set(first["aside"]) != set(second["aside"]), "the time is in the names of the pages"
+    assert f"{ASIDE}/data_docs/index.html" in first["aside"]
+    for suite in ("games", "boards", "values", "labels"):
+        assert f"{DATA_DOCS}/expectations/{suite}.html" in first["aside"]
+
+    report = json.loads((tmp_path / "first" / REPORT).read_text())
+    assert report["is_met"] is True
+    assert [suite["name"] for suite in report["suites"]] == ["games", "boards", "values", "labels"]
+    assert report["dataset"]["rows"] == 18
+    assert [record.metrics for record in read_history(tmp_path / "first")] == [{"checks/failed": 0.0}]
+
+
+def test_a_dataset_that_fails_is_refused_with_the_report_and_what_is_in_it(tmp_path: Path) -> None:
+    dataset = sound_dataset()
+    dataset.boards[0]["label"] = "a1a1"
+    work = Work(tmp_path, ())
+    with pytest.raises(ChecksError) as refusal:
+        check_dataset(SETTINGS, write(dataset, tmp_path / "boards"), work)
+
+    text = str(refusal.value)
+    assert text.startswith("the dataset is not fit to train on:\n1 of 55 checks failed: labels: label_legal")
+    for words in (
+        "the label a1a1 is not a legal move",
+        "18 boards from 18 games",
+        "Splits: train 12, heldout 3, validation 3",
+        "list.epd 3",
+    ):
+        assert words in text
+    work.write_history()
+    assert [record.metrics for record in read_history(tmp_path)] == [{"checks/failed": 1.0}]
+    assert not (tmp_path / REPORT).exists()

@@ -1,0 +1,314 @@
+"""The pages hold together: links lead somewhere, every page can be found, commands are commands, quoted messages are in the source."""
+
+import argparse
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from grpo.metrics.table import METRICS
+from grpo.settings.reference_page import parts
+from grpo.settings.tree import read_settings
+from steps.cli.main import COMMANDS, main
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+CODE_OF_RUNS = ("grpo", "steps", "data_checks", "flows")
+CODE = (*CODE_OF_RUNS, "infra")
+TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
+OTHERS = "Said by others"
+"""The section of messages that are none of ours."""
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def without_code(text: str) -> str:
+    """Return a page without what it shows as code, where brackets and `#` mean other things."""
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"^(```|~~~).*?^\1", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """Return the names by which GitHub links the headings of a page."""
+    headings = re.findall(r"^#{1,6} +(.*)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    seen: dict[str, int] = {}
+    names = []
+    for heading in headings:
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        slug = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+        names.append(slug if slug not in seen else f"{slug}-{seen[slug]}")
+        seen[slug] = seen.get(slug, 0) + 1
+    return frozenset(names)
+
+
+def links(page: Path) -> list[str]:
+    """Return the addresses that a page links to, those in this repository."""
+    found = re.findall(r"\]\(([^)\s]+)\)", without_code(re.sub(r"\[`[^`\n]*`\]", "[]", page.read_text())))
+    return [link for link in found if not re.match(r"[a-z]+:", link)]
+
+
+def target_of(page: Path, link: str) -> Path:
+    return (page.parent / link.partition("#")[0]).resolve() if not link.startswith("#") else page
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_leads_to_a_file_and_to_a_heading_that_are_there(page: Path) -> None:
+    for link in links(page):
+        target, anchor = target_of(page, link), link.partition("#")[2]
+        assert target.exists(), f"{name_of(page)} links to {link}, which is not there"
+        assert not anchor or anchor in anchors(target), f"{name_of(page)} links to {link}: there are {sorted(anchors(target))}"
+
+
+def test_from_the_readme_every_page_is_two_links_away() -> None:
+    index = ROOT / "docs" / "README.md"
+    assert index in {target_of(ROOT / "README.md", link) for link in links(ROOT / "README.md")}
+    indexed = {target_of(index, link) for link in links(index)}
+    assert sorted(map(name_of, {page for page in PAGES if page.parts[-2] == "docs"} - {index} - indexed)) == []
+
+
+def test_no_page_names_a_place_of_one_machine() -> None:
+    # The checkout of the person who wrote it, temporary folders, homes.
+    for page in PAGES:
+        assert not re.findall(r"/tmp/|/work/|/root/|/home/(?!me/)\w+|file:///", page.read_text()), name_of(page)
+
+
+# --- Commands -----------------------------------------------------------------------------------------------------------------------------
+
+
+def shell_lines(page: Path) -> Iterator[str]:
+    """Yield the commands of a page's blocks of code, continuation lines joined; comments behind them stripped."""
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+        if language in ("", "sh", "bash"):
+            yield from re.sub(r"\\\n\s*", "", block).splitlines()
+
+
+def words_of(line: str) -> list[str]:
+    """Return the words of a command without the variables set before it; nothing where the line is none that a shell would take."""
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError:
+        return []
+    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        words = words[1:]
+    return words
+
+
+COMMAND_LINES = [(name_of(page), words) for page in PAGES for line in shell_lines(page) if (words := words_of(line))]
+
+
+def test_every_make_target_and_its_settings_that_a_page_names_are_there() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    shown = [(page, words[1:]) for page, words in COMMAND_LINES if words[0] == "make"]
+    assert len(shown) > 10
+    for page, words in shown:
+        given = dict(word.split("=", 1) for word in words if "=" in word)
+        assert {word for word in words if "=" not in word} <= targets, f"{page}: make {words}"
+        assert given.keys() <= {"CONFIG", "SET", "ARGS", "PORT", "PYTHON", "VENV"}, f"{page}: make {words}"
+        if not given.get("CONFIG", "").endswith(".toml"):
+            read_settings(f'preset = "{given.get("CONFIG", "laptop")}"\n' + given.get("SET", "").replace(" ", "\n"))
+
+
+def test_every_call_of_the_command_that_a_page_shows_is_one_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[argparse.Namespace] = []
+
+    def parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
+        given = original(parser, words)
+        taken.append(given)
+        return argparse.Namespace(run=lambda _: 0)
+
+    original = argparse.ArgumentParser.parse_args
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse)
+    shown = [
+        (page, words[1:]) for page, words in COMMAND_LINES if Path(words[0]).name == "chess-grpo" and "..." not in words and len(words) > 1
+    ]
+    assert {words[0] for _, words in shown} <= COMMANDS.keys()
+    for page, words in shown:
+        try:
+            main(words)
+        except SystemExit as end:
+            pytest.fail(f"{page}: chess-grpo {' '.join(words)} ends with {end.code}")
+    assert len(taken) == len(shown) > 20
+
+
+def test_every_python_module_and_script_that_a_page_calls_is_there() -> None:
+    for page, words in COMMAND_LINES:
+        if Path(words[0]).name not in ("python", "python3.11"):
+            continue
+        if words[1] == "-m":
+            path = ROOT / words[2].replace(".", "/")
+            assert path.with_suffix(".py").exists() or (path / "__main__.py").exists() or words[2] == "pytest", f"{page}: {words}"
+        elif words[1].endswith(".py"):
+            assert (ROOT / words[1]).exists(), f"{page}: {words}"
+
+
+# --- Settings and metrics -----------------------------------------------------------------------------------------------------------------
+
+WRITTEN_BY_HAND = [page for page in PAGES if "Printed from" not in page.read_text()[:300]]
+
+
+def code_spans(page: Path) -> list[str]:
+    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL))
+
+
+@pytest.mark.parametrize("page", WRITTEN_BY_HAND, ids=name_of)
+def test_every_setting_that_a_page_names_with_its_section_is_one(page: Path) -> None:
+    known = {key for part in parts() for key in (*(setting.key for setting in part.settings), *part.sections)}
+    known |= {key.partition(".")[2] for key in known if key.count(".") == 2}  # `own_games.share`, where GRPO is spoken of.
+    sections = {key.partition(".")[0] for key in known}
+    for span in code_spans(page):
+        found = re.fullmatch(r"([a-z_]+(?:\.[a-z_]+)+)(?: = .+)?", span)
+        if (
+            found
+            and (name := found[1]).partition(".")[0] in sections
+            and not re.search(r"\.(md|py|parquet|jsonl?|pgn|toml|epd|onnx)$", name)
+        ):
+            is_module = (ROOT / "/".join(name.split(".")[:2])).with_suffix(".py").exists()
+            assert name in known or is_module, f"{name_of(page)}: {name}"
+
+
+@pytest.mark.parametrize("page", WRITTEN_BY_HAND, ids=name_of)
+def test_every_metric_that_a_page_names_is_one(page: Path) -> None:
+    families = {name.partition("/")[0] for name in METRICS}
+    for span in code_spans(page):
+        if re.fullmatch(r"[a-z_]+/[a-z0-9_*/]+", span) and span.partition("/")[0] in families and not (ROOT / span).exists():
+            pattern = span.replace("*", "[a-z_]*") + r"(/[a-z_]+)?" * span.endswith("*")
+            assert any(re.fullmatch(pattern, name) for name in METRICS), f"{name_of(page)}: {span}"
+
+
+# --- Troubleshooting ----------------------------------------------------------------------------------------------------------------------
+
+
+def written(node: ast.AST) -> str | None:
+    """Return a literal text, what is put into it as an ellipsis; None for anything else."""
+    match node:
+        case ast.Constant(value=str() as text):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(written(part) or "…" for part in parts)
+    return None
+
+
+def texts_in(node: ast.AST) -> list[str]:
+    return [text for inner in ast.walk(node) if (text := written(inner)) is not None]
+
+
+@cache
+def trees(folders: tuple[str, ...] = CODE) -> tuple[ast.Module, ...]:
+    return tuple(ast.parse(path.read_text()) for folder in folders for path in sorted((ROOT / folder).rglob("*.py")))
+
+
+@cache
+def all_texts() -> tuple[str, ...]:
+    """Return each text that our programs may print: of Python literal by literal, of scripts as a whole."""
+    scripts = [path.read_text() for path in (ROOT / "infra").glob("*.sh")]
+    return (*(text for tree in trees() for text in texts_in(tree)), *scripts)
+
+
+def is_in(message: str, text: str) -> bool:
+    """Return whether a text holds a message whose ellipses stand for anything."""
+    place = 0
+    for part in message.split("…"):
+        place = text.find(part, place)
+        if place < 0:
+            return False
+        place += len(part)
+    return True
+
+
+def entries() -> list[tuple[str, str, list[str]]]:
+    """Return the page's rows: section, message, the other cells."""
+    found = []
+    for section in re.split(r"^## ", TROUBLESHOOTING.read_text(), flags=re.MULTILINE)[1:]:
+        title, _, body = section.partition("\n")
+        for row in re.findall(r"^\| (.+) \|$", body, re.MULTILINE):
+            cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", row)]
+            if match := re.match(r"(`+) ?(.+?) ?\1(?!`)", cells[0]):
+                found.append((title, match[2], cells[1:]))
+    return found
+
+
+OURS = [message for title, message, _ in entries() if title != OTHERS]
+
+
+def test_the_page_has_many_messages_each_once_with_what_it_means_and_what_to_do() -> None:
+    assert len(OURS) >= 80
+    assert len(set(OURS)) == len(OURS)
+    for title, message, cells in entries():
+        assert len(cells) == (3 if title == OTHERS else 2), message
+        assert all(cells), message
+
+
+@pytest.mark.parametrize("message", OURS)
+def test_a_quoted_message_of_ours_is_in_the_source(message: str) -> None:
+    assert any(is_in(message, text) for text in all_texts())
+
+
+def test_a_message_that_nobody_prints_is_not_found() -> None:
+    assert not any(is_in("the engine is on … holiday", text) for text in all_texts())
+    assert not is_in("one … two", "two one")
+
+
+def plain_errors() -> set[str]:
+    """Return the names of all kinds of error of the pipeline whose message is all that people see."""
+    bases = {
+        node.name: [base.id for base in node.bases if isinstance(base, ast.Name)]
+        for tree in trees(CODE_OF_RUNS)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    found = {"PlainError"}
+    while more := {name for name, above in bases.items() if found & set(above)} - found:
+        found |= more
+    return found - {"PlainError"}
+
+
+@cache
+def texts_of_functions() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for tree in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                found.setdefault(node.name, []).extend(texts_in(node))
+    return found
+
+
+@cache
+def messages_by_error() -> dict[str, list[str]]:
+    """Return the texts in the calls that make each kind of error, and those of the functions that are called in them.
+
+    Of a call without any text, as when it is handed one, all of its module's.
+    """
+    found: dict[str, list[str]] = {error: [] for error in plain_errors()}
+    for tree in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in found:
+                inner = [each.func for each in ast.walk(node) if isinstance(each, ast.Call) and each is not node]
+                called = [func.id for func in inner if isinstance(func, ast.Name)]
+                texts = texts_in(node) + [text for name in called for text in texts_of_functions().get(name, [])]
+                found[node.func.id] += texts or texts_in(tree)
+    return found
+
+
+@pytest.mark.parametrize("error", sorted(plain_errors()))
+def test_every_kind_of_error_that_is_meant_for_people_is_on_the_page(error: str) -> None:
+    texts = [text for text in messages_by_error()[error] if text.replace("…", "").strip(" :;,")]
+    assert any(is_in(message, text) for message in OURS for text in texts), texts
+
+
+def test_no_message_of_the_page_is_so_short_that_it_could_be_anybodys() -> None:
+    assert min(len(message.replace("…", "")) for message in OURS) >= 12
+
+
+# --- Variables ----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_every_variable_of_ours_is_on_the_page_of_the_environment_and_no_other() -> None:
+    page = (ROOT / "docs" / "environment.md").read_text()
+    named = {text for text in all_texts() for text in re.findall(r"CHESS_GRPO_[A-Z_]*[A-Z]", text)}
+    assert set(re.findall(r"CHESS_GRPO_[A-Z_]*[A-Z]", page)) == named

@@ -1,0 +1,314 @@
+"""Hashes that notice every change, and folders that appear whole or not at all."""
+
+import json
+import os
+import signal
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo.base.files import (
+    ASIDE,
+    MANIFEST,
+    CorruptError,
+    atomic_folder,
+    file_hashes,
+    read_json,
+    sha256_file,
+    sha256_json,
+    sha256_text,
+    verified_manifest,
+    write_json,
+    write_manifest,
+)
+
+ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+"""SHA-256 of "abc", FIPS 180-2, appendix B.1."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder of three files with a manifest."""
+    folder = tmp_path / "made"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a.txt").write_text("abc")
+    (folder / "b.bin").write_bytes(bytes(range(256)))
+    (folder / "sub" / MANIFEST).write_text("{}")
+    write_manifest(folder, {"kind": "test", "rows": 3})
+    return folder
+
+
+def test_the_hashes_are_sha256(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("abc")
+    assert sha256_text("abc") == sha256_file(tmp_path / "x") == ABC
+    assert sha256_json([1, "é"]) == sha256_text('[1,"\\u00e9"]')
+
+
+def test_equal_json_has_one_hash_whatever_the_order_of_its_keys() -> None:
+    assert sha256_json({"a": 1, "b": {"c": 2, "d": [3]}}) == sha256_json({"b": {"d": [3], "c": 2}, "a": 1})
+    values = [{"a": 1}, {"a": 1.0}, {"a": "1"}, {"a": True}, {"a": None}, {"a": [1]}, {"b": 1}, {}]
+    assert len({sha256_json(value) for value in values}) == len(values)
+
+
+def test_a_number_that_is_not_finite_is_no_json(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        sha256_json({"a": float("nan")})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "x.json", [float("inf")])
+
+
+def test_what_is_written_as_json_is_read_back_and_equal_values_give_equal_bytes(tmp_path: Path) -> None:
+    value = {"b": [1, 2.5, None, "é"], "a": {"z": True}}
+    write_json(tmp_path / "1.json", value)
+    write_json(tmp_path / "2.json", {"a": {"z": True}, "b": [1, 2.5, None, "é"]})
+    assert read_json(tmp_path / "1.json") == value
+    assert (tmp_path / "1.json").read_bytes() == (tmp_path / "2.json").read_bytes()
+
+
+def test_a_manifest_names_every_file_but_itself_with_its_hash(folder: Path) -> None:
+    manifest = read_json(folder / MANIFEST)
+    assert manifest["files"] == file_hashes(folder)
+    assert sorted(manifest["files"]) == ["a.txt", "b.bin", f"sub/{MANIFEST}"]
+    assert manifest["files"]["a.txt"] == ABC
+    assert (manifest["kind"], manifest["rows"]) == ("test", 3)
+    assert verified_manifest(folder) == manifest
+
+
+def test_the_output_hash_depends_on_the_files_and_not_on_the_facts(folder: Path) -> None:
+    before = read_json(folder / MANIFEST)["output_hash"]
+    assert write_manifest(folder, {"kind": "other"})["output_hash"] == before
+    (folder / "a.txt").rename(folder / "c.txt")
+    assert write_manifest(folder, {"kind": "test", "rows": 3})["output_hash"] != before
+
+
+def with_aside(folder: Path, text: str = "10:15:02", place: str = ASIDE) -> Path:
+    """Put a page aside whose text differs from run to run."""
+    page = folder / place / "docs" / "index.html"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(text)
+    return page
+
+
+@pytest.mark.parametrize("place", [ASIDE, f"checks/{ASIDE}"])
+def test_what_is_aside_is_in_the_manifest_and_not_in_the_hash(folder: Path, place: str) -> None:
+    plain = read_json(folder / MANIFEST)
+    with_aside(folder, place=place)
+    manifest = write_manifest(folder, {"kind": "test", "rows": 3})
+    assert manifest["aside"] == {f"{place}/docs/index.html": sha256_text("10:15:02")}
+    assert (manifest["files"], manifest["output_hash"]) == (plain["files"], plain["output_hash"])
+    with_aside(folder, "10:15:03", place)
+    assert write_manifest(folder, {})["output_hash"] == plain["output_hash"]
+    assert verified_manifest(folder)["aside"] == {f"{place}/docs/index.html": sha256_text("10:15:03")}
+
+
+def test_a_file_that_is_only_called_aside_is_a_file_like_others(folder: Path) -> None:
+    before = read_json(folder / MANIFEST)["output_hash"]
+    (folder / ASIDE).write_text("")
+    manifest = write_manifest(folder, {})
+    assert ASIDE in manifest["files"]
+    assert manifest["aside"] == {}
+    assert manifest["output_hash"] != before
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda page: flip_a_bit(page), "index.html is changed since it was written"),  # noqa: PLW0108 (defined below)
+        (lambda page: page.unlink(), "index.html is missing"),
+        (lambda page: (page.parent / "more.html").write_text(""), "more.html is not in the manifest"),
+    ],
+)
+def test_damage_to_what_is_aside_is_noticed_too(folder: Path, damage: Callable[[Path], object], message: str) -> None:
+    page = with_aside(folder)
+    write_manifest(folder, {})
+    damage(page)
+    with pytest.raises(CorruptError, match=message):
+        verified_manifest(folder)
+
+
+def test_a_file_cannot_be_moved_into_the_part_of_the_manifest_that_is_not_hashed(folder: Path) -> None:
+    with_aside(folder)
+    manifest = write_manifest(folder, {})
+    digest = manifest["files"].pop("a.txt")
+    write_json(
+        folder / MANIFEST, manifest | {"aside": manifest["aside"] | {"a.txt": digest}, "output_hash": sha256_json(manifest["files"])}
+    )
+    with pytest.raises(CorruptError, match=f"{MANIFEST} is changed"):
+        verified_manifest(folder)
+
+
+def test_a_manifest_from_before_there_was_anything_aside_is_read(folder: Path) -> None:
+    manifest = read_json(folder / MANIFEST)
+    del manifest["aside"]
+    write_json(folder / MANIFEST, manifest)
+    assert verified_manifest(folder) == manifest
+
+
+def flip_a_bit(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: flip_a_bit(folder / "b.bin"), "b.bin is changed since it was written"),
+        (lambda folder: (folder / "b.bin").write_bytes(bytes(range(255))), "b.bin is changed since it was written"),
+        (lambda folder: (folder / "b.bin").write_bytes(b""), "b.bin is changed since it was written"),
+        (lambda folder: (folder / "a.txt").unlink(), "a.txt is missing"),
+        (lambda folder: (folder / "new").write_text(""), "new is not in the manifest"),
+        (lambda folder: (folder / "sub" / MANIFEST).write_text("[]"), f"sub/{MANIFEST} is changed since it was written"),
+        (lambda folder: (folder / MANIFEST).unlink(), f"{MANIFEST} is missing or unreadable"),
+        (lambda folder: (folder / MANIFEST).write_text(""), f"{MANIFEST} is missing or unreadable"),
+        (lambda folder: (folder / MANIFEST).write_text("<html>"), f"{MANIFEST} is missing or unreadable"),
+        (lambda folder: (folder / MANIFEST).write_bytes(b"\xff\xfe"), f"{MANIFEST} is missing or unreadable"),
+        (lambda folder: (folder / MANIFEST).write_text('["files"]'), f"{MANIFEST} is missing or unreadable"),
+        (lambda folder: (folder / MANIFEST).write_text('{"files": 3}'), f"{MANIFEST} is missing or unreadable"),
+        (
+            lambda folder: write_json(folder / MANIFEST, {"files": file_hashes(folder)}),
+            f"{MANIFEST} is (missing or unreadable|changed since it was written)",
+        ),
+        (
+            lambda folder: write_json(folder / MANIFEST, {"files": file_hashes(folder), "output_hash": "0"}),
+            f"{MANIFEST} is changed since it was written",
+        ),
+    ],
+)
+def test_every_damage_is_noticed_and_its_file_named(folder: Path, damage: object, message: str) -> None:
+    assert callable(damage)
+    damage(folder)
+    with pytest.raises(CorruptError, match=message):
+        verified_manifest(folder)
+
+
+def test_two_files_that_changed_places_are_noticed(folder: Path) -> None:
+    a, b = (folder / "a.txt").read_bytes(), (folder / "b.bin").read_bytes()
+    (folder / "a.txt").write_bytes(b)
+    (folder / "b.bin").write_bytes(a)
+    with pytest.raises(CorruptError, match=r"a\.txt is changed"):
+        verified_manifest(folder)
+
+
+def test_an_atomic_folder_appears_only_when_its_block_has_ended_well(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "target"
+    with atomic_folder(target) as made:
+        (made / "sub").mkdir()
+        (made / "sub" / "x").write_text("1")
+        assert not target.exists()
+        assert made.parent == target.parent, "a rename is atomic only within one file system"
+    assert (target / "sub" / "x").read_text() == "1"
+    assert list(target.parent.iterdir()) == [target]
+    assert target.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_an_atomic_folder_vanishes_when_its_block_fails(tmp_path: Path, error: type[BaseException]) -> None:
+    def fail() -> None:
+        with atomic_folder(tmp_path / "target") as made:
+            (made / "x").write_text("1")
+            raise error
+
+    with pytest.raises(error):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_of_two_writers_wins_and_the_second_leaves_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    with atomic_folder(target) as late:
+        (late / "x").write_text("late")
+        with atomic_folder(target) as early:
+            (early / "x").write_text("early")
+    assert (target / "x").read_text() == "early"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_writer_who_comes_at_the_last_moment_wins_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "target"
+    real = os.rename
+
+    def rename(source: Path, destination: Path) -> None:
+        target.mkdir()
+        (target / "x").write_text("early")
+        real(source, destination)
+
+    with atomic_folder(target) as made:
+        (made / "x").write_text("late")
+        monkeypatch.setattr(os, "rename", rename)
+    assert (target / "x").read_text() == "early"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def abandoned(target: Path) -> Path:
+    """Return the folder that a writer leaves which is killed at work."""
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        with atomic_folder(target) as made:
+            (made / "half").write_text("x")
+            os.write(writing, made.name.encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with os.fdopen(reading) as said:
+        return target.with_name(said.read())
+
+
+def test_what_a_killed_writer_left_is_deleted_by_the_next_of_the_same_folder(tmp_path: Path) -> None:
+    left, others = abandoned(tmp_path / "target"), abandoned(tmp_path / "other")
+    (anybodys := tmp_path / ".target.settings").mkdir()
+    assert (left / "half").exists()
+    with atomic_folder(tmp_path / "target"):
+        pass
+    assert not left.exists()
+    assert others.exists()
+    assert anybodys.exists()
+
+
+def test_what_a_living_writer_has_so_far_is_left_alone(tmp_path: Path) -> None:
+    with atomic_folder(tmp_path / "target") as slow:
+        (slow / "half").write_text("x")
+        with atomic_folder(tmp_path / "target"):
+            pass
+        assert (slow / "half").exists()
+
+
+def test_a_writer_whose_new_folder_is_taken_for_abandoned_makes_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+    whole = tempfile.mkdtemp
+
+    def stolen(**named: Any) -> str:
+        made.append(Path(whole(**named)))
+        if len(made) == 1:
+            made[0].rmdir()
+        return str(made[-1])
+
+    monkeypatch.setattr(tempfile, "mkdtemp", stolen)
+    with atomic_folder(tmp_path / "target") as folder:
+        (folder / "file").write_text("x")
+    assert len(made) == 2
+    assert (tmp_path / "target" / "file").exists()
+
+
+def test_an_atomic_folder_is_on_the_disk_before_it_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "target"
+    synced: list[tuple[str, bool]] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{handle}").readlink().name, target.exists()))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with atomic_folder(target) as made:
+        (made / "x").write_text("1")
+    assert ("x", False) in synced, "the content comes before the name"
+    assert synced[-1] == (tmp_path.name, True), "the name itself is written through last"
+
+
+def test_a_manifest_is_plain_json(folder: Path) -> None:
+    assert json.loads((folder / MANIFEST).read_text())["kind"] == "test"

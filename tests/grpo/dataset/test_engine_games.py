@@ -1,0 +1,230 @@
+"""Games of the engine against itself: legal, varied, and each a function of seed, source, unit and number alone."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+import chess
+import numpy as np
+import pytest
+from scripted_engine import ScriptedEngine
+
+from grpo.board.phases import Phase, phase_of
+from grpo.dataset.engine_games import engine_games, made_up_endgame, material_signature
+from grpo.engine.answers import EngineError
+from grpo.engine.pool import EnginePool
+from grpo.reading.games import Game, Reason, Rejection
+from grpo.settings.tree import EngineGames
+
+pytestmark = pytest.mark.usefixtures("no_process_left")
+
+FAST_GAMES = EngineGames(nodes=(1, 5), max_plies=160, random_opening_plies=6, random_move_probability=0.08)
+SHORT_GAMES = EngineGames(nodes=(5,), max_plies=20)
+SOURCES = pytest.mark.parametrize("source", ["engine", "endgame"])
+Scripted = Callable[..., ScriptedEngine]
+
+
+@pytest.fixture
+def players(stockfish: str) -> Iterator[EnginePool]:
+    """Return real engines that play."""
+    with EnginePool(stockfish, num_processes=1, options={"Hash": 1}) as pool:
+        yield pool
+
+
+def played(
+    pool: EnginePool,
+    count: int,
+    *,
+    config: EngineGames = FAST_GAMES,
+    source: str = "engine",
+    unit: int = 0,
+    seed: int = 3,
+    is_wanted: Callable[[str], bool] = lambda game_id: True,
+) -> list[Game | Rejection]:
+    """Return the first games."""
+    return list(islice(engine_games(config, unit=unit, seed=seed, pool=pool, source=source, is_wanted=is_wanted), count))
+
+
+def games_only(made: list[Game | Rejection]) -> list[Game]:
+    """Return the same games, all of which must have been played."""
+    games = [game for game in made if isinstance(game, Game)]
+    assert len(games) == len(made), made
+    return games
+
+
+def final_board(game: Game) -> chess.Board:
+    """Return the board after the last move, all moves being legal and the boards those before each."""
+    board = game.boards[0].copy(stack=False)
+    for before, move in zip(game.boards, game.moves, strict=True):
+        assert before == board
+        assert before.fen() == board.fen()
+        assert not before.move_stack
+        assert board.is_legal(move)
+        board.push(move)
+    return board
+
+
+@SOURCES
+def test_games_are_legal_and_end_as_the_board_says(source: str, players: EnginePool) -> None:
+    results: Counter[str] = Counter()
+    for number, game in enumerate(games_only(played(players, 12, source=source))):
+        assert (game.game_id, game.source, game.offset) == (f"{source}-0-{number}", source, number)
+        board = final_board(game)
+        assert game.result == board.result()
+        most = FAST_GAMES.max_plies if source == "engine" else 40
+        has_ended = not any(board.legal_moves) or board.is_insufficient_material() or board.halfmove_clock >= 60
+        assert len(game.moves) == most or (has_ended and len(game.moves) < most)
+        assert len(game.is_label) == len(game.moves)
+        assert game.boards[0] == chess.Board() if source == "engine" else phase_of(game.boards[0]) is Phase.ENDGAME
+        results[game.result] += 1
+    assert len(results) > 1, "some end, some are cut"
+
+
+@SOURCES
+def test_a_game_depends_on_seed_source_unit_and_number_alone(source: str, players: EnginePool) -> None:
+    once = played(players, 7, source=source)
+    assert played(players, 7, source=source) == once
+    # By itself, as the only one of its unit that is wanted, in whatever the engine has played before.
+    fourth = f"{source}-0-4"
+    assert played(players, 1, source=source, is_wanted=lambda game_id: game_id == fourth) == once[4:5]
+    assert played(players, 3, source=source, is_wanted=lambda game_id: int(game_id[-1]) % 2 == 1) == once[1::2]
+    everything = [*once, *played(players, 7, source=source, unit=1), *played(players, 7, source=source, seed=4)]
+    begun = {(game.boards[0].fen(), game.moves) for game in games_only(everything)}
+    assert len(begun) == 21
+
+
+def test_games_repeat_on_another_pool(stockfish: str, players: EnginePool) -> None:
+    with EnginePool(stockfish, num_processes=2, options={"Hash": 1}) as other:
+        assert played(other, 4) == played(players, 4)
+
+
+def test_random_moves_are_no_labels_and_as_many_as_the_settings_say(players: EnginePool) -> None:
+    games = games_only(played(players, 25))
+    labels = [label for game in games for label in game.is_label[FAST_GAMES.random_opening_plies :]]
+    share = 1 - sum(labels) / len(labels)
+    assert abs(share - FAST_GAMES.random_move_probability) < 5 * (0.08 * 0.92 / len(labels)) ** 0.5
+    assert len({game.moves[:6] for game in games}) >= 18, "openings differ"
+    no_chance = EngineGames(nodes=(1,), max_plies=10, random_opening_plies=0, random_move_probability=0.0)
+    assert all(all(game.is_label) for game in games_only(played(players, 2, config=no_chance)))
+
+
+def test_games_that_nobody_wants_are_never_played(scripted: Scripted) -> None:
+    healthy = scripted()
+    wanted = {"engine-2-5", "engine-2-9"}
+    with EnginePool(healthy.path, num_processes=1, options={}) as pool:
+        games = games_only(played(pool, 2, config=SHORT_GAMES, unit=2, is_wanted=wanted.__contains__))
+    assert {game.game_id for game in games} == wanted
+    assert len(healthy.searches()) == sum(sum(game.is_label) for game in games)
+
+
+def test_the_engine_forgets_between_games_and_remembers_within_them(scripted: Scripted) -> None:
+    healthy = scripted()
+    config = EngineGames(nodes=(5,), max_plies=8, random_opening_plies=0)
+    with EnginePool(healthy.path, num_processes=1, options={}) as pool:
+        games = games_only(played(pool, 3, config=config))
+    assert [search["is_fresh"] for search in healthy.searches()] == [number == 0 for game in games for number in range(sum(game.is_label))]
+    assert {search["limit"] for search in healthy.searches()} == {"nodes 5"}
+
+
+# An engine that fails.
+
+
+@pytest.fixture
+def without_fault(scripted: Scripted) -> Game | Rejection:
+    """Return the first game of an engine that remembers the game (its hash is kept): asked afresh in the middle it answers otherwise."""
+    with EnginePool(scripted(has_memory=True).path, num_processes=1, options={}) as pool:
+        return played(pool, 1, config=SHORT_GAMES)[0]
+
+
+@pytest.mark.parametrize("kind", ["crash", "none", "illegal best move", "garbage", "hang"])
+def test_a_game_in_which_the_engine_fails_once_is_the_game_without_the_fault(
+    kind: str, without_fault: Game | Rejection, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpo.engine.process.SILENT_SECONDS", 0.8)
+    faulty = scripted({"kind": kind, "nth": 6}, has_memory=True)
+    with EnginePool(faulty.path, num_processes=1, options={}) as pool:
+        assert played(pool, 1, config=SHORT_GAMES) == [without_fault]
+    fens = [search["fen"] for search in faulty.searches()]
+    assert fens[6:12] == fens[:6], "played again from its start, and not from the move that failed"
+
+
+def test_a_game_in_which_the_engine_always_fails_is_left_out_and_counted_and_the_next_one_is_played(scripted: Scripted) -> None:
+    faulty = scripted({"kind": "crash", "times": 2})
+    with EnginePool(faulty.path, num_processes=1, options={}) as pool:
+        rejection, game = played(pool, 2, config=SHORT_GAMES, source="endgame")
+    assert rejection == Rejection(source="endgame", offset=0, reason=Reason.ENGINE_FAILURE, detail="the engine has died")
+    assert isinstance(game, Game)
+    assert game.game_id == "endgame-0-1"
+
+
+def test_an_engine_that_fails_in_game_after_game_is_given_up_with_a_clear_error(scripted: Scripted) -> None:
+    broken = scripted({"kind": "none", "times": 10_000})
+    made = []
+    with (
+        EnginePool(broken.path, num_processes=1, options={}) as pool,
+        pytest.raises(
+            EngineError, match=r"failed in 5 games in a row, last: .* the engine found no move; run it by hand.*CHESS_GRPO_STOCKFISH"
+        ),
+    ):
+        made += engine_games(SHORT_GAMES, unit=0, seed=0, pool=pool, source="engine", is_wanted=lambda game_id: True)
+    assert len(broken.searches()) == 10, "soon: one that hangs costs half a minute each time"
+
+
+def test_failures_with_games_between_them_end_nothing(scripted: Scripted) -> None:
+    config = EngineGames(nodes=(5,), max_plies=2, random_opening_plies=0, random_move_probability=0.0)
+    # Each game has two searches, a failing one two attempts: games 0, 2, 4, ... fail at their first search.
+    faulty = scripted(*({"kind": "crash", "nth": 4 * number + attempt} for number in range(6) for attempt in (1, 2)))
+    with EnginePool(faulty.path, num_processes=1, options={}) as pool:
+        made = played(pool, 12, config=config)
+    assert [isinstance(game, Rejection) for game in made] == [True, False] * 6
+
+
+# Made-up endgames.
+
+
+def test_made_up_endgames_are_legal_and_of_many_kinds() -> None:
+    rng = np.random.default_rng(5)
+    boards = [made_up_endgame(rng) for _ in range(500)]
+    signatures = Counter(material_signature(board) for board in boards)
+    for board in boards:
+        assert board.is_valid()
+        assert any(board.legal_moves)
+        assert not board.is_insufficient_material()
+        assert phase_of(board) is Phase.ENDGAME
+    assert len(signatures) > 300, len(signatures)
+    assert max(signatures.values()) < 25
+    assert 200 < sum(board.turn for board in boards) < 300
+    num_men = [board.occupied.bit_count() for board in boards]
+    assert min(num_men) <= 4
+    assert max(num_men) >= 14
+    sides = [signature.split("-") for signature in signatures.elements()]
+    assert 50 < sum(own == rival for own, rival in sides) < 350, "even ones and uneven ones"
+    assert {piece for own, rival in sides for piece in own + rival} == set("KQRBNP")
+
+
+def test_made_up_endgames_depend_on_their_generator_alone() -> None:
+    one, same, other = ([made_up_endgame(rng).fen() for _ in range(5)] for rng in map(np.random.default_rng, (1, 1, 2)))
+    assert one == same
+    assert not set(one) & set(other)
+
+
+@pytest.mark.parametrize(
+    ("fen", "signature"),
+    [
+        (chess.STARTING_FEN, "KQRRBBNNPPPPPPPP-KQRRBBNNPPPPPPPP"),
+        ("8/8/4k3/8/8/2K5/8/8 w - - 0 1", "K-K"),
+        ("8/5kpp/8/8/3R4/8/5K2/r7 w - - 0 1", "KRPP-KR"),  # Black is the stronger side.
+        ("8/5k2/8/8/3R4/8/5K2/8 b - - 0 1", "KR-K"),
+        ("8/5k2/8/8/3r4/8/5K2/8 b - - 0 1", "KR-K"),
+        ("8/5k2/8/3nb3/3R4/8/5KP1/8 b - - 0 1", "KBN-KRP"),  # 6 against 6: by name.
+        ("8/5k2/8/3q4/3RR3/8/5K2/8 b - - 0 1", "KRR-KQ"),  # 10 against 9.
+        ("8/5k2/8/3b4/3N4/8/5K2/8 b - - 0 1", "KB-KN"),
+    ],
+)
+def test_material_signatures_by_hand(fen: str, signature: str) -> None:
+    assert material_signature(chess.Board(fen)) == signature
+
+
+def test_a_position_and_its_mirror_have_one_signature(random_boards: list[chess.Board]) -> None:
+    for board in random_boards[::11]:
+        assert material_signature(board) == material_signature(board.mirror())

@@ -1,0 +1,140 @@
+import os
+import random
+from array import array
+from pathlib import Path
+
+import chess
+import numpy as np
+import pytest
+
+from grpo.board.encoding import position_key
+from grpo.dataset.exclusions import JudgedPositions
+from grpo.reading.games import SourceError
+
+SAMPLE_DATA = os.environ.get("CHESS_GRPO_SAMPLE_DATA", "")
+PUZZLES = "FEN,Moves\nr6k/pp2r2p/4Rp1Q/3p4/8/1N1P2R1/PqP2bPP/7K b - - 0 24,f2g3 e6e7 b2b1 b3c1 b1c1 h6c1\n"
+ENDGAME = "8/pp2nkR1/5n1p/3p4/5p2/P2BP3/1PPKN3/8 b - - 0 31"
+GAME = (
+    '[Event "?"]\n[Site "?"]\n[Date "2024.01.01"]\n[Round "1"]\n[White "a"]\n[Black "b"]\n[Result "1/2-1/2"]\n\n1. e4 e5 2. Nf3 1/2-1/2\n\n'
+)
+
+
+def judged(tmp_path: Path, **files: str) -> JudgedPositions:
+    for name, text in files.items():
+        (tmp_path / name.replace("_", ".")).write_text(text)
+    return JudgedPositions.read([str(tmp_path)])
+
+
+def positions_of(*moves: str) -> list[str]:
+    board = chess.Board()
+    keys = [position_key(board)]
+    for move in moves:
+        board.push_san(move)
+        keys.append(position_key(board))
+    return keys
+
+
+def test_the_positions_of_a_list_their_mirrors_and_no_others_are_judged(tmp_path: Path, random_boards: list[chess.Board]) -> None:
+    boards = [board for board in random_boards if board.halfmove_clock < 100 and not board.is_insufficient_material()]
+    listed, others = boards[::2], boards[1::2]
+    found = judged(tmp_path, list_epd="\n".join(board.fen() for board in listed))
+    keys = {position_key(board) for board in listed}
+    assert len(found) == len(keys)
+    for board in listed:
+        assert position_key(board) in found
+        assert position_key(board.mirror()) in found
+    for board in others:
+        assert (position_key(board) in found) == (position_key(board) in keys)
+
+
+def test_clocks_and_move_numbers_make_no_other_position(tmp_path: Path) -> None:
+    found = judged(tmp_path, list_fen=f"{ENDGAME}\n{ENDGAME[:-4]} 40 90\n{chess.Board(ENDGAME).mirror().fen()}\n")
+    assert len(found) == 1
+    assert position_key(chess.Board(f"{ENDGAME[:-4]} 7 7")) in found
+
+
+def test_every_position_in_which_a_puzzle_is_solved_is_judged(tmp_path: Path) -> None:
+    found = judged(tmp_path, puzzles_csv=PUZZLES)
+    assert len(found) == 4
+    board = chess.Board(PUZZLES.split("\n")[1].partition(",")[0])
+    solver = not board.turn
+    assert position_key(board) in found
+    for move in PUZZLES.strip().split(",")[-1].split():
+        board.push_uci(move)
+        assert (position_key(board) in found) == (board.turn == solver)
+
+
+def test_every_position_of_a_game_is_judged_the_last_one_too(tmp_path: Path) -> None:
+    found = judged(tmp_path, book_pgn=GAME)
+    keys = positions_of("e4", "e5", "Nf3")
+    assert len(found) == len(keys) == 4
+    assert all(key in found for key in keys)
+    assert positions_of("e4", "e5", "Nc3")[-1] not in found
+
+
+def test_files_of_all_kinds_count_together(tmp_path: Path) -> None:
+    assert len(judged(tmp_path, book_pgn=GAME, puzzles_csv=PUZZLES, list_epd=ENDGAME)) == 4 + 4 + 1
+
+
+def test_no_pattern_is_no_position() -> None:
+    nothing = JudgedPositions.read([])
+    assert len(nothing) == 0
+    assert position_key(chess.Board()) not in nothing
+
+
+def test_the_largest_and_the_smallest_hash_are_looked_up_like_any(tmp_path: Path, random_boards: list[chess.Board]) -> None:
+    # A key is missing whether its hash lies below, between or above those of the set.
+    for size in (1, 2, 3):
+        boards = random_boards[1_000 : 1_000 + size]
+        found = judged(tmp_path, list_epd="\n".join(board.fen() for board in boards))
+        assert [position_key(board) in found for board in random_boards[1_000:1_100]] == [True] * size + [False] * (100 - size)
+
+
+def test_an_unreadable_entry_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(
+        SourceError, match=r"list\.epd, byte 49: illegal position .TOO_MANY_KINGS.; mend or remove this entry of /.*list\.epd"
+    ):
+        judged(tmp_path, list_epd=f"{ENDGAME}\nk7/8/8/8/8/8/8/KK6 w - - 0 1\n")
+    (tmp_path / "list.epd").unlink()
+    with pytest.raises(SourceError, match=r"book\.pgn, byte 0: illegal move"):
+        judged(tmp_path, book_pgn=GAME.replace("Nf3", "Nf6"))
+    (tmp_path / "book.pgn").unlink()
+    with pytest.raises(SourceError, match=r"puzzles\.csv, line 3"):
+        judged(tmp_path, puzzles_csv=PUZZLES + "rubbish\n")
+
+
+def test_a_game_that_is_over_judges_nobody(tmp_path: Path) -> None:
+    assert len(judged(tmp_path, list_epd=f"{ENDGAME}\n4k3/8/8/8/8/8/8/4KB2 w - - 0 1\n")) == 1
+
+
+def test_the_fingerprint_is_of_the_contents(tmp_path: Path) -> None:
+    def of(folder: str, **files: str) -> str:
+        (tmp_path / folder).mkdir()
+        return judged(tmp_path / folder, **files).fingerprint
+
+    first = of("1", a_epd=ENDGAME, b_csv=PUZZLES)
+    assert first == of("2", z_epd=ENDGAME, y_csv=PUZZLES)
+    assert first != of("3", a_epd=ENDGAME)
+    assert first != of("4", a_epd=ENDGAME + "\n", b_csv=PUZZLES)
+
+
+def test_a_position_takes_8_bytes(tmp_path: Path, random_boards: list[chess.Board]) -> None:
+    found = judged(tmp_path, list_epd="\n".join({board.fen(): None for board in random_boards[:500] if board.halfmove_clock < 100}))
+    assert found._hashes.dtype == np.uint64
+    assert found._hashes.nbytes == 8 * len(found)
+    assert bool(np.all(found._hashes[1:] > found._hashes[:-1]))
+
+
+def test_lookups_stay_fast_among_millions() -> None:
+    rng = random.Random(7)
+    hashes = np.unique(np.frombuffer(array("Q", (rng.getrandbits(64) for _ in range(200_000))), dtype=np.uint64))
+    found = JudgedPositions(hashes, "")
+    assert len(found) == len(hashes)
+    assert position_key(chess.Board()) not in found
+
+
+@pytest.mark.skipif(not SAMPLE_DATA, reason="CHESS_GRPO_SAMPLE_DATA is not set")
+def test_the_sample_puzzles_and_the_opening_book_are_judged() -> None:
+    found = JudgedPositions.read([f"{SAMPLE_DATA}/lichess_puzzles_1499.csv"])
+    assert len(found) > 1_499 * 2
+    assert position_key(chess.Board("6Qk/p1p3pp/4N3/1p6/2q1r1n1/2B5/PP4PP/3R1R1K b - - 0 28")) in found

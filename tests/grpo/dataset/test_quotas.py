@@ -1,0 +1,488 @@
+"""Quotas: filled exactly, of useful positions only, and with no game or position on two sides."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import chess
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo.board.encoding import position_key
+from grpo.board.phases import PHASES, Phase, phase_of
+from grpo.dataset.exclusions import JudgedPositions
+from grpo.dataset.quotas import (
+    Candidate,
+    Cell,
+    Quota,
+    SourceReport,
+    cell_names,
+    cut_to_quota,
+    shortage_message,
+    split_of,
+    split_shares,
+    wanted_boards,
+)
+from grpo.dataset.table import Position, Split
+from grpo.reading.games import Game, Reason, Rejection
+from grpo.settings.tree import BoardsConfig
+
+SMALL: dict[str, Any] = {"num_train": 60, "num_validation": 15, "num_heldout": 15}
+DATED: dict[str, Any] = {"source": "files", "files": ("x.pgn",), "validation_from": "2020.02.01", "heldout_from": "2020.03.01", **SMALL}
+MOVES = "e2e4 e7e5 g1f3 b8c6 f1b5 a7a6 b5a4 g8f6 d2d3 d7d6"
+ROOK_ENDING = "8/5k2/8/8/3R4/8/5K2/8 w - - 0 1"
+
+
+def in_each_cell(count: int) -> dict[Cell, int]:
+    """Return a quota of so many boards in every cell."""
+    return {(split, phase): count for split in Split for phase in PHASES}
+
+
+def new_quota(count: int = 50, *, seed: int = 0, judged: Any = frozenset(), **config: Any) -> tuple[Quota, SourceReport]:
+    """Return a quota of so many boards in every cell, and the report that it counts in."""
+    report = SourceReport()
+    return Quota(in_each_cell(count), BoardsConfig(**{**SMALL, **config}), seed=seed, report=report, judged=judged), report
+
+
+def game_of(moves: str, *, game_id: str = "g", is_label: Sequence[bool] | None = None, fen: str = chess.STARTING_FEN, **facts: Any) -> Game:
+    """Return a game of these UCI moves."""
+    board = chess.Board(fen)
+    boards = []
+    for move in moves.split():
+        boards.append(board.copy(stack=False))
+        board.push_uci(move)
+    parsed = tuple(chess.Move.from_uci(move) for move in moves.split())
+    return Game(
+        **{
+            "game_id": game_id,
+            "source": "test.pgn",
+            "offset": 7,
+            "boards": tuple(boards),
+            "moves": parsed,
+            "is_label": tuple(is_label) if is_label else (True,) * len(parsed),
+            **facts,
+        }
+    )
+
+
+def listed(fen: str, *, game_id: str = "listed") -> Game:
+    """Return a listed position, which is a game without moves."""
+    return Game(game_id=game_id, source="test.epd", offset=0, boards=(chess.Board(fen),), moves=(), is_label=(True,))
+
+
+def fens(candidates: Sequence[Candidate]) -> list[str]:
+    """Return where the candidates are."""
+    return [candidate.position.fen for candidate in candidates]
+
+
+# Splits.
+
+
+@pytest.mark.parametrize("sizes", [(48_000, 2_400, 900), (60, 15, 15), (3, 3_000, 3_000)])
+def test_the_shares_of_the_splits_sum_to_one_and_training_keeps_a_good_part(sizes: tuple[int, int, int]) -> None:
+    train, validation, heldout = sizes
+    shares = split_shares(BoardsConfig(num_train=train, num_validation=validation, num_heldout=heldout))
+    assert sum(shares.values()) == pytest.approx(1, abs=1e-12)
+    assert min(shares.values()) > 0
+    assert shares[Split.TRAIN] >= 0.4 - 1e-12
+
+
+def test_small_splits_get_half_as_many_games_again_as_their_boards_need() -> None:
+    shares = split_shares(BoardsConfig(num_train=900, num_validation=60, num_heldout=39))
+    assert shares[Split.VALIDATION] == pytest.approx(1.5 * 60 / 999)
+    assert shares[Split.HELDOUT] == pytest.approx(1.5 * 39 / 999)
+
+
+def test_games_fall_into_the_splits_in_proportion_to_the_shares() -> None:
+    shares = {Split.HELDOUT: 0.1, Split.VALIDATION: 0.25, Split.TRAIN: 0.65}
+    count = 20_000
+    found = Counter(split_of(f"game-{number}", shares) for number in range(count))
+    for split, share in shares.items():
+        assert abs(found[split] / count - share) < 4 * (share * (1 - share) / count) ** 0.5
+
+
+def test_the_split_of_a_game_is_the_same_on_every_machine() -> None:
+    shares = {Split.HELDOUT: 0.3, Split.VALIDATION: 0.3, Split.TRAIN: 0.4}
+    # printf 'split/engine-0-N' | sha256sum: the first digits are ff, df, 46, 6b, f5, 09.
+    splits = [split_of(f"engine-0-{number}", shares).value for number in range(6)]
+    assert splits == ["train", "train", "heldout", "validation", "train", "heldout"]
+
+
+def test_each_split_wants_a_third_of_its_boards_from_each_phase() -> None:
+    wanted = wanted_boards(BoardsConfig(**SMALL))
+    assert len(wanted) == 9
+    assert {split: [wanted[split, phase] for phase in PHASES] for split in Split} == {
+        Split.TRAIN: [20, 20, 20], Split.VALIDATION: [5, 5, 5], Split.HELDOUT: [5, 5, 5],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("date", "split"),
+    [
+        ("1999.12.31", Split.TRAIN),
+        ("2020.01.31", Split.TRAIN),
+        ("2020.02.01", Split.VALIDATION),
+        ("2020.02.29", Split.VALIDATION),
+        ("2020.03.01", Split.HELDOUT),
+        ("2030.01.01", Split.HELDOUT),
+    ],
+)
+def test_a_dated_game_is_in_the_split_of_its_day_whatever_its_hash(date: str, split: Split) -> None:
+    for number in range(5):
+        quota, _ = new_quota(**DATED)
+        taken = quota.offer(game_of("e2e4 e7e5", game_id=f"game {number}", date=date))
+        assert {candidate.position.split for candidate in taken} == {split}
+
+
+def test_an_undated_game_is_split_by_its_hash_and_so_is_every_game_without_days_in_the_settings() -> None:
+    dated, _ = new_quota(**DATED)
+    undated, _ = new_quota()
+    shares = split_shares(BoardsConfig(**SMALL))
+    ids = [f"endgame-0-{number}" for number in range(40)]
+    by_hash = [split_of(game_id, shares) for game_id in ids]
+    assert [dated.split_of(game_id, None) for game_id in ids] == by_hash
+    assert [undated.split_of(game_id, "2020.02.15") for game_id in ids] == by_hash
+    assert set(by_hash) == set(Split)
+
+
+# What a quota takes.
+
+
+def test_a_quota_takes_labels_only_and_no_position_with_a_single_legal_move() -> None:
+    # After 1 e4 f6 2 Qh5+ there is only 2 ... g6.
+    quota, report = new_quota(9)
+    taken = quota.offer(game_of("e2e4 f7f6 d1h5 g7g6 h5h4", is_label=[True, True, False, True, True]))
+    assert sorted(candidate.position.label for candidate in taken) == ["e2e4", "f7f6", "h5h4"]
+    assert report.natural_phases == {Phase.OPENING: 5}, "all five were met"
+    assert report.left_out == {}
+
+
+def test_a_candidate_says_all_that_is_known_of_it() -> None:
+    quota, _ = new_quota()
+    facts = {"white_rating": 1_500, "black_rating": None, "date": "2018.11.??", "result": "1-0"}
+    taken = quota.offer(game_of(MOVES, game_id="abc", fen=chess.STARTING_FEN, **facts))
+    assert len(taken) == 6
+    for candidate in taken:
+        position = candidate.position
+        board = chess.Board()
+        for move in MOVES.split()[: position.ply]:
+            board.push_uci(move)
+        assert (position.fen, position.label) == (board.fen(), MOVES.split()[position.ply])
+        assert candidate.board.fen() == board.fen()
+        assert candidate.mover_fen == (board if board.turn else board.mirror()).fen()
+        assert (position.key, position.phase) == (position_key(board), phase_of(board))
+        assert (position.game_id, position.source, position.offset) == ("abc", "test.pgn", 7)
+        assert (position.white_rating, position.black_rating, position.date) == (1_500, None, "2018.11.??")
+    assert quota.games == {
+        "abc": {
+            "game_id": "abc",
+            "source": "test.pgn",
+            "offset": 7,
+            "split": taken[0].position.split.value,
+            "start_fen": chess.STARTING_FEN,
+            "num_plies": 10,
+            "result": "1-0",
+            "white_rating": 1_500,
+            "black_rating": None,
+            "date": "2018.11.??",
+        }
+    }
+
+
+def test_a_listed_position_has_no_label_yet() -> None:
+    quota, report = new_quota()
+    [taken] = quota.offer(listed(ROOK_ENDING))
+    assert (taken.position.label, taken.position.ply, taken.position.phase) == ("", 0, Phase.ENDGAME)
+    assert quota.games["listed"]["num_plies"] == 0
+    assert report.natural_phases == {Phase.ENDGAME: 1}
+
+
+def test_a_game_of_which_nothing_is_taken_has_no_row() -> None:
+    quota, report = new_quota(0)
+    assert quota.offer(game_of(MOVES)) == []
+    assert quota.games == {}
+    assert report.num_games == 1
+    assert quota.is_full
+
+
+def test_a_quota_takes_no_more_from_one_game_and_phase_than_allowed_and_no_more_than_is_missing() -> None:
+    limited, _ = new_quota(9, max_per_game_and_phase=4)
+    assert len(limited.offer(game_of(MOVES))) == 4
+    short, _ = new_quota(2, max_per_game_and_phase=4)
+    taken = short.offer(game_of(MOVES))
+    assert len(taken) == 2
+    cell = taken[0].position.split, Phase.OPENING
+    assert short.missing == {**in_each_cell(2), cell: 0}
+    assert not short.is_full
+    assert short.offer(game_of("d2d4 d7d5", game_id="g")) == [], "the cell is full"
+
+
+def test_the_limit_holds_for_each_phase_of_a_game_by_itself() -> None:
+    quota, _ = new_quota(max_per_game_and_phase=2)
+    # Five of each, as if a game jumped from one to the next.
+    middlegame = "r1bq1rk1/5ppp/8/8/8/8/5PPP/R1BQ1RK1 w - - 0 1"
+    boards = [chess.Board(fen) for fen in (chess.STARTING_FEN, middlegame, ROOK_ENDING) for _ in range(5)]
+    for number, board in enumerate(boards):
+        board.set_piece_at(chess.A5 + number % 5, chess.Piece(chess.PAWN, chess.WHITE))
+    moves = tuple(next(iter(board.legal_moves)) for board in boards)
+    game = Game(game_id="g", source="s", offset=0, boards=tuple(boards), moves=moves, is_label=(True,) * 15)
+    assert Counter(candidate.position.phase for candidate in quota.offer(game)) == dict.fromkeys(PHASES, 2)
+
+
+def test_a_position_met_again_or_in_a_mirror_is_a_duplicate() -> None:
+    quota, report = new_quota()
+    assert len(quota.offer(game_of("e2e4 e7e5 g1f3", game_id="one"))) == 3
+    assert quota.offer(game_of("e2e4 e7e5 g1f3", game_id="two")) == []
+    mirrored = chess.Board().mirror().fen()
+    [taken] = quota.offer(game_of("e7e5 e2e4 g8f6 g1f3", game_id="three", fen=mirrored))
+    assert taken.position.label == "g1f3", "only the position before it is new"
+    assert report.num_duplicates == 6
+    assert report.num_games == 3
+
+
+def test_other_clocks_make_no_other_position() -> None:
+    quota, report = new_quota()
+    assert len(quota.offer(listed("8/5k2/8/8/3R4/8/5K2/8 w - - 3 40"))) == 1
+    assert quota.offer(listed("8/5k2/8/8/3R4/8/5K2/8 w - - 0 1", game_id="other")) == []
+    assert report.num_duplicates == 1
+
+
+def test_what_a_quota_takes_from_a_game_depends_on_seed_and_game_alone() -> None:
+    def taken(seed: int, *, after: str = "") -> list[str]:
+        quota, _ = new_quota(seed=seed, max_per_game_and_phase=3)
+        if after:
+            quota.offer(game_of(after, game_id="other", fen=ROOK_ENDING))
+        return fens(quota.offer(game_of(MOVES)))
+
+    assert taken(1) == taken(1) == taken(1, after="d4d7 f7e8")
+    assert any(taken(1) != taken(seed) for seed in range(2, 6))
+
+
+def test_the_choice_within_a_game_is_another_one_in_another_game() -> None:
+    plies = set()
+    for number in range(8):
+        quota, _ = new_quota(max_per_game_and_phase=3)
+        plies.add(tuple(candidate.position.ply for candidate in quota.offer(game_of(MOVES, game_id=f"game-{number}"))))
+    assert len(plies) > 4
+
+
+def test_judged_positions_and_their_mirrors_are_left_out_and_counted() -> None:
+    judged = chess.Board()
+    judged.push_uci("e2e4")
+    quota, report = new_quota(judged={position_key(judged.mirror())})
+    taken = quota.offer(game_of("e2e4 e7e5 g1f3"))
+    assert sorted(candidate.position.label for candidate in taken) == ["e2e4", "g1f3"]
+    assert report.left_out == {"judged": 1}
+    assert report.num_duplicates == 0
+    quota.offer(game_of("e2e4 e7e5 g1f3", game_id="again"))
+    assert report.left_out == {"judged": 1}, "one position, counted once"
+
+
+def test_another_position_of_the_game_takes_the_place_of_a_judged_one() -> None:
+    free, _ = new_quota(max_per_game_and_phase=3)
+    [first, *_] = fens(free.offer(game_of(MOVES)))
+    quota, _ = new_quota(max_per_game_and_phase=3, judged={position_key(chess.Board(first))})
+    taken = fens(quota.offer(game_of(MOVES)))
+    assert len(taken) == 3
+    assert first not in taken
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("suite.epd", 'rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - bm e5; id "x";\n'),
+        ("book.pgn", '[Event "?"]\n\n1. e4 *\n'),
+        (
+            "puzzles.csv",
+            "PuzzleId,FEN,Moves,Rating\n1,rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1,e2e4 e7e5,1500\n",
+        ),
+    ],
+)
+def test_what_judges_may_be_a_suite_a_book_or_puzzles(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    quota, report = new_quota(judged=JudgedPositions.read([str(tmp_path / name)]))
+    labels = sorted(candidate.position.label for candidate in quota.offer(game_of("e2e4 e7e5 g1f3")))
+    start_judges = not name.endswith(".epd")
+    assert labels == (["g1f3"] if start_judges else ["e2e4", "g1f3"])
+    assert report.left_out == {"judged": 2 if start_judges else 1}
+
+
+# Giving back.
+
+
+def test_what_is_given_back_is_wanted_again_counted_and_never_taken_again() -> None:
+    quota, report = new_quota(1)
+    [candidate] = quota.offer(listed(ROOK_ENDING))
+    cell = candidate.position.split, Phase.ENDGAME
+    assert quota.missing == {**in_each_cell(1), cell: 0}
+    quota.give_back(candidate, "engine failure")
+    assert quota.missing == in_each_cell(1)
+    assert report.left_out == {"engine failure": 1}
+    assert quota.offer(listed(ROOK_ENDING)) == []
+    [other] = quota.offer(listed("8/5k2/8/8/4R3/8/5K2/8 w - - 0 1"))
+    assert other.position.fen != candidate.position.fen
+    assert quota.missing[cell] == 0
+
+
+def test_a_quota_wants_a_game_while_something_of_its_split_is_missing() -> None:
+    shares = split_shares(BoardsConfig(**SMALL))
+    split = split_of("game", shares)
+    other = next(each for each in Split if each != split)
+    quota, _ = new_quota(0)
+    assert not quota.wants("game")
+    quota.missing[other, Phase.OPENING] = 1
+    assert not quota.wants("game"), "it is of another split"
+    quota.missing[split, Phase.ENDGAME] = 1
+    assert quota.wants("game")
+    assert quota.wants("game", [Phase.ENDGAME])
+    assert not quota.wants("game", [Phase.OPENING, Phase.MIDDLEGAME])
+
+
+# Reports.
+
+
+def rejection(reason: Reason, detail: str = "") -> Rejection:
+    """Return a rejection for a reason."""
+    return Rejection(source="s", offset=0, reason=reason, detail=detail)
+
+
+def test_a_rejection_is_counted_by_its_reason_and_a_filtered_one_by_its_filter() -> None:
+    report = SourceReport()
+    for reason, detail in (
+        (Reason.ILLEGAL_MOVE, "Ke3"),
+        (Reason.ILLEGAL_MOVE, "Ke4"),
+        (Reason.FILTERED, "min_rating"),
+        (Reason.FILTERED, "min_plies"),
+    ):
+        report.reject(rejection(reason, detail))
+    assert report.rejected == {"illegal move": 2, "filtered: min_rating": 1, "filtered: min_plies": 1}
+
+
+def test_joined_reports_are_the_sums_of_their_parts() -> None:
+    one, other = SourceReport(), SourceReport()
+    one.num_games, one.num_duplicates = 3, 1
+    other.num_games, other.num_duplicates = 4, 5
+    one.natural_phases.update({Phase.OPENING: 2})
+    other.natural_phases.update({Phase.OPENING: 1, Phase.ENDGAME: 7})
+    one.left_out.update({"judged": 1})
+    other.left_out.update({"judged": 2, "engine failure": 1})
+    one.reject(rejection(Reason.NO_DATE))
+    other.reject(rejection(Reason.NO_DATE))
+    assert SourceReport.joined([one.as_facts(), other.as_facts()]).as_facts() == {
+        "games": 7,
+        "rejected": {"no date": 2},
+        "natural_phases": {"opening": 3, "middlegame": 0, "endgame": 7},
+        "duplicates": 6,
+        "left_out": {"judged": 3, "engine failure": 1},
+    }
+
+
+def test_a_shortage_is_told_with_the_histogram_the_rejections_and_what_to_change() -> None:
+    report = SourceReport(num_games=1_200, num_duplicates=30)
+    report.natural_phases.update({Phase.OPENING: 9_000, Phase.MIDDLEGAME: 40})
+    report.rejected.update({"illegal move": 2, "filtered: min_plies": 1_000})
+    report.left_out.update({"judged": 4})
+    missing = {(Split.TRAIN, Phase.ENDGAME): 5_000, (Split.HELDOUT, Phase.MIDDLEGAME): 1, (Split.TRAIN, Phase.OPENING): 0}
+    assert cell_names(missing) == {"train/endgame": 5_000, "heldout/middlegame": 1}
+    assert shortage_message(missing, report, "games.pgn") == (
+        "games.pgn cannot fill the quotas: missing 5,000 of train/endgame, 1 of heldout/middlegame. Met 9,000 opening, 40 middlegame,"
+        " 0 endgame positions in 1,200 games (30 duplicates; games rejected: 1,000 filtered: min_plies, 2 illegal move;"
+        " positions left out: 4 judged). Give more games, lower boards.num_train, boards.num_validation or boards.num_heldout, raise"
+        ' boards.max_per_game_and_phase, choose boards.shortage = "accept" or "endgames", or boards.num_units = 1, since parts that find'
+        " the same positions lose some"
+    )
+    assert "games rejected: none; positions left out: none" in shortage_message(missing, SourceReport(), "games.pgn")
+
+
+# Joining the parts.
+
+
+def position(number: int, split: Split, phase: Phase, *, key: int | None = None) -> Position:
+    """Return a made-up position."""
+    return Position(
+        fen=f"fen {number}", key=f"key {number if key is None else key}", phase=phase, split=split, label="e2e4",
+        game_id=f"game {number}", ply=number, source="test", offset=0,
+    )  # fmt: skip
+
+
+MADE_UP = [position(number, *cell) for number, cell in enumerate((split, phase) for split in Split for phase in PHASES for _ in range(7))]
+# Two boards of each phase of the training split are in another split as well.
+MADE_UP += [
+    position(100 + twin.ply, split, twin.phase, key=twin.ply)
+    for start in (0, 7, 14)
+    for twin, split in zip(MADE_UP[start:], [Split.HELDOUT, Split.VALIDATION], strict=False)
+]
+
+
+@settings(derandomize=True, max_examples=30)
+@given(st.permutations(range(len(MADE_UP))))
+def test_what_is_kept_does_not_depend_on_the_order_of_the_parts(order: list[int]) -> None:
+    wanted = in_each_cell(5)
+    straight, num_duplicates, _ = cut_to_quota(MADE_UP, wanted, max_per_game_and_phase=1_000)
+    shuffled = [MADE_UP[index] for index in order]
+    kept, num_shuffled_duplicates, _ = cut_to_quota(shuffled, wanted, max_per_game_and_phase=1_000)
+    assert [shuffled[index] for index in kept] == [MADE_UP[index] for index in straight]
+    assert num_shuffled_duplicates == num_duplicates
+
+
+def test_exactly_the_quota_is_kept_without_duplicates() -> None:
+    wanted = in_each_cell(5)
+    kept, _, missing = cut_to_quota(MADE_UP, wanted, max_per_game_and_phase=1_000)
+    assert Counter((MADE_UP[index].split, MADE_UP[index].phase) for index in kept) == wanted
+    assert len({MADE_UP[index].key for index in kept}) == len(kept) == 45
+    assert missing == in_each_cell(0)
+
+
+def test_what_is_kept_has_nothing_to_do_with_where_in_a_game_or_file_it_stood() -> None:
+    # By hash of the key, and so neither the first nor the last that were found.
+    cell = Split.TRAIN, Phase.OPENING
+    positions = [position(number, *cell) for number in range(200)]
+    kept, _, _ = cut_to_quota(positions, {**in_each_cell(0), cell: 100}, max_per_game_and_phase=1_000)
+    by_hash = sorted(range(200), key=lambda index: hashlib.sha256(positions[index].key.encode()).digest())
+    assert kept == by_hash[:100]
+
+
+def test_of_equal_positions_in_several_splits_the_one_that_judges_stays() -> None:
+    phase = Phase.OPENING
+    for splits, stays in (
+        ([Split.TRAIN, Split.VALIDATION, Split.HELDOUT], Split.HELDOUT),
+        ([Split.TRAIN, Split.VALIDATION], Split.VALIDATION),
+    ):
+        equal = [position(number, split, phase, key=0) for number, split in enumerate(splits)]
+        kept, num_duplicates, _ = cut_to_quota(equal, {**in_each_cell(0), (stays, phase): 1}, max_per_game_and_phase=1_000)
+        assert [equal[index].split for index in kept] == [stays]
+        assert num_duplicates == len(splits) - 1
+
+
+def test_a_board_that_judges_too_much_may_still_train() -> None:
+    # The held-out cell is full: its surplus is not kept, and so is no reason to leave the training board out.
+    phase = Phase.OPENING
+    boards = [position(0, Split.HELDOUT, phase), position(1, Split.HELDOUT, phase)]
+    kept, _, _ = cut_to_quota(boards, {**in_each_cell(0), (Split.HELDOUT, phase): 1}, max_per_game_and_phase=1_000)
+    [surplus] = {0, 1} - set(kept)
+    boards.append(position(2, Split.TRAIN, phase, key=surplus))
+    kept, num_duplicates, _ = cut_to_quota(
+        boards, {**in_each_cell(0), (Split.HELDOUT, phase): 1, (Split.TRAIN, phase): 1}, max_per_game_and_phase=1_000
+    )
+    assert sorted(kept) == sorted([1 - surplus, 2])
+    assert num_duplicates == 0
+
+
+def test_too_few_joined_positions_are_told_cell_by_cell() -> None:
+    positions = [position(number, Split.TRAIN, Phase.OPENING) for number in range(3)]
+    wanted = {**in_each_cell(0), (Split.TRAIN, Phase.OPENING): 5, (Split.HELDOUT, Phase.ENDGAME): 1}
+    kept, _, missing = cut_to_quota(positions, wanted, max_per_game_and_phase=1_000)
+    assert len(kept) == 3
+    assert cell_names(missing) == {"train/opening": 2, "heldout/endgame": 1}
+
+
+def test_a_game_met_under_two_texts_gives_no_more_boards_than_any_other() -> None:
+    cell = Split.TRAIN, Phase.OPENING
+    positions = [replace(position(number, *cell), game_id="one" if number < 10 else f"game {number}") for number in range(20)]
+    kept, num_duplicates, missing = cut_to_quota(positions, {**in_each_cell(0), cell: 20}, max_per_game_and_phase=3)
+    assert Counter(positions[index].game_id for index in kept)["one"] == 3
+    assert (len(kept), num_duplicates, missing[cell]) == (13, 0, 7)

@@ -1,0 +1,520 @@
+"""A unit takes its own games, whatever file, folder or order they come in, and fills its quotas from them as far as they go."""
+
+import bz2
+import gzip
+import io
+import math
+import os
+import shutil
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import chess
+import chess.pgn
+import pytest
+import zstandard
+from made_games import HEADER, as_epd, random_pgn, with_planted_games
+from scripted_engine import ScriptedEngine
+
+from grpo.board.encoding import position_key
+from grpo.board.phases import Phase, phase_of
+from grpo.dataset.engine_games import material_signature
+from grpo.dataset.quotas import Candidate, Cell, Quota, SourceReport, wanted_boards
+from grpo.dataset.table import Position, Split
+from grpo.dataset.units import file_games, fill_unit, unit_wanted
+from grpo.engine.pool import EnginePool
+from grpo.reading.games import Game, Reason, Rejection, SourceError
+from grpo.settings.tree import BoardsConfig, EngineGames, GameFilters
+
+SMALL: dict[str, Any] = {"num_train": 60, "num_validation": 15, "num_heldout": 15, "num_units": 2, "num_tasks": 1}
+ENDLESS: dict[str, Any] = {"num_train": 30_000, "num_validation": 30_000, "num_heldout": 30_000, "num_units": 1, "num_tasks": 1}
+FAST_GAMES = EngineGames(nodes=(1, 5), max_plies=160, random_opening_plies=6, random_move_probability=0.08)
+
+
+@dataclass
+class Filled:
+    """A unit: what it took, what it says of it, and what it left out."""
+
+    positions: list[Position] = field(default_factory=list)
+    report: SourceReport = field(default_factory=SourceReport)
+    rejections: list[Rejection] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)
+    missing: dict[Cell, int] = field(default_factory=dict)
+    games: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def keys(self) -> set[str]:
+        return {position.key for position in self.positions}
+
+    @property
+    def cells(self) -> Counter[Cell]:
+        return Counter((position.split, position.phase) for position in self.positions)
+
+
+def filled(
+    config: BoardsConfig,
+    *,
+    unit: int = 0,
+    seed: int = 0,
+    engine: str = "true",  # A program that is no engine: for files none is asked.
+    refuses: Callable[[Position], bool] = lambda _: False,
+    judged: frozenset[str] = frozenset(),
+) -> Filled:
+    """Fill a unit with a judge that gives back what it `refuses`."""
+    made = Filled()
+
+    def judge(candidates: list[Candidate], quota: Quota) -> None:
+        made.batches.append(len(candidates))
+        for candidate in candidates:
+            if refuses(candidate.position):
+                quota.give_back(candidate, "refused")
+            else:
+                made.positions.append(candidate.position)
+
+    with EnginePool(engine, num_processes=1, options={}) as pool:
+        quota = fill_unit(
+            config,
+            unit=unit,
+            seed=seed,
+            players=pool,
+            report=made.report,
+            judged=judged,
+            on_rejection=made.rejections.append,
+            judge=judge,
+        )
+    made.missing, made.games = quota.missing, quota.games
+    return made
+
+
+def files_config(*paths: Path | str, **changes: Any) -> BoardsConfig:
+    """Return a small dataset read from files."""
+    return BoardsConfig(source="files", files=tuple(map(str, paths)), **{**SMALL, **changes})
+
+
+@pytest.fixture(scope="session")
+def games_text() -> str:
+    """Return 60 random games that reach all phases."""
+    return random_pgn(60)
+
+
+@pytest.fixture(scope="session")
+def long_games(games_text: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a file of them."""
+    path = tmp_path_factory.mktemp("pgn") / "long.pgn"
+    path.write_text(games_text)
+    return path
+
+
+def check_positions(positions: Sequence[Position]) -> None:
+    """Check all that must hold of positions from any source."""
+    assert len({position.key for position in positions}) == len(positions), "a position is there twice"
+    splits = {(position.game_id, position.split) for position in positions}
+    assert len(splits) == len({game_id for game_id, _ in splits}), "a game is in two splits"
+    for position in positions:
+        board = chess.Board(position.fen)
+        assert position.key == position_key(board)
+        assert position.phase is phase_of(board)
+        assert not position.label or chess.Move.from_uci(position.label) in board.legal_moves
+        assert board.legal_moves.count() > 1
+
+
+# What a unit wants.
+
+
+def test_a_single_unit_wants_exactly_what_the_dataset_wants() -> None:
+    config = BoardsConfig(**{**SMALL, "num_units": 1})
+    assert unit_wanted(config) == wanted_boards(config)
+
+
+@pytest.mark.parametrize("num_units", [2, 8, 40])
+def test_units_want_a_little_more_than_their_share(num_units: int) -> None:
+    config = BoardsConfig(num_units=num_units)
+    for cell, count in unit_wanted(config).items():
+        share = wanted_boards(config)[cell] / num_units
+        assert count == math.ceil(1.06 * share + 2 * share**0.5)
+
+
+# Files.
+
+
+def test_a_file_fills_the_quotas_of_each_unit_exactly(long_games: Path) -> None:
+    config = files_config(long_games)
+    for unit in range(2):
+        made = filled(config, unit=unit)
+        assert made.cells == unit_wanted(config)
+        check_positions(made.positions)
+        most = Counter((position.game_id, position.phase) for position in made.positions).most_common(1)[0][1]
+        assert most == config.max_per_game_and_phase == 6
+        assert set(made.games) == {position.game_id for position in made.positions}
+        assert not any(made.missing.values())
+
+
+def test_every_position_is_found_again_at_its_place_in_the_file(long_games: Path) -> None:
+    content = long_games.read_bytes()
+    for position in filled(files_config(long_games)).positions[::7]:
+        game = chess.pgn.read_game(io.StringIO(content[position.offset :].decode()))
+        assert game is not None
+        moves = list(game.mainline_moves())
+        board = game.board()
+        for move in moves[: position.ply]:
+            board.push(move)
+        assert (board.fen(), moves[position.ply].uci()) == (position.fen, position.label)
+        assert (position.source, position.date) == ("long.pgn", game.headers["UTCDate"])
+        assert position.white_rating == int(game.headers["WhiteElo"])
+        assert position.black_rating == (1_500 if position.white_rating % 2 else None)
+
+
+def test_one_seed_gives_one_unit_and_another_seed_another(long_games: Path) -> None:
+    config = files_config(long_games)
+    once, again = filled(config), filled(config)
+    assert once == again
+    assert filled(config, seed=1).keys != once.keys
+
+
+def test_units_share_no_game_and_together_have_all(long_games: Path) -> None:
+    config = files_config(long_games, **{**ENDLESS, "num_units": 3})
+    units = [filled(config, unit=unit) for unit in range(3)]
+    assert sum(unit.report.num_games for unit in units) == 60
+    assert all(unit.report.num_games > 8 for unit in units), "dealt out evenly, more or less"
+    found = Counter(game_id for unit in units for game_id in unit.games)
+    assert len(found) == 60
+    assert set(found.values()) == {1}
+
+
+def test_which_unit_a_game_belongs_to_depends_on_its_text_alone(long_games: Path, games_text: str, tmp_path: Path) -> None:
+    first, second = games_text[: games_text.index("[Event", 30_000)], games_text[games_text.index("[Event", 30_000) :]
+    (tmp_path / "elsewhere.pgn").write_text(second)
+    (tmp_path / "other.pgn").write_bytes(first.replace("\n", "\r\n").encode())
+    for unit in range(2):
+        whole = filled(files_config(long_games, **{**ENDLESS, "num_units": 2}), unit=unit)
+        parts = filled(files_config(tmp_path, **{**ENDLESS, "num_units": 2}), unit=unit)
+        assert whole.games.keys() == parts.games.keys()
+
+
+def test_folder_packing_and_order_of_the_patterns_change_nothing(games_text: str, tmp_path: Path) -> None:
+    data = games_text.encode()
+    half = games_text.index("[Event", len(data) // 2)
+    folders = [tmp_path / "one", tmp_path / "two" / "deep"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "b.pgn").write_bytes(data[:half])
+        (folder / "a.pgn.zst").write_bytes(zstandard.compress(data[half:]))
+    endless = {**ENDLESS, "num_units": 2}
+    one = filled(files_config(folders[0] / "b.pgn", folders[0] / "a.pgn.zst", **endless))
+    assert {position.source for position in one.positions} == {"a.pgn.zst", "b.pgn"}
+    for patterns in (
+        [folders[0] / "a.pgn.zst", folders[0] / "b.pgn"],
+        [folders[0]],
+        [f"{tmp_path}/one/*"],
+        [tmp_path / "two"],
+        [f"{tmp_path}/**/deep/*.pgn", folders[1] / "a.pgn.zst"],
+        [folders[1], folders[1] / "b.pgn"],
+    ):
+        assert filled(files_config(*patterns, **endless)) == one, patterns
+
+
+@pytest.mark.parametrize("suffix", ["zst", "gz", "bz2", "zip"])
+def test_a_packed_file_gives_the_same_positions_at_the_same_places(suffix: str, long_games: Path, tmp_path: Path) -> None:
+    data = long_games.read_bytes()
+    path = tmp_path / f"long.pgn.{suffix}"
+    if suffix == "zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("long.pgn", data)
+    else:
+        path.write_bytes({"zst": zstandard.compress, "gz": gzip.compress, "bz2": bz2.compress}[suffix](data))
+    name = "long.pgn.zip/long.pgn" if suffix == "zip" else path.name
+    packed = filled(files_config(path)).positions
+    assert {position.source for position in packed} == {name}
+    plain = filled(files_config(long_games)).positions
+    assert [replace(position, source="") for position in packed] == [replace(position, source="") for position in plain]
+
+
+def test_files_are_read_in_the_order_of_their_names_and_only_as_far_as_needed(long_games: Path, tmp_path: Path) -> None:
+    shutil.copy(long_games, tmp_path / "a.pgn")
+    (tmp_path / "b.pgn.zst").write_bytes(zstandard.compress(random_pgn(2, seed=9).encode())[:-20])
+    made = filled(files_config(tmp_path / "b.pgn.zst", tmp_path / "a.pgn", num_units=1))
+    assert {position.source for position in made.positions} == {"a.pgn"}
+    assert made.report.num_games < 60
+    with pytest.raises(SourceError, match=r"b\.pgn\.zst"):
+        filled(files_config(tmp_path, **ENDLESS))
+
+
+def test_a_list_of_positions_fills_the_quotas_without_a_move_to_imitate(games_text: str, tmp_path: Path) -> None:
+    (tmp_path / "list.epd").write_text(as_epd(games_text))
+    config = files_config(tmp_path / "list.epd")
+    made = filled(config)
+    assert made.cells == unit_wanted(config)
+    check_positions(made.positions)
+    assert {(position.label, position.ply, position.source) for position in made.positions} == {("", 0, "list.epd")}
+    assert len({position.game_id for position in made.positions}) == len(made.positions)
+
+
+def test_what_cannot_be_used_is_told_with_file_and_byte_and_all_the_rest_is_used(games_text: str, tmp_path: Path) -> None:
+    text = with_planted_games(games_text)
+    (tmp_path / "planted.pgn").write_text(text)
+    made = filled(files_config(tmp_path / "planted.pgn", **ENDLESS))
+    planted = set(Reason) - {
+        *(Reason.NO_DATE, Reason.FILTERED, Reason.ENGINE_FAILURE),
+        *(Reason.ILLEGAL_POSITION, Reason.GAME_OVER),  # These are of lists.
+    }
+    assert Counter(rejection.reason for rejection in made.rejections) == dict.fromkeys(planted, 1)
+    assert made.report.rejected == {reason.value: 1 for reason in planted}
+    assert made.report.num_games == 60
+    assert [rejection.offset for rejection in made.rejections] == sorted(rejection.offset for rejection in made.rejections)
+    for rejection in made.rejections:
+        assert rejection.source == "planted.pgn"
+        assert text[rejection.offset :].startswith("[Event" if rejection.reason is not Reason.NOT_A_GAME else "This letter")
+    (tmp_path / "good.pgn").write_text(games_text)
+    good = filled(files_config(tmp_path / "good.pgn", **ENDLESS))
+    assert made.games.keys() == good.games.keys()
+    assert made.keys == good.keys
+
+
+def test_a_game_of_one_file_is_a_duplicate_in_the_next(long_games: Path, tmp_path: Path) -> None:
+    for name in ("a.pgn", "b.pgn"):
+        shutil.copy(long_games, tmp_path / name)
+    made = filled(files_config(tmp_path, **ENDLESS))
+    assert made.report.rejected == {"duplicate": 60}
+    assert {rejection.source for rejection in made.rejections} == {"b.pgn"}
+    assert made.report.num_games == 60
+
+
+def test_real_games_fill_the_quotas() -> None:
+    folder = os.environ.get("CHESS_GRPO_SAMPLE_DATA")
+    if folder is None:
+        pytest.skip("CHESS_GRPO_SAMPLE_DATA does not name the folder of lichess_fishnet_games.pgn")
+    path = Path(folder) / "lichess_fishnet_games.pgn"
+    config = files_config(path, num_train=600, num_validation=90, num_heldout=90)
+    for unit in range(2):
+        made = filled(config, unit=unit)
+        check_positions(made.positions)
+        assert made.cells == unit_wanted(config)
+        assert made.report.rejected.total() == 0
+
+
+# Dates.
+
+
+def test_splits_by_date_hold_to_the_day_and_undated_games_are_rejected(games_text: str, tmp_path: Path) -> None:
+    # 28 games of January, 28 of February, 4 of March; and three of which nobody knows the day.
+    undated = [
+        f'{HEADER.replace("2020.01.02", date)}[UTCDate "{date}"]\n\n1. e4 e5 2. Nf3 Nc6 *\n\n' for date in ("????.??.??", "2020.02.??", "")
+    ]
+    (tmp_path / "games.pgn").write_text(games_text + "".join(undated))
+    days = {"validation_from": "2020.02.10", "heldout_from": "2020.03.01"}
+    made = filled(files_config(tmp_path, **ENDLESS, **days))
+    assert made.report.rejected == {"no date": 3}
+    assert {(rejection.reason, rejection.detail) for rejection in made.rejections} == {(Reason.NO_DATE, ""), (Reason.NO_DATE, "2020.02.??")}
+    dates: dict[Split, set[str]] = {split: {row["date"] for row in made.games.values() if row["split"] == split} for split in Split}
+    assert {split: (min(found), max(found)) for split, found in dates.items()} == {
+        Split.TRAIN: ("2020.01.01", "2020.02.09"),
+        Split.VALIDATION: ("2020.02.10", "2020.02.28"),
+        Split.HELDOUT: ("2020.03.01", "2020.03.04"),
+    }
+    assert filled(files_config(tmp_path, **ENDLESS)).report.rejected == {}, "without days nobody asks"
+
+
+def test_a_listed_position_has_no_date(tmp_path: Path) -> None:
+    (tmp_path / "list.epd").write_text("8/5k2/8/8/3R4/8/5K2/8 w - -\n")
+    [entry] = file_games(
+        files_config(tmp_path, num_units=1, validation_from="2020.02.10", heldout_from="2020.03.01"), unit=0, report=SourceReport()
+    )
+    assert isinstance(entry, Rejection)
+    assert entry.reason is Reason.NO_DATE
+
+
+# Filters.
+
+
+def test_filters_that_are_all_off_change_nothing(long_games: Path) -> None:
+    config = files_config(long_games)
+    off = GameFilters(min_plies=1, first_ply=0, last_ply=10_000, max_rating_gap=None)
+    assert filled(config.model_copy(update={"filters": off})) == filled(config)
+
+
+def test_each_filter_counts_the_games_it_drops_and_says_where_they_are(long_games: Path) -> None:
+    made = filled(files_config(long_games, **ENDLESS, filters=GameFilters(min_rating=1_030, min_plies=219)))
+    # White has 1,000 + number; Black 1,500 in every second game, else none is known.
+    assert made.report.rejected["filtered: min_rating"] == 30 + 15
+    assert sum(made.report.rejected.values()) + made.report.num_games == 60
+    details = Counter(rejection.detail for rejection in made.rejections)
+    assert {f"filtered: {name}": count for name, count in details.items()} == made.report.rejected
+    assert {rejection.reason for rejection in made.rejections} == {Reason.FILTERED}
+
+
+def test_each_filter_counts_the_positions_it_drops(long_games: Path) -> None:
+    everything = filled(files_config(long_games, **ENDLESS))
+    met = sum(everything.report.natural_phases.values())
+    made = filled(files_config(long_games, **ENDLESS, filters=GameFilters(first_ply=10, last_ply=99)))
+    num_plies = [row["num_plies"] for row in everything.games.values()]
+    assert made.report.left_out == {"first_ply": 600, "last_ply": sum(max(0, plies - 100) for plies in num_plies)}
+    assert {position.ply for position in made.positions} <= set(range(10, 100))
+    assert sum(made.report.natural_phases.values()) == met, "met they are, as before"
+
+
+@pytest.mark.parametrize("profile", ["rated_humans", "club", "strong"])
+def test_every_profile_keeps_the_openings_of_the_games_it_keeps(profile: Any, games_text: str, tmp_path: Path) -> None:
+    tags = '[White "Anna"]\n[WhiteElo "2300"]\n[BlackElo "2350"]\n[TimeControl "600+5"]\n[Termination "Normal"]\n'
+    moves = "1. e4 {[%clk 0:10:00]} e5 {[%clk 0:10:00]} 2. Nf3 {[%clk 0:09:00]} Nc6 {[%clk 0:09:00]} " + " ".join(
+        f"{number}. {white} {{[%clk 0:08:00]}} {black} {{[%clk 0:08:00]}}"
+        for number, (white, black) in enumerate([("Bb5", "a6"), ("Ba4", "Nf6"), ("d3", "d6"), ("c3", "g6"), ("h3", "Bg7"), ("O-O", "O-O"),
+                                                 ("Re1", "b5"), ("Bc2", "Bb7")], start=3)
+    )  # fmt: skip
+    good = HEADER.replace('"e"', '"Rated Rapid game"').replace('[White "a"]\n', tags) + f"\n{moves} *\n\n"
+    (tmp_path / "games.pgn").write_text(good + games_text)
+    made = filled(files_config(tmp_path, **{**ENDLESS, "max_per_game_and_phase": 100}, filters=GameFilters(profile=profile)))
+    assert (made.report.num_games, sum(made.report.rejected.values())) == (1, 60)
+    assert sorted(position.ply for position in made.positions if position.phase is Phase.OPENING) == list(range(20))
+    assert made.report.left_out == {}
+
+
+# Giving back, and knowing when to stop.
+
+
+def test_what_the_judge_gives_back_is_replaced_and_counted(long_games: Path) -> None:
+    config = files_config(long_games, num_units=1)
+    plain = filled(config)
+    bad = {position.key for position in plain.positions[::10]}
+    made = filled(config, refuses=lambda position: position.key in bad)
+    assert made.cells == wanted_boards(config)
+    assert bad.isdisjoint(made.keys)
+    assert made.report.left_out == {"refused": len(bad)}
+    assert made.keys >= plain.keys - bad, "what was good stays"
+    check_positions(made.positions)
+
+
+def test_a_judge_that_refuses_all_leaves_everything_missing_and_is_asked_about_each_game(long_games: Path) -> None:
+    config = files_config(long_games, num_units=1)
+    made = filled(config, refuses=lambda _: True)
+    assert made.missing == wanted_boards(config)
+    assert made.report.num_games == 60
+    assert made.report.left_out["refused"] == sum(made.batches)
+
+
+def test_candidates_are_judged_many_at_a_time_and_none_is_left_over(long_games: Path) -> None:
+    made = filled(files_config(long_games, **{**ENDLESS, "max_per_game_and_phase": 50}))
+    assert len(made.batches) > 3
+    assert min(made.batches[:-1]) >= 512
+    assert max(made.batches) < 512 + 150
+    assert sum(made.batches) == len(made.positions)
+    assert Counter(position.game_id for position in made.positions).keys() == made.games.keys()
+
+
+def test_judged_positions_become_no_boards(long_games: Path) -> None:
+    config = files_config(long_games, num_units=1)
+    judged = frozenset(sorted(filled(config).keys)[::3])
+    made = filled(config, judged=judged)
+    assert made.keys.isdisjoint(judged)
+    assert made.cells == wanted_boards(config)
+    assert 0 < made.report.left_out["judged"] <= len(judged)
+
+
+def test_a_file_may_go_on_for_long_with_nothing_that_is_needed(long_games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo.dataset.units.MAX_IDLE_GAMES", 5)
+    openings = "".join(HEADER.replace('"a"', f'"player {number}"') + "\n1. e4 e5 2. Nf3 Nc6 3. Bb5 a6 *\n\n" for number in range(200))
+    (tmp_path / "a.pgn").write_text(openings)
+    shutil.copy(long_games, tmp_path / "b.pgn")
+    config = files_config(tmp_path, num_units=1)
+    assert filled(config).cells == wanted_boards(config)
+
+
+def test_an_unfillable_quota_of_a_file_is_returned_with_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "short.pgn").write_text(random_pgn(40, max_plies=16))
+    config = files_config(tmp_path, num_train=30, num_validation=6, num_heldout=6, num_units=1)
+    made = filled(config)
+    assert made.report.num_games == 40
+    assert made.report.natural_phases[Phase.ENDGAME] == 0
+    assert {cell: count for cell, count in made.missing.items() if cell[1] == Phase.ENDGAME} == {
+        (Split.TRAIN, Phase.ENDGAME): 10,
+        (Split.VALIDATION, Phase.ENDGAME): 2,
+        (Split.HELDOUT, Phase.ENDGAME): 2,
+    }
+
+
+# Engines.
+
+
+def test_a_shortage_of_endgames_is_made_good_by_made_up_ones(tmp_path: Path, scripted: Callable[..., ScriptedEngine]) -> None:
+    (tmp_path / "short.pgn").write_text(random_pgn(100, max_plies=30))
+    config = files_config(tmp_path / "short.pgn", num_train=60, num_validation=15, num_heldout=15, num_units=1, shortage="endgames")
+    engine = scripted()
+    made = filled(config, engine=engine.path)
+    assert made.cells == wanted_boards(config)
+    check_positions(made.positions)
+    ends = [position for position in made.positions if position.phase is Phase.ENDGAME]
+    assert {position.source for position in ends} >= {"endgame"}
+    assert {position.source for position in made.positions if position.phase is not Phase.ENDGAME} == {"short.pgn"}
+    assert len({material_signature(chess.Board(position.fen)) for position in ends}) > 5
+    assert {row["source"] for row in made.games.values() if row["game_id"].startswith("endgame-0-")} == {"endgame"}
+    assert filled(config, engine=engine.path) == made
+    assert filled(config.model_copy(update={"shortage": "accept"})).missing[Split.TRAIN, Phase.ENDGAME] > 0
+
+
+def test_endgames_are_made_only_where_they_are_missing(long_games: Path) -> None:
+    config = files_config(long_games, num_units=1)
+    assert filled(config.model_copy(update={"shortage": "endgames"})) == filled(config)
+
+
+def test_made_up_endgames_do_not_wait_for_what_they_cannot_give(tmp_path: Path, scripted: Callable[..., ScriptedEngine]) -> None:
+    # Three games cannot fill the other phases, and endgames never will.
+    (tmp_path / "short.pgn").write_text(random_pgn(3, max_plies=30))
+    config = files_config(tmp_path, num_train=90, num_validation=9, num_heldout=9, num_units=1, shortage="endgames")
+    made = filled(config, engine=scripted().path)
+    assert {phase for (_, phase), missing in made.missing.items() if missing} == {Phase.OPENING, Phase.MIDDLEGAME}
+    assert made.report.num_games < 60
+
+
+def test_made_up_endgames_have_no_day_and_are_split_by_hash(tmp_path: Path, scripted: Callable[..., ScriptedEngine]) -> None:
+    (tmp_path / "short.pgn").write_text(random_pgn(100, max_plies=24))
+    days = {"validation_from": "2020.02.10", "heldout_from": "2020.03.01"}
+    config = files_config(tmp_path, num_train=9, num_validation=9, num_heldout=9, num_units=1, shortage="endgames", **days)
+    made = filled(config, engine=scripted().path)
+    ends = [position for position in made.positions if position.source == "endgame"]
+    assert {position.split for position in ends} == set(Split)
+    assert {position.date for position in ends} == {None}
+    assert made.report.rejected == {}
+
+
+def test_two_equal_engine_units_are_equal_and_two_different_ones_share_no_game(stockfish: str) -> None:
+    config = BoardsConfig(**SMALL, games=FAST_GAMES)
+    first, second, again = (filled(config, unit=unit, engine=stockfish) for unit in (0, 1, 0))
+    assert first == again
+    assert filled(config, seed=1, engine=stockfish).keys != first.keys
+    assert set(first.games).isdisjoint(second.games)
+    for unit in (first, second):
+        check_positions(unit.positions)
+        assert unit.cells == unit_wanted(config)
+        assert {position.source for position in unit.positions} == {"engine"}
+
+
+def test_engine_games_that_add_nothing_come_to_an_end(
+    scripted: Callable[..., ScriptedEngine], within: Callable[[float], AbstractContextManager[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpo.dataset.units.MAX_IDLE_GAMES", 20)
+    config = BoardsConfig(**SMALL, games=EngineGames(nodes=(1,), max_plies=8))
+    with within(60):
+        made = filled(config, unit=1, engine=scripted().path)
+    assert made.missing[Split.TRAIN, Phase.ENDGAME] == unit_wanted(config)[Split.TRAIN, Phase.ENDGAME]
+    assert made.report.natural_phases[Phase.ENDGAME] == 0
+    assert sum(made.batches) == len(made.positions) > 0
+
+
+def test_a_game_in_which_the_engine_always_fails_is_told_and_the_unit_goes_on(scripted: Callable[..., ScriptedEngine]) -> None:
+    # The first game, and the same once more.
+    config = BoardsConfig(**{**SMALL, "num_train": 6, "num_validation": 3, "num_heldout": 3, "num_units": 1}, games=FAST_GAMES)
+    made = filled(config, engine=scripted({"kind": "crash", "times": 2}).path)
+    assert made.report.rejected == {"engine failure": 1}
+    [rejection] = made.rejections
+    assert (rejection.source, rejection.offset, rejection.reason) == ("engine", 0, Reason.ENGINE_FAILURE)
+    assert made.cells[Split.TRAIN, Phase.OPENING] == 2
+
+
+def test_an_entry_is_a_game_or_a_rejection_and_nothing_is_left_out(long_games: Path) -> None:
+    entries = list(file_games(files_config(long_games, num_units=1), unit=0, report=SourceReport()))
+    assert len(entries) == 60
+    assert all(isinstance(entry, Game) for entry in entries)

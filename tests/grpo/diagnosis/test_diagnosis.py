@@ -1,0 +1,453 @@
+"""The diagnosis: failed runs of the field notes by their true causes, made histories by each rule, and what must not be called ill."""
+
+import csv
+import io
+import json
+import math
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo.diagnosis.diagnose import RULES, Watch, diagnose
+from grpo.diagnosis.findings import ENTRIES, Severity
+from grpo.diagnosis.history import Evaluation, History
+from grpo.diagnosis.page import diagnosis_page
+from grpo.diagnosis.reading import read_history
+from grpo.metrics.table import Record
+
+NOTES = Path(__file__).parents[2] / "field_notes"
+SETTINGS = json.loads((NOTES / "configs.json").read_text(encoding="utf-8"))
+
+FIELD_NOTES: dict[str, tuple[tuple[str, ...], str | None, set[str], set[str]]] = {
+    # Run: histories, evaluations, what the tables show by themselves, what the settings file recorded of the run besides.
+    "jan15_collapse": (("jan15_collapse", "jan15_loss"), None, {"entropy_collapse", "flat_reward"}, set()),
+    "jan19_kl_trap": (
+        ("jan19_kl_trap",),
+        "jan19_evals",
+        {"impossible_entropy", "kl_trap", "entropy_collapse", "group_agreement", "unbelievable_peak", "no_baseline"},
+        {"saturated_controller"},
+    ),
+    "feb04_loss_budget": (
+        ("feb04_loss_budget", "feb04_rewards"),
+        "feb04_evals",
+        {
+            "temperature_mismatch",
+            "kl_at_step_zero",
+            "cancelling_terms",
+            "loss_budget",
+            "saturated_controller",
+            "dead_monitor",
+            "flat_reward",
+            "unbelievable_peak",
+            "no_baseline",
+        },
+        {"high_clip_fraction"},
+    ),
+    "feb05_clean_run": (
+        ("feb05_clean_run", "feb05_summary"),
+        None,
+        {"temperature_mismatch", "kl_at_step_zero", "high_clip_fraction", "flat_reward"},
+        set(),
+    ),
+    "lm_explosion": (("lm_explosion",), None, {"nan_steps", "unlearned_language_model", "kl_at_step_zero"}, set()),
+}
+
+
+def notes_history(run: str) -> History:
+    tables, evals, _, _ = FIELD_NOTES[run]
+    return read_history([NOTES / f"{name}.csv" for name in tables], evals=NOTES / f"{evals}.csv" if evals else None)
+
+
+def bad_names(history: History, settings: Mapping[str, Any] | None = None) -> set[str]:
+    return {finding.name for finding in diagnose(history, settings).findings if finding.severity != Severity.NOTE}
+
+
+@pytest.mark.parametrize("run", FIELD_NOTES)
+def test_each_run_of_the_field_notes_has_its_true_causes_without_its_settings(run: str) -> None:
+    assert bad_names(notes_history(run)) == FIELD_NOTES[run][2]
+
+
+@pytest.mark.parametrize("run", FIELD_NOTES)
+def test_and_with_them_the_same_and_what_their_file_recorded(run: str) -> None:
+    _, _, shown, recorded = FIELD_NOTES[run]
+    assert bad_names(notes_history(run), SETTINGS[run]) == shown | recorded
+
+
+@pytest.mark.parametrize("run", FIELD_NOTES)
+def test_settings_alone_change_no_verdict(run: str) -> None:
+    plain = {name: value for name, value in SETTINGS[run].items() if name not in ("final", "ranges")}
+    assert bad_names(notes_history(run), plain) == FIELD_NOTES[run][2]
+
+
+@pytest.mark.parametrize(
+    ("run", "finding", "words"),
+    [
+        ("jan15_collapse", "entropy_collapse", ["`learning_rate` (here 0.001)", "`entropy_coef` (here 0.01)", "until step 702"]),
+        ("jan19_kl_trap", "kl_trap", ["`entropy_coef` (here 0.1)", "`learning_rate` (here 3e-05)"]),
+        ("feb04_loss_budget", "temperature_mismatch", ["`rollout_temperature` (here 1.3)"]),
+        ("feb04_loss_budget", "saturated_controller", ["`target_kl` (here 0.012)", "`kl_coef_max` (here 0.1)"]),
+        ("feb05_clean_run", "temperature_mismatch", ["`rollout_temperature` (here 1.3)", "1 for the loss"]),
+    ],
+)
+def test_settings_sharpen_the_remedy(run: str, finding: str, words: list[str]) -> None:
+    def remedy(settings: Mapping[str, Any] | None) -> str:
+        return next(each.remedy for each in diagnose(notes_history(run), settings).findings if each.name == finding)
+
+    assert all(word in remedy(SETTINGS[run]) for word in words)
+    assert not any(word in remedy(None) for word in words if "here" in word)
+
+
+def test_the_notes_mistakes_are_corrected_by_the_evidence() -> None:
+    found = {finding.name: finding for finding in diagnose(notes_history("feb04_loss_budget"), SETTINGS["feb04_loss_budget"]).findings}
+    assert "0.1 - 0.1 = 0 is left of both" in " ".join(found["cancelling_terms"].evidence)
+    assert "is not a share of gradients" in found["loss_budget"].cause
+    trap = next(finding for finding in diagnose(notes_history("jan19_kl_trap")).findings if finding.name == "kl_trap")
+    assert "26-fold" in trap.evidence[0]
+    assert "it was the estimator" in trap.cause
+
+
+def test_each_finding_says_numbers_steps_cause_remedy_and_page() -> None:
+    for run in FIELD_NOTES:
+        for finding in diagnose(notes_history(run)).findings:
+            assert any(character.isdigit() for character in " ".join(finding.evidence)) or finding.severity == Severity.NOTE
+            assert finding.page == f"docs/diagnosis.md#{finding.name}"
+            assert finding.cause.endswith(".")
+            assert finding.remedy.endswith(".")
+            assert json.loads(json.dumps(finding.facts()))["name"] == finding.name
+
+
+# A healthy run of another trainer, and what single columns look like when something is wrong.
+STEPS = range(0, 1_200, 20)
+Column = Callable[[float], float | None]
+
+
+def share(step: float) -> float:
+    return step / STEPS[-1]
+
+
+HEALTHY: dict[str, Column] = {
+    "entropy": lambda step: 2.9 - 0.9 * share(step),
+    "kl": lambda step: 0.08 * share(step),
+    "clip_fraction": lambda step: 0.06 + 0.02 * math.sin(step),
+    "reward": lambda step: -0.1 + 0.5 * share(step) + 0.02 * math.sin(3 * step),
+    "reward_std": lambda step: 0.8 - 0.1 * share(step),
+    "loss": lambda step: -0.02 + 0.004 * math.sin(step),
+    "ppo_loss": lambda step: -0.02 + 0.004 * math.sin(step),
+    "action_agreement": lambda step: 0.15 + 0.15 * share(step),
+    "entropy_coef": lambda step: 0.01,
+    "ess": lambda step: 0.95,
+}
+
+
+def made(**changed: Column) -> History:
+    """Return a history read from a table of the healthy columns with these put in their place."""
+    columns = HEALTHY | changed
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["step", *columns])
+    for step in STEPS:
+        cells = [column(step) for column in columns.values()]
+        writer.writerow([step, *("" if cell is None else cell for cell in cells)])
+    return _read(text.getvalue())
+
+
+def _read(text: str) -> History:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "history.csv"
+        path.write_text(text, encoding="utf-8")
+        return read_history([path])
+
+
+FLAT: dict[str, Column] = {"reward": lambda step: -0.1 + 0.02 * math.sin(3 * step)}
+
+CASES: dict[str, tuple[str, dict[str, Column]]] = {
+    "entropy goes": ("entropy_collapse", {"entropy": lambda step: 2.9 * math.exp(-4 * share(step))}),
+    "entropy goes though boosted": (
+        "kl_trap",
+        {"entropy": lambda step: 2.9 * math.exp(-4 * share(step)), "entropy_coef": lambda step: 0.01 * 1.5 ** (step // 200)},
+    ),
+    "more entropy than moves": ("impossible_entropy", {"entropy": lambda step: 2.9 + 6 * (0.4 < share(step) < 0.6)}),
+    "negative entropy": ("impossible_entropy", {"entropy": lambda step: 2.9 - 4 * (0.4 < share(step) < 0.6)}),
+    "terms cancel": (
+        "cancelling_terms",
+        FLAT
+        | {
+            "loss": lambda _: None,
+            "kl_penalty": lambda step: 0.1 * (0.04 + 0.02 * share(step)),
+            "kl": lambda step: 0.04 + 0.02 * share(step),
+            "entropy_bonus": lambda step: -0.1 * (2.9 - 0.9 * share(step)),
+        },
+    ),
+    "the bonus is the loss": ("loss_budget", FLAT | {"loss": lambda _: None, "entropy_bonus": lambda step: -0.6 + 0.2 * share(step)}),
+    "a coefficient stands still": ("saturated_controller", {"kl_coef": lambda step: min(0.2, 0.01 * 1.2 ** (step // 20))}),
+    "nothing ever moved": (
+        "dead_monitor",
+        FLAT | {"loss": lambda _: None, "entropy_bonus": lambda step: -0.28 + 0.005 * math.sin(step)},
+    ),
+    "clipped from the start": ("temperature_mismatch", {"clip_fraction": lambda step: 0.5 + 0.03 * math.sin(step)}),
+    "much clipped": ("high_clip_fraction", {"clip_fraction": lambda step: 0.1 + 0.3 * share(step)}),
+    "clipped more and more": ("stale_policy", {"clip_fraction": lambda step: 0.05 + 0.3 * share(step)}),
+    "ratios spread": ("stale_policy", {"ess": lambda _: 0.4}),
+    "groups are silent": ("silent_groups", {"frac_reward_zero_std": lambda step: 0.2 + 0.6 * share(step)}),
+    "groups agree": ("group_agreement", {"action_agreement": lambda step: 0.2 + 0.7 * share(step)}),
+    "reward stands still": ("flat_reward", FLAT),
+    "reward stands still, and nobody kept its deviation": ("flat_reward", FLAT | {"reward_std": lambda _: None}),
+    "reward falls": ("flat_reward", {"reward": lambda step: -0.1 - 0.3 * share(step)}),
+    "divergence before any update": ("kl_at_step_zero", {"kl": lambda step: 0.05 + 0.02 * share(step)}),
+    "no number": ("nan_steps", {"loss": lambda step: math.nan if 400 < step < 500 else -0.02}),
+    "the format is forgotten": ("lost_format", {"parsed_fraction": lambda step: 0.95 - 0.6 * share(step)}),
+    "scored with other positions": ("scored_otherwise", {"sampled_scored_gap": lambda _: 5.1}),
+    "garbage": ("unlearned_language_model", {"parsed_fraction": lambda step: 0.02 + 0.01 * share(step)}),
+}
+
+
+def test_a_healthy_run_of_another_trainer_is_called_so() -> None:
+    found = diagnose(made())
+    assert found.is_healthy
+    assert found.tag == "healthy"
+    assert [finding.name for finding in found.findings] == ["healthy", "no_baseline"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_failure_is_named(case: str) -> None:
+    name, changed = CASES[case]
+    assert name in bad_names(made(**changed))
+
+
+@pytest.mark.parametrize("case", ["healthy", *CASES])
+def test_noise_of_five_percent_on_any_column_changes_no_verdict(case: str) -> None:
+    changed = {} if case == "healthy" else CASES[case][1]
+    wanted = bad_names(made(**changed))
+    for name in HEALTHY | changed:
+        rng = random.Random(f"{case}/{name}")
+        exact = (HEALTHY | changed)[name]
+
+        def noisy(step: float, exact: Column = exact, rng: random.Random = rng) -> float | None:
+            value = exact(step)
+            return None if value is None else value * (1 + 0.05 * rng.gauss(0, 1))
+
+        assert bad_names(made(**(changed | {name: noisy}))) == wanted, name
+
+
+@pytest.mark.parametrize("case", ["healthy", *CASES])
+def test_every_third_row_gives_the_same_verdict(case: str) -> None:
+    changed = {} if case == "healthy" else CASES[case][1]
+
+    def thinned(exact: Column) -> Column:
+        return lambda step: exact(step) if step % 60 == 0 else None
+
+    assert bad_names(made(**{name: thinned(exact) for name, exact in (HEALTHY | changed).items()})) == bad_names(made(**changed))
+
+
+def test_every_rule_has_a_case_here_or_in_the_runs_of_the_notes() -> None:
+    ours_alone = {"wrong_gradient", "exploding_advantages", "failed_values"}  # By what only our trainer measures.
+    shown = {name for name, _ in CASES.values()} | set.union(*(shown | recorded for _, _, shown, recorded in FIELD_NOTES.values()))
+    assert RULES.keys() == shown | ours_alone | {"regret_without_strength", "lost_strength"}
+
+
+# Evaluations by games.
+def with_games(*looks: tuple[int, float, float], **changed: Column) -> History:
+    history = made(**changed)
+    history.evaluations = tuple(Evaluation(step=step, score=score, games=games) for step, score, games in looks)
+    return history
+
+
+def test_a_peak_of_few_games_is_not_believed_and_one_of_many_is() -> None:
+    assert "unbelievable_peak" in bad_names(with_games((0, 0.05, 64), (500, 0.10, 64), (1_000, 0.06, 64)))
+    assert "unbelievable_peak" not in bad_names(with_games((0, 0.05, 2_000), (500, 0.10, 2_000), (1_000, 0.06, 2_000)))
+
+
+def test_equal_scores_have_no_peak() -> None:
+    assert "unbelievable_peak" not in bad_names(with_games((0, 0.1, 64), (500, 0.1, 64)))
+
+
+def test_the_more_looks_the_less_a_peak_is_believed() -> None:
+    few = [(0, 0.40, 200), (100, 0.52, 200)]
+    many = [*few, *((step, 0.40, 200) for step in range(200, 2_200, 100))]
+    alone, among = (with_games(*looks) for looks in ([few[0], few[1]], many))
+    assert "unbelievable_peak" not in bad_names(alone)
+    chance = next(each for each in diagnose(with_games((0, 0.40, 60), (100, 0.52, 60))).findings if each.name == "unbelievable_peak")
+    assert "of 2 equal checkpoints" in chance.evidence[-1]
+    assert "unbelievable_peak" not in bad_names(among)
+
+
+def test_a_strength_from_before_training_is_asked_for_where_there_are_games() -> None:
+    assert "no_baseline" in bad_names(with_games((500, 0.5, 1_000)))
+    assert "no_baseline" not in bad_names(with_games((0, 0.5, 1_000), (500, 0.5, 1_000)))
+
+
+def test_better_moves_that_win_no_games_are_told() -> None:
+    falling: dict[str, Column] = {"regret": lambda step: 0.10 - 0.04 * share(step)}
+    assert "regret_without_strength" in bad_names(with_games((0, 0.5, 400), (1_180, 0.5, 400), **falling))
+    assert "regret_without_strength" not in bad_names(with_games((0, 0.4, 400), (1_180, 0.6, 400), **falling))
+    assert "regret_without_strength" not in bad_names(with_games((0, 0.5, 40), (1_180, 0.5, 40), **falling)), "too few games to say so"
+    assert "regret_without_strength" not in bad_names(with_games((0, 0.5, 400), (1_180, 0.5, 400)))
+
+
+def test_a_policy_that_plays_worse_is_told() -> None:
+    assert "lost_strength" in bad_names(with_games((0, 0.5, 400), (1_000, 0.3, 400)))
+    assert "lost_strength" not in bad_names(with_games((0, 0.5, 40), (1_000, 0.45, 40)))
+
+
+def test_where_scores_rise_as_a_whole_the_peaks_luck_is_a_note() -> None:
+    found = diagnose(with_games(*((step, 0.30 + step * 1e-4, 64) for step in range(0, 2_100, 100))))
+    assert found.is_healthy
+    assert "unbelievable_peak" in found.names
+
+
+# What an expert would not call ill.
+SOUND: dict[str, dict[str, Column]] = {
+    "a penalty that grows from rounding, against a still bonus": {
+        "loss": lambda _: None,
+        "kl_penalty": lambda step: 1e-9 + 0.002 * share(step),
+        "entropy_bonus": lambda step: -0.01 * (2.9 - 0.1 * share(step)),
+    },
+    "a coefficient that is warmed up in a straight line": {"kl_coef": lambda step: 0.001 + min(step, 400) / 400 * 0.02},
+    "a quick rise with a plateau behind it": {"reward": lambda step: 0.2 + 0.3 * min(1.0, step / 60)},
+    "KL within rounding of bfloat16": {"kl": lambda step: 3e-4 + 0.05 * share(step)},
+    "KL to the policy that was sampled, after some updates": {"approx_kl": lambda _: 0.008},
+    "the bound of a clip, called like what it clips": {"clip_fraction": lambda _: None, "clip_ratio": lambda _: 0.28},
+    "a language model whose answers grow certain": {
+        "entropy": lambda step: 0.9 - 0.7 * share(step),
+        "completions/mean_length": lambda step: 200 + step / 10,
+    },
+    "a language model that scores what it sampled": {"sampled_scored_gap": lambda step: 3e-5 + 1e-5 * math.sin(step)},
+    "a language model that keeps its format": {"parse_rate": lambda step: 0.95 - 0.1 * share(step) + 0.02 * math.sin(step)},
+    "a language model that learns its format": {"format_reward": lambda step: 0.05 + 0.9 * share(step)},
+}
+
+
+@pytest.mark.parametrize("case", SOUND)
+def test_what_is_sound_raises_no_alarm(case: str) -> None:
+    assert bad_names(made(**SOUND[case])) == set()
+
+
+def test_a_boost_that_did_not_help_is_not_recommended_again() -> None:
+    found = {finding.name: finding for finding in diagnose(notes_history("jan19_kl_trap"), SETTINGS["jan19_kl_trap"]).findings}
+    assert "raising `entropy_coef` (here 0.1) did not help" in found["entropy_collapse"].remedy
+    assert "or raise" not in found["entropy_collapse"].remedy
+    assert "until step 567" in found["entropy_collapse"].remedy, "what came after that were the estimator's impossible values"
+
+
+def test_causes_of_our_own_runs_do_not_blame_estimators_that_we_do_not_have() -> None:
+    [finding] = diagnose(History.of_records(records(grpo__logit_cosine__entropy_anchor_kl=-0.99))).findings
+    assert finding.name == "cancelling_terms"
+    assert "sampled" not in finding.cause
+
+
+# What only our trainer measures.
+OURS = {
+    "grpo/entropy": 2.0,
+    "grpo/log_num_legal": 3.2,
+    "grpo/normalised_entropy": 0.6,
+    "grpo/clip_fraction": 0.001,
+    "grpo/kl_reference": 0.1,
+    "grpo/kl_old": 0.0005,
+    "grpo/kl_old_first": 0.0,
+    "grpo/optimiser_steps": 2.0,
+    "grpo/exact_cosine": 0.8,
+    "grpo/advantage_std": 0.07,
+    "grpo/group_std_mean": 0.05,
+    "grpo/reward_at_end": 0.02,
+    "grpo/reward_mean": 0.48,
+    "grpo/states": 500.0,
+    "grpo/states_dropped": 0.0,
+    "grpo/effective_sample_size": 0.99,
+    "grpo/logit_cosine/entropy_anchor_kl": -0.3,
+    "grpo/logit_gradient/entropy": 0.01,
+    "grpo/logit_gradient/anchor_kl": 0.012,
+    "grpo/logit_share/entropy": 0.2,
+    "control/entropy_saturated": 0.0,
+    "control/entropy_idle": 0.3,
+}
+
+
+def records(count: int = 60, **changed: float) -> list[Record]:
+    rows = [Record(0, {"heldout/regret_best": 0.08, "heldout/regret_sampled": 0.09})]
+    for step in range(1, count + 1):
+        started = {"grpo/kl_reference": 0.0} if step == 1 else {}
+        rows.append(Record(step, OURS | started | {name.replace("__", "/"): value for name, value in changed.items()}))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("wrong_gradient", {"grpo__exact_cosine": 0.1}),
+        ("exploding_advantages", {"grpo__group_std_mean": 1e-5, "grpo__advantage_std": 0.9}),
+        ("failed_values", {"grpo__reward_at_end": 0.3}),
+        ("failed_values", {"grpo__states_dropped": 40.0}),
+        ("temperature_mismatch", {"grpo__kl_old_first": 0.02}),
+        ("temperature_mismatch", {"grpo__optimiser_steps": 1.0, "grpo__clip_fraction": 0.1}),
+        ("kl_at_step_zero", {"grpo__kl_reference": 0.1}),
+        ("impossible_entropy", {"grpo__entropy": 4.5}),
+        ("entropy_collapse", {"grpo__normalised_entropy": 0.1}),
+        ("cancelling_terms", {"grpo__logit_cosine__entropy_anchor_kl": -0.99}),
+        ("loss_budget", {"grpo__logit_share__entropy": 0.95}),
+        ("saturated_controller", {"control__entropy_saturated": 0.97}),
+        ("nan_steps", {"grpo__skipped": 1.0}),
+    ],
+)
+def test_what_our_trainer_measures_is_judged(name: str, changed: dict[str, float]) -> None:
+    assert bad_names(History.of_records(records())) == set()
+    assert bad_names(History.of_records(records(**changed))) == {name}
+
+
+def test_an_opposite_gradient_that_is_far_smaller_cancels_nothing() -> None:
+    changed = {"grpo__logit_cosine__entropy_anchor_kl": -0.99, "grpo__logit_gradient__anchor_kl": 0.001}
+    assert bad_names(History.of_records(records(**changed))) == set()
+
+
+def test_a_monitor_that_never_acted_is_told_after_a_hundred_steps() -> None:
+    assert "dead_monitor" not in bad_names(History.of_records(records(60, control__entropy_idle=1.0)))
+    assert "dead_monitor" in bad_names(History.of_records(records(150, control__entropy_idle=1.0)))
+
+
+def test_reward_may_stand_still_where_regret_falls() -> None:
+    flat = [Record(record.step, record.metrics | {"grpo/reward_std": 0.3}) for record in records(150)]
+    assert bad_names(History.of_records(flat)) == {"flat_reward"}
+    learning = [Record(record.step, record.metrics | {"grpo/regret": 0.1 - record.step * 2e-4}) for record in flat[1:]]
+    assert bad_names(History.of_records(learning)) == set()
+
+
+def test_a_resumed_runs_divergence_at_its_first_step_is_none_at_step_zero() -> None:
+    later = [Record(record.step + 50, record.metrics) for record in records(grpo__kl_reference=0.1)]
+    assert bad_names(History.of_records(later)) == set()
+
+
+def test_live_a_finding_is_told_once_and_the_same_after_the_journal_is_read_again() -> None:
+    rows = records(grpo__exact_cosine=0.1)
+
+    def told(watch: Watch) -> list[tuple[int, str]]:
+        return [(row.step, finding.name) for row in rows for finding in watch.observe(row)]
+
+    watch = Watch()
+    first = told(watch)
+    assert [name for _, name in first] == ["wrong_gradient"]
+    assert first == told(Watch())
+    assert watch.diagnosis().names == ("wrong_gradient",)
+
+
+def test_live_a_number_that_is_none_is_told_at_once() -> None:
+    watch = Watch()
+    first, second, *_ = records()
+    assert watch.observe(first) == ()
+    assert [finding.name for finding in watch.observe(Record(1, second.metrics | {"grpo/loss": math.nan}))] == ["nan_steps"]
+
+
+def test_the_worst_is_told_first_and_notes_make_no_illness() -> None:
+    found = diagnose(notes_history("feb04_loss_budget")).findings
+    order = [Severity.CRITICAL, Severity.WARNING, Severity.NOTE]
+    assert [order.index(finding.severity) for finding in found] == sorted(order.index(finding.severity) for finding in found)
+    assert ENTRIES["healthy"].severity == Severity.NOTE
+
+
+def test_the_page_is_the_one_that_the_tables_print() -> None:
+    page = Path(__file__).parents[3] / "docs" / "diagnosis.md"
+    assert page.read_text(encoding="utf-8") == diagnosis_page(), "python -m grpo.diagnosis.page > docs/diagnosis.md"
+    assert all(f"### {name}\n" in diagnosis_page() for name in ENTRIES)

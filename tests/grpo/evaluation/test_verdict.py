@@ -1,0 +1,383 @@
+"""Choosing a champion: noise is not promoted, strength is, and each gate is tried from both sides."""
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+from made_selections import SPRT, Protocol, confirmed, drawn_pairs, screened, selected, share_promoted
+
+from grpo.evaluation.halving import halving_pairs, halving_rounds, sequential_halving
+from grpo.evaluation.phase_guard import FEWEST_BOARDS, PhaseChange, phase_changes
+from grpo.evaluation.verdict import (
+    BETTER_THAN_INITIAL,
+    BETTER_THAN_PREVIOUS,
+    Confirmation,
+    ConfirmationEnd,
+    Decision,
+    RegretEstimate,
+    Verdict,
+    candidates_by_regret,
+    confirm,
+    decide,
+    peak_step,
+)
+from grpo.statistics.intervals import LEVEL, ScoreInterval, p_value, paired_interval
+from grpo.statistics.sprt import Sprt, SprtModel
+
+torch.set_num_threads(1)
+
+STRONG = [0.5] * 60 + [0.75] * 40
+EVEN = [0.25, 0.5, 0.5, 0.75] * 25
+# One-sided p between 0.0125 and 0.025: enough for one claim, not for one of two.
+LIKELY = [0.5] * 50 + [0.75] * 30 + [0.25] * 15
+
+
+def interval(score: float, *, low: float, high: float) -> ScoreInterval:
+    return ScoreInterval(score=score, low=low, high=high, num_pairs=100)
+
+
+def played(scores: Sequence[float]) -> Confirmation:
+    """Return a fixed-size confirmation with these pairs."""
+    return confirm(lambda count: scores[:count], num_pairs=len(scores), batch_pairs=10, sprt=None)
+
+
+def verdict_on(
+    scores: Sequence[float], *, previous: Sequence[float] | None = None, phases: Sequence[PhaseChange] = (), candidate: int = 300
+) -> Decision:
+    return decide(
+        candidate,
+        against_initial=played(scores),
+        against_previous=None if previous is None else played(previous),
+        beside={},
+        phases=phases,
+    )
+
+
+# The verdict.
+
+
+def test_a_candidate_is_better_only_when_the_whole_interval_lies_above_one_half() -> None:
+    rng = np.random.default_rng(2)
+    verdicts = []
+    for _ in range(100):
+        scores = drawn_pairs(rng, 60, elo=25, draw_rate=0.5)
+        decision = verdict_on(scores)
+        assert (decision.verdict == Verdict.BETTER) == (paired_interval(scores).low > 0.5) == decision.promoted
+        verdicts.append(decision.promoted)
+    assert 10 < sum(verdicts) < 90, "both sides of the gate were seen"
+
+
+def test_a_high_score_with_a_wide_interval_is_no_improvement_and_a_small_one_with_a_narrow_interval_is() -> None:
+    assert verdict_on([1.0, 1.0, 0.5]).verdict == Verdict.NO_IMPROVEMENT
+    assert verdict_on([0.5] * 700 + [0.75] * 300).verdict == Verdict.BETTER
+
+
+def test_sixteen_wins_in_a_row_are_convincing_and_two_are_not() -> None:
+    assert verdict_on([1.0] * 16).verdict == Verdict.BETTER
+    assert verdict_on([1.0] * 2).verdict == Verdict.NO_IMPROVEMENT
+
+
+def test_no_improvement_keeps_the_initial_policy_and_the_previous_champion() -> None:
+    decision = verdict_on(EVEN, previous=STRONG)
+    assert (decision.verdict, decision.promoted, decision.replaces_previous) == (Verdict.NO_IMPROVEMENT, False, False)
+
+
+def test_a_run_that_improves_but_not_on_the_registrys_champion_leaves_that_one_in_place() -> None:
+    decision = verdict_on(STRONG, previous=EVEN)
+    assert (decision.verdict, decision.promoted, decision.replaces_previous) == (Verdict.BETTER, True, False)
+    assert verdict_on(STRONG, previous=STRONG).replaces_previous
+    assert verdict_on(STRONG).replaces_previous, "where there is none, there is nothing more to show"
+
+
+def test_two_deciding_claims_are_adjusted_by_holm() -> None:
+    assert LEVEL / 2 < p_value(LIKELY) < LEVEL
+    assert verdict_on(LIKELY).promoted
+    assert not verdict_on(LIKELY, previous=EVEN).promoted, "one of two claims must be surer than one alone"
+    assert verdict_on(LIKELY, previous=STRONG).replaces_previous, "the second of two is as sure as one alone"
+
+
+def test_scores_beside_are_reported_and_never_make_or_unmake_a_champion() -> None:
+    brilliant, dreadful = [1.0] * 100, [0.0] * 100
+    decision = decide(7, against_initial=played(EVEN), against_previous=None, beside={"sampled": brilliant}, phases=())
+    assert (decision.verdict, decision.beside[0].is_shown) == (Verdict.NO_IMPROVEMENT, True)
+    decision = decide(
+        7, against_initial=played(LIKELY), against_previous=None, beside={"sampled": dreadful, "adjudicated": dreadful}, phases=()
+    )
+    assert decision.promoted
+    assert [claim.name for claim in decision.beside] == ["sampled", "adjudicated"]
+    assert decision.beside[0].interval == paired_interval(dreadful)
+
+
+def test_the_reasons_say_each_claim_with_its_games_and_what_was_needed() -> None:
+    decision = verdict_on(STRONG, previous=EVEN)
+    assert decision.reasons[0].startswith(f"{BETTER_THAN_INITIAL}: shown, 0.600 [")
+    assert decision.reasons[1].startswith(f"{BETTER_THAN_PREVIOUS}: not shown, 0.500 [")
+    assert all("100 pairs; all planned pairs are played; adjusted p" in reason for reason in decision.reasons)
+    assert "needed at most 0.025" in decision.reasons[0]
+
+
+def test_a_decision_is_plain_data() -> None:
+    worse = phase_changes({"endgame": [0.05, 0.06] * 50}, tolerance=0.01)
+    text = json.dumps(asdict(verdict_on(STRONG, previous=EVEN, phases=worse)), sort_keys=True)
+    assert json.loads(text)["verdict"] == "better, but worse in a phase"
+
+
+def test_the_verdict_reads_as_what_was_shown() -> None:
+    assert [str(verdict) for verdict in Verdict] == ["better", "no improvement shown", "better, but worse in a phase"]
+
+
+# Confirmation.
+
+
+class Table:
+    """Plays made-up pairs and remembers how many it was asked for."""
+
+    def __init__(self, scores: Sequence[float]) -> None:
+        self._scores = itertools.cycle(scores)
+        self.asked: list[int] = []
+
+    def __call__(self, count: int) -> list[float]:
+        self.asked.append(count)
+        return list(itertools.islice(self._scores, count))
+
+
+def test_without_a_sequential_test_all_pairs_are_played_at_once() -> None:
+    table = Table([0.5, 0.75])
+    games = confirm(table, num_pairs=70, batch_pairs=20, sprt=None)
+    assert table.asked == [70]
+    assert games.end == ConfirmationEnd.ALL_PLAYED
+    assert games.interval == paired_interval([0.5, 0.75] * 35)
+    assert (games.p_value, games.log_likelihood_ratio) == (p_value([0.5, 0.75] * 35), None)
+
+
+@pytest.mark.parametrize(
+    ("scores", "end", "shows"),
+    [
+        ([1.0, 0.75], ConfirmationEnd.ACCEPTED, True),
+        ([0.0, 0.5], ConfirmationEnd.REJECTED, False),
+        ([0.5, 0.5, 0.75, 0.25, 1.0, 0.5, 0.5, 0.5, 0.25], ConfirmationEnd.UNDECIDED, False),
+    ],
+)
+def test_a_sequential_test_stops_at_the_first_look_that_settles_it(scores: list[float], end: ConfirmationEnd, shows: bool) -> None:
+    table = Table(scores)
+    test = Sprt(elo0=0.0, elo1=50.0, alpha=LEVEL, beta=0.05, model=SprtModel.LOGISTIC)
+    games = confirm(table, num_pairs=50, batch_pairs=20, sprt=test)
+    assert games.end == end
+    assert games.interval.num_pairs == sum(table.asked) == len(games.pair_scores)
+    assert table.asked == ([20, 20, 10] if end == ConfirmationEnd.UNDECIDED else [20] * len(table.asked))
+    assert (games.log_likelihood_ratio >= test.upper) == shows  # type: ignore[operator]
+    decision = decide(1, against_initial=games, against_previous=None, beside={}, phases=())
+    assert decision.promoted == shows
+    assert str(end) in decision.reasons[0]
+
+
+def test_under_a_sequential_test_it_alone_decides_and_not_an_interval_that_was_looked_at_again_and_again() -> None:
+    # 90 pairs at 0.56 lie above one half by their interval; the test of 0 against 200 Elo has rejected.
+    test = Sprt(elo0=0.0, elo1=200.0, alpha=LEVEL, beta=0.05, model=SprtModel.LOGISTIC)
+    games = confirm(Table([0.5, 0.5, 0.5, 0.75]), num_pairs=400, batch_pairs=90, sprt=test)
+    assert games.interval.low > 0.5
+    assert games.end == ConfirmationEnd.REJECTED
+    assert not decide(1, against_initial=games, against_previous=None, beside={}, phases=()).promoted
+
+
+def test_two_sequential_tests_with_half_the_level_each_can_both_be_accepted() -> None:
+    half = Sprt(elo0=0.0, elo1=50.0, alpha=LEVEL / 2, beta=0.05, model=SprtModel.LOGISTIC)
+    won, lost = (confirm(Table([score]), num_pairs=200, batch_pairs=20, sprt=half) for score in (0.75, 0.25))
+    one = decide(1, against_initial=won, against_previous=lost, beside={}, phases=())
+    assert (one.promoted, one.replaces_previous) == (True, False)
+    assert decide(1, against_initial=won, against_previous=won, beside={}, phases=()).replaces_previous
+
+
+def test_confirmation_games_that_are_not_what_was_asked_for_are_refused() -> None:
+    with pytest.raises(ValueError, match="asked for 20 confirmation pairs and got 19"):
+        confirm(lambda count: [0.5] * (count - 1), num_pairs=20, batch_pairs=20, sprt=None)
+    for numbers in ({"num_pairs": 0, "batch_pairs": 1}, {"num_pairs": 1, "batch_pairs": 0}):
+        with pytest.raises(ValueError, match="at least 1"):
+            confirm(Table([0.5]), **numbers, sprt=None)
+
+
+# Halving.
+
+
+@pytest.mark.parametrize(("num_candidates", "rounds"), [(1, ()), (2, (2,)), (3, (3, 2)), (4, (4, 2)), (5, (5, 3, 2)), (8, (8, 4, 2))])
+def test_half_of_the_candidates_rounded_up_stay_until_one_is_left(num_candidates: int, rounds: tuple[int, ...]) -> None:
+    assert halving_rounds(num_candidates) == rounds
+    assert halving_pairs(num_candidates, pairs_per_round=10) == 10 * sum(rounds)
+    asked: list[int] = []
+
+    def play(candidate: int, round_number: int) -> list[float]:
+        asked.append(round_number)
+        return [0.5] * 10
+
+    trace = sequential_halving(range(num_candidates), play)
+    assert [asked.count(number) for number in range(len(rounds))] == list(rounds)
+    assert len(trace.entries) == sum(rounds)
+    assert trace.winner == 0, "of equals the earlier listed stays"
+
+
+def test_scores_add_up_over_the_rounds_and_the_lower_half_leaves() -> None:
+    table = {
+        (10, 0): [0.5, 0.75],
+        (20, 0): [1.0, 1.0],
+        (30, 0): [0.5, 0.5],
+        (40, 0): [0.25, 0.25],
+        # The second round alone would choose 10; both together choose 20.
+        (10, 1): [0.75, 0.5],
+        (20, 1): [0.5, 0.5],
+    }
+    trace = sequential_halving([10, 20, 30, 40], lambda candidate, number: table[candidate, number])
+    assert trace.winner == 20
+    assert [(entry.round, entry.candidate, entry.kept) for entry in trace.entries] == [
+        (0, 10, True),
+        (0, 20, True),
+        (0, 30, False),
+        (0, 40, False),
+        (1, 10, False),
+        (1, 20, True),
+    ]
+    assert trace.intervals()[20] == paired_interval([1.0, 1.0, 0.5, 0.5])
+    assert trace.intervals()[30] == paired_interval([0.5, 0.5])
+    assert json.loads(json.dumps(asdict(trace)))["entries"][0]["pair_scores"] == [0.5, 0.75]
+
+
+def test_one_candidate_is_chosen_without_a_game() -> None:
+    trace = sequential_halving([50], lambda candidate, number: pytest.fail("no game is needed"))
+    assert (trace.winner, trace.entries) == (50, ())
+
+
+@pytest.mark.parametrize(
+    ("candidates", "play", "reason"),
+    [
+        ([], lambda candidate, number: [0.5], "halving needs candidates"),
+        ([1, 1], lambda candidate, number: [0.5], "each named once"),
+        ([1, 2], lambda candidate, number: [0.5] * candidate, "round 0 is no comparison: pairs played {1: 1, 2: 2}"),
+        ([1, 2], lambda candidate, number: [], "play at least one opening"),
+    ],
+)
+def test_a_halving_that_compares_nothing_is_refused(candidates: list[int], play: Callable[[int, int], list[float]], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        sequential_halving(candidates, play)
+
+
+# Phases.
+
+
+def test_a_phase_blocks_when_it_is_shown_to_be_worse_than_the_tolerance() -> None:
+    rng = np.random.default_rng(1)
+    differences = {
+        "opening": (rng.normal(0.0, 0.1, 400)).tolist(),
+        "middlegame": (rng.normal(-0.02, 0.1, 400)).tolist(),
+        "endgame": (rng.normal(0.05, 0.1, 400)).tolist(),
+    }
+    changes = phase_changes(differences, tolerance=0.02)
+    assert [(change.phase, change.blocks) for change in changes] == [("opening", False), ("middlegame", False), ("endgame", True)]
+    decision = verdict_on(STRONG, phases=changes)
+    assert (decision.verdict, decision.promoted, decision.replaces_previous) == (Verdict.WORSE_IN_A_PHASE, False, False)
+    assert decision.reasons[-1].startswith("held-out regret of the endgame grew beyond the tolerance: +0.0")
+    assert verdict_on(STRONG, phases=changes[:2]).promoted
+    assert verdict_on(EVEN, phases=changes).verdict == Verdict.NO_IMPROVEMENT
+
+
+def test_the_change_of_a_phase_worked_by_hand() -> None:
+    # Mean 0.03, standard deviation 0.01 * sqrt(100 / 99), standard error 0.0010050; one-sided p of 0.03 - 0.029 over it: 0.1599.
+    (change,) = phase_changes({"endgame": [0.02, 0.04] * 50}, tolerance=0.029)
+    assert (change.change.value, change.change.margin) == pytest.approx((0.03, 1.959964 * 0.00100504), abs=1e-7)
+    assert (change.adjusted_p, change.num_boards, change.blocks) == (pytest.approx(0.1599, abs=1e-4), 100, False)
+
+
+def test_worse_within_the_tolerance_worse_on_few_boards_or_worse_by_luck_does_not_block() -> None:
+    assert not phase_changes({"endgame": [0.019, 0.0195] * 500}, tolerance=0.02)[0].blocks
+    assert not phase_changes({"endgame": [0.3, 0.4] * (FEWEST_BOARDS // 2 - 1)}, tolerance=0.02)[0].blocks
+    assert phase_changes({"endgame": [0.3, 0.4] * (FEWEST_BOARDS // 2)}, tolerance=0.02)[0].blocks
+    assert not phase_changes({"endgame": [0.9] * 5 + [0.0] * 95}, tolerance=0.02)[0].blocks
+
+
+def test_boards_that_all_changed_by_the_same_leave_no_doubt() -> None:
+    for difference, blocks in ((0.0, False), (0.25, False), (0.5, True)):
+        (change,) = phase_changes({"opening": [difference] * 64}, tolerance=0.25)
+        assert (change.change.low, change.change.value, change.change.high) == (difference,) * 3
+        assert change.blocks == blocks
+
+
+def test_a_phase_of_one_board_is_refused_and_no_phase_is_none() -> None:
+    with pytest.raises(ValueError, match="1 held-out boards of phase endgame give no spread"):
+        phase_changes({"endgame": [0.1]}, tolerance=0.02)
+    assert phase_changes({}, tolerance=0.02) == ()
+
+
+def test_noise_blocks_a_candidate_just_within_the_tolerance_no_more_often_than_one_in_forty() -> None:
+    rng = np.random.default_rng(8)
+    # Regret differences are mostly 0, with a few large ones.
+    shape = (400, 3, 200)
+    differences = np.where(rng.random(shape) < 0.2, rng.normal(0.10, 0.2, shape), 0.0)  # Mean 0.02.
+    blocked = [
+        any(change.blocks for change in phase_changes(dict(zip("abc", row.tolist(), strict=True)), tolerance=0.02)) for row in differences
+    ]
+    assert np.mean(blocked) <= 0.025 + 3 * np.sqrt(0.025 * 0.975 / 400)
+    shifted = [phase_changes({"a": row[0].tolist()}, tolerance=-0.01)[0].blocks for row in differences]
+    assert np.mean(shifted) > 0.9, "three hundredths beyond the tolerance are found on 200 boards"
+
+
+# Noise and strength, whole selections; a thousand of each kind are in tests/proofs.
+
+EQUAL = dict.fromkeys(range(50, 1_050, 50), 0.0)
+
+
+@pytest.mark.parametrize("protocol", [Protocol(), Protocol(sprt=SPRT, confirmation_pairs=400)], ids=["fixed", "sprt"])
+def test_of_whole_selections_among_equals_hardly_any_promotes(protocol: Protocol) -> None:
+    rng = np.random.default_rng(3)
+    # 0.025, and three standard errors of 120 trials.
+    assert share_promoted([selected(rng, EQUAL, protocol) for _ in range(120)]) <= 0.068
+
+
+@pytest.mark.parametrize("protocol", [Protocol(), Protocol(sprt=SPRT, confirmation_pairs=400)], ids=["fixed", "sprt"])
+def test_a_worse_candidate_is_hardly_ever_promoted_and_a_clearly_better_one_nearly_always(protocol: Protocol) -> None:
+    rng = np.random.default_rng(4)
+    for elo, low, high in ((-35.0, 0.0, 0.0), (60.0, 0.93, 1.0)):
+        games = [confirmed(rng, elo, protocol) for _ in range(100)]
+        decisions = [decide(1, against_initial=each, against_previous=None, beside={}, phases=()) for each in games]
+        assert low <= share_promoted(decisions) <= high
+
+
+def test_the_games_that_chose_a_candidate_flatter_it_and_the_confirmation_does_not() -> None:
+    rng = np.random.default_rng(5)
+    chosen_by, fresh = [], []
+    for _ in range(100):
+        trace = screened(rng, EQUAL, Protocol(num_candidates=8, round_pairs=20))
+        chosen_by.append(trace.intervals()[trace.winner].score)
+        fresh.append(confirmed(rng, 0.0, Protocol(confirmation_pairs=60)).interval.score)
+    assert np.mean(chosen_by) > 0.52, "the winner's curse: all of them are equal"
+    assert abs(np.mean(fresh) - 0.5) < 3 * 0.25 / np.sqrt(60 * 100)
+
+
+# Who plays, and what `peak` is.
+
+
+def test_the_lowest_regrets_come_first_and_of_equals_the_later_step() -> None:
+    regrets = {0: 0.30, 50: 0.20, 100: 0.10, 150: 0.20, 200: 0.10, 250: 0.40}
+    assert candidates_by_regret(regrets, 6) == [200, 100, 150, 50, 0, 250]
+    assert candidates_by_regret(regrets, 3) == [200, 100, 150]
+    assert candidates_by_regret(dict(reversed(regrets.items())), 3) == [200, 100, 150]
+
+
+def test_fewer_checkpoints_than_candidates_are_all_candidates() -> None:
+    assert candidates_by_regret({50: 0.2, 100: 0.1}, 3) == [100, 50]
+    assert candidates_by_regret({}, 3) == []
+
+
+def test_the_peak_is_the_candidate_with_the_best_lower_bound_and_not_the_one_with_the_luckiest_score() -> None:
+    games = {50: interval(0.60, low=0.40, high=0.80), 100: interval(0.55, low=0.51, high=0.59)}
+    assert peak_step(games=games, regrets={150: RegretEstimate(mean=0.0, stderr=0.0)}) == 100
+
+
+def test_without_games_the_peak_is_the_lowest_upper_end_of_regret() -> None:
+    regrets = {50: RegretEstimate(mean=0.10, stderr=0.02), 100: RegretEstimate(mean=0.11, stderr=0.004)}
+    # 0.10 + 1.96 * 0.02 = 0.139; 0.11 + 1.96 * 0.004 = 0.118.
+    assert peak_step(games={}, regrets=regrets) == 100
+    assert regrets[50].high == pytest.approx(0.1392, abs=1e-4)
+    with pytest.raises(ValueError, match="no checkpoint was measured"):
+        peak_step(games={}, regrets={})

@@ -1,0 +1,145 @@
+"""Answers are exact draws from the full distribution, and a prompt's own stream alone decides its answer."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from made_models import byte_pair_tokenizer, gpt2, llama
+from scipy.stats import chisquare
+
+from grpo.base.errors import NonFiniteError
+from grpo.base.seeding import numpy_stream
+from grpo.language.generate.answers import Answer, TooLongError, drawn_answers, greedy_answers
+from grpo.language.model.loading import load_model
+from grpo.language.model.policy import LanguagePolicy
+from grpo.settings.language import LanguageConfig
+
+PROMPTS = ["P: 8/5k2", "A: 8/5k2/3p4/1PpP4/4r3/2N5+e2e4+", "P:", "E: 0.35 -1.20", "P: 8/5k2/3p4/1PpP4    M:", "M: e2e4 B:"]
+
+
+def policy_of(folder: Path, **changes: int) -> LanguagePolicy:
+    return load_model(LanguageConfig(model=str(folder), **{"max_answer_tokens": 16, **changes}), seed=0, device=torch.device("cpu"))
+
+
+def streams(count: int, *, name: str = "answers") -> list[np.random.Generator]:
+    return [numpy_stream(3, name, index) for index in range(count)]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1.7])
+def test_a_token_is_drawn_from_the_exact_distribution(temperature: float, tmp_path: Path) -> None:
+    # Small scores, so that many tokens have a chance and none is hidden by another.
+    policy = policy_of(gpt2(tmp_path, initializer_range=0.12), answers_per_forward=500)
+    num = 4_000
+    with torch.no_grad():
+        ids = torch.tensor(policy.tokens([PROMPTS[0]]))
+        probs = (policy.network(ids).logits[0, -1].double() / temperature).softmax(0).numpy()
+    policy.config = policy.config.model_copy(update={"max_answer_tokens": 1})
+    answers = drawn_answers(policy, [PROMPTS[0]] * num, temperature=temperature, streams=streams(num))
+    counts = Counter(answer.token_ids[0] for answer in answers)
+    # Tokens with few expected draws go together.
+    common = np.flatnonzero(probs * num >= 8)
+    seen = [*(counts[token] for token in common.tolist()), num - sum(counts[token] for token in common.tolist())]
+    expected = [*(probs[common] * num), (1 - probs[common].sum()) * num]
+    assert len(common) > 30
+    assert chisquare(seen, expected).pvalue > 1e-3
+
+
+def test_no_token_is_left_out_of_the_draw(tmp_path: Path) -> None:
+    """Against top-k by default, which once was 50: far more than 50 tokens come."""
+    policy = policy_of(gpt2(tmp_path, initializer_range=0.02), answers_per_forward=500)
+    policy.config = policy.config.model_copy(update={"max_answer_tokens": 1})
+    answers = drawn_answers(policy, [PROMPTS[0]] * 1_000, temperature=1.0, streams=streams(1_000))
+    assert len({answer.token_ids for answer in answers}) > 200
+
+
+@pytest.mark.parametrize("make", [gpt2, llama], ids=["absolute", "rotary"])
+@pytest.mark.parametrize("pad", [None, "<|pad|>"], ids=["end is padding", "own padding"])
+def test_an_answer_does_not_depend_on_what_is_asked_with_it(make, pad: str | None, tmp_path: Path) -> None:
+    folder = make(tmp_path, byte_pair_tokenizer(pad=pad))
+    together = drawn_answers(policy_of(folder), PROMPTS, temperature=1.0, streams=streams(len(PROMPTS)))
+    by_two = drawn_answers(policy_of(folder, answers_per_forward=2), PROMPTS[::-1], temperature=1.0, streams=streams(len(PROMPTS))[::-1])
+    assert by_two[::-1] == together
+    alone = [
+        drawn_answers(policy_of(folder), [prompt], temperature=1.0, streams=[stream])[0]
+        for prompt, stream in zip(PROMPTS, streams(len(PROMPTS)), strict=True)
+    ]
+    assert alone == together
+    assert len({answer.token_ids for answer in together}) == len(PROMPTS)
+
+
+def test_greedy_answers_do_not_either(tmp_path: Path) -> None:
+    policy = policy_of(gpt2(tmp_path))
+    together = greedy_answers(policy, PROMPTS)
+    assert [greedy_answers(policy, [prompt])[0] for prompt in PROMPTS] == together
+    assert greedy_answers(policy, PROMPTS) == together
+
+
+def test_a_stream_is_read_as_far_as_its_own_answer_and_no_further(tmp_path: Path) -> None:
+    policy = policy_of(ending_early(tmp_path))
+    own, alone = streams(6), streams(6)
+    among = drawn_answers(policy, PROMPTS, temperature=1.0, streams=own)
+    assert len({answer.num_tokens for answer in among}) > 1
+    for prompt, stream in zip(PROMPTS, alone, strict=True):
+        drawn_answers(policy, [prompt], temperature=1.0, streams=[stream])
+    assert [stream.random() for stream in own] == [stream.random() for stream in alone]
+
+
+def ending_early(folder: Path) -> Path:
+    """Return a model that ends with some chance at each token."""
+    from safetensors.torch import load_file, save_file
+
+    gpt2(folder, tie_word_embeddings=False)
+    weights = load_file(folder / "model.safetensors")
+    weights["transformer.ln_f.bias"] = torch.full_like(weights["transformer.ln_f.bias"], 1.0)
+    weights["transformer.ln_f.weight"] *= 0.2
+    weights["lm_head.weight"] *= 0.3
+    weights["lm_head.weight"][0] += 2.8 / 16
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def test_an_answer_ends_with_its_end_and_one_without_is_truncated(tmp_path: Path) -> None:
+    policy = policy_of(ending_early(tmp_path))
+    answers = drawn_answers(policy, PROMPTS * 8, temperature=1.0, streams=streams(48))
+    assert {answer.is_truncated for answer in answers} == {True, False}
+    for answer in answers:
+        assert_whole(answer, policy)
+
+
+def assert_whole(answer: Answer, policy: LanguagePolicy) -> None:
+    assert answer.num_tokens == len(answer.token_ids)
+    if answer.is_truncated:
+        assert answer.num_tokens == 16
+        assert policy.end_id not in answer.token_ids
+        assert answer.text == policy.tokenizer.decode(answer.token_ids)
+    else:
+        assert answer.token_ids.index(policy.end_id) == answer.num_tokens - 1
+        assert answer.text == policy.tokenizer.decode(answer.token_ids[:-1])
+
+
+def test_scores_that_are_no_numbers_stop_it_by_name(tmp_path: Path) -> None:
+    policy = policy_of(gpt2(tmp_path))
+    policy.network.transformer.h[1].mlp.c_fc.weight.data[0, 0] = torch.nan
+    with pytest.raises(NonFiniteError, match="scores are not numbers"):
+        greedy_answers(policy, PROMPTS)
+    with pytest.raises(NonFiniteError, match="scores are not numbers"):
+        drawn_answers(policy, PROMPTS, temperature=1.0, streams=streams(6))
+
+
+def test_what_might_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    policy = policy_of(gpt2(tmp_path), max_answer_tokens=250)
+    with pytest.raises(
+        TooLongError, match=r"of \d+ tokens and an answer of language\.max_answer_tokens = 250 do not fit into the model's 256"
+    ):
+        greedy_answers(policy, PROMPTS)
+
+
+def test_no_prompt_no_answer(tmp_path: Path) -> None:
+    assert greedy_answers(policy_of(gpt2(tmp_path)), []) == []
+
+
+def test_each_prompt_needs_its_stream(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="6 prompts need as many streams, not 1"):
+        drawn_answers(policy_of(gpt2(tmp_path)), PROMPTS, temperature=1.0, streams=streams(1))

@@ -1,0 +1,228 @@
+"""A language model in games: what it names is played, what fails is counted and asked again by rule, and then the game is lost."""
+
+import io
+from collections.abc import Callable
+
+import chess
+import chess.pgn
+import numpy as np
+import pytest
+from doubles import some_boards
+from scripted_engine import ScriptedEngine
+from speakers import ScriptedSpeaker, naming
+
+from grpo.base.seeding import numpy_stream
+from grpo.engine.pool import EnginePool
+from grpo.language.generate.player import LanguagePlayer
+from grpo.language.generate.retries import asked_moves, named_move
+from grpo.play.adjudication import adjudicate
+from grpo.play.matches import UNDECIDED, End, MatchResult, play_match
+from grpo.play.pgn import match_pgn
+from grpo.play.players import DilutedPlayer, RandomPlayer
+from grpo.play.replies import ReplyCounts
+
+pytestmark = pytest.mark.usefixtures("no_process_left")
+
+START = chess.Board()
+OPENINGS = [board.fen() for board in some_boards(4, max_plies=30)]
+
+
+def first_legal(fen: str) -> str:
+    """Return the first of the legal moves by their texts."""
+    return min(move.uci() for move in chess.Board(fen).legal_moves)
+
+
+def player(speaker: ScriptedSpeaker, *, temperature: float | None = None, seed: int = 0, name: str = "speaker") -> LanguagePlayer:
+    """Return a player with streams of its own."""
+    return LanguagePlayer(speaker, name, temperature=temperature, rng=numpy_stream(seed, name))
+
+
+def against_random(speaker: ScriptedSpeaker, openings: list[str] = OPENINGS, **changes: int) -> MatchResult:
+    """Return a match with a random mover."""
+    return play_match(player(speaker), RandomPlayer(numpy_stream(0, "random")), openings, **{"max_plies": 30, **changes})
+
+
+# What an answer says.
+
+
+@pytest.mark.parametrize(
+    ("fen", "answer", "move", "is_unreadable"),
+    [
+        (chess.STARTING_FEN, naming("e2e4"), "e2e4", False),
+        (chess.STARTING_FEN, "B: e2e4", "e2e4", False),
+        (chess.STARTING_FEN, naming("e2e5"), None, False),
+        (chess.STARTING_FEN, naming("e7e5"), None, False),
+        (chess.STARTING_FEN, "", None, True),
+        (chess.STARTING_FEN, " e2e4 d2d4", None, True),
+        (chess.STARTING_FEN, " e2e4    E: 0.1    B: knight", None, True),
+        ("r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 0 1", "B: e1g1", "e1g1", False),
+        ("r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 0 1", "B: e1h1", None, False),  # As Chess960 writes it, the tables do not.
+        ("8/P6k/8/8/8/8/p6K/8 w - - 0 50", "B: a7a8", None, False),
+        ("8/P6k/8/8/8/8/p6K/8 w - - 0 50", "B: a7a8n", "a7a8n", False),
+    ],
+)
+def test_the_best_move_counts_if_it_is_legal_as_uci_writes_it(fen: str, answer: str, move: str | None, is_unreadable: bool) -> None:
+    named = named_move(chess.Board(fen), answer)
+    assert (None if named.move is None else named.move.uci(), named.is_unreadable) == (move, is_unreadable)
+    assert named.counts(is_first=True) == ReplyCounts(
+        num_moves=1, num_answers=1, num_unreadable=int(is_unreadable), num_illegal=int(move is None and not is_unreadable)
+    )
+
+
+def test_an_answer_that_can_be_read_in_part_is_not_whole() -> None:
+    assert named_move(START, naming("e2e4")).is_whole
+    assert not named_move(START, "B: e2e4").is_whole
+
+
+# Asking again.
+
+
+def test_who_names_a_legal_move_is_asked_once_and_draws_nothing() -> None:
+    speaker, stream = ScriptedSpeaker(lambda fen, _: naming(first_legal(fen))), numpy_stream(0, "game")
+    (reply,) = asked_moves(speaker, [START], temperature=None, streams=[stream])
+    assert reply.move == chess.Move.from_uci("a2a3")
+    assert reply.counts == ReplyCounts(num_moves=1, num_answers=1)
+    assert stream.random() == numpy_stream(0, "game").random()
+
+
+def test_what_fails_is_asked_again_drawn_at_1_all_failed_boards_together() -> None:
+    # The best answer fails on every other board, and the first drawn one on half of those.
+    boards = some_boards(8)
+    places = {board.fen(): place for place, board in enumerate(boards)}
+    tries: dict[str, int] = {}
+
+    def answer(fen: str, _: float | None) -> str:
+        tries[fen] = tries.get(fen, 0) + 1
+        num_failing = (0, 1, 0, 2)[places[fen] % 4]
+        return naming(first_legal(fen)) if tries[fen] > num_failing else "" if tries[fen] == 1 else naming("a1a1")
+
+    speaker = ScriptedSpeaker(answer)
+    replies = asked_moves(speaker, boards, temperature=None, streams=[numpy_stream(0, place) for place in range(8)])
+    assert speaker.asked == [(None, 8), (1.0, 4), (1.0, 2)]
+    assert [None if reply.move is None else reply.move.uci() for reply in replies] == [first_legal(board.fen()) for board in boards]
+    assert [reply.counts.num_answers for reply in replies] == [1, 2, 1, 3] * 2
+    assert [(reply.counts.num_unreadable, reply.counts.num_illegal) for reply in replies] == [(0, 0), (1, 0), (0, 0), (1, 1)] * 2
+    assert all(reply.counts.num_forfeits == 0 for reply in replies)
+
+
+@pytest.mark.parametrize("max_questions", [1, 2, 5])
+def test_after_so_many_answers_without_a_legal_move_there_is_none(max_questions: int) -> None:
+    speaker = ScriptedSpeaker(lambda fen, _: naming("e2e5"), max_questions=max_questions)
+    (reply,) = asked_moves(speaker, [START], temperature=None, streams=[numpy_stream(0, "game")])
+    assert reply.move is None
+    assert len(speaker.asked) == max_questions
+    assert reply.counts == ReplyCounts(num_moves=1, num_answers=max_questions, num_illegal=max_questions)
+    assert (reply.counts.num_asked_again, reply.counts.num_forfeits) == (max_questions - 1, 1)
+
+
+def test_a_sampling_player_draws_the_first_answer_at_its_temperature_and_later_ones_at_1() -> None:
+    speaker = ScriptedSpeaker(lambda fen, _: "")
+    asked_moves(speaker, [START], temperature=0.5, streams=[numpy_stream(0, "game")])
+    assert speaker.asked == [(0.5, 1), (1.0, 1), (1.0, 1)]
+
+
+def a_drawn_move(fen: str, number: float | None) -> str:
+    """Return nothing as the best answer, and else a legal move, or sometimes an illegal one, by the number drawn."""
+    if number is None:
+        return "?"
+    legal = sorted(move.uci() for move in chess.Board(fen).legal_moves)
+    return naming([*legal, "a1a1"][int(number * (len(legal) + 1))])
+
+
+@pytest.mark.parametrize("temperature", [None, 2.0])
+def test_what_a_game_draws_does_not_depend_on_the_games_beside_it(temperature: float | None) -> None:
+    def games(openings: list[str], numbers: list[int]) -> list[tuple[str, ...]]:
+        speaker = ScriptedSpeaker(a_drawn_move)
+        pair = [player(speaker, temperature=temperature, name=name) for name in ("one", "other")]
+        return [game.moves for game in play_match(pair[0], pair[1], openings, max_plies=12, numbers=numbers).games]
+
+    together = games(OPENINGS, [0, 1, 2, 3])
+    assert games(OPENINGS[2:3], [2]) == together[4:6]
+    assert games(OPENINGS[2:3], [1]) != together[4:6], "it is another game of the match"
+    assert len(set(together)) == len(together)
+
+
+# Forfeits.
+
+
+def falls_silent(*, as_white: bool) -> Callable[[str, float | None], str]:
+    """Return what names moves until the sixth of a colour, and then says nothing."""
+    return lambda fen, _: "" if (board := chess.Board(fen)).turn == as_white and board.fullmove_number >= 6 else naming(first_legal(fen))
+
+
+@pytest.mark.parametrize("as_white", [True, False])
+def test_who_names_no_legal_move_loses_the_game_there_with_either_colour(as_white: bool) -> None:
+    told: list[int] = []
+    silent, other = ScriptedSpeaker(falls_silent(as_white=as_white)), RandomPlayer(numpy_stream(1, "random"))
+    result = play_match(player(silent), other, [chess.STARTING_FEN], max_plies=16, on_games_done=told.append)
+    lost, played_on = result.games if as_white else result.games[::-1]
+    assert (lost.end, lost.score, len(lost.moves)) == (End.FORFEIT, 0.0, 10 if as_white else 11)
+    assert (played_on.end, played_on.score) == (End.PLY_CAP, 0.5)
+    swapped = play_match(other, player(silent), [chess.STARTING_FEN], max_plies=16)
+    assert sorted(game.score for game in swapped.games) == [0.5, 1.0], "seen from the other player it is won"
+    assert swapped.replies() == {"second": result.replies()["first"]}
+    assert told == [1, 2], "a game that was given up is over"
+    assert result.ends()["no legal move named"] == 1
+
+
+def test_the_games_of_a_match_tell_what_each_players_answers_were_like() -> None:
+    speaker = ScriptedSpeaker(lambda fen, number: naming(first_legal(fen)) if number is not None and number < 0.6 else "?")
+    result = against_random(speaker, max_plies=8)
+    per_game = [game.first_replies for game in result.games if game.first_replies is not None]
+    assert len(per_game) == len(result.games)
+    assert all(game.second_replies is None for game in result.games)
+    total = result.replies()["first"]
+    assert result.replies().keys() == {"first"}
+    assert total == sum(per_game, ReplyCounts())
+    assert total.num_answers == sum(count for _, count in speaker.asked)
+    assert total.num_moves == total.num_answers - total.num_asked_again
+    assert total.num_unreadable == total.num_asked_again + total.num_forfeits
+    assert total.num_forfeits == result.ends()["no legal move named"] > 0
+    assert play_match(RandomPlayer(numpy_stream(0, 1)), RandomPlayer(numpy_stream(0, 2)), OPENINGS[:1], max_plies=4).replies() == {}
+
+
+def test_a_forfeit_is_decided_and_no_engine_is_asked_who_stood_better(scripted: Callable[..., ScriptedEngine]) -> None:
+    assert End.FORFEIT not in UNDECIDED
+    engine = scripted()
+    result = against_random(ScriptedSpeaker(lambda fen, _: ""))
+    assert result.share_undecided() == 0
+    with EnginePool(engine.path, num_processes=1, options={}) as pool:
+        judged = adjudicate(result, pool, depth=3, centipawns=1)
+    assert engine.searches() == []
+    assert judged.interval(adjudicated=True).score == 0
+
+
+def test_diluted_the_player_keeps_its_answers_and_its_forfeits() -> None:
+    speaker = ScriptedSpeaker(lambda fen, _: "?", max_questions=2)
+    diluted = DilutedPlayer(player(speaker), share=0.5, rng=numpy_stream(0, "diluted"))
+    result = play_match(diluted, RandomPlayer(numpy_stream(0, "random")), OPENINGS, max_plies=40)
+    assert result.ends()["no legal move named"] == len(result.games)
+    counts = result.replies()["first"]
+    assert (counts.num_moves, counts.num_answers) == (len(result.games), 2 * len(result.games)), "random moves are no answers"
+    assert max(len(game.moves) for game in result.games) > 2
+
+
+def test_the_pgn_says_how_a_game_was_given_up_and_by_what_answers() -> None:
+    result = play_match(
+        player(ScriptedSpeaker(falls_silent(as_white=True), max_questions=3)),
+        RandomPlayer(numpy_stream(0, "random")),
+        [chess.STARTING_FEN],
+        max_plies=12,
+    )
+    text = io.StringIO(match_pgn(result, event="test", seed=0))
+    lost, other = (chess.pgn.read_game(text) for _ in range(2))
+    assert lost is not None
+    assert other is not None
+    assert (lost.headers["Result"], lost.headers["Termination"]) == ("0-1", "no legal move named")
+    assert lost.headers["WhiteAnswers"] == "8 answers for 6 moves: 3 unreadable, 0 illegal, 2 asked again, 1 games forfeited"
+    assert other.headers["BlackAnswers"] == "6 answers for 6 moves: 0 unreadable, 0 illegal, 0 asked again, 0 games forfeited"
+    assert "BlackAnswers" not in lost.headers
+    assert "WhiteAnswers" not in other.headers
+
+
+def test_counts_add_up_part_by_part() -> None:
+    rng = np.random.default_rng(0)
+    names = ("num_moves", "num_answers", "num_unreadable", "num_illegal")
+    rows = rng.integers(0, 9, size=(5, 4)).tolist()
+    total = sum((ReplyCounts(**dict(zip(names, row, strict=True))) for row in rows), ReplyCounts())
+    assert [getattr(total, name) for name in names] == [sum(column) for column in zip(*rows, strict=True)]

@@ -1,0 +1,137 @@
+"""Cloning: the loss is on answers alone, the same whenever it is run, and the best weights stay."""
+
+import pytest
+import torch
+from small_language import CONFIG, boards_table
+
+from grpo.base.errors import NonFiniteError
+from grpo.base.seeding import numpy_stream
+from grpo.dataset.table import Split
+from grpo.language.generate.answers import TooLongError
+from grpo.language.learn import cloning
+from grpo.language.learn.cloning import AnswerBatch, clone, validation_losses
+from grpo.language.model.loading import load_model
+from grpo.language.model.policy import LanguagePolicy
+from grpo.language.text.examples import LanguageBoards
+from grpo.language.text.tasks import Task
+from grpo.learning.checkpoints import weights_hash
+from grpo.metrics.table import Record
+from grpo.settings.language import CloningConfig, LanguageConfig, SmallModelConfig
+
+TINY = CONFIG.model_copy(update={"small": SmallModelConfig(width=16, num_layers=1, num_heads=2)})
+SHORT = CloningConfig(num_steps=6, batch_size=4, steps_per_validation=2, learning_rate=3e-3)
+
+
+def boards(split: Split, config: LanguageConfig = TINY) -> LanguageBoards:
+    return LanguageBoards.of_table(boards_table(), split, config=config)
+
+
+def new_policy(config: LanguageConfig = TINY) -> LanguagePolicy:
+    return load_model(config, seed=0, device=torch.device("cpu"))
+
+
+def cloned(config: CloningConfig = SHORT, *, seed: int = 0) -> tuple[LanguagePolicy, list[Record]]:
+    policy = new_policy()
+    return policy, list(clone(policy, boards(Split.TRAIN), boards(Split.VALIDATION), config, seed=seed))
+
+
+def test_it_is_the_same_whenever_it_is_run() -> None:
+    (one, records), (other, others) = cloned(), cloned()
+    assert records == others
+    assert weights_hash(one) == weights_hash(other)
+    assert weights_hash(one) != weights_hash(cloned(seed=1)[0])
+
+
+def test_what_others_draw_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = weights_hash(cloned()[0])
+    before = validation_losses
+
+    def drawing(*given):  # As a look that uses the global generator would.
+        torch.rand(5)
+        return before(*given)
+
+    monkeypatch.setattr(cloning, "validation_losses", drawing)
+    assert weights_hash(cloned()[0]) == expected
+
+
+def test_looks_come_at_their_steps_and_at_the_end() -> None:
+    assert [record.step for record in cloned(SHORT.model_copy(update={"steps_per_validation": 4}))[1]] == [4, 6]
+    assert cloned(SHORT.model_copy(update={"num_steps": 0}))[1] == []
+
+
+def test_a_record_has_the_loss_of_each_task() -> None:
+    record = cloned()[1][0]
+    names = {"clone_loss", "clone_validation_loss", "clone_validation_loss/move", "clone_validation_loss/environment"}
+    assert record.metrics.keys() == {f"language/{name}" for name in names}
+
+
+def test_the_validation_loss_falls() -> None:
+    losses = [record.metrics["language/clone_validation_loss"] for record in cloned(SHORT.model_copy(update={"num_steps": 30}))[1]]
+    # How it begins says nothing here: a model as narrow as this one begins far from even (`small._FEATURE_SIZE`).
+    assert losses[-1] < losses[0] - 0.5
+
+
+def test_the_policy_ends_with_the_best_weights_of_all_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def told(policy: LanguagePolicy, _: object) -> dict[str, float]:
+        seen.append(weights_hash(policy))
+        return {"language/clone_validation_loss": [2.0, 1.0, 3.0][len(seen) - 1]}
+
+    monkeypatch.setattr(cloning, "validation_losses", told)
+    policy, _ = cloned()
+    assert len(set(seen)) == 3
+    assert weights_hash(policy) == seen[1]
+
+
+def test_only_answers_are_learned() -> None:
+    """The loss is that of each answer alone, by hand: without padding, with the end, nothing of the prompt."""
+    policy = new_policy()
+    examples = boards(Split.TRAIN).draw(numpy_stream(0, "test"), 8)
+    assert {example.task for example in examples} == set(Task)
+    total, count = 0.0, 0
+    with torch.no_grad():
+        for example in examples:
+            (prompt,), (answer,) = policy.tokens([example.prompt]), policy.tokens([example.target])
+            answer = [*answer, policy.end_id]
+            scores = policy.network(torch.tensor([[*prompt, *answer]])).logits[0].log_softmax(-1)
+            total -= sum(scores[len(prompt) + place - 1, token].item() for place, token in enumerate(answer))
+            count += len(answer)
+    assert validation_losses(policy, examples)["language/clone_validation_loss"] == pytest.approx(total / count, rel=1e-5)
+
+
+def test_answers_begin_in_one_column_whatever_the_prompts_length() -> None:
+    policy = new_policy()
+    examples = [boards(Split.TRAIN).example(index, Task.ENVIRONMENT, rng=numpy_stream(0, index)) for index in range(6)]
+    batch = AnswerBatch.of(policy, examples)
+    assert len({int(row.sum()) for row in batch.attention_mask}) > 1
+    width = batch.input_ids.shape[1] - batch.targets.shape[1]
+    for row, example in enumerate(examples):
+        real = batch.input_ids[row, : width + 1][batch.attention_mask[row, : width + 1].bool()].tolist()
+        assert policy.tokenizer.decode(real) == example.prompt
+        answer = [token for token in batch.targets[row].tolist() if token != -100]
+        assert policy.tokenizer.decode(answer[:-1]) == example.target
+        assert answer[-1] == policy.end_id
+
+
+def test_padding_that_is_the_end_does_not_hide_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = new_policy()
+    examples = boards(Split.TRAIN).draw(numpy_stream(0, "test"), 8)
+    expected = validation_losses(policy, examples)
+    policy.tokenizer.pad_token = policy.tokenizer.eos_token
+    assert policy.pad_id == policy.end_id
+    assert validation_losses(policy, examples) == pytest.approx(expected)
+
+
+def test_a_loss_that_is_no_number_stops_it_by_name() -> None:
+    policy = new_policy()
+    policy.network.transformer.wte.weight.data[:] = torch.nan
+    with pytest.raises(NonFiniteError, match=r"cloning step 1: the loss is nan; lower language\.cloning\.learning_rate"):
+        next(clone(policy, boards(Split.TRAIN), boards(Split.VALIDATION), SHORT, seed=0))
+
+
+def test_an_example_that_does_not_fit_is_refused_by_length() -> None:
+    policy = new_policy()
+    policy.network.config.n_positions = 90
+    with pytest.raises(TooLongError, match=r"an example of \d+ tokens does not fit into the model's 90"):
+        list(clone(policy, boards(Split.TRAIN), boards(Split.VALIDATION), SHORT, seed=0))

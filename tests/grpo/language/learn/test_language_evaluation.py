@@ -1,0 +1,210 @@
+"""A language model on held-out boards and exercises: what its answers are worth, an answer without a legal move being a loss."""
+
+from collections.abc import Sequence
+
+import chess
+import numpy as np
+import pyarrow as pa
+import pytest
+from doubles import made_up_number, some_boards
+from speakers import ScriptedSpeaker, naming
+
+from grpo.board.encoding import position_key
+from grpo.board.phases import PHASES, Phase
+from grpo.dataset.table import Position, Split, board_row, board_table
+from grpo.engine.answers import Score
+from grpo.engine.move_values import ValueTable
+from grpo.evaluation.puzzles import Puzzle, solve_puzzles
+from grpo.evaluation.regret import differences_by_phase, paired_difference
+from grpo.evaluation.suites import Problem, read_suite, solve_suite
+from grpo.language.learn.evaluation import JudgedBoards, LanguageSolver, judge
+from grpo.metrics.table import METRICS
+from grpo.settings.language import LanguageConfig
+
+BOARDS = some_boards(40, max_plies=80)
+
+
+def table_of(boards: Sequence[chess.Board], phases: Sequence[Phase], *, is_strong: bool = True, split: Split = Split.HELDOUT) -> pa.Table:
+    """Return a dataset of these boards; the stronger search's values are made up, the reward's are all 0."""
+    rows = []
+    for board, phase in zip(boards, phases, strict=True):
+        moves = tuple(sorted(move.uci() for move in board.legal_moves))
+        strong = np.array([made_up_number(board, chess.Move.from_uci(move)) for move in moves], dtype=np.float32)
+        scores = tuple(Score(0, expected=0.5) for _ in moves)
+        position = Position(
+            fen=board.fen(),
+            key=position_key(board),
+            phase=phase,
+            split=split,
+            label=moves[0],
+            game_id="g",
+            ply=0,
+            source="engine",
+            offset=0,
+        )
+        weak = ValueTable(moves=moves, values=np.zeros_like(strong), scores=scores)
+        found = ValueTable(moves=moves, values=strong, scores=scores) if is_strong else None
+        rows.append(board_row(position, weak, found, engine="Stockfish", limit="depth 2", transform="logistic"))
+    return board_table(rows)
+
+
+def in_phases(boards: Sequence[chess.Board]) -> pa.Table:
+    """Return the boards with the phases in turn."""
+    return table_of(boards, [PHASES[place % len(PHASES)] for place in range(len(boards))])
+
+
+def judged(table: pa.Table, count: int = 30) -> JudgedBoards:
+    """Return the boards that are judged of a table."""
+    return JudgedBoards.of_table(table, config=LanguageConfig(num_judged_boards=count))
+
+
+def values_of(fen: str) -> dict[str, float]:
+    """Return the made-up values of a board's moves."""
+    board = chess.Board(fen)
+    return {move.uci(): float(np.float32(made_up_number(board, move))) for move in board.legal_moves}
+
+
+def best_of(fen: str) -> str:
+    """Return the move of the best value."""
+    values = values_of(fen)
+    return max(values, key=values.__getitem__)
+
+
+def worst_of(fen: str) -> str:
+    """Return the move of the worst value."""
+    values = values_of(fen)
+    return min(values, key=values.__getitem__)
+
+
+# Which boards.
+
+
+def test_the_first_boards_of_each_phase_are_judged_in_equal_parts_and_in_order() -> None:
+    phases = [PHASES[0]] * 20 + [PHASES[1]] * 15 + [PHASES[2]] * 5
+    found = judged(table_of(BOARDS, phases), 9)
+    assert [board.fen() for board in found.boards] == [BOARDS[place].fen() for place in (0, 1, 2, 20, 21, 22, 35, 36, 37)]
+    assert found.phases.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize(("count", "expected"), [(18, [7, 6, 5]), (30, [13, 12, 5]), (400, [20, 15, 5])])
+def test_where_a_phase_has_too_few_the_others_fill_up(count: int, expected: list[int]) -> None:
+    phases = [PHASES[0]] * 20 + [PHASES[1]] * 15 + [PHASES[2]] * 5
+    assert np.bincount(judged(table_of(BOARDS, phases), count).phases).tolist() == expected
+
+
+def test_it_is_asked_about_the_positions_of_the_table_with_their_clocks_and_move_numbers() -> None:
+    asked: list[str] = []
+    judge(ScriptedSpeaker(lambda fen, _: asked.append(fen) or ""), judged(in_phases(BOARDS)))  # type: ignore[func-returns-value]
+    assert {board.fen() for board in BOARDS[:30]} == set(asked)
+    assert {chess.Board(fen).fullmove_number for fen in asked} != {1}
+
+
+def test_boards_of_other_splits_are_not_judged_and_none_at_all_is_refused() -> None:
+    phases = [PHASES[0]] * 4
+    mixed = pa.concat_tables([table_of(BOARDS[:4], phases, split=Split.TRAIN, is_strong=False), table_of(BOARDS[4:8], phases)])
+    assert [board.fen() for board in judged(mixed).boards] == [board.fen() for board in BOARDS[4:8]]
+    with pytest.raises(ValueError, match="no boards in its heldout split"):
+        judged(mixed.slice(0, 4))
+
+
+def test_values_of_the_rewards_search_are_not_taken_for_those_of_the_stronger_one() -> None:
+    with pytest.raises(ValueError, match="has no values of the stronger search"):
+        judged(table_of(BOARDS[:3], [PHASES[0]] * 3, is_strong=False))
+
+
+# What answers are worth.
+
+
+def test_who_names_the_best_move_gives_nothing_away_and_who_names_none_all() -> None:
+    boards = judged(in_phases(BOARDS))
+    tops = [max(values_of(board.fen()).values()) for board in boards.boards]
+    perfect = judge(ScriptedSpeaker(lambda fen, _: naming(best_of(fen))), boards)
+    silent = judge(ScriptedSpeaker(lambda fen, _: "?"), boards)
+    illegal = judge(ScriptedSpeaker(lambda fen, _: naming("a1a1")), boards)
+    assert perfect.scores.regret_best.tolist() == perfect.scores.regret_sampled.tolist() == [0.0] * 30
+    for nothing in (silent, illegal):
+        assert nothing.scores.regret_best.tolist() == nothing.scores.regret_sampled.tolist() == pytest.approx(tops)
+        assert nothing.scores.expected_value.tolist() == [0.0] * 30
+        assert nothing.metrics()["heldout/legal_rate"] == 0
+    assert (silent.metrics()["heldout/parse_rate"], illegal.metrics()["heldout/parse_rate"]) == (0, 1)
+    assert (perfect.metrics()["heldout/parse_rate"], perfect.metrics()["heldout/legal_rate"]) == (1, 1)
+
+
+def test_the_best_answer_gives_the_regret_of_the_best_move_and_the_drawn_ones_the_expected_value() -> None:
+    def answer(fen: str, number: float | None) -> str:
+        return naming(worst_of(fen)) if number is None else naming(best_of(fen)) if number < 0.5 else ""
+
+    speaker = ScriptedSpeaker(answer, num_sampled_answers=4)
+    boards = judged(in_phases(BOARDS))
+    found = judge(speaker, boards)
+    assert speaker.asked == [(None, 30), (1.0, 120)], "one question each, and no second one for those that failed"
+    for row, board in enumerate(boards.boards):
+        values = values_of(board.fen()).values()
+        assert found.scores.regret_best[row] == pytest.approx(max(values) - min(values))
+        share = found.scores.expected_value[row] / max(values)
+        assert share == pytest.approx(round(4 * share) / 4), "so many of four answers named the best move"
+        assert found.scores.regret_sampled[row] == pytest.approx(max(values) - found.scores.expected_value[row])
+    shares = found.scores.expected_value / np.array([max(values_of(board.fen()).values()) for board in boards.boards])
+    assert 0.35 < shares.mean() < 0.65
+    assert len(np.unique(shares.round(2))) > 2, "boards draw by themselves"
+
+
+def test_the_metrics_are_means_of_the_scores_under_declared_names_and_nothing_that_needs_probabilities() -> None:
+    found = judge(ScriptedSpeaker(lambda fen, _: naming(worst_of(fen))), judged(in_phases(BOARDS)))
+    metrics, scores = found.metrics(), found.scores
+    assert metrics.keys() <= METRICS.keys()
+    parts = {name.removeprefix("heldout/").partition("/")[0] for name in metrics}
+    assert parts == {"regret_best", "regret_best_stderr", "regret_sampled", "expected_value", "parse_rate", "legal_rate"}
+    assert metrics["heldout/regret_best"] == pytest.approx(scores.regret_best.mean())
+    assert metrics["heldout/regret_best_stderr"] == pytest.approx(scores.regret_best.std(ddof=1) / 30**0.5)
+    for index, phase in enumerate(PHASES):
+        assert metrics[f"heldout/regret_sampled/{phase}"] == pytest.approx(scores.regret_sampled[scores.phases == index].mean())
+
+
+def test_two_models_are_compared_board_by_board_and_draw_with_the_same_numbers() -> None:
+    boards = judged(in_phases(BOARDS))
+
+    def half(fen: str, number: float | None) -> str:
+        return naming(best_of(fen)) if number is None or number < 0.5 else "?"
+
+    one, again = (judge(ScriptedSpeaker(half), boards).scores for _ in range(2))
+    other = judge(ScriptedSpeaker(lambda fen, _: naming(worst_of(fen))), boards).scores
+    assert paired_difference(one, again, column="regret_sampled").mean == 0
+    assert (one.regret_sampled == again.regret_sampled).all()
+    assert paired_difference(other, one).mean == pytest.approx(other.regret_best.mean())
+    assert set(differences_by_phase(one, other)) == set(PHASES)
+    with pytest.raises(ValueError, match="different boards or values"):
+        paired_difference(one, judge(ScriptedSpeaker(half), judged(in_phases(BOARDS), 29)).scores)
+
+
+# Exercises.
+
+PUZZLE = Puzzle(
+    puzzle_id="x",
+    board=chess.Board("6k1/5ppp/8/8/8/8/r4PPP/1R4K1 b - - 0 1"),
+    moves=tuple(map(chess.Move.from_uci, ("a2a3", "b1b8"))),
+    rating=1_000,
+    themes=(),
+)
+
+
+@pytest.mark.parametrize(("named", "solved"), [("b1b8", 1.0), ("b1b7", 0.0), ("b8b1", 0.0), ("?", 0.0)])
+def test_a_puzzle_is_solved_by_the_best_answer_alone(named: str, solved: float) -> None:
+    speaker = ScriptedSpeaker(lambda fen, number: naming(named) if number is None else naming("b1b8"))
+    solver = LanguageSolver(speaker)
+    assert solve_puzzles(solver, [PUZZLE]).tolist() == [solved]
+    assert speaker.asked == [(None, 1)]
+    assert (solver.counts.num_answers, solver.counts.num_illegal, solver.counts.num_unreadable) == (
+        1,
+        int(named == "b8b1"),
+        int(named == "?"),
+    )
+
+
+def test_a_suite_is_solved_so_too_and_counts_go_on_from_file_to_file() -> None:
+    (problem,) = (one for one in read_suite([b'8/8/8/8/8/6k1/4q3/7K b - - bm Qf1#; id "x";\n'], "x") if isinstance(one, Problem))
+    solver = LanguageSolver(ScriptedSpeaker(lambda fen, _: naming("e2f1")))
+    assert solve_suite(solver, [problem])[0, 0] == 1
+    assert solve_puzzles(solver, [PUZZLE]).tolist() == [0.0]
+    assert (solver.counts.num_answers, solver.counts.num_illegal) == (2, 1)
+    assert solve_suite(solver, []).shape == (0, 2)

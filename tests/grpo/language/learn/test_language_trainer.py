@@ -1,0 +1,393 @@
+"""The GRPO loop of a language model: it learns, survives numbers that are none, and goes on bit for bit."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from written_language import CPU, settings, writer, written_boards
+
+from grpo.base.errors import NonFiniteError
+from grpo.control.controller import Action
+from grpo.language.learn.rollouts import Grader, RewardError
+from grpo.language.learn.schedules import content_share, kl_share
+from grpo.language.learn.trainer import LanguageTrainer
+from grpo.language.text.examples import Example, LanguageBoards
+from grpo.language.text.rewards import Grades, grade
+from grpo.learning.checkpoints import IncompatibleError, load_checkpoint, save_checkpoint, weights_hash
+from grpo.learning.invariants import InvariantError
+from grpo.learning.learnability import NotLearnableError, Severity, refuse_unlearnable
+from grpo.metrics.table import Record
+from grpo.settings.tree import Settings
+
+
+def graded(config: Settings) -> Grader:
+    return lambda example, text: grade(example, text, config.language.rewards, logistic_slope=0.003)
+
+
+def counting(word: str) -> Callable[[Settings], Grader]:
+    """Return a grader by which an answer is worth as many points as it has the word, at most 3."""
+
+    def of(config: Settings) -> Grader:
+        def count(example: Example, text: str) -> Grades:
+            found = grade(example, text, config.language.rewards, logistic_slope=0.003)
+            return replace(found, malformed=0.0, parts={"structure": float(min(3, text.count(word)))})
+
+        return count
+
+    return of
+
+
+def of_chess(config: Settings) -> Grader:
+    """Return a grader by which every answer has a point for its form and two for its chess."""
+
+    def give(example: Example, text: str) -> Grades:
+        found = grade(example, text, config.language.rewards, logistic_slope=0.003)
+        return replace(found, malformed=0.0, parts={"structure": 1.0, "best_move": 2.0})
+
+    return give
+
+
+def trainer_of(config: Settings, grader: Callable[[Settings], Grader] = graded, **changes: Any) -> LanguageTrainer:
+    return LanguageTrainer(writer(config), writer(config), written_boards(config), config, grader=grader(config), **changes)
+
+
+def learnt(record: Record) -> dict[str, float]:
+    return dict(record.metrics)
+
+
+def findings(trainer: LanguageTrainer) -> dict[str, Severity]:
+    return {finding.name: finding.severity for finding in trainer.preflight().findings}
+
+
+def test_what_is_rewarded_becomes_more_frequent() -> None:
+    config = settings(**{"grpo.learning_rate": 5e-3, "grpo.states_per_step": 6, "grpo.group_size": 8})
+    trainer = trainer_of(config, counting("e2"))
+    rewards = [trainer.step().metrics["language/reward_mean"] for _ in range(8)]
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.2, rewards
+
+
+def test_before_the_first_update_policy_and_reference_are_one() -> None:
+    metrics = trainer_of(settings()).step().metrics
+    assert abs(metrics["language/kl_reference"]) < 1e-6
+    assert metrics["language/kl_max"] < 1e-6
+    assert metrics["language/sampled_scored_gap"] < 1e-4
+
+
+def test_a_group_answers_one_prompt_of_one_task_and_is_compared_with_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = settings(**{"language.environment_share": 0.5, "grpo.states_per_step": 6})
+    trainer = trainer_of(config)
+    rollouts = []
+    learn = LanguageTrainer._learn
+    monkeypatch.setattr(LanguageTrainer, "_learn", lambda self, rollout, events: rollouts.append(rollout) or learn(self, rollout, events))
+    metrics = trainer.step().metrics
+    (rollout,) = rollouts
+    assert {answer.example.task for answer in rollout.answers} == {"move", "environment"}
+    for group, advantages in zip(rollout.groups(), rollout.inputs["advantages"].view(-1, 4), strict=True):
+        assert len({id(answer.example) for answer in group}) == 1
+        rewards = torch.tensor([answer.reward for answer in group])
+        torch.testing.assert_close(advantages, rewards - rewards.mean(), atol=1e-5, rtol=0)
+    for name in ("reward_mean", "parse_rate", "truncated", "entropy", "kl_reference"):
+        assert {f"language/{name}", f"language/{name}/move", f"language/{name}/environment"} <= metrics.keys()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"grpo.num_minibatches": 2, "grpo.num_inner_epochs": 2},
+        {"grpo.steps_per_reference_refresh": 1, "grpo.recovery.healthy_entropy": 0.1},
+    ],
+    ids=["one update a rollout", "several", "a refreshed reference"],
+)
+def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_not_stopped(tmp_path: Path, changes: dict[str, Any]) -> None:
+    config = settings(**changes)
+    whole = trainer_of(config)
+    records = []
+    for step in range(4):
+        records.append(whole.step())
+        if step == 1:
+            folder = save_checkpoint(tmp_path, whole.judged, config.policy, whole.state({}))
+    again = trainer_of(config)
+    policy, _, state = load_checkpoint(folder, CPU)
+    again.policy.network.load_state_dict(policy.network.state_dict())
+    again.restore(state)
+    torch.manual_seed(99)  # Nothing may depend on it.
+    assert [again.step() for _ in range(2)] == records[2:]
+    assert weights_hash(again.policy) == weights_hash(whole.policy)
+    assert weights_hash(again.policy) != weights_hash(policy), "nothing was learnt"
+
+
+def test_a_snapshot_takes_back_a_step(tmp_path: Path) -> None:
+    trainer = trainer_of(settings())
+    trainer.step()
+    snapshot, before = trainer.snapshot(), weights_hash(trainer.policy)
+    one = trainer.step()
+    trainer.reset(snapshot)
+    assert weights_hash(trainer.policy) == before
+    assert trainer.step() == one
+
+
+def test_a_checkpoint_of_another_reference_is_refused(tmp_path: Path) -> None:
+    config = settings()
+    trainer = trainer_of(config)
+    trainer.step()
+    state = trainer.state({})
+    other = LanguageTrainer(writer(config), writer(config, seed=1), written_boards(config), config, grader=graded(config))
+    with pytest.raises(IncompatibleError, match="another reference is another objective"):
+        other.restore(state)
+
+
+def broken_loss(trainer: LanguageTrainer, *, times: int) -> None:
+    """Make the first losses NaN."""
+    loss, left = trainer._engine.loss, [times]
+
+    def broken(rollout: Any, rows: Any) -> Any:
+        value, measured = loss(rollout, rows)
+        left[0] -= 1
+        return (value * math.nan if left[0] >= 0 else value), measured
+
+    trainer._engine.loss = broken
+
+
+def test_a_loss_that_is_no_number_changes_nothing_and_cuts_the_learning_rate_to_a_tenth_also_at_step_0() -> None:
+    trainer = trainer_of(settings())
+    broken_loss(trainer, times=1)
+    before = weights_hash(trainer.policy)
+    first = trainer.step()
+    assert weights_hash(trainer.policy) == before
+    assert first.metrics["language/skipped"] == 1
+    assert [event.name for event in first.events] == ["step_skipped"]
+    second = trainer.step()
+    assert second.metrics["control/learning_rate"] == pytest.approx(0.1 * first.metrics["control/learning_rate"])
+    assert second.metrics["language/skipped"] == 0
+    assert weights_hash(trainer.policy) != before
+
+
+def test_five_such_losses_in_a_row_end_the_run_with_the_weights_as_they_were() -> None:
+    trainer = trainer_of(settings())
+    broken_loss(trainer, times=99)
+    before = weights_hash(trainer.policy)
+    for _ in range(4):
+        trainer.step()
+    with pytest.raises(NonFiniteError, match="5 times in a row"):
+        trainer.step()
+    assert weights_hash(trainer.policy) == before
+
+
+def test_four_in_a_row_do_not() -> None:
+    trainer = trainer_of(settings())
+    broken_loss(trainer, times=4)
+    for _ in range(4):
+        trainer.step()
+    assert trainer.step().metrics["language/skipped"] == 0
+    broken_loss(trainer, times=4)
+    for _ in range(4):
+        trainer.step()
+
+
+def test_a_gradient_that_is_no_number_changes_nothing() -> None:
+    trainer = trainer_of(settings())
+    before = weights_hash(trainer.policy)
+    handle = next(trainer.policy.network.parameters()).register_hook(lambda gradient: gradient * math.inf)
+    assert trainer.step().metrics["language/skipped"] == 1
+    assert weights_hash(trainer.policy) == before
+    handle.remove()
+    assert trainer.step().metrics["language/skipped"] == 0
+
+
+def test_a_reward_that_is_no_number_is_survived() -> None:
+    broken = [True]
+
+    def grader(config: Settings) -> Grader:
+        def give(example: Example, text: str) -> Grades:
+            found = grade(example, text, config.language.rewards, logistic_slope=0.003)
+            return replace(found, parts={"structure": math.nan}) if broken[0] else found
+
+        return give
+
+    trainer = trainer_of(settings(), grader)
+    before = weights_hash(trainer.policy)
+    assert trainer.step().metrics["language/skipped"] == 1
+    assert weights_hash(trainer.policy) == before
+    broken[0] = False
+    assert trainer.step().metrics["language/skipped"] == 0
+    assert weights_hash(trainer.policy) != before
+
+
+def test_a_reward_of_none_ends_the_run() -> None:
+    trainer = trainer_of(settings(), lambda config: lambda example, text: None)
+    with pytest.raises(RewardError, match="the grader gave nothing for the answer"):
+        trainer.step()
+
+
+def test_weights_that_are_no_numbers_are_refused_before_anything_else() -> None:
+    config = settings()
+    policy = writer(config)
+    with torch.no_grad():
+        policy.network.lm_head.weight[0, 0] = math.nan
+    with pytest.raises(NonFiniteError, match=r"weights that are no numbers: lm_head.weight"):
+        LanguageTrainer(policy, writer(config), written_boards(config), config, grader=graded(config))
+
+
+def test_weights_that_become_so_in_a_run_end_it_at_once_and_the_last_good_ones_can_be_kept() -> None:
+    trainer = trainer_of(settings())
+    trainer.step()
+    snapshot, before = trainer.snapshot(), weights_hash(trainer.policy)
+    with torch.no_grad():
+        trainer.policy.network.lm_head.weight[0, 0] = math.inf
+    with pytest.raises(NonFiniteError, match="weights that are no numbers"):
+        trainer.step()
+    trainer.reset(snapshot)
+    assert weights_hash(trainer.policy) == before
+
+
+def test_the_kl_coefficient_begins_above_zero_and_chess_is_asked_for_little_by_little() -> None:
+    config = settings(**{"language.kl_warmup_steps": 4, "language.reward_warmup_steps": 4, "grpo.kl_coefficient": 0.2})
+    trainer = trainer_of(config, of_chess)
+    records = [learnt(trainer.step()) for _ in range(6)]
+    assert [record["control/kl_coefficient"] for record in records] == pytest.approx([0.05, 0.1, 0.15, 0.2, 0.2, 0.2])
+    shares = [content_share(config.language, step) for step in range(6)]
+    assert shares == [0.25, 0.5, 0.75, 1, 1, 1]
+    assert kl_share(config.language, 0) > 0
+    assert [record["language/reward_trained"] for record in records] == pytest.approx([1.5, 2, 2.5, 3, 3, 3])
+    assert [record["language/reward_mean"] for record in records] == pytest.approx([3] * 6)
+
+
+def test_answers_that_are_cut_or_too_far_from_the_reference_are_left_out_of_the_loss_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = settings(**{"language.max_collection_kl": 1e-3, "language.kl_warmup_steps": 0})
+    trainer = trainer_of(config)
+    with torch.no_grad():
+        trainer.policy.network.lm_head.weight[::7] += 0.002
+    rollouts = []
+    learn = LanguageTrainer._learn
+    monkeypatch.setattr(LanguageTrainer, "_learn", lambda self, rollout, events: rollouts.append(rollout) or learn(self, rollout, events))
+    metrics = trainer.step().metrics
+    (rollout,) = rollouts
+    divergences = rollout.measures.of_answers()[1]
+    assert 0 < metrics["language/kl_masked"] < 1, metrics["language/kl_masked"]
+    assert 0 < metrics["language/truncated"] < 1
+    left_out = rollout.is_truncated | (divergences > 1e-3)
+    assert ((rollout.inputs["completion_mask"].sum(1) == 0) == left_out).all()
+    assert rollout.inputs["num_items_in_batch"] == rollout.inputs["completion_mask"].sum()
+    changed = {**rollout.inputs, "advantages": rollout.inputs["advantages"] + 100 * left_out}
+    rows = torch.arange(len(rollout.answers))
+    assert trainer._engine.loss(changed, rows)[0] == trainer._engine.loss(rollout.inputs, rows)[0]
+    changed["advantages"] = rollout.inputs["advantages"] + 100 * ~left_out
+    assert trainer._engine.loss(changed, rows)[0] != trainer._engine.loss(rollout.inputs, rows)[0]
+
+
+def test_a_rollout_of_nothing_but_cut_answers_changes_nothing() -> None:
+    trainer = trainer_of(settings(**{"language.max_answer_tokens": 16}))
+    with torch.no_grad():
+        trainer.policy.network.lm_head.weight[trainer.policy.end_id] -= 10
+    before = weights_hash(trainer.policy)
+    metrics = trainer.step().metrics
+    assert metrics["language/truncated"] == 1
+    assert metrics["language/optimiser_steps"] == 0
+    assert weights_hash(trainer.policy) == before
+
+
+def test_ratios_leave_1_only_after_the_first_update_of_a_rollout() -> None:
+    trainer = trainer_of(settings(**{"grpo.num_inner_epochs": 3, "grpo.learning_rate": 0.05, "language.kl_warmup_steps": 0}))
+    metrics = trainer.step().metrics
+    assert metrics["language/ratio_min"] < 0.9 < 1.1 < metrics["language/ratio_max"]
+    assert metrics["language/clip_fraction"] > 0
+    assert metrics["language/optimiser_steps"] == 3
+
+
+def test_weights_that_change_between_writing_and_scoring_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trainer_of(settings(**{"grpo.num_inner_epochs": 2}))
+    learn = LanguageTrainer._learn
+
+    def meddle(self: LanguageTrainer, rollout: Any, events: Any) -> Any:
+        with torch.no_grad():
+            self.policy.network.lm_head.weight[::5] += 0.01
+        return learn(self, rollout, events)
+
+    monkeypatch.setattr(LanguageTrainer, "_learn", meddle)
+    with pytest.raises(InvariantError, match="must be 1"):
+        trainer.step()
+
+
+def test_a_policy_that_is_sampled_at_another_temperature_is_refused_at_the_start_and_in_the_run() -> None:
+    trainer = trainer_of(settings())
+    trainer._engine.generation_config.temperature = 1.3
+    trainer._engine.generation_kwargs["temperature"] = 1.3
+    assert findings(trainer)["sampled = scored log-probability"] == Severity.REFUSAL
+    with pytest.raises(NotLearnableError, match="temperature: text is sampled at one temperature and scored at another"):
+        refuse_unlearnable(trainer.preflight())
+    fresh = trainer_of(settings())
+    fresh._engine.generation_config.temperature = 1.3
+    with pytest.raises(InvariantError, match="temperature"):
+        fresh.step()
+
+
+def test_prompts_of_one_length_do_not_hide_left_padding() -> None:
+    config = settings()
+    table = written_boards(config, count=1)
+    trainer = LanguageTrainer(writer(config), writer(config), table, config, grader=graded(config))
+    trainer.policy.network._forward_pre_hooks.clear()
+    trainer.policy.network._forward_pre_hooks_with_kwargs.clear()
+    with torch.no_grad():  # Such that positions matter.
+        trainer.policy.network.transformer.wpe.weight.mul_(200)
+    with pytest.raises(InvariantError, match="left_padding"):
+        trainer.step()
+
+
+def test_answers_that_nobody_can_read_are_refused_before_the_first_update() -> None:
+    trainer = trainer_of(settings())
+    found = findings(trainer)
+    assert found["parse rate, policy task"] == Severity.REFUSAL
+    with pytest.raises(NotLearnableError, match=r"clone first \(language.cloning.num_steps\)"):
+        refuse_unlearnable(trainer.preflight())
+
+
+def test_a_look_before_the_first_update_changes_nothing() -> None:
+    one, other = trainer_of(settings()), trainer_of(settings())
+    before = weights_hash(one.policy)
+    one.preflight()
+    assert weights_hash(one.policy) == before
+    assert one.step() == other.step()
+
+
+def test_entropy_that_becomes_critical_stops_the_run() -> None:
+    config = settings(**{"grpo.critical_entropy": 1e6, "grpo.critical_window": 2, "grpo.recovery.healthy_entropy": 2e6})
+    trainer = trainer_of(config)
+    trainer.step()
+    trainer.step()
+    assert trainer.outcome.action == Action.STOP
+    assert trainer.outcome.reason == "entropy_critical"
+
+
+def test_an_entropy_bonus_slows_the_fall_of_entropy() -> None:
+    ends = []
+    for coefficient in (0.0, 1.0):
+        config = settings(**{"grpo.entropy_coefficient": coefficient, "grpo.learning_rate": 5e-3, "language.kl_warmup_steps": 0})
+        trainer = trainer_of(config, counting("e2"))
+        for _ in range(4):
+            record = trainer.step()
+        ends.append(record.metrics["language/token_entropy"])
+    assert ends[1] > ends[0] + 0.05
+
+
+def test_boards_are_those_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    draw = LanguageBoards.draw
+
+    def noted(self: LanguageBoards, rng: Any, count: int) -> list[Example]:
+        found = draw(self, rng, count)
+        if count == 4:
+            asked.append([example.prompt for example in found])
+        return found
+
+    monkeypatch.setattr(LanguageBoards, "draw", noted)
+    one, other = trainer_of(settings()), trainer_of(settings())
+    for trainer in (one, other):
+        trainer.step()
+        trainer.step()
+    assert asked[:2] == asked[2:]
+    assert asked[0] != asked[1]

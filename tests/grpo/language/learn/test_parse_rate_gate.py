@@ -1,0 +1,95 @@
+"""The gate: a model that learned the format passes, random and broken weights are refused by name and with the reason."""
+
+import pytest
+import torch
+from small_language import CONFIG, boards_table, cloned_policy, language_boards
+
+from grpo.base.errors import NonFiniteError
+from grpo.dataset.table import Split
+from grpo.language.learn.parse_rate_gate import ParseRate, ParseRates, UnreadableError, parse_rates, refuse_unreadable
+from grpo.language.model.loading import load_model
+from grpo.language.text.tasks import Task
+from grpo.metrics.table import METRICS
+from grpo.settings.language import LanguageConfig
+from grpo.statistics.intervals import wilson_interval
+
+NOT_CLONED = CONFIG.model_copy(update={"cloning": CONFIG.cloning.model_copy(update={"num_steps": 0}), "max_answer_tokens": 100})
+
+
+def rate_of(rate: float, *, num: int = 50) -> ParseRate:
+    low, high = wilson_interval(rate * num, num)
+    return ParseRate(rate=rate, low=low, high=high, num=num, legal_rate=None, truncated=0.0, example="e2e4 is good")
+
+
+def rates_of(*, move: float, environment: float) -> ParseRates:
+    return ParseRates(tasks={Task.MOVE: rate_of(move), Task.ENVIRONMENT: rate_of(environment, num=150)})
+
+
+def test_a_cloned_model_passes_and_the_rates_are_repeatable() -> None:
+    boards = language_boards(Split.VALIDATION)
+    rates = parse_rates(cloned_policy(), boards, num_prompts=40, seed=1)
+    assert all(rate.rate >= 0.85 for rate in rates.tasks.values()), rates
+    refuse_unreadable(rates, CONFIG)
+    assert rates == parse_rates(cloned_policy(), boards, num_prompts=40, seed=1)
+    assert rates.tasks[Task.MOVE].legal_rate is not None
+    assert rates.metrics().keys() <= METRICS.keys()
+    for rate in rates.tasks.values():
+        assert rate.low < rate.rate <= rate.high <= 1
+        assert rate.num == 40
+
+
+def test_random_weights_are_refused_with_the_reason() -> None:
+    policy = load_model(NOT_CLONED, seed=1, device=torch.device("cpu"))
+    rates = parse_rates(policy, language_boards(Split.VALIDATION), num_prompts=8, seed=1)
+    with pytest.raises(
+        UnreadableError,
+        match=r"^random weights: move task: parse rate 0\.00 \[0\.00, 0\.\d\d\] of 8 answers.*clone first: language\.cloning\.num_steps",
+    ):
+        refuse_unreadable(rates, NOT_CLONED)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_broken_weights_are_refused_by_name(value: float) -> None:
+    policy = cloned_policy()
+    policy.network.transformer.h[1].mlp.c_fc.weight.data[2, 3] = value
+    with pytest.raises(NonFiniteError, match=r"weights that are no numbers: transformer\.h\.1\.mlp\.c_fc\.weight; "):
+        parse_rates(policy, language_boards(Split.VALIDATION), num_prompts=4, seed=1)
+
+
+def test_each_task_must_pass_and_only_those_that_do_not_are_named() -> None:
+    config = LanguageConfig(min_parse_rate=0.8)
+    refuse_unreadable(rates_of(move=0.8, environment=0.8), config)
+    with pytest.raises(
+        UnreadableError, match=r"cannot be read: environment task: parse rate 0\.78 .*clone longer: .*\(now 5000\)"
+    ) as refusal:
+        refuse_unreadable(rates_of(move=0.82, environment=0.78), config)
+    assert "move task" not in str(refusal.value)
+
+
+def test_a_task_that_is_not_trained_is_not_asked() -> None:
+    only_moves = CONFIG.model_copy(update={"environment_share": 0.0})
+    rates = parse_rates(cloned_policy(only_moves), language_boards(Split.VALIDATION), num_prompts=4, seed=1)
+    assert list(rates.tasks) == [Task.MOVE]
+    only_environment = CONFIG.model_copy(update={"environment_share": 1.0})
+    rates = parse_rates(cloned_policy(only_environment), language_boards(Split.VALIDATION), num_prompts=4, seed=1)
+    assert list(rates.tasks) == [Task.ENVIRONMENT]
+    assert "language/legal_rate" not in rates.metrics()
+
+
+def test_an_answer_that_was_cut_is_not_readable_however_it_reads() -> None:
+    """A move answer has at least 23 tokens here: cut at 16 none is whole."""
+    cut = CONFIG.model_copy(update={"max_answer_tokens": 16, "environment_share": 0.0})
+    rates = parse_rates(cloned_policy(cut), language_boards(Split.VALIDATION), num_prompts=4, seed=1)
+    assert rates.tasks[Task.MOVE].rate == 0
+    assert rates.tasks[Task.MOVE].truncated == 1
+
+
+def test_the_overall_rate_is_that_of_all_answers() -> None:
+    metrics = rates_of(move=0.5, environment=1.0).metrics()
+    assert metrics["language/parse_rate"] == pytest.approx((0.5 * 50 + 150) / 200)
+
+
+def test_more_prompts_than_boards_ask_each_board_once() -> None:
+    policy = cloned_policy(CONFIG.model_copy(update={"environment_share": 0.0, "max_answer_tokens": 16}))
+    num_boards = boards_table()["split"].to_pylist().count("heldout")
+    assert parse_rates(policy, language_boards(Split.HELDOUT), num_prompts=500, seed=1).tasks[Task.MOVE].num == num_boards

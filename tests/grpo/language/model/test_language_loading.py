@@ -1,0 +1,243 @@
+"""Models of folders and seeds become policies; what cannot be one is refused plainly; a policy comes back from disk as it was."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from made_models import byte_pair_tokenizer, gpt2, llama
+from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, T5Config, T5ForConditionalGeneration
+
+from grpo.language.generate.answers import drawn_answers, greedy_answers
+from grpo.language.model import requirements
+from grpo.language.model.loading import ModelError, load_language_policy, load_model, save_language_policy
+from grpo.language.model.policy import LanguagePolicy
+from grpo.language.model.requirements import MissingExtraError, require_language_extra
+from grpo.language.text.tokenizer import VOCABULARY
+from grpo.learning.checkpoints import weights_hash
+from grpo.policy.files import IncompatibleError
+from grpo.settings.language import LanguageConfig, SmallModelConfig
+from grpo.settings.tree import PolicyConfig
+
+CPU = torch.device("cpu")
+SMALL = LanguageConfig(small=SmallModelConfig(width=16, num_layers=1, num_heads=2), max_answer_tokens=16)
+PROMPT = "P: 8/5k2/8/8/8/8/5K2/8 w - - 0 1    M:"
+
+
+def loaded(folder: Path) -> LanguagePolicy:
+    return load_model(LanguageConfig(model=str(folder), max_answer_tokens=16), seed=0, device=CPU)
+
+
+def test_the_small_model_depends_on_its_seed_alone() -> None:
+    one = load_model(SMALL, seed=1, device=CPU)
+    torch.rand(3)
+    assert weights_hash(one) == weights_hash(load_model(SMALL, seed=1, device=CPU))
+    assert weights_hash(one) != weights_hash(load_model(SMALL, seed=2, device=CPU))
+
+
+def test_making_the_small_model_leaves_the_global_generator_as_it_was() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(2)
+    torch.manual_seed(5)
+    load_model(SMALL, seed=1, device=CPU)
+    assert torch.equal(torch.rand(2), expected)
+
+
+@pytest.mark.parametrize("make", [gpt2, llama], ids=["gpt2", "llama"])
+def test_a_model_of_a_folder_answers_and_comes_back_from_disk(make, tmp_path: Path) -> None:
+    policy = loaded(make(tmp_path / "model"))
+    (tmp_path / "saved").mkdir()
+    save_language_policy(tmp_path / "saved", policy, PolicyConfig(kind="language"))
+    back, config = load_language_policy(tmp_path / "saved", CPU)
+    assert config == PolicyConfig(kind="language")
+    assert back.config == policy.config
+    assert back.origin == policy.origin
+    assert weights_hash(back) == weights_hash(policy)
+    streams = [[np.random.default_rng(7)] for _ in range(2)]
+    answers = [drawn_answers(one, [PROMPT], temperature=1.0, streams=own) for one, own in zip((policy, back), streams, strict=True)]
+    assert answers[0] == answers[1]
+    assert not list(tmp_path.rglob("*.bin"))
+    assert not list(tmp_path.rglob("*.pt"))
+
+
+def test_the_small_model_comes_back_with_its_own_tokenizer(tmp_path: Path) -> None:
+    policy = load_model(SMALL, seed=1, device=CPU)
+    save_language_policy(tmp_path, policy, PolicyConfig(kind="language"))
+    back, _ = load_language_policy(tmp_path, CPU)
+    assert back.tokens([PROMPT]) == policy.tokens([PROMPT])
+    assert greedy_answers(back, [PROMPT]) == greedy_answers(policy, [PROMPT])
+
+
+def test_other_tokens_than_this_codes_are_refused(tmp_path: Path) -> None:
+    save_language_policy(tmp_path, load_model(SMALL, seed=1, device=CPU), PolicyConfig(kind="language"))
+    (tmp_path / VOCABULARY).write_text(json.dumps(json.loads((tmp_path / VOCABULARY).read_text())[::-1]))
+    with pytest.raises(IncompatibleError, match="its tokens are not those"):
+        load_language_policy(tmp_path, CPU)
+
+
+def test_tied_weights_stay_tied(tmp_path: Path) -> None:
+    policy = loaded(gpt2(tmp_path))
+    assert policy.network.get_input_embeddings().weight is policy.network.get_output_embeddings().weight
+
+
+def test_dropout_is_off_even_in_training_mode(tmp_path: Path) -> None:
+    policy = loaded(gpt2(tmp_path))
+    ids = torch.tensor(policy.tokens([PROMPT]))
+    expected = policy.network(ids).logits
+    policy.network.train()
+    assert torch.equal(policy.network(ids).logits, expected)
+    assert policy.network.config.attn_pdrop == policy.network.config.resid_pdrop == policy.network.config.embd_pdrop == 0
+
+
+def test_dropout_that_no_module_holds_is_off_too(tmp_path: Path) -> None:
+    policy = loaded(llama(tmp_path))
+    ids = torch.tensor(policy.tokens([PROMPT]))
+    expected = policy.network(ids).logits
+    assert torch.equal(policy.network.train()(ids).logits, expected)
+
+
+def test_what_an_author_chose_for_sampling_is_dropped(tmp_path: Path) -> None:
+    folder = gpt2(tmp_path)
+    (folder / "generation_config.json").write_text(
+        json.dumps({"do_sample": True, "top_k": 1, "temperature": 0.1, "repetition_penalty": 9.0})
+    )
+    config = loaded(folder).network.generation_config
+    assert {config.top_k, config.temperature, config.repetition_penalty, config.do_sample} <= {None, 1.0, False}
+
+
+def test_the_end_serves_as_padding_where_there_is_none(tmp_path: Path) -> None:
+    policy = loaded(gpt2(tmp_path / "without"))
+    assert policy.pad_id == policy.end_id
+    other = loaded(gpt2(tmp_path / "with", byte_pair_tokenizer(pad="<|pad|>")))
+    assert other.pad_id != other.end_id
+
+
+def t5(folder: Path) -> Path:
+    T5ForConditionalGeneration(T5Config(d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, vocab_size=320)).save_pretrained(folder)
+    return folder
+
+
+def bert(folder: Path) -> Path:
+    BertModel(BertConfig(hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16, vocab_size=320)).save_pretrained(
+        folder
+    )
+    byte_pair_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def without(name: str):
+    def make(folder: Path) -> Path:
+        (gpt2(folder) / name).unlink()
+        return folder
+
+    return make
+
+
+def pickled(folder: Path) -> Path:
+    gpt2(folder)
+    weights = GPT2Model(GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=256, vocab_size=320)).state_dict()
+    torch.save(weights, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    return folder
+
+
+def written(name: str, content: bytes):
+    def make(folder: Path) -> Path:
+        (gpt2(folder) / name).write_bytes(content)
+        return folder
+
+    return make
+
+
+def without_tokenizer(folder: Path) -> Path:
+    gpt2(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    return folder
+
+
+def endless(folder: Path) -> Path:
+    gpt2(folder)
+    facts = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**facts, "eos_token": None}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda folder: folder, "cannot be loaded"),
+        (lambda folder: folder.mkdir() or folder, r"holds no config\.json"),
+        (t5, "no causal language model"),
+        (bert, "weights are not in its files"),
+        (lambda folder: gpt2(folder, vocab_size=258), "ids beyond the model's 258 tokens"),
+        (without("model.safetensors"), r"no file named model\.safetensors"),
+        (pickled, r"no file named model\.safetensors"),
+        (written("model.safetensors", b"torn"), "header too small"),
+        (written("config.json", b"{"), "not a valid JSON"),
+        (written("config.json", b'{"model_type": "of tomorrow"}'), "does not recognize this architecture"),
+        (without_tokenizer, "its tokenizer is missing or loses text"),
+        (endless, "no end-of-text token"),
+    ],
+    ids=[
+        "absent",
+        "empty",
+        "t5",
+        "bert",
+        "foreign tokenizer",
+        "no weights",
+        "pickle",
+        "torn",
+        "bad config",
+        "unknown",
+        "no tokenizer",
+        "no end",
+    ],
+)
+def test_what_is_no_policy_is_refused_with_the_reason(make, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=reason) as refusal:
+        loaded(make(tmp_path / "model"))
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_hub_that_cannot_be_reached_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(
+        ModelError, match=r"'jrahn/RookWorld-LM-124M' at language\.revision = 'abc' cannot be loaded: .*language\.model = 'small'"
+    ):
+        load_model(LanguageConfig(model="jrahn/RookWorld-LM-124M", revision="abc"), seed=0, device=CPU)
+
+
+def test_the_commit_that_was_loaded_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As the hub's cache has it: a snapshot's folder is named after its commit."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    cached = tmp_path / "models--somebody--model"
+    gpt2(cached / "snapshots" / commit)
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path))
+    policy = load_model(LanguageConfig(model="somebody/model", max_answer_tokens=16), seed=0, device=CPU)
+    assert policy.origin.commit == commit
+    (tmp_path / "saved").mkdir()
+    save_language_policy(tmp_path / "saved", policy, PolicyConfig(kind="language"))
+    assert json.loads((tmp_path / "saved" / "policy.json").read_text())["origin"] == {"model": "somebody/model", "commit": commit}
+
+
+def test_settings_of_another_time_are_refused(tmp_path: Path) -> None:
+    save_language_policy(tmp_path, load_model(SMALL, seed=1, device=CPU), PolicyConfig(kind="language"))
+    facts = json.loads((tmp_path / "policy.json").read_text())
+    shutil.copy(tmp_path / "policy.json", tmp_path / "policy.bak")
+    (tmp_path / "policy.json").write_text(json.dumps({**facts, "language": {"unheard": 1}}))
+    with pytest.raises(IncompatibleError, match="unheard"):
+        load_language_policy(tmp_path, CPU)
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_language_extra()
+    monkeypatch.setattr(requirements, "_PACKAGES", ("transformers", "no_such_package"))
+    with pytest.raises(MissingExtraError, match=r"not installed: no_such_package.*pip install 'chess-grpo\[language\]'"):
+        load_model(SMALL, seed=0, device=CPU)

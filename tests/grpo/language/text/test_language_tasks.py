@@ -1,0 +1,252 @@
+"""The two tasks as texts: what is written is read back, and no text that is none of them passes for one."""
+
+import chess
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo.board.actions import ACTION_UCI
+from grpo.language.text.fen_similarity import FIELD_WEIGHT, fen_similarity, read_fen
+from grpo.language.text.tasks import (
+    ALPHABET,
+    NUM_MOVES,
+    EnvironmentAnswer,
+    MoveAnswer,
+    Task,
+    environment_prompt,
+    move_prompt,
+    read_environment_answer,
+    read_move_answer,
+    write_environment_answer,
+    write_move_answer,
+)
+from grpo.metrics.table import TASKS
+
+START = chess.STARTING_FEN
+AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
+GOOD = " e2e4 d2d4 g1f3 c2c4 b1c3    E: 0.35 0.30 0.25 0.20 -0.10    B: e2e4"
+GOOD_ENVIRONMENT = f"{AFTER_E4}+0.001+0+0"
+
+MOVES = st.sampled_from(ACTION_UCI[chess.WHITE])
+PAWNS = st.integers(-100_000, 100_000).map(lambda centipawns: centipawns / 100)
+BLANKS = st.sampled_from(["", " ", "\n", "\t ", "      "])
+
+
+@st.composite
+def positions(draw: st.DrawFn) -> str:
+    """Return a FEN of random play."""
+    board = chess.Board()
+    for choice in draw(st.lists(st.integers(0, 200), max_size=25)):
+        legal = list(board.legal_moves)
+        if not legal:
+            break
+        board.push(legal[choice % len(legal)])
+    return board.fen()
+
+
+def test_the_tasks_are_those_of_the_metrics() -> None:
+    assert [task.value for task in Task] == list(TASKS)
+
+
+def test_the_formats_are_those_of_the_documentation() -> None:
+    assert move_prompt(START) == f"P: {START}    M:"
+    assert write_move_answer(["e2e4", "d2d4"], [0.354, -12], "e2e4") == " e2e4 d2d4    E: 0.35 -12.00    B: e2e4"
+    # As in RookWorld's README: the history has the move itself.
+    assert environment_prompt(START, "e2e4", ["e2e4"]) == f"A: {START}+e2e4+e2e4+"
+    assert environment_prompt(START, "e2e4", ["a2a3", "a7a6", "e2e4"]) == f"A: {START}+e2e4+a2a3 a7a6 e2e4+"
+    assert write_environment_answer(AFTER_E4, 0.001, terminated=False, truncated=True) == f"{AFTER_E4}+0.001+0+1"
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(MOVES, PAWNS), min_size=1, max_size=NUM_MOVES), MOVES, BLANKS, st.data())
+def test_a_written_choice_is_read_back_whatever_white_space_is_around_it(
+    listed: list[tuple[str, float]], best: str, blank: str, data: st.DataObject
+) -> None:
+    moves, evaluations = zip(*listed, strict=True)
+    text = write_move_answer(moves, evaluations, best)
+    padded = text.replace(" ", data.draw(st.sampled_from([" ", "\n", "   "]))) + blank
+    for form in (text, padded, text.replace(" E: ", "E:").replace("  B: ", "B:")):
+        answer = read_move_answer(form, num_legal=len(moves))
+        assert (answer.moves, answer.evaluations, answer.best) == (moves, evaluations, best)
+        assert answer.is_readable
+        assert answer.num_fields == 2 * len(moves) + 1
+    assert set(text) <= set(ALPHABET)
+
+
+@settings(deadline=None, max_examples=60)
+@given(positions(), st.sampled_from([0.001, 1.0, 0.5, -1.0]), st.booleans(), st.booleans(), BLANKS)
+def test_a_written_outcome_is_read_back_whatever_white_space_is_around_it(
+    fen: str, reward: float, terminated: bool, truncated: bool, blank: str
+) -> None:
+    text = write_environment_answer(fen, reward, terminated=terminated, truncated=truncated)
+    for form in (text, blank + text + blank, text.replace("+", " + "), text.replace(" ", "  "), f"{text}+"):
+        answer = read_environment_answer(form)
+        assert (answer.fen, answer.reward, answer.terminated, answer.truncated) == (fen, reward, terminated, truncated)
+        assert answer.is_readable
+        assert answer.num_fields == 9
+    assert set(text) <= set(ALPHABET)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.one_of(
+        st.text(), st.text(alphabet=ALPHABET, max_size=200), st.lists(st.sampled_from(["E:", "B:", "e2e4", "0.1", "+", " "])).map("".join)
+    )
+)
+def test_no_text_raises_and_all_counts_are_possible(text: str) -> None:
+    for answer in (read_move_answer(text), read_move_answer(text, num_legal=1), read_environment_answer(text)):
+        assert 0 <= answer.num_sections <= answer.num_sections_wanted
+        assert 0 <= answer.num_fields <= answer.num_fields_wanted
+        assert answer.is_malformed == (answer.num_fields == 0)
+        assert not (answer.is_readable and not answer.has_structure)
+
+
+@pytest.mark.parametrize(
+    "number", ["nan", "inf", "-inf", "1e999", "1e3", "\u0663.\u0665", "\u00b3", "1_000", "0x1", "12345", "--1", "1.", ".5", "1,5", ""]
+)
+def test_what_is_no_plain_number_is_not_read(number: str) -> None:
+    answer = read_move_answer(GOOD.replace("0.30", number or "0.30 -"))
+    assert not answer.is_readable
+    assert None in answer.evaluations or answer.num_fields < answer.num_fields_wanted
+    assert not read_environment_answer(GOOD_ENVIRONMENT.replace("0.001", number)).is_readable
+
+
+@pytest.mark.parametrize(
+    "move", ["e2e9", "i2i4", "E2E4", "e2-e4", "e7e8k", "e7e8Q", "Nf3", "0000", "e2", "e2e4e5", "\u04352\u04354", "e2e4\u0663"]
+)
+def test_what_is_no_uci_move_is_not_read(move: str) -> None:
+    assert read_move_answer(GOOD.replace("d2d4", move)).moves == ("e2e4", None, "g1f3", "c2c4", "b1c3")
+    assert read_move_answer(GOOD.replace("B: e2e4", f"B: {move}")).best is None
+
+
+def test_an_answer_with_fewer_moves_is_whole_only_where_fewer_are_legal() -> None:
+    text = " a1a2 a1b1    E: 0.10 0.00    B: a1a2"
+    assert read_move_answer(text, num_legal=2).is_readable
+    assert read_move_answer(text, num_legal=3).has_structure
+    assert not read_move_answer(text, num_legal=3).is_readable
+    assert not read_move_answer(text, num_legal=1).is_readable
+    assert not read_move_answer(text).is_readable
+
+
+def counts(answer: MoveAnswer | EnvironmentAnswer) -> tuple[int, int, int, int]:
+    """Return sections and fields: there, wanted."""
+    return answer.num_sections, answer.num_sections_wanted, answer.num_fields, answer.num_fields_wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (GOOD, (3, 3, 11, 11)),
+        ("", (0, 3, 0, 11)),
+        (" e2e4", (1, 3, 1, 11)),
+        (" e2e4 d2d4 g1f3 c2c4 b1c3    E: 0.35 0.30    B:", (2, 3, 7, 11)),
+        (" E: B: ", (0, 3, 0, 11)),
+        ("    B: e2e4", (1, 3, 1, 11)),
+        # A label twice, out of order or of another text: reading ends there, and all words from there on are too many.
+        (GOOD + " B: d2d4", (3, 4, 11, 12)),
+        (GOOD + "    M: e2e4 e2e4    B: d2d4", (3, 5, 11, 14)),
+        (" e2e4 B: e2e4 E: 0.10", (2, 4, 2, 12)),
+        (f"{move_prompt(START)}{GOOD}", (0, 7, 0, 28)),
+        (f" M:{GOOD}", (0, 6, 0, 22)),
+        # Words too many.
+        (GOOD + " d2d4", (3, 3, 11, 12)),
+        (" e2e4" * 50 + "    E: 0.10 0.10 0.10 0.10 0.10    B: e2e4", (3, 3, 11, 56)),
+        # The other task.
+        (GOOD_ENVIRONMENT, (0, 3, 0, 12)),
+    ],
+)
+def test_sections_and_words_that_do_not_belong_are_counted(text: str, expected: tuple[int, int, int, int]) -> None:
+    assert counts(read_move_answer(text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (GOOD_ENVIRONMENT, (4, 4, 9, 9)),
+        ("", (0, 4, 0, 9)),
+        (AFTER_E4, (1, 4, 6, 9)),
+        (AFTER_E4.rpartition(" ")[0] + "+0.001+0+0", (4, 4, 8, 9)),
+        (AFTER_E4 + " 7+0.001+0+0", (4, 4, 9, 10)),
+        # Without the men the other fields of a FEN are nothing.
+        ("8/8 w - - 0 1+0.001+0+0", (3, 4, 3, 9)),
+        (f"{GOOD_ENVIRONMENT}+0+e2e4 d2d4", (4, 6, 9, 12)),
+        (f"{GOOD_ENVIRONMENT}++", (4, 6, 9, 9)),
+        (f"{AFTER_E4}+0.001+2+yes", (2, 4, 7, 9)),
+        (environment_prompt(START, "e2e4", ["e2e4"]), (0, 4, 0, 10)),
+        (GOOD, (0, 4, 0, 16)),
+    ],
+)
+def test_parts_that_do_not_belong_are_counted(text: str, expected: tuple[int, int, int, int]) -> None:
+    assert counts(read_environment_answer(text)) == expected
+
+
+def test_a_cut_answer_is_not_readable() -> None:
+    assert not any(read_move_answer(GOOD[:length]).is_readable for length in range(len(GOOD)))
+    assert not any(read_environment_answer(GOOD_ENVIRONMENT[:length]).is_readable for length in range(len(GOOD_ENVIRONMENT)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(positions())
+def test_every_fen_of_a_game_has_six_fields_and_is_like_itself_alone(fen: str) -> None:
+    board = chess.Board(fen)
+    fields = read_fen(fen)
+    assert fields.num_readable == 6
+    assert fields.squares is not None
+    assert len(fields.squares) == 64
+    assert fields.squares[0] == (str(piece) if (piece := board.piece_at(chess.A8)) else ".")
+    for move in list(board.legal_moves)[:3]:
+        board.push(move)
+        after = board.fen()
+        assert fen_similarity(after, after, before=fen) == 1
+        assert fen_similarity(fen, after, before=fen) == 0
+        assert 0 < fen_similarity(after, fen, before=fen) < 0.5
+        board.pop()
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "8/8/8/8/8/8/8",
+        "8/8/8/8/8/8/8/8/8",
+        "9/8/8/8/8/8/8/8",
+        "44/8/8/8/8/8/8/8",
+        "7/8/8/8/8/8/8/8",
+        "x7/8/8/8/8/8/8/8",
+        "\u0668/8/8/8/8/8/8/8",
+        "/8/8/8/8/8/8/8",
+    ],
+)
+def test_a_placement_of_other_than_64_squares_in_its_one_form_is_none(word: str) -> None:
+    assert read_fen(f"{word} w - - 0 1").num_readable == 0
+    assert fen_similarity(f"{word} w - - 0 1", AFTER_E4, before=START) == 0
+
+
+@pytest.mark.parametrize(
+    "rest",
+    ["W KQkq - 0 1", "b QK - 0 1", "b  - 0 1", "b KQkq e4 0 1", "b KQkq - 00 1", "b KQkq - 0 0", "b KQkq - -1 1", "b KQkq - 0 \u0661"],
+)
+def test_a_field_in_another_form_is_not_read(rest: str) -> None:
+    assert read_fen(f"8/8/8/8/8/8/8/8 {rest}").num_readable < 6
+
+
+def test_similarity_worked_by_hand() -> None:
+    # e2e4 changes two squares and the side to move; the clocks stay 0 and 1.
+    wanted = 2 + FIELD_WEIGHT
+
+    def similarity(answer: str) -> float:
+        return fen_similarity(answer, AFTER_E4, before=START)
+
+    assert similarity(AFTER_E4.replace(" b ", " w ")) == pytest.approx(2 / wanted)
+    # A copy that knows whose turn it is has little.
+    assert similarity(START.replace(" w ", " b ")) == pytest.approx(FIELD_WEIGHT / wanted)
+    # The pawn stays where it was, and is there twice.
+    assert similarity(AFTER_E4.replace("PPPP1PPP", "PPPPPPPP")) == pytest.approx((1 + FIELD_WEIGHT) / wanted)
+    # Another man arrives.
+    assert similarity(AFTER_E4.replace("4P3", "4N3")) == pytest.approx((1 + FIELD_WEIGHT) / wanted)
+    # A third square changes too; a right is lost; a field is missing, or one too many.
+    assert similarity(AFTER_E4.replace("/8/8/4P3", "/8/4P3/4P3")) == pytest.approx(wanted / (wanted + 1))
+    assert similarity(AFTER_E4.replace("KQkq", "KQk")) == pytest.approx(wanted / (wanted + FIELD_WEIGHT))
+    assert similarity(AFTER_E4.rpartition(" ")[0]) == pytest.approx(wanted / (wanted + FIELD_WEIGHT))
+    assert similarity(AFTER_E4 + " 1") == pytest.approx(wanted / (wanted + FIELD_WEIGHT))
+    # Where nothing should change, less for all that does.
+    assert fen_similarity(AFTER_E4, START, before=START) == pytest.approx(1 / (1 + wanted))

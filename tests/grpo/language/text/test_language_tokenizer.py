@@ -1,0 +1,100 @@
+"""The chess tokenizer: every text comes back, every board has its squares at the same places."""
+
+import json
+from pathlib import Path
+
+import chess
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from grpo.language.text.tasks import environment_prompt, move_prompt, write_environment_answer, write_move_answer
+from grpo.language.text.tokenizer import END, PAD, VOCABULARY, ChessTokenizer, chess_tokenizer, has_chess_tokens
+
+TOKENIZER = chess_tokenizer()
+MOVES = ["e2e4", "e7e8q", "a7b8n", "h2h1r"]
+
+
+def ids_of(text: str) -> list[int]:
+    return TOKENIZER(text, add_special_tokens=False)["input_ids"]
+
+
+def text_of(ids: list[int]) -> str:
+    return str(TOKENIZER.decode(ids))
+
+
+def test_every_text_of_the_format_comes_back(random_boards: list[chess.Board]) -> None:
+    for board in random_boards[::7]:
+        fen = board.fen(en_passant="fen")
+        for text in (
+            move_prompt(fen),
+            environment_prompt(fen, MOVES[0], MOVES),
+            environment_prompt(fen, MOVES[0], []),
+            write_move_answer(MOVES, [0.35, -1.2, -0.01, 999.97], MOVES[1]),
+            write_environment_answer(fen, -1.0, terminated=False, truncated=True),
+        ):
+            assert text_of(ids_of(text)) == text
+
+
+@given(st.text())
+@example("44/8/8 w - 18/8/8/8/8/8/8/8 w ")
+@example("8/8/8/8/8/8/8/8/8 w - - 0 1")
+@example("p@a8.@b8<41>")
+@example(f"a{END}b{PAD}")
+@example("e2e4 e2e4e2 e2 +e2e4q+e2 4")
+def test_any_other_text_comes_back_too(text: str) -> None:
+    assert text_of(ids_of(text)) == text
+
+
+@given(st.text(alphabet="pnbrqkPNBRQK12345678/ wb-+eM:A.", max_size=60))
+def test_what_is_nearly_a_board_comes_back(text: str) -> None:
+    assert text_of(ids_of(text)) == text
+    # In the place where a placement is looked for.
+    assert text_of(ids_of(f"{text}/8/8/8/8/8/8/8 w - - 0 1")) == f"{text}/8/8/8/8/8/8/8 w - - 0 1"
+
+
+def test_each_square_has_its_own_place_whatever_stands_before_it(random_boards: list[chess.Board]) -> None:
+    for board in random_boards[::50]:
+        tokens = TOKENIZER.convert_ids_to_tokens(ids_of(move_prompt(board.fen())))
+        assert len(tokens) == 70 + (board.fen().split()[3] != "-")
+        for place, token in enumerate(tokens[1:65]):
+            man, square = token.split("@")
+            found = board.piece_at(chess.parse_square(square))
+            assert man == (found.symbol() if found else ".")
+            assert chess.parse_square(square) == chess.square(place % 8, 7 - place // 8)
+
+
+def test_no_move_hides_in_a_board() -> None:
+    board = "r3k3/b1b5/b1b1b1b1/8/8/8/8/4K3 b - - 0 1"
+    assert "@" in TOKENIZER.convert_ids_to_tokens(ids_of(move_prompt(board)))[12]
+
+
+def test_moves_are_two_tokens_and_numbers_few() -> None:
+    assert TOKENIZER.convert_ids_to_tokens(ids_of(" e2e4 a7a8q    E: 0.35 -1.20    B: e2e4")) == [
+        *(" e2", "e4", " a7", "a8q", "    E:", " 0", ".35", " -1", ".20", "    B:", " e2", "e4"),
+    ]
+
+
+def test_end_and_padding_are_tokens_apart() -> None:
+    assert (TOKENIZER.eos_token_id, TOKENIZER.pad_token_id) == (0, 1)
+    assert ids_of(END) == [0]
+    assert TOKENIZER.padding_side == "left"
+    assert TOKENIZER.decode([0, 5, 1], skip_special_tokens=True) == TOKENIZER.decode([5])
+
+
+def test_bytes_that_are_no_text_do_not_stop_a_decoder() -> None:
+    assert text_of([TOKENIZER.get_vocab()["<ff>"]]) == "\ufffd"
+
+
+def test_a_folder_with_other_tokens_is_told_from_one_with_these(tmp_path: Path) -> None:
+    assert has_chess_tokens(tmp_path) is None
+    TOKENIZER.save_pretrained(tmp_path)
+    assert has_chess_tokens(tmp_path)
+    tokens = json.loads((tmp_path / VOCABULARY).read_text())
+    (tmp_path / VOCABULARY).write_text(json.dumps([*tokens[:-2], tokens[-1], tokens[-2]]))
+    assert has_chess_tokens(tmp_path) is False
+
+
+@pytest.mark.parametrize("texts", [["A: 8/8 w+", "P: "], [""]])
+def test_it_is_the_same_whenever_it_is_made(texts: list[str]) -> None:
+    assert ChessTokenizer()(texts)["input_ids"] == TOKENIZER(texts)["input_ids"]

@@ -1,0 +1,544 @@
+"""Checkpoints: read back as written, refused when anything is not as it was, and whole or not there at all."""
+
+import json
+import math
+import os
+import pickle
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import chess
+import pytest
+import torch
+from doubles import CPU, TINY, fake_arrays, some_boards
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from grpo.base.files import MANIFEST, CorruptError, StorageError, read_json, sha256_text, write_json, write_manifest
+from grpo.learning import checkpoints
+from grpo.learning.checkpoints import (
+    ACTION_TABLE_HASH,
+    POLICY,
+    WEIGHTS,
+    IncompatibleError,
+    TrainingState,
+    checkpoint_folders,
+    checkpoint_step,
+    checkpoints_to_delete,
+    latest_valid_checkpoint,
+    load_checkpoint,
+    load_policy,
+    save_checkpoint,
+    save_policy,
+    weights_hash,
+)
+from grpo.learning.states import DatasetStates
+from grpo.learning.trainer import GrpoTrainer
+from grpo.policy import files as policy_files
+from grpo.policy.distribution import NetworkPolicy, PositionBatch, new_policy
+from grpo.settings.grpo import GrpoConfig
+
+torch.set_num_threads(1)
+
+OPTIMISER, TENSORS, STATE = "optimiser.safetensors", "tensors.safetensors", "state.json"
+FILES = (WEIGHTS, POLICY, OPTIMISER, TENSORS, STATE)
+BOARDS = some_boards(8)
+FACTS = {"dataset": "abc", "settings": {"seed": 3, "rates": [1e-4, 0.1]}}
+
+
+def trained(num_steps: int, *, seed: int = 0) -> GrpoTrainer:
+    """Return a trainer that has done some steps."""
+    config = GrpoConfig(states_per_step=8, num_minibatches=1, group_size=4)
+    policy, reference = (new_policy(TINY, seed=seed, device=CPU) for _ in range(2))
+    trainer = GrpoTrainer(
+        policy, reference, DatasetStates(fake_arrays(BOARDS), states_per_step=8, seed=seed, reflects=False), config, seed=seed
+    )
+    for _ in range(num_steps):
+        trainer.step()
+    return trainer
+
+
+@pytest.fixture(scope="session")
+def trainer() -> GrpoTrainer:
+    """Return a trainer after three steps; nobody changes it."""
+    return trained(3)
+
+
+@pytest.fixture
+def folder(trainer: GrpoTrainer, tmp_path: Path) -> Path:
+    """Return the checkpoint of the trainer's third step."""
+    return save_checkpoint(tmp_path / "run", trainer.policy, TINY, trainer.state(FACTS))
+
+
+def saved(root: Path, *steps: int) -> list[Path]:
+    """Write checkpoints of these steps, with weights of their own each."""
+    empty: dict[str, Any] = {"state": {}, "param_groups": []}
+    return [
+        save_checkpoint(
+            root,
+            new_policy(TINY, seed=step, device=CPU),
+            TINY,
+            TrainingState(step=step, optimiser=empty, controllers={}, facts={}),
+        )
+        for step in steps
+    ]
+
+
+# Round trip.
+
+
+def test_a_checkpoint_is_read_back_exactly_as_it_was_written(trainer: GrpoTrainer, folder: Path) -> None:
+    policy, config, state = load_checkpoint(folder, CPU)
+    expected = trainer.state(FACTS)
+    assert config == TINY
+    assert weights_hash(policy) == weights_hash(trainer.policy)
+    for name, tensor in trainer.policy.network.state_dict().items():
+        assert torch.equal(policy.network.state_dict()[name], tensor)
+    assert (state.step, state.facts) == (3, FACTS)
+    assert state.controllers == json.loads(json.dumps(expected.controllers))
+    assert state.tensors.keys() == expected.tensors.keys()
+    assert json.dumps(state.optimiser["param_groups"]) == json.dumps(expected.optimiser["param_groups"], sort_keys=True)
+    assert state.optimiser["state"].keys() == expected.optimiser["state"].keys() != set()
+    for index, values in expected.optimiser["state"].items():
+        assert values.keys() == state.optimiser["state"][index].keys() == {"step", "exp_avg", "exp_avg_sq"}
+        for name, tensor in values.items():
+            loaded = state.optimiser["state"][index][name]
+            assert (loaded.dtype, loaded.shape) == (tensor.dtype, tensor.shape)
+            assert torch.equal(loaded, tensor)
+
+
+def test_a_checkpoint_of_a_run_that_has_not_begun_is_complete_too(tmp_path: Path) -> None:
+    begun = trained(0)
+    _, _, state = load_checkpoint(save_checkpoint(tmp_path, begun.policy, TINY, begun.state({})), CPU)
+    assert (state.step, state.optimiser["state"]) == (0, {})
+    again = trained(0)
+    again.restore(state)
+    assert again.step() == begun.step()
+    assert weights_hash(again.policy) == weights_hash(begun.policy)
+
+
+def test_saving_what_was_loaded_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    policy, config, state = load_checkpoint(folder, CPU)
+    again = save_checkpoint(tmp_path / "again", policy, config, state)
+    for name in (*FILES, MANIFEST):
+        assert (again / name).read_bytes() == (folder / name).read_bytes(), name
+
+
+def test_a_loaded_policy_plays_as_the_saved_one_and_is_ready_to_score(trainer: GrpoTrainer, folder: Path) -> None:
+    policy, _ = load_policy(folder, CPU)
+    positions = PositionBatch.from_boards(BOARDS)
+    assert not policy.network.training
+    one, other = (each.distribution(positions, temperature=1.0).log_probs for each in (policy, trainer.policy))
+    assert torch.equal(one, other)
+
+
+def test_a_policy_alone_is_read_back_with_the_architecture_it_was_made_with(tmp_path: Path) -> None:
+    config = TINY.model_copy(update={"channels": 24, "num_blocks": 3, "num_heads": 3, "num_frozen_blocks": 2})
+    policy = new_policy(config, seed=5, device=CPU)
+    save_policy(tmp_path, policy, config)
+    loaded, loaded_config = load_policy(tmp_path, CPU)
+    assert loaded_config == config
+    assert weights_hash(loaded) == weights_hash(policy)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([POLICY, WEIGHTS])
+
+
+def test_numbers_that_text_would_round_survive(tmp_path: Path) -> None:
+    state = TrainingState(
+        step=7,
+        optimiser={"state": {0: {"step": torch.tensor(1 / 3), "x": torch.tensor([1e-45, -0.0])}}, "param_groups": [{"lr": 0.1 + 0.2}]},
+        controllers={"entropy_stop": {"recent": [1 / 3, 5e-324]}},
+        facts={"big": 2**60},
+        tensors={"states.values": torch.tensor([[1 / 3, -0.0]]), "reference.flags": torch.tensor([True, False]), "none": torch.zeros(0, 3)},
+    )
+    _, _, loaded = load_checkpoint(save_checkpoint(tmp_path, new_policy(TINY, seed=0, device=CPU), TINY, state), CPU)
+    assert loaded.optimiser["param_groups"] == [{"lr": 0.30000000000000004}]
+    assert loaded.controllers == state.controllers
+    assert loaded.facts == state.facts
+    assert loaded.tensors.keys() == state.tensors.keys()
+    for name, tensor in state.tensors.items():
+        assert (loaded.tensors[name].dtype, loaded.tensors[name].shape) == (tensor.dtype, tensor.shape)
+        assert loaded.tensors[name].numpy().tobytes() == tensor.numpy().tobytes()
+    assert loaded.optimiser["state"][0]["step"].item() == torch.tensor(1 / 3).item()
+    assert loaded.optimiser["state"][0]["x"].view(torch.int32).tolist() == [1, -(2**31)]
+
+
+# Damage.
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 1
+    path.write_bytes(content)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def put_html(path: Path) -> None:
+    path.write_text("<!DOCTYPE html><html><body>503 Service Unavailable</body></html>")
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def append(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", [flip_a_bit, truncate, empty, put_html, delete, append])
+def test_a_damaged_file_is_refused_by_name(name: str, damage: Callable[[Path], None], folder: Path) -> None:
+    damage(folder / name)
+    with pytest.raises(CorruptError, match=f"{folder / name} is {'missing' if damage is delete else 'changed since it was written'}"):
+        load_checkpoint(folder, CPU)
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, put_html, delete])
+def test_a_damaged_manifest_is_refused_by_name(damage: Callable[[Path], None], folder: Path) -> None:
+    manifest = folder / MANIFEST
+    damage(manifest)
+    if damage is truncate:
+        truncate(manifest)  # The first byte that goes is only a line's end.
+    with pytest.raises(CorruptError, match=f"{manifest} is missing or unreadable"):
+        load_checkpoint(folder, CPU)
+
+
+def test_a_bit_flipped_in_the_weights_would_have_gone_unnoticed_without_the_manifest(folder: Path) -> None:
+    before = weights_hash(load_policy(folder, CPU)[0])
+    flip_a_bit(folder / WEIGHTS)
+    assert weights_hash(load_policy(folder, CPU)[0]) != before
+
+
+def test_swapped_files_are_refused(folder: Path) -> None:
+    (folder / WEIGHTS).rename(folder / "aside")
+    (folder / OPTIMISER).rename(folder / WEIGHTS)
+    (folder / "aside").rename(folder / OPTIMISER)
+    with pytest.raises(CorruptError, match=f"{OPTIMISER} is changed"):
+        load_checkpoint(folder, CPU)
+
+
+def test_the_weights_of_another_checkpoint_are_refused(folder: Path, tmp_path: Path) -> None:
+    [other] = saved(tmp_path / "other", 3)
+    (folder / WEIGHTS).write_bytes((other / WEIGHTS).read_bytes())
+    with pytest.raises(CorruptError, match=f"{folder / WEIGHTS} is changed"):
+        load_checkpoint(folder, CPU)
+
+
+@pytest.mark.parametrize("added", ["extra.bin", "sub/extra.bin", ".hidden", "sub/manifest.json"])
+def test_a_file_that_was_added_is_refused_by_name(added: str, folder: Path) -> None:
+    (folder / added).parent.mkdir(exist_ok=True)
+    (folder / added).write_text("x")
+    with pytest.raises(CorruptError, match=f"{folder / added} is not in the manifest"):
+        load_checkpoint(folder, CPU)
+
+
+def without(name: str) -> Callable[[dict[str, Any]], None]:
+    """Return an edit that takes a file off the list."""
+    return lambda manifest: manifest["files"].pop(name)
+
+
+def other_hash(manifest: dict[str, Any]) -> None:
+    manifest["files"][WEIGHTS] = "0" * 64
+
+
+def other_output_hash(manifest: dict[str, Any]) -> None:
+    manifest["output_hash"] = "0" * 64
+
+
+def no_files(manifest: dict[str, Any]) -> None:
+    del manifest["files"]
+
+
+def no_output_hash(manifest: dict[str, Any]) -> None:
+    del manifest["output_hash"]
+
+
+def files_as_text(manifest: dict[str, Any]) -> None:
+    manifest["files"] = "all of them"
+
+
+@pytest.mark.parametrize(
+    ("edit", "culprit"),
+    [
+        (without(WEIGHTS), WEIGHTS),
+        (without(STATE), STATE),
+        (other_hash, WEIGHTS),
+        (other_output_hash, MANIFEST),
+        (no_files, MANIFEST),
+        (no_output_hash, MANIFEST),
+        (files_as_text, MANIFEST),
+    ],
+)
+def test_an_edited_manifest_is_refused(edit: Callable[[dict[str, Any]], None], culprit: str, folder: Path) -> None:
+    manifest = read_json(folder / MANIFEST)
+    edit(manifest)
+    write_json(folder / MANIFEST, manifest)
+    with pytest.raises(CorruptError, match=str(folder / culprit)):
+        load_checkpoint(folder, CPU)
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, OPTIMISER])
+def test_a_pickle_is_never_opened_not_even_one_that_the_manifest_vouches_for(name: str, folder: Path, tmp_path: Path) -> None:
+    went_off = tmp_path / "went-off"
+
+    class Bomb:
+        """Runs a command when unpickled."""
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, (str(went_off),)
+
+    (folder / name).write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(CorruptError, match=name):
+        load_checkpoint(folder, CPU)
+    (folder / MANIFEST).unlink()
+    write_manifest(folder, {"kind": "checkpoint", "step": 3})
+    with pytest.raises(Exception, match=r"(?i)header|safetensor"):
+        load_checkpoint(folder, CPU)
+    assert not went_off.exists()
+    pickle.loads((folder / name).read_bytes())
+    assert went_off.exists(), "the bomb was a real one"
+
+
+# Which one is the latest.
+
+
+def test_the_latest_checkpoint_is_the_one_with_the_most_steps(tmp_path: Path) -> None:
+    folders = saved(tmp_path, 2, 10, 9, 100)
+    assert [checkpoint_step(path) for path in checkpoint_folders(tmp_path)] == [2, 9, 10, 100]
+    assert latest_valid_checkpoint(tmp_path) == (folders[3], [])
+
+
+@pytest.mark.parametrize("damage", [flip_a_bit, truncate, empty, put_html, delete, append])
+def test_behind_a_damaged_checkpoint_the_one_before_it_is_taken_and_the_damage_told(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    folders = saved(tmp_path, 1, 2, 3)
+    damage(folders[2] / WEIGHTS)
+    found, problems = latest_valid_checkpoint(tmp_path)
+    assert found == folders[1]
+    assert len(problems) == 1
+    assert str(folders[2] / WEIGHTS) in problems[0]
+    assert weights_hash(load_checkpoint(found, CPU)[0]) == weights_hash(new_policy(TINY, seed=2, device=CPU))
+
+
+def test_damage_behind_the_latest_good_one_is_no_concern(tmp_path: Path) -> None:
+    folders = saved(tmp_path, 1, 2, 3)
+    put_html(folders[0] / WEIGHTS)
+    assert latest_valid_checkpoint(tmp_path) == (folders[2], [])
+
+
+def test_where_all_are_damaged_there_is_none_and_each_is_named(tmp_path: Path) -> None:
+    folders = saved(tmp_path, 1, 2)
+    for folder in folders:
+        empty(folder / STATE)
+    found, problems = latest_valid_checkpoint(tmp_path)
+    assert found is None
+    assert [str(folder / STATE) in problem for folder, problem in zip(reversed(folders), problems, strict=True)] == [True, True]
+
+
+def test_where_there_is_none_there_is_none(tmp_path: Path) -> None:
+    assert latest_valid_checkpoint(tmp_path / "nowhere") == (None, [])
+
+
+def test_what_a_killed_writer_left_behind_is_no_checkpoint(tmp_path: Path) -> None:
+    [good] = saved(tmp_path, 1)
+    (tmp_path / ".step-00000002.k3j2h1").mkdir()
+    (tmp_path / "step-00000003.tmp").mkdir()
+    (tmp_path / "step-4").mkdir()
+    assert checkpoint_folders(tmp_path) == [good]
+    assert latest_valid_checkpoint(tmp_path) == (good, [])
+
+
+# Whole or not at all.
+
+
+@pytest.mark.parametrize("at", ["save_policy", "save", "write_json", "write_manifest"])
+def test_a_crash_while_saving_leaves_the_earlier_checkpoint_and_nothing_else(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [good] = saved(tmp_path, 1)
+
+    def crash(*args: Any, **named: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, at, crash)
+    with pytest.raises(OSError, match="No space left"):
+        saved(tmp_path, 2)
+    monkeypatch.undo()
+    assert list(tmp_path.iterdir()) == [good]
+    assert latest_valid_checkpoint(tmp_path) == (good, [])
+    assert saved(tmp_path, 2) == [tmp_path / "step-00000002"], "the next attempt is free to succeed"
+
+
+def test_a_full_disk_is_told_with_the_bytes_that_are_wanted_and_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(*args: Any, **named: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "save", fill)
+    weights = sum(tensor.nbytes for tensor in new_policy(TINY, seed=2, device=CPU).network.state_dict().values())
+    with pytest.raises(StorageError, match=r"step-00000002 could not be written \(No space left on device\): it needs") as caught:
+        saved(tmp_path, 2)
+    needed, free = (int(word.replace(",", "")) for word in re.findall(r"([\d,]+) bytes", str(caught.value)))
+    assert weights < needed < weights + 2**21
+    assert free == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.1)
+
+
+def test_an_error_that_is_none_of_the_disks_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **named: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(checkpoints, "save", refuse)
+    with pytest.raises(PermissionError):
+        saved(tmp_path, 2)
+
+
+def test_an_interrupt_while_saving_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*args: Any, **named: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoints, "write_manifest", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        saved(tmp_path, 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_checkpoint_is_replaced_when_training_comes_to_its_step_again(tmp_path: Path) -> None:
+    # A run falls back to step 1, goes on, and saves step 2 anew.
+    folders = saved(tmp_path, 1, 2)
+    flip_a_bit(folders[1] / WEIGHTS)
+    assert latest_valid_checkpoint(tmp_path)[0] == folders[0]
+    saved(tmp_path, 2)
+    assert latest_valid_checkpoint(tmp_path) == (folders[1], [])
+
+
+# How many are kept.
+
+REGRETS = st.dictionaries(st.integers(0, 40), st.sampled_from([0.1, 0.2, 0.3, math.nan]) | st.floats(0, 1), max_size=12)
+
+
+@given(regrets=REGRETS, healthy=st.none() | st.integers(0, 40), keep=st.integers(0, 12))
+def test_the_best_the_newest_and_the_healthy_stay_and_of_the_rest_those_with_the_lowest_regret(
+    regrets: dict[int, float], healthy: int | None, keep: int
+) -> None:
+    gone = checkpoints_to_delete(regrets, healthy=healthy, keep=keep)
+    kept = regrets.keys() - gone
+    assert gone == sorted(set(gone))
+    assert set(gone) <= regrets.keys()
+    finite = {step: math.inf if math.isnan(regret) else regret for step, regret in regrets.items()}
+    protected = {healthy} & regrets.keys()
+    if regrets:
+        protected |= {max(regrets)}
+        assert min(finite.values()) in {finite[step] for step in kept}
+    assert protected <= kept
+    assert len(kept) == min(len(regrets), max(keep, len(kept)))
+    assert len(kept) <= max(keep, len(protected) + 1)
+    assert all(finite[step] >= finite[other] for step in gone for other in kept - protected if finite[other] > min(finite.values()))
+    assert checkpoints_to_delete({step: regrets[step] for step in kept}, healthy=healthy, keep=keep) == []
+
+
+def test_deletion_by_hand() -> None:
+    regrets = {10: 0.30, 20: 0.10, 30: 0.25, 40: 0.20, 50: 0.35}
+    assert checkpoints_to_delete(regrets, healthy=10, keep=3) == [30, 40]
+    assert checkpoints_to_delete(regrets, healthy=None, keep=3) == [10, 30]
+    assert checkpoints_to_delete(regrets, healthy=10, keep=5) == []
+    assert checkpoints_to_delete({10: 0.30}, healthy=None, keep=0) == []
+    assert checkpoints_to_delete({}, healthy=None, keep=3) == []
+
+
+# Compatible or not.
+
+
+def test_the_hash_of_the_action_table_is_that_of_its_moves() -> None:
+    import hashlib
+
+    from grpo.board.actions import ACTIONS
+
+    assert len(ACTIONS) == 1_968
+    assert hashlib.sha256(" ".join(sorted(move.uci() for move in ACTIONS)).encode()).hexdigest() == ACTION_TABLE_HASH
+
+
+@pytest.mark.parametrize("load", [load_policy, load_checkpoint])
+def test_a_policy_of_another_action_table_is_refused(load: Callable[[Path, torch.device], Any], folder: Path) -> None:
+    facts = read_json(folder / POLICY)
+    write_json(folder / POLICY, {**facts, "action_table": "deadbeef" * 8})
+    write_manifest(folder, {"kind": "checkpoint", "step": 3})
+    with pytest.raises(IncompatibleError, match=f"action_table is deadbeefdead, this code's is {ACTION_TABLE_HASH[:12]}"):
+        load(folder, CPU)
+
+
+def test_one_move_more_or_in_another_place_is_another_table(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_policy(folder, CPU)
+    from grpo.board.actions import ACTIONS
+
+    swapped = [ACTIONS[1], ACTIONS[0], *ACTIONS[2:]]
+    for table in (swapped, [*ACTIONS, chess.Move.null()], ACTIONS[:-1]):
+        monkeypatch.setattr(policy_files, "ACTION_TABLE_HASH", sha256_text(" ".join(move.uci() for move in table)))
+        with pytest.raises(IncompatibleError):
+            load_policy(folder, CPU)
+
+
+@pytest.mark.parametrize(("key", "value"), [("channels", 24), ("num_blocks", 2)])
+def test_weights_of_another_architecture_are_refused(key: str, value: int, folder: Path) -> None:
+    facts = read_json(folder / POLICY)
+    facts["policy"][key] = value
+    write_json(folder / POLICY, facts)
+    with pytest.raises((IncompatibleError, RuntimeError), match=r"size mismatch|Missing key"):
+        load_policy(folder, CPU)
+
+
+# The hash of the weights.
+
+
+def test_equal_weights_have_one_hash_and_one_changed_bit_gives_another() -> None:
+    one, same = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
+    assert weights_hash(one) == weights_hash(same)
+    hashes = {weights_hash(one)}
+    for parameter in same.network.parameters():
+        flat = parameter.data.view(-1).view(torch.int32)
+        flat[-1] ^= 1
+        hashes.add(weights_hash(same))
+        flat[-1] ^= 1
+    assert len(hashes) == 1 + len(list(same.network.parameters())), "each tensor counts"
+    assert weights_hash(same) == weights_hash(one)
+
+
+def test_the_hash_depends_on_which_tensor_holds_the_numbers() -> None:
+    one, other = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
+    with torch.no_grad():
+        for name in ("weight", "bias"):
+            from_head, to_head = getattr(other.network.from_head, name), getattr(other.network.to_head, name)
+            kept = from_head.clone()
+            from_head.copy_(to_head)
+            to_head.copy_(kept)
+    assert weights_hash(one) != weights_hash(other)
+
+
+def test_the_hash_does_not_depend_on_how_the_numbers_lie_in_memory(folder: Path) -> None:
+    policy, _ = load_policy(folder, CPU)
+    before = weights_hash(policy)
+    weight = policy.network.to_head.weight
+    weight.data = weight.data.t().contiguous().t()
+    assert not weight.is_contiguous()
+    assert weights_hash(policy) == before
+
+
+def test_weights_go_through_the_file_unchanged_even_where_they_do_not_lie_in_one_piece(tmp_path: Path) -> None:
+    policy: NetworkPolicy = new_policy(TINY, seed=0, device=CPU)
+    policy.network.to_head.weight.data = policy.network.to_head.weight.data.t().contiguous().t()
+    save_policy(tmp_path, policy, TINY)
+    assert weights_hash(load_policy(tmp_path, CPU)[0]) == weights_hash(policy)
+
+
+def test_the_weights_file_is_plain_safetensors(folder: Path, tmp_path: Path, trainer: GrpoTrainer) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    assert tensors.keys() == trainer.policy.network.state_dict().keys()
+    save_file(tensors, tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == (folder / WEIGHTS).read_bytes()

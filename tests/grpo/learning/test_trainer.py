@@ -1,0 +1,1236 @@
+"""The GRPO loop: it trains the policy that it samples, repeats exactly, survives what is not finite, and climbs where it should."""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import chess
+import numpy as np
+import pytest
+import torch
+from doubles import (
+    CPU,
+    TINY,
+    MadeUpValues,
+    WrittenReplies,
+    arrays_in_float64,
+    copied,
+    fake_arrays,
+    in_float64,
+    largest_difference,
+    legal_moves,
+    lively_policy,
+    made_up_number,
+    mirrored_number,
+    sharpened,
+    some_boards,
+)
+from doubles import trainer_of as any_trainer_of
+from torch import Tensor, nn
+
+from grpo.base.errors import NonFiniteError
+from grpo.control.controller import Action, Control
+from grpo.dataset.table import BoardArrays
+from grpo.learning import trainer as training
+from grpo.learning.checkpoints import IncompatibleError, load_checkpoint, save_checkpoint, weights_hash
+from grpo.learning.measurements import InnerStep
+from grpo.learning.objective import Moves, Objective, grpo_objective, logit_descents
+from grpo.learning.rollouts import Roller, Rollout
+from grpo.learning.states import DatasetStates, States
+from grpo.learning.trainer import GrpoTrainer, InvariantError, assert_on_policy, refuse_dropout
+from grpo.metrics.table import Record
+from grpo.policy.distribution import MoveDistribution, NetworkPolicy, Policy, PositionBatch, new_policy
+from grpo.settings.grpo import AlarmConfig, GrpoConfig
+
+torch.set_num_threads(1)
+
+BOARDS = some_boards(48)
+ARRAYS = fake_arrays(BOARDS)
+CONFIG = GrpoConfig(
+    states_per_step=16,
+    num_minibatches=2,
+    group_size=8,
+    learning_rate_decay="constant",
+    entropy_schedule="constant",
+    entropy_coefficient=0.01,
+)
+ESTIMATORS = ("sampled", "exact", "trajectory")
+DEPTH = {"num_own_moves": 2}
+NOTES = {
+    "entropy_floor": 9.0,  # Nats: always below.
+    "entropy_critical": 1e-6,
+    "steps_threshold": 2,
+    "entropy_boost_factor": 1.5,
+    "max_entropy_coefficient": 1.5,
+    "kl_reduction_factor": 0.5,
+    "min_kl_coefficient": 0.0,
+    "temperature_boost": 0.2,
+    "max_temperature": 2.5,
+}
+
+
+def trainer_of(config: GrpoConfig = CONFIG, arrays: BoardArrays = ARRAYS, **changes: Any) -> GrpoTrainer:
+    """Return a trainer on the boards."""
+    return any_trainer_of(config, arrays, **changes)
+
+
+def double_trainer(config: GrpoConfig = CONFIG, arrays: BoardArrays = ARRAYS, **changes: Any) -> GrpoTrainer:
+    """Return the trainer of the same policy and boards in float64."""
+    policies = {"policy": in_float64(lively_policy()), "reference": in_float64(lively_policy())}
+    return any_trainer_of(config, arrays_in_float64(arrays), **{**policies, **changes})
+
+
+def with_depth(estimator: str, **changes: Any) -> dict[str, Any]:
+    """Return the settings of an estimator with trajectories of two own moves, in small groups."""
+    return {"estimator": estimator, "depth": DEPTH, "group_size": 3, "states_per_step": 8, **changes}
+
+
+def steps(trainer: GrpoTrainer, count: int) -> list[Record]:
+    """Return the records of some steps."""
+    return [trainer.step() for _ in range(count)]
+
+
+def with_values(values: np.ndarray[Any, np.dtype[np.float32]], arrays: BoardArrays = ARRAYS) -> BoardArrays:
+    """Return the boards with other values."""
+    return replace(arrays, values=np.where(arrays.is_legal, values, 0).astype(np.float32))
+
+
+def state_of(trainer: GrpoTrainer) -> list[Any]:
+    """Return all numbers that an optimiser step could change, as plain data."""
+    state = trainer.state({})
+    tensors = {f"{index}.{name}": tensor for index, values in state.optimiser["state"].items() for name, tensor in values.items()}
+    settings = json.loads(json.dumps(state.optimiser["param_groups"]))
+    return [weights_hash(trainer.policy), {name: tensors[name].tolist() for name in sorted(tensors)}, settings]
+
+
+def event_names(record: Record) -> list[str]:
+    """Return what happened."""
+    return [event.name for event in record.events]
+
+
+# It trains the policy that it samples.
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the list that every call of `assert_on_policy` adds its largest |log ratio| to."""
+    found: list[float] = []
+
+    def check(step: InnerStep, *rest: Any) -> None:
+        found.append(max(abs(math.log(step.ratio_min)), abs(math.log(step.ratio_max))))
+        assert_on_policy(step, *rest)
+
+    monkeypatch.setattr(training, "assert_on_policy", check)
+    return found
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_healthy_run_is_on_policy_at_every_temperature_with_every_estimator_and_depth(
+    temperature: float, estimator: str, checked: list[float]
+) -> None:
+    trainer = trainer_of(**with_depth(estimator, temperature=temperature, learning_rate=5e-3, max_kl_old=0.0))
+    records = steps(trainer, 2)
+    assert len(checked) == 2, "once a rollout"
+    assert max(checked) < 1e-4, "a tenth of what is allowed"
+    assert all(abs(record.metrics["grpo/ratio_max"] - 1) > 1e-3 for record in records), "the second inner step is off-policy"
+
+
+@pytest.mark.parametrize(("num_minibatches", "num_inner_epochs"), [(1, 1), (2, 1), (8, 2), (16, 1)])
+@pytest.mark.parametrize("max_states_per_forward", [512, 3])
+def test_a_healthy_run_is_on_policy_at_every_split(
+    num_minibatches: int, num_inner_epochs: int, max_states_per_forward: int, checked: list[float]
+) -> None:
+    trainer = trainer_of(
+        num_minibatches=num_minibatches,
+        num_inner_epochs=num_inner_epochs,
+        max_states_per_forward=max_states_per_forward,
+        learning_rate=5e-3,
+        max_kl_old=0.0,
+    )
+    records = steps(trainer, 2)
+    assert len(checked) == 2
+    assert max(checked) < 1e-4
+    assert [record.metrics["grpo/optimiser_steps"] for record in records] == [num_minibatches * num_inner_epochs] * 2
+
+
+@pytest.mark.parametrize("estimator", ["sampled", "exact"])
+@pytest.mark.parametrize(("precision", "allowed"), [("float64", 1e-12), ("float32", 1e-4), ("bfloat16", 0.05)])
+def test_a_healthy_run_is_on_policy_at_every_precision(precision: str, allowed: float, estimator: str, checked: list[float]) -> None:
+    changes = {"estimator": estimator, "temperature": 1.3, "max_states_per_forward": 5}
+    trainer = double_trainer(**changes) if precision == "float64" else trainer_of(**changes, precision=precision)
+    steps(trainer, 2)
+    assert len(checked) == 2
+    assert max(checked) < allowed
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("temperature", [0.7, 1.3])
+def test_at_the_first_inner_step_ratios_are_one_nothing_is_clipped_and_divergences_are_zero(estimator: str, temperature: float) -> None:
+    changes = with_depth(estimator, temperature=temperature, num_minibatches=1, kl_coefficient=0.1)
+    metrics = double_trainer(**changes).step().metrics
+    assert metrics["grpo/clip_fraction"] == 0
+    for name in ("grpo/kl_old", "grpo/kl_reference", "grpo/kl_from_reference", "grpo/weighted/anchor_kl"):
+        assert abs(metrics[name]) < 1e-12
+    for name in ("grpo/ratio_min", "grpo/ratio_max"):
+        assert metrics[name] == pytest.approx(1, abs=1e-12)
+    assert metrics["grpo/effective_sample_size"] == pytest.approx(1, abs=1e-6), "the weights 1/G are float32"
+
+
+Fault = Callable[[Rollout, Policy], Rollout]
+
+
+def sampler_with(monkeypatch: pytest.MonkeyPatch, fault: Fault, *, factor: float = 1.0) -> None:
+    """Make all rollouts faulty: sampled at a temperature that they do not own up to, then changed."""
+    original = Roller.rollout
+
+    def rollout(self: Roller, policy: Policy, *args: Any, temperature: float, **rest: Any) -> Rollout:
+        made = original(self, policy, *args, temperature=temperature * factor, **rest)
+        return fault(replace(made, temperature=temperature), policy)
+
+    monkeypatch.setattr(Roller, "rollout", rollout)
+
+
+def of_moves(**changes: Callable[[Moves], Tensor]) -> Fault:
+    """Return the fault that some of the recorded moves' numbers are others."""
+
+    def fault(rollout: Rollout, _: Policy) -> Rollout:
+        return replace(rollout, moves=replace(rollout.moves, **{name: change(rollout.moves) for name, change in changes.items()}))
+
+    return fault
+
+
+def weights_moved(rollout: Rollout, policy: Policy) -> Rollout:
+    """Take a small step between sampling and learning."""
+    assert isinstance(policy, NetworkPolicy)
+    with torch.no_grad():
+        for parameter in policy.network.parameters():
+            parameter.add_(1e-3)
+    return rollout
+
+
+def weights_spoilt(rollout: Rollout, policy: Policy) -> Rollout:
+    """Put one NaN among the weights."""
+    assert isinstance(policy, NetworkPolicy)
+    with torch.no_grad():
+        policy.network.norm.weight[0] = math.nan  # type: ignore[index, union-attr]
+    return rollout
+
+
+def one_nan(moves: Moves) -> Tensor:
+    """Lose one recorded number of each group."""
+    old = moves.old_log_probs.clone()
+    old[:, -1] = math.nan
+    return old
+
+
+def without_last_move(old: MoveDistribution) -> MoveDistribution:
+    """Return what a sampler would have recorded that thinks the last legal move of each board illegal."""
+    last = old.num_legal() - 1
+    is_legal = old.is_legal.clone()
+    is_legal[torch.arange(len(last)), last] = False
+    return MoveDistribution.from_logits(old.log_probs, is_legal, temperature=1.0)
+
+
+def resampled(rollout: Rollout, old: MoveDistribution) -> Rollout:
+    """Return the rollout as a sampler with another distribution would have made it."""
+    columns = old.sample(rollout.moves.columns.shape[1], torch.Generator().manual_seed(0))
+    return replace(rollout, old=old, moves=replace(rollout.moves, columns=columns, old_log_probs=old.log_prob(columns)))
+
+
+def rolled(old: MoveDistribution) -> MoveDistribution:
+    """Return the distributions of each board's neighbour."""
+    return MoveDistribution(log_probs=old.log_probs.roll(1, 0), is_legal=old.is_legal)
+
+
+def boards_of_the_next(rollout: Rollout, _: Policy) -> Rollout:
+    """Put the moves of each board beside the pieces of the next."""
+    positions = rollout.states.positions
+    return replace(rollout, states=replace(rollout.states, positions=replace(positions, encodings=positions.encodings.roll(1, 0))))
+
+
+def moves_of_the_next(rollout: Rollout, _: Policy) -> Rollout:
+    """Swap the index of the group: each state has the moves of its neighbour."""
+    columns = torch.minimum(rollout.moves.columns.roll(1, 0), rollout.old.num_legal()[:, None] - 1)
+    return replace(rollout, moves=replace(rollout.moves, columns=columns))
+
+
+def nothing(rollout: Rollout, _: Policy) -> Rollout:
+    """Change nothing."""
+    return rollout
+
+
+FAULTS: dict[str, tuple[Fault, float]] = {
+    "sampled at T = 1.3, learned at T = 1": (nothing, 1.3),
+    "sampled at T = 0.7, learned at T = 1": (nothing, 0.7),
+    "sampled at T = 1.02, learned at T = 1": (nothing, 1.02),
+    "weights moved": (weights_moved, 1.0),
+    "weights with a NaN": (weights_spoilt, 1.0),
+    "recorded NaN": (of_moves(old_log_probs=one_nan), 1.0),
+    "moves shuffled within their groups": (of_moves(columns=lambda moves: moves.columns.flip(1)), 1.0),
+    "moves of the next state": (moves_of_the_next, 1.0),
+    "log-probabilities of the next state": (of_moves(old_log_probs=lambda moves: moves.old_log_probs.roll(1, 0)), 1.0),
+    "distribution of the next state": (lambda rollout, _: replace(rollout, old=rolled(rollout.old)), 1.0),
+    "boards of the next state": (boards_of_the_next, 1.0),
+    "a legal move masked out": (lambda rollout, _: resampled(rollout, without_last_move(rollout.old)), 1.0),
+    "log-probabilities in bfloat16": (of_moves(old_log_probs=lambda moves: moves.old_log_probs.bfloat16().float()), 1.0),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_sampler_that_records_another_policy_is_caught_before_the_first_update(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trainer_of(num_minibatches=4)
+    before = state_of(trainer)
+    change, factor = FAULTS[fault]
+    sampler_with(monkeypatch, change, factor=factor)
+    with pytest.raises(InvariantError, match=r"before the first update the policy does not score as it sampled|of a rollout: off by"):
+        trainer.step()
+    if not fault.startswith("weights"):
+        assert state_of(trainer) == before
+
+
+MIXED: dict[str, Fault] = {
+    "rewards": lambda rollout, _: replace(rollout, rewards=rollout.rewards.roll(1, 0)),
+    "advantages": of_moves(advantages=lambda moves: moves.advantages.roll(1, 0)),
+    "values": lambda rollout, _: replace(rollout, states=replace(rollout.states, values=rollout.states.values.roll(1, 0))),
+    "one advantage": of_moves(advantages=lambda moves: moves.advantages + torch.eye(*moves.advantages.shape) * 1e-3),
+}
+
+
+@pytest.mark.parametrize(
+    ("estimator", "what"),
+    [
+        (estimator, what)
+        for estimator in ("sampled", "exact", "trajectory")
+        for what in MIXED
+        # Of trajectories' advantages only the sum is asked for, and it stays 0.
+        if (estimator, what) != ("trajectory", "advantages")
+    ],
+)
+def test_groups_whose_index_is_swapped_are_caught_although_every_ratio_is_one(
+    what: str, estimator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_of(**(with_depth(estimator) if estimator == "trajectory" else {"estimator": estimator}))
+    before = state_of(trainer)
+    sampler_with(monkeypatch, MIXED[what])
+    with pytest.raises(InvariantError, match=r"of a rollout: off by .*mixed up"):
+        trainer.step()
+    assert state_of(trainer) == before
+
+
+def test_k1_in_the_loss_with_an_equal_bonus_on_mean_log_probability_is_named_as_two_terms_that_cancel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    coefficient = 0.1  # Run feb04_loss_budget: both were 0.1.
+    window = 5
+
+    def loss_budget(*, new: MoveDistribution, moves: Moves, **rest: Any) -> Objective:
+        honest = grpo_objective(new=new, moves=moves, **rest)
+        mean_log_prob = (moves.weights * new.log_prob(moves.columns)).sum(1)
+        k1 = (moves.weights * moves.old_log_probs).sum(1) - mean_log_prob
+        weighted = {**honest.weighted, "entropy": coefficient * mean_log_prob, "anchor_kl": coefficient * k1}
+        return replace(honest, weighted=weighted, loss=torch.stack(list(weighted.values())).sum(0))
+
+    def descents(*, new: MoveDistribution, moves: Moves, temperature: float, **rest: Any) -> dict[str, Tensor]:
+        drawn = torch.zeros_like(new.probs).scatter_add_(1, moves.columns, moves.weights)
+        push = coefficient * (drawn - new.probs).detach() / temperature
+        honest = logit_descents(new=new, moves=moves, temperature=temperature, **rest)
+        return {**honest, "entropy": -push, "anchor_kl": push}
+
+    monkeypatch.setattr(training, "grpo_objective", loss_budget)
+    monkeypatch.setattr(training, "logit_descents", descents)
+    trainer = trainer_of(alarms=AlarmConfig(window=window), num_minibatches=1, steps_per_gradient_budget=1)
+    records = [trainer.step() for _ in range(window)]
+    assert all(record.metrics["grpo/parameter_cosine/entropy_anchor_kl"] == pytest.approx(-1, abs=1e-4) for record in records)
+    assert [event.name for event in records[-1].events if event.name == "cancelling_terms"] == ["cancelling_terms"]
+    assert "entropy and anchor_kl" in next(event.message for event in records[-1].events if event.name == "cancelling_terms")
+
+
+@pytest.mark.parametrize("estimator", ["exact", "trajectory"])
+@pytest.mark.parametrize("fault", ["sampled at T = 1.3, learned at T = 1", "weights moved", "boards of the next state"])
+def test_other_estimators_are_guarded_in_the_same_way(fault: str, estimator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trainer_of(**with_depth(estimator))
+    change, factor = FAULTS[fault]
+    sampler_with(monkeypatch, change, factor=factor)
+    with pytest.raises(InvariantError):
+        trainer.step()
+
+
+def test_a_sampler_without_fault_passes_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler_with(monkeypatch, nothing)
+    assert trainer_of().step() == trainer_of().step()
+
+
+def test_a_sampler_that_runs_in_half_precision_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Roller.rollout
+
+    def rollout(*args: Any, **rest: Any) -> Rollout:
+        with torch.autocast("cpu", torch.bfloat16):
+            return original(*args, **rest)
+
+    monkeypatch.setattr(Roller, "rollout", rollout)
+    monkeypatch.setattr(NetworkPolicy, "distribution", in_whatever_precision)
+    with pytest.raises(InvariantError):
+        trainer_of().step()
+
+
+def in_whatever_precision(self: NetworkPolicy, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
+    """Score as a policy that takes whatever autocast it finds."""
+    logits = self.network(positions.encodings, positions.action_ids)
+    return MoveDistribution.from_logits(logits, positions.is_legal, temperature=temperature)
+
+
+def test_a_mask_that_learning_has_and_sampling_had_not_is_caught() -> None:
+    class Forgetful(NetworkPolicy):
+        """Knows one legal move less whenever a gradient is wanted."""
+
+        def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
+            whole = super().distribution(positions, temperature=temperature)
+            return without_last_move(whole) if torch.is_grad_enabled() else whole
+
+    with pytest.raises(InvariantError):
+        trainer_of(policy=Forgetful(lively_policy().network, CPU)).step()
+
+
+def test_padding_that_counts_as_a_move_in_sampling_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def padded(rollout: Rollout, _: Policy) -> Rollout:
+        old = MoveDistribution.from_logits(rollout.old.log_probs, torch.ones_like(rollout.old.is_legal), temperature=1.0)
+        return replace(rollout, old=old, moves=replace(rollout.moves, old_log_probs=old.log_prob(rollout.moves.columns)))
+
+    sampler_with(monkeypatch, padded)
+    with pytest.raises(InvariantError):
+        trainer_of().step()
+
+
+def one_wrong_state(moves: Moves) -> Tensor:
+    """Spoil what was recorded of one state."""
+    old = moves.old_log_probs.clone()
+    old[3] += 0.2
+    return old
+
+
+@pytest.mark.parametrize(("num_minibatches", "num_steps"), [(1, 1), (4, 30)])
+def test_one_wrong_state_is_caught_as_soon_as_it_falls_into_the_first_minibatch(
+    num_minibatches: int, num_steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler_with(monkeypatch, of_moves(old_log_probs=one_wrong_state))
+    with pytest.raises(InvariantError):
+        steps(trainer_of(num_minibatches=num_minibatches), num_steps)
+
+
+class _WithDropout(nn.Module):
+    """The network with a dropout layer over its logits."""
+
+    def __init__(self, network: nn.Module, probability: float) -> None:
+        super().__init__()
+        self.network = network
+        self.dropout = nn.Dropout(probability)
+
+    def forward(self, encodings: Tensor, action_ids: Tensor) -> Tensor:
+        logits: Tensor = self.dropout(self.network(encodings, action_ids))
+        return logits
+
+
+def test_a_dropout_layer_is_refused_by_its_name_and_one_that_drops_nothing_is_not() -> None:
+    def with_dropout(probability: float) -> NetworkPolicy:
+        return NetworkPolicy(_WithDropout(lively_policy().network, probability), CPU)
+
+    with pytest.raises(ValueError, match=r"layer dropout has dropout 0\.1: .* set it to 0"):
+        trainer_of(policy=with_dropout(0.1))
+    assert trainer_of(policy=with_dropout(0.0)).step().step == 1
+    with pytest.raises(ValueError, match=r"layer 1\.0 has dropout 0\.5"):
+        refuse_dropout(nn.Sequential(nn.Linear(1, 1), nn.Sequential(nn.AlphaDropout(0.5))))
+    with pytest.raises(ValueError, match=r"layer dropout has dropout 0\.1"):
+        refuse_dropout(nn.TransformerEncoderLayer(8, 2, 8))
+    refuse_dropout(lively_policy().network)
+
+
+def test_a_dropout_layer_at_work_that_came_in_later_is_caught() -> None:
+    trainer = trainer_of(policy=NetworkPolicy(_WithDropout(lively_policy().network, 0.0), CPU))
+    dropout: nn.Dropout = trainer.policy.network.dropout  # type: ignore[assignment]
+    dropout.p = 0.1
+    dropout.train()
+    with pytest.raises(InvariantError):
+        trainer.step()
+
+
+def test_a_network_in_training_mode_is_refused() -> None:
+    trainer = trainer_of()
+    before = state_of(trainer)
+    trainer.policy.network.train()
+    with pytest.raises(RuntimeError, match="training mode"):
+        trainer.step()
+    assert state_of(trainer)[:2] == before[:2]
+
+
+def test_noise_in_scoring_is_caught_and_no_noise_is_not() -> None:
+    rng, scale = torch.Generator().manual_seed(0), [0.0]
+
+    class Noisy(NetworkPolicy):
+        """Adds noise to each logit, another one each time."""
+
+        def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
+            exact = super().distribution(positions, temperature=temperature)
+            noise = scale[0] * torch.randn(exact.log_probs.shape, generator=rng)
+            return MoveDistribution.from_logits(exact.log_probs + noise, exact.is_legal, temperature=1.0)
+
+    trainer = trainer_of(policy=Noisy(lively_policy().network, CPU))
+    trainer.step()
+    scale[0] = 0.01
+    with pytest.raises(InvariantError):
+        trainer.step()
+
+
+def measured(*, log_ratio: float = 0.0, kl_old: float = 0.0, clip: float = 0.0) -> InnerStep:
+    """Return an inner step with these numbers."""
+    means = {"kl_old": kl_old, "clip_low": clip, "clip_high": 0.0}
+    return InnerStep(total=1.0, device=CPU, ratio_min=math.exp(log_ratio), ratio_max=1.0, _means=means)
+
+
+def test_the_message_gives_the_numbers() -> None:
+    # Field notes: logits [2, 1, 0] sampled at T = 1.3 and scored at T = 1: ratios 1.116, 0.888, 0.703, of which the last is clipped.
+    logits, is_legal = torch.tensor([[2.0, 1.0, 0.0]]), torch.ones(1, 3, dtype=torch.bool)
+    old, new = (MoveDistribution.from_logits(logits, is_legal, temperature=temperature) for temperature in (1.3, 1.0))
+    ratios = (new.log_probs - old.log_probs).exp()[0]
+    assert ratios.tolist() == pytest.approx([1.116, 0.888, 0.703], abs=2e-3)
+    step = measured(log_ratio=float(ratios[2].log()), kl_old=old.kl_to(new).item(), clip=1 / 3)
+    with pytest.raises(InvariantError, match=r"largest \|log ratio\| 0\.351, KL\(old\) 0\.0127, clip fraction 0\.333"):
+        assert_on_policy(step)
+
+
+@pytest.mark.parametrize("name", ["log_ratio", "kl_old", "clip"])
+@pytest.mark.parametrize("value", [math.nan, 0.5])
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_each_of_the_three_conditions_counts_by_itself(name: str, value: float, precision: torch.dtype) -> None:
+    assert_on_policy(measured(), precision)
+    with pytest.raises(InvariantError):
+        assert_on_policy(measured(**{name: value}), precision)
+
+
+def test_the_loss_is_taken_at_the_temperature_that_the_rollout_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    class Listening(NetworkPolicy):
+        """Remembers the temperatures that it was asked for."""
+
+        def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
+            asked.append(temperature)
+            return super().distribution(positions, temperature=temperature)
+
+    policy, reference = (Listening(lively_policy().network, CPU) for _ in range(2))
+    sampler_with(monkeypatch, lambda rollout, _: replace(rollout, temperature=2.0), factor=2.0)
+    trainer_of(policy=policy, reference=reference, kl_coefficient=0.1).step()
+    assert asked == [2.0] * 5, "one rollout; policy and reference in two minibatches"
+
+
+def test_a_raised_temperature_is_sampled_and_trained_alike_and_entropy_is_that_at_one() -> None:
+    policy = lively_policy()
+    at_one = policy.distribution(PositionBatch.from_arrays(ARRAYS), temperature=1.0).entropy().mean().item()
+    hot = policy.distribution(PositionBatch.from_arrays(ARRAYS), temperature=2.0).entropy().mean().item()
+    metrics = trainer_of(policy=policy, states_per_step=48, temperature=2.0, num_minibatches=1).step().metrics
+    assert metrics["grpo/entropy"] == pytest.approx(at_one, abs=1e-4)
+    assert metrics["grpo/raw/entropy"] == pytest.approx(hot, abs=1e-4)
+    assert hot > at_one + 0.3
+
+
+# What the estimators have in common.
+
+
+def test_the_exact_estimator_is_the_exact_gradient() -> None:
+    metrics = double_trainer(estimator="exact").step().metrics
+    assert metrics["grpo/exact_cosine"] == pytest.approx(1, abs=1e-6)
+    assert metrics["grpo/exact_ratio"] == pytest.approx(1, abs=1e-6)
+    sampled = double_trainer(group_size=8).step().metrics
+    assert 0.2 < sampled["grpo/exact_cosine"] < 0.95
+
+
+def test_the_baseline_without_oneself_is_longer_by_the_known_factor() -> None:
+    # Leave one out is G / (G - 1) times the group's mean, and so is the norm.
+    mean, others = (double_trainer(group_size=4, baseline=baseline).step().metrics for baseline in ("mean", "leave_one_out"))
+    assert others["grpo/exact_cosine"] == pytest.approx(mean["grpo/exact_cosine"], abs=1e-6)
+    assert others["grpo/exact_ratio"] == pytest.approx(mean["grpo/exact_ratio"] * 3 / 4, rel=1e-5)
+
+
+def test_nearly_constant_groups_are_not_blown_up_by_their_standard_deviation() -> None:
+    # NeMo-RL #4161: advantages of 7,428. Values differ by at most 1e-4; 1e-4 / 0.02 is the most that the floor lets through.
+    arrays = with_values(0.5 + 1e-4 * ARRAYS.values)
+    metrics = trainer_of(arrays=arrays, divide_by_std=True).step().metrics
+    assert 0 < metrics["grpo/advantage_max"] < 0.005
+    unguarded = trainer_of(arrays=arrays, divide_by_std=True, std_floor=1e-9).step().metrics
+    assert unguarded["grpo/advantage_max"] > 1, "the floor is what holds it"
+
+
+@pytest.mark.parametrize("reward", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("estimator", ["sampled", "exact"])
+@pytest.mark.parametrize("divide_by_std", [False, True])
+def test_constant_rewards_move_no_weight(reward: float, estimator: str, divide_by_std: bool) -> None:
+    arrays = with_values(np.full_like(ARRAYS.values, reward))
+    trainer = trainer_of(arrays=arrays, estimator=estimator, divide_by_std=divide_by_std, entropy_coefficient=0.0)
+    before = weights_hash(trainer.policy)
+    record = trainer.step()
+    assert record.metrics["grpo/silent_groups"] == 1
+    if estimator == "sampled":
+        assert record.metrics["grpo/gradient_norm"] == 0
+        assert weights_hash(trainer.policy) == before
+    else:
+        assert record.metrics["grpo/gradient_norm"] < 1e-6
+
+
+def test_rewards_that_differ_do_move_the_weights() -> None:
+    trainer = trainer_of(entropy_coefficient=0.0)
+    before = weights_hash(trainer.policy)
+    assert trainer.step().metrics["grpo/gradient_norm"] > 0
+    assert weights_hash(trainer.policy) != before
+
+
+@pytest.mark.parametrize("num_inner_epochs", [1, 2])
+@pytest.mark.parametrize("direction", ["policy_to_reference", "reference_to_policy"])
+def test_the_terms_of_the_loss_add_up_to_it(num_inner_epochs: int, direction: str) -> None:
+    changes = {"kl_coefficient": 0.2, "kl_direction": direction, "num_inner_epochs": num_inner_epochs, "num_minibatches": 1}
+    trainer = trainer_of(**changes, learning_rate=2e-3, reference=lively_policy(seed=9))
+    for record in steps(trainer, 3):
+        metrics = record.metrics
+        assert metrics["grpo/optimiser_steps"] == num_inner_epochs
+        assert metrics["grpo/kl_reference"] > 0.01
+        terms = ("policy", "entropy", "anchor_kl", "recovery_kl")
+        assert metrics["grpo/loss"] == pytest.approx(sum(metrics[f"grpo/weighted/{term}"] for term in terms), abs=1e-6)
+        assert metrics["grpo/weighted/policy"] == pytest.approx(-metrics["grpo/raw/policy"])
+        assert metrics["grpo/weighted/entropy"] == pytest.approx(-0.01 * metrics["grpo/raw/entropy"])
+        assert metrics["grpo/weighted/recovery_kl"] == 0
+        watched = "grpo/kl_reference" if direction == "policy_to_reference" else "grpo/kl_from_reference"
+        assert metrics["grpo/raw/anchor_kl"] == metrics[watched]
+        if num_inner_epochs == 1:
+            assert metrics["grpo/weighted/anchor_kl"] == pytest.approx(0.2 * metrics["grpo/raw/anchor_kl"])
+
+
+def test_a_failing_engine_is_counted_and_what_it_failed_on_is_no_reward() -> None:
+    changes = with_depth("sampled", num_minibatches=1)
+    healthy = double_trainer(**changes).step().metrics
+    values = MadeUpValues(fails_on=lambda board: made_up_number(board, chess.Move.null()) < 0.5)
+    faulty = double_trainer(**changes, values=values).step().metrics
+    num_failed = sum(made_up_number(board, chess.Move.null()) < 0.5 for board in values.asked)
+    assert faulty["grpo/states_dropped"] == num_failed > 0 == healthy["grpo/states_dropped"]
+    assert faulty["grpo/states"] == healthy["grpo/states"] - num_failed
+    assert faulty["grpo/states_forced"] == healthy["grpo/states_forced"]
+    assert math.isfinite(faulty["grpo/loss"])
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_the_colour_mirror_of_all_boards_trains_the_same_policy(estimator: str) -> None:
+    found = []
+    for boards in (BOARDS, [board.mirror() for board in BOARDS]):
+        trainer = trainer_of(arrays=fake_arrays(boards, mirrored_number), values=MadeUpValues(mirrored_number), **with_depth(estimator))
+        found.append((steps(trainer, 2), weights_hash(trainer.policy)))
+    assert found[0] == found[1]
+
+
+# It repeats exactly.
+
+
+def test_equal_seeds_give_equal_records_and_weights_and_another_seed_gives_others() -> None:
+    one, same, other = trainer_of(seed=0), trainer_of(seed=0), trainer_of(seed=1)
+    records, same_records, other_records = (steps(trainer, 3) for trainer in (one, same, other))
+    assert records == same_records
+    assert weights_hash(one.policy) == weights_hash(same.policy)
+    assert all(record != another for record, another in zip(records, other_records, strict=True))
+    assert weights_hash(one.policy) != weights_hash(other.policy)
+
+
+def test_the_state_of_the_global_generators_has_no_effect() -> None:
+    torch.manual_seed(0)
+    one = steps(trainer_of(**with_depth("sampled")), 2)
+    torch.manual_seed(99)
+    assert steps(trainer_of(**with_depth("sampled")), 2) == one
+
+
+def resumed(first: GrpoTrainer, folder: Path, make: Callable[[NetworkPolicy], GrpoTrainer]) -> GrpoTrainer:
+    """Return a trainer of new objects that goes on where the first one stands."""
+    saved = save_checkpoint(folder, first.policy, TINY, first.state({"from": "here"}))
+    policy, _, state = load_checkpoint(saved, CPU)
+    second = make(policy)
+    second.restore(state)
+    return second
+
+
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "constant": {"kl_coefficient": 0.01},
+    "annealed": {"entropy_schedule": "annealed", "num_steps": 6, "learning_rate_decay": "cosine", "warmup_steps": 2},
+    "target": {"entropy_schedule": "target", "kl_coefficient": 0.01, "kl_schedule": "target", "reference": lively_policy(seed=9)},
+    "field_notes": {"entropy_schedule": "field_notes", "field_notes": NOTES, "kl_coefficient": 0.01},
+    "refreshed reference": {"steps_per_reference_refresh": 2, "kl_coefficient": 0.1},
+    "critical": {"critical_entropy": 100.0, "critical_window": 2, "recovery": {"kind": "forward_kl"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("estimator", "schedule"), [("sampled", name) for name in SCHEDULES] + [("exact", "target"), ("trajectory", "field_notes")]
+)
+def test_saved_and_gone_on_in_a_new_trainer_it_ends_bit_for_bit_as_if_never_stopped(estimator: str, schedule: str, tmp_path: Path) -> None:
+    changes = with_depth(estimator) if estimator == "trajectory" else {"estimator": estimator}
+
+    def make(policy: NetworkPolicy | None = None) -> GrpoTrainer:
+        settings = dict(SCHEDULES[schedule])
+        reference = copied(settings.pop("reference", lively_policy()))
+        return trainer_of(policy=policy, reference=reference, **changes, **settings, num_inner_epochs=2)
+
+    cut = 2  # Elsewhere: tests/proofs/test_grpo_proofs.py.
+    whole = make()
+    whole_records = steps(whole, 4)
+    first = make()
+    records = steps(first, cut)
+    second = resumed(first, tmp_path, make)
+    steps(first, 1)  # What is done after saving is not in the checkpoint.
+    assert second.num_steps_done == cut
+    assert records + steps(second, 4 - cut) == whole_records
+    assert state_of(second) == state_of(whole)
+    assert second.state({}).controllers == whole.state({}).controllers
+
+
+def test_every_schedule_of_the_test_above_does_move_something() -> None:
+    moved = {}
+    for name, settings in SCHEDULES.items():
+        records = steps(trainer_of(**{**settings, "num_inner_epochs": 2}), 5)
+        knobs = [tuple(value for key, value in record.metrics.items() if key.startswith("control/")) for record in records]
+        moved[name] = len(set(knobs)) > 1 or any(record.events for record in records)
+    assert moved == dict.fromkeys(SCHEDULES, True) | {"constant": False}
+
+
+class _Remembering(DatasetStates):
+    """States that depend on what was asked before, as those of a policy's own games do."""
+
+    memory = torch.zeros(1, dtype=torch.int64)
+    num_asked = 0
+
+    def states(self, step: int, policy: Policy) -> States:
+        self.num_asked += 1
+        self.memory = self.memory * 3 + step + 1
+        return super().states(int(self.memory) + 7 * self.num_asked, policy)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        return {"num_asked": self.num_asked}, {"memory": self.memory}
+
+    def restore(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        self.num_asked, self.memory = facts["num_asked"], tensors["memory"]
+
+
+@pytest.mark.parametrize("refresh", [0, 1])
+def test_states_that_remember_go_on_where_they_were(refresh: int, tmp_path: Path) -> None:
+    config = GrpoConfig(**{**CONFIG.model_dump(), "steps_per_reference_refresh": refresh, "kl_coefficient": 0.1})
+
+    def make(policy: NetworkPolicy | None = None) -> GrpoTrainer:
+        states = _Remembering(ARRAYS, states_per_step=config.states_per_step, seed=0, reflects=False)
+        return GrpoTrainer(policy or lively_policy(), lively_policy(), states, config, seed=0)
+
+    whole, first = make(), make()
+    records = steps(whole, 4)
+    assert steps(first, 2) == records[:2]
+    snapshot = first.snapshot()
+    second = resumed(first, tmp_path, make)
+    assert steps(second, 2) == records[2:]
+    assert state_of(second) == state_of(whole)
+    steps(first, 1)
+    first.reset(snapshot)
+    assert steps(first, 2) == records[2:]
+
+
+def test_without_the_optimisers_state_a_resumed_run_would_end_elsewhere() -> None:
+    # What the test above would not see if the state had no effect.
+    whole, first = trainer_of(), trainer_of()
+    steps(whole, 3)
+    steps(first, 2)
+    second = trainer_of(policy=first.policy)
+    second.num_steps_done = 2
+    steps(second, 1)
+    assert weights_hash(second.policy) != weights_hash(whole.policy)
+
+
+def test_another_reference_is_refused_with_its_hash(tmp_path: Path) -> None:
+    first = trainer_of()
+    steps(first, 1)
+    with pytest.raises(IncompatibleError, match=r"trained against reference [0-9a-f]{12}, here it is [0-9a-f]{12}"):
+        resumed(first, tmp_path, lambda policy: trainer_of(policy=policy, reference=lively_policy(seed=9)))
+
+
+def test_a_new_run_from_a_checkpoint_takes_the_optimiser_and_begins_its_schedules_anew(tmp_path: Path) -> None:
+    changes = {"warmup_steps": 4, "learning_rate": 1e-3}
+    first = trainer_of(**changes)
+    steps(first, 3)
+    saved = save_checkpoint(tmp_path, first.policy, TINY, first.state({}))
+    policy, _, state = load_checkpoint(saved, CPU)
+    second = trainer_of(policy=policy, first_step=3, **changes)
+    second.begin_from(state)
+    assert state_of(second)[:2] == state_of(first)[:2]
+    record = second.step()
+    assert record.step == 4
+    assert record.metrics["control/learning_rate"] == pytest.approx(1e-3 / 5)
+
+
+def test_two_trainers_that_begin_from_one_state_do_not_share_it() -> None:
+    first = trainer_of()
+    steps(first, 2)
+    state, before = first.state({}), state_of(first)
+    second = trainer_of(policy=copied(first.policy))
+    second.restore(state)
+    steps(second, 2)
+    assert state_of(first) == before
+
+
+@pytest.mark.parametrize("refresh", [0, 1, 2])
+@pytest.mark.parametrize("num_before", [0, 1, 2])
+def test_a_snapshot_takes_a_whole_step_back_as_often_as_wanted(refresh: int, num_before: int) -> None:
+    trainer = trainer_of(steps_per_reference_refresh=refresh, kl_coefficient=0.1, entropy_schedule="target", entropy_coefficient=0.015)
+    steps(trainer, num_before)
+    before, controllers = state_of(trainer), trainer.state({}).controllers
+    snapshot = trainer.snapshot()
+    expected = steps(trainer, 2)
+    for _ in range(2):
+        trainer.reset(snapshot)
+        assert state_of(trainer) == before
+        assert trainer.state({}).controllers == controllers
+        assert steps(trainer, 2) == expected
+
+
+def test_a_step_that_is_interrupted_between_two_minibatches_is_taken_back_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, whole = (trainer_of(num_minibatches=4, entropy_schedule="target", entropy_coefficient=0.015) for _ in range(2))
+    records = steps(whole, 3)
+    steps(trainer, 1)
+    before, snapshot = state_of(trainer), trainer.snapshot()
+    calls: list[int] = []
+    original = Control.finite
+
+    def interrupted(self: Control) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        original(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Control, "finite", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            trainer.step()
+    assert state_of(trainer) != before, "two of four minibatches were learnt from"
+    trainer.reset(snapshot)
+    assert state_of(trainer) == before
+    assert steps(trainer, 2) == records[1:]
+    assert state_of(trainer) == state_of(whole)
+
+
+def test_rolling_back_restores_weights_and_optimiser_and_cuts_the_learning_rate() -> None:
+    trainer = trainer_of(learning_rate=1e-3, recovery={"kind": "rollback", "learning_rate_factor": 0.25})
+    steps(trainer, 1)
+    trainer.checkpointed()
+    healthy, snapshot = state_of(trainer), trainer.snapshot()
+    state = replace(trainer.state({}), optimiser=snapshot.optimiser, tensors=snapshot.tensors)
+    for number in (1, 2):
+        steps(trainer, 2)
+        assert state_of(trainer)[0] != healthy[0]
+        event = trainer.roll_back(state, snapshot.weights)
+        assert event.name == "rolled_back"
+        assert "step 1" in event.message
+        assert state_of(trainer)[:2] == healthy[:2], "the second time too"
+        assert trainer.num_steps_done == 1 + 2 * number, "steps go on being counted"
+        assert trainer.outcome.action is Action.GO_ON
+    assert trainer.healthy_step == 1
+    assert trainer.step().metrics["control/learning_rate"] == pytest.approx(1e-3 / 16)
+
+
+def test_a_checkpoint_is_the_one_to_roll_back_to_only_if_entropy_is_healthy() -> None:
+    collapsed = trainer_of(policy=sharpened(lively_policy(), 1_000), critical_entropy=0.0)
+    steps(collapsed, 1)
+    collapsed.checkpointed()
+    assert collapsed.healthy_step is None
+    collapsed.cannot_roll_back()
+    assert collapsed.outcome.action is Action.STOP
+
+
+@pytest.mark.parametrize(("kind", "action"), [("stop", Action.STOP), ("rollback", Action.ROLL_BACK), ("forward_kl", Action.GO_ON)])
+def test_a_collapse_is_noticed_as_soon_as_the_window_is_full_of_it(kind: str, action: Action) -> None:
+    policy = sharpened(lively_policy(), 1_000)
+    trainer = trainer_of(policy=policy, critical_entropy=0.2, critical_window=3, recovery={"kind": kind})
+    actions = []
+    for _ in range(3):
+        assert trainer.step().metrics["grpo/entropy"] < 0.2
+        actions.append(trainer.outcome.action)
+    assert actions == [Action.GO_ON, Action.GO_ON, action]
+    assert trainer.step().metrics["control/recovery_coefficient"] == (0.3 if kind == "forward_kl" else 0.0)
+
+
+def test_what_is_looked_at_before_the_first_step_changes_nothing() -> None:
+    looked, plain = trainer_of(), trainer_of()
+    before = state_of(looked)
+    looked.preflight()
+    assert state_of(looked) == before
+    assert steps(looked, 2) == steps(plain, 2)
+    assert state_of(looked) == state_of(plain)
+
+
+# Pieces, order and frozen parts.
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("max_states_per_forward", [1, 3])
+def test_the_pieces_that_a_minibatch_is_cut_into_decide_nothing(estimator: str, max_states_per_forward: int) -> None:
+    changes = with_depth(estimator, kl_coefficient=0.1, learning_rate=5e-3, entropy_schedule="target", entropy_coefficient=0.015)
+    # A reference of its own: the cosine with a gradient of nothing but rounding is any number.
+    changes["reference"] = in_float64(lively_policy(seed=9))
+    whole, cut = double_trainer(**changes), double_trainer(**changes, max_states_per_forward=max_states_per_forward)
+    for one, other in zip(steps(whole, 2), steps(cut, 2), strict=True):
+        assert dict(other.metrics) == pytest.approx(dict(one.metrics), rel=1e-7, abs=1e-9)
+        assert other.events == one.events
+    assert largest_difference(whole.policy, cut.policy) < 1e-10
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_the_order_of_the_rows_in_a_rollout_decides_nothing(estimator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    straight, shuffled = (double_trainer(**with_depth(estimator)) for _ in range(2))
+    records = steps(straight, 3)
+    orders = torch.Generator().manual_seed(0)
+    sampler_with(monkeypatch, lambda rollout, _: rollout.take(torch.randperm(len(rollout), generator=orders)))
+    for one, other in zip(records, steps(shuffled, 3), strict=True):
+        assert dict(other.metrics) == pytest.approx(dict(one.metrics), rel=1e-7, abs=1e-9)
+    assert largest_difference(straight.policy, shuffled.policy) < 1e-10
+
+
+def test_each_inner_epoch_takes_every_state_once_in_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[list[int]] = []
+    original = InnerStep.add
+
+    def listening(self: InnerStep, piece: Rollout, *rest: Any) -> None:
+        taken.append(piece.indices.tolist())
+        original(self, piece, *rest)
+
+    monkeypatch.setattr(InnerStep, "add", listening)
+    steps(trainer_of(num_minibatches=4, num_inner_epochs=2, max_kl_old=0.0), 2)
+    assert [len(rows) for rows in taken] == [4] * 16
+    epochs = [[tuple(rows) for rows in taken[start : start + 4]] for start in range(0, 16, 4)]
+    assert [sorted(row for rows in epoch for row in rows) for epoch in epochs] == [list(range(16))] * 4
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+
+
+@pytest.mark.parametrize("num_frozen", [0, 1, 2])
+def test_frozen_parts_stay_as_they_were_and_all_others_move(num_frozen: int) -> None:
+    config = TINY.model_copy(update={"num_blocks": 2})
+    policy = new_policy(config, seed=0, device=CPU)
+    policy.network.freeze(num_frozen)  # type: ignore[operator]
+    before = {name: parameter.clone() for name, parameter in policy.network.named_parameters()}
+    with_promotions = fake_arrays([*BOARDS[:15], chess.Board("8/P6k/8/8/8/8/8/K7 w - - 0 1")])
+    steps(trainer_of(arrays=with_promotions, policy=policy, reference=new_policy(config, seed=0, device=CPU)), 3)
+    frozen = [
+        "piece_embedding.",
+        "square_embedding",
+        "side_projection.",
+        "attack_projection.",
+        *(f"blocks.{index}." for index in range(num_frozen)),
+    ]
+    for name, parameter in policy.network.named_parameters():
+        is_frozen = bool(num_frozen) and name.startswith(tuple(frozen))
+        assert torch.equal(parameter, before[name]) is is_frozen, name
+
+
+# Trust region and learning rate.
+
+
+def test_the_trust_region_ends_the_inner_steps_and_a_limit_of_zero_never_does() -> None:
+    changes = {"num_inner_epochs": 4, "num_minibatches": 4, "learning_rate": 1e-3}
+    found = {}
+    for limit in (0.0, 0.05, 0.005, 1e-12):
+        record = double_trainer(**changes, max_kl_old=limit).step()
+        found[limit] = record.metrics["grpo/optimiser_steps"]
+        # What ended the steps is told, though it was not taken.
+        assert (record.metrics["grpo/kl_old"] > 1.5 * limit) if limit else (record.metrics["grpo/kl_old"] > 0)
+        assert event_names(record).count("trust_region") == (limit > 0)
+    assert found[0.0] == 16 > found[0.05] > found[0.005] >= found[1e-12] == 1, "never before the first step"
+
+
+def test_rounding_before_the_first_step_is_no_distance() -> None:
+    # In bfloat16 and float32 the measured KL(old || policy) of an unmoved policy is not exactly 0.
+    for precision in ("float32", "bfloat16"):
+        record = trainer_of(precision=precision, max_kl_old=1e-12, max_states_per_forward=3).step()
+        assert record.metrics["grpo/optimiser_steps"] == 1
+
+
+@pytest.mark.parametrize(
+    ("decay", "expected"),
+    [
+        # Warm-up over two steps: a third, two thirds; then from the whole at step 2 to the share 0.1, which step 6 would have.
+        ("constant", [1 / 3, 2 / 3, 1, 1, 1, 1]),
+        ("linear", [1 / 3, 2 / 3, 1, 0.775, 0.55, 0.325]),
+        ("cosine", [1 / 3, 2 / 3, 1, 0.1 + 0.45 * (1 + 0.5**0.5), 0.55, 0.1 + 0.45 * (1 - 0.5**0.5)]),
+    ],
+)
+def test_the_learning_rates_schedule_reaches_the_optimiser(decay: str, expected: list[float]) -> None:
+    trainer = trainer_of(learning_rate=1e-3, warmup_steps=2, num_steps=6, learning_rate_decay=decay, final_learning_rate_share=0.1)
+    used = []
+    for _ in range(6):
+        record = trainer.step()
+        used.append(trainer.state({}).optimiser["param_groups"][0]["lr"])
+        assert record.metrics["control/learning_rate"] == used[-1]
+    assert used == pytest.approx([1e-3 * share for share in expected])
+
+
+def test_the_gradient_is_scaled_down_to_its_largest_norm() -> None:
+    # Adam does not see a constant factor, but the ratio between two steps' gradients: with the limit they have the same length.
+    trainer = trainer_of(max_gradient_norm=1e-9, num_minibatches=1)
+    assert trainer.step().metrics["grpo/gradient_norm"] > 1e-4, "as measured before"
+    moments = [values["exp_avg_sq"].sum().item() for values in trainer.state({}).optimiser["state"].values()]
+    assert math.sqrt(sum(moments) / (1 - 0.999)) == pytest.approx(1e-9, rel=1e-3)
+
+
+# What is not finite.
+
+
+class _SometimesNan(DatasetStates):
+    """The dataset's states, with NaN for values at some steps."""
+
+    bad_steps: frozenset[int]
+
+    def states(self, step: int, policy: Policy) -> States:
+        states = super().states(step, policy)
+        return replace(states, values=states.values * math.nan) if step in self.bad_steps else states
+
+
+def trainer_with_nan_at(*bad_steps: int, policy: NetworkPolicy | None = None, **changes: Any) -> GrpoTrainer:
+    """Return a trainer that meets NaN values at these steps."""
+    config = GrpoConfig(**{**CONFIG.model_dump(), **changes})
+    states = _SometimesNan(ARRAYS, states_per_step=config.states_per_step, seed=0, reflects=False)
+    states.bad_steps = frozenset(bad_steps)
+    return GrpoTrainer(policy or lively_policy(), lively_policy(), states, config, seed=0)
+
+
+@pytest.mark.parametrize("bad_step", [0, 2])
+@pytest.mark.parametrize("num_minibatches", [1, 2])
+def test_a_loss_that_is_not_finite_is_left_out_and_counted_and_leaves_every_bit_as_it_was(bad_step: int, num_minibatches: int) -> None:
+    trainer = trainer_with_nan_at(bad_step, num_minibatches=num_minibatches, learning_rate=1e-3, skipped_learning_rate_factor=0.5)
+    records = steps(trainer, bad_step)
+    assert all(record.metrics["grpo/skipped"] == 0 for record in records)
+    trainer.state({}).optimiser["param_groups"][0]["lr"] = 1e-3
+    before = state_of(trainer)
+    record = trainer.step()
+    assert record.metrics["grpo/skipped"] == num_minibatches
+    assert event_names(record).count("step_skipped") == num_minibatches
+    assert f"step {bad_step + 1}: the loss is not finite" in record.events[0].message
+    assert record.metrics["grpo/optimiser_steps"] == 0
+    assert "grpo/loss" not in record.metrics, "there was no optimiser step to speak of"
+    assert state_of(trainer) == before
+    assert trainer.num_steps_done == record.step == bad_step + 1
+    after = trainer.step()
+    assert after.metrics["grpo/skipped"] == 0
+    assert after.metrics["control/learning_rate"] == pytest.approx(1e-3 * 0.5**num_minibatches)
+    assert state_of(trainer) != before
+
+
+def test_a_finite_loss_with_a_gradient_that_is_not_is_left_out_too() -> None:
+    trainer = trainer_of(max_skipped_steps=99)
+    steps(trainer, 1)
+    before = state_of(trainer)
+    to_head: nn.Linear = trainer.policy.network.to_head  # type: ignore[assignment]
+    handle = to_head.weight.register_hook(lambda gradient: gradient * math.inf)
+    record = trainer.step()
+    assert record.metrics["grpo/skipped"] == 2
+    assert "the gradient is not finite" in record.events[0].message
+    assert state_of(trainer) == before
+    handle.remove()
+    assert trainer.step().metrics["grpo/skipped"] == 0
+
+
+@pytest.mark.parametrize("num_before", [0, 2])
+def test_logits_that_are_not_finite_are_left_out_too_and_stop_training_in_the_end(num_before: int) -> None:
+    trainer = trainer_of(max_skipped_steps=3, learning_rate=1e-3)
+    steps(trainer, num_before)
+    weight: Tensor = trainer.policy.network.norm.weight  # type: ignore[assignment, union-attr]
+    good = weight.detach().clone()
+    with torch.no_grad():
+        weight[0] = math.nan
+    before = state_of(trainer)
+    for number in range(2):
+        record = trainer.step()
+        assert event_names(record) == ["step_skipped"]
+        assert "the policy's probabilities are not finite" in record.events[0].message
+        assert record.metrics["grpo/skipped"] == 1
+        assert record.metrics["control/learning_rate"] == pytest.approx(1e-3 * 0.5**number)
+        assert [state_of(trainer)[index] for index in (0, 1)] == before[:2]
+    with pytest.raises(NonFiniteError, match="3 times in a row; the weights are those before it"):
+        trainer.step()
+    with torch.no_grad():
+        weight.copy_(good)
+    assert trainer.step().metrics["grpo/skipped"] == 0
+
+
+def test_one_bad_minibatch_of_eight_costs_only_itself() -> None:
+    # One board of the 48 has values that are not finite.
+    values = ARRAYS.values.copy()
+    values[0] = np.nan
+    trainer = trainer_of(arrays=with_values(values), states_per_step=48, num_minibatches=8, max_kl_old=0.0)
+    before = weights_hash(trainer.policy)
+    record = trainer.step()
+    assert record.metrics["grpo/skipped"] == 1
+    assert record.metrics["grpo/optimiser_steps"] == 7
+    assert math.isfinite(record.metrics["grpo/loss"])
+    assert weights_hash(trainer.policy) != before
+
+
+def test_after_so_many_bad_steps_in_a_row_it_stops_with_the_weights_before_them() -> None:
+    trainer = trainer_with_nan_at(1, 2, 3, 4, num_minibatches=1, max_skipped_steps=3)
+    steps(trainer, 1)
+    before = state_of(trainer)
+    steps(trainer, 2)
+    with pytest.raises(NonFiniteError, match="step 4: the loss is not finite, 3 times in a row"):
+        trainer.step()
+    assert state_of(trainer)[:2] == before[:2]
+
+
+def test_the_minibatches_of_a_rollout_count_one_by_one() -> None:
+    with pytest.raises(NonFiniteError, match="3 times in a row"):
+        trainer_with_nan_at(0, num_minibatches=4, max_skipped_steps=3).step()
+    assert trainer_with_nan_at(0, num_minibatches=4, max_skipped_steps=5).step().metrics["grpo/skipped"] == 4
+
+
+def test_one_bad_step_is_enough_when_one_is_the_limit_even_if_it_is_the_very_first() -> None:
+    trainer = trainer_with_nan_at(0, max_skipped_steps=1)
+    before = state_of(trainer)
+    with pytest.raises(NonFiniteError, match="step 1: the loss is not finite, 1 times in a row"):
+        trainer.step()
+    assert state_of(trainer) == before
+
+
+def test_a_good_step_in_between_begins_the_count_anew() -> None:
+    trainer = trainer_with_nan_at(0, 2, 4, num_minibatches=1, max_skipped_steps=2)
+    assert [record.metrics["grpo/skipped"] for record in steps(trainer, 6)] == [1, 0] * 3
+
+
+def test_the_count_of_bad_steps_goes_on_in_a_resumed_run(tmp_path: Path) -> None:
+    # Otherwise a run that is resumed often enough skips for ever, and resumed is not as if never stopped.
+    changes = {"num_minibatches": 1, "max_skipped_steps": 3}
+    first = trainer_with_nan_at(1, 2, 3, **changes)
+    steps(first, 3)
+    second = resumed(first, tmp_path, lambda policy: trainer_with_nan_at(1, 2, 3, policy=policy, **changes))
+    with pytest.raises(NonFiniteError):
+        second.step()
+
+
+# It climbs where it should, and nowhere else.
+
+
+FEW_BOARDS = some_boards(4, seed=3)
+FEW = fake_arrays(FEW_BOARDS)
+FEW_VALUES, FEW_LEGAL = torch.from_numpy(FEW.values), torch.from_numpy(FEW.is_legal)
+
+
+def few(policy: NetworkPolicy, arrays: BoardArrays = FEW, **changes: Any) -> GrpoTrainer:
+    """Return a trainer that sees the same four boards at each step, without regularisers if none are given."""
+    settings = {
+        "states_per_step": 4,
+        "num_minibatches": 1,
+        "learning_rate": 3e-3,
+        "entropy_schedule": "constant",
+        "entropy_coefficient": 0.0,
+        "critical_entropy": 0.0,
+        **changes,
+    }
+    return any_trainer_of(GrpoConfig(**settings), arrays, policy=policy, reference=new_policy(TINY, seed=0, device=CPU))
+
+
+def few_now(policy: NetworkPolicy) -> MoveDistribution:
+    """Return the policy on the four boards."""
+    return policy.distribution(PositionBatch.from_arrays(FEW), temperature=1.0).detach()
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_steps"),
+    [
+        ({"estimator": "sampled", "group_size": 16}, 80),
+        ({"estimator": "sampled", "group_size": 8, "baseline": "leave_one_out", "divide_by_std": True}, 80),
+        ({"estimator": "exact"}, 80),
+        ({"estimator": "trajectory", "group_size": 6, "depth": DEPTH}, 45),
+    ],
+)
+def test_every_estimator_raises_the_expected_value_and_lowers_the_regret(changes: dict[str, Any], num_steps: int) -> None:
+    policy = new_policy(TINY, seed=0, device=CPU)
+    before = few_now(policy).expectation(FEW_VALUES)
+    records = steps(few(policy, **changes), num_steps)
+    after = few_now(policy).expectation(FEW_VALUES)
+    assert (after > before + 0.05).all(), f"{before} -> {after}"
+    assert after.mean() > before.mean() + 0.15
+    assert (FEW_VALUES.max(1).values - after).mean() < 0.25 < (FEW_VALUES.max(1).values - before).mean()
+    if changes["estimator"] != "trajectory":
+        assert records[-1].metrics["grpo/regret"] < records[0].metrics["grpo/regret"] - 0.2
+
+
+def test_with_the_sign_of_the_values_turned_it_goes_the_other_way() -> None:
+    policy = new_policy(TINY, seed=0, device=CPU)
+    before = few_now(policy).expectation(FEW_VALUES)
+    steps(few(policy, with_values(1 - FEW.values, FEW), estimator="exact"), 60)
+    assert (few_now(policy).expectation(FEW_VALUES) < before - 0.2).all()
+
+
+@pytest.mark.parametrize("begins", [pytest.param("flat", marks=pytest.mark.prove), "sharp"])
+def test_the_exact_estimator_ends_at_the_optimum_of_value_plus_entropy(begins: str) -> None:
+    # Maximise sum p Q + alpha H(p): p = softmax(Q / alpha).
+    alpha = 0.25
+    policy = new_policy(TINY, seed=0, device=CPU)
+    if begins == "sharp":
+        sharpened(policy, 12)
+    optimum = MoveDistribution.from_logits(FEW_VALUES, FEW_LEGAL, temperature=alpha)
+    start = few_now(policy)
+    gap = (optimum.entropy() - start.entropy()).mean().item()
+    assert gap > 0.3 if begins == "sharp" else gap < -0.2
+    trainer = few(policy, estimator="exact", entropy_coefficient=alpha, learning_rate=1.5e-2, num_steps=120, learning_rate_decay="cosine")
+    steps(trainer, 120)
+    distance = (few_now(policy).probs - optimum.probs).abs().sum(1) / 2
+    assert distance.max() < 0.03, f"total variation {distance}"
+    assert ((start.probs - optimum.probs).abs().sum(1) / 2).min() > 0.15
+
+
+def test_a_large_entropy_coefficient_raises_entropy_and_none_lets_it_fall() -> None:
+    changed = {}
+    for coefficient in (0.0, 1.0):
+        policy = sharpened(new_policy(TINY, seed=0, device=CPU), 6)
+        before = few_now(policy).entropy().mean()
+        steps(few(policy, group_size=16, entropy_coefficient=coefficient), 40)
+        changed[coefficient] = (few_now(policy).entropy().mean() - before).item()
+    assert changed[1.0] > 0.1, changed
+    assert changed[0.0] < -0.1, changed
+
+
+def test_an_anchor_in_either_direction_holds_the_policy_near_its_reference() -> None:
+    start = few_now(new_policy(TINY, seed=0, device=CPU))
+    found = {}
+    for coefficient, direction in ((0.0, "policy_to_reference"), (1.0, "policy_to_reference"), (1.0, "reference_to_policy")):
+        policy = new_policy(TINY, seed=0, device=CPU)
+        steps(few(policy, group_size=16, kl_coefficient=coefficient, kl_direction=direction), 40)
+        now = few_now(policy)
+        found[coefficient, direction] = max(now.kl_to(start).mean().item(), start.kl_to(now).mean().item())
+    free = found.pop((0.0, "policy_to_reference"))
+    assert max(found.values()) < 0.1 < 0.5 < free, found
+
+
+def test_a_collapsed_policy_comes_back_by_the_forward_divergence_of_its_recovery() -> None:
+    # Pushed far onto one wrong move: an entropy bonus has no gradient there, KL(reference || policy) has.
+    policy = sharpened(lively_policy(), 20)
+    assert few_now(policy).entropy().mean() < 0.1
+    trainer = few(
+        policy,
+        estimator="exact",
+        learning_rate=1e-2,
+        critical_entropy=0.2,
+        critical_window=2,
+        recovery={"kind": "forward_kl", "coefficient": 1.0, "healthy_entropy": 1.0},
+        max_kl_old=0.0,
+    )
+    names: list[str] = []
+    for _ in range(20):
+        if "recovery_ended" not in names:
+            names += event_names(trainer.step())
+    assert names == ["entropy_critical", "recovery_started", "recovery_ended"]
+    assert few_now(policy).entropy().mean() > 0.8
+
+
+def test_a_rival_engine_and_a_teacher_are_asked_through_the_trainer() -> None:
+    rival = WrittenReplies(lambda board: legal_moves(board)[0])
+    trainer = trainer_of(**with_depth("sampled", depth={"num_own_moves": 2, "rival": "engine"}), rival=rival)
+    metrics = trainer.step().metrics
+    assert rival.asked
+    assert metrics["grpo/states"] + metrics["grpo/states_forced"] > 8

@@ -1,0 +1,563 @@
+"""Games: how they end, whose score it is, and that many at once are the same as one at a time."""
+
+import random
+import zlib
+from collections.abc import Callable, Sequence
+
+import chess
+import pytest
+import torch
+from doubles import CPU, TINY, some_boards
+from scripted_engine import ScriptedEngine
+
+from grpo.base.seeding import numpy_stream, torch_stream
+from grpo.engine.answers import EngineError
+from grpo.engine.pool import EnginePool
+from grpo.play.matches import Adjudication, End, MatchResult, PlayedGame, play_match
+from grpo.play.players import BestMovePlayer, EnginePlayer, Player, RandomPlayer, SamplingPlayer
+from grpo.policy.distribution import new_policy
+from grpo.statistics.intervals import paired_interval
+
+torch.set_num_threads(1)
+
+BOARDS = some_boards(12, max_plies=30)
+OPENINGS = [board.fen() for board in BOARDS]
+FOOLS_MATE = "f2f3 e7e5 g2g4 d8h4"
+KNIGHTS_OUT_AND_BACK = "g1f3 g8f6 f3g1 f6g8"
+
+
+class Line:
+    """Plays the moves of one line, whichever colour it has; after its end, the first legal move."""
+
+    name = "line"
+
+    def __init__(self, moves: str) -> None:
+        self._moves = moves.split()
+
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+        return [chess.Move.from_uci(self._moves[len(board.move_stack)]) for board in boards]
+
+
+class Fixed:
+    """Plays the move with the highest made-up number: always the same on one position."""
+
+    def __init__(self, sign: int, name: str) -> None:
+        self.name = name
+        self._sign = sign
+
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+        return [self._move(board) for board in boards]
+
+    def _move(self, board: chess.Board) -> chess.Move:
+        position = zlib.crc32(board.epd().encode())
+        return max(board.legal_moves, key=lambda move: self._sign * zlib.crc32(move.uci().encode(), position))
+
+
+def played(moves: str, *, opening: str = chess.STARTING_FEN, max_plies: int = 400) -> PlayedGame:
+    """Return the game in which both sides play a line, seen from White."""
+    result = play_match(Line(moves), Line(moves), [opening], max_plies=max_plies)
+    white, black = result.games
+    assert (white.first_is_white, black.first_is_white) == (True, False)
+    assert white.moves == black.moves
+    assert white.end == black.end
+    assert white.score + black.score == 1
+    return white
+
+
+# How a game ends.
+
+
+def test_fools_mate_is_won_by_black_whoever_is_black() -> None:
+    result = play_match(Line(FOOLS_MATE), Line(FOOLS_MATE), [chess.STARTING_FEN], max_plies=400)
+    as_white, as_black = result.games
+    assert as_white == PlayedGame(
+        opening=chess.STARTING_FEN, first_is_white=True, moves=tuple(FOOLS_MATE.split()), end=End.CHECKMATE, score=0.0
+    )
+    assert as_black == PlayedGame(
+        opening=chess.STARTING_FEN, first_is_white=False, moves=tuple(FOOLS_MATE.split()), end=End.CHECKMATE, score=1.0
+    )
+    assert result.wins_draws_losses() == (1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("opening", "moves", "end", "white_score"),
+    [
+        ("6k1/5ppp/8/8/8/8/8/R3K3 w - - 0 1", "a1a8", End.CHECKMATE, 1.0),
+        ("r3k3/8/8/8/8/8/5PPP/6K1 b - - 0 1", "a8a1", End.CHECKMATE, 0.0),
+        ("7k/4Q3/6K1/8/8/8/8/8 w - - 0 1", "e7f7", End.STALEMATE, 0.5),
+        ("4k3/8/8/8/8/8/4p3/4K3 w - - 0 1", "e1e2", End.MATERIAL, 0.5),
+        ("4k3/8/8/8/8/8/4p3/4KB2 w - - 0 1", "e1e2", End.MATERIAL, 0.5),  # King and bishop against king.
+        ("4k3/8/8/8/8/8/8/R3K3 w - - 99 80", "a1a2", End.FIFTY_MOVES, 0.5),
+        ("4k3/8/8/8/8/8/8/R3K3 w - - 98 80", "a1a2 e8e7", End.FIFTY_MOVES, 0.5),
+        ("7k/8/6K1/8/8/8/8/R7 w - - 99 80", "a1a8", End.CHECKMATE, 1.0),  # Mate comes before the fifty moves.
+        ("7k/4Q3/6K1/8/8/8/8/8 w - - 99 80", "e7f7", End.STALEMATE, 0.5),
+        ("4k3/8/8/8/8/8/8/4KN1n w - - 0 1", "f1e3 h1g3 e3d1 g3h1 d1e3 h1g3 e3d1 g3h1 d1e3", End.REPETITION, 0.5),
+    ],
+)
+def test_each_way_to_end_a_game(opening: str, moves: str, end: End, white_score: float) -> None:
+    game = played(moves, opening=opening)
+    assert (game.end, game.score, game.moves) == (end, white_score, tuple(moves.split()))
+
+
+@pytest.mark.parametrize("moves", ["a1a2 e8e7 a2a3", "e1e2 e8e7 e2e3"])
+def test_a_pawn_move_or_capture_begins_the_fifty_moves_anew(moves: str) -> None:
+    opening = "4k3/7p/8/8/8/8/8/R3K3 b - - 99 80"
+    game = played(f"h7h6 {moves}", opening=opening, max_plies=4)
+    assert game.end == End.PLY_CAP
+
+
+def test_the_third_time_of_a_position_is_a_draw_and_the_second_is_not() -> None:
+    game = played(" ".join([KNIGHTS_OUT_AND_BACK] * 3))
+    assert (game.end, len(game.moves), game.score) == (End.REPETITION, 8, 0.5)
+
+
+def test_a_position_with_other_castling_rights_is_another_one() -> None:
+    moves = " ".join(["e1e2 e8e7 e2e1 e7e8"] * 4)
+    without = played(moves, opening="4k2r/8/8/8/8/8/8/4K2R w - - 0 1")
+    with_rights = played(moves, opening="4k2r/8/8/8/8/8/8/4K2R w Kk - 0 1")
+    assert (without.end, len(without.moves)) == (End.REPETITION, 8)
+    assert (with_rights.end, len(with_rights.moves)) == (End.REPETITION, 10), "the kings on e2 and e7, after plies 2, 6 and 10"
+
+
+def test_a_position_with_an_en_passant_capture_is_another_one_and_a_square_that_nobody_can_use_makes_no_difference() -> None:
+    kings = " ".join(["e1e2 e8e7 e2e1 e7e8"] * 4)
+    can_take = played(f"d2d4 {to_black_first(kings)}", opening="4k3/8/8/8/4p3/8/3P4/4K3 w - - 0 1")
+    nobody_can = played(f"d2d4 {to_black_first(kings)}", opening="4k3/8/8/8/7p/8/3P4/4K3 w - - 0 1")
+    assert (nobody_can.end, len(nobody_can.moves)) == (End.REPETITION, 9)
+    assert (can_take.end, len(can_take.moves)) == (End.REPETITION, 10)
+
+
+def to_black_first(moves: str) -> str:
+    """Return a line of king moves with Black beginning."""
+    white, black = moves.split()[::2], moves.split()[1::2]
+    return " ".join(move for pair in zip(black, white, strict=True) for move in pair)
+
+
+def test_positions_before_a_capture_cannot_come_again_and_are_not_counted() -> None:
+    # Twice out and back, a capture, twice out and back: no position three times.
+    opening = "rnbqkbnr/pppp1ppp/8/4p3/3P4/8/PPP1PPPP/RNBQKBNR w KQkq - 0 1"
+    moves = f"{KNIGHTS_OUT_AND_BACK} d4e5 g8f6 g1f3 f6g8 f3g1 g8f6 g1f3 f6g8"
+    assert played(moves, opening=opening, max_plies=12).end == End.PLY_CAP
+
+
+@pytest.mark.parametrize(
+    ("max_plies", "end", "num_plies"), [(3, End.PLY_CAP, 3), (4, End.CHECKMATE, 4), (5, End.CHECKMATE, 4), (1, End.PLY_CAP, 1)]
+)
+def test_a_mate_on_the_last_ply_that_is_allowed_is_a_mate(max_plies: int, end: End, num_plies: int) -> None:
+    game = played(FOOLS_MATE, max_plies=max_plies)
+    assert (game.end, len(game.moves)) == (end, num_plies)
+    assert game.score == (0.5 if end == End.PLY_CAP else 0.0)
+
+
+def test_plies_are_counted_from_the_opening_and_not_from_the_first_move_of_the_game() -> None:
+    board = chess.Board()
+    for move in KNIGHTS_OUT_AND_BACK.split():
+        board.push_uci(move)
+    game = played("e2e4 e7e5 d2d4", opening=board.fen(), max_plies=3)
+    assert (game.end, len(game.moves)) == (End.PLY_CAP, 3)
+
+
+@pytest.mark.parametrize(
+    ("opening", "end", "score"),
+    [
+        ("R5k1/5ppp/8/8/8/8/8/4K3 b - - 0 1", End.CHECKMATE, 1.0),
+        ("7k/5Q2/6K1/8/8/8/8/8 b - - 0 1", End.STALEMATE, 0.5),
+        ("4k3/8/8/8/8/8/8/4K3 w - - 0 1", End.MATERIAL, 0.5),
+    ],
+)
+def test_an_opening_that_is_over_is_a_game_without_a_move(opening: str, end: End, score: float) -> None:
+    game = played("", opening=opening)
+    assert (game.end, game.moves, game.score) == (end, (), score)
+
+
+@pytest.fixture(scope="module")
+def random_games() -> list[PlayedGame]:
+    """Return games of random moves that end in all ways."""
+    # Few pieces, so that all ends occur.
+    openings = [
+        "4k3/8/8/8/8/8/8/R3K3 w Q - 0 1",
+        "4k3/7p/8/8/8/8/P7/4K3 w - - 0 1",
+        "8/8/8/3k4/8/8/3q4/K7 b - - 60 1",
+        "4k2r/8/8/8/8/8/8/4K2R w Kk - 0 1",
+        "4k3/8/8/8/8/8/8/2B1K1N1 w - - 0 1",
+        "6k1/5ppp/8/8/8/8/8/RR2K3 w - - 20 1",
+        "7k/5Q2/8/5K2/8/8/8/8 w - - 0 1",
+        "4k3/1p1p1p1p/1P1P1P1P/8/8/p1p1p1p1/P1P1P1P1/4K3 w - - 0 1",  # The kings have their own last ranks, and nothing else can move.
+    ]
+    return [
+        game
+        for seed in range(12)
+        for game in play_match(*(RandomPlayer(numpy_stream(seed, side)) for side in ("first", "second")), openings, max_plies=150).games
+    ]
+
+
+def test_every_random_game_ends_where_and_as_the_rules_of_python_chess_say(random_games: list[PlayedGame]) -> None:
+    # python-chess looks back through the game where this code keeps count.
+    for game in random_games:
+        board = chess.Board(game.opening)
+        for ply, move in enumerate(game.moves):
+            assert ends_by_the_rules(board) is None, f"{game.opening} went on after {ply} plies of {' '.join(game.moves)}"
+            board.push(board.parse_uci(move))
+        expected = ends_by_the_rules(board) or (End.PLY_CAP if len(game.moves) == 150 else None)
+        assert game.end == expected
+        winner = (not board.turn) if expected == End.CHECKMATE else None
+        assert game.score == (0.5 if winner is None else float(winner == (chess.WHITE if game.first_is_white else chess.BLACK)))
+    assert {game.end for game in random_games} == set(End) - {End.FORFEIT}, "every way that the board knows is among them"
+
+
+def test_python_chess_too_gives_the_game_that_result_and_no_result_before(random_games: list[PlayedGame]) -> None:
+    terminations = {
+        End.CHECKMATE: {chess.Termination.CHECKMATE},
+        # A stalemate with a bare minor piece is both, and so is a third time after fifty moves; python-chess names the other one first.
+        End.STALEMATE: {chess.Termination.STALEMATE, chess.Termination.INSUFFICIENT_MATERIAL},
+        End.MATERIAL: {chess.Termination.INSUFFICIENT_MATERIAL},
+        End.REPETITION: {chess.Termination.THREEFOLD_REPETITION, chess.Termination.FIFTY_MOVES},
+        End.FIFTY_MOVES: {chess.Termination.FIFTY_MOVES},
+    }
+    for game in random_games:
+        board = chess.Board(game.opening)
+        for move in game.moves:
+            assert board.outcome() is None
+            board.push_uci(move)
+        if game.end == End.PLY_CAP:
+            assert board.outcome() is None
+            continue
+        outcome = board.outcome(claim_draw=True)
+        assert outcome is not None
+        assert outcome.termination in terminations[game.end]
+        first_color = chess.WHITE if game.first_is_white else chess.BLACK
+        assert game.score == (0.5 if outcome.winner is None else float(outcome.winner == first_color))
+
+
+def ends_by_the_rules(board: chess.Board) -> End | None:
+    """Return how the game has ended, by python-chess alone."""
+    if board.is_checkmate():
+        return End.CHECKMATE
+    if board.is_stalemate():
+        return End.STALEMATE
+    if board.is_insufficient_material():
+        return End.MATERIAL
+    if board.is_repetition(3):
+        return End.REPETITION
+    return End.FIFTY_MOVES if board.halfmove_clock >= 100 else None
+
+
+# Whose score it is.
+
+
+def test_the_first_players_score_is_one_less_the_seconds() -> None:
+    one, other = Fixed(1, "high"), Fixed(-1, "low")
+    forward = play_match(one, other, OPENINGS, max_plies=100)
+    backward = play_match(other, one, OPENINGS, max_plies=100)
+    assert (forward.first, forward.second) == ("high", "low") == (backward.second, backward.first)
+    # Game 2i of one match, with its first player White, is game 2i + 1 of the other.
+    for index, game in enumerate(forward.games):
+        twin = backward.games[index ^ 1]
+        assert (twin.moves, twin.end, twin.score) == (game.moves, game.end, 1 - game.score)
+    assert forward.interval().score == pytest.approx(1 - backward.interval().score)
+    assert forward.wins_draws_losses() == backward.wins_draws_losses()[::-1]
+
+
+class Mater:
+    """Mates in one where it can, and otherwise shuffles its king."""
+
+    name = "mater"
+
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+        return [max(board.legal_moves, key=lambda move, board=board: (mates(board, move), move.uci())) for board in boards]  # type: ignore[misc]
+
+
+class Blind:
+    """Never mates."""
+
+    name = "blind"
+
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+        return [min(board.legal_moves, key=lambda move, board=board: (mates(board, move), move.uci())) for board in boards]  # type: ignore[misc]
+
+
+def mates(board: chess.Board, move: chess.Move) -> bool:
+    """Return whether the move ends the game by mate."""
+    after = board.copy(stack=False)
+    after.push(move)
+    return after.is_checkmate()
+
+
+def test_a_player_that_can_mate_scores_with_the_colour_that_has_the_mate() -> None:
+    white_mates = "6k1/5ppp/8/8/8/8/8/R3K3 w - - 0 1"
+    black_mates = "r3k3/8/8/8/8/8/5PPP/6K1 b - - 0 1"
+    result = play_match(Mater(), Blind(), [white_mates, black_mates], max_plies=1)
+    assert [(game.first_is_white, game.end, game.score) for game in result.games] == [
+        (True, End.CHECKMATE, 1.0),
+        (False, End.PLY_CAP, 0.5),
+        (True, End.PLY_CAP, 0.5),
+        (False, End.CHECKMATE, 1.0),
+    ]
+    assert result.interval().score == 0.75
+
+
+@pytest.mark.parametrize("make", [lambda: Fixed(1, "self"), lambda: BestMovePlayer(new_policy(TINY, seed=0, device=CPU), "self")])
+def test_a_deterministic_player_against_itself_scores_one_half_in_every_pair(make: Callable[[], Player]) -> None:
+    result = play_match(make(), make(), OPENINGS, max_plies=150)
+    pairs = list(zip(result.games[::2], result.games[1::2], strict=True))
+    assert [one.score + other.score for one, other in pairs] == [1.0] * len(OPENINGS)
+    assert [one.moves == other.moves for one, other in pairs] == [True] * len(OPENINGS)
+    assert result.interval() == paired_interval([0.5] * len(OPENINGS))
+    assert result.interval().score == 0.5
+
+
+def test_games_two_i_and_two_i_plus_one_share_an_opening_and_differ_in_colours() -> None:
+    games = play_match(Fixed(1, "a"), Fixed(-1, "b"), OPENINGS, max_plies=10).games
+    assert [game.opening for game in games] == [opening for opening in OPENINGS for _ in range(2)]
+    assert [game.first_is_white for game in games] == [True, False] * len(OPENINGS)
+
+
+def game_with(score: float, end: End) -> PlayedGame:
+    """Return a game of no moves."""
+    return PlayedGame(opening=chess.STARTING_FEN, first_is_white=True, moves=(), end=end, score=score)
+
+
+def test_scores_intervals_and_ends_worked_by_hand() -> None:
+    ends = [End.CHECKMATE, End.CHECKMATE, End.CHECKMATE, End.STALEMATE, End.PLY_CAP, End.CHECKMATE]
+    games = tuple(game_with(score, end) for score, end in zip([1.0, 1.0, 1.0, 0.5, 0.5, 0.0], ends, strict=True))
+    result = MatchResult(first="a", second="b", games=games)
+    assert result.wins_draws_losses() == (3, 2, 1)
+    assert result.ends() == {
+        "checkmate": 4,
+        "stalemate": 1,
+        "insufficient material": 0,
+        "threefold repetition": 0,
+        "fifty moves": 0,
+        "ply cap": 1,
+        "no legal move named": 0,
+    }
+    assert result.interval() == paired_interval([1.0, 0.75, 0.25])
+    assert result.interval().num_pairs == 3
+    assert result.interval().score == pytest.approx(4 / 6)
+
+
+def test_scores_of_pairs_and_what_the_sample_is_worked_by_hand() -> None:
+    other = "4k3/8/8/8/8/8/8/R3K3 w Q - 0 1"
+    later = "4k3/8/8/8/8/8/8/R3K3 w Q - 0 30"  # The same opening, with another move number.
+    games = (
+        PlayedGame(opening=other, first_is_white=True, moves=("a1a2",), end=End.PLY_CAP, score=0.5, adjudicated=1.0),
+        PlayedGame(opening=other, first_is_white=False, moves=("a1a2",), end=End.REPETITION, score=0.5),
+        PlayedGame(opening=later, first_is_white=True, moves=("a1a2",), end=End.FIFTY_MOVES, score=0.5, adjudicated=0.5),
+        PlayedGame(opening=later, first_is_white=False, moves=("a1a3",), end=End.CHECKMATE, score=0.0),
+        PlayedGame(opening=chess.STARTING_FEN, first_is_white=True, moves=(), end=End.STALEMATE, score=0.5),
+        PlayedGame(opening=chess.STARTING_FEN, first_is_white=False, moves=(), end=End.MATERIAL, score=0.5),
+    )
+    result = MatchResult(first="a", second="b", games=games)
+    assert (result.num_openings, result.num_distinct_games) == (2, 5)
+    assert result.share_undecided() == 3 / 6
+    assert result.pair_scores() == [0.5, 0.25, 0.5]
+    assert not result.is_adjudicated
+    for ask in (result.pair_scores, result.interval):
+        with pytest.raises(ValueError, match="not adjudicated"):
+            ask(adjudicated=True)
+
+    adjudicated = MatchResult(first="a", second="b", games=games, adjudication=Adjudication(depth=1, centipawns=250, num_failed=1))
+    assert adjudicated.is_adjudicated
+    assert adjudicated.pair_scores() == [0.5, 0.25, 0.5]
+    assert adjudicated.pair_scores(adjudicated=True) == [0.75, 0.25, 0.5]
+    assert adjudicated.interval() == paired_interval([0.5, 0.25, 0.5])
+    assert adjudicated.interval(adjudicated=True) == paired_interval([0.75, 0.25, 0.5])
+    assert adjudicated.wins_draws_losses() == (0, 5, 1)
+
+
+def test_a_match_of_no_games_has_no_share() -> None:
+    with pytest.raises(ValueError, match="no games"):
+        play_match(Fixed(1, "a"), Fixed(-1, "b"), [], max_plies=1).share_undecided()
+
+
+# Matches in parts.
+
+
+def part_with(*openings: str, adjudication: Adjudication | None = None, **changes: str) -> MatchResult:
+    """Return a match of no moves, won in its first game and lost in its second."""
+    games = tuple(
+        PlayedGame(opening=opening, first_is_white=is_white, moves=(), end=End.CHECKMATE, score=float(is_white), adjudicated=None)
+        for opening in openings
+        for is_white in (True, False)
+    )
+    return MatchResult(**{"first": "a", "second": "b", **changes}, games=games, adjudication=adjudication)  # type: ignore[arg-type]
+
+
+def test_a_match_played_in_parts_is_the_match_played_at_once() -> None:
+    first, second = Fixed(1, "high"), Fixed(-1, "low")
+    whole = play_match(first, second, OPENINGS, max_plies=60)
+    parts = [play_match(first, second, OPENINGS[start : start + 5], max_plies=60) for start in range(0, len(OPENINGS), 5)]
+    assert len(parts) == 3
+    joined = parts[0].joined(parts[1]).joined(parts[2])
+    assert joined == whole
+    assert joined.pair_scores() == [score for part in parts for score in part.pair_scores()]
+    assert (joined.num_openings, joined.interval()) == (len(OPENINGS), whole.interval())
+
+
+def test_joined_matches_keep_their_rule_and_add_up_the_games_that_an_engine_failed_on() -> None:
+    rule = Adjudication(depth=4, centipawns=250, num_failed=1)
+    one = part_with(OPENINGS[0], adjudication=rule)
+    other = part_with(OPENINGS[1], OPENINGS[2], adjudication=Adjudication(depth=4, centipawns=250, num_failed=2))
+    joined = one.joined(other)
+    assert joined.adjudication == Adjudication(depth=4, centipawns=250, num_failed=3)
+    assert [game.opening for game in joined.games[::2]] == OPENINGS[:3]
+    assert len(joined.pair_scores(adjudicated=True)) == 3
+    assert one.adjudication == rule, "the parts stay as they were"
+    assert not part_with(OPENINGS[0]).joined(part_with(OPENINGS[1])).is_adjudicated
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        part_with(OPENINGS[1], first="c"),
+        part_with(OPENINGS[1], second="c"),
+        part_with(OPENINGS[1], first="b", second="a"),
+        part_with(OPENINGS[1], adjudication=Adjudication(depth=5, centipawns=250, num_failed=0)),
+        part_with(OPENINGS[1], adjudication=Adjudication(depth=4, centipawns=251, num_failed=0)),
+        part_with(OPENINGS[1]),
+    ],
+    ids=["first", "second", "swapped", "depth", "centipawns", "not adjudicated"],
+)
+def test_matches_of_other_players_or_rules_are_no_one_match(other: MatchResult) -> None:
+    # One thing differs at a time: players without a rule, or rules of the same players.
+    rule = Adjudication(depth=4, centipawns=250, num_failed=0) if (other.first, other.second) == ("a", "b") else None
+    mine = part_with(OPENINGS[0], adjudication=rule)
+    for one, two in ((mine, other), (other, mine)):
+        with pytest.raises(ValueError, match="are no one match"):
+            one.joined(two)
+
+
+# Many at once.
+
+
+def test_all_boards_in_lock_step_play_the_games_that_they_play_one_at_a_time() -> None:
+    for first, second in (
+        (Fixed(1, "high"), Fixed(-1, "low")),
+        (BestMovePlayer(new_policy(TINY, seed=0, device=CPU), "one"), BestMovePlayer(new_policy(TINY, seed=1, device=CPU), "two")),
+    ):
+        # A network takes ten times as long over a move as the others.
+        openings, max_plies = (OPENINGS[:8], 24) if isinstance(first, BestMovePlayer) else (OPENINGS, 80)
+        together = play_match(first, second, openings, max_plies=max_plies).games
+        alone = [game for opening in openings for game in play_match(first, second, [opening], max_plies=max_plies).games]
+        assert list(together) == alone
+
+
+def test_sampled_games_do_not_depend_on_the_games_beside_them() -> None:
+    def match(openings: Sequence[str], *, max_plies: int) -> tuple[PlayedGame, ...]:
+        policies = [new_policy(TINY, seed=seed, device=CPU) for seed in (0, 1)]
+        first, second = (
+            SamplingPlayer(policy, name, temperature=1.0, rng=torch_stream(0, name)) for policy, name in zip(policies, "ab", strict=True)
+        )
+        return play_match(first, second, openings, max_plies=max_plies).games
+
+    whole = match(OPENINGS, max_plies=24)
+    assert match(OPENINGS, max_plies=24) == whole
+    assert match(OPENINGS[:4], max_plies=24) == whole[:8], "the others are not there"
+    early = "R5k1/5ppp/8/8/8/8/8/4K3 b - - 0 1"
+    assert match([OPENINGS[0], early, *OPENINGS[2:]], max_plies=24)[4:] == whole[4:], "another is over before it begins"
+    assert [game.moves for game in match(OPENINGS, max_plies=12)] == [game.moves[:12] for game in whole], "all end sooner"
+
+
+def test_a_player_against_itself_draws_for_each_game_and_not_for_each_position() -> None:
+    player = SamplingPlayer(new_policy(TINY, seed=0, device=CPU), "self", temperature=1.0, rng=torch_stream(0, "self"))
+    games = play_match(player, player, [chess.STARTING_FEN] * 10, max_plies=12).games
+    assert len({game.moves for game in games}) == 20
+
+
+def test_players_are_told_the_place_of_each_game_in_the_match() -> None:
+    class Numbered(Fixed):
+        def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+            for board, game in zip(boards, games, strict=True):
+                assert board.root().fen() == OPENINGS[game // 2]
+                assert (board.turn == chess.WHITE) == ((game % 2 == 0) == (self.name == "first"))
+            return super().choose(boards, games)
+
+    assert len(play_match(Numbered(1, "first"), Numbered(-1, "second"), OPENINGS, max_plies=30).games) == 2 * len(OPENINGS)
+
+
+def test_the_order_of_the_openings_decides_nothing_but_the_order_of_the_games() -> None:
+    order = random.Random(0).sample(range(len(OPENINGS)), len(OPENINGS))
+    straight = play_match(Fixed(1, "a"), Fixed(-1, "b"), OPENINGS, max_plies=60).games
+    shuffled = play_match(Fixed(1, "a"), Fixed(-1, "b"), [OPENINGS[index] for index in order], max_plies=60).games
+    assert [shuffled[2 * place : 2 * place + 2] for place in range(len(order))] == [straight[2 * i : 2 * i + 2] for i in order]
+
+
+def test_each_player_is_asked_only_for_boards_on_which_it_is_to_move_and_of_its_own_colour() -> None:
+    class Asked(Fixed):
+        """Remembers the boards."""
+
+        def __init__(self, sign: int, name: str) -> None:
+            super().__init__(sign, name)
+            self.boards: list[tuple[str, str]] = []
+
+        def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+            self.boards += [(board.root().fen(), board.fen()) for board in boards]
+            return super().choose(boards, games)
+
+    first, second = Asked(1, "a"), Asked(-1, "b")
+    result = play_match(first, second, OPENINGS, max_plies=20)
+    expected: dict[bool, list[tuple[str, str]]] = {True: [], False: []}
+    for game in result.games:
+        board = chess.Board(game.opening)
+        for move in game.moves:
+            expected[(board.turn == chess.WHITE) == game.first_is_white].append((game.opening, board.fen()))
+            board.push_uci(move)
+    assert sorted(first.boards) == sorted(expected[True])
+    assert sorted(second.boards) == sorted(expected[False])
+
+
+def test_it_tells_how_many_games_are_over_up_to_the_last() -> None:
+    told: list[int] = []
+    result = play_match(Fixed(1, "a"), Fixed(-1, "b"), OPENINGS, max_plies=60, on_games_done=told.append)
+    assert told == sorted(set(told))
+    assert told[-1] == len(result.games) == 2 * len(OPENINGS)
+    lengths = sorted(len(game.moves) for game in result.games)
+    assert told == [sum(length <= limit for length in lengths) for limit in sorted(set(lengths))]
+
+
+def test_a_player_that_answers_for_fewer_boards_than_it_was_asked_is_an_error() -> None:
+    class Lazy(Fixed):
+        def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+            return super().choose(boards, games)[:-1]
+
+    with pytest.raises(ValueError, match="shorter"):
+        play_match(Lazy(1, "lazy"), Fixed(1, "b"), OPENINGS, max_plies=4)
+
+
+# With engines.
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_an_engine_that_fails_in_the_midst_of_a_match_ends_it_with_an_error(scripted: Callable[..., ScriptedEngine]) -> None:
+    healthy = scripted()
+    with EnginePool(healthy.path, num_processes=1, options={}) as pool:
+        games = play_match(EnginePlayer(pool, limit="nodes 1", name="engine"), Fixed(1, "fixed"), OPENINGS[:3], max_plies=8).games
+    assert len(games) == 6
+    midst = healthy.searches()[12]["fen"]
+    assert chess.Board(midst).ply() > max(chess.Board(opening).ply() for opening in OPENINGS[:3])
+    broken = scripted({"kind": "none", "fen": midst, "times": 9})
+    with EnginePool(broken.path, num_processes=1, options={}) as pool, pytest.raises(EngineError):
+        play_match(EnginePlayer(pool, limit="nodes 1", name="engine"), Fixed(1, "fixed"), OPENINGS[:3], max_plies=8)
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_a_match_against_the_real_engine_repeats_exactly_whatever_the_number_of_processes_and_boards(stockfish: str) -> None:
+    network = BestMovePlayer(new_policy(TINY, seed=0, device=CPU), "network")
+    matches = []
+    for num_processes in (1, 2):
+        with EnginePool(stockfish, num_processes=num_processes, options={"Hash": 1}) as pool:
+            matches.append(play_match(network, EnginePlayer(pool, limit="nodes 1", name="engine"), OPENINGS[:5], max_plies=40).games)
+    with EnginePool(stockfish, num_processes=1, options={"Hash": 1}) as pool:
+        engine = EnginePlayer(pool, limit="nodes 1", name="engine")
+        matches.append(tuple(game for opening in OPENINGS[:5] for game in play_match(network, engine, [opening], max_plies=40).games))
+    assert matches[0] == matches[1] == matches[2]
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_the_real_engine_beats_a_random_mover_with_both_colours(stockfish: str) -> None:
+    with EnginePool(stockfish, num_processes=2, options={"Hash": 1}) as pool:
+        result = play_match(
+            EnginePlayer(pool, limit="nodes 200", name="engine"), RandomPlayer(numpy_stream(0, "random")), OPENINGS[:4], max_plies=160
+        )
+    assert result.interval().score > 0.8
+    assert result.ends()["checkmate"] >= 6

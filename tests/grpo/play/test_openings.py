@@ -1,0 +1,485 @@
+"""Openings: as many distinct ones as were asked for, even enough, none that was used before, the same each time."""
+
+import gzip
+import os
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import chess
+import numpy as np
+import pytest
+import torch
+import zstandard
+from doubles import some_boards
+from made_games import FOOLS_MATE, HEADER, as_epd, random_pgn
+from scripted_engine import ScriptedEngine
+
+from grpo.base.seeding import numpy_stream
+from grpo.board.encoding import encode, position_key
+from grpo.board.phases import PHASES, Phase, phase_of
+from grpo.engine.answers import Answer, EngineError, Score
+from grpo.engine.pool import EnginePool, Query
+from grpo.play import openings
+from grpo.play.openings import OpeningsError, drawn_openings, keys_of, make_openings, phase_openings, read_book
+from grpo.reading.games import Reason, SourceError
+from grpo.settings.tree import EvaluationConfig, Settings
+from steps.store import settings_by_step
+
+torch.set_num_threads(1)
+
+
+def config(*, plies: int = 4, centipawns: int = 120) -> EvaluationConfig:
+    """Return settings of openings."""
+    return EvaluationConfig(opening_plies=plies, max_opening_centipawns=centipawns)
+
+
+class FakePool:
+    """Scores each position by a function of its FEN, as the engine's pool would."""
+
+    def __init__(self, score: Callable[[str], Score | None]) -> None:
+        self._score = score
+        self.queries: list[Query] = []
+
+    def search(self, queries: Sequence[Query]) -> list[Answer | EngineError]:
+        self.queries += queries
+        return [self._answer(query) for query in queries]
+
+    def _answer(self, query: Query) -> Answer | EngineError:
+        score = self._score(query.fen)
+        move = next(iter(chess.Board(query.fen).legal_moves)).uci()
+        return EngineError(query.fen) if score is None else Answer(best_move=move, scores={move: score})
+
+
+def some_score(fen: str) -> Score:
+    """Return centipawns from -300 to 300."""
+    return Score(zlib.crc32(fen.encode()) % 601 - 300)
+
+
+def even(fen: str) -> Score:
+    """Find every position even."""
+    return Score(0)
+
+
+def made(
+    count: int, score: Callable[[str], Score | None] = even, *, seed: int = 0, exclude: set[str] | None = None, **settings: int
+) -> list[str]:
+    """Return openings made with a fake pool."""
+    pool = cast("EnginePool", FakePool(score))
+    return make_openings(
+        config(**settings), count=count, rng=numpy_stream(seed, "test"), pool=pool, exclude=set() if exclude is None else exclude
+    )
+
+
+def key(fen: str) -> str:
+    """Return the key of a position."""
+    return position_key(chess.Board(fen))
+
+
+@pytest.mark.parametrize("plies", [1, 4, 7])
+def test_as_many_as_were_asked_for_each_so_many_legal_plies_from_the_start(plies: int) -> None:
+    found = made(15, plies=plies)
+    assert len(found) == 15
+    for fen in found:
+        board = chess.Board(fen)
+        assert board.ply() == plies
+        assert board.is_valid()
+        assert any(board.legal_moves)
+
+
+def test_all_twenty_first_moves_are_found_and_none_twice() -> None:
+    after_one = set()
+    for move in chess.Board().legal_moves:
+        board = chess.Board()
+        board.push(move)
+        after_one.add(board.fen())
+    assert set(made(20, plies=1)) == after_one
+
+
+def test_transpositions_count_as_one_opening() -> None:
+    found = made(300, plies=3)
+    assert len({key(fen) for fen in found}) == 300
+
+
+def test_a_position_that_was_excluded_is_not_used_and_neither_is_its_mirror() -> None:
+    first_moves = made(20, plies=1)
+    kept_out = {position_key(chess.Board(fen).mirror()) for fen in first_moves[:12]}
+    assert sorted(made(8, plies=1, exclude=set(kept_out))) == sorted(first_moves[12:])
+
+
+def test_what_was_found_is_excluded_from_the_next_search() -> None:
+    exclude: set[str] = set()
+    first = made(40, exclude=exclude)
+    assert {key(fen) for fen in first} <= exclude
+    second = made(40, exclude=exclude)
+    assert {key(fen) for fen in first} & {key(fen) for fen in second} == set(), "even with the same random stream"
+    assert len({key(fen) for fen in [*first, *second]}) == 80
+
+
+@pytest.mark.parametrize("centipawns", [30, 120])
+def test_none_is_more_uneven_than_the_bound_and_the_bound_itself_is_allowed(centipawns: int) -> None:
+    found = made(100, some_score, centipawns=centipawns)
+    scores = [some_score(fen).value for fen in found]
+    assert max(map(abs, scores)) <= centipawns
+    assert min(scores) < 0 < max(scores), "for either side"
+    assert len(made(5, lambda fen: Score(centipawns), centipawns=centipawns)) == 5
+    assert len(made(5, lambda fen: Score(-centipawns), centipawns=centipawns)) == 5
+
+
+def test_every_candidate_within_the_bound_is_used_in_the_order_it_came() -> None:
+    pool = FakePool(some_score)
+    found = make_openings(config(), count=60, rng=numpy_stream(0, "test"), pool=cast("EnginePool", pool), exclude=set())
+    assert found == [query.fen for query in pool.queries if abs(some_score(query.fen).value) <= 120][:60]
+    assert {query.limit for query in pool.queries} == {"depth 6"}
+    assert all(query.is_fresh for query in pool.queries)
+
+
+@pytest.mark.parametrize("centipawns", [1, 1_000])
+def test_one_centipawn_beyond_the_bound_or_a_forced_mate_is_too_uneven(centipawns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openings, "_MAX_ROUNDS", 2)
+    for score in (Score(centipawns + 1), Score(-centipawns - 1), Score(1, is_mate=True), Score(-3, is_mate=True)):
+        with pytest.raises(EngineError, match="found only 0 of 1 "):
+            made(1, lambda fen, score=score: score, centipawns=centipawns)  # type: ignore[misc]
+
+
+def test_a_position_on_which_the_engine_fails_is_left_out_and_changes_no_other() -> None:
+    healthy = made(50, some_score)
+    broken = set(healthy[::5])
+    found = made(40, lambda fen: None if fen in broken else some_score(fen))
+    assert found == [fen for fen in healthy if fen not in broken]
+
+
+def test_one_seed_gives_the_same_openings_and_another_others() -> None:
+    assert made(30, some_score) == made(30, some_score)
+    assert set(made(30, some_score)).isdisjoint(made(30, some_score, seed=1))
+
+
+def test_fewer_openings_are_the_beginning_of_more() -> None:
+    assert made(30, some_score)[:7] == made(7, some_score)
+
+
+def test_what_cannot_be_found_is_an_error_that_says_how_many_there_were_and_what_to_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openings, "_MAX_ROUNDS", 3)
+    with pytest.raises(
+        EngineError,
+        match=r"found only 20 of 21 openings of 1 plies within 120 centipawns; raise evaluation\.opening_plies or evaluation\.max_opening",
+    ):
+        made(21, plies=1)
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_an_engine_that_fails_again_and_again_is_an_error(scripted: Callable[..., ScriptedEngine]) -> None:
+    engine = scripted({"kind": "crash", "times": 10_000})
+    with EnginePool(engine.path, num_processes=1, options={}) as pool, pytest.raises(EngineError, match="in a row failed"):
+        make_openings(config(), count=3, rng=numpy_stream(0, "test"), pool=pool, exclude=set())
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_real_openings_are_even_and_the_same_whatever_the_number_of_processes(stockfish: str) -> None:
+    found: list[Any] = []
+    for num_processes in (1, 2):
+        with EnginePool(stockfish, num_processes=num_processes, options={"Hash": 1}) as pool:
+            found.append(make_openings(config(plies=8, centipawns=60), count=25, rng=numpy_stream(0, "real"), pool=pool, exclude=set()))
+            answers = pool.search([Query(fen=fen, limit="depth 6") for fen in found[-1]])
+            for answer in answers:
+                assert isinstance(answer, Answer)
+                assert max(score.value for score in answer.scores.values()) <= 60
+    assert found[0] == found[1]
+    assert len({key(fen) for fen in found[0]}) == 25
+
+
+# A book.
+
+
+class NoPool:
+    """An engine that must not be asked."""
+
+    def search(self, queries: Sequence[Query]) -> list[Answer | EngineError]:
+        raise AssertionError("a book's openings are used as they are")
+
+
+def from_book(book: Path | str, count: int, *, seed: int = 0, exclude: set[str] | None = None, max_plies: int = 16) -> list[str]:
+    """Return openings of a book."""
+    return make_openings(
+        EvaluationConfig(opening_book=str(book), opening_book_plies=max_plies),
+        count=count,
+        rng=numpy_stream(seed, "test"),
+        pool=cast("EnginePool", NoPool()),
+        exclude=set() if exclude is None else exclude,
+    )
+
+
+def distinct_fens(count: int) -> list[str]:
+    """Return FENs of positions that go on, no two of which (or of whose mirrors) are equal."""
+    boards = {position_key(board): board.fen() for board in some_boards(2 * count) if board.halfmove_clock < 100}
+    return list(boards.values())[:count]
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    """Return a book of 40 positions."""
+    path = tmp_path / "book.epd"
+    path.write_text("".join(f"{fen}\n" for fen in distinct_fens(40)))
+    return path
+
+
+def test_a_book_gives_its_own_positions_each_once(book: Path) -> None:
+    found = from_book(book, 40)
+    assert sorted(found) == sorted(distinct_fens(40))
+    assert found != sorted(found), "drawn, not read off"
+
+
+def test_stages_that_share_what_is_excluded_share_no_opening_even_with_one_stream(book: Path) -> None:
+    exclude: set[str] = set()
+    stages = [from_book(book, 13, exclude=exclude) for _ in range(3)]
+    assert len({key(fen) for stage in stages for fen in stage}) == 39
+    assert exclude == {key(fen) for stage in stages for fen in stage}, "and nothing that was not drawn"
+
+
+def test_a_boards_mirror_that_is_excluded_keeps_it_out(book: Path) -> None:
+    kept_out = distinct_fens(40)[:30]
+    exclude = {position_key(chess.Board(fen).mirror()) for fen in kept_out}
+    assert sorted(from_book(book, 10, exclude=exclude)) == sorted(set(distinct_fens(40)) - set(kept_out))
+
+
+def test_a_state_of_the_policys_own_games_can_be_excluded(book: Path) -> None:
+    met = [chess.Board(fen) for fen in distinct_fens(40)[:25]]
+    assert keys_of(encode(met)) == {position_key(board) for board in met}
+    assert not {key(fen) for fen in from_book(book, 15, exclude=keys_of(encode(met)))} & {position_key(board) for board in met}
+
+
+def test_one_seed_draws_the_same_and_another_otherwise_and_fewer_are_the_beginning_of_more(book: Path) -> None:
+    assert from_book(book, 20) == from_book(book, 20)
+    assert from_book(book, 20)[:7] == from_book(book, 7)
+    assert from_book(book, 20) != from_book(book, 20, seed=1)
+
+
+def test_neither_the_order_of_lines_nor_repeats_nor_the_way_of_packing_change_the_draw(book: Path, tmp_path: Path) -> None:
+    drawn = from_book(book, 12)
+    lines = book.read_text().splitlines(keepends=True)
+    shuffled = "".join([*lines[::-1], *lines[5:15]]).encode()
+    (tmp_path / "a.epd.gz").write_bytes(gzip.compress(shuffled))
+    (tmp_path / "b.fen.zst").write_bytes(zstandard.compress(shuffled))
+    with zipfile.ZipFile(tmp_path / "c.zip", "w") as archive:
+        archive.writestr("first.epd", b"".join(line.encode() for line in lines[20:]))
+        archive.writestr("second.epd", b"".join(line.encode() for line in lines[:21]))
+    for name in ("a.epd.gz", "b.fen.zst", "c.zip"):
+        assert from_book(tmp_path / name, 12) == drawn
+
+
+def test_of_equal_positions_with_other_clocks_one_is_taken_whoever_comes_first(tmp_path: Path) -> None:
+    lines = ["8/pp2nkR1/5n1p/3p4/5p2/P2BP3/1PPKN3/8 b - - 7 40\n", "8/pp2nkR1/5n1p/3p4/5p2/P2BP3/1PPKN3/8 b - - 3 9\n"]
+    for number, text in enumerate((lines, lines[::-1])):
+        (tmp_path / f"{number}.epd").write_text("".join(text))
+    assert from_book(tmp_path / "0.epd", 1) == from_book(tmp_path / "1.epd", 1) == [lines[1].strip()]
+
+
+def test_what_is_no_opening_is_counted_by_its_reason(tmp_path: Path) -> None:
+    fens = distinct_fens(5)
+    lines = [
+        *fens,
+        chess.Board(fens[0]).mirror().fen(),
+        fens[1],
+        "rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w KQkq - 1 3",  # Checkmate.
+        "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1",  # Stalemate.
+        "7k/8/6K1/8/8/8/8/8 b - - 0 1",  # Bare kings.
+        "8/8/8/8/8/8/8/8 w - -",
+        "hello",
+        "x" * 70_000,
+    ]
+    (tmp_path / "book.epd").write_text("\n".join(lines))
+    found = read_book(str(tmp_path / "book.epd"), max_plies=16)
+    assert set(found.openings.values()) <= {*fens, *lines}
+    assert len(found.openings) == 5
+    assert found.left_out == {Reason.DUPLICATE: 2, Reason.GAME_OVER: 3, Reason.ILLEGAL_POSITION: 2, Reason.TOO_LONG: 1}
+    assert str(found).endswith("book.epd: 5 distinct openings; left out: 2 duplicate, 3 game over, 2 illegal position, 1 too long")
+
+
+def game_of(moves: str) -> str:
+    """Return one game as PGN."""
+    return f"{HEADER}\n{moves} *\n\n"
+
+
+def after(*moves: str) -> str:
+    """Return the FEN after these moves."""
+    board = chess.Board()
+    for move in moves:
+        board.push_san(move)
+    return board.fen()
+
+
+@pytest.mark.parametrize(
+    ("max_plies", "expected"),
+    [
+        (1, ("e4",)),
+        (2, ("e4", "e5")),
+        (3, ("e4", "e5", "Nf3")),
+        (4, ("e4", "e5", "Nf3", "Nc6")),
+        (5, ("e4", "e5", "Nf3", "Nc6")),
+        (99, None),
+    ],
+)
+def test_a_line_of_a_pgn_book_is_followed_to_its_end_or_to_the_bound(
+    max_plies: int, expected: tuple[str, ...] | None, tmp_path: Path
+) -> None:
+    (tmp_path / "book.pgn").write_text(game_of("1. e4 e5 2. Nf3 Nc6"))
+    assert from_book(tmp_path / "book.pgn", 1, max_plies=max_plies) == [after(*(expected or ("e4", "e5", "Nf3", "Nc6")))]
+
+
+def test_lines_that_transpose_are_one_opening_and_one_that_ends_the_game_is_none(tmp_path: Path) -> None:
+    games = ["1. e4 e5 2. Nf3 Nc6", "1. Nf3 Nc6 2. e4 e5", FOOLS_MATE, "1. e4 e5 2. Ke3", "1. d4"]
+    (tmp_path / "book.pgn").write_text("".join(map(game_of, games)))
+    found = read_book(str(tmp_path / "book.pgn"), max_plies=16)
+    assert set(found.openings.values()) == {after("Nf3", "Nc6", "e4", "e5"), after("d4")}, "of the two, that with the lesser FEN"
+    assert found.left_out == {Reason.DUPLICATE: 1, Reason.GAME_OVER: 1, Reason.ILLEGAL_MOVE: 1}
+    cut = read_book(str(tmp_path / "book.pgn"), max_plies=3)
+    assert after("f3", "e5", "g4") in cut.openings.values(), "mate lies beyond the bound"
+
+
+def test_too_small_a_book_is_an_error_with_both_numbers_and_nothing_is_used_up(book: Path) -> None:
+    exclude = {key(fen) for fen in distinct_fens(40)[:9]}
+    before = set(exclude)
+    with pytest.raises(
+        OpeningsError, match=r"^32 distinct openings are asked for, and 31 are to be had: .*book\.epd: 40 distinct"
+    ) as caught:
+        from_book(book, 32, exclude=exclude)
+    assert "; 9 of them are in use elsewhere" in str(caught.value)
+    assert "Give a larger evaluation.opening_book, or ask for fewer pairs of games" in str(caught.value)
+    assert exclude == before
+    assert len(from_book(book, 31, exclude=exclude)) == 31
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("book.csv", b"PuzzleId,FEN,Moves\n", "a puzzle table is no opening book"),
+        ("book.tsv", b"eco\tname\tpgn\n", "cannot tell by its suffix"),
+        ("book.epd.gz", gzip.compress(b"8/pp2nkR1/5n1p/3p4/5p2/P2BP3/1PPKN3/8 b - -\n" * 99)[:-9], "cut short"),
+        ("book.epd", b"# nothing\n", "book.epd: 0 distinct openings; left out: none; give evaluation.opening_book a file"),
+        ("book.pgn", b"hello", "0 distinct openings; left out: 1 not a game"),
+    ],
+)
+def test_what_is_no_book_is_an_error_in_plain_words(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises((SourceError, OpeningsError), match=re.escape(message)):
+        from_book(tmp_path / name, 1)
+    with pytest.raises(SourceError, match="no file found"):
+        from_book(tmp_path / "nowhere.epd", 1)
+
+
+def test_a_book_that_changes_is_read_anew(book: Path) -> None:
+    assert len(from_book(book, 40)) == 40
+    book.write_text("".join(f"{fen}\n" for fen in distinct_fens(41)))
+    assert len(from_book(book, 41)) == 41
+
+
+def test_the_books_content_and_not_its_place_is_in_the_versions_of_steps(book: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "deep" / "other.epd"
+    elsewhere.parent.mkdir()
+    elsewhere.write_bytes(book.read_bytes())
+    here, there, none = (Settings(evaluation=EvaluationConfig(opening_book=str(path))) for path in (book, elsewhere, ""))
+    for part in (settings_by_step.baseline, settings_by_step.selection):
+        assert part(here) == part(there) == part(none)
+        assert part(here)["evaluation"]["opening_book_plies"] == 16
+        assert part(here) != part(Settings(evaluation=EvaluationConfig(opening_book=str(book), opening_book_plies=8)))
+    assert settings_by_step.opening_inputs(here) == settings_by_step.opening_inputs(there) != settings_by_step.opening_inputs(none) == {}
+    elsewhere.write_bytes(book.read_bytes() + b"\n")
+    assert settings_by_step.opening_inputs(here) != settings_by_step.opening_inputs(there)
+
+
+# Positions of a phase.
+
+
+def of_phase(fens: Sequence[str], phase: Phase, count: int, score: Callable[[str], Score | None] = even, **given: Any) -> list[str]:
+    """Return openings of a phase made with a fake pool."""
+    return phase_openings(
+        fens,
+        phase,
+        config=config(),
+        count=count,
+        rng=numpy_stream(given.get("seed", 0), "test"),
+        pool=cast("EnginePool", FakePool(score)),
+        exclude=given.get("exclude", set()),
+    )
+
+
+@pytest.fixture(scope="module")
+def candidates() -> list[str]:
+    """Return positions of all phases, some of them met twice, some drawn."""
+    fens = [chess.Board.from_epd(line)[0].fen() for line in as_epd(random_pgn(30)).splitlines()]
+    return [*fens, *fens[:50]]
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_openings_of_a_phase_are_of_that_phase_distinct_and_even(phase: Phase, candidates: list[str]) -> None:
+    exclude: set[str] = set()
+    found = of_phase(candidates, phase, 15, some_score, exclude=exclude)
+    assert {phase_of(chess.Board(fen)) for fen in found} == {phase}
+    assert len({key(fen) for fen in found}) == 15
+    assert all(abs(some_score(fen).value) <= 120 for fen in found)
+    assert exclude == {key(fen) for fen in found}
+    again = of_phase(candidates, phase, 15, some_score, exclude=exclude)
+    assert not {key(fen) for fen in again} & {key(fen) for fen in found}
+
+
+def test_the_order_of_candidates_is_of_no_effect_and_the_seed_is(candidates: list[str]) -> None:
+    found = of_phase(candidates, Phase.MIDDLEGAME, 20)
+    assert of_phase(candidates[::-1], Phase.MIDDLEGAME, 20) == found
+    assert of_phase(candidates, Phase.MIDDLEGAME, 20, seed=1) != found
+
+
+def test_finished_positions_are_no_openings_of_a_phase() -> None:
+    over = ["7k/5Q2/6K1/8/8/8/8/8 b - - 0 1", "7k/8/6K1/8/8/8/8/8 b - - 0 1", "7k/8/6K1/8/8/8/8/6R1 b - - 100 90"]
+    going_on = "7k/8/6K1/8/8/8/8/6R1 b - - 12 90"
+    assert of_phase([*over, going_on], Phase.ENDGAME, 1) == [going_on]
+    with pytest.raises(OpeningsError, match="1 distinct endgame openings are asked for, and 0 are to be had: of 0 distinct positions"):
+        of_phase(over, Phase.ENDGAME, 1)
+
+
+def test_too_few_positions_of_a_phase_are_an_error_with_all_numbers(candidates: list[str]) -> None:
+    keys = {key(fen) for fen in candidates if phase_of(chess.Board(fen)) == Phase.OPENING}
+    num_even = sum(abs(some_score(fen).value) <= 120 for fen in distinct(candidates, Phase.OPENING))
+    assert 0 < num_even < len(keys)
+    message = rf"99,999 distinct opening openings .* {num_even} are to be had: of {len(keys)} distinct positions {len(keys)} are not in use"
+    with pytest.raises(OpeningsError, match=message):
+        of_phase(candidates, Phase.OPENING, 99_999, some_score)
+
+
+def distinct(fens: Sequence[str], phase: Phase) -> list[str]:
+    """Return the least FEN of each distinct position of a phase."""
+    least: dict[str, str] = {}
+    for fen in fens:
+        if phase_of(chess.Board(fen)) == phase:
+            least[key(fen)] = min(fen, least.get(key(fen), fen))
+    return list(least.values())
+
+
+# Real books.
+
+SAMPLE_DATA = os.environ.get("CHESS_GRPO_SAMPLE_DATA", "")
+
+
+@pytest.mark.skipif(not SAMPLE_DATA, reason="CHESS_GRPO_SAMPLE_DATA is not set")
+@pytest.mark.prove
+def test_real_books_are_read_whole_and_every_line_is_accounted_for() -> None:
+    for name, num_entries in (("8moves_v3.pgn.zip", 34_700), ("popularpos_lichess_v3.epd.zip", 200_000), ("endgames.epd.zip", 157_846)):
+        found = read_book(f"{SAMPLE_DATA}/{name}", max_plies=16)
+        assert len(found.openings) + sum(found.left_out.values()) == num_entries
+        assert set(found.left_out) <= {Reason.DUPLICATE, Reason.GAME_OVER, Reason.CHESS960}
+        assert len(found.openings) > 0.9 * num_entries
+        drawn = drawn_openings(found, count=500, rng=np.random.default_rng(0), exclude=set())
+        assert all(chess.Board(fen).is_valid() for fen in drawn)
+        if name.startswith("8moves"):
+            assert {chess.Board(fen).ply() for fen in drawn} == {16}
+
+
+@pytest.mark.skipif(not SAMPLE_DATA, reason="CHESS_GRPO_SAMPLE_DATA is not set")
+def test_real_games_serve_as_a_book() -> None:
+    found = read_book(f"{SAMPLE_DATA}/lichess_fishnet_games.pgn", max_plies=10)
+    assert len(found.openings) + sum(found.left_out.values()) == 2_878
+    assert found.left_out.keys() == {Reason.DUPLICATE, Reason.GAME_OVER} or found.left_out.keys() == {Reason.DUPLICATE}
+    drawn = drawn_openings(found, count=50, rng=np.random.default_rng(0), exclude=set())
+    assert max(chess.Board(fen).ply() for fen in drawn) == 10

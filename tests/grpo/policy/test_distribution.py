@@ -1,0 +1,553 @@
+"""From logits to a distribution over legal moves: closed forms, gradients, and everything that must make no difference.
+
+Legend: B boards, A legal moves (padded), G moves of a group.
+"""
+
+import math
+from collections.abc import Callable
+
+import chess
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from grpo.base.seeding import torch_stream
+from grpo.board.actions import action_move, legal_action_ids
+from grpo.board.encoding import encode
+from grpo.dataset.table import BoardArrays
+from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBatch, new_policy
+from grpo.settings.tree import PolicyConfig
+
+TEMPERATURES = [0.3, 1.0, 1.3, 2.5]
+LOGITS = st.lists(st.floats(-30, 30), min_size=1, max_size=12)
+CPU = torch.device("cpu")
+TINY = PolicyConfig(channels=16, num_blocks=1, num_heads=2)
+
+
+def batch(*counts: int, seed: int = 0, spread: float = 1.5) -> tuple[Tensor, Tensor]:
+    """Return float64 logits and mask of boards with these numbers of legal moves, with rubbish on the padding."""
+    rng = torch.Generator().manual_seed(seed)
+    logits_BA = torch.randn(len(counts), max(counts) + 2, generator=rng, dtype=torch.float64) * spread
+    is_legal_BA = torch.arange(logits_BA.shape[1]) < torch.tensor(counts)[:, None]
+    return logits_BA, is_legal_BA
+
+
+def of(logits_BA: Tensor, is_legal_BA: Tensor | None = None, *, temperature: float = 1.0) -> MoveDistribution:
+    """Return the distribution; without a mask all moves are legal."""
+    mask = torch.ones_like(logits_BA, dtype=torch.bool) if is_legal_BA is None else is_legal_BA
+    return MoveDistribution.from_logits(logits_BA, mask, temperature=temperature)
+
+
+def row(*numbers: float) -> Tensor:
+    """Return a float64 batch of one row."""
+    return torch.tensor([numbers], dtype=torch.float64)
+
+
+def gradient(term: Callable[[MoveDistribution], Tensor], logits_BA: Tensor, is_legal_BA: Tensor, temperature: float) -> Tensor:
+    """Return the gradient of the sum of a term over boards, in the logits."""
+    logits = logits_BA.clone().requires_grad_(True)
+    [result] = torch.autograd.grad(term(of(logits, is_legal_BA, temperature=temperature)).sum(), logits)
+    return result
+
+
+def finite_differences(term: Callable[[MoveDistribution], Tensor], logits_BA: Tensor, is_legal_BA: Tensor, temperature: float) -> Tensor:
+    """Return the same gradient by central differences."""
+    result = torch.zeros_like(logits_BA)
+    for index in np.ndindex(*logits_BA.shape):
+        sides = []
+        for step in (1e-5, -1e-5):
+            moved = logits_BA.clone()
+            moved[index] += step
+            sides.append(term(of(moved, is_legal_BA, temperature=temperature)).sum())
+        result[index] = (sides[0] - sides[1]) / 2e-5
+    return result
+
+
+# Numbers worked by hand.
+
+
+def test_the_probabilities_of_the_worked_example() -> None:
+    assert of(row(2, 1, 0), temperature=1.3).probs[0].tolist() == pytest.approx([0.596, 0.276, 0.128], abs=5e-4)
+    assert of(row(2, 1, 0), temperature=1.0).probs[0].tolist() == pytest.approx([0.665, 0.245, 0.090], abs=5e-4)
+
+
+def test_entropies_and_divergences_worked_by_hand() -> None:
+    third = of(row(math.log(2), 0))  # (2/3, 1/3)
+    assert third.entropy().item() == pytest.approx(math.log(3) - 2 / 3 * math.log(2), abs=1e-12)
+    half, quarter = of(row(0, 0)), of(row(0, math.log(3)))
+    assert half.kl_to(quarter).item() == pytest.approx(0.5 * math.log(2) + 0.5 * math.log(2 / 3), abs=1e-12)
+    assert quarter.kl_to(half).item() == pytest.approx(0.25 * math.log(1 / 2) + 0.75 * math.log(3 / 2), abs=1e-12)
+    assert third.expectation(row(0.9, 0.3)).item() == pytest.approx(0.7, abs=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 2, 20, 218])
+def test_the_entropy_of_equal_moves_is_the_logarithm_of_their_number(count: int) -> None:
+    assert of(torch.zeros(1, count, dtype=torch.float64)).entropy().item() == pytest.approx(math.log(count), abs=1e-12)
+
+
+# Identities.
+
+
+@settings(derandomize=True)
+@given(LOGITS, st.sampled_from(TEMPERATURES))
+def test_probabilities_sum_to_one_and_entropy_lies_between_zero_and_its_bound(logits: list[float], temperature: float) -> None:
+    made = of(row(*logits), temperature=temperature)
+    assert made.probs.sum().item() == pytest.approx(1, abs=1e-12)
+    assert -1e-12 <= made.entropy().item() <= math.log(len(logits)) + 1e-12
+    assert made.num_legal().tolist() == [len(logits)]
+
+
+@settings(derandomize=True)
+@given(st.lists(st.tuples(st.floats(-20, 20), st.floats(-20, 20)), min_size=1, max_size=10))
+def test_divergence_is_never_negative_and_zero_to_itself(pairs: list[tuple[float, float]]) -> None:
+    one, other = of(row(*(pair[0] for pair in pairs))), of(row(*(pair[1] for pair in pairs)))
+    assert one.kl_to(other).item() >= -1e-12
+    assert one.kl_to(one).item() == 0
+    cross_entropy = -one.expectation(other.log_probs)
+    assert (cross_entropy - one.entropy()).item() == pytest.approx(one.kl_to(other).item(), abs=1e-9)
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_a_temperature_is_a_power_of_the_probabilities_at_one(temperature: float) -> None:
+    logits, legal = batch(5, 3)
+    power = of(logits, legal).probs ** (1 / temperature) * legal
+    assert torch.allclose(of(logits, legal, temperature=temperature).probs, power / power.sum(1, keepdim=True), atol=1e-12)
+
+
+def test_log_probs_are_the_logarithms_of_the_probabilities_and_zero_on_padding() -> None:
+    made = of(*batch(5, 3, 1), temperature=1.3)
+    assert torch.allclose(made.log_probs[made.is_legal].exp(), made.probs[made.is_legal], atol=1e-15)
+    assert not made.probs[~made.is_legal].any()
+    assert not made.log_probs[~made.is_legal].any()
+
+
+def test_the_log_probabilities_of_chosen_moves_are_those_of_their_columns() -> None:
+    made = of(*batch(5, 3))
+    columns = torch.tensor([[4, 0, 4], [2, 2, 1]])
+    expected = [[made.log_probs[b, column].item() for column in columns[b].tolist()] for b in range(2)]
+    assert made.log_prob(columns).tolist() == expected
+
+
+def test_the_likeliest_move_is_the_first_among_equals() -> None:
+    assert of(torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0], [0.0, 1.0, 2.0]])).best().tolist() == [1, 0, 2]
+
+
+# Gradients: against the closed forms of grpo_facts.md, section 2, and against finite differences.
+
+
+def policy_term(values_BA: Tensor) -> Callable[[MoveDistribution], Tensor]:
+    """Return J = sum pi Q."""
+    return lambda made: made.expectation(values_BA)
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_the_gradients_of_value_entropy_and_both_divergences_are_their_closed_forms(temperature: float) -> None:
+    logits, legal = batch(6, 3, 1)
+    values = torch.rand(logits.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64) * legal
+    reference = of(batch(6, 3, 1, seed=9)[0], legal, temperature=temperature)
+    now = of(logits, legal, temperature=temperature)
+    pi, log_ratio = now.probs, now.log_probs - reference.log_probs
+    closed_forms: list[tuple[Callable[[MoveDistribution], Tensor], Tensor]] = [
+        (policy_term(values), pi * (values - now.expectation(values)[:, None]) / temperature),
+        (MoveDistribution.entropy, -pi * (now.log_probs + now.entropy()[:, None]) / temperature),
+        (lambda made: made.kl_to(reference), pi * (log_ratio - now.kl_to(reference)[:, None]) / temperature),
+        (reference.kl_to, (pi - reference.probs) / temperature),
+    ]
+    for term, closed_form in closed_forms:
+        found = gradient(term, logits, legal, temperature)
+        assert torch.allclose(found, closed_form * legal, atol=1e-12)
+        assert torch.allclose(found, finite_differences(term, logits, legal, temperature), atol=1e-8)
+        assert found[:2].abs().max() > 1e-3, "the test has teeth"
+        assert not found[2].any(), "a single legal move teaches nothing"
+
+
+# What must make no difference.
+
+
+@settings(derandomize=True)
+@given(LOGITS, st.floats(-1e6, 1e6), st.sampled_from(TEMPERATURES))
+def test_adding_a_constant_to_all_logits_changes_nothing(logits: list[float], shift: float, temperature: float) -> None:
+    plain, shifted = of(row(*logits), temperature=temperature), of(row(*logits) + shift, temperature=temperature)
+    assert torch.allclose(plain.log_probs, shifted.log_probs, atol=1e-8)
+
+
+@pytest.mark.parametrize("rubbish", [1e4, -1e4, math.inf, -math.inf, math.nan])
+def test_the_logits_of_illegal_moves_have_no_effect_and_no_gradient(rubbish: float) -> None:
+    logits, legal = batch(6, 3, 1)
+    values = torch.rand(logits.shape, dtype=torch.float64)
+    reference = of(batch(6, 3, 1, seed=9)[0], legal)
+
+    def term(made: MoveDistribution) -> Tensor:
+        return made.entropy() + made.kl_to(reference) + made.expectation(values)
+
+    spoilt = torch.where(legal, logits, torch.full_like(logits, rubbish))
+    assert torch.equal(of(logits, legal).log_probs, of(spoilt, legal).log_probs)
+    found = gradient(term, spoilt, legal, 1.3)
+    assert torch.equal(found, gradient(term, logits, legal, 1.3))
+    assert not found[~legal].any()
+
+
+def test_what_stands_on_the_padding_of_values_has_no_effect() -> None:
+    logits, legal = batch(6, 3)
+    values = torch.rand(logits.shape, dtype=torch.float64)
+    assert torch.equal(of(logits, legal).expectation(values), of(logits, legal).expectation(values.masked_fill(~legal, 1e4)))
+
+
+def test_the_width_of_the_padding_has_no_effect() -> None:
+    logits, legal = batch(6, 3)
+    wide = of(torch.nn.functional.pad(logits, (0, 9), value=7.0), torch.nn.functional.pad(legal, (0, 9)))
+    narrow = of(logits[:, :6], legal[:, :6])
+    assert torch.equal(wide.log_probs[:, :6], narrow.log_probs)
+    assert torch.allclose(wide.entropy(), narrow.entropy(), atol=1e-15)
+    assert wide.best().tolist() == narrow.best().tolist()
+
+
+def test_the_order_of_the_moves_goes_through_to_the_probabilities_and_no_further() -> None:
+    logits, legal = batch(6)
+    order = torch.tensor([3, 1, 5, 0, 2, 4, 6, 7])
+    assert torch.equal(of(logits[:, order], legal[:, order]).log_probs, of(logits, legal).log_probs[:, order])
+    assert torch.allclose(of(logits[:, order], legal[:, order]).entropy(), of(logits, legal).entropy(), atol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_coarse_logits_are_normalised_in_float32(dtype: torch.dtype) -> None:
+    logits, legal = batch(40)
+    coarse = logits.to(dtype)
+    made = of(coarse, legal, temperature=1.3)
+    assert made.log_probs.dtype == torch.float32
+    assert torch.equal(made.log_probs, of(coarse.float(), legal, temperature=1.3).log_probs)
+    assert made.probs.sum().item() == pytest.approx(1, abs=1e-6)
+
+
+def test_a_certain_move_has_entropy_zero_and_no_nan_anywhere() -> None:
+    logits = torch.tensor([[1e4, -1e4, 0.0], [-1e30, 1e30, 3.0]])
+    legal = torch.ones(2, 3, dtype=torch.bool)
+    reference = of(torch.zeros(2, 3))
+    made = of(logits, legal)
+    assert made.entropy().tolist() == [0, 0]
+    assert made.kl_to(reference).tolist() == pytest.approx([math.log(3)] * 2)
+    found = gradient(lambda made: made.entropy() + made.kl_to(reference), logits[:1], legal[:1], 1.0)
+    assert torch.isfinite(found).all()
+
+
+def test_logits_and_mask_of_different_shapes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"logits \(1, 3\) and mask \(1, 2\) differ in shape"):
+        of(torch.zeros(1, 3), torch.ones(1, 2, dtype=torch.bool))
+
+
+def test_detaching_keeps_the_numbers_and_drops_the_gradient() -> None:
+    made = of(row(2, 1, 0).requires_grad_(True))
+    assert made.log_probs.requires_grad
+    assert not made.detach().log_probs.requires_grad
+    assert torch.equal(made.detach().log_probs, made.log_probs)
+
+
+# Sampling.
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_moves_are_drawn_as_often_as_their_probabilities_say(temperature: float) -> None:
+    logits, legal = batch(6, 3, 1)
+    made = of(logits, legal, temperature=temperature)
+    count = 40_000
+    columns = made.sample(count, torch_stream(1, "test"))
+    for index in range(3):
+        found = torch.bincount(columns[index], minlength=logits.shape[1]) / count
+        error = 5 * (made.probs[index] * (1 - made.probs[index]) / count).sqrt()
+        assert ((found - made.probs[index]).abs() <= error + 1e-12).all()
+    assert made.is_legal.gather(1, columns).all(), "padding is never drawn"
+
+
+def test_one_generator_state_gives_one_sample_and_another_another() -> None:
+    made = of(*batch(20, 30))
+    assert torch.equal(made.sample(16, torch_stream(1, "a")), made.sample(16, torch_stream(1, "a")))
+    assert not torch.equal(made.sample(16, torch_stream(1, "a")), made.sample(16, torch_stream(2, "a")))
+
+
+def test_the_moves_of_a_group_and_of_different_boards_are_drawn_independently() -> None:
+    columns = of(torch.zeros(2, 2)).sample(20_000, torch_stream(1, "test")).double()
+    bound = 5 / 20_000**0.5
+    assert abs(torch.corrcoef(columns)[0, 1].item()) < bound
+    assert abs(torch.corrcoef(torch.stack([columns[0, :-1], columns[0, 1:]]))[0, 1].item()) < bound
+
+
+LAST_UNIFORM = 1 - 2**-53
+"""The largest number below 1 that a generator can give."""
+
+
+def written(*rows: list[float]) -> MoveDistribution:
+    """Return the distribution with these probabilities; a negative one is padding."""
+    probs = torch.tensor(rows, dtype=torch.float64)
+    return MoveDistribution(log_probs=torch.where(probs >= 0, probs, 1.0).log(), is_legal=probs >= 0)
+
+
+def test_a_number_stands_for_the_move_in_whose_cell_it_lies() -> None:
+    # Cells [0, .25), [.25, .75), [.75, 1), of which a cell has its lower end and not its upper one.
+    uniforms = torch.tensor([[0.0, 0.2499999, 0.25, 0.5, 0.7499999, 0.75, 0.9, LAST_UNIFORM]], dtype=torch.float64)
+    assert written([0.25, 0.5, 0.25]).sample_at(uniforms).tolist() == [[0, 0, 1, 1, 1, 2, 2, 2]]
+    assert written([0.25, 0.5, 0.25, -1, -1]).sample_at(uniforms).tolist() == [[0, 0, 1, 1, 1, 2, 2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("probs", "first", "last"),
+    [
+        ([0.0, 0.5, 0.5], 1, 2),
+        ([0.5, 0.5, 0.0], 0, 1),
+        ([0.0, 0.0, 1.0, 0.0, 0.0], 2, 2),
+        ([0.0, 0.3, 0.0, 0.7, 0.0, -1.0, -1.0], 1, 3),
+        ([1.0, -1.0], 0, 0),
+    ],
+)
+def test_the_ends_of_the_scale_stand_for_the_first_and_last_move_that_have_a_probability(probs: list[float], first: int, last: int) -> None:
+    made = written(probs)
+    assert made.sample_at(torch.tensor([[0.0, LAST_UNIFORM]], dtype=torch.float64)).tolist() == [[first, last]]
+    everything = made.sample_at(torch.linspace(0, LAST_UNIFORM, 1_001, dtype=torch.float64)[None])[0]
+    assert {column for column, prob in enumerate(probs) if prob > 0} == set(everything.tolist()), "and no other is ever drawn"
+
+
+@settings(derandomize=True)
+@given(LOGITS, st.sampled_from(TEMPERATURES), st.sampled_from([torch.float32, torch.float64]))
+def test_the_last_number_below_one_stands_for_a_move_that_has_a_probability_however_the_sum_is_rounded(
+    logits: list[float], temperature: float, dtype: torch.dtype
+) -> None:
+    # A last move that is impossible, 200 nats below: rounding must not reach it, nor the padding behind.
+    padded = torch.nn.functional.pad(row(*logits, max(logits) - 200 * temperature), (0, 3)).to(dtype)
+    legal = torch.arange(padded.shape[1])[None] <= len(logits)
+    made = of(padded, legal, temperature=temperature)
+    if dtype == torch.float32:
+        assert made.probs[0, len(logits)] == 0
+    [columns] = made.sample_at(torch.tensor([[0.0, LAST_UNIFORM]], dtype=torch.float64)).tolist()
+    assert all(made.probs[0, column] > 0 and column < len(logits) for column in columns)
+
+
+def test_each_move_has_as_many_of_even_numbers_as_its_probability_says() -> None:
+    made = of(*batch(6, 3, 1), temperature=1.3)
+    count = 10_000
+    uniforms = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    columns = made.sample_at(uniforms.expand(3, count))
+    for index in range(3):
+        found = torch.bincount(columns[index], minlength=8) / count
+        assert ((found - made.probs[index]).abs() <= 1 / count).all()
+    assert (columns.diff(dim=1) >= 0).all(), "a larger number never stands for an earlier move"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_rows_moves_depend_on_its_own_numbers_alone(dtype: torch.dtype) -> None:
+    logits, legal = batch(20, 30, 3, 1)
+    made = of(logits.to(dtype), legal)
+    uniforms = torch.rand(4, 50, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    together = made.sample_at(uniforms)
+    for index in range(4):
+        width = int(made.num_legal()[index])
+        alone = MoveDistribution(log_probs=made.log_probs[index : index + 1, :width], is_legal=legal[index : index + 1, :width])
+        assert torch.equal(alone.sample_at(uniforms[index : index + 1])[0], together[index])
+    order = torch.tensor([2, 0, 3, 1])
+    turned = MoveDistribution(log_probs=made.log_probs[order], is_legal=legal[order])
+    assert torch.equal(turned.sample_at(uniforms[order]), together[order])
+    halves = [
+        MoveDistribution(log_probs=made.log_probs[rows], is_legal=legal[rows]).sample_at(uniforms[rows])
+        for rows in (slice(0, 2), slice(2, 4))
+    ]
+    assert torch.equal(torch.cat(halves), together)
+
+
+def test_the_cells_of_float32_probabilities_are_summed_in_float64() -> None:
+    made = of(batch(200)[0].float(), batch(200)[1])
+    borders = made.probs.double().cumsum(1)[0, :200]
+    ends = borders[:-1] / borders[-1]
+    assert ends.diff().min() > 4e-12
+    assert made.sample_at((ends - 1e-12)[None])[0].tolist() == list(range(199))
+    assert made.sample_at((ends + 1e-12)[None])[0].tolist() == list(range(1, 200))
+
+
+def test_sampling_is_looking_up_the_generators_numbers() -> None:
+    made = of(*batch(20, 30))
+    uniforms = torch.rand(2, 16, dtype=torch.float64, generator=torch_stream(1, "a"))
+    assert torch.equal(made.sample(16, torch_stream(1, "a")), made.sample_at(uniforms))
+
+
+# Batches of positions.
+
+
+def test_a_batch_holds_each_boards_own_legal_moves(random_boards: list[chess.Board]) -> None:
+    boards = random_boards[::71]
+    made = PositionBatch.from_boards(boards)
+    assert len(made) == len(boards)
+    assert np.array_equal(made.encodings.numpy(), encode(boards))
+    for index, board in enumerate(boards):
+        ids = legal_action_ids(board)
+        assert made.action_ids[index].tolist() == ids + [0] * (made.action_ids.shape[1] - len(ids))
+        assert made.is_legal[index].tolist() == [column < len(ids) for column in range(made.is_legal.shape[1])]
+    assert made.is_legal.any(0).all(), "no wider than its richest board"
+
+
+def test_taking_rows_gives_the_batch_of_those_boards(random_boards: list[chess.Board]) -> None:
+    boards = random_boards[::71]
+    rows = torch.tensor([5, 3, 3, 40])
+    taken = PositionBatch.from_boards(boards).take(rows)
+    made = PositionBatch.from_boards([boards[index] for index in rows.tolist()])
+    assert torch.equal(taken.encodings, made.encodings)
+    assert torch.equal(taken.action_ids, made.action_ids)
+    assert torch.equal(taken.is_legal, made.is_legal)
+
+
+def test_arrays_of_the_dataset_make_the_same_batch_as_their_boards(random_boards: list[chess.Board]) -> None:
+    boards = random_boards[::500]
+    made = PositionBatch.from_boards(boards)
+    arrays = BoardArrays(
+        encodings=encode(boards),
+        action_ids=made.action_ids.numpy(),
+        is_legal=made.is_legal.numpy(),
+        values=np.zeros(made.is_legal.shape, dtype=np.float32),
+        played=np.zeros(len(boards), dtype=np.int64),
+        phases=np.zeros(len(boards), dtype=np.int64),
+    )
+    again = PositionBatch.from_arrays(arrays)
+    assert torch.equal(again.encodings, made.encodings)
+    assert torch.equal(again.action_ids, made.action_ids)
+    assert torch.equal(again.is_legal, made.is_legal)
+
+
+# The network as a policy.
+
+
+@pytest.fixture(scope="module")
+def lively_policy() -> NetworkPolicy:
+    """Return a policy in which every weight matters: fresh ones begin with layers that are zero."""
+    policy = new_policy(TINY, seed=0, device=CPU)
+    rng = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for parameter in policy.network.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=rng) * 0.2)
+    return policy
+
+
+def test_a_position_and_its_mirror_have_one_distribution(lively_policy: NetworkPolicy, random_boards: list[chess.Board]) -> None:
+    boards = random_boards[::41]
+    own = lively_policy.distribution(PositionBatch.from_boards(boards), temperature=1.3)
+    mirrored = lively_policy.distribution(PositionBatch.from_boards([board.mirror() for board in boards]), temperature=1.3)
+    assert torch.equal(own.log_probs, mirrored.log_probs)
+    assert own.entropy().std() > 0.05, "the test has teeth: boards differ"
+    for board, column in zip(boards, own.best().tolist(), strict=True):
+        move = action_move(legal_action_ids(board)[column], board.turn)
+        twin = board.mirror()
+        assert board.is_legal(move)
+        assert twin.is_legal(action_move(legal_action_ids(twin)[column], twin.turn))
+
+
+def test_a_board_is_scored_alike_alone_and_in_company(lively_policy: NetworkPolicy, random_boards: list[chess.Board]) -> None:
+    boards = random_boards[::151]
+    together = lively_policy.distribution(PositionBatch.from_boards(boards), temperature=1.0)
+    for index, board in enumerate(boards):
+        alone = lively_policy.distribution(PositionBatch.from_boards([board]), temperature=1.0)
+        count = int(alone.num_legal())
+        assert torch.allclose(together.log_probs[index, :count], alone.log_probs[0], atol=1e-5)
+
+
+def test_the_ids_on_the_padding_have_no_effect(lively_policy: NetworkPolicy, random_boards: list[chess.Board]) -> None:
+    made = PositionBatch.from_boards(random_boards[::151])
+    rubbish = PositionBatch(encodings=made.encodings, action_ids=made.action_ids.masked_fill(~made.is_legal, 1_967), is_legal=made.is_legal)
+    plain, spoilt = (lively_policy.distribution(positions, temperature=1.3) for positions in (made, rubbish))
+    assert not torch.equal(made.action_ids, rubbish.action_ids)
+    assert torch.equal(plain.log_probs, spoilt.log_probs)
+
+
+def test_the_temperature_reaches_the_distribution(lively_policy: NetworkPolicy) -> None:
+    positions = PositionBatch.from_boards([chess.Board()])
+    at_one = lively_policy.distribution(positions, temperature=1.0)
+    at_two = lively_policy.distribution(positions, temperature=2.0)
+    assert torch.allclose(of(at_one.log_probs / 2, at_one.is_legal).log_probs, at_two.log_probs, atol=1e-6)
+    assert at_two.entropy() > at_one.entropy()
+
+
+def test_a_policy_comes_in_evaluation_mode_and_refuses_to_score_in_training_mode() -> None:
+    policy = new_policy(TINY, seed=0, device=CPU)
+    assert not policy.network.training
+    policy.network.train()
+    with pytest.raises(RuntimeError, match="the policy's network is in training mode"):
+        policy.distribution(PositionBatch.from_boards([chess.Board()]), temperature=1.0)
+
+
+def test_fresh_weights_depend_on_the_seed_alone() -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one = new_policy(TINY, seed=3, device=CPU).network.state_dict()
+    assert torch.equal(torch.get_rng_state(), before), "and disturb no other stream"
+    torch.manual_seed(2)
+    again, other = (new_policy(TINY, seed=seed, device=CPU).network.state_dict() for seed in (3, 4))
+    assert all(torch.equal(one[name], again[name]) for name in one)
+    assert not torch.equal(one["piece_embedding.weight"], other["piece_embedding.weight"])
+
+
+# Precisions.
+
+
+def test_in_bfloat16_what_comes_out_is_float32_normalised_and_near_to_float32(
+    lively_policy: NetworkPolicy, random_boards: list[chess.Board]
+) -> None:
+    positions = PositionBatch.from_boards(random_boards[::41])
+    coarse = lively_policy.at_precision(torch.bfloat16, is_compiled=False)
+    with torch.no_grad():
+        plain, made = (policy.distribution(positions, temperature=1.0) for policy in (lively_policy, coarse))
+    assert made.log_probs.dtype == torch.float32
+    assert (made.probs.sum(1) - 1).abs().max() < 1e-6
+    distance = (made.log_probs - plain.log_probs).abs().max()
+    assert 0 < distance < 0.05
+    assert plain.entropy().std() > 0.05, "the test has teeth: boards differ"
+    assert (made.kl_to(plain) > -1e-6).all()
+    assert made.kl_to(plain).max() < 1e-3
+
+
+def test_a_gradient_goes_through_bfloat16_to_float32_weights_and_near_to_where_it_should(
+    lively_policy: NetworkPolicy, random_boards: list[chess.Board]
+) -> None:
+    positions = PositionBatch.from_boards(random_boards[::151])
+    parameters = list(lively_policy.network.parameters())
+    gradients = []
+    for precision in (torch.float32, torch.bfloat16):
+        made = lively_policy.at_precision(precision, is_compiled=False).distribution(positions, temperature=1.3)
+        found = torch.autograd.grad(made.entropy().sum(), parameters)
+        assert all(gradient.dtype == torch.float32 for gradient in found)
+        gradients.append(torch.cat([gradient.flatten() for gradient in found]))
+    assert torch.cosine_similarity(gradients[0], gradients[1], dim=0) > 0.99
+
+
+def test_another_precision_is_the_same_network_and_no_copy(lively_policy: NetworkPolicy) -> None:
+    coarse = lively_policy.at_precision(torch.bfloat16, is_compiled=False)
+    assert coarse.network is lively_policy.network
+    assert coarse.device == lively_policy.device
+    again = coarse.at_precision(torch.float32, is_compiled=False)
+    positions = PositionBatch.from_boards([chess.Board()])
+    with torch.no_grad():
+        assert torch.equal(
+            again.distribution(positions, temperature=1.0).log_probs, lively_policy.distribution(positions, temperature=1.0).log_probs
+        )
+
+
+class Float64Network(torch.nn.Module):
+    """A network whose logits are float64."""
+
+    def forward(self, encodings_BE: Tensor, action_ids_BA: Tensor) -> Tensor:
+        return (action_ids_BA.double() * 0.7).sin() + encodings_BE.double().sum(1, keepdim=True) / 3
+
+
+def test_what_a_network_gives_in_float64_stays_in_float64() -> None:
+    positions = PositionBatch.from_boards([chess.Board(), chess.Board().mirror()])
+    made = NetworkPolicy(Float64Network(), CPU).distribution(positions, temperature=1.3)
+    assert made.log_probs.dtype == torch.float64
+    assert (made.probs.sum(1) - 1).abs().max() < 1e-15
+
+
+def test_a_network_in_float64_gives_float64_near_to_float32(random_boards: list[chess.Board]) -> None:
+    positions = PositionBatch.from_boards(random_boards[::151])
+    policy = new_policy(TINY, seed=0, device=CPU)
+    with torch.no_grad():
+        plain = policy.distribution(positions, temperature=1.3)
+        policy.network.double()
+        made = policy.distribution(positions, temperature=1.3)
+    assert made.log_probs.dtype == torch.float64
+    assert (made.probs.sum(1) - 1).abs().max() < 1e-14
+    assert 0 < (made.log_probs - plain.log_probs).abs().max() < 1e-5

@@ -1,0 +1,656 @@
+"""Settings: every shipped preset is read, everything impossible is refused by name, with what to write instead."""
+
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from grpo.settings import grpo as grpo_config
+from grpo.settings.grpo import AlarmConfig, DepthConfig, EntropyTarget, FieldNotesRecovery, KlTarget, OwnGamesConfig, RecoveryConfig
+from grpo.settings.tree import (
+    FILTER_PROFILES,
+    PRESET_FOLDER,
+    BoardsConfig,
+    ConfigError,
+    GameFilters,
+    GrpoConfig,
+    SelectionConfig,
+    Settings,
+    TimeControl,
+    preset_names,
+    read_settings,
+)
+from grpo.settings.types import Section
+from grpo.statistics.sprt import SprtModel
+
+BOARDS_KEYS = ", ".join(BoardsConfig.model_fields)
+FILTER_KEYS = ", ".join(GameFilters.model_fields)
+FILES = 'boards.source = "files"\nboards.files = "x.pgn"\n'
+GRPO_KEYS = ", ".join(GrpoConfig.model_fields)
+DEFAULT = Settings()
+NUM_TRAIN, NUM_UNITS, HELDOUT_DEPTH = DEFAULT.boards.num_train, DEFAULT.boards.num_units, DEFAULT.evaluation.heldout_depth
+CHANNELS, NUM_BLOCKS = DEFAULT.policy.channels, DEFAULT.policy.num_blocks
+PRESETS = "clean, gpu, language, language-smoke, language-test, laptop, smoke, test, or the path of a .toml file"
+BOTH_DAYS = "validation_from and heldout_from go together, the earlier day first"
+SECTIONS = "seed, boards, values, policy, language, pretrain, grpo, evaluation, selection, resources"
+HOW_TO_WRITE = 'write TOML such as\n  preset = "smoke"\n  grpo.learning_rate = 1e-3'
+
+
+def known(section: type[Section]) -> str:
+    """Return the keys of a section as messages list them."""
+    return ", ".join(section.model_fields)
+
+
+BAD_SETTINGS = (
+    # Unknown keys.
+    ("grpo.lerning_rate = 1e-3", f"settings: unknown key grpo.lerning_rate; did you mean learning_rate? known here: {GRPO_KEYS}"),
+    (
+        "boards.games.nods = [1]",
+        "settings: unknown key boards.games.nods; did you mean nodes? known here: nodes, random_opening_plies,"
+        " random_move_probability, max_plies",
+    ),
+    ('boards.path = "x.pgn"', f"settings: unknown key boards.path; known here: {BOARDS_KEYS}"),
+    ("boards.file = 1", f"settings: unknown key boards.file; did you mean files? known here: {BOARDS_KEYS}"),
+    ("boards.filters.min_ratng = 9", f"settings: unknown key boards.filters.min_ratng; did you mean min_rating? known here: {FILTER_KEYS}"),
+    ("boards.filters.humans = true", f"settings: unknown key boards.filters.humans; did you mean humans_only? known here: {FILTER_KEYS}"),
+    *(
+        (f"grpo.{section}.{wrong} = 1", f"settings: unknown key grpo.{section}.{wrong}; did you mean {right}? known here: {known(kind)}")
+        for section, kind, wrong, right in (
+            ("depth", DepthConfig, "num_own_move", "num_own_moves"),
+            ("own_games", OwnGamesConfig, "shares", "share"),
+            ("entropy_target", EntropyTarget, "dead_bant", "dead_band"),
+            ("kl_target", KlTarget, "nat", "nats"),
+            ("recovery", RecoveryConfig, "healty_entropy", "healthy_entropy"),
+            ("alarms", AlarmConfig, "windw", "window"),
+        )
+    ),
+    ("[grop]\nclip_low = 0.1", f"settings: unknown key grop; did you mean grpo? known here: {SECTIONS}"),
+    ("xyz = 1", f"settings: unknown key xyz; known here: {SECTIONS}"),
+    ('preset = "smok"', f"settings: preset = 'smok' does not exist; did you mean smoke? known here: {PRESETS}"),
+    ("preset = 3", f"settings: preset = '3' does not exist; known here: {PRESETS}"),
+    # Wrong types.
+    ('grpo.learning_rate = "fast"', "settings: grpo.learning_rate = 'fast': input should be a valid number"),
+    ("grpo.learning_rate = true", "settings: grpo.learning_rate = True: input should be a valid number"),
+    ("grpo.num_steps = 10.0", "settings: grpo.num_steps = 10.0: input should be a valid integer, without a point or an exponent: 10"),
+    ("grpo.num_steps = true", "settings: grpo.num_steps = True: input should be a valid integer"),
+    ('seed = "1"', "settings: seed = '1': input should be a valid integer, without quotes"),
+    ("boards.source = 1", "settings: boards.source = 1: input should be 'engine' or 'files'"),
+    ('evaluation.ladder.nodes = [1, "50"]', "settings: evaluation.ladder.nodes.1 = '50': input should be a valid integer, without quotes"),
+    ('boards.games.nodes = ["20"]', "settings: boards.games.nodes.0 = '20': input should be a valid integer, without quotes"),
+    # Not finite.
+    ("grpo.learning_rate = nan", "settings: grpo.learning_rate = nan: input should be a finite number"),
+    ("values.logistic_slope = inf", "settings: values.logistic_slope = inf: input should be a finite number"),
+    ('{"grpo": {"temperature": NaN}}', "settings: grpo.temperature = nan: input should be a finite number"),
+    # Out of range.
+    ("grpo.num_steps = 0", "settings: grpo.num_steps = 0: input should be greater than or equal to 1"),
+    ("grpo.group_size = 1", "settings: grpo.group_size = 1: input should be greater than or equal to 2"),
+    ("grpo.clip_low = 1.0", "settings: grpo.clip_low = 1.0: input should be less than 1"),
+    ("grpo.temperature = 0.0", "settings: grpo.temperature = 0.0: input should be greater than 0"),
+    ("grpo.entropy_coefficient = -0.01", "settings: grpo.entropy_coefficient = -0.01: input should be greater than or equal to 0"),
+    ("grpo.std_floor = 0.0", "settings: grpo.std_floor = 0.0: input should be greater than 0"),
+    ("grpo.clip_high = 0.0", "settings: grpo.clip_high = 0.0: input should be greater than 0"),
+    ("grpo.final_learning_rate_share = 1.1", "settings: grpo.final_learning_rate_share = 1.1: input should be less than or equal to 1"),
+    ("grpo.skipped_learning_rate_factor = 0.0", "settings: grpo.skipped_learning_rate_factor = 0.0: input should be greater than 0"),
+    ("grpo.num_checkpoints_kept = 2", "settings: grpo.num_checkpoints_kept = 2: input should be greater than or equal to 3"),
+    ("grpo.depth.num_own_moves = 0", "settings: grpo.depth.num_own_moves = 0: input should be greater than or equal to 1"),
+    ("grpo.depth.teacher_probability = 1.5", "settings: grpo.depth.teacher_probability = 1.5: input should be less than or equal to 1"),
+    ("grpo.own_games.share = 1.0", "settings: grpo.own_games.share = 1.0: input should be less than 1"),
+    ("grpo.own_games.temperature = 0.0", "settings: grpo.own_games.temperature = 0.0: input should be greater than 0"),
+    ("grpo.entropy_target.share = 1.0", "settings: grpo.entropy_target.share = 1.0: input should be less than 1"),
+    (
+        "grpo.entropy_target.min_coefficient = 0.0",
+        "settings: grpo.entropy_target.min_coefficient = 0.0: input should be greater than 0",
+    ),
+    ("grpo.kl_target.min_coefficient = 0.0", "settings: grpo.kl_target.min_coefficient = 0.0: input should be greater than 0"),
+    ("grpo.kl_target.nats = 0.0", "settings: grpo.kl_target.nats = 0.0: input should be greater than 0"),
+    ("grpo.recovery.learning_rate_factor = 0.0", "settings: grpo.recovery.learning_rate_factor = 0.0: input should be greater than 0"),
+    ("grpo.alarms.window = 1", "settings: grpo.alarms.window = 1: input should be greater than or equal to 2"),
+    ("grpo.alarms.cancelling_cosine = 0.0", "settings: grpo.alarms.cancelling_cosine = 0.0: input should be less than 0"),
+    ("grpo.alarms.dominating_share = 0.5", "settings: grpo.alarms.dominating_share = 0.5: input should be greater than 0.5"),
+    ("grpo.field_notes = 3", "settings: grpo.field_notes = 3: input should be a section with keys of its own, not one value"),
+    (
+        'preset = "clean"\ngrpo.field_notes.entropy_boost_factor = 0.9',
+        "settings: grpo.field_notes.entropy_boost_factor = 0.9: input should be greater than or equal to 1",
+    ),
+    ("seed = -1", "settings: seed = -1: input should be greater than or equal to 0"),
+    ("seed = 2147483648", "settings: seed = 2147483648: input should be less than 2147483648"),
+    ("values.mate_band = 0.5", "settings: values.mate_band = 0.5: input should be less than 0.5"),
+    (
+        "boards.games.random_move_probability = 1.5",
+        "settings: boards.games.random_move_probability = 1.5: input should be less than or equal to 1",
+    ),
+    ("policy.channels = 12", "settings: policy.channels = 12: input should be a multiple of 8"),
+    ("evaluation.ladder.nodes = [0, 1]", "settings: evaluation.ladder.nodes.0 = 0: input should be greater than or equal to 1"),
+    (
+        "evaluation.ladder.random_shares = [1.0, 0.0]",
+        "settings: evaluation.ladder.random_shares.1 = 0.0: input should be greater than 0",
+    ),
+    (
+        "evaluation.ladder.random_shares = []",
+        "settings: evaluation.ladder.random_shares = []: input should have at least one item",
+    ),
+    ("evaluation.opponent_nodes = [1, 50]", "settings: evaluation.opponent_nodes = [1, 50]: input should be a valid integer"),
+    ("boards.games.nodes = []", "settings: boards.games.nodes = []: input should have at least one item"),
+    (
+        'grpo.estimator = "exakt"',
+        "settings: grpo.estimator = 'exakt': input should be 'sampled', 'exact' or 'trajectory'; did you mean exact?",
+    ),
+    ('grpo.baseline = "median"', "settings: grpo.baseline = 'median': input should be 'mean' or 'leave_one_out'; did you mean mean?"),
+    (
+        'grpo.entropy_schedule = "linear"',
+        "settings: grpo.entropy_schedule = 'linear': input should be 'constant', 'annealed', 'target' or 'field_notes'",
+    ),
+    ('grpo.kl_schedule = "adaptive"', "settings: grpo.kl_schedule = 'adaptive': input should be 'constant' or 'target'"),
+    (
+        'grpo.kl_direction = "forward"',
+        "settings: grpo.kl_direction = 'forward': input should be 'policy_to_reference' or 'reference_to_policy'",
+    ),
+    ('grpo.learning_rate_decay = "step"', "settings: grpo.learning_rate_decay = 'step': input should be 'constant', 'linear' or 'cosine'"),
+    ('grpo.critical_measure = "moves"', "settings: grpo.critical_measure = 'moves': input should be 'entropy' or 'normalised_entropy'"),
+    ('grpo.precision = "float16"', "settings: grpo.precision = 'float16': input should be 'float32' or 'bfloat16'; did you mean bfloat16?"),
+    ('grpo.depth.rival = "human"', "settings: grpo.depth.rival = 'human': input should be 'self' or 'engine'"),
+    ('grpo.recovery.kind = "boost"', "settings: grpo.recovery.kind = 'boost': input should be 'stop', 'forward_kl' or 'rollback'"),
+    ('boards.source = "png"', "settings: boards.source = 'png': input should be 'engine' or 'files'"),
+    ('boards.shortage = "ignore"', "settings: boards.shortage = 'ignore': input should be 'error', 'accept' or 'endgames'"),
+    ("boards.files = 3", "settings: boards.files = 3: input should be a list, in square brackets"),
+    ('boards.files = ["x.pgn", 3]', "settings: boards.files.1 = 3: input should be a valid string"),
+    ("boards.exclude = [true]", "settings: boards.exclude.0 = True: input should be a valid string"),
+    ("boards.num_units = 1001", "settings: boards.num_units = 1001: input should be less than or equal to 1000"),
+    (f"{FILES}boards.filters.min_rating = 0", "settings: boards.filters.min_rating = 0: input should be greater than or equal to 1"),
+    (f"{FILES}boards.filters.max_centipawns = 1.5", "settings: boards.filters.max_centipawns = 1.5: input should be a valid integer"),
+    (f"{FILES}boards.filters.first_ply = -1", "settings: boards.filters.first_ply = -1: input should be greater than or equal to 0"),
+    (f"{FILES}boards.filters.rated_only = 1", "settings: boards.filters.rated_only = 1: input should be a valid boolean"),
+    (
+        f'{FILES}boards.filters.profile = "Club"',
+        "settings: boards.filters.profile = 'Club': input should be 'all', 'rated_humans', 'club' or 'strong'; did you mean club?",
+    ),
+    (
+        f'{FILES}boards.filters.time_controls = ["blits"]',
+        "settings: boards.filters.time_controls.0 = 'blits': input should be"
+        " 'ultrabullet', 'bullet', 'blitz', 'rapid', 'classical' or 'correspondence'; did you mean blitz?",
+    ),
+    # Contradictions.
+    ("boards.num_train = 100", "settings: boards: num_train must be a multiple of 3, so that the phases share it equally"),
+    ('boards.source = "files"', 'settings: boards: source = "files" needs files = ["GAMES.pgn", ...]'),
+    ('boards.files = "x.pgn"', 'settings: boards: files is read only with source = "files"; set both or neither'),
+    ("boards.filters.min_plies = 20", 'settings: boards: filters is read only with source = "files"; set both or neither'),
+    ('boards.filters.profile = "club"', 'settings: boards: filters is read only with source = "files"; set both or neither'),
+    ("boards.filters.max_centipawns = 99", 'settings: boards: filters is read only with source = "files"; set both or neither'),
+    (
+        'boards.validation_from = "2020.01.01"\nboards.heldout_from = "2020.02.01"',
+        'settings: boards: validation_from is read only with source = "files"; set both or neither',
+    ),
+    (f'{FILES}boards.validation_from = "2020.01.01"', f"settings: boards: {BOTH_DAYS}"),
+    (f'{FILES}boards.heldout_from = "2020.01.01"', f"settings: boards: {BOTH_DAYS}"),
+    (f'{FILES}boards.validation_from = "2020.02.01"\nboards.heldout_from = "2020.01.31"', f"settings: boards: {BOTH_DAYS}"),
+    (
+        f'{FILES}boards.validation_from = "2020-01-01"\nboards.heldout_from = "2020.02.01"',
+        "settings: boards: validation_from must be a day such as 2024.03.01",
+    ),
+    (
+        f'{FILES}boards.validation_from = "2020.01.01"\nboards.heldout_from = "2021"',
+        "settings: boards: heldout_from must be a day such as 2024.03.01",
+    ),
+    (f"{FILES}boards.filters = {{min_rating = 1500, max_rating = 1400}}",
+     "settings: boards.filters: min_rating (1500) cannot exceed max_rating (1400)"),
+    (f'{FILES}boards.filters = {{profile = "club", max_rating = 1400}}',
+     "settings: boards.filters: min_rating (1600) cannot exceed max_rating (1400)"),
+    (f"{FILES}boards.filters = {{first_ply = 9, last_ply = 8}}", "settings: boards.filters: first_ply (9) cannot exceed last_ply (8)"),
+    (f"boards.num_tasks = {NUM_UNITS + 1}", f"settings: boards: num_tasks ({NUM_UNITS + 1}) cannot exceed num_units ({NUM_UNITS})"),
+    ("policy.num_heads = 3", f"settings: policy: channels ({CHANNELS}) must be a multiple of num_heads (3)"),
+    (
+        f"policy.num_frozen_blocks = {NUM_BLOCKS + 1}",
+        f"settings: policy: num_frozen_blocks ({NUM_BLOCKS + 1}) cannot exceed num_blocks ({NUM_BLOCKS})",
+    ),
+    (
+        "grpo = {states_per_step = 511, num_minibatches = 2}",
+        "settings: grpo: states_per_step (511) must be a multiple of num_minibatches (2)",
+    ),
+    (
+        'grpo.entropy_schedule = "field_notes"',
+        'settings: grpo: entropy_schedule = "field_notes" needs the numbers of [grpo.field_notes], which belong to one kind of reward',
+    ),
+    (
+        'grpo.estimator = "trajectory"',
+        'settings: grpo: estimator = "trajectory" needs depth.num_own_moves of 2 or more: with 1 it is "sampled"',
+    ),
+    *(
+        (
+            f'grpo = {{kl_schedule = "target", kl_coefficient = {given}, kl_target = {{min_coefficient = 0.0001, max_coefficient = 0.1}}}}',
+            f"settings: grpo: kl_coefficient ({given}) must lie within kl_target's bounds, 0.0001 to 0.1",
+        )
+        for given in (0.0, 0.2)
+    ),
+    (
+        'preset = "clean"\ngrpo = {entropy_schedule = "field_notes", kl_schedule = "target"}',
+        'settings: grpo: entropy_schedule = "field_notes" moves the KL coefficient too, so that kl_schedule must be "constant"',
+    ),
+    (
+        "grpo = {entropy_coefficient = 0.0, entropy_target = {min_coefficient = 0.005, max_coefficient = 0.05}}",
+        "settings: grpo: entropy_coefficient (0.0) must lie within entropy_target's bounds, 0.005 to 0.05",
+    ),
+    (
+        "grpo = {entropy_coefficient = 0.06, entropy_target = {min_coefficient = 0.005, max_coefficient = 0.05}}",
+        "settings: grpo: entropy_coefficient (0.06) must lie within entropy_target's bounds, 0.005 to 0.05",
+    ),
+    (
+        'policy.kind = "language"\nlanguage.model = "a/b"',
+        "settings: language.cloning.learning_rate (0.004) would undo what a/b knows: with another model than 'small' give at most 0.001,"
+        " such as 2e-5, or language.cloning.num_steps = 0 to take it as it comes",
+    ),
+    (
+        "grpo.entropy_target = {min_coefficient = 0.05, max_coefficient = 0.01}",
+        "settings: grpo.entropy_target: min_coefficient (0.05) cannot exceed max_coefficient (0.01)",
+    ),
+    (
+        "grpo.kl_target = {min_coefficient = 0.2, max_coefficient = 0.1}",
+        "settings: grpo.kl_target: min_coefficient (0.2) cannot exceed max_coefficient (0.1)",
+    ),
+    (
+        'grpo = {critical_measure = "normalised_entropy", critical_entropy = 1.0}',
+        "settings: grpo: critical_entropy (1.0) is a share below 1 when critical_measure is normalised_entropy",
+    ),
+    (
+        f"grpo.states_per_step = {2 * NUM_TRAIN}\ngrpo.own_games.share = 0.0",
+        f"settings: grpo.states_per_step ({2 * NUM_TRAIN}) cannot exceed boards.num_train ({NUM_TRAIN})",
+    ),
+    (
+        "grpo.states_per_step = 600\ngrpo.own_games = {share = 0.5, states_per_round = 299}",
+        "settings: grpo: own_games.states_per_round (299) must be at least what a step takes of it: own_games.share of states_per_step,"
+        " 300",
+    ),
+    (
+        'grpo = {estimator = "exact", baseline = "leave_one_out"}',
+        'settings: grpo: baseline = "leave_one_out" is for sampled groups: estimator = "exact" has no one to leave out',
+    ),
+    (
+        'grpo.depth.rival = "engine"',
+        "settings: grpo: depth.rival and depth.teacher_probability need depth.num_own_moves of 2 or more: nobody replies to the only move",
+    ),
+    (
+        'grpo = {entropy_schedule = "field_notes", kl_schedule = "target", kl_coefficient = 0.01, field_notes = {entropy_floor = 1.5,'
+        " entropy_critical = 0.5, steps_threshold = 100, entropy_boost_factor = 1.5, max_entropy_coefficient = 1.5,"
+        " kl_reduction_factor = 0.5, min_kl_coefficient = 0.0, temperature_boost = 0.2, max_temperature = 2.5}}",
+        'settings: grpo: entropy_schedule = "field_notes" moves the KL coefficient too, so that kl_schedule must be "constant"',
+    ),
+    (
+        f"values.depth = {HELDOUT_DEPTH}",
+        f"settings: evaluation.heldout_depth ({HELDOUT_DEPTH}) must exceed values.depth ({HELDOUT_DEPTH}):"
+        " regret under the reward's own search would only"
+        " measure the reward again",
+    ),
+    *(
+        (
+            f"evaluation.ladder.random_shares = {shares}",
+            "settings: evaluation.ladder: random_shares must fall from 1.0: the random mover is the ladder's zero, and each further rung is"
+            " stronger",
+        )
+        for shares in ([0.9, 0.5], [1.0, 0.5, 0.5], [1.0, 0.3, 0.4])
+    ),
+    ("evaluation.ladder.nodes = [1, 1]", "settings: evaluation.ladder: nodes must rise from rung to rung"),
+    ("evaluation.ladder.nodes = [50, 1]", "settings: evaluation.ladder: nodes must rise from rung to rung"),
+    *(
+        (
+            f"selection.sprt_elo = {bounds}",
+            f"settings: selection: sprt_elo = {shown}: the first bound must be below the second, and not below 0, where equals would be"
+            " called better",
+        )
+        for bounds, shown in (("[5, 5]", "[5.0, 5.0]"), ("[10.5, -3]", "[10.5, -3.0]"), ("[-5, 0]", "[-5.0, 0.0]"))
+    ),
+    ("selection.sprt_elo = [0]", "settings: selection.sprt_elo = [0]: item 2 is missing"),
+    ("selection.sprt_elo = [0, inf]", "settings: selection.sprt_elo.1 = inf: input should be a finite number"),
+    ("selection.sprt_elo = [nan, 5]", "settings: selection.sprt_elo.0 = nan: input should be a finite number"),
+    ('selection.confirmation = "sequential"', "settings: selection.confirmation = 'sequential': input should be 'fixed' or 'sprt'"),
+    (
+        'selection.sprt_model = "normalized"',
+        "settings: selection.sprt_model = 'normalized': input should be 'logistic' or 'normalised'; did you mean normalised?",
+    ),
+    ('selection.scored = "won"', "settings: selection.scored = 'won': input should be 'auto', 'played_out' or 'adjudicated'"),
+    ("selection.phase_tolerance = 1.0", "settings: selection.phase_tolerance = 1.0: input should be less than 1"),
+    *(
+        (f"selection.{key} = 0", f"settings: selection.{key} = 0: input should be greater than or equal to 1")
+        for key in ("num_candidates", "num_screening_pairs", "num_confirmation_pairs", "num_sampled_pairs", "sprt_batch_pairs")
+    ),
+    (
+        "selection.num_candidate = 3",
+        f"settings: unknown key selection.num_candidate; did you mean num_candidates? known here: {known(SelectionConfig)}",
+    ),
+    # Not readable at all.
+    ("grpo.num_steps 3", f"settings: not readable: Expected '=' after a key in a key/value pair (at line 1, column 16), which is:"
+     f" grpo.num_steps 3; {HOW_TO_WRITE}"),
+    ("seed = 1\nseed = 2", f"settings: not readable: a key stands there twice (at end of document); {HOW_TO_WRITE}"),
+    ('{"seed": 1', f"settings: not readable: Expecting ',' delimiter: line 1 column 11 (char 10),"
+     f' which is: {{"seed": 1; {HOW_TO_WRITE}'),
+)  # fmt: skip
+
+
+def leaves(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, default) of every setting below a section."""
+    for name, field in section.model_fields.items():
+        if isinstance(field.default, BaseModel):
+            yield from leaves(type(field.default), f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field.default
+
+
+LEAVES = dict(leaves(Settings))
+NUMBERS = sorted(key for key, default in LEAVES.items() if isinstance(default, int | float) and not isinstance(default, bool))
+WHOLE_NUMBERS = sorted(key for key in NUMBERS if isinstance(LEAVES[key], int))
+
+
+@pytest.mark.parametrize(("text", "message"), BAD_SETTINGS, ids=[text.replace("\n", " ") for text, _ in BAD_SETTINGS])
+def test_bad_settings_are_refused_with_this_message(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        read_settings(text)
+    assert str(refusal.value) == message
+
+
+@pytest.mark.parametrize("key", NUMBERS)
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", '"1"', "true", "[1]", "-1e9"])
+def test_no_number_may_be_infinite_a_word_a_truth_a_list_or_hugely_negative(key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"^settings: {key} = "):
+        read_settings(f"{key} = {value}")
+
+
+@pytest.mark.parametrize("key", WHOLE_NUMBERS)
+def test_no_count_may_have_a_fraction(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"^settings: {key} = {LEAVES[key]}.5: input should be a valid integer$"):
+        read_settings(f"{key} = {LEAVES[key]}.5")
+
+
+@pytest.mark.parametrize("text", ["grpo = 3", "grpo = [1]", 'grpo = "fast"'])
+def test_a_section_that_is_no_table_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^settings: grpo = .*: input should be a section with keys of its own"):
+        read_settings(text)
+
+
+def test_a_bare_word_that_is_nearly_a_presets_name_gets_a_did_you_mean() -> None:
+    with pytest.raises(ConfigError, match="did you mean laptop"):
+        read_settings("lptop")
+
+
+def test_each_bad_key_gets_a_line_of_its_own() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        read_settings("seed = 1.5\n[grpo]\nclip_low = -1\nklip = 2")
+    lines = str(refusal.value).splitlines()
+    assert sorted(line.split(" = ")[0].split(";")[0] for line in lines) == [
+        "settings: grpo.clip_low", "settings: seed", "settings: unknown key grpo.klip",
+    ]  # fmt: skip
+
+
+def test_every_setting_can_be_named_and_has_a_default() -> None:
+    assert set(LEAVES) >= {"seed", "boards.games.nodes", "values.depth", "grpo.learning_rate", "selection.num_candidates"}
+    for key, default in LEAVES.items():
+        given: Any = default
+        for part in reversed(key.split(".")):
+            given = {part: given}
+        assert read_settings(json.dumps(given)) == Settings(), key
+
+
+def test_the_shipped_presets_are_these() -> None:
+    assert preset_names() == ["clean", "gpu", "language", "language-smoke", "language-test", "laptop", "smoke", "test"]
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_shipped_preset_is_read_alike_by_its_name_its_key_and_its_content(name: str) -> None:
+    by_name = read_settings(name)
+    assert read_settings(f" {name}\n") == by_name
+    assert read_settings(f'preset = "{name}"') == by_name
+    assert read_settings((PRESET_FOLDER / f"{name}.toml").read_text()) == by_name
+
+
+@pytest.mark.parametrize(
+    "name",
+    # `clean` holds to the field notes' numbers, whatever the defaults become.
+    [name for name in preset_names() if name != "clean"],
+)
+def test_a_shipped_preset_names_only_what_differs_from_the_defaults(name: str) -> None:
+    def flat(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+        for key, value in table.items():
+            if isinstance(value, dict):
+                yield from flat(value, f"{prefix}{key}.")
+            else:
+                yield f"{prefix}{key}", tuple(value) if isinstance(value, list) else value
+
+    named = dict(flat(tomllib.loads((PRESET_FOLDER / f"{name}.toml").read_text())))
+    assert {key: value for key, value in named.items() if LEAVES[key] == value} == {}
+
+
+def test_the_default_preset_is_the_defaults_and_nothing_given_is_the_default_preset() -> None:
+    assert read_settings("laptop") == read_settings("") == Settings()
+
+
+def test_given_keys_are_laid_over_the_preset_and_leave_its_others_alone() -> None:
+    smoke = read_settings("smoke")
+    given = read_settings('preset = "smoke"\n[grpo]\nlearning_rate = 3e-3\n[boards.games]\nnodes = [7]')
+    assert given.grpo.learning_rate == 3e-3
+    assert given.boards.games.nodes == (7,)
+    assert given.grpo.num_steps == smoke.grpo.num_steps != DEFAULT.grpo.num_steps
+    restored = given.model_copy(update={"grpo": smoke.grpo, "boards": smoke.boards})
+    assert restored == smoke
+
+
+def test_toml_and_json_say_the_same() -> None:
+    assert read_settings('{"preset": "test", "grpo": {"clip_high": 0.4}}') == read_settings('preset = "test"\ngrpo.clip_high = 0.4')
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_settings_written_out_in_full_are_read_back_equal(name: str) -> None:
+    settings = read_settings(name)
+    assert read_settings(settings.model_dump_json()) == settings
+    assert read_settings(json.dumps(settings.model_dump(mode="json"))) == settings
+
+
+def test_a_whole_number_is_good_enough_for_a_fraction() -> None:
+    assert read_settings("grpo.learning_rate = 1").grpo.learning_rate == 1.0
+
+
+def test_settings_are_frozen_at_every_level() -> None:
+    settings = Settings()
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.seed = 3
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.grpo.learning_rate = 3.0
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.boards.games.max_plies = 3
+
+
+def test_the_bounds_themselves_are_allowed() -> None:
+    text = f"""
+        seed = 2147483647
+        boards.num_tasks = {NUM_UNITS}
+        policy.num_frozen_blocks = {NUM_BLOCKS}
+        values.depth = {HELDOUT_DEPTH - 1}
+        grpo.group_size = 2
+        grpo.entropy_schedule = "constant"
+        grpo.entropy_coefficient = 0.0
+        grpo.critical_entropy = 0.0
+        grpo.max_kl_old = 0.0
+        grpo.num_checkpoints_kept = 3
+        grpo.final_learning_rate_share = 1.0
+        grpo.skipped_learning_rate_factor = 1.0
+        grpo.own_games.share = 0.0
+        grpo.depth.teacher_probability = 0.0
+        grpo.entropy_target.dead_band = 0.0
+        grpo.alarms.silent_share = 1.0
+        grpo.states_per_step = {NUM_TRAIN}
+        boards.games.random_move_probability = 1.0
+        selection.phase_tolerance = 0.0
+        selection.sprt_elo = [0, 0.001]
+    """
+    settings = read_settings(text)
+    assert settings.grpo.states_per_step == settings.boards.num_train
+    assert settings.evaluation.heldout_depth == settings.values.depth + 1
+    assert BoardsConfig(source="files", files=("x.pgn",), num_train=3, num_validation=3, num_heldout=3).num_train == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "grpo = {entropy_coefficient = 0.005, entropy_target = {min_coefficient = 0.005, max_coefficient = 0.05}}",
+        "grpo = {entropy_coefficient = 0.05, entropy_target = {min_coefficient = 0.005, max_coefficient = 0.05}}",
+        "grpo = {entropy_coefficient = 0.02, entropy_target = {min_coefficient = 0.02, max_coefficient = 0.02}}",
+        'grpo = {entropy_schedule = "annealed", entropy_coefficient = 0.0}',
+        'grpo = {estimator = "trajectory", depth = {num_own_moves = 2}}',
+        'grpo = {kl_schedule = "target", kl_coefficient = 0.0001, kl_target = {min_coefficient = 0.0001, max_coefficient = 0.1}}',
+        'grpo = {kl_schedule = "target", kl_coefficient = 0.1, kl_target = {min_coefficient = 0.0001, max_coefficient = 0.1}}',
+        'grpo = {critical_measure = "normalised_entropy", critical_entropy = 0.999}',
+        "grpo.critical_entropy = 1.0",
+        "grpo.kl_target = {min_coefficient = 0.1, max_coefficient = 0.1}",
+        'preset = "clean"\ngrpo.entropy_schedule = "field_notes"',
+    ],
+)
+def test_what_lies_just_on_the_right_side_of_a_contradiction_is_allowed(text: str) -> None:
+    settings = read_settings(text)
+    assert settings != Settings()
+    assert read_settings(settings.model_dump_json()) == settings
+
+
+def test_all_contradictory_sections_are_named_at_once() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        read_settings("[grpo.entropy_target]\nmin_coefficient = 0.9\n[grpo.kl_target]\nmin_coefficient = 0.9")
+    lines = str(refusal.value).splitlines()
+    assert [line.split(": ")[1] for line in lines] == ["grpo.entropy_target", "grpo.kl_target"]
+
+
+def test_the_field_notes_recovery_has_no_defaults_and_says_what_is_missing() -> None:
+    assert Settings().grpo.field_notes is None
+    with pytest.raises(ConfigError) as refusal:
+        read_settings("grpo.field_notes.entropy_floor = 1.5")
+    missing = [name for name in FieldNotesRecovery.model_fields if name != "entropy_floor"]
+    assert str(refusal.value).splitlines() == [f"settings: grpo.field_notes.{name}: field required" for name in missing]
+
+
+def test_an_unknown_key_of_the_field_notes_recovery_gets_a_did_you_mean() -> None:
+    with pytest.raises(ConfigError, match=r"^settings: unknown key grpo.field_notes.entropy_flor; did you mean entropy_floor\?"):
+        read_settings('preset = "clean"\ngrpo.field_notes.entropy_flor = 1.5')
+
+
+def test_the_clean_preset_is_the_clean_configuration_of_the_field_notes() -> None:
+    settings = read_settings("clean")
+    grpo = settings.grpo
+    assert (grpo.learning_rate, grpo.group_size, grpo.depth.num_own_moves, grpo.temperature) == (1e-6, 16, 16 // 2, 1.3)
+    assert (grpo.clip_low, grpo.clip_high, grpo.entropy_coefficient, grpo.entropy_schedule) == (0.2, 0.2, 0.0, "constant")
+    assert grpo.num_minibatches * grpo.num_inner_epochs == 1, "one optimiser step a rollout"
+    assert (grpo.depth.teacher_probability, grpo.depth.teacher_plies, grpo.critical_entropy) == (0.1, 4, 0)
+    assert (grpo.estimator, grpo.baseline, grpo.divide_by_std, grpo.own_games.share) == ("trajectory", "mean", False, 0)
+    # Their reward was cp / 1,000 and ours is a quarter of that, so that what a nat costs is a quarter too.
+    assert grpo.kl_coefficient == 0.001 / 4
+    assert (settings.values.depth, settings.values.transform) == (4, "clipped_centipawns")
+    assert grpo.field_notes == FieldNotesRecovery(
+        entropy_floor=1.5,
+        entropy_critical=0.5,
+        steps_threshold=100,
+        entropy_boost_factor=1.5,
+        max_entropy_coefficient=1.5,
+        kl_reduction_factor=0.5,
+        min_kl_coefficient=0.0,
+        temperature_boost=0.2,
+        max_temperature=2.5,
+    )
+
+
+def test_every_part_of_grpos_settings_says_what_each_key_is() -> None:
+    sections = [kind for kind in vars(grpo_config).values() if isinstance(kind, type) and issubclass(kind, Section) and kind is not Section]
+    assert {GrpoConfig, FieldNotesRecovery, AlarmConfig} <= set(sections)
+    undescribed = [
+        f"{section.__name__}.{name}"
+        for section in sections
+        for name, field in section.model_fields.items()
+        if not field.description and not issubclass(type(field.default), Section) and name != "field_notes"
+    ]
+    assert undescribed == []
+
+
+def test_a_preset_may_be_a_file_that_is_laid_over_another(tmp_path: Path) -> None:
+    below, above = tmp_path / "below.toml", tmp_path / "above.toml"
+    below.write_text('preset = "smoke"\ngrpo.num_steps = 7\nseed = 1')
+    above.write_text(f'preset = "{below}"\nseed = 2')
+    settings = read_settings(f'preset = "{above}"\ngrpo.group_size = 4')
+    smoke = read_settings("smoke")
+    assert (settings.seed, settings.grpo.num_steps, settings.grpo.group_size) == (2, 7, 4)
+    assert settings.boards == smoke.boards
+
+
+def test_a_preset_file_that_is_absent_or_laid_over_itself_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        read_settings(f'preset = "{tmp_path / "absent.toml"}"')
+    ring = tmp_path / "ring.toml"
+    ring.write_text(f'preset = "{ring}"')
+    with pytest.raises(ConfigError, match="laid over itself"):
+        read_settings(f'preset = "{ring}"')
+
+
+# Boards from files.
+
+
+def filters_of(text: str) -> GameFilters:
+    """Return the filters that these lines make."""
+    return read_settings(FILES + "\n".join(f"boards.filters.{line}" for line in text.splitlines())).boards.filters
+
+
+def test_one_name_of_a_file_is_as_good_as_a_list_of_one() -> None:
+    assert read_settings(FILES).boards.files == ("x.pgn",)
+    assert read_settings('boards.exclude = "x.epd"').boards.exclude == ("x.epd",)
+    assert read_settings('boards.source = "files"\nboards.files = ["x.pgn", "y.epd"]').boards.files == ("x.pgn", "y.epd")
+
+
+def test_judged_positions_may_be_left_out_of_engine_games_too() -> None:
+    assert read_settings('boards.exclude = ["x.epd"]').boards.source == "engine"
+
+
+def test_days_in_order_and_even_equal_ones_are_allowed() -> None:
+    boards = read_settings(f'{FILES}boards.validation_from = "2020.01.01"\nboards.heldout_from = "2020.01.01"').boards
+    assert (boards.validation_from, boards.heldout_from) == ("2020.01.01", "2020.01.01")
+
+
+def test_filters_are_off_unless_asked_for() -> None:
+    assert filters_of("") == filters_of('profile = "all"') == GameFilters()
+    named = GameFilters().model_dump(exclude={"profile"})
+    assert not any(named.values())
+
+
+@pytest.mark.parametrize("name", FILTER_PROFILES)
+def test_a_profile_is_its_filters_and_nothing_else(name: str) -> None:
+    given = filters_of(f'profile = "{name}"').model_dump(mode="json", exclude={"profile"}, exclude_defaults=True)
+    assert given == dict(FILTER_PROFILES[name])
+
+
+@pytest.mark.parametrize("name", FILTER_PROFILES)
+def test_no_profile_drops_openings(name: str) -> None:
+    # What such a policy learns is to shuffle in the opening.
+    filters = GameFilters(profile=name)  # type: ignore[arg-type]
+    assert filters.first_ply is None
+    assert filters.max_centipawns is None
+
+
+def test_keys_are_laid_over_a_profile_and_leave_its_others_alone() -> None:
+    given = filters_of('profile = "club"\nmin_rating = 1900\ntime_controls = ["rapid"]\nhumans_only = false')
+    club = GameFilters(profile="club")
+    assert (given.min_rating, given.time_controls, given.humans_only) == (1_900, (TimeControl.RAPID,), False)
+    named = {"min_rating", "time_controls", "humans_only"}
+    assert given.model_dump(exclude=named) == club.model_dump(exclude=named)
+
+
+@pytest.mark.parametrize("name", FILTER_PROFILES)
+def test_a_profile_with_a_filter_taken_off_is_read_back_as_it_was(name: str) -> None:
+    # The settings travel through the flow written out in full, and the profile must not come over them a second time.
+    text = json.dumps({"boards": {"source": "files", "files": ["x.pgn"], "filters": {"profile": name, "min_plies": None}}})
+    settings = read_settings(text)
+    assert settings.boards.filters.min_plies is None
+    assert read_settings(settings.model_dump_json()) == settings
+    assert Settings.model_validate(settings.model_dump(mode="json")) == settings
+
+
+def test_the_sequential_tests_models_are_those_that_the_library_knows() -> None:
+    assert set(get_args(SelectionConfig.model_fields["sprt_model"].annotation)) == set(SprtModel)
+
+
+def test_the_default_confirmation_is_of_the_size_that_the_claim_is_made_of() -> None:
+    # Issue 5: at least 600 fresh paired games.
+    assert Settings().selection.confirmation == "fixed"
+    assert 2 * Settings().selection.num_confirmation_pairs >= 600

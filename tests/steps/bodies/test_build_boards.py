@@ -1,0 +1,546 @@
+"""The dataset is the same bytes however it is made, holds exactly what was asked for, and accounts for all that it does not hold."""
+
+import hashlib
+import json
+import shutil
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import chess
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from made_games import HEADER, random_pgn, with_planted_games
+from scripted_engine import ScriptedEngine
+
+from grpo.base.files import read_json
+from grpo.board.encoding import mover_fen, position_key
+from grpo.board.phases import PHASES, phase_of
+from grpo.dataset.quotas import wanted_boards
+from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Split
+from grpo.engine.identity import EngineIdentity, identify
+from grpo.metrics.table import Record
+from grpo.reading.games import Reason, SourceError
+from grpo.settings.tree import Settings, read_settings
+from steps.bodies.build_boards import board_keys, build_units, join_units, read_boards, read_games
+from steps.step_io.work import Work, read_history
+
+FILES = ("boards.parquet", "games.parquet", "rejected.jsonl", "report.json", "history.jsonl")
+ACCEPTED: dict[str, Any] = {"num_train": 900, "num_validation": 150, "num_heldout": 150, "max_per_game_and_phase": 3}
+NOBODY = EngineIdentity(name="Scripted 1", sha256="0" * 64)
+
+
+class Listener:
+    """Keeps what a step's sinks are told."""
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, float] = {}
+        self.progresses: list[tuple[int, int]] = []
+
+    def take(self, record: Record) -> None:
+        """Keep the last value of each metric."""
+        self.metrics.update(record.metrics)
+
+    def progress(self, done: int, total: int, unit: str) -> None:
+        """Keep how far it is."""
+        self.progresses.append((done, total))
+
+
+def settings_of(*paths: Path | str, **boards: Any) -> Settings:
+    """Return small settings; with paths, the boards come from these files."""
+    given = {"num_train": 30, "num_validation": 9, "num_heldout": 9, "num_units": 2, "num_tasks": 1, "games": {"nodes": [1, 5]}}
+    files = {"source": "files", "files": list(map(str, paths))} if paths else {}
+    return read_settings(
+        json.dumps({"preset": "test", "boards": given | files | boards, "values": {"depth": 1}, "grpo": {"states_per_step": 6}})
+    )
+
+
+def build(
+    settings: Settings,
+    folder: Path,
+    engine: str,
+    *,
+    tasks: Sequence[Sequence[int]] | None = None,
+    identity: EngineIdentity = NOBODY,
+    cache: Path | None = None,
+    listener: Listener | None = None,
+) -> Path:
+    """Build a dataset, its units dealt out to tasks, and return its folder; the engine is always called the same."""
+    shutil.rmtree(folder, ignore_errors=True)
+    sinks = () if listener is None else (listener,)
+    parts = []
+    for number, units in enumerate(tasks or [range(settings.boards.num_units)]):
+        parts.append(folder / f"part-{number}")
+        parts[-1].mkdir(parents=True)
+        work = Work(parts[-1], sinks)
+        build_units(settings, units, identity, engine, work, cache_folder=cache)
+        work.write_history()
+    out = folder / "dataset"
+    out.mkdir()
+    work = Work(out, sinks)
+    join_units(settings, parts, work)
+    work.write_history()
+    return out
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return the hashes of a dataset's files."""
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in FILES}
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """Return the boards of a dataset."""
+    return list(read_boards(folder).to_pylist())
+
+
+def facts_of(folder: Path) -> Any:
+    """Return the report of a dataset."""
+    return read_json(folder / "report.json")
+
+
+def rejections_of(folder: Path) -> list[dict[str, Any]]:
+    """Return what a dataset leaves out."""
+    return [json.loads(line) for line in (folder / "rejected.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def check_dataset(folder: Path, settings: Settings) -> None:
+    """Check all that must hold of a whole dataset."""
+    assert pq.read_schema(folder / "boards.parquet").equals(BOARD_SCHEMA)
+    assert pq.read_schema(folder / "games.parquet").equals(GAME_SCHEMA)
+    rows, games, facts = rows_of(folder), read_games(folder).to_pylist(), facts_of(folder)
+    assert Counter((row["split"], row["phase"]) for row in rows) == wanted_boards(settings.boards)
+    assert len({row["key"] for row in rows}) == len(rows)
+    assert board_keys(folder) == {row["key"] for row in rows}
+    split_of_game = {game["game_id"]: game["split"] for game in games}
+    assert len(split_of_game) == len(games) == facts["used_games"]
+    assert {row["game_id"]: row["split"] for row in rows} == split_of_game
+    for row in rows:
+        board = chess.Board(row["fen"])
+        assert (row["key"], row["phase"]) == (position_key(board), phase_of(board))
+        assert set(row["moves"]) == {move.uci() for move in board.legal_moves}
+        assert row["label"] in row["moves"]
+        assert (row["strong_values"] is not None) == (row["split"] == Split.HELDOUT)
+    assert facts["rows"] == len(rows)
+    assert facts["missing"] == {}
+    assert facts["phases"] == {phase: len(rows) // 3 for phase in PHASES}
+    assert facts["rejected_lines"] == sum(facts["rejected"].values()) == len(rejections_of(folder))
+
+
+@pytest.fixture
+def packed(games_text: str, epd_text: str, tmp_path: Path) -> Callable[[str], Path]:
+    """Return a writer of the same games (or positions) in many forms; the file's name says which."""
+
+    def write(name: str) -> Path:
+        path = tmp_path / "sources" / name
+        path.parent.mkdir(exist_ok=True, parents=True)
+        data = (epd_text if ".epd" in name else with_planted_games(games_text)).encode()
+        if name.endswith(".zst"):
+            path.write_bytes(zstandard.compress(data))
+        elif name.endswith(".zip"):
+            with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+                archive.writestr(name.removesuffix(".zip"), data)
+        else:
+            path.write_bytes(data)
+        return path
+
+    return write
+
+
+# Bit for bit the same.
+
+
+@pytest.mark.parametrize(
+    ("name", "dealt"),
+    [
+        ("games.pgn", [[[3], [1], [2], [0]], [[3, 1, 0, 2]]]),
+        ("games.pgn.zst", [[[0, 2], [1, 3]]]),
+        ("games.pgn.zip", [[[3, 0], [2, 1]]]),
+        ("list.epd", [[[3], [1, 2, 0]]]),
+        ("list.epd.zst", [[[1], [0, 3, 2]]]),
+    ],
+)
+def test_one_task_two_or_many_give_the_same_bytes(
+    name: str, dealt: list[list[list[int]]], packed: Callable[[str], Path], stockfish: str, tmp_path: Path
+) -> None:
+    settings = settings_of(packed(name), num_units=4)
+    one = build(settings, tmp_path / "one", stockfish)
+    check_dataset(one, settings)
+    for tasks in dealt:
+        assert digests(build(settings, tmp_path / "more", stockfish, tasks=tasks)) == digests(one), tasks
+
+
+def test_one_task_or_several_give_the_same_bytes_for_engine_games(stockfish: str, tmp_path: Path) -> None:
+    settings = settings_of(num_units=2)
+    one = build(settings, tmp_path / "one", stockfish)
+    check_dataset(one, settings)
+    assert facts_of(one)["sources"] == {"engine": 48}
+    assert digests(build(settings, tmp_path / "two", stockfish, tasks=[[1], [0]])) == digests(one)
+
+
+def test_folder_and_order_of_the_patterns_change_nothing(
+    games_text: str, packed: Callable[[str], Path], stockfish: str, tmp_path: Path
+) -> None:
+    first, second = packed("games.pgn"), packed("list.epd.zst")
+    there = tmp_path / "else where" / "deep"
+    there.mkdir(parents=True)
+    for path in (first, second):
+        shutil.copy(path, there)
+    wanted = digests(build(settings_of(first, second, num_units=2), tmp_path / "one", stockfish))
+    for patterns in ([second, first], [f"{tmp_path}/else*/**/*.*"]):
+        assert digests(build(settings_of(*patterns, num_units=2), tmp_path / "other", stockfish)) == wanted, patterns
+
+
+def test_another_seed_gives_another_dataset(packed: Callable[[str], Path], stockfish: str, tmp_path: Path) -> None:
+    settings = settings_of(packed("games.pgn"))
+    keys = [board_keys(build(settings.model_copy(update={"seed": seed}), tmp_path / str(seed), stockfish)) for seed in (0, 1)]
+    assert keys[0] != keys[1]
+
+
+def test_another_number_of_units_is_another_dataset_just_as_good(packed: Callable[[str], Path], stockfish: str, tmp_path: Path) -> None:
+    settings = settings_of(packed("games.pgn"), num_units=1)
+    one = build(settings, tmp_path / "one", stockfish)
+    check_dataset(one, settings)
+    assert board_keys(one) != board_keys(build(settings_of(packed("games.pgn")), tmp_path / "four", stockfish))
+
+
+# Faults of the engine.
+
+
+def test_a_position_on_which_the_engine_always_fails_is_dropped_and_another_takes_its_place(
+    games_text: str, scripted: Callable[..., ScriptedEngine], tmp_path: Path
+) -> None:
+    (tmp_path / "games.pgn").write_text(games_text)
+    settings = settings_of(tmp_path / "games.pgn", num_units=1)
+    sound = rows_of(build(settings, tmp_path / "sound", scripted().path))
+    bad = [next(row for row in sound if row["split"] == split) for split in Split]
+    faults = [{"kind": "no score", "fen": mover_fen(chess.Board(row["fen"])), "times": 10_000} for row in bad]
+    listener = Listener()
+    folder = build(settings, tmp_path / "faulty", scripted(*faults).path, listener=listener)
+    check_dataset(folder, settings)
+    assert facts_of(folder)["left_out"] == {"engine failure": 3}
+    assert listener.metrics["boards/dropped"] == listener.metrics["boards/left_out"] == 3
+    expected = {row["key"]: row for row in sound if row not in bad}
+    found = {row["key"]: row for row in rows_of(folder)}
+    assert len(found.keys() - expected.keys()) == 3
+    assert {key: found[key] for key in expected} == expected, "what the others are worth does not change"
+
+
+def test_a_heldout_board_whose_stronger_search_fails_is_dropped_too(
+    games_text: str, scripted: Callable[..., ScriptedEngine], tmp_path: Path
+) -> None:
+    (tmp_path / "games.pgn").write_text(games_text)
+    settings = settings_of(tmp_path / "games.pgn", num_units=1)
+    sound = rows_of(build(settings, tmp_path / "sound", scripted().path))
+    bad = next(row for row in sound if row["split"] == Split.HELDOUT)
+    # The stronger search comes first, and is tried three times; the other one is well.
+    engine = scripted({"kind": "no score", "fen": mover_fen(chess.Board(bad["fen"])), "times": 3})
+    folder = build(settings, tmp_path / "faulty", engine.path)
+    check_dataset(folder, settings)
+    assert facts_of(folder)["left_out"] == {"engine failure": 1}
+    assert bad["key"] not in board_keys(folder)
+
+
+# Shortage.
+
+
+def test_a_shortage_is_an_error_with_the_histogram_the_rejections_and_what_to_change(stockfish: str, tmp_path: Path) -> None:
+    (tmp_path / "short.pgn").write_text(random_pgn(12, max_plies=16) + HEADER + "\n1. e4 e5 2. Ke3 *\n")
+    with pytest.raises(SourceError) as refusal:
+        build(settings_of(tmp_path / "short.pgn", num_units=1), tmp_path / "out", stockfish)
+    message = str(refusal.value)
+    assert message.startswith(f"{tmp_path}/short.pgn cannot fill the quotas: missing ")
+    assert "10 of train/endgame" in message
+    assert "0 endgame positions in 12 games" in message
+    assert "games rejected: 1 illegal move" in message
+    assert message.endswith(
+        "Give more games, lower boards.num_train, boards.num_validation or boards.num_heldout, raise boards.max_per_game_and_phase, choose"
+        ' boards.shortage = "accept" or "endgames", or boards.num_units = 1, since parts that find the same positions lose some'
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [("This is a letter.\n", "1 not a game"), (HEADER + "\n1. e4 e5 2. Ke3 *\n", "1 illegal move"), ("\n\n", "it holds none at all")],
+)
+def test_files_without_anything_usable_are_an_error_that_says_why(content: str, why: str, stockfish: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.pgn").write_text(content)
+    with pytest.raises(SourceError) as refusal:
+        build(settings_of(tmp_path / "bad.pgn"), tmp_path / "out", stockfish)
+    assert str(refusal.value) == (
+        f"{tmp_path}/bad.pgn: no usable game or position ({why}); give PGN files of standard chess, or lists of positions"
+    )
+
+
+def test_an_accepted_shortage_is_reported_cell_by_cell(games_text: str, stockfish: str, tmp_path: Path) -> None:
+    (tmp_path / "games.pgn").write_text(games_text)
+    settings = settings_of(tmp_path / "games.pgn", num_units=2, shortage="accept", **ACCEPTED)
+    listener = Listener()
+    folder = build(settings, tmp_path / "out", stockfish, listener=listener)
+    found = Counter((row["split"], row["phase"]) for row in rows_of(folder))
+    lacking = {f"{split}/{phase}": count - found[split, phase] for (split, phase), count in wanted_boards(settings.boards).items()}
+    facts = facts_of(folder)
+    assert facts["missing"] == {cell: count for cell, count in lacking.items() if count}
+    assert "train/endgame" in facts["missing"]
+    assert listener.metrics["boards/missing"] == sum(facts["missing"].values())
+    assert facts["rows"] == sum(found.values()) == 1_200 - sum(facts["missing"].values())
+
+
+def test_an_empty_cell_is_an_error_even_where_a_shortage_is_accepted(stockfish: str, tmp_path: Path) -> None:
+    (tmp_path / "short.pgn").write_text(random_pgn(12, max_plies=16))
+    with pytest.raises(SourceError, match="10 of train/endgame") as refusal:
+        build(settings_of(tmp_path / "short.pgn", num_units=1, shortage="accept"), tmp_path / "out", stockfish)
+    assert "train/opening" not in str(refusal.value), "there are some, if too few"
+
+
+def test_a_shortage_of_endgames_is_filled_by_the_engine(stockfish: str, tmp_path: Path) -> None:
+    (tmp_path / "short.pgn").write_text(random_pgn(100, max_plies=30))
+    settings = settings_of(tmp_path / "short.pgn", num_units=2, shortage="endgames")
+    one = build(settings, tmp_path / "one", stockfish)
+    check_dataset(one, settings)
+    assert digests(build(settings, tmp_path / "two", stockfish, tasks=[[1], [0]])) == digests(one)
+    made = [row for row in rows_of(one) if row["source"] == "endgame"]
+    assert {row["phase"] for row in made} == {"endgame"}
+    facts = facts_of(one)
+    assert facts["sources"]["endgame"] == len(made) > 8
+    assert facts["endgame_signatures"]["distinct"] >= 6
+    assert sum(facts["endgame_signatures"]["commonest"].values()) <= 16
+    assert all(row["label_from"] == "game" for row in made)
+
+
+# What is left out.
+
+
+def test_every_rejected_game_is_listed_with_its_place_and_the_good_ones_are_all_used(
+    games_text: str, packed: Callable[[str], Path], stockfish: str, tmp_path: Path
+) -> None:
+    settings = settings_of(
+        packed("games.pgn"), packed("b.pgn.zst"), num_train=600, num_validation=600, num_heldout=600, num_units=2, shortage="accept"
+    )
+    folder = build(settings, tmp_path / "out", stockfish)
+    facts, rejections = facts_of(folder), rejections_of(folder)
+    planted = 19  # See `made_games.with_planted_games`.
+    assert facts["games"] + sum(facts["rejected"].values()) == 2 * (60 + planted)
+    assert facts["games"] == 60 == facts["used_games"]
+    assert len(rejections) == facts["rejected_lines"] == 60 + 2 * planted
+    assert Counter(rejection["reason"] for rejection in rejections) == facts["rejected"]
+    assert facts["rejected"].keys() == set(Reason) - {*("no date", "filtered", "engine failure", "illegal position", "game over")}
+    places = [(rejection["source"], rejection["offset"]) for rejection in rejections]
+    assert places == sorted(places)
+    assert len(set(places)) == len(places)
+    text = with_planted_games(games_text)
+    for rejection in rejections:
+        assert rejection.keys() == {"source", "offset", "reason", "detail"}
+        begins = text[rejection["offset"] : rejection["offset"] + 6]
+        assert begins == ("This l" if rejection["reason"] == "not a game" else "[Event")
+
+
+def test_each_filter_is_counted_under_its_name(games_text: str, stockfish: str, tmp_path: Path) -> None:
+    (tmp_path / "games.pgn").write_text(games_text)
+    filters = {"min_rating": 1_005, "min_plies": 100, "first_ply": 4, "last_ply": 190}
+    endless = {"num_train": 600, "num_validation": 600, "num_heldout": 600, "shortage": "accept"}
+    settings = settings_of(tmp_path / "games.pgn", num_units=2, filters=filters, **endless)
+    folder = build(settings, tmp_path / "out", stockfish)
+    facts = facts_of(folder)
+    rejections = rejections_of(folder)
+    counted = Counter(f"{rejection['reason']}: {rejection['detail']}" for rejection in rejections)
+    assert facts["rejected"] == counted
+    # White has 1,000 + number; Black 1,500 in every second game, else none is known.
+    assert counted["filtered: min_rating"] == 30 + 2
+    assert facts["left_out"]["first_ply"] == 4 * facts["games"]
+    assert {row["ply"] for row in rows_of(folder)} <= set(range(4, 191))
+    assert all(row["white_rating"] >= 1_005 and row["black_rating"] == 1_500 for row in rows_of(folder))
+
+
+def test_the_filter_by_value_is_by_the_reward_search_and_in_both_directions(games_text: str, stockfish: str, tmp_path: Path) -> None:
+    (tmp_path / "games.pgn").write_text(games_text)
+    # More than there are, so that both read everything and take the same.
+    endless = {"num_train": 3_000, "num_validation": 3_000, "num_heldout": 3_000, "num_units": 1, "shortage": "accept"}
+    cache = tmp_path / "cache"
+    free = build(settings_of(tmp_path / "games.pgn", **endless), tmp_path / "free", stockfish, cache=cache)
+    limit = 700
+    held = build(
+        settings_of(tmp_path / "games.pgn", **endless, filters={"max_centipawns": limit}), tmp_path / "held", stockfish, cache=cache
+    )
+
+    def is_even(row: dict[str, Any]) -> bool:
+        if any(mate is not None and mate > 0 for mate in row["mate_in"]) or all(mate is not None for mate in row["mate_in"]):
+            return False
+        return abs(max(score for score in row["centipawns"] if score is not None)) <= limit
+
+    rows = rows_of(free)
+    even = [row for row in rows if is_even(row)]
+    assert 100 < len(even) < len(rows) - 100
+    assert any(mate is not None and mate > 0 for row in rows for mate in row["mate_in"])
+    assert rows_of(held) == even
+    assert facts_of(held)["left_out"] == {"max_centipawns": len(rows) - len(even)}
+    assert facts_of(free)["left_out"] == {}
+
+
+def test_filters_that_are_all_off_give_the_same_bytes(games_text: str, stockfish: str, tmp_path: Path) -> None:
+    (tmp_path / "games.pgn").write_text(games_text)
+    off = {"profile": "all", "first_ply": 0, "last_ply": 10_000, "min_plies": 1}
+    plain, filtered = (
+        build(settings_of(tmp_path / "games.pgn", num_units=1, filters=filters), tmp_path / name, stockfish)
+        for name, filters in (("plain", {}), ("off", off))
+    )
+    assert digests(filtered) == digests(plain)
+
+
+@pytest.mark.parametrize("kind", ["epd", "csv", "pgn"])
+def test_judged_positions_are_no_boards_and_are_counted(kind: str, games_text: str, stockfish: str, tmp_path: Path) -> None:
+    (tmp_path / "games.pgn").write_text(games_text)
+    settings = settings_of(tmp_path / "games.pgn", num_units=1)
+    rows = rows_of(build(settings, tmp_path / "free", stockfish))
+    judges = tmp_path / f"judges.{kind}"
+    if kind == "epd":
+        fens = [row["fen"] for row in rows[::9]]
+        judges.write_text("".join(f'{chess.Board(fen).mirror().epd()} id "x";\n' for fen in fens))
+    elif kind == "csv":
+        fens = [row["fen"] for row in rows[::9]]
+        judges.write_text("PuzzleId,FEN,Moves\n" + "".join(f"{i},{row['fen']},{row['label']}\n" for i, row in enumerate(rows[::9])))
+    else:
+        used = rows[0]
+        text = games_text[used["offset"] :]
+        judges.write_text("[Event" + text.split("[Event")[1])
+        fens = [row["fen"] for row in rows if row["game_id"] == used["game_id"]]
+    assert fens
+    listener = Listener()
+    excluding = settings.model_copy(update={"boards": settings.boards.model_copy(update={"exclude": (str(judges),)})})
+    folder = build(excluding, tmp_path / "judged", stockfish, listener=listener)
+    check_dataset(folder, excluding)
+    assert board_keys(folder).isdisjoint({position_key(chess.Board(fen)) for fen in fens})
+    left_out = facts_of(folder)["left_out"]["judged"]
+    assert left_out >= len(fens)
+    assert listener.metrics["boards/left_out"] == left_out
+
+
+def test_splits_by_date_hold_in_the_whole_dataset(games_text: str, stockfish: str, tmp_path: Path) -> None:
+    (tmp_path / "games.pgn").write_text(games_text + HEADER.replace("2020.01.02", "2020.??.??") + "\n1. e4 *\n")
+    days = {"validation_from": "2020.02.01", "heldout_from": "2020.02.15"}
+    settings = settings_of(tmp_path / "games.pgn", num_units=2, num_train=30, **days)
+    folder = build(settings, tmp_path / "out", stockfish)
+    check_dataset(folder, settings)
+    for row in rows_of(folder):
+        split = "train" if row["date"] < "2020.02.01" else "validation" if row["date"] < "2020.02.15" else "heldout"
+        assert row["split"] == split
+    assert {row["split"] for row in rows_of(folder)} == set(Split)
+
+
+# Labels.
+
+
+def test_the_label_of_a_listed_position_is_a_best_move_by_value(packed: Callable[[str], Path], stockfish: str, tmp_path: Path) -> None:
+    folder = build(settings_of(packed("list.epd")), tmp_path / "out", stockfish)
+    assert facts_of(folder)["labels"] == {"engine": 48}
+    for row in rows_of(folder):
+        assert row["values"][row["moves"].index(row["label"])] == max(row["values"])
+    assert {(game["num_plies"], game["result"]) for game in read_games(folder).to_pylist()} == {(0, "*")}
+
+
+def test_games_and_lists_can_be_mixed(packed: Callable[[str], Path], stockfish: str, tmp_path: Path) -> None:
+    first, second = packed("a.epd.zst"), packed("b.pgn")
+    settings = settings_of(first, second, num_train=600, shortage="accept", num_units=2)
+    facts = facts_of(build(settings, tmp_path / "out", stockfish))
+    assert facts["labels"]["engine"] == facts["sources"]["a.epd.zst"] > 0
+    assert facts["labels"]["game"] == facts["sources"]["b.pgn"] > 0
+
+
+# The joined report.
+
+
+def test_positions_that_two_units_found_are_counted_as_duplicates(games_text: str, stockfish: str, tmp_path: Path) -> None:
+    (tmp_path / "games.pgn").write_text(games_text)
+    # More than there are, so that the join leaves out duplicates and nothing else.
+    endless = {"num_train": 600, "num_validation": 600, "num_heldout": 600, "num_units": 3, "shortage": "accept"}
+    folder = build(settings_of(tmp_path / "games.pgn", **endless), tmp_path / "out", stockfish)
+    part = tmp_path / "out" / "part-0"
+    num_found = sum(pq.read_metadata(path).num_rows for path in part.glob("unit-*.boards.parquet"))
+    facts, units = facts_of(folder), read_json(part / "report.json").values()
+    assert num_found > facts["rows"]
+    assert facts["duplicates"] == sum(unit["duplicates"] for unit in units) + num_found - facts["rows"]
+    assert facts["games"] == sum(unit["games"] for unit in units) == 60
+    assert facts["natural_phases"] == {phase: sum(unit["natural_phases"][phase] for unit in units) for phase in PHASES}
+
+
+def test_a_game_that_two_units_met_under_other_texts_is_one_game(games_text: str, stockfish: str, tmp_path: Path) -> None:
+    (tmp_path / "a.pgn").write_text(games_text)
+    (tmp_path / "b.pgn").write_text(games_text.replace("\n\n1. ", "\n\n{From another collection.} 1. "))
+    endless = {"num_train": 600, "num_validation": 600, "num_heldout": 600, "num_units": 3, "shortage": "accept"}
+    settings = settings_of(tmp_path / "a.pgn", tmp_path / "b.pgn", **endless)
+    folder = build(settings, tmp_path / "out", stockfish)
+    rows, games = rows_of(folder), read_games(folder).to_pylist()
+    assert len({game["game_id"] for game in games}) == len(games) == 60
+    assert {row["game_id"] for row in rows} == {game["game_id"] for game in games}
+    # Neither unit knows what the other took; the join does.
+    most = Counter((row["game_id"], row["phase"]) for row in rows)
+    assert max(most.values()) == settings.boards.max_per_game_and_phase
+
+
+# Files that cannot be read.
+
+
+def test_a_file_that_is_cut_short_ends_the_step_with_its_name_and_byte(
+    packed: Callable[[str], Path], stockfish: str, tmp_path: Path
+) -> None:
+    path = packed("games.pgn.zst")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) * 2 // 3])
+    with pytest.raises(SourceError, match=rf"{path}: .*cut short: it ends at byte {len(whole) * 2 // 3:,}"):
+        build(settings_of(path, num_train=3_000, num_units=1, shortage="accept"), tmp_path / "out", stockfish)
+
+
+# The cache.
+
+
+def test_a_second_build_of_the_same_units_searches_nothing_and_gives_the_same_bytes(
+    packed: Callable[[str], Path], scripted: Callable[..., ScriptedEngine], tmp_path: Path
+) -> None:
+    settings = settings_of(packed("games.pgn"), num_units=2)
+    engine, cache = scripted(), tmp_path / "cache"
+    first, second = Listener(), Listener()
+    made = build(settings, tmp_path / "one", engine.path, cache=cache, listener=first)
+    searches = len(engine.searches())
+    assert first.metrics["cache/misses"] == first.metrics["cache/stored"] == searches > 48
+    assert first.metrics["cache/hits"] == 0
+    again = build(settings, tmp_path / "two", engine.path, cache=cache, listener=second)
+    assert len(engine.searches()) == searches, "nothing was asked again"
+    assert (second.metrics["cache/misses"], second.metrics["cache/stored"]) == (0, 0)
+    assert second.metrics["cache/hits"] == searches
+    assert second.metrics["cache/damaged"] == 0
+    without = build(settings, tmp_path / "three", engine.path)
+    assert digests(made) == digests(again) == digests(without)
+    for folder in (tmp_path / "one" / "part-0", made):
+        assert not [name for record in read_history(folder) for name in record.metrics if name.startswith("cache/")]
+        assert "cache" not in (folder / "report.json").read_text()
+    parts = [{path.name: path.read_bytes() for path in (tmp_path / name / "part-0").iterdir()} for name in ("one", "two", "three")]
+    assert parts[0] == parts[1] == parts[2]
+
+
+# What the sinks are told.
+
+
+def test_counts_are_told_to_the_sinks_and_progress_ends_at_the_total(packed: Callable[[str], Path], stockfish: str, tmp_path: Path) -> None:
+    settings = settings_of(packed("games.pgn"), num_units=2)
+    listener = Listener()
+    folder = build(settings, tmp_path / "out", stockfish, listener=listener)
+    facts = facts_of(folder)
+    assert listener.metrics["boards/rows"] == 48
+    assert listener.metrics["boards/games"] == facts["games"]
+    assert listener.metrics["boards/rejected_games"] == sum(facts["rejected"].values())
+    assert listener.metrics["boards/duplicates"] == facts["duplicates"]
+    assert [listener.metrics[f"boards/kept/{phase}"] for phase in PHASES] == [16, 16, 16]
+    assert [listener.metrics[f"boards/natural/{phase}"] for phase in PHASES] == [facts["natural_phases"][phase] for phase in PHASES]
+    assert listener.progresses[-1] == (48, 48)
+    assert listener.progresses == sorted(listener.progresses)
+
+
+def test_the_engine_that_valued_is_named_in_every_row(packed: Callable[[str], Path], stockfish: str, tmp_path: Path) -> None:
+    engine = identify(stockfish)
+    table = read_boards(build(settings_of(packed("list.epd")), tmp_path / "out", stockfish, identity=engine))
+    assert set(table["engine"].to_pylist()) == {str(engine)}
+    assert set(table["limit"].to_pylist()) == {"depth 1"}
+    assert set(table["transform"].to_pylist()) == {"logistic"}

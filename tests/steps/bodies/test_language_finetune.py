@@ -1,0 +1,108 @@
+"""`finetune` with a language model, within one process: what it leaves, and that a broken run ends as one that was not."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from written_language import CPU, settings, writer, written_boards
+
+from grpo.base.files import read_json, verified_manifest
+from grpo.language.learn.heldout_reward import heldout_reward, questions
+from grpo.language.learn.trainer import LanguageTrainer
+from grpo.language.text.rewards import grade
+from grpo.learning.checkpoints import checkpoint_folders, checkpoint_step, load_checkpoint, weights_hash
+from grpo.learning.learnability import Learnability
+from grpo.settings.tree import Settings
+from steps.bodies.training_loop import TrainingLoop
+from steps.pipeline.make_output import make_output
+from steps.step_io.names import FINDINGS, HISTORY
+from steps.step_io.work import read_history
+from steps.store.outputs import Store
+
+SETTINGS = {"grpo.num_steps": 4, "grpo.steps_per_checkpoint": 2, "grpo.num_minibatches": 2, "grpo.num_inner_epochs": 2}
+
+
+def finetuned(home: Path, *, change: Callable[[LanguageTrainer], None] = lambda trainer: None, **changes: Any) -> Path:
+    """Return the output of a tiny fine-tuning of a model whose answers nobody can read, which is let through."""
+    config: Settings = settings(**{**SETTINGS, **changes})
+    boards = written_boards(config)
+
+    def grader(example: Any, text: str) -> Any:
+        return grade(example, text, config.language.rewards, logistic_slope=config.values.logistic_slope)
+
+    trainer = LanguageTrainer(writer(config), writer(config), boards, config, grader=grader)
+    trainer.preflight = lambda: Learnability(findings=(), metrics={})
+    change(trainer)
+    asked = questions(boards, 6)
+
+    def heldout() -> dict[str, float]:
+        found = heldout_reward(trainer.judged, asked, grader).metrics()
+        return {**found, "heldout/regret_best": -found["heldout/reward"]}
+
+    store = Store(home)
+    make_output(
+        store,
+        "finetune",
+        "v1",
+        facts={},
+        body=lambda work: TrainingLoop(trainer, config.policy, config.grpo, first=0, heldout=heldout, facts={}, work=work).run(),
+        goes_on=True,
+        is_fresh=False,
+        sinks=(),
+        terminal=None,
+    )
+    return store.folder("finetune", "v1")
+
+
+def test_a_run_leaves_history_report_findings_and_whole_checkpoints(tmp_path: Path) -> None:
+    folder = finetuned(tmp_path)
+    history = read_history(folder)
+    assert [record.step for record in history] == list(range(5))
+    assert [record.step for record in history if "heldout/reward" in record.metrics] == [0, 2, 4]
+    assert [checkpoint_step(path) for path in checkpoint_folders(folder / "checkpoints")] == [2, 4]
+    for path in checkpoint_folders(folder / "checkpoints"):
+        verified_manifest(path)
+    policy, config, state = load_checkpoint(checkpoint_folders(folder / "checkpoints")[-1], CPU)
+    assert config.kind == "language"
+    assert state.step == 4
+    report = read_json(folder / "report.json")
+    assert report["reason"] == "budget_spent"
+    assert report["weights"] == weights_hash(policy)
+    assert (folder / FINDINGS).is_file()
+
+
+@pytest.mark.parametrize("step", [1, 4])
+def test_a_run_that_breaks_and_is_started_again_leaves_the_same_bytes(tmp_path: Path, step: int) -> None:
+    def breaking(trainer: LanguageTrainer) -> None:
+        whole = trainer.step
+
+        def failing() -> Any:
+            if trainer.num_steps_done + 1 == step:
+                raise OSError("the power is gone")
+            return whole()
+
+        trainer.step = failing
+
+    with pytest.raises(OSError, match="the power is gone"):
+        finetuned(tmp_path / "broken", change=breaking)
+    broken, whole = finetuned(tmp_path / "broken"), finetuned(tmp_path / "whole")
+    assert (broken / HISTORY).read_bytes() == (whole / HISTORY).read_bytes()
+    assert read_json(broken / "manifest.json")["output_hash"] == read_json(whole / "manifest.json")["output_hash"]
+
+
+def test_weights_that_break_end_the_run_and_its_last_good_step_is_kept(tmp_path: Path) -> None:
+    def breaking(trainer: LanguageTrainer) -> None:
+        whole = trainer.step
+
+        def failing() -> Any:
+            if trainer.num_steps_done == 3:
+                trainer.policy.network.lm_head.weight.data[0, 0] = float("nan")
+            return whole()
+
+        trainer.step = failing
+
+    with pytest.raises(RuntimeError, match=r"weights that are no numbers.*\n.*goes on from step 3"):
+        finetuned(tmp_path / "broken", change=breaking)
+    broken, whole = finetuned(tmp_path / "broken"), finetuned(tmp_path / "whole")
+    assert (broken / HISTORY).read_bytes() == (whole / HISTORY).read_bytes()

@@ -1,0 +1,237 @@
+"""A language model in the steps: what is in their versions, what may change when a run is resumed, and what is found before any work."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo.engine.identity import EngineIdentity
+from grpo.language.model import requirements as extra
+from grpo.settings.language import LanguageConfig, model_folder
+from grpo.settings.tree import Settings, read_settings
+from steps.nodes.sockets import ONLY_NODE
+from steps.pipeline.resume_changes import CHANGEABLE_OF_LANGUAGE, Change, Now, changes_since
+from steps.pipeline.steps import finetune, start
+from steps.preflight.checks import preflight
+from steps.preflight.doctor import examine
+from steps.runtime.limits import SeveralProcessesError
+from steps.runtime.machine import Machine
+from steps.store import settings_by_step
+from steps.store.versions import LANGUAGE_LOCK, describe_code
+
+LANGUAGE = read_settings('preset = "test"\npolicy.kind = "language"\nlanguage.cloning.learning_rate = 1e-4')
+NETWORK = read_settings("test")
+STEPS: Mapping[str, Callable[[Settings], dict[str, Any]]] = {
+    "pretrain": settings_by_step.network,
+    "baseline": settings_by_step.baseline,
+    "finetune": settings_by_step.grpo,
+    "select": settings_by_step.selection,
+}
+# Field -> a value that is not its default, and the steps that must be made anew with it.
+FIELDS: Mapping[str, tuple[Any, set[str]]] = {
+    "model": ("jrahn/RookWorld-LM-124M", set(STEPS)),
+    "revision": ("abc", set(STEPS)),
+    "small": ({"width": 64}, set(STEPS)),
+    "cloning": ({"num_steps": 5}, set(STEPS)),
+    "rewards": ({"best_move": 3.0}, {"finetune"}),
+    "environment_share": (0.5, set(STEPS)),
+    "illegal_move_share": (0.2, set(STEPS)),
+    "num_history_moves": (4, set(STEPS)),
+    "max_answer_tokens": (99, set(STEPS)),
+    "answers_per_forward": (8, set(STEPS)),
+    "loss": ("grpo", {"finetune"}),
+    "min_parse_rate": (0.5, set(STEPS)),
+    "num_gate_prompts": (8, set(STEPS)),
+    "kl_warmup_steps": (3, {"finetune"}),
+    "reward_warmup_steps": (3, {"finetune"}),
+    "max_collection_kl": (2.0, {"finetune"}),
+    "max_questions": (2, {"baseline", "finetune", "select"}),
+    "num_judged_boards": (9, {"baseline", "finetune", "select"}),
+    "num_sampled_answers": (3, {"baseline", "finetune", "select"}),
+}
+
+
+def with_language(settings: Settings = LANGUAGE, **fields: Any) -> Settings:
+    """Return settings with these fields of `[language]`, sections laid over."""
+    plain = settings.model_dump(mode="json")
+    for name, value in fields.items():
+        plain["language"][name] = {**plain["language"][name], **value} if isinstance(value, dict) else value
+    return Settings.model_validate(plain)
+
+
+@pytest.mark.parametrize("field", LanguageConfig.model_fields)
+def test_a_field_is_in_the_versions_of_the_steps_that_read_it_and_in_no_others(field: str) -> None:
+    value, steps = FIELDS[field]
+    changed = with_language(**{field: value})
+    assert {step for step, slice_of in STEPS.items() if slice_of(changed) != slice_of(LANGUAGE)} == steps
+    assert settings_by_step.dataset(changed) == settings_by_step.dataset(LANGUAGE)
+    assert settings_by_step.ladder(changed) == settings_by_step.ladder(LANGUAGE) == settings_by_step.ladder(NETWORK), (
+        "both kinds climb one ladder"
+    )
+
+
+@pytest.mark.parametrize("field", LanguageConfig.model_fields)
+def test_cloning_is_handed_no_field_that_is_not_in_its_version(field: str) -> None:
+    value, steps = FIELDS[field]
+    handed = settings_by_step.seen_by_cloning(with_language(**{field: value}))
+    assert (handed.language != settings_by_step.seen_by_cloning(LANGUAGE).language) == ("pretrain" in steps)
+
+
+def test_a_networks_slices_are_those_of_the_time_when_there_was_no_other_kind() -> None:
+    dumped = NETWORK.model_dump(mode="json")
+    policy = {name: value for name, value in dumped["policy"].items() if name != "kind"}
+    assert settings_by_step.network(NETWORK) == {"seed": 0, "policy": policy, "pretrain": dumped["pretrain"]}
+    assert settings_by_step.grpo(NETWORK) == {"seed": 0, "policy": policy, "values": dumped["values"], "grpo": dumped["grpo"]}
+    assert settings_by_step.model_inputs(NETWORK) == {}
+    for slice_of in STEPS.values():
+        assert "language" not in slice_of(NETWORK)
+        assert "pretrain" not in slice_of(LANGUAGE)
+
+
+def test_a_models_folder_is_an_input_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    settings = with_language(model=str(tmp_path))
+    before = settings_by_step.model_inputs(settings)
+    assert before.keys() == {"model"}
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    assert settings_by_step.model_inputs(settings) != before
+    assert settings_by_step.model_inputs(LANGUAGE) == settings_by_step.model_inputs(with_language(model="jrahn/RookWorld-LM-124M")) == {}
+
+
+def test_folders_are_told_from_a_hubs_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert model_folder("small") is model_folder("gpt2") is model_folder("jrahn/RookWorld-LM-124M") is None
+    for name in ("/models/rook", "./rook", "../rook", "~/rook"):
+        assert model_folder(name) is not None, "a path is one, whether it is there or not"
+    (tmp_path / "models" / "rook").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert model_folder("models/rook") == Path("models/rook"), "as transformers looks, at folders first"
+
+
+# Resuming.
+
+ENGINE = EngineIdentity(name="Scripted 1", sha256="0" * 64)
+CODE = {"commit": "abc", "is_dirty": False, "lock": "l1", "language_lock": "e1"}
+
+
+def changes(then: Settings, now: Settings, code: Mapping[str, Any] = CODE, **inputs: str) -> list[Change]:
+    made = {
+        "join_boards": {"settings": settings_by_step.dataset(then), "inputs": settings_by_step.source_inputs(then, ENGINE)},
+        "pretrain": {
+            "settings": settings_by_step.network(then),
+            "inputs": {"device": "cpu", **settings_by_step.model_inputs(then), **inputs},
+        },
+        "baseline": {"settings": settings_by_step.baseline(then), "inputs": {}},
+        "finetune": {"settings": settings_by_step.grpo(then), "inputs": {"engine": str(ENGINE)}},
+        "select": {"settings": settings_by_step.selection(then), "inputs": {}},
+    }
+    manifests = json.loads(json.dumps({step: {"parts": parts, "code": CODE} for step, parts in made.items()}))
+    return changes_since(manifests, "a", Now(settings=now, engine=ENGINE, code=code, device="cpu", action_table="a"))
+
+
+def test_the_same_settings_are_gone_on_from() -> None:
+    assert changes(LANGUAGE, LANGUAGE) == []
+
+
+@pytest.mark.parametrize("field", LanguageConfig.model_fields)
+def test_of_each_field_it_is_decided_whether_it_may_change(field: str) -> None:
+    value, _ = FIELDS[field]
+    found = changes(LANGUAGE, with_language(**{field: value}))
+    assert found
+    for change in found:
+        assert change.field.startswith(f"language.{field}")
+        assert change.is_refused == (field not in CHANGEABLE_OF_LANGUAGE)
+        assert (change.allowed_as == "objective") == (field in ("rewards", "loss")), "what made the policy cannot be allowed"
+
+
+@pytest.mark.parametrize(("then", "now"), [(NETWORK, LANGUAGE), (LANGUAGE, NETWORK)])
+def test_another_kind_of_policy_is_the_one_difference_that_is_told(then: Settings, now: Settings) -> None:
+    [change] = changes(then, now)
+    assert str(change) == f"policy.kind: origin {then.policy.kind!r}, now {now.policy.kind!r}"
+    assert change.is_refused
+    assert not change.allowed_as
+
+
+def test_other_files_of_a_model_in_a_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    settings = with_language(model=str(tmp_path))
+    assert changes(settings, settings) == []
+    [change] = changes(settings, settings, model="other files")
+    assert change.is_refused
+    assert str(change).startswith("language.model's files: origin 'other files', now '")
+
+
+def test_the_packages_that_count_are_those_of_the_extra() -> None:
+    assert [change.field for change in changes(LANGUAGE, LANGUAGE, {**CODE, "language_lock": "e2"})] == ["code.language_lock"]
+    assert changes(LANGUAGE, LANGUAGE, {**CODE, "lock": "l2"}) == []
+    assert [change.field for change in changes(NETWORK, NETWORK, {**CODE, "lock": "l2"})] == ["code.lock"]
+
+
+# Before any work.
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return Machine.here()
+
+
+def language_line(machine: Machine, settings: Settings = LANGUAGE) -> tuple[bool, str]:
+    """Return what is found of the language model; nothing is changed."""
+    [finding] = [each for each in preflight(settings, machine, only_looks=True)[0] if each.what == "language"]
+    return finding.is_fine, finding.detail
+
+
+def test_a_network_needs_no_extra(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extra, "find_spec", lambda name: None)
+    assert "language" not in [finding.what for finding in preflight(NETWORK, machine, only_looks=True)[0]]
+
+
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert language_line(machine)[0]
+    monkeypatch.setattr(extra, "find_spec", lambda name: None if name == "trl" else object())
+    is_fine, detail = language_line(machine)
+    assert not is_fine
+    assert "not installed: trl" in detail
+    assert "chess-grpo[language]" in detail
+    assert "pip install -r requirements-language.lock" in detail
+    is_fine, detail = language_line(replace(machine, is_container=True))
+    assert not is_fine
+    assert "--build-arg EXTRA=language" in detail
+
+
+def test_a_folder_that_is_not_there_or_holds_no_model_is_found_and_a_hubs_name_is_left_to_pretrain(
+    machine: Machine, tmp_path: Path
+) -> None:
+    is_fine, detail = language_line(machine, with_language(model=str(tmp_path / "nowhere")))
+    assert not is_fine
+    assert f"language.model = '{tmp_path}/nowhere' is no folder that is there" in detail
+    is_fine, detail = language_line(machine, with_language(model=str(tmp_path)))
+    assert not is_fine
+    assert "has no config.json" in detail
+    (tmp_path / "config.json").write_text("{}")
+    assert language_line(machine, with_language(model=str(tmp_path))) == (True, f"the folder {tmp_path}")
+    is_fine, detail = language_line(machine, with_language(model="jrahn/RookWorld-LM-124M"))
+    assert is_fine
+    assert "of the hub, fetched by `pretrain`" in detail
+
+
+def test_the_doctor_compares_with_the_extras_lock(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = {finding.what: finding.detail for finding in examine(LANGUAGE, machine)}
+    assert lines["packages"].endswith(f"as in {LANGUAGE_LOCK.name}")
+    lines = {finding.what: finding.detail for finding in examine(NETWORK, machine)}
+    assert lines["packages"].endswith("as in requirements-run.lock")
+
+
+def test_several_machines_or_processes_are_refused_before_anything_is_asked_of_them(machine: Machine) -> None:
+    with pytest.raises(SeveralProcessesError, match="one process on one machine, and 2 were asked for"):
+        start(LANGUAGE.model_dump(mode="json"), describe_code(), metaflow_run="1", is_fresh=False, resume_from=None, num_nodes=2)
+    assert not machine.home.exists()
+    job: Any = {"settings": LANGUAGE.model_dump(mode="json")}
+    output: Any = {}
+    for node in (replace(ONLY_NODE, count=2), replace(ONLY_NODE, num_processes=2)):
+        with pytest.raises(SeveralProcessesError):
+            finetune(job, output, output, node=node)

@@ -1,0 +1,230 @@
+"""The tracking server is killed in the middle of the real step `finetune`: the step finishes, and nothing is missing and nothing twice.
+
+The step trains a real policy on boards that Stockfish has valued; the server is MLflow's, a process of its own, and ends by SIGKILL.
+"""
+
+import shutil
+import sqlite3
+import threading
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toggled_server import ServerProcess, ToggledServer
+
+from grpo.base.files import sha256_file
+from grpo.metrics.table import Record
+from grpo.settings.tree import read_settings
+from steps.cli.track import deliver_outbox
+from steps.pipeline import steps as pipeline
+from steps.pipeline.run_step import Job
+from steps.step_io.work import read_history
+from steps.store.outputs import StepOutput
+from steps.tracking import tracker as tracking
+from steps.tracking.journal import Outbox
+from steps.tracking.outages import Patience
+from steps.tracking.step_notes import run_name
+
+BRISK = Patience(between_deliveries=0.0, after_outage=0.0, longest=0.0, between_tries=(), between_asks=(0.0,) * 3, at_end=600.0)
+"""Gives up at the first outage, and tries again with the next record."""
+CODE = {"commit": "abc", "is_dirty": False, "lock": "l"}
+SETTINGS = read_settings("""
+preset = "test"
+boards.num_train = 48
+boards.num_validation = 12
+boards.num_heldout = 12
+pretrain.max_steps = 8
+grpo.num_steps = 14
+grpo.states_per_step = 16
+grpo.steps_per_checkpoint = 5
+grpo.own_games.share = 0.0
+""").model_dump(mode="json")
+MIDDLE = 4
+"""From this step on the server is killed, as soon as it was told anything of the step."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What `finetune` needs, made once."""
+
+    home: Path
+    boards: StepOutput
+    pretrained: StepOutput
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path], stockfish: str) -> Prepared:
+    home = give_tables(tmp_path_factory.mktemp("prepared"))
+    with pytest.MonkeyPatch.context() as patch:
+        place(patch, home, f"sqlite:///{home / 'mlflow.db'}", stockfish)
+        job = started("0")
+        boards = pipeline.join_boards(job, [pipeline.build_boards(job, task) for task in range(SETTINGS["boards"]["num_tasks"])])
+        return Prepared(home, boards, pipeline.pretrain(job, boards))
+
+
+def place(patch: pytest.MonkeyPatch, home: Path, address: str, stockfish: str) -> None:
+    """Make this machine one with this home and this tracking server."""
+    for name, value in {
+        "CHESS_GRPO_HOME": str(home),
+        "CHESS_GRPO_STOCKFISH": stockfish,
+        "CHESS_GRPO_THREADS": "1",
+        "CHESS_GRPO_DEVICE": "cpu",
+        "MLFLOW_TRACKING_URI": address,
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",  # A machine can be busy.
+    }.items():
+        patch.setenv(name, value)
+    patch.setattr(tracking, "Patience", lambda: BRISK)
+
+
+def started(name: str) -> Job:
+    """Begin a run of a learning rate of its own, so that its output is no other's."""
+    settings = SETTINGS | {"grpo": SETTINGS["grpo"] | {"learning_rate": 1e-3 / (1 + int(name))}}
+    return pipeline.start(settings, CODE, metaflow_run=name, is_fresh=False, resume_from=None)
+
+
+@pytest.fixture
+def home(prepared: Prepared, tmp_path: Path) -> Path:
+    shutil.copytree(prepared.home / "outputs", tmp_path / "home" / "outputs")
+    return tmp_path / "home"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> Iterator[ServerProcess]:
+    with ServerProcess(give_tables(tmp_path_factory.mktemp("server"))) as process:
+        yield process
+
+
+class Listener:
+    """Hears all that the tracker hears, just after it; kills the server in the middle, and may start it again two steps later."""
+
+    def __init__(self, server: ServerProcess, run: str, *, comes_back: bool) -> None:
+        self.rows: Counter[tuple[str, int, str]] = Counter()
+        self.killed_at: int | None = None
+        self.back_at: int | None = None
+        self._server = server
+        self._run = run
+        self._comes_back = comes_back
+
+    def take(self, record: Record) -> None:
+        self.rows.update((name, record.step, repr(float(value))) for name, value in record.metrics.items())
+        if self.killed_at is None and record.step >= MIDDLE:
+            for thread in threading.enumerate():
+                if thread.name == "tracking":
+                    thread.join()
+            if Kept(self._server.folder, self._run).rows():
+                self._server.kill()
+                self.killed_at = record.step
+        elif self._comes_back and self.back_at is None and self.killed_at is not None and record.step >= self.killed_at + 2:
+            self._server.start()
+            self.back_at = record.step
+
+    def progress(self, done: int, total: int, unit: str) -> None:
+        """Take no note."""
+
+
+class Kept:
+    """What a server keeps in its folder of the step `finetune` of one flow run, read without it."""
+
+    def __init__(self, folder: Path, run: str) -> None:
+        self._folder = folder
+        self._run = run
+
+    def _asked(self, question: str, *given: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(f"file:{self._folder / 'mlflow.db'}?mode=ro", uri=True)) as store:
+            return store.execute(question, given).fetchall()
+
+    def ids(self) -> list[str]:
+        question = "SELECT run_uuid FROM tags WHERE key = 'mlflow.parentRunId' AND value = ? AND run_uuid IN (SELECT run_uuid FROM runs"
+        question += " WHERE name = ? AND lifecycle_stage = 'active')"
+        return [run_id for (run_id,) in self._asked(question, self._run, run_name("finetune"))]
+
+    def rows(self) -> Counter[tuple[str, int, str]]:
+        question = "SELECT key, step, CASE is_nan WHEN 1 THEN 'nan' ELSE value END FROM metrics WHERE run_uuid = ?"
+        found = [row for run_id in self.ids() for row in self._asked(question, run_id)]
+        return Counter((name, step, repr(float(value))) for name, step, value in found)
+
+    def status(self) -> list[str]:
+        return [status for run_id in self.ids() for (status,) in self._asked("SELECT status FROM runs WHERE run_uuid = ?", run_id)]
+
+    def tags(self) -> dict[str, str]:
+        [run_id] = self.ids()
+        return dict(self._asked("SELECT key, value FROM tags WHERE run_uuid = ?", run_id))
+
+    def params(self) -> dict[str, str]:
+        return dict(self._asked("SELECT key, value FROM params WHERE run_uuid = ?", self._run))
+
+    def files(self) -> dict[str, str]:
+        [run_id] = self.ids()
+        [root] = self._folder.rglob(f"{run_id}/artifacts")
+        return {path.relative_to(root).as_posix(): sha256_file(path) for path in root.rglob("*") if path.is_file()}
+
+
+def finetuned(prepared: Prepared, job: Job, listener: Listener) -> StepOutput:
+    return pipeline.finetune(job, prepared.boards, prepared.pretrained, [listener])
+
+
+def check_all_is_told_once(folder: Path, job: Job, output: StepOutput, home: Path, listener: Listener) -> None:
+    kept, made = Kept(folder, job["mlflow_run"]), home / "outputs" / "finetune" / output["version"]
+    history = Counter((name, record.step, repr(float(value))) for record in read_history(made) for name, value in record.metrics.items())
+    assert kept.status() == ["FINISHED"], "one run"
+    told = kept.rows()
+    assert told == listener.rows, "each row that the step had to say, once"
+    assert Counter({row: count for row, count in told.items() if row in history}) == history
+    assert {name.partition("/")[0] for name, _, _ in told - history} <= {"time", "system", "cache"}, "what differs between two equal runs"
+    tags = kept.tags()
+    assert (tags["chess_grpo.version"], tags["chess_grpo.output_hash"]) == (output["version"], output["output_hash"])
+    assert (tags["chess_grpo.holds_output"], tags["chess_grpo.reused"]) == ("True", "False")
+    assert kept.params().keys() >= {"grpo.num_steps", "seed"}
+    files = kept.files()
+    for path in made.rglob("*"):
+        if path.is_file():
+            assert files.get(path.relative_to(made).as_posix()) == sha256_file(path)
+    assert not [path for path in (home / "outbox" / job["mlflow_run"]).rglob("*") if path.is_file()], "nothing is kept of what was told"
+
+
+def test_a_server_that_is_back_before_the_step_ends_has_all_of_it_when_it_ends(
+    server: ServerProcess, prepared: Prepared, home: Path, stockfish: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place(monkeypatch, home, server.address, stockfish)
+    job = started("1")
+    listener = Listener(server, job["mlflow_run"], comes_back=True)
+    output = finetuned(prepared, job, listener)
+    assert listener.killed_at is not None
+    assert listener.back_at is not None
+    assert listener.back_at < SETTINGS["grpo"]["num_steps"]
+    check_all_is_told_once(server.folder, job, output, home, listener)
+
+
+def test_a_server_that_is_back_after_the_step_is_told_by_the_command_track_or_by_the_next_run(
+    server: ServerProcess,
+    prepared: Prepared,
+    home: Path,
+    stockfish: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    place(monkeypatch, home, server.address, stockfish)
+    job = started("2")
+    listener = Listener(server, job["mlflow_run"], comes_back=False)
+    output = finetuned(prepared, job, listener)
+    assert listener.killed_at is not None
+    assert f"finetune: WARNING: the tracking store {server.address} is away (" in capsys.readouterr().out
+    kept = Kept(server.folder, job["mlflow_run"])
+    assert (kept.status(), Outbox(home).num_waiting(job["mlflow_run"]) > 10) == (["RUNNING"], True)
+    assert kept.rows() < listener.rows
+    # What is on the two disks now, twice: each copy is told in another way.
+    other = {name: shutil.copytree(folder, tmp_path / f"other-{name}") for name, folder in (("home", home), ("server", server.folder))}
+    server.start()
+    assert deliver_outbox(Namespace(only_lists=False)) == 0
+    check_all_is_told_once(server.folder, job, output, home, listener)
+    server.kill()
+    place(monkeypatch, other["home"], server.address, stockfish)
+    with ToggledServer(other["server"], server.port):
+        started("3")
+        check_all_is_told_once(other["server"], job, output, other["home"], listener)

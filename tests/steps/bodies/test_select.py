@@ -1,0 +1,1043 @@
+"""The step `select`: every stage on openings of its own, a champion only where one was shown, and a report that says all of it."""
+
+import html
+import io
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import chess
+import chess.pgn
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from doubles import CPU, TINY, made_up_number, some_boards
+from speakers import Answer, ScriptedSpeaker, naming
+
+from grpo.base.files import CorruptError, file_hashes, read_json, sha256_file, write_json, write_manifest
+from grpo.board.encoding import position_key
+from grpo.board.phases import PHASES, phase_of
+from grpo.dataset.table import Position, Split, board_row, board_table
+from grpo.engine.answers import Score
+from grpo.engine.identity import EngineIdentity
+from grpo.engine.move_values import ValueTable
+from grpo.evaluation.halving import halving_pairs
+from grpo.evaluation.regret import HeldoutScores
+from grpo.evaluation.verdict import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, ConfirmationEnd, Verdict
+from grpo.learning.checkpoints import (
+    ACTION_TABLE_HASH,
+    POLICY,
+    WEIGHTS,
+    TrainingState,
+    load_checkpoint,
+    load_policy,
+    save_checkpoint,
+    save_policy,
+    weights_hash,
+)
+from grpo.play.matches import Adjudication, End, MatchResult, PlayedGame
+from grpo.play.openings import OpeningsError
+from grpo.play.players import BestMovePlayer
+from grpo.policy.distribution import Policy, new_policy
+from grpo.policy.files import LANGUAGE_WEIGHTS
+from grpo.reading.games import Rejection
+from grpo.reading.pgn import read_games
+from grpo.settings.language import LanguageConfig
+from grpo.settings.tree import Settings, read_settings
+from grpo.statistics.intervals import LEVEL, holm
+from grpo.statistics.sprt import SprtModel
+from steps.bodies import select as selecting
+from steps.bodies import selection_games
+from steps.bodies.calibrate import calibrate_ladder, read_ladder
+from steps.bodies.game_cache import Share
+from steps.bodies.report import comparison_rows, decision_rows, ladder_rows
+from steps.bodies.screen import SelectionError, play_ahead
+from steps.bodies.select import PRETRAINED_STEP, select_champion
+from steps.bodies.selection_games import CONFIRMATION, LADDER, PREVIOUS, SAMPLED, SCREENING, SelectionGames
+from steps.cards import live
+from steps.cards.registry import watch
+from steps.policies import open as policies
+from steps.policies import open_language
+from steps.policies.open import open_policy
+from steps.policies.open_language import LanguageCompetitor
+from steps.step_io.aliases import CHAMPION, PEAK
+from steps.step_io.names import BOARDS, CACHED_GAMES, CHECKPOINTS, DECISIONS, HISTORY, PGN, REPORT
+from steps.step_io.work import Work, read_history
+
+STEPS = (2, 4, 6)
+REGRETS = {2: 0.20, 4: 0.21, 6: 0.22}
+BEST = 4
+"""The step that is made to play well."""
+NUM_BOARDS = 12
+MAIN = """
+preset = "test"
+selection.num_candidates = 3
+selection.num_confirmation_pairs = 8
+evaluation.max_plies = 40
+evaluation.adjudication_depth = 4
+"""
+ONE = 'selection.num_candidates = 1\nselection.scored = "adjudicated"\n'
+"""One candidate, which has no screening games; in so few plies it could stand better, but hardly mate."""
+PIECE_VALUES = {chess.PAWN: 1, chess.KNIGHT: 3, chess.BISHOP: 3, chess.ROOK: 5, chess.QUEEN: 9, chess.KING: 0}
+
+
+class Greedy:
+    """Takes what it can, the most valuable first, and mates where it can; against a fresh network that is strong."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+        return [max(board.legal_moves, key=lambda move, board=board: self._worth(board, move)) for board in boards]  # type: ignore[misc]
+
+    @staticmethod
+    def _worth(board: chess.Board, move: chess.Move) -> tuple[int, int, str]:
+        taken = board.piece_type_at(move.to_square)
+        gain = 0 if taken is None else PIECE_VALUES[taken]
+        is_safe = not board.is_attacked_by(not board.turn, move.to_square)
+        moved = PIECE_VALUES[board.piece_type_at(move.from_square) or chess.KING]
+        return gain - (0 if is_safe else moved), 0 if move.promotion is None else PIECE_VALUES[move.promotion], move.uci()
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the step takes in."""
+
+    boards: Path
+    pretrained: Path
+    finetuned: Path
+    calibrated: Path
+
+
+class Bar:
+    """A sink that keeps how far the work was."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+
+    def take(self, record: Any) -> None:
+        pass
+
+    def progress(self, done: int, total: int, unit: str) -> None:
+        assert unit == "games"
+        self.seen.append((done, total))
+
+
+def write_boards(folder: Path) -> set[str]:
+    """Write held-out boards with made-up values, and return their keys."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for board in some_boards(NUM_BOARDS, max_plies=60):
+        moves = tuple(sorted(move.uci() for move in board.legal_moves))
+        table = ValueTable(
+            moves=moves, values=rng.random(len(moves)).astype(np.float32), scores=tuple(Score(0, expected=0.5) for _ in moves)
+        )
+        position = Position(
+            fen=board.fen(),
+            key=position_key(board),
+            phase=phase_of(board),
+            split=Split.HELDOUT,
+            label=moves[0],
+            game_id="g",
+            ply=0,
+            source="engine",
+            offset=0,
+        )
+        rows.append(board_row(position, table, table, engine="Stockfish", limit="depth 2", transform="logistic"))
+    pq.write_table(board_table(rows), folder / BOARDS)
+    return {row["key"] for row in rows}
+
+
+def write_finetuned(folder: Path, steps: Sequence[int] = STEPS, regrets: dict[int, float] | None = None) -> Path:
+    """Write a checkpoint of fresh weights for each step, and their history."""
+    (folder / CHECKPOINTS).mkdir(parents=True)
+    for step in steps:
+        state = TrainingState(step=step, optimiser={"state": {}, "param_groups": []}, controllers={}, facts={})
+        save_checkpoint(folder / CHECKPOINTS, new_policy(TINY, seed=step, device=CPU), TINY, state)
+    rows = [
+        {"step": step, "heldout/regret_best": regret, "heldout/regret_best_stderr": 0.01}
+        for step, regret in (REGRETS if regrets is None else regrets).items()
+    ]
+    (folder / HISTORY).write_text("".join(f"{json.dumps(row)}\n" for row in ({"step": 1, "grpo/entropy": 2.0}, *rows)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def inputs(stockfish: str, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    """Boards, a fresh policy, three checkpoints and a ladder."""
+    root = tmp_path_factory.mktemp("inputs")
+    for name in ("boards", "pretrained", "calibrated"):
+        (root / name).mkdir()
+    write_boards(root / "boards")
+    save_policy(root / "pretrained", new_policy(TINY, seed=0, device=CPU), TINY)
+    engine = EngineIdentity(name="Stockfish", sha256="0" * 64)
+    work = Work(root / "calibrated", ())
+    calibrate_ladder(read_settings("test"), engine=engine, engine_path=stockfish, num_processes=1, work=work)
+    return Inputs(root / "boards", root / "pretrained", write_finetuned(root / "finetuned"), root / "calibrated")
+
+
+def dataset_boards() -> list[chess.Board]:
+    """Return the dataset's boards."""
+    return some_boards(NUM_BOARDS, max_plies=60)
+
+
+def write_book(path: Path, count: int) -> set[str]:
+    """Write a book of the dataset's boards and `count` others, and return the keys of the others."""
+    taken = {position_key(board) for board in dataset_boards()}
+    others: dict[str, chess.Board] = {}
+    for board in some_boards(3 * count + 100, seed=1, max_plies=24):
+        if position_key(board) not in taken and not board.is_insufficient_material():
+            others.setdefault(position_key(board), board)
+    chosen = dict(list(others.items())[:count])
+    assert len(chosen) == count
+    path.write_text("".join(f"{board.epd()}\n" for board in (*dataset_boards(), *chosen.values())))
+    return set(chosen)
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Openings enough for any selection here: no engine need be asked for them."""
+    path = tmp_path_factory.mktemp("book") / "book.epd"
+    write_book(path, 300)
+    return path
+
+
+def settings_with(text: str = "", book: Path | None = None) -> Settings:
+    """Return the small settings with changes."""
+    settings = read_settings(MAIN)
+    changed = json.loads(settings.model_dump_json())
+    for line in text.strip().splitlines():
+        section, _, key = line.partition("=")[0].strip().partition(".")
+        changed[section][key] = json.loads(line.partition("=")[2])
+    if book is not None:
+        changed["evaluation"]["opening_book"] = str(book)
+    return Settings.model_validate(changed)
+
+
+Play = Callable[..., tuple[Any, Path]]
+
+
+@pytest.fixture
+def select(inputs: Inputs, stockfish: str, tmp_path: Path, book: Path) -> Play:
+    """Return what runs the step and returns its report and its folder."""
+    numbers = iter(range(100))
+
+    def run(text: str = "", *, num_processes: int = 1, uses_book: bool = True, bar: Bar | None = None, **changes: Any) -> tuple[Any, Path]:
+        folder = tmp_path / f"selected-{next(numbers)}"
+        folder.mkdir()
+        work = Work(folder, () if bar is None else (bar,))
+        given = {
+            "boards": inputs.boards,
+            "pretrained": inputs.pretrained,
+            "finetuned": inputs.finetuned,
+            "calibrated": inputs.calibrated,
+            "previous": None,
+            **changes,
+        }
+        settings = settings_with(text, book if uses_book else None)
+        select_champion(settings, **given, engine_path=stockfish, num_processes=num_processes, device=CPU, work=work)
+        work.write_history()
+        return read_json(folder / REPORT), folder
+
+    return run
+
+
+@pytest.fixture
+def strong(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return what makes the best moves of some players greedy ones, whatever their weights are."""
+
+    def make(*names: str) -> None:
+        def player(policy: Policy, name: str) -> Any:
+            return Greedy(name) if name in names else BestMovePlayer(policy, name)
+
+        monkeypatch.setattr(policies, "BestMovePlayer", player)
+
+    return make
+
+
+def games_by_event(folder: Path) -> dict[str, list[chess.pgn.Game]]:
+    """Return the games of `games.pgn`, as python-chess reads them."""
+    text = io.StringIO((folder / PGN).read_text())
+    games: dict[str, list[chess.pgn.Game]] = {}
+    while (game := chess.pgn.read_game(text)) is not None:
+        assert not game.errors
+        games.setdefault(game.headers["Event"], []).append(game)
+    return games
+
+
+def openings_of(games: Sequence[chess.pgn.Game]) -> list[str]:
+    """Return the key of each game's opening."""
+    return [position_key(game.board()) for game in games]
+
+
+# A whole selection.
+
+
+@dataclass(frozen=True)
+class Selected:
+    """A selection among three candidates, of which one plays well."""
+
+    report: Any
+    folder: Path
+    bar: Bar
+    openings: set[str]
+    """Keys of the book's positions that are no board of the dataset: just as many as are needed."""
+    settings: Settings
+
+
+def num_pairs_needed(settings: Settings) -> int:
+    """Return how many openings all stages ask for; written out, for the progress bar rests on the same sum."""
+    selection, ladder = settings.selection, settings.evaluation.ladder
+    rungs = len(ladder.random_shares) + len(ladder.nodes)
+    assert (halving_pairs(3, pairs_per_round=1), rungs) == (3 + 2, 3)
+    return (
+        5 * selection.num_screening_pairs
+        + selection.num_confirmation_pairs
+        + selection.num_sampled_pairs
+        + 2 * ladder.num_probe_pairs  # Of three rungs two are probed.
+        + 2 * ladder.num_rung_pairs
+    )
+
+
+@pytest.fixture(scope="module")
+def selected(inputs: Inputs, stockfish: str, tmp_path_factory: pytest.TempPathFactory) -> Selected:
+    folder, bar = tmp_path_factory.mktemp("selected"), Bar()
+    settings = settings_with()
+    # The rounds of the halving share openings: 3 candidates and then 2 play one round's.
+    needed = num_pairs_needed(settings) - 3 * settings.selection.num_screening_pairs
+    openings = write_book(folder.parent / "exact.epd", needed)
+    settings = settings_with(book=folder.parent / "exact.epd")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            policies,
+            "BestMovePlayer",
+            lambda policy, name: Greedy(name) if name == f"step {BEST}" else BestMovePlayer(policy, name),
+        )
+        work = Work(folder, (bar,))
+        select_champion(
+            settings,
+            boards=inputs.boards,
+            pretrained=inputs.pretrained,
+            finetuned=inputs.finetuned,
+            calibrated=inputs.calibrated,
+            previous=None,
+            engine_path=stockfish,
+            num_processes=1,
+            device=CPU,
+            work=work,
+        )
+        work.write_history()
+    return Selected(read_json(folder / REPORT), folder, bar, openings, settings)
+
+
+def test_no_opening_serves_two_stages_and_none_is_a_board_of_the_dataset(selected: Selected) -> None:
+    games = games_by_event(selected.folder)
+    assert list(games) == [SCREENING, CONFIRMATION, SAMPLED, LADDER]
+    used = {stage: set(openings_of(of_stage)) for stage, of_stage in games.items()}
+    assert sum(map(len, used.values())) == len(set().union(*used.values())), "no two stages share one"
+    assert set().union(*used.values()) <= selected.openings
+    assert not set().union(*used.values()) & {position_key(board) for board in dataset_boards()}
+    for stage in (CONFIRMATION, SAMPLED, LADDER):
+        assert set(Counter(openings_of(games[stage])).values()) == {2}, "both colours, once"
+    # The book had no opening to spare; the ladder may have found its rungs with one probe of two.
+    ladder = selected.settings.evaluation.ladder
+    assert 0 <= len(selected.openings - set().union(*used.values())) <= ladder.num_probe_pairs
+
+
+def test_a_book_with_too_few_positions_besides_the_datasets_is_refused_with_both_numbers(select: Play, tmp_path: Path) -> None:
+    small = tmp_path / "small.epd"
+    write_book(small, 9)
+    # The confirmation takes 8 of the 9, the dataset has 12: sampled games ask for 2, and 1 is left.
+    with pytest.raises(OpeningsError, match=r"^2 distinct openings are asked for, and 1 are to be had.*; 20 of them are in use elsewhere"):
+        select(f'{ONE}evaluation.opening_book = "{small}"', uses_book=False)
+
+
+def test_all_candidates_of_a_round_play_the_same_openings_and_each_round_has_fresh_ones(selected: Selected) -> None:
+    rounds: dict[int, dict[str, list[str]]] = {}
+    games = iter(games_by_event(selected.folder)[SCREENING])
+    num_games = 2 * selected.settings.selection.num_screening_pairs
+    for entry in selected.report["screening"]:
+        match = [next(games) for _ in range(num_games)]
+        candidate = f"step {entry['candidate']}"
+        assert all({game.headers["White"], game.headers["Black"]} == {candidate, "initial policy"} for game in match)
+        rounds.setdefault(entry["round"], {})[candidate] = openings_of(match)
+    assert next(games, None) is None
+    assert [len(of_round) for of_round in rounds.values()] == [3, 2]
+    for of_round in rounds.values():
+        assert len({tuple(openings) for openings in of_round.values()}) == 1
+    first, second = (set(next(iter(of_round.values()))) for of_round in rounds.values())
+    assert len(first) == len(second) == selected.settings.selection.num_screening_pairs
+    assert not first & second
+
+
+def test_a_clearly_better_candidate_is_promoted_and_its_weights_are_the_champions(selected: Selected, inputs: Inputs) -> None:
+    report = selected.report
+    assert (report["verdict"], report["promoted"], report["replaces_previous"]) == (Verdict.BETTER, True, True)
+    assert report["candidate_step"] == report["champion_step"] == BEST
+    candidate = inputs.finetuned / CHECKPOINTS / "step-00000004"
+    for name in (WEIGHTS, POLICY):
+        assert sha256_file(selected.folder / CHAMPION / name) == sha256_file(candidate / name)
+    assert {path.name for path in (selected.folder / CHAMPION).iterdir()} == {WEIGHTS, POLICY}
+    assert report["candidate_weights"] == weights_hash(load_policy(selected.folder / CHAMPION, CPU)[0])
+    assert report["initial_weights"] == weights_hash(load_policy(inputs.pretrained, CPU)[0])
+    confirmed = report["confirmation_best_moves"]
+    assert confirmed["num_pairs"] == confirmed["num_openings"] == selected.settings.selection.num_confirmation_pairs
+    [claim] = report["claims"]
+    assert (claim["name"], claim["is_shown"]) == (BETTER_THAN_INITIAL, True)
+    # The claim is of the confirmation games alone, scored in the way that decides.
+    decides = confirmed["adjudicated"] if report["scored_by"] == "adjudicated" else confirmed
+    assert claim["interval"] == {name: decides[name] for name in ("score", "low", "high", "num_pairs")}
+
+
+def test_the_peak_is_a_whole_checkpoint_with_its_lower_bound(selected: Selected) -> None:
+    assert selected.report["peak_step"] == BEST
+    assert load_checkpoint(selected.folder / PEAK, CPU)[2].step == BEST
+    lows = {entry["candidate"]: entry["so_far"]["low"] for entry in selected.report["screening"]}
+    chosen = selected.report["candidate_step"]
+    # What it was chosen by says too much of the chosen one.
+    lows[chosen] = selected.report["claims"][0]["interval"]["low"]
+    assert selected.report["peak_low"] == lows[BEST] == max(lows.values())
+
+
+def test_the_report_holds_every_fact_that_others_read_and_nothing_else(selected: Selected, inputs: Inputs) -> None:
+    report = selected.report
+    assert report.keys() == {
+        "verdict",
+        "candidate_step",
+        "promoted",
+        "replaces_previous",
+        "reasons",
+        "claims",
+        "beside",
+        "phases",
+        "screening",
+        "scored_by",
+        "champion_step",
+        "peak_step",
+        "peak_low",
+        "initial_weights",
+        "candidate_weights",
+        "heldout_regret_best",
+        "confirmation_end",
+        "confirmation_best_moves",
+        "confirmation_sampled_moves",
+        "previous_champion",
+        "ladder",
+    }
+    assert report["confirmation_end"] == ConfirmationEnd.ALL_PLAYED
+    assert report["heldout_regret_best"] == {str(step): {"mean": regret, "stderr": 0.01} for step, regret in REGRETS.items()}
+    assert report["previous_champion"] is None
+    num_sampled = selected.settings.selection.num_sampled_pairs
+    assert report["confirmation_sampled_moves"]["num_pairs"] == num_sampled
+    assert {claim["name"] for claim in report["beside"]} == {"best moves, as played", "sampled moves at T = 1, as played"}
+    assert report["scored_by"] == "adjudicated"
+    # What shows it can.
+    pages = {"select": report, "baseline": {"matches": {}, "ladder": report["ladder"]}, "calibrate": read_json(inputs.calibrated / REPORT)}
+    assert comparison_rows(pages)[0] == ("step 4 against pretrained, best moves", report["confirmation_best_moves"]["text"])
+    assert [what for what, _ in decision_rows(report)][:5] == [
+        "halving, round 1: step 2",
+        "halving, round 1: step 4",
+        "halving, round 1: step 6",
+        *(f"halving, round 2: step {entry['candidate']}" for entry in report["screening"][3:4]),
+        f"halving, round 2: step {report['screening'][4]['candidate']}",
+    ]
+    rungs = read_ladder(inputs.calibrated).rungs
+    assert len(ladder_rows(pages)) == len(rungs) + 2
+
+
+def test_the_metrics_are_those_of_the_report(selected: Selected) -> None:
+    [record] = read_history(selected.folder)
+    report, confirmed = selected.report, selected.report["confirmation_best_moves"]
+    assert record.step == BEST
+    expected = {"selection/rating": report["ladder"]["rating"]}
+    expected |= {f"selection/rating_{end}": report["ladder"][end] for end in ("low", "high")}
+    for moves, facts in {
+        "best": confirmed,
+        "adjudicated": confirmed["adjudicated"],
+        "sampled": report["confirmation_sampled_moves"],
+    }.items():
+        expected |= {f"selection/score_{moves}": facts["score"]}
+        expected |= {f"selection/score_{moves}_{end}": facts[end] for end in ("low", "high")}
+    assert record.metrics == expected
+
+
+def test_every_game_of_every_stage_is_kept_and_can_be_read_again(selected: Selected) -> None:
+    report, games = selected.report, games_by_event(selected.folder)
+    ladder = report["ladder"]
+    assert {stage: len(of_stage) for stage, of_stage in games.items()} == {
+        SCREENING: 2 * sum(len(entry["pair_scores"]) for entry in report["screening"]),
+        CONFIRMATION: 2 * report["confirmation_best_moves"]["num_pairs"],
+        SAMPLED: 2 * report["confirmation_sampled_moves"]["num_pairs"],
+        LADDER: 2 * sum(part["num_pairs"] for part in (*ladder["probes"], *ladder["games"])),
+    }
+    assert {name for game in games[SAMPLED] for name in (game.headers["White"], game.headers["Black"])} == {
+        "step 4, T = 1",
+        "initial policy, T = 1",
+    }
+    assert {game.headers["Seed"] for of_stage in games.values() for game in of_stage} == {"0"}
+    wins = sum(
+        game.headers["Result"] == ("1-0" if game.headers["White"] == "step 4" else "0-1")
+        for game in games[CONFIRMATION]
+        if game.headers["Result"] in ("1-0", "0-1")
+    )
+    assert wins == report["confirmation_best_moves"]["wins"]
+    ends = Counter(game.headers["Termination"] for game in games[CONFIRMATION])
+    assert ends == {end: count for end, count in report["confirmation_best_moves"]["ends"].items() if count}
+    read = list(read_games([(selected.folder / PGN).read_bytes()], "games.pgn"))
+    assert [game for game in read if isinstance(game, Rejection)] == []
+    assert len(read) == sum(map(len, games.values()))
+
+
+def test_progress_only_grows_and_ends_at_its_total(selected: Selected) -> None:
+    done = [done for done, _ in selected.bar.seen]
+    assert done == sorted(done)
+    assert {total for _, total in selected.bar.seen} == {2 * num_pairs_needed(selected.settings)}
+    assert done[-1] == 2 * num_pairs_needed(selected.settings)
+    # All but the last is what was played.
+    played = sum(len(of_stage) for of_stage in games_by_event(selected.folder).values())
+    assert done[-2] == played
+
+
+def test_the_card_shows_reasons_trace_ends_and_place(selected: Selected, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(live, "current", SimpleNamespace(card={"decision": drawn}))
+    monkeypatch.setattr(live, "Store", SimpleNamespace(of=lambda machine: SimpleNamespace(open=lambda output: selected.folder)))
+    watch("select").finished({"step": "select", "version": "v", "output_hash": "h", "reused": False})
+    text = json.dumps([component.render() for component in drawn], ensure_ascii=False)
+    report = selected.report
+    for shown in (report["verdict"], *report["reasons"], report["ladder"]["text"], *report["confirmation_best_moves"]["ends"]):
+        assert html.escape(shown) in text
+    for what, found in decision_rows(report):
+        assert html.escape(what) in text
+        assert html.escape(found) in text
+    decisions = read_json(selected.folder / DECISIONS)
+    assert text.count("data:image/svg+xml") == len(decisions["worst"]) + len(decisions["best"]) > 0
+
+
+def test_the_same_seed_gives_the_same_output_whatever_the_number_of_processes(select: Play) -> None:
+    # With the generator's openings, so that the engines have a part in everything.
+    text = "selection.num_confirmation_pairs = 4\nevaluation.max_plies = 20"
+    one, other = (select(text, num_processes=count, uses_book=False) for count in (1, 2))
+    assert one[0] == other[0]
+    assert file_hashes(one[1]) == file_hashes(other[1])
+
+
+# Played ahead.
+
+
+def play_ahead_of(inputs: Inputs, settings: Settings, stockfish: str, folder: Path, previous: Path | None, num_parts: int) -> list[Path]:
+    """Play the screening, and all shares of the games after it, each in a task of its own."""
+    given = {"boards": inputs.boards, "pretrained": inputs.pretrained, "finetuned": inputs.finetuned, "previous": previous}
+    folders: list[Path] = []
+    for name, share in (("screen", None), *((f"part-{part}", Share(part=part, num_parts=num_parts)) for part in range(num_parts))):
+        (folder / name).mkdir(parents=True)
+        play_ahead(
+            settings,
+            **given,
+            screened=folders[0] if folders else None,
+            share=share,
+            engine_path=stockfish,
+            num_processes=1,
+            device=CPU,
+            work=Work(folder / name, ()),
+        )
+        folders.append(folder / name)
+    return folders
+
+
+@pytest.mark.parametrize(
+    ("num_parts", "max_plies", "uses_book"), [(3, 16, True), *(pytest.param(count, 40, False, marks=pytest.mark.prove) for count in (1, 3))]
+)
+def test_games_played_ahead_by_other_tasks_change_nothing_and_are_not_played_again(
+    num_parts: int,
+    max_plies: int,
+    uses_book: bool,
+    select: Play,
+    inputs: Inputs,
+    stockfish: str,
+    tmp_path: Path,
+    book: Path,
+    other_champion: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = f"selection.num_confirmation_pairs = 5\nselection.num_sampled_pairs = 3\nevaluation.max_plies = {max_plies}"
+    alone = select(text, uses_book=uses_book, previous=other_champion)
+    settings = settings_with(text, book if uses_book else None)
+    ahead = play_ahead_of(inputs, settings, stockfish, tmp_path / "ahead", other_champion, num_parts)
+    real, played = selection_games.play_match, []
+
+    def counted(first: Any, second: Any, openings: Sequence[str], **more: Any) -> MatchResult:
+        played.append(len(openings))
+        return real(first, second, openings, **more)
+
+    monkeypatch.setattr(selection_games, "play_match", counted)
+    together = select(text, uses_book=uses_book, previous=other_champion, ahead=ahead)
+    assert sum(played) == 0
+    assert together[0] == alone[0]
+    assert file_hashes(together[1]) == file_hashes(alone[1])
+    # A share that was lost is made up for.
+    lost = select(text, uses_book=uses_book, previous=other_champion, ahead=ahead[:-1])
+    assert sum(played) > 0
+    assert file_hashes(lost[1]) == file_hashes(alone[1])
+
+
+def test_games_against_another_champion_than_the_present_one_do_not_count(
+    select: Play, inputs: Inputs, stockfish: str, tmp_path: Path, other_champion: Path, book: Path
+) -> None:
+    text = "selection.num_confirmation_pairs = 2\nevaluation.max_plies = 16"
+    third = tmp_path / "third"
+    third.mkdir()
+    save_policy(third, new_policy(TINY, seed=77, device=CPU), TINY)
+    folders = play_ahead_of(inputs, settings_with(text, book), stockfish, tmp_path / "ahead", third, 1)
+    assert file_hashes(select(text, previous=other_champion, ahead=folders)[1]) == file_hashes(select(text, previous=other_champion)[1])
+
+
+def test_games_of_a_sequential_test_are_not_played_ahead(inputs: Inputs, stockfish: str, tmp_path: Path, book: Path) -> None:
+    settings = settings_with('selection.confirmation = "sprt"\nselection.num_confirmation_pairs = 4', book)
+    screened, part = play_ahead_of(inputs, settings, stockfish, tmp_path, None, 1)
+    assert read_json(part / CACHED_GAMES) == {}
+    assert read_json(screened / CACHED_GAMES) != {}
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 7])
+def test_shares_make_up_the_whole_and_overlap_nowhere(num_parts: int) -> None:
+    shares = [Share(part=part, num_parts=num_parts).of(range(17)) for part in range(num_parts)]
+    assert sorted(number for share in shares for number in share) == list(range(17))
+
+
+# Who is champion.
+
+
+def test_a_candidate_that_is_no_better_leaves_the_initial_policy_champion(select: Play, inputs: Inputs, tmp_path: Path) -> None:
+    # The checkpoint is the initial policy itself: every pair of games is even.
+    same = write_finetuned(tmp_path / "same", steps=())
+    state = TrainingState(step=2, optimiser={"state": {}, "param_groups": []}, controllers={}, facts={})
+    save_checkpoint(same / CHECKPOINTS, load_policy(inputs.pretrained, CPU)[0], TINY, state)
+    report, folder = select(ONE, finetuned=same)
+    assert report["confirmation_best_moves"]["score"] == report["confirmation_best_moves"]["adjudicated"]["score"] == 0.5
+    assert (report["verdict"], report["promoted"], report["replaces_previous"]) == (Verdict.NO_IMPROVEMENT, False, False)
+    assert (report["candidate_step"], report["champion_step"]) == (2, PRETRAINED_STEP)
+    # One policy against itself: the likeliest moves make one game of an opening, whatever the colours; sampled ones make two.
+    games = {stage: [list(game.mainline_moves()) for game in of_stage] for stage, of_stage in games_by_event(folder).items()}
+    assert games[CONFIRMATION][::2] == games[CONFIRMATION][1::2]
+    assert all(one != other for one, other in zip(games[SAMPLED][::2], games[SAMPLED][1::2], strict=True))
+    for name in (WEIGHTS, POLICY):
+        assert sha256_file(folder / CHAMPION / name) == sha256_file(inputs.pretrained / name)
+    assert load_checkpoint(folder / PEAK, CPU)[2].step == 2
+
+
+def test_the_peak_is_the_best_lower_bound_and_not_the_winner_of_the_games(select: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = {2: [1.0, 1.0, 0.0, 1.0] * 2, 4: [0.75] * 7 + [0.5], 6: [0.25] * 8}
+    monkeypatch.setattr(SelectionGames, "screening", lambda self, candidate, number: scores[candidate])
+    report, folder = select("selection.num_confirmation_pairs = 2")
+    lows = {entry["candidate"]: entry["so_far"]["low"] for entry in report["screening"]}
+    assert lows[4] > lows[2]
+    assert (report["candidate_step"], report["peak_step"], report["peak_low"]) == (2, 4, lows[4])
+    assert load_checkpoint(folder / PEAK, CPU)[2].step == 4
+
+
+def phase_scores(endgame: float, others: float = 0.0, num_boards: int = 60) -> HeldoutScores:
+    """Return held-out scores whose regret in the endgame is this, of boards that all have the same."""
+    phases = np.repeat(np.arange(len(PHASES)), num_boards)
+    regret = np.where(phases == len(PHASES) - 1, endgame, others)
+    return HeldoutScores(regret_best=regret, regret_sampled=regret, expected_value=1 - regret, phases=phases, boards="")
+
+
+@pytest.mark.parametrize(("growth", "blocks"), [(0.2, True), (0.009, False)])
+def test_a_better_candidate_that_grew_worse_in_a_phase_is_not_promoted_and_the_phase_is_named(
+    growth: float, blocks: bool, select: Play, strong: Callable[..., None], inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strong("step 2")
+    initial = weights_hash(load_policy(inputs.pretrained, CPU)[0])
+
+    def scores(policy: Any, heldout: Any) -> HeldoutScores:
+        assert len(heldout) == NUM_BOARDS
+        return phase_scores(0.3) if weights_hash(policy) == initial else phase_scores(0.3 + growth, others=-0.1)
+
+    monkeypatch.setattr(policies, "heldout_scores", scores)
+    report, folder = select(ONE)
+    assert report["claims"][0]["is_shown"]
+    assert [(change["phase"], change["blocks"]) for change in report["phases"]] == [
+        ("opening", False),
+        ("middlegame", False),
+        ("endgame", blocks),
+    ]
+    assert (report["promoted"], report["replaces_previous"]) == (not blocks, not blocks)
+    assert report["verdict"] == (Verdict.WORSE_IN_A_PHASE if blocks else Verdict.BETTER)
+    assert any("held-out regret of the endgame grew" in reason for reason in report["reasons"]) == blocks
+    champion = inputs.pretrained if blocks else inputs.finetuned / CHECKPOINTS / "step-00000002"
+    assert sha256_file(folder / CHAMPION / WEIGHTS) == sha256_file(champion / WEIGHTS)
+    assert sum("BLOCKS" in found for _, found in decision_rows(report)) == blocks
+
+
+def test_a_phase_of_less_than_two_held_out_boards_is_left_out(select: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = phase_scores(0.3)
+    kept = np.r_[0, 60:63]  # One of the opening, three of the middlegame.
+    monkeypatch.setattr(
+        policies,
+        "heldout_scores",
+        lambda policy, heldout: replace(few, regret_best=few.regret_best[kept], phases=few.phases[kept]),
+    )
+    report, _ = select(f"{ONE}selection.num_confirmation_pairs = 2")
+    assert [(change["phase"], change["num_boards"]) for change in report["phases"]] == [("middlegame", 3)]
+
+
+# The previous champion.
+
+
+@pytest.fixture
+def other_champion(tmp_path: Path) -> Path:
+    """The policy of another run."""
+    (tmp_path / "champion").mkdir()
+    save_policy(tmp_path / "champion", new_policy(TINY, seed=77, device=CPU), TINY)
+    return tmp_path / "champion"
+
+
+def test_a_previous_champion_that_is_the_initial_policy_is_not_played(select: Play, strong: Callable[..., None], inputs: Inputs) -> None:
+    strong("step 2")
+    report, folder = select(ONE, previous=inputs.pretrained)
+    assert report["previous_champion"] is None
+    assert PREVIOUS not in games_by_event(folder)
+    assert [claim["name"] for claim in report["claims"]] == [BETTER_THAN_INITIAL]
+    assert report["promoted"]
+    assert report["replaces_previous"], "to be better than the initial policy is to be better than it"
+
+
+def test_a_previous_champion_that_was_beaten_gives_way_by_games_of_its_own_and_holm(
+    select: Play, strong: Callable[..., None], other_champion: Path
+) -> None:
+    strong("step 2")
+    bar = Bar()
+    report, folder = select(ONE, previous=other_champion, bar=bar)
+    games = games_by_event(folder)
+    assert list(games) == [CONFIRMATION, PREVIOUS, SAMPLED, LADDER]
+    assert not set(openings_of(games[CONFIRMATION])) & set(openings_of(games[PREVIOUS]))
+    assert {name for game in games[PREVIOUS] for name in (game.headers["White"], game.headers["Black"])} == {"step 2", PREVIOUS}
+    assert [claim["name"] for claim in report["claims"]] == [BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS]
+    assert [claim["adjusted_p"] for claim in report["claims"]] == holm([claim["p_value"] for claim in report["claims"]])
+    assert (report["promoted"], report["replaces_previous"]) == (True, True)
+    assert report["previous_champion"]["num_pairs"] == report["confirmation_best_moves"]["num_pairs"] == 8
+    [record] = read_history(folder)
+    assert record.metrics["selection/score_previous"] == report["claims"][1]["interval"]["score"]
+    assert any("the previous champion" in what for what, _ in comparison_rows({"select": report, "baseline": {"matches": {}}}))
+    assert bar.seen[-1][0] == bar.seen[-1][1] >= bar.seen[-2][0]
+    assert bar.seen[-2][0] == sum(map(len, games.values()))
+
+
+def test_a_previous_champion_that_was_not_shown_to_be_worse_stays(
+    select: Play, strong: Callable[..., None], inputs: Inputs, other_champion: Path
+) -> None:
+    strong("step 2", PREVIOUS)
+    report, folder = select(ONE, previous=other_champion)
+    assert report["previous_champion"]["score"] == 0.5, "both play alike"
+    assert (report["verdict"], report["promoted"], report["replaces_previous"]) == (Verdict.BETTER, True, False)
+    assert [claim["is_shown"] for claim in report["claims"]] == [True, False]
+    assert report["reasons"][1].startswith(f"{BETTER_THAN_PREVIOUS}: not shown")
+    # This run's own champion is the candidate all the same.
+    candidate = inputs.finetuned / CHECKPOINTS / "step-00000002"
+    assert sha256_file(folder / CHAMPION / WEIGHTS) == sha256_file(candidate / WEIGHTS)
+
+
+# The sequential test.
+
+
+def test_a_sequential_confirmation_ends_as_soon_as_its_bounds_are_told_apart_and_says_so(
+    select: Play, strong: Callable[..., None], other_champion: Path
+) -> None:
+    strong("step 2")
+    bar = Bar()
+    text = """
+selection.num_candidates = 1
+selection.scored = "adjudicated"
+selection.confirmation = "sprt"
+selection.sprt_elo = [0, 200]
+selection.sprt_batch_pairs = 3
+selection.num_confirmation_pairs = 40
+"""
+    report, folder = select(text, previous=other_champion, bar=bar)
+    played = report["confirmation_best_moves"]["num_pairs"]
+    assert played < 40
+    assert played % 3 == 0
+    assert report["confirmation_best_moves"]["num_openings"] == played
+    assert report["confirmation_end"] == ConfirmationEnd.ACCEPTED
+    assert all("; the SPRT accepts; " in reason for reason in report["reasons"])
+    # Two tests at half the level each: Holm accepts both.
+    assert [claim["p_value"] for claim in report["claims"]] == [LEVEL / 2, LEVEL / 2]
+    assert (report["promoted"], report["replaces_previous"]) == (True, True)
+    games = games_by_event(folder)
+    assert len(games[CONFIRMATION]) == 2 * played, "batches on openings of their own are one match"
+    assert set(Counter(openings_of(games[CONFIRMATION])).values()) == {2}
+    assert bar.seen[-1][0] == bar.seen[-1][1]
+
+
+@pytest.mark.parametrize("num_claims", [1, 2])
+def test_several_sequential_tests_share_the_level(num_claims: int) -> None:
+    config = settings_with('selection.confirmation = "sprt"\nselection.sprt_model = "normalised"\nselection.sprt_elo = [3, 8]').selection
+    sprt = selecting._sprt(config, num_claims=num_claims)
+    assert sprt is not None
+    assert (sprt.elo0, sprt.elo1, sprt.alpha, sprt.model) == (3, 8, LEVEL / num_claims, SprtModel.NORMALISED)
+    assert selecting._sprt(settings_with().selection, num_claims=num_claims) is None
+
+
+# Which score decides.
+
+
+class WrittenGames:
+    """Plays written matches: each a number of pairs, of whose games so many are undecided, and adjudicated as won by the first player."""
+
+    def __init__(self, *undecided: int) -> None:
+        self._undecided = iter(undecided)
+
+    def play(self, first: Any, second: Any, openings: Sequence[str], **_: Any) -> MatchResult:
+        count = next(self._undecided)
+        games = tuple(
+            PlayedGame(
+                opening=openings[index // 2],
+                first_is_white=index % 2 == 0,
+                moves=(),
+                end=End.PLY_CAP if index < count else End.CHECKMATE,
+                score=0.5 if index < count else 0.0,
+            )
+            for index in range(2 * len(openings))
+        )
+        return MatchResult(first=first.name, second=second.name, games=games)
+
+    @staticmethod
+    def adjudicate(result: MatchResult, *_: Any, depth: int, centipawns: int) -> MatchResult:
+        games = tuple(replace(game, adjudicated=1.0 if game.end == End.PLY_CAP else None) for game in result.games)
+        return replace(result, games=games, adjudication=Adjudication(depth=depth, centipawns=centipawns, num_failed=0))
+
+
+@pytest.fixture
+def games_of(inputs: Inputs, stockfish: str, book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SelectionGames]:
+    """Return a maker of selection games with written results."""
+
+    def make(scored: str, *undecided: int) -> SelectionGames:
+        written = WrittenGames(*undecided)
+        monkeypatch.setattr(selection_games, "play_match", written.play)
+        monkeypatch.setattr(selection_games, "adjudicate", written.adjudicate)
+        return SelectionGames(
+            settings_with(f'selection.scored = "{scored}"', book),
+            open_policy(inputs.pretrained, CPU),
+            {step: inputs.finetuned / CHECKPOINTS / f"step-{step:08d}" for step in STEPS},
+            None,
+            used=set(),
+            engine_path=stockfish,
+            num_processes=1,
+            device=CPU,
+            work=Work(tmp_path, ()),
+        )
+
+    return make
+
+
+# Two pairs, four games; where 3 are undecided, as played they score 0.5, 0.25, and adjudicated 1, 0.5.
+AS_PLAYED, AS_ADJUDICATED = [0.5, 0.25], [1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("scored", "first", "adjudicated"),
+    [
+        ("auto", 3, True),
+        ("auto", 4, True),
+        ("auto", 2, False),  # Most is more than half.
+        ("auto", 0, False),
+        ("played_out", 4, False),
+        ("adjudicated", 0, True),
+    ],
+)
+def test_the_first_screening_games_decide_which_score_counts_and_no_later_ones(
+    scored: str, first: int, adjudicated: bool, games_of: Callable[..., SelectionGames]
+) -> None:
+    # Whatever the first were, those after them are the opposite.
+    later = 0 if adjudicated else 4
+    with games_of(scored, first, later, 3, 3, 3) as games:
+        games.screening(2, 0)
+        assert games.is_scored_by_adjudication == adjudicated
+        games.screening(4, 0)
+        assert games.is_scored_by_adjudication == adjudicated
+        assert games.screening(6, 0) == (AS_ADJUDICATED if adjudicated else AS_PLAYED)
+        assert games.confirmation(2, 2) == (AS_ADJUDICATED if adjudicated else AS_PLAYED)
+        games.sampled(2)
+        assert games.is_scored_by_adjudication == adjudicated
+
+
+def test_the_very_games_that_decide_how_to_score_are_scored_so_too(games_of: Callable[..., SelectionGames]) -> None:
+    with games_of("auto", 3) as games:
+        assert games.screening(2, 0) == AS_ADJUDICATED
+    with games_of("played_out", 3) as games:
+        assert games.screening(2, 0) == AS_PLAYED
+
+
+def test_without_screening_games_auto_counts_games_as_they_were_played(games_of: Callable[..., SelectionGames]) -> None:
+    with games_of("auto", 4) as games:
+        assert games.confirmation(2, 2) == [0.5, 0.5]
+        assert not games.is_scored_by_adjudication
+
+
+@pytest.mark.parametrize(
+    ("scored", "words", "beside"), [("played_out", "played out", "adjudicated"), ("adjudicated", "adjudicated", "as played")]
+)
+def test_the_report_says_which_score_decided_and_has_the_other_beside(
+    scored: str, words: str, beside: str, select: Play, strong: Callable[..., None]
+) -> None:
+    strong("step 2")
+    report, _ = select(f'{ONE}selection.scored = "{scored}"')
+    assert report["scored_by"] == words
+    confirmed = report["confirmation_best_moves"]
+    adjudicated = confirmed["adjudicated"]
+    assert confirmed["score"] < adjudicated["score"], "else the two cannot be told apart"
+    decides, other = (adjudicated, confirmed) if scored == "adjudicated" else (confirmed, adjudicated)
+    assert report["claims"][0]["interval"]["score"] == decides["score"]
+    named = {claim["name"]: claim["interval"]["score"] for claim in report["beside"]}
+    assert named == {
+        f"best moves, {beside}": other["score"],
+        "sampled moves at T = 1, as played": report["confirmation_sampled_moves"]["score"],
+    }
+
+
+# What there is to choose from.
+
+
+def test_a_single_checkpoint_is_confirmed_without_screening_and_is_the_peak_by_its_confirmation(
+    select: Play, inputs: Inputs, tmp_path: Path
+) -> None:
+    single = write_finetuned(tmp_path / "single", steps=(6,), regrets={2: 0.1, 6: 0.2})
+    report, folder = select("selection.num_confirmation_pairs = 2", finetuned=single)
+    assert (report["candidate_step"], report["peak_step"]) == (6, 6)
+    assert report["peak_low"] == report["claims"][0]["interval"]["low"]
+    assert report["screening"] == []
+    assert report["heldout_regret_best"].keys() == {"6"}, "of step 2 there is no checkpoint any more"
+    assert SCREENING not in games_by_event(folder)
+
+
+def test_the_candidates_are_those_with_the_lowest_regret(select: Play) -> None:
+    report, _ = select("selection.num_candidates = 2\nselection.num_confirmation_pairs = 2")
+    assert [entry["candidate"] for entry in report["screening"]] == [2, 4]
+
+
+def test_two_pairs_show_nothing_however_they_end_and_the_initial_policys_weights_are_the_champions(
+    select: Play, strong: Callable[..., None], inputs: Inputs
+) -> None:
+    strong("step 2")
+    report, folder = select(f"{ONE}selection.num_confirmation_pairs = 2")
+    assert report["confirmation_best_moves"]["adjudicated"]["score"] > 0.5
+    assert (report["verdict"], report["champion_step"]) == (Verdict.NO_IMPROVEMENT, PRETRAINED_STEP)
+    assert report["candidate_weights"] != report["initial_weights"]
+    assert weights_hash(load_policy(folder / CHAMPION, CPU)[0]) == report["initial_weights"]
+
+
+def test_a_checkpoint_whose_regret_is_no_number_is_no_candidate(select: Play, tmp_path: Path) -> None:
+    spoilt = write_finetuned(tmp_path / "spoilt", regrets={2: math.nan, 4: math.inf, 6: 0.9})
+    report, _ = select("selection.num_confirmation_pairs = 2", finetuned=spoilt)
+    assert (report["candidate_step"], list(report["heldout_regret_best"])) == (6, ["6"])
+
+
+@pytest.mark.parametrize(
+    ("steps", "regrets", "count"),
+    [((), REGRETS, 0), ((2, 4), {}, 2), ((2,), {2: math.nan}, 1), ((2,), {4: 0.1}, 1)],
+    ids=["no checkpoint", "no regret", "no number", "another's regret"],
+)
+def test_where_nothing_was_measured_nothing_is_chosen_and_no_game_is_played(
+    steps: Sequence[int], regrets: dict[int, float], count: int, select: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selecting, "SelectionGames", lambda *_, **__: pytest.fail("games were to be played"))
+    finetuned = write_finetuned(tmp_path / "finetuned", steps=steps, regrets=regrets)
+    with pytest.raises(SelectionError, match=rf"holds {count} checkpoints.*grpo\.num_steps"):
+        select(finetuned=finetuned)
+
+
+def test_a_damaged_checkpoint_is_named_and_not_played(select: Play, tmp_path: Path) -> None:
+    damaged = write_finetuned(tmp_path / "damaged", steps=(2,), regrets={2: 0.1})
+    weights = damaged / CHECKPOINTS / "step-00000002" / WEIGHTS
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    with pytest.raises(CorruptError, match="step-00000002"):
+        select(finetuned=damaged)
+
+
+# Language models, of which these folders hold no weights: what one answers is decided by its seed.
+
+
+def write_language_policy(folder: Path, seed: int) -> Path:
+    """Write what makes a folder a language model's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    described = {"policy": {"kind": "language"}, "language": {}, "origin": {}, "action_table": ACTION_TABLE_HASH}
+    write_json(folder / POLICY, described)
+    for name in ("config.json", "tokenizer.json", "generation_config.json"):
+        (folder / name).write_text(f"{name} of {seed}")
+    (folder / LANGUAGE_WEIGHTS).write_text(str(seed))
+    return folder
+
+
+@pytest.fixture
+def speaking(inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Return a pretrained language model that is often illegal, and the output of a finetuning with two checkpoints: 2 is good, 4 bad."""
+    finetuned = tmp_path / "finetuned"
+    for step in (2, 4):
+        folder = write_language_policy(finetuned / CHECKPOINTS / f"step-{step:08d}", step)
+        (folder / "optimiser.safetensors").write_text("its state")
+        write_manifest(folder, {"kind": "checkpoint", "step": step})
+    rows = [{"step": step, "heldout/regret_best": 0.1 * step, "heldout/regret_best_stderr": 0.01} for step in (2, 4)]
+    (finetuned / HISTORY).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    greedy = Greedy("")
+
+    def answer_of(seed: int) -> Answer:
+        def answer(fen: str, number: float | None) -> str:
+            board = chess.Board(fen)
+            if seed == 2:
+                return naming(greedy.choose([board], [0])[0].uci())
+            legal = sorted(move.uci() for move in board.legal_moves)
+            drawn = made_up_number(board, chess.Move.null()) if number is None else number
+            return naming([*legal, *["a1a1"] * 3 * len(legal)][int(drawn * 4 * len(legal))])
+
+        return answer
+
+    def opened(folder: Path, device: Any, rules: LanguageConfig | None) -> LanguageCompetitor:
+        seed = int((folder / LANGUAGE_WEIGHTS).read_text())
+        assert rules is not None, "the run's own rules decide"
+        return LanguageCompetitor(ScriptedSpeaker(answer_of(seed), **dict(rules)), lambda: f"weights {seed}")
+
+    monkeypatch.setattr(open_language, "open_language_policy", opened)
+    return {"pretrained": write_language_policy(tmp_path / "pretrained", 0), "finetuned": finetuned}
+
+
+SPEAKING = "selection.num_candidates = 2\nselection.num_confirmation_pairs = 8\nevaluation.max_plies = 16\n"
+
+
+def test_language_models_are_selected_by_the_same_games_and_the_champion_is_all_of_its_files_and_no_more(
+    speaking: dict[str, Path], select: Play
+) -> None:
+    report, folder = select(SPEAKING, **speaking)
+    assert (report["candidate_step"], report["promoted"], report["champion_step"]) == (2, True, 2), report["reasons"]
+    assert (report["initial_weights"], report["candidate_weights"]) == ("weights 0", "weights 2")
+    confirmed = report["confirmation_best_moves"]
+    answers = confirmed["answers"]
+    assert answers["first"]["illegal"] == answers["first"]["forfeits"] == 0
+    assert answers["second"]["illegal"] == answers["second"]["asked_again"] + answers["second"]["forfeits"] > 0
+    assert confirmed["ends"]["no legal move named"] == answers["second"]["forfeits"] > 0
+    assert sum(change["num_boards"] for change in report["phases"]) == NUM_BOARDS - 1, "one phase has one board, and says nothing"
+    champion = speaking["finetuned"] / CHECKPOINTS / "step-00000002"
+    names = ["config.json", "generation_config.json", LANGUAGE_WEIGHTS, POLICY, "tokenizer.json"]
+    assert sorted(path.name for path in (folder / CHAMPION).iterdir()) == names
+    assert all((folder / CHAMPION / name).read_bytes() == (champion / name).read_bytes() for name in names)
+    assert (folder / PEAK / "optimiser.safetensors").is_file(), "the peak is a whole checkpoint"
+    assert not (folder / DECISIONS).exists(), "there are no probabilities to tell"
+    forfeited = [game for game in games_by_event(folder)[CONFIRMATION] if game.headers["Termination"] == "no legal move named"]
+    assert len(forfeited) == answers["second"]["forfeits"]
+
+
+def test_what_is_asked_again_is_drawn_alike_by_whichever_task_plays_the_game(
+    speaking: dict[str, Path], select: Play, inputs: Inputs, stockfish: str, tmp_path: Path, book: Path, other_champion: Path
+) -> None:
+    alone = select(SPEAKING, previous=other_champion, **speaking)
+    given = replace(inputs, **speaking)
+    ahead = play_ahead_of(given, settings_with(SPEAKING, book), stockfish, tmp_path / "ahead", other_champion, 2)
+    together = select(SPEAKING, previous=other_champion, ahead=ahead, **speaking)
+    assert together[0] == alone[0]
+    assert file_hashes(together[1]) == file_hashes(alone[1])
+    assert alone[0]["previous_champion"]["answers"].keys() == {"first"}, "the champion to beat is a network"

@@ -1,0 +1,460 @@
+"""Cards: what is on them, that it is text whatever it was, and that drawing them stays cheap."""
+
+import itertools
+import json
+import math
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import chess
+import pytest
+
+from grpo.base.files import write_json
+from grpo.board.phases import PHASES
+from grpo.metrics.table import METRICS, TERMS, Event, Record
+from grpo.settings.tree import read_settings
+from grpo.statistics.intervals import elo
+from steps.cards import live
+from steps.cards.boards import board_svg, decision_boards, decision_words
+from steps.cards.charts import MAX_POINTS, Interval, Line, interval_chart, line_chart, share_chart, thinned
+from steps.cards.data_pages import phase_histogram, start_page
+from steps.cards.games_pages import checkpoint_figures
+from steps.cards.html import Chart, Html, Part, block, number, paragraph, progress_bar, table
+from steps.cards.live import LiveCard
+from steps.cards.metric_tables import metric_figure
+from steps.cards.registry import PAGES, watch
+from steps.cards.state import Seen
+from steps.cards.style import STYLE
+from steps.cards.training_pages import draw_findings, finetune_page, pretrain_page
+
+SETTINGS = read_settings("preset = 'test'").model_dump(mode="json")
+EVIL = "<script>alert(1)</script>\n\n<img src=x onerror=alert(2)>[x](javascript:y)"
+
+
+def markup(parts: list[Part]) -> str:
+    return "".join(part.markup for part in parts if isinstance(part, Html))
+
+
+def charts(parts: list[Part]) -> dict[str, dict[str, Any]]:
+    return {part.spec["title"]["text"]: part.spec for part in parts if isinstance(part, Chart)}
+
+
+def lines_of(spec: dict[str, Any]) -> dict[str, list[tuple[float, float]]]:
+    found: dict[str, list[tuple[float, float]]] = {}
+    for row in spec["data"]["values"]:
+        found.setdefault(row["of"], []).append((row["x"], row["y"]))
+    return found
+
+
+def grpo_record(step: int, *events: Event, **metrics: float) -> Record:
+    names = ["grpo/entropy", *(f"grpo/entropy/{phase}" for phase in PHASES), "grpo/log_num_legal", "grpo/reward_mean", "grpo/kl_reference"]
+    shares = {f"grpo/logit_share/{term}": 1 / len(TERMS) for term in TERMS}
+    given = {name.replace("__", "/"): value for name, value in metrics.items()}
+    return Record(step, dict.fromkeys(names, 1.5) | shares | given, events)
+
+
+# Parts.
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        paragraph(EVIL),
+        table([EVIL], [[EVIL, 1.0]], caption=EVIL),
+        progress_bar(1, 2, EVIL),
+        draw_findings([dict.fromkeys(("name", "severity", "cause", "remedy", "page"), EVIL) | {"evidence": [EVIL]}]).markup,
+    ],
+)
+def test_whatever_is_given_is_text_on_one_line_for_an_empty_line_would_end_the_html(made: str) -> None:
+    assert "<script" not in made
+    assert "<img" not in made
+    assert "\n" not in made
+    assert "](" not in made
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &lt;img" in made
+
+
+def test_numbers_have_four_digits_and_integers_all() -> None:
+    shown = {
+        0.0123456: "0.01235",
+        1234567.0: "1,234,567",
+        1234.56: "1,234.6",
+        3: "3",
+        None: "-",
+        math.nan: "nan",
+        -0.5: "-0.5",
+        2e-7: "2e-07",
+    }
+    assert {value: number(value) for value in shown} == shown
+
+
+def test_the_style_sheet_has_a_dark_side_and_a_phones_and_asks_nothing_of_the_network() -> None:
+    assert "prefers-color-scheme: dark" in STYLE.markup
+    assert "max-width: 48rem" in STYLE.markup
+    assert "http" not in STYLE.markup
+    assert "@import" not in STYLE.markup
+
+
+# Charts.
+
+
+def test_a_thinned_line_keeps_its_ends_its_lowest_and_highest_points_and_its_order() -> None:
+    rng = random.Random(1)
+    points = [(float(step), rng.random()) for step in range(5_000)]
+    points[3_333] = (3_333.0, 9.0)
+    points[777] = (777.0, -9.0)
+    kept = thinned(points)
+    assert len(kept) <= MAX_POINTS
+    assert kept[0] == points[0]
+    assert kept[-1] == points[-1]
+    assert {(3_333.0, 9.0), (777.0, -9.0)} <= set(kept)
+    assert kept == sorted(kept)
+
+
+def test_a_short_line_is_whole_but_for_what_is_no_number() -> None:
+    points = [(0.0, 1.0), (1.0, math.nan), (2.0, math.inf), (3.0, 4.0)]
+    assert thinned(points) == [(0.0, 1.0), (3.0, 4.0)]
+    spec = line_chart("a", "nats", [Line(label="b", points=points, colour="#000")]).spec
+    assert lines_of(spec) == {"b": [(0.0, 1.0), (3.0, 4.0)]}
+    json.dumps(spec, allow_nan=False)
+
+
+def test_a_chart_says_in_words_where_its_lines_end_and_which_interval_is_ringed() -> None:
+    spec = line_chart("loss", "nats", [Line(label="training", points=[(0, 2.0), (1, 1.25)], colour="#000")]).spec
+    assert spec["description"] == "loss, nats: training ends at 1.25"
+    ringed = Interval(label="step 4", middle=10.0, low=-20.0, high=40.0, kind="games", is_ringed=True)
+    assert interval_chart("Elo", "Elo", [ringed]).spec["description"] == "Elo, Elo: step 4 10 [-20, 40], ringed"
+
+
+def test_stacked_shares_are_thinned_at_the_same_steps() -> None:
+    rng = random.Random(2)
+    lines = [Line(label=name, points=[(step, rng.random()) for step in range(3_000)], colour="#000") for name in "ab"]
+    found = lines_of(share_chart("budget", lines).spec)
+    assert [x for x, _ in found["a"]] == [x for x, _ in found["b"]]
+    assert len(found["a"]) <= MAX_POINTS
+
+
+def test_a_figure_has_its_unit_and_meanings_from_the_metric_table_and_its_numbers_beside_it() -> None:
+    records = [Record(step, {"grpo/entropy": value}) for step, value in enumerate((2.0, 3.0, 0.5, 1.0))]
+    chart, beside = metric_figure("entropy", records, {"grpo/entropy": "all"}, levels={"critical": (0.2, "#f00")})
+    assert isinstance(chart, Chart)
+    assert isinstance(beside, Html)
+    assert chart.spec["layer"][0]["encoding"]["y"]["title"] == METRICS["grpo/entropy"].unit == "nats"
+    assert lines_of(chart.spec) == {"all": [(0, 2.0), (1, 3.0), (2, 0.5), (3, 1.0)], "critical": [(0, 0.2), (3, 0.2)]}
+    numbers = "".join(f'<td class="number">{value}</td>' for value in ("2", "1", "0.5", "3"))
+    assert f"all</span></td>{numbers}" in beside.markup
+    assert METRICS["grpo/entropy"].meaning in beside.markup
+
+
+def test_metrics_of_two_units_are_not_drawn_on_one_axis() -> None:
+    with pytest.raises(ValueError, match="unpack"):
+        metric_figure("both", [], {"grpo/entropy": "a", "grpo/reward_mean": "b"})
+
+
+# Pages.
+
+
+def test_the_entropy_chart_has_all_phases_and_the_floor_the_critical_and_the_ln_legal_line() -> None:
+    seen = Seen(SETTINGS, records=[grpo_record(1), grpo_record(2, Event("recovery_started", "now"), grpo__log_num_legal=3.25)])
+    spec = charts(finetune_page(seen))["entropy by phase at T = 1"]
+    found = lines_of(spec)
+    assert set(PHASES) <= found.keys()
+    assert found["healthy (floor)"] == [(1, 1.0), (2, 1.0)]
+    assert found["critical"] == [(1, 0.01), (2, 0.01)]
+    assert found["ln(legal moves): the most there can be"][-1] == (2, 3.25)
+    [marks] = [layer["data"]["values"] for layer in spec["layer"] if layer["mark"]["type"] == "rule"]
+    assert marks == [{"x": 2}]
+
+
+def test_a_critical_share_is_drawn_where_shares_are() -> None:
+    settings = SETTINGS | {"grpo": SETTINGS["grpo"] | {"critical_measure": "normalised_entropy", "critical_entropy": 0.05}}
+    record = Record(1, {"grpo/entropy": 1.0, "grpo/normalised_entropy": 0.5})
+    found = charts(finetune_page(Seen(settings, records=[record])))
+    assert lines_of(found["normalised entropy"])["critical"] == [(1, 0.05)]
+    assert "critical" not in lines_of(found["entropy by phase at T = 1"])
+
+
+def test_the_training_card_has_every_chart_that_is_asked_of_it_and_events_latest_first() -> None:
+    records = [grpo_record(step, Event("entropy_low", f"told at {step}")) for step in (3, 4)]
+    parts = finetune_page(Seen(SETTINGS, records=records))
+    words = ("entropy", "reward", "regret", "KL", "clipped", "gradient budget", "saturated", "silent")
+    assert all(any(word in title for title in charts(parts)) for word in words)
+    assert lines_of(charts(parts)["gradient budget (shares of the logit gradient)"]).keys() == {
+        "policy (reward)", "entropy bonus", "KL to the reference", "recovery KL",
+    }  # fmt: skip
+    shown = markup(parts)
+    assert shown.index("told at 4") < shown.index("told at 3")
+    # Every chart has its numbers beside it.
+    kinds = [type(part) if isinstance(part, Chart) else part.markup.split('"')[1] for part in parts]
+    assert all(after == "numbers" for kind, after in itertools.pairwise(kinds) if kind is Chart)
+
+
+@pytest.mark.parametrize("step", [step for step in PAGES if step in ("pretrain", "finetune")])
+def test_a_live_card_keeps_its_layout_for_a_new_one_makes_metaflow_wait(step: str) -> None:
+    page = PAGES[step][1]
+    begun, later = Seen(SETTINGS), Seen(SETTINGS, records=[grpo_record(1, Event("entropy_low", "x"), imitation__top1=0.5)])
+    later.progressed(1, 2, "steps")
+    later.findings = [
+        dict.fromkeys(("name", "severity", "cause", "remedy", "page"), "x") | {"evidence": ["y"], "first_step": 1, "last_step": 9}
+    ]
+    later.learnability = {"severity": "warning", "findings": []}
+    assert [type(part) for part in page(begun)] == [type(part) for part in page(later)]
+    assert markup(list(page(begun))) != markup(list(page(later)))
+
+
+def test_a_run_that_goes_on_from_another_says_that_it_built_no_boards(tmp_path: Path) -> None:
+    write_json(tmp_path / "report.json", {"rows": 300, "duplicates": 2, "phases": {}})
+    assert "nothing was built" in markup(list(PAGES["build_boards"][1](Seen(SETTINGS, folder=tmp_path))))
+
+
+def test_findings_are_told_with_evidence_cause_remedy_steps_and_page() -> None:
+    finding = {
+        "name": "entropy_collapse",
+        "severity": "critical",
+        "evidence": ["from 2.9 nats to 0.1"],
+        "cause": "the bonus is small",
+        "remedy": "grpo.entropy_coefficient = 0.03",
+        "page": "docs/diagnosis.md#entropy_collapse",
+        "first_step": 1_200,
+        "last_step": 1_300,
+    }
+    shown = draw_findings([finding]).markup
+    for told in ("entropy_collapse", "critical", "from 2.9", "the bonus", "grpo.entropy_coefficient = 0.03", "#entropy_collapse"):
+        assert told in shown
+    assert "(steps 1,200 to 1,300)" in shown
+    assert "Nothing found" in draw_findings([]).markup
+
+
+def test_the_stored_findings_and_learnability_are_shown_when_the_step_had_nothing_to_do(tmp_path: Path) -> None:
+    (tmp_path / "history.jsonl").write_text('{"step": 1, "grpo/entropy": 2.5}\n')
+    write_json(
+        tmp_path / "learnability.json", {"severity": "warning", "findings": [dict.fromkeys(("severity", "name", "seen", "advice"), "w")]}
+    )
+    facts = dict.fromkeys(("severity", "cause", "remedy", "page"), "x") | {"name": "flat_reward", "evidence": []}
+    write_json(tmp_path / "findings.json", {"verdict": "findings", "findings": [facts]})
+    seen = Seen(SETTINGS)
+    seen.finish(tmp_path, is_reused=True)
+    shown = markup(finetune_page(seen))
+    for told in ("flat_reward", "GRPO may go on, with warnings.", "taken from the store", "2.5"):
+        assert told in shown
+
+
+def test_imitation_that_had_not_converged_says_so(tmp_path: Path) -> None:
+    (tmp_path / "history.jsonl").write_text("")
+    write_json(tmp_path / "report.json", {"num_steps": 40, "has_converged": False, "best_step": 32, "validation_loss": 3.2})
+    seen = Seen({})
+    seen.finish(tmp_path, is_reused=False)
+    assert "NOT converged" in markup(pretrain_page(seen))
+
+
+def test_the_phase_histogram_is_in_shares_before_and_after() -> None:
+    facts = {"natural_phases": {"opening": 1, "middlegame": 1, "endgame": 2}, "phases": {"opening": 10, "middlegame": 10, "endgame": 0}}
+    chart, beside = phase_histogram(facts)
+    assert isinstance(chart, Chart)
+    found = {(bar["what"], bar["of"]): bar["share"] for bar in chart.spec["data"]["values"]}
+    assert found[("endgame", "met in the source")] == 0.5
+    assert found[("endgame", "kept")] == 0.0
+    assert found[("opening", "kept")] == 0.5
+    assert '<td>endgame</td><td class="number">2</td><td class="number">0</td>' in markup([beside])
+
+
+def test_the_card_of_the_start_tells_commit_and_settings() -> None:
+    job = {
+        "settings": SETTINGS,
+        "code": {"commit": "abc123", "is_dirty": True},
+        "metaflow_run": "17",
+        "mlflow_run": "m",
+        "is_fresh": False,
+        "origin": None,
+    }
+    shown = markup(start_page(job))
+    assert "abc123, with changes that are not committed" in shown
+    assert "<td>recovery.healthy_entropy</td>" in shown
+
+
+def decision(**other: Any) -> dict[str, Any]:
+    def interval(score: float) -> dict[str, Any]:
+        return {"score": score, "low": score - 0.1, "high": score + 0.1, "num_pairs": 9}
+
+    return {
+        "candidate_step": 20,
+        "peak_step": 20,
+        "scored_by": "played out",
+        "screening": [
+            {"round": 0, "candidate": 20, "so_far": interval(0.5)},
+            {"round": 0, "candidate": 10, "so_far": interval(0.4)},
+            {"round": 1, "candidate": 20, "so_far": interval(0.7)},
+        ],
+        "claims": [{"interval": interval(0.6)}],
+        "heldout_regret_best": {"10": {"mean": 0.2, "stderr": 0.1}, "20": {"mean": 0.1, "stderr": 0.05}},
+        **other,
+    }
+
+
+@pytest.mark.parametrize(("peak", "ringed"), [(20, "step 20, confirmed"), (10, "step 10")])
+def test_elo_has_its_interval_and_the_peak_is_ringed_where_it_was_chosen(peak: int, ringed: str) -> None:
+    found = charts(checkpoint_figures(decision(peak_step=peak)))
+    rows = {row["name"]: row for row in found["Elo against the pretrained policy"]["data"]["values"]}
+    assert rows.keys() == {"step 10", "step 20", "step 20, confirmed"}
+    assert [name for name, row in rows.items() if row["ringed"]] == [ringed]
+    confirmed = rows["step 20, confirmed"]
+    assert [confirmed[part] for part in ("low", "y", "high")] == pytest.approx([elo(0.5), elo(0.6), elo(0.7)], rel=1e-4)
+    assert rows["step 20"]["y"] == pytest.approx(elo(0.7), rel=1e-4), "of all rounds, the last entry"
+    regrets = {row["name"]: row for row in found["held-out regret of checkpoints"]["data"]["values"]}
+    assert [name for name, row in regrets.items() if row["ringed"]] == [f"step {peak}"]
+    assert regrets["step 10"]["high"] == pytest.approx(0.2 + 1.96 * 0.1, rel=1e-3)
+
+
+# Boards.
+
+
+def telling(fen: str, chosen: str, best: str, *, regret: float, before: str = "") -> dict[str, Any]:
+    def move(uci: str) -> dict[str, Any]:
+        return {"move": uci, "probability": 0.25, "value": 0.5}
+
+    found = {"fen": fen, "phase": "opening", "chosen": move(chosen), "best": move(best), "regret": regret, "margin": 0.1}
+    return found | {"before": move(before) if before else None}
+
+
+def test_a_wrong_move_has_two_arrows_and_a_right_one_a_single_one_seen_by_who_moves() -> None:
+    black = chess.Board()
+    black.push_uci("e2e4")
+    wrong = board_svg(telling(black.fen(), "a7a6", "e7e5", regret=0.3))
+    right = board_svg(telling(black.fen(), "e7e5", "e7e5", regret=0.0))
+    assert (wrong.count("<polygon"), right.count("<polygon")) == (2, 1)
+    assert "#e0761b" in wrong
+    assert "#2563c9" in wrong
+    assert "#1f9d55" in right
+    assert chess.svg.board(black, orientation=chess.BLACK, size=320).split("<use")[1] == right.split("<use")[1], "the same corner"
+
+
+def test_a_decision_is_told_in_words_with_both_moves_and_the_pretrained_policys() -> None:
+    words = decision_words(telling(chess.STARTING_FEN, "g1f3", "e2e4", regret=0.3, before="a2a3"))
+    assert words == (
+        "Opening. White plays Nf3 (25%), worth 0.500; Stockfish's e4 (25% of the policy) is worth 0.500: 0.300 given away;"
+        " pretrained: a3 (25%), worth 0.500."
+    )
+
+
+def test_boards_have_their_words_as_text_alternative_and_no_reference_to_anywhere() -> None:
+    found = {"num_boards": 30, "worst": [telling(chess.STARTING_FEN, "g1f3", "e2e4", regret=0.3)], "best": []}
+    shown = decision_boards(found, whose="step 6").markup
+    assert 'alt="rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1: Opening. White plays Nf3' in shown
+    assert 'src="data:image/svg+xml;base64,' in shown
+    assert "http" not in shown
+    assert "On no board" in shown
+    assert "\n" not in shown
+
+
+# Live.
+
+
+class Card:
+    """Metaflow's card, with a count of what a refresh costs."""
+
+    def __init__(self) -> None:
+        self.components: list[Any] = []
+        self.num_layouts = self.num_refreshes = 0
+
+    def append(self, component: Any) -> None:
+        self.components.append(component)
+
+    def clear(self) -> None:
+        self.components, self.num_layouts = [], self.num_layouts + 1
+
+    def refresh(self) -> None:
+        self.num_refreshes += 1
+
+    def shown(self) -> str:
+        return json.dumps([vars(component) for component in self.components])
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Give a clock that stands still until it is moved."""
+    made = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("time.monotonic", lambda: made.now)
+    return made
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Card:
+    made = Card()
+    monkeypatch.setattr(live, "current", SimpleNamespace(card={"train": made, "pretrain": made}))
+    return made
+
+
+def test_a_card_is_refreshed_no_more_than_every_two_seconds_and_ever_more_rarely(card: Card, clock: SimpleNamespace) -> None:
+    shown = watch("finetune", SETTINGS)
+    times: list[float] = []
+    for tick in range(20_000):
+        clock.now = tick / 10
+        before = card.num_refreshes
+        shown.progress(tick, 20_000, "steps")
+        times += [clock.now] * (card.num_refreshes - before)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert times[0] == pytest.approx(2)
+    assert min(gaps) >= 1.99
+    assert gaps[-1] == pytest.approx(30, abs=0.2)
+    assert card.num_layouts == 0
+
+
+def test_progress_is_told_with_rate_and_time_left_as_the_terminal_does(clock: SimpleNamespace) -> None:
+    seen = Seen({})
+    seen.progressed(100, 1_000, "games")  # So much was done before a kill.
+    assert "100 of 1,000 games<" in seen.progress
+    clock.now = 20.0
+    seen.progressed(200, 1_000, "games")
+    assert "200 of 1,000 games, 5.00/s, 2:40 left" in seen.progress
+    assert 'value="0.2000"' in seen.progress
+
+
+def test_parts_are_updated_in_place(card: Card, clock: SimpleNamespace) -> None:
+    shown = watch("finetune", SETTINGS)
+    clock.now = 3.0
+    shown.take(grpo_record(1))
+    first = list(card.components)
+    clock.now = 6.0
+    shown.take(grpo_record(2, grpo__reward_mean=0.125))
+    assert [id(component) for component in card.components] == [id(component) for component in first]
+    assert "0.125" in card.shown()
+    assert card.num_refreshes == 2
+
+
+def test_what_was_found_before_the_first_update_is_shown_at_once(card: Card) -> None:
+    watch("finetune", SETTINGS).assessed({"severity": "refusal", "findings": []})
+    assert "GRPO is refused." in card.shown()
+    assert card.num_refreshes == 1
+
+
+def test_a_finished_step_shows_its_stored_output_and_gives_it_back(card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "history.jsonl").write_text('{"step": 8, "imitation/top1": 0.25}\n')
+    write_json(tmp_path / "report.json", {"num_steps": 8, "has_converged": True, "best_step": 8, "validation_loss": 2.0})
+    monkeypatch.setattr(live, "Store", SimpleNamespace(of=lambda machine: SimpleNamespace(open=lambda output: tmp_path)))
+    output: Any = {"step": "pretrain", "version": "v", "output_hash": "h", "reused": True}
+    assert watch("pretrain").finished(output) is output
+    shown = card.shown()
+    assert "converged" in shown
+    assert "0.25" in shown
+    assert card.num_refreshes == 0, "Metaflow draws it once more by itself"
+
+
+def test_a_finding_that_is_told_is_shown_with_its_cause_and_remedy(card: Card, clock: SimpleNamespace) -> None:
+    shown = watch("finetune", SETTINGS)
+    for step in range(1, 60):
+        shown.take(grpo_record(step, grpo__reward_mean=0.5, grpo__entropy=9.0))
+    assert not shown.seen.findings, "it is asked when something was found, not at each record"
+    clock.now = 10.0
+    shown.take(grpo_record(60, Event("finding", "critical: impossible entropy"), grpo__reward_mean=0.5, grpo__entropy=9.0))
+    assert "impossible_entropy" in [finding["name"] for finding in shown.seen.findings]
+    assert "docs/diagnosis.md#impossible_entropy" in card.shown()
+
+
+def test_a_layout_that_changes_is_put_anew(card: Card) -> None:
+    made = LiveCard("train", lambda seen: [block(paragraph(str(len(seen.records))))] * (1 + len(seen.records)))
+    made.drawn()
+    made.seen.records.append(Record(1, {}))
+    made.drawn()
+    assert card.num_layouts == 1
+    assert len(card.components) == 3

@@ -1,0 +1,214 @@
+"""Players by name: what each text means, what is refused and with which words, and that a name plays as it says."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import chess
+import pytest
+import torch
+from doubles import CPU, TINY, some_boards
+from scripted_engine import ScriptedEngine
+
+from grpo.base.files import sha256_file
+from grpo.engine.identity import EngineMissingError
+from grpo.engine.pool import EnginePool, Query
+from grpo.learning.checkpoints import load_policy, save_policy
+from grpo.play.players import BestMovePlayer
+from grpo.policy.distribution import new_policy
+from steps.cli.players import Contestant, ContestantError, Entrant, Kind, entered, parse_contestant
+from steps.runtime.machine import Machine
+
+torch.set_num_threads(1)
+
+BOARDS = some_boards(40)
+GAMES = range(len(BOARDS))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return the folder of a tiny policy."""
+    path = tmp_path / "a policy"
+    path.mkdir()
+    save_policy(path, new_policy(TINY, seed=3, device=CPU), TINY)
+    return path
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
+    return Machine.here()
+
+
+def moves(texts: list[str], machine: Machine, *, seed: int = 0) -> list[list[str]]:
+    """Return what each named player answers on the boards."""
+    contestants = [parse_contestant(text) for text in texts]
+    with entered(contestants, machine=machine, device=CPU, seed=seed, num_processes=1) as entrants:
+        return [[move.uci() for move in entrant.player.choose(BOARDS, GAMES)] for entrant in entrants]
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("champion", Contestant(text="champion", kind=Kind.POLICY, model="champion")),
+        ("peak@1", Contestant(text="peak@1", kind=Kind.POLICY, model="peak", temperature=1.0)),
+        ("champion@0.5", Contestant(text="champion@0.5", kind=Kind.POLICY, model="champion", temperature=0.5)),
+        ("/a/me@home/policy", Contestant(text="/a/me@home/policy", kind=Kind.POLICY, model="/a/me@home/policy")),
+        ("/a/me@home/policy@2", Contestant(text="/a/me@home/policy@2", kind=Kind.POLICY, model="/a/me@home/policy", temperature=2.0)),
+        ("/a/C:d", Contestant(text="/a/C:d", kind=Kind.POLICY, model="/a/C:d")),
+        ("random", Contestant(text="random", kind=Kind.RANDOM)),
+        ("stockfish:nodes=50", Contestant(text="stockfish:nodes=50", kind=Kind.ENGINE, limit="nodes 50")),
+        ("stockfish:depth=3", Contestant(text="stockfish:depth=3", kind=Kind.ENGINE, limit="depth 3")),
+        ("stockfish:skill=5,nodes=100", Contestant(text="stockfish:skill=5,nodes=100", kind=Kind.ENGINE, limit="nodes 100", skill=5)),
+        (
+            "stockfish:nodes=1,random=.5",
+            Contestant(text="stockfish:nodes=1,random=.5", kind=Kind.ENGINE, limit="nodes 1", random_share=0.5),
+        ),
+        ("uci:/an/engine:nodes=9", Contestant(text="uci:/an/engine:nodes=9", kind=Kind.ENGINE, engine="/an/engine", limit="nodes 9")),
+        ("uci:/a:b/e:depth=2", Contestant(text="uci:/a:b/e:depth=2", kind=Kind.ENGINE, engine="/a:b/e", limit="depth 2")),
+    ],
+)  # fmt: skip
+def test_a_text_means_a_player(text: str, meant: Contestant) -> None:
+    assert parse_contestant(text) == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "a policy is NAME or NAME@TEMPERATURE"),
+        ("@1", "a policy is NAME or NAME@TEMPERATURE"),
+        ("champion@", "a policy is NAME or NAME@TEMPERATURE"),
+        ("champion@hot", "the temperature is 'hot' and must be a number above 0"),
+        ("champion@0", "the temperature is '0'"),
+        ("champion@-1", "the temperature is '-1'"),
+        ("champion@inf", "the temperature is 'inf'"),
+        ("champion@nan", "the temperature is 'nan'"),
+        ("stockfish", "'' is none of nodes=..., depth=..., random=..., skill=..."),
+        ("stockfish:", "'' is none of nodes=..., depth=..., random=..., skill=..."),
+        ("stockfish:nodes", "'nodes' is none of"),
+        ("stockfish:movetime=5", "'movetime=5' is none of"),
+        ("stockfish:skill=5", "one of nodes=... and depth=... limits a move, and only one"),
+        ("stockfish:nodes=1,depth=1", "one of nodes=... and depth=... limits a move, and only one"),
+        ("stockfish:nodes=1,nodes=2", "nodes is given twice"),
+        ("stockfish:nodes=0", "nodes is '0' and must be a whole number from 1 to 1,000,000,000"),
+        ("stockfish:nodes=1.5", "nodes is '1.5'"),
+        ("stockfish:nodes=²", "nodes is '²'"),
+        ("stockfish:depth=101", "depth is '101' and must be a whole number from 1 to 100"),
+        ("stockfish:nodes=1,skill=21", "skill is '21' and must be a whole number from 0 to 20"),
+        ("stockfish:nodes=1,random=1", "random is '1' and must be a share between 0 and 1"),
+        ("stockfish:nodes=1,random=0", "random is '0' and must be a share between 0 and 1"),
+        ("stockfish:nodes=1,random=some", "random is 'some'"),
+        ("uci:/an/engine", "uci: needs the engine's path and a limit"),
+        ("uci::nodes=1", "uci: needs the engine's path and a limit"),
+        ("uci:/an/engine:nodes=1,skill=3", "'skill=3' is none of nodes=..., depth=..., random=..."),
+        ("stokfish:nodes=5", "'stokfish' is no kind of player"),
+    ],
+)
+def test_what_names_no_player_is_refused_with_the_reason_and_all_that_is_allowed(text: str, why: str) -> None:
+    with pytest.raises(ContestantError) as raised:
+        parse_contestant(text)
+    said = str(raised.value)
+    assert repr(text) in said
+    assert why in said
+    for allowed in ("champion", "peak", "@T", "random", "stockfish:depth=3", "skill=5", "random=0.5", "uci:/path/to/engine:nodes=100"):
+        assert allowed in said
+
+
+@pytest.mark.parametrize(
+    ("text", "is_deterministic", "is_repeatable"),
+    [
+        ("champion", True, True),
+        ("champion@0.5", False, True),
+        ("random", False, True),
+        ("stockfish:nodes=50", True, True),
+        ("stockfish:nodes=50,random=0.1", False, True),
+        ("stockfish:nodes=50,skill=20", True, True),
+        ("stockfish:nodes=50,skill=19", False, False),
+        ("uci:/an/engine:depth=1", True, True),
+    ],
+)
+def test_a_player_says_whether_it_always_answers_alike(text: str, is_deterministic: bool, is_repeatable: bool) -> None:
+    contestant = parse_contestant(text)
+    assert (contestant.is_deterministic, contestant.is_repeatable) == (is_deterministic, is_repeatable)
+
+
+def test_a_folder_plays_its_best_moves_and_says_which_policy_it_is(folder: Path, machine: Machine) -> None:
+    with entered([parse_contestant(str(folder))], machine=machine, device=CPU, seed=0, num_processes=1) as (entrant,):
+        expected = BestMovePlayer(load_policy(folder, CPU)[0], "policy").choose(BOARDS, GAMES)
+        assert entrant.player.choose(BOARDS, GAMES) == expected
+        assert entrant.player.name == str(folder)
+        assert entrant.facts == {
+            "player": str(folder),
+            "kind": "policy",
+            "run": "a policy",
+            "policy_step": None,
+            "weights_hash": sha256_file(folder / "weights.safetensors"),
+            "temperature": None,
+        }
+
+
+def test_a_low_temperature_is_the_best_move_and_a_high_one_is_not(folder: Path, machine: Machine) -> None:
+    best, cold, hot = moves([str(folder), f"{folder}@0.0001", f"{folder}@5"], machine)
+    assert cold == best
+    assert sum(one != other for one, other in zip(hot, best, strict=True)) > len(BOARDS) / 2
+
+
+def test_the_seed_repeats_what_is_drawn_and_two_of_a_name_draw_apart(folder: Path, machine: Machine) -> None:
+    for text in (f"{folder}@1", "random"):
+        one, two = moves([text, text], machine, seed=5)
+        assert [one, two] == moves([text, text], machine, seed=5)
+        assert one != two
+        assert one != moves([text], machine, seed=6)[0]
+
+
+def test_a_policy_that_is_not_there_is_named(machine: Machine, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is no folder"), _entered([str(tmp_path / "none")], machine):
+        pass
+
+
+def _entered(texts: list[str], machine: Machine) -> AbstractContextManager[list[Entrant]]:
+    return entered([parse_contestant(text) for text in texts], machine=machine, device=CPU, seed=0, num_processes=1)
+
+
+def test_stockfish_plays_what_it_answers_to_the_limit(stockfish: str, machine: Machine) -> None:
+    with EnginePool(stockfish, num_processes=1, options={"Hash": 1}) as pool:
+        asked = [pool.search([Query(fen=board.fen(), limit=limit) for board in BOARDS]) for limit in ("nodes 50", "depth 3")]
+    expected = [[answer.best_move for answer in answers] for answers in asked]
+    assert expected[0] != expected[1]
+    assert moves(["stockfish:nodes=50", f"uci:{stockfish}:depth=3"], replace(machine, stockfish=stockfish)) == expected
+
+
+def test_a_share_of_an_engines_moves_is_random_and_repeats_with_the_seed(stockfish: str, machine: Machine) -> None:
+    here = replace(machine, stockfish=stockfish)
+    plain, diluted = moves(["stockfish:nodes=1", "stockfish:nodes=1,random=0.5"], here)
+    kept = sum(one == other for one, other in zip(plain, diluted, strict=True))
+    assert len(BOARDS) / 4 < kept < len(BOARDS)
+    assert moves(["stockfish:nodes=1", "stockfish:nodes=1,random=0.5"], here)[1] == diluted
+
+
+def test_an_entrant_says_which_engine_it_is(stockfish: str, machine: Machine) -> None:
+    with _entered(["stockfish:nodes=7,skill=20"], replace(machine, stockfish=stockfish)) as (entrant,):
+        assert entrant.facts["limit"] == "nodes 7"
+        assert entrant.facts["skill"] == 20
+        assert "sha256" in entrant.facts["engine"]
+        assert entrant.player.name == "stockfish:nodes=7,skill=20"
+
+
+def test_the_skill_reaches_the_engine(stockfish: str, machine: Machine) -> None:
+    board = chess.Board("6k1/5ppp/8/8/8/8/5PPP/3QR1K1 w - - 0 1")
+    with _entered(["stockfish:depth=5,skill=20", "stockfish:depth=5,skill=0"], replace(machine, stockfish=stockfish)) as (full, weak):
+        boards = [board] * 60
+        assert {move.uci() for move in full.player.choose(boards, range(60))} <= {"d1d8", "e1e8"}
+        assert len({move.uci() for move in weak.player.choose(boards, range(60))}) > 1
+
+
+def test_skill_is_refused_where_the_engine_has_none(scripted: Callable[..., ScriptedEngine], machine: Machine) -> None:
+    here = replace(machine, stockfish=str(scripted().path))
+    with pytest.raises(EngineMissingError, match="has no option Skill Level"), _entered(["stockfish:nodes=1,skill=3"], here):
+        pass
+
+
+def test_an_engine_that_is_not_there_is_named(machine: Machine) -> None:
+    with pytest.raises(EngineMissingError, match="/no/engine"), _entered(["uci:/no/engine:nodes=1"], machine):
+        pass

@@ -1,0 +1,90 @@
+"""`chess-grpo diagnose`: exit codes, JSON, settings, and runs of ours in folders and in the tracking store."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grpo.metrics.table import Record
+from steps.cli.main import main
+from steps.runs.history import evaluations_of
+from steps.step_io.work import Work
+
+NOTES = Path(__file__).parents[2] / "field_notes"
+
+
+def test_findings_are_exit_code_1_and_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    tables = [str(NOTES / name) for name in ("feb04_loss_budget.csv", "feb04_rewards.csv")]
+    code = main(["diagnose", "--history", *tables, "--evals", str(NOTES / "feb04_evals.csv"), "--settings", str(NOTES / "configs.json")])
+    told = capsys.readouterr().out
+    assert code == 1
+    assert told.startswith("feb04_loss_budget.csv, feb04_rewards.csv: temperature_mismatch, ")
+    assert "`entropy_coef` (here 0.1)" in told
+    assert "docs/diagnosis.md#cancelling_terms" in told
+
+
+def test_json_holds_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", "--history", str(NOTES / "jan15_collapse.csv"), "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"] == "findings"
+    [collapse, note] = told["findings"]
+    assert (collapse["name"], collapse["severity"], collapse["last_step"]) == ("entropy_collapse", "critical", 1793)
+    assert note["name"] == "no_baseline"
+
+
+def healthy(step: int) -> Record:
+    return Record(step, {"grpo/entropy": 2.0 - step / 100, "grpo/regret": 0.1 - step / 1000, "grpo/exact_cosine": 0.8})
+
+
+def test_a_healthy_run_in_a_folder_is_exit_code_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    work = Work(tmp_path, ())
+    for step in range(1, 40):
+        work.record(healthy(step))
+    work.write_history()
+    assert main(["diagnose", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith(f"{tmp_path}: healthy")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "give either a RUN"),
+        (["last", "--history", "x.csv"], "give either a RUN"),
+        (["--history", "nowhere.csv"], "nowhere.csv: there is no such file"),
+        (["last", "--evals", "x.csv"], "--evals belongs to --history"),
+        (["--history", str(NOTES / "jan15_loss.csv"), "--settings", "nowhere.json"], "nowhere.json: cannot be read"),
+        (["--history", str(NOTES / "jan15_loss.csv"), "--settings", str(NOTES / "jan15_loss.csv")], "is no JSON"),
+        (["--history", str(NOTES / "jan15_loss.csv"), "--settings", str(NOTES / "configs.json")], "settings of several runs"),
+    ],
+)
+def test_unusable_input_is_exit_code_2_with_the_reason(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_settings_may_be_nested_as_others_write_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for settings in ({"actor": {"optim": {"lr": 1e-3}}, "data": {"seed": 1}}, {"learning_rate": {"value": 1e-3}}):
+        path = tmp_path / "settings.json"
+        path.write_text(json.dumps(settings), encoding="utf-8")
+        assert main(["diagnose", "--history", str(NOTES / "jan15_collapse.csv"), "--settings", str(path)]) == 1
+        assert "(here 0.001)" in capsys.readouterr().out
+
+
+def test_a_folder_without_a_history_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(tmp_path)]) == 2
+    assert "has no history.jsonl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("scored_by", "score"), [("played out", 0.5), ("adjudicated", 0.8)])
+def test_the_games_of_a_run_count_as_its_selection_counts_them(scored_by: str, score: float) -> None:
+    games = {"score": 0.5, "low": 0.45, "high": 0.55, "num_pairs": 30, "adjudicated": {"score": 0.8, "low": 0.7, "high": 0.9}}
+    start, candidate = evaluations_of({"confirmation_best_moves": games, "scored_by": scored_by, "candidate_step": 40})
+    assert (start.step, start.score, start.low, start.high) == (0, 0.5, 0.5, 0.5)
+    assert (candidate.step, candidate.score, candidate.games) == (40, score, 60)
+
+
+def test_a_run_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert main(["diagnose", "last"]) == 2
+    assert "no runs in sqlite" in capsys.readouterr().err

@@ -1,0 +1,444 @@
+"""The command `chess-grpo`: datasets made and looked at, and plain words with exit code 1 where that cannot be."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from made_games import HEADER, random_pgn, with_planted_games
+
+from grpo.base.files import MANIFEST, read_json, verified_manifest
+from steps.cli import boards as boards_command
+from steps.cli.boards import CHECKS
+from steps.cli.command_table import COMMANDS
+from steps.cli.main import _parser, main
+from steps.store.versions import ROOT
+
+SMALL = ("boards.num_train=30", "boards.num_validation=9", "boards.num_heldout=9", "boards.num_units=2")
+ONE_TASK = ("--set", "boards.num_tasks=1")
+SETTINGS = ("--config", "test", *(word for key in (*SMALL, "grpo.states_per_step=6", "values.depth=1") for word in ("--set", key)))
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep the value cache of these tests apart."""
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Return what runs the command and returns exit code, output and error output."""
+
+    def command(*arguments: str | Path) -> tuple[int, str, str]:
+        capfd.readouterr()
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as end:
+            code = int(end.code or 0)
+        said = capfd.readouterr()
+        assert "Traceback" not in said.err
+        return code, said.out, said.err
+
+    return command
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+class InThisProcess:
+    """Stands for the pool of processes that `boards build` starts, where a test is about something else: their start takes seconds."""
+
+    def __init__(self, num_processes: int, mp_context: object) -> None:
+        pass
+
+    def __enter__(self) -> "InThisProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def submit(self, work: Callable[..., None], *arguments: Any) -> Future[None]:
+        future: Future[None] = Future()
+        future.set_result(work(*arguments))  # type: ignore[func-returns-value]
+        return future
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards_command, "ProcessPoolExecutor", InThisProcess)
+
+
+@pytest.fixture
+def games(games_text: str, tmp_path: Path) -> Path:
+    """Return a file of 60 games."""
+    path = tmp_path / "games.pgn"
+    path.write_text(games_text)
+    return path
+
+
+def from_file(path: Path) -> tuple[str, ...]:
+    """Return the arguments that make a file the source."""
+    return *ONE_TASK, "--set", 'boards.source="files"', "--set", f"boards.files={json.dumps(str(path))}"
+
+
+# Build.
+
+
+@pytest.fixture(scope="module")
+def built(games_text: str, stockfish: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Build a dataset of a file, and return its folder and what the command printed."""
+    folder = tmp_path_factory.mktemp("built")
+    (folder / "games.pgn").write_text(games_text)
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
+        patch.setenv("CHESS_GRPO_HOME", str(folder / "home"))
+        patch.setattr(boards_command, "ProcessPoolExecutor", InThisProcess)
+        assert main(["boards", "build", str(folder / "deep" / "out"), *SETTINGS, *from_file(folder / "games.pgn")]) == 0
+    return folder / "deep" / "out", said.getvalue()
+
+
+def test_build_makes_a_whole_dataset_and_says_what_is_in_it(built: tuple[Path, str]) -> None:
+    out, said = built
+    assert {path.name for path in out.iterdir()} == {
+        *("boards.parquet", "games.parquet", "rejected.jsonl", "report.json", CHECKS, MANIFEST)
+    }
+    table = pq.read_table(out / "boards.parquet")
+    assert Counter(table["phase"].to_pylist()) == {"opening": 16, "middlegame": 16, "endgame": 16}
+    assert Counter(table["split"].to_pylist()) == {"train": 30, "validation": 9, "heldout": 9}
+    manifest = verified_manifest(out)
+    assert manifest["settings"]["boards"]["num_train"] == 30, "--set is laid over the preset"
+    assert manifest["settings"]["policy"]["channels"] == 16, "the preset is `test`"
+    assert manifest["engine"].startswith("Stockfish")
+    assert f"boards               48 from {read_json(out / 'report.json')['used_games']} games" in said
+    assert re.search(r"^  train +10 +10 +10$", said, re.MULTILINE)
+    assert re.search(r"^  heldout +3 +3 +3$", said, re.MULTILINE)
+    assert "sources              games.pgn 48" in said
+    assert said.endswith(f"all checks are met; written: {out / 'boards.parquet'}\n")
+    assert [path.name for path in out.parent.iterdir()] == ["out"], "nothing else is left"
+
+
+def test_build_plays_its_own_games_unless_told_otherwise_in_as_many_tasks_as_are_asked_for(
+    run: Run, stockfish: str, tmp_path: Path
+) -> None:
+    code, said, complaints = run("boards", "build", tmp_path / "out", *SETTINGS, "--set", "boards.games.nodes=[1, 5]")
+    assert (code, complaints) == (0, "")
+    assert "sources              engine 48" in said
+    assert re.findall(r"^units (\d): 24 of 24 boards", said, re.MULTILINE) in (["0", "1"], ["1", "0"])
+
+
+def test_build_touches_no_folder_that_is_there(run: Run, games: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine.txt").write_text("mine")
+    code, said, complaints = run("boards", "build", out, *SETTINGS, *from_file(games))
+    assert (code, said) == (1, "")
+    assert complaints == f"chess-grpo: {out} is there already; name a folder that is not, or remove it\n"
+    assert [path.name for path in out.iterdir()] == ["mine.txt"]
+
+
+def test_a_build_that_fails_leaves_nothing_behind(run: Run, stockfish: str, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    (tmp_path / "short.pgn").write_text(random_pgn(12, max_plies=16))
+    code, _, complaints = run("boards", "build", there / "out", *SETTINGS, *from_file(tmp_path / "short.pgn"))
+    assert code == 1
+    assert complaints.startswith(f"chess-grpo: {tmp_path}/short.pgn cannot fill the quotas: missing ")
+    assert "10 of train/endgame" in complaints
+    assert list(there.iterdir()) == []
+
+
+def test_a_build_whose_boards_do_not_pass_the_checks_leaves_nothing_behind(
+    run: Run, games: Path, stockfish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_this_process: None
+) -> None:
+    from steps.bodies.check_boards import ChecksError
+
+    def refuse(*_: object) -> None:
+        raise ChecksError("the dataset is not fit to train on")
+
+    monkeypatch.setattr(boards_command, "check_dataset", refuse)
+    there = tmp_path / "there"
+    code, _, complaints = run("boards", "build", there / "out", *SETTINGS, *from_file(games))
+    assert (code, complaints) == (1, "chess-grpo: the dataset is not fit to train on\n")
+    assert list(there.iterdir()) == []
+
+
+def test_a_build_of_a_file_that_is_cut_short_names_file_and_byte(
+    run: Run, games_text: str, stockfish: str, tmp_path: Path, in_this_process: None
+) -> None:
+    path = tmp_path / "games.pgn.zst"
+    whole = zstandard.compress(games_text.encode())
+    path.write_bytes(whole[: len(whole) // 2])
+    code, _, complaints = run("boards", "build", tmp_path / "out", *SETTINGS, *from_file(path))
+    assert code == 1
+    assert complaints.startswith(f"chess-grpo: {path}: ")
+    assert f"cut short: it ends at byte {len(whole) // 2:,}" in complaints
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_an_engine_build_says_how_to_get_one(run: Run, games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHESS_GRPO_STOCKFISH", "/nowhere/stockfish")
+    code, _, complaints = run("boards", "build", tmp_path / "out", *SETTINGS, *from_file(games))
+    assert code == 1
+    assert "apt-get install stockfish" in complaints
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--set", "boards.num_trian=3"), "settings: unknown key boards.num_trian; did you mean num_train? "),
+        (("--set", "boards.num_train=100"), "settings: boards: num_train must be a multiple of 3"),
+        (("--set", "boards.source=files"), "settings: not readable: "),
+        (("--config", "tset"), "settings: preset = 'tset' does not exist; did you mean test? "),
+        (("--config", "absent.toml"), "settings: preset = 'absent.toml': No such file or directory"),
+    ],
+)
+def test_bad_settings_are_refused_in_plain_words(arguments: tuple[str, ...], message: str, run: Run, tmp_path: Path) -> None:
+    for command in (("boards", "build", tmp_path / "out"), ("boards", "inspect", tmp_path)):
+        code, said, complaints = run(*command, *arguments)
+        assert (code, said) == (1, "")
+        assert complaints.startswith(f"chess-grpo: {message}")
+    assert not (tmp_path / "out").exists()
+
+
+# Inspect.
+
+
+def test_inspect_shows_a_dataset_with_boards_drawn(run: Run, built: tuple[Path, str]) -> None:
+    out, said_before = built
+    code, said, complaints = run("boards", "inspect", out, "--examples", "4")
+    assert (code, complaints) == (0, "")
+    summary, *examples = said.split("\n\n")
+    assert summary in said_before
+    assert len(examples) == 4
+    rows = pq.read_table(out / "boards.parquet").to_pylist()
+    for example, phase in zip(examples, ("opening", "middlegame", "endgame", "opening"), strict=True):
+        row = next(row for row in rows if row["fen"] in example)
+        assert row["phase"] == phase
+        assert example.startswith(f"{phase}, {row['split']}, games.pgn at {row['offset']:,}, ply {row['ply']}\n")
+        assert len(example.strip().splitlines()) == 1 + 8 + 1 + 1
+        assert "(from the game); best by value: " in example
+        assert f"{max(row['values']):.3f}" in example
+    assert len({example.splitlines()[9] for example in examples}) == 4
+    assert run("boards", "inspect", out, "--examples", "0")[1] == summary + "\n"
+
+
+def test_inspect_counts_files_without_an_engine(run: Run, tmp_path: Path, games_text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHESS_GRPO_STOCKFISH", "/nowhere/stockfish")
+    (tmp_path / "games.pgn").write_text(with_planted_games(games_text))
+    listing = tmp_path / "rejected.jsonl"
+    code, said, complaints = run("boards", "inspect", tmp_path / "games.pgn", "--rejected", listing)
+    assert (code, complaints) == (0, "")
+    assert said.startswith("games and positions  79: 60 usable + 19 rejected (")
+    assert "illegal move 1" in said
+    assert "duplicate 1" in said
+    rejections = [json.loads(line) for line in listing.read_text().splitlines()]
+    assert len(rejections) == 19
+    assert all(rejection.keys() == {"source", "offset", "reason", "detail"} for rejection in rejections)
+    assert [rejection["offset"] for rejection in rejections] == sorted(rejection["offset"] for rejection in rejections)
+
+
+def test_inspect_counts_results_lengths_and_ratings(run: Run, tmp_path: Path) -> None:
+    games = [
+        HEADER.replace("*", "1-0").replace('[White "a"]', '[White "a"]\n[WhiteElo "1700"]\n[BlackElo "1800"]')
+        + "\n1. e4 e5 2. Nf3 1-0\n\n",
+        HEADER.replace("*", "0-1") + "\n1. e4 e5 0-1\n\n",
+        HEADER.replace('[White "a"]', '[White "c"]\n[WhiteElo "2000"]') + "\n1. e4 *\n\n",
+    ]
+    (tmp_path / "games.pgn").write_text("".join(games))
+    _, said, _ = run("boards", "inspect", tmp_path / "games.pgn")
+    lines = [re.sub(r"\(.*/s\)", "", line).rstrip() for line in said.splitlines()]
+    assert lines == [
+        "games and positions  3: 3 usable + 0 rejected",
+        "positions by phase   opening 6",
+        "results              1-0 1, 0-1 1, * 1",
+        "plies a game         1 to 3, median 2",
+        "ratings              1,700 to 2,000, median 1,800; 3 players without one",
+    ]
+
+
+def test_inspect_tells_what_filters_would_leave_out(run: Run, games: Path) -> None:
+    code, said, _ = run("boards", "inspect", games, "--set", "boards.filters.min_rating=1030", "--set", "boards.filters.first_ply=2")
+    assert code == 0
+    assert "games and positions  60: 15 usable + 45 rejected" in said
+    assert "rejected             filtered: min_rating 45" in said
+    assert "positions left out   first_ply 30" in said
+
+
+@pytest.fixture
+def sample_data() -> Path:
+    folder = os.environ.get("CHESS_GRPO_SAMPLE_DATA")
+    if folder is None:
+        pytest.skip("CHESS_GRPO_SAMPLE_DATA does not name the folder of the sample data")
+    return Path(folder)
+
+
+def test_inspect_counts_real_games(sample_data: Path, run: Run, tmp_path: Path) -> None:
+    games = (sample_data / "lichess_fishnet_games.pgn").read_text(encoding="utf-8").split("\n\n[")[:200]
+    (tmp_path / "some.pgn").write_text("\n\n[".join(games), encoding="utf-8")
+    code, said, _ = run("boards", "inspect", tmp_path / "some.pgn")
+    assert code == 0
+    assert "games and positions  200: 200 usable + 0 rejected" in said
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("lichess_fishnet_games.pgn", "games and positions  2,878: 2,878 usable + 0 rejected"),
+        ("endgames.epd.zip", "games and positions  157,846: "),
+    ],
+)
+def test_inspect_counts_the_sample_data(name: str, words: str, sample_data: Path, run: Run) -> None:
+    code, said, _ = run("boards", "inspect", sample_data / name)
+    assert code == 0
+    assert words in said
+
+
+def test_inspect_of_a_list_counts_positions(run: Run, epd_text: str, tmp_path: Path) -> None:
+    (tmp_path / "list.epd").write_text(epd_text + "8/8/8/8/8/8/8/8 w - -\n")
+    code, said, _ = run("boards", "inspect", tmp_path / "list.epd")
+    count = epd_text.count("\n")
+    assert code == 0
+    assert said.startswith(f"games and positions  {count + 1:,}: {count:,} usable + 1 rejected (")
+    assert "rejected             illegal position 1" in said
+    assert "plies a game         0 to 0, median 0" in said
+
+
+def test_inspect_of_a_file_that_is_cut_short_names_file_and_byte(run: Run, games_text: str, tmp_path: Path) -> None:
+    path = tmp_path / "games.pgn.zst"
+    whole = zstandard.compress(games_text.encode())
+    path.write_bytes(whole[: len(whole) // 2])
+    code, said, complaints = run("boards", "inspect", path)
+    assert (code, said) == (1, "")
+    assert complaints.startswith(f"chess-grpo: {path}: ")
+    assert f"cut short: it ends at byte {len(whole) // 2:,}" in complaints
+
+
+@pytest.mark.parametrize(("name", "words"), [("absent.pgn", "no file found"), ("games.docx", "cannot tell by its suffix what it is")])
+def test_inspect_of_what_is_no_source_says_so(name: str, words: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "games.docx").write_text("")
+    code, said, complaints = run("boards", "inspect", tmp_path / name)
+    assert (code, said) == (1, "")
+    assert words in complaints
+
+
+def test_inspect_looks_at_one_dataset_at_a_time(run: Run, games: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "boards.parquet").write_bytes(b"")
+    code, said, complaints = run("boards", "inspect", tmp_path / "out", games)
+    assert (code, said) == (1, "")
+    assert complaints == "chess-grpo: inspect looks at one dataset at a time; name one folder, or files of games and positions\n"
+
+
+# Usage.
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("boards",),
+        ("bords", "build", "x"),
+        ("boards", "build"),
+        ("boards", "inspect"),
+        ("boards", "build", "x", "y"),
+        ("boards", "inspect", "x", "--examples", "three"),
+        ("boards", "build", "x", "--settings", "y"),
+    ],
+)
+def test_a_wrong_usage_ends_with_code_2_and_the_usage(arguments: tuple[str, ...], run: Run) -> None:
+    code, said, complaints = run(*arguments)
+    assert (code, said) == (2, "")
+    assert complaints.startswith("usage: chess-grpo")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--help",), ["make a dataset of boards, or look at one"]),
+        (("boards", "--help"), ["make a dataset: positions with the value of every legal move, checked", "what is in a dataset"]),
+        (("boards", "build", "--help"), ["the folder to make; it must not be there", "--config", "--set", "boards.num_train=3000"]),
+        (("boards", "inspect", "--help"), ["--examples", "default 3", "--rejected", "with file and byte", "--set"]),
+    ],
+)
+def test_help_names_every_argument(arguments: tuple[str, ...], words: list[str], run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    code, said, complaints = run(*arguments)
+    assert (code, complaints) == (0, "")
+    for word in words:
+        assert word in said
+
+
+def test_a_command_imports_nothing_that_only_others_need() -> None:
+    code = "import sys; from steps.cli.main import main\ntry: main([{!r}, '--help'])\nfinally: print(sorted(sys.modules))"
+
+    def modules(command: str) -> str:
+        return subprocess.run([sys.executable, "-c", code.format(command)], check=True, capture_output=True, text=True).stdout
+
+    assert "'torch'" not in modules("uci")
+    assert "'mlflow'" not in modules("plan-games")
+    assert "'pyarrow'" not in modules("uci")
+    assert "'pyarrow'" in modules("boards"), "so that the test can fail"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_commands_help_teaches_by_examples_that_can_be_typed(name: str, run: Run) -> None:
+    command = COMMANDS[name]
+    code, said, complaints = run(name, "--help")
+    assert (code, complaints) == (0, "")
+    for part in ("examples:", *command.examples, " ".join(f"exit codes: {command.codes}".split()), "read on: "):
+        assert part in said if part in command.examples else part in " ".join(said.split()), part
+    for example in command.examples:
+        program, *words = shlex.split(example)
+        assert (program, words[0]) == ("chess-grpo", name)
+        _parser(name).parse_args(words)  # Ends the test where a word of it is not known.
+    assert (ROOT / command.page.split(",")[0]).is_file()
+
+
+def test_the_list_of_commands_has_examples_too_and_needs_none_of_their_modules(run: Run) -> None:
+    code, said, _ = run("--help")
+    assert code == 0
+    assert all(f"\n  {name} " in said for name in COMMANDS)
+    assert run() == (2, "", said)
+    for line in re.findall(r"^  chess-grpo (.*)$", said, re.MULTILINE):
+        words = shlex.split(line)
+        _parser(words[0]).parse_args(words)
+    script = "import sys; from steps.cli.main import main\ntry: main(['--help'])\nfinally: print(sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    assert not [name for name in ("torch", "mlflow", "pyarrow", "pydantic", "steps.cli.match") if f"'{name}'" in loaded]
+
+
+def test_an_option_must_be_written_in_full(run: Run) -> None:
+    code, _, complaints = run("boards", "inspect", "x", "--example", "3")
+    assert code == 2
+    assert "chess-grpo boards inspect: there is no option --example; did you mean --examples?" in complaints
+
+
+def test_a_reader_that_has_gone_is_no_error_of_ours() -> None:
+    script = "import steps.cli.main as c, steps.cli.plan_games as p; p._lines = lambda given: ['x' * 100] * 10_000; c.main(['plan-games'])"
+    done = subprocess.run(["bash", "-c", f'{sys.executable} -c "{script}" | head -1'], capture_output=True, text=True, check=True)
+    assert (len(done.stdout), done.stderr) == (101, "")
+
+
+def test_help_names_every_command_and_a_wrong_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--help"], ["mtach"]):
+        with pytest.raises(SystemExit) as end:
+            main(words)
+        assert end.value.code == (0 if words == ["--help"] else 2)
+        printed = capsys.readouterr()
+        assert all(command in printed.out + printed.err for command in COMMANDS)

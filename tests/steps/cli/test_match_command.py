@@ -1,0 +1,265 @@
+"""The command `match`: what it prints and writes of games, and what it refuses before any game."""
+
+import argparse
+import io
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import chess.pgn
+import pytest
+import torch
+from doubles import CPU, TINY, some_boards
+
+from grpo.base.errors import PlainError
+from grpo.base.seeding import numpy_stream
+from grpo.learning.checkpoints import save_policy
+from grpo.play.matches import Adjudication, End, MatchResult, PlayedGame
+from grpo.play.players import RandomPlayer
+from grpo.policy.distribution import new_policy
+from grpo.statistics.intervals import Outcomes, match_statistics
+from steps.cli.match import add_commands
+from steps.cli.match_text import match_text, scores
+from steps.cli.players import Entrant, parse_contestant
+
+torch.set_num_threads(1)
+
+OPENINGS = [board.fen() for board in some_boards(40)]
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return what does as the console does: exit code, output and error output of a command line."""
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
+
+    def command(*arguments: str | Path) -> tuple[int, str, str]:
+        parser = argparse.ArgumentParser()
+        add_commands(parser.add_subparsers())
+        capsys.readouterr()
+        given = parser.parse_args([str(argument) for argument in arguments])
+        try:
+            code = given.run(given)
+        except PlainError as error:
+            print(error, file=sys.stderr)
+            code = 1
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return command
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    """Return the folder of a tiny policy."""
+    folder = tmp_path / "policy"
+    folder.mkdir()
+    save_policy(folder, new_policy(TINY, seed=1, device=CPU), TINY)
+    return folder
+
+
+def made_up(pairs: list[tuple[float, float]], *, ends: End = End.CHECKMATE, adjudicated: list[float] | None = None) -> MatchResult:
+    """Return a match with these scores of the first player, pair by pair."""
+    games = [
+        PlayedGame(
+            opening=OPENINGS[index // 2],
+            first_is_white=index % 2 == 0,
+            moves=("e2e4",),
+            end=End.REPETITION if score == 0.5 else ends,
+            score=score,
+            adjudicated=None if adjudicated is None or score != 0.5 else adjudicated[index],
+        )
+        for index, score in enumerate(score for pair in pairs for score in pair)
+    ]
+    rule = None if adjudicated is None else Adjudication(depth=10, centipawns=250, num_failed=0)
+    return MatchResult(first="one", second="other", games=tuple(games), adjudication=rule)
+
+
+def entrants(*texts: str) -> list[Entrant]:
+    """Return players who were named so, and are networks where they are policies."""
+    named = [parse_contestant(text) for text in texts]
+    return [
+        Entrant(contestant=one, player=RandomPlayer(numpy_stream(0, "never asked")), facts={}, is_deterministic=one.is_deterministic)
+        for one in named
+    ]
+
+
+PAIRS = [(1.0, 1.0)] * 5 + [(1.0, 0.5)] * 9 + [(0.5, 0.5)] * 12 + [(0.0, 0.5)] * 4 + [(0.0, 0.0)] * 2
+
+
+def test_the_score_as_played_counts_pairs_by_what_they_scored() -> None:
+    (played,) = scores(made_up(PAIRS))
+    assert played.pentanomial == (2, 4, 12, 9, 5)
+    assert played.statistics == match_statistics(Outcomes(counts=(2, 4, 12, 9, 5)))
+    assert played.statistics.score.value == pytest.approx((2 * 0 + 4 * 0.25 + 12 * 0.5 + 9 * 0.75 + 5) / 32)
+    assert played.draw_rate == (9 + 24 + 4) / 64
+
+
+def test_the_adjudicated_score_stands_beside_the_score_as_played() -> None:
+    result = made_up(PAIRS, adjudicated=[1.0] * 64)
+    played, adjudicated = scores(result)
+    assert played == scores(made_up(PAIRS))[0]
+    assert adjudicated.pentanomial == (2, 0, 4, 0, 26)
+    assert adjudicated.draw_rate == 0
+    text = match_text(result, entrants("champion", "peak"))
+    assert str(result.interval()) in text
+    assert str(result.interval(adjudicated=True)) in text
+
+
+def test_more_games_could_show_less_and_nothing_but_draws_shows_nothing() -> None:
+    few, many = scores(made_up(PAIRS[:30]))[0].smallest_elo, scores(made_up(PAIRS[:30] + PAIRS[:10]))[0].smallest_elo
+    assert few is not None
+    assert many is not None
+    assert 0 < many < few
+    drawn = made_up([(0.5, 0.5)] * 6)
+    assert scores(drawn)[0].smallest_elo is None
+    assert "can hardly show any difference" in match_text(drawn, entrants("champion", "champion"))
+
+
+@pytest.mark.parametrize("pair", [(1.0, 1.0), (0.0, 0.0), (0.5, 0.5), (1.0, 0.0)])
+def test_one_pair_of_any_outcome_is_told_in_finite_numbers(pair: tuple[float, float]) -> None:
+    text = match_text(made_up([pair]), entrants("random", "random"))
+    assert "nan" not in text
+    assert not re.search(r"\binf\b", text)
+
+
+def test_the_text_says_what_the_sample_is() -> None:
+    result = made_up(PAIRS)
+    alike = match_text(result, entrants("champion", "stockfish:nodes=5"))
+    assert "32 distinct openings, 64 distinct games; both always answer alike" in alike
+    drawn = match_text(result, entrants("champion@1", "stockfish:nodes=5"))
+    assert "always answer alike" not in drawn
+    assert "pairs are the sample" in drawn
+    clock = match_text(result, entrants("champion", "stockfish:nodes=5,skill=3"))
+    assert "stockfish:nodes=5,skill=3: drawn by the clock, so that these games cannot be repeated" in clock
+
+
+def test_games_that_are_the_same_count_once_as_distinct() -> None:
+    result = made_up([(1.0, 1.0)] * 2)
+    twice = MatchResult(first="one", second="other", games=result.games[:2] * 2)
+    assert "1 distinct openings, 2 distinct games" in match_text(twice, entrants("champion", "champion"))
+
+
+def test_a_match_is_printed_and_written_and_repeats_with_its_seed(stockfish: str, run: Run, policy: Path, tmp_path: Path) -> None:
+    match = ("match", f"{policy}@0.5", "random", "--pairs", "3", "--max-plies", "30", "--seed", "7")
+    code, out, err = run(*match, "--pgn", tmp_path / "one.pgn", "--json", tmp_path / "one.json")
+    assert code == 0
+    assert "match: 3 openings, 6 games" in err
+    assert "6 of 6 games" in err
+    for said in ("normalised Elo", "likelihood of superiority", "pairs LL", "ends", "3 distinct openings, 6 distinct games"):
+        assert said in out
+    facts = json.loads((tmp_path / "one.json").read_text())
+    assert facts["num_pairs"] == facts["num_openings"] == 3
+    assert facts["seed"] == 7
+    assert facts["evaluation"]["max_plies"] == 30
+    assert [player["kind"] for player in facts["players"]] == ["policy", "random"]
+    assert facts["wins"] + facts["draws"] + facts["losses"] == sum(facts["ends"].values()) == 6
+    assert sum(facts["scores"]["as played"]["pentanomial"]) == 3
+    assert not facts["is_deterministic"]
+    games = list(_games(tmp_path / "one.pgn"))
+    assert len(games) == 6
+    assert {game.headers["White"] for game in games} == {f"{policy}@0.5", "random"}
+    assert len({game.headers["FEN"] for game in games}) == 3
+    assert facts["players"][0]["weights_hash"] in games[0].headers["FirstPlayer"]
+    run(*match, "--pgn", tmp_path / "again.pgn", "--json", tmp_path / "again.json")
+    for kind in ("pgn", "json"):
+        assert (tmp_path / f"one.{kind}").read_bytes() == (tmp_path / f"again.{kind}").read_bytes()
+
+
+def _games(path: Path) -> list[chess.pgn.Game]:
+    text, games = io.StringIO(path.read_text()), []
+    while (game := chess.pgn.read_game(text)) is not None:
+        assert not game.errors
+        games.append(game)
+    return games
+
+
+def test_adjudication_comes_by_itself_where_most_games_end_undecided(stockfish: str, run: Run) -> None:
+    base = ("match", "random", "random", "--pairs", "2", "--set", "evaluation.adjudication_depth=2")
+    assert "adjudicated" in run(*base, "--max-plies", "4")[1]
+    assert "adjudicated" not in run(*base, "--max-plies", "4", "--no-adjudicate")[1]
+    long = ("match", "random", "stockfish:nodes=1", "--pairs", "1", "--max-plies", "400", "--set", "evaluation.adjudication_depth=2")
+    assert "adjudicated" not in run(*long)[1]
+    assert "adjudicated" in run(*long, "--adjudicate")[1]
+
+
+def refused(run: Run, *arguments: str | Path) -> str:
+    code, out, err = run("match", *arguments)
+    assert code == 1
+    assert out == ""
+    assert "match: " not in err  # None was begun.
+    return err
+
+
+def test_what_cannot_be_is_refused_before_any_game(run: Run, tmp_path: Path) -> None:
+    there = tmp_path / "there.pgn"
+    there.write_text("mine")
+    two = ("random", "random")
+    assert "names no player" in refused(run, "random", "stokfish:nodes=1")
+    assert "at least one opening" in refused(run, *two, "--pairs", "0")
+    assert "is there already" in refused(run, *two, "--pgn", there)
+    assert "is there already" in refused(run, *two, "--json", there)
+    assert "there is no folder" in refused(run, *two, "--pgn", tmp_path / "none" / "a.pgn")
+    assert "name two files" in refused(run, *two, "--pgn", tmp_path / "a", "--json", tmp_path / "a")
+    assert "unknown key evaluation.max_plys" in refused(run, *two, "--set", "evaluation.max_plys=3")
+    assert "max_plies" in refused(run, *two, "--max-plies", "0")
+    assert there.read_text() == "mine"
+
+
+def test_openings_come_from_a_book(stockfish: str, run: Run, tmp_path: Path) -> None:
+    book = tmp_path / "book.epd"
+    fens = ["rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq -", "rnbqkbnr/pppppppp/8/8/3P4/8/PPP1PPPP/RNBQKBNR b KQkq -"]
+    book.write_text("".join(f"{fen}\n" for fen in fens))
+    two: tuple[Any, ...] = ("random", "random", "--max-plies", "6", "--openings", book)
+    code, _, _ = run("match", *two, "--pairs", "2", "--pgn", tmp_path / "a.pgn")
+    assert code == 0
+    assert {" ".join(game.headers["FEN"].split()[:4]) for game in _games(tmp_path / "a.pgn")} == set(fens)
+    assert "3 distinct" in refused(run, *two, "--pairs", "3")
+
+
+def test_games_begin_in_a_phase_when_one_is_asked_for(stockfish: str, run: Run, tmp_path: Path) -> None:
+    from grpo.board.phases import Phase, phase_of
+
+    book = tmp_path / "book.epd"
+    book.write_text("".join(f"{board.epd()}\n" for board in some_boards(400, max_plies=200)))
+    out = tmp_path / "match.pgn"
+    words: tuple[Any, ...] = (
+        "match",
+        "random",
+        "random",
+        "--openings",
+        book,
+        "--phase",
+        "endgame",
+        "--pairs",
+        "3",
+        "--max-plies",
+        "4",
+        "--pgn",
+        out,
+    )
+
+    code, _, complaints = run(*words, "--set", "evaluation.max_opening_centipawns=2000")
+
+    assert code == 0, complaints
+    boards = [game.board() for game in _games(out)]
+    assert len(boards) == 6
+    assert {phase_of(board) for board in boards} == {Phase.ENDGAME}
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--phase", "endgame"), "--phase and --boards go together"),
+        (("--boards", "somewhere"), "--phase and --boards go together"),
+        (("--boards", "somewhere", "--phase", "endgame", "--openings", "book.epd"), "give only one of the two"),
+        (("--boards", "somewhere", "--phase", "endgame"), "somewhere is no dataset"),
+    ],
+)
+def test_a_phase_needs_somewhere_to_come_from(stockfish: str, run: Run, words: tuple[str, ...], complaint: str) -> None:
+    code, said, complaints = run("match", "random", "random", *words)
+    assert (code, said) == (1, "")
+    assert complaint in complaints

@@ -1,0 +1,101 @@
+"""`chess-grpo plan-games`: what it says, and how it refuses."""
+
+import argparse
+from collections.abc import Callable
+
+import pytest
+
+from steps.cli.plan_games import add_commands
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Return what runs the command and returns exit code, output and error output."""
+    parser = argparse.ArgumentParser(prog="chess-grpo")
+    add_commands(parser.add_subparsers(required=True))
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        try:
+            given = parser.parse_args(["plan-games", *arguments])
+            code = given.run(given)
+        except SystemExit as end:
+            code = int(end.code or 0)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return command
+
+
+def test_the_whole_answer_to_the_facts_own_question(run: Run) -> None:
+    code, said, errors = run("--level", "0.05", "--games", "64")
+    assert (code, errors) == (0, "")
+    assert said.splitlines() == [
+        "To show a difference of 30 Elo (score 0.543) with probability 80%,",
+        "one-sided level 5.0%, 30% draws, pair correlation 0:",
+        "  against each other: 578 games (289 openings, each with both colours)",
+        "  586 by the interval that our verdicts use, which adds a pair lost and a pair won",
+        "  each against a common opponent, scores near 0.50: 1,160 games each, 2,320 in all",
+        "Or one after the other until it is clear, by the sequential test",
+        "SPRT [0, 30] Elo, logistic, alpha 0.05, beta 0.05:",
+        "  if the truth is +0 Elo: about 519 games on average, accepted in 5%",
+        "  if the truth is +15 Elo: about 864 games on average, accepted in 50%",
+        "  if the truth is +30 Elo: about 514 games on average, accepted in 95%",
+        "64 games head to head show a difference of 94 Elo with that probability, and no smaller one",
+        "(by the interval that our verdicts use).",
+    ]
+
+
+def test_without_options_the_test_is_the_one_that_verdicts_use(run: Run) -> None:
+    assert "one-sided level 2.5%" in run()[1]
+    assert run() == run("--level", "0.025", "--probability", "0.8", "--draw-rate", "0.3", "--elo", "30", "--sprt", "0", "30")
+
+
+def test_a_common_opponent_that_is_too_strong_costs_many_times_the_games(run: Run) -> None:
+    said = run("--level", "0.05", "--draw-rate", "0", "--opponent-score", "0.1")[1]
+    assert "scores near 0.10: 4,610 games each" in said
+
+
+def test_the_sequential_test_takes_its_own_bounds_errors_and_model(run: Run) -> None:
+    said = run("--sprt", "-5", "20", "--alpha", "0.01", "--beta", "0.1", "--model", "normalised")[1]
+    assert "SPRT [-5, 20] Elo, normalised, alpha 0.01, beta 0.1:" in said
+    assert "if the truth is +7.5 Elo" in said
+
+
+def test_few_games_are_said_to_be_planned_by_a_rough_rule_and_too_few_to_show_nothing(run: Run) -> None:
+    said = run("--elo", "400", "--draw-rate", "0", "--games", "6")[1]
+    assert "rough rule; play at least 60" in said
+    assert "6 games head to head show nothing with that probability" in said
+    assert "rough rule" not in run()[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--elo", "0"], "cannot be shown by any number of games"),
+        (["--elo", "-30"], "cannot be shown by any number of games"),
+        (["--elo", "nan"], "cannot be shown by any number of games"),
+        (["--elo", "400"], "impossible at 30% draws, which leave 0.150 to 0.850"),
+        (["--draw-rate", "1"], "draw rate of 1.0"),
+        (["--draw-rate", "30"], "draw rate of 30.0"),
+        (["--pair-correlation", "-1"], "pair correlation of -1.0"),
+        (["--level", "0.5"], "level of 0.5 is no test"),
+        (["--probability", "1"], "probability of 1.0 cannot be planned for"),
+        (["--probability", "80"], "probability of 80.0 cannot be planned for"),
+        (["--games", "1"], "1 games are no pair"),
+        (["--opponent-score", "0.01"], "impossible at 30% draws"),
+        (["--opponent-score", "0"], "says nothing of strength"),
+        (["--sprt", "30", "0"], "elo0 (30.0) must be less than elo1 (0.0)"),
+        (["--sprt", "0", "1e-9"], "too close to tell apart"),
+        (["--sprt", "0", "inf"], "impossible at 30% draws"),
+        (["--alpha", "0.6", "--beta", "0.6"], "together below 1"),
+        (["--elo", "many"], "invalid float value"),
+        (["--model", "bayesian"], "invalid SprtModel value"),
+    ],
+)
+def test_an_impossible_question_is_answered_by_exit_code_2_and_the_reason(run: Run, arguments: list[str], reason: str) -> None:
+    code, said, errors = run(*arguments)
+    assert (code, said) == (2, "")
+    assert reason in errors
+    assert "Traceback" not in errors

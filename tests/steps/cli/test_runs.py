@@ -1,0 +1,364 @@
+"""`chess-grpo runs`, `show` and `compare`: what the tracking store was told is found again, and no more is concluded than it shows."""
+
+import json
+import re
+import shutil
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from told_runs import Told, machine_of, tell
+
+from grpo.statistics.intervals import Estimate
+from steps.cli.main import main
+from steps.runs.comparison import Comparison, compare_runs
+from steps.runs.index import NoRunError, find_run, read_runs
+from steps.runs.results import ELO, REGRET, SCORE, Compared, Result, all_results, compared, headline, results
+from steps.runs.settings import differing, from_preset
+from steps.runtime.machine import Machine
+
+FINDING = {
+    "name": "entropy_collapse",
+    "severity": "critical",
+    "evidence": ["0.4 nats at step 90", "1.9 at the start"],
+    "cause": "The policy has nearly one move left.",
+    "remedy": "Raise grpo.entropy_coefficient.",
+    "page": "docs/diagnosis.md#entropy_collapse",
+}
+FASTER = 'preset = "smoke"\ngrpo.learning_rate = 5e-3\nseed = 4'
+FIRST = Told(name="1001", champion_step=0)
+SECOND = Told(name="1002", settings=FASTER, score=(0.75, 0.7, 0.8), regret_after=0.03, is_beaten=False, findings=[FINDING])
+OTHER_START = Told(name="1003", initial_weights="start-b", dataset="boards-b", ladder="ladder-b", scored_by="adjudicated", is_beaten=False)
+KILLED = Told(name="1004", last="baseline")
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> tuple[Machine, dict[str, str]]:
+    """Return a machine whose store was told of four runs, and MLflow's ids by Metaflow's."""
+    machine = machine_of(give_tables(tmp_path_factory.mktemp("home")))
+    return machine, {run.name: tell(machine, run, ends=run is not KILLED) for run in (FIRST, SECOND, OTHER_START, KILLED)}
+
+
+@pytest.fixture
+def typed(told: tuple[Machine, dict[str, str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Return what runs the command in that home, and returns what it prints."""
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(told[0].home))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("COLUMNS", "90")
+
+    def command(*words: str) -> str:
+        capsys.readouterr()
+        assert main(words) == 0
+        return capsys.readouterr().out
+
+    return command
+
+
+# Found.
+
+
+def test_runs_are_found_newest_first_with_steps_policies_and_settings(told: tuple[Machine, dict[str, str]]) -> None:
+    runs = read_runs(told[0])
+    assert [run.metaflow_run for run in runs] == ["1004", "1003", "1002", "1001"]
+    assert [run.status for run in runs] == ["running", "finished", "finished", "finished"]
+    assert [run.aliases for run in runs] == [(), ("peak",), (), ("champion",)]
+    first = runs[-1]
+    assert [step.name for step in first.steps] == ["join_boards", "calibrate", "pretrain", "baseline", "finetune", "select", "report"]
+    assert [(policy.role, policy.version.policy_step) for policy in first.policies] == [("peak", 120), ("champion", 0)]
+    assert first.params["grpo.learning_rate"] == "0.001"
+    assert runs[0].output_of("select") is None
+    assert len(read_runs(told[0], last=2)) == 2
+
+
+@pytest.mark.parametrize(("name", "run"), [("last", "1004"), ("champion", "1001"), ("peak", "1003"), ("1002", "1002")])
+def test_a_run_is_found_by_what_people_call_it(name: str, run: str, told: tuple[Machine, dict[str, str]]) -> None:
+    assert find_run(name, told[0]).metaflow_run == run
+
+
+def test_a_run_is_found_by_mlflows_id_and_by_as_much_of_it_as_is_needed(told: tuple[Machine, dict[str, str]]) -> None:
+    machine, ids = told
+    for name, whole in ids.items():
+        assert find_run(whole, machine).metaflow_run == name
+        others = [other for other in ids.values() if other != whole]
+        needed = next(length for length in range(1, 33) if not any(other.startswith(whole[:length]) for other in others))
+        assert find_run(whole[:needed], machine).metaflow_run in (name, *ids), "a digit may be a Metaflow id too"
+        assert find_run(whole[:16], machine).metaflow_run == name
+
+
+def test_a_beginning_of_several_ids_is_refused_with_all_of_them(tmp_path: Path, told: tuple[Machine, dict[str, str]]) -> None:
+    shutil.copy(told[0].home / "mlflow.db", tmp_path / "mlflow.db")
+    ids = [told[1]["1001"], told[1]["1002"]]
+    with sqlite3.connect(tmp_path / "mlflow.db") as connection:
+        for old, new in zip(ids, ("abc1" + "0" * 28, "abc2" + "0" * 28), strict=True):
+            for table, column in (("runs", "run_uuid"), ("tags", "run_uuid"), ("params", "run_uuid")):
+                connection.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (new, old))
+    connection.close()
+    with pytest.raises(NoRunError, match=r"'abc' begins the ids of 2 runs, abc20+, abc10+: give more"):
+        find_run("abc", machine_of(tmp_path))
+    assert find_run("abc1", machine_of(tmp_path)).metaflow_run == "1001"
+
+
+def test_looking_changes_nothing_and_a_store_that_is_not_there_is_not_made(
+    tmp_path: Path, told: tuple[Machine, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    machine, _ = told
+    before = (machine.home / "mlflow.db").read_bytes()
+    compare_runs(find_run("1001", machine), find_run("1002", machine), machine)
+    assert (machine.home / "mlflow.db").read_bytes() == before
+    assert read_runs(machine_of(tmp_path / "home")) == []
+    with pytest.raises(NoRunError, match=r"no runs in sqlite:.* yet: `make run CONFIG=smoke`"):
+        find_run("last", machine_of(tmp_path / "home"))
+    assert list(tmp_path.iterdir()) == []
+
+
+# Settings.
+
+
+def test_settings_are_told_from_the_preset_they_are_nearest_to(told: tuple[Machine, dict[str, str]]) -> None:
+    machine, _ = told
+    assert str(from_preset(find_run("1001", machine).params)) == "smoke"
+    found = from_preset(find_run("1002", machine).params)
+    assert (found.preset, found.num_unknown) == ("smoke", 0)
+    assert found.changed == {"grpo.learning_rate": ("0.001", "0.005"), "seed": ("0", "4")}
+    assert str(found) == "smoke, seed=4 and 1 more"
+
+
+def test_what_one_version_of_the_code_does_not_know_is_counted_and_no_difference() -> None:
+    found = from_preset({"seed": "0", "grpo.gone": "1"})
+    assert (found.changed, found.num_unknown) == ({}, 1)
+    assert found.preset == "laptop"
+
+
+def test_settings_that_only_one_run_has_differ() -> None:
+    assert differing({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "4", "d": "5"}) == {
+        "b": ("2", "4"),
+        "c": ("3", None),
+        "d": (None, "5"),
+    }
+
+
+# Numbers.
+
+
+def test_numbers_come_with_their_intervals_and_the_candidates_regret_is_that_of_its_step(told: tuple[Machine, dict[str, str]]) -> None:
+    machine, _ = told
+    candidate, found = all_results(find_run("1002", machine), machine)
+    numbers = {result.name: result.estimate for result in found}
+    assert candidate == 120
+    assert numbers["candidate against pretrained, best moves, as played"] == Estimate(value=0.75, low=0.7, high=0.8)
+    assert numbers["pretrained on the ladder"] == Estimate(value=500, low=400, high=600)
+    assert numbers["held-out regret, candidate"].value == 0.03
+    assert numbers["held-out regret, candidate"].low == pytest.approx(0.03 - 1.96 * 0.005, abs=1e-5)
+    assert numbers["held-out regret, pretrained"].value == 0.08
+    assert "candidate against the champion before" not in numbers, "there was none"
+
+
+def test_the_headline_is_the_score_that_decided(told: tuple[Machine, dict[str, str]]) -> None:
+    played_out, adjudicated, none = (headline(find_run(name, told[0])) for name in ("1001", "1003", "1004"))
+    assert played_out is not None
+    assert adjudicated is not None
+    assert played_out.name.endswith("as played")
+    assert adjudicated.name.endswith("adjudicated")
+    assert none is None
+
+
+def result(value: float, half: float, *, unit: str = SCORE, output: str = "a", **yardstick: str | None) -> Result:
+    estimate = Estimate(value=value, low=value - half, high=value + half)
+    return Result(name="it", output=output, unit=unit, estimate=estimate, yardstick=yardstick)
+
+
+def only(first: Result | None, second: Result | None) -> Compared:
+    (row,) = compared([first] if first else [], [second] if second else [])
+    return row
+
+
+def test_a_difference_of_independent_samples_has_an_interval_of_its_own() -> None:
+    row = only(result(0.6, 0.03, opponent="x"), result(0.5, 0.04, output="b", opponent="x"))
+    assert row.difference is not None
+    assert row.difference.value == pytest.approx(0.1)
+    assert row.difference.low == pytest.approx(0.1 - 0.05)  # 3, 4, 5.
+    assert row.difference.high == pytest.approx(0.1 + 0.05)
+    assert row.better == 1
+
+
+def test_overlapping_intervals_may_hide_a_difference_that_is_shown() -> None:
+    first, second = result(0.60, 0.05, opponent="x"), result(0.52, 0.05, output="b", opponent="x")
+    assert first.estimate.low < second.estimate.high
+    assert only(first, second).better == 1
+    assert only(result(0.60, 0.05, opponent="x"), result(0.55, 0.05, output="b", opponent="x")).better == 0
+
+
+@pytest.mark.parametrize(("unit", "better"), [(SCORE, 1), (ELO, 1), (REGRET, 2)])
+def test_of_regret_the_lower_is_better(unit: str, better: int) -> None:
+    assert only(result(0.6, 0.01, unit=unit, by="x"), result(0.5, 0.01, unit=unit, output="b", by="x")).better == better
+    assert only(result(0.5, 0.01, unit=unit, by="x"), result(0.6, 0.01, unit=unit, output="b", by="x")).better == 3 - better
+
+
+@pytest.mark.parametrize("other", [{"by": "y"}, {"by": None}, {}])
+def test_numbers_of_other_or_unknown_yardsticks_have_no_difference(other: dict[str, str | None]) -> None:
+    for first, second in ((result(0.6, 0.01, by="x"), result(0.5, 0.01, output="b", **other)),) * 2:
+        assert only(first, second).apart == ("by",)
+        assert only(second, first).apart == ("by",)
+        assert only(first, second).difference is None
+    unknown = result(0.6, 0.01, by=None)
+    assert only(unknown, replace(unknown, output="b")).apart == ("by",), "two unknown ones need not be the same"
+
+
+def test_the_same_output_is_one_measurement_and_no_second_one() -> None:
+    row = only(result(0.6, 0.01, by="x"), result(0.6, 0.01, by="x"))
+    assert row.is_one_measurement
+    assert row.difference is None
+
+
+def test_a_number_that_only_one_has_stands_alone() -> None:
+    row = only(None, result(0.6, 0.01, by="x"))
+    assert (row.first, row.difference, row.apart) == (None, None, ())
+
+
+# Concluded.
+
+
+def comparison(first: str, second: str, told: tuple[Machine, dict[str, str]]) -> Comparison:
+    return compare_runs(find_run(first, told[0]), find_run(second, told[0]), told[0])
+
+
+def test_runs_from_one_pretrained_policy_are_compared_number_by_number(told: tuple[Machine, dict[str, str]]) -> None:
+    found = comparison("1002", "1001", told)
+    text = "\n".join(found.conclusions)
+    assert "A did better in: held-out regret, candidate; candidate against pretrained, best moves, as played" in text
+    assert "No difference is shown (which does not say that there is none) in: pretrained against a random mover" in text
+    assert "Not comparable" not in text
+    assert found.settings == {"grpo.learning_rate": ("0.005", "0.001"), "seed": ("4", "0")}
+
+
+def test_runs_from_other_pretrained_policies_boards_and_ladders_are_not_comparable_and_the_match_that_is_is_named(
+    told: tuple[Machine, dict[str, str]],
+) -> None:
+    found = comparison("1002", "1003", told)
+    reasons = "\n".join(line for line in found.conclusions if line.startswith("Not comparable"))
+    for reason in ("pretrained policy", "ladder", "held-out boards"):
+        assert f"because {reason} differs or is not known" in reasons
+    shown = [row.name for row in found.rows if row.difference is not None]
+    assert all(name.startswith("pretrained against") for name in shown), "the same opponents"
+    store = told[0].home / "outputs" / "select"
+    assert found.match == f"chess-grpo match {store}/v-select-1002/champion {store}/v-select-1003/champion --pairs 300"
+
+
+def test_a_champion_by_alias_is_played_by_its_alias(told: tuple[Machine, dict[str, str]]) -> None:
+    assert comparison("1001", "1002", told).match.startswith("chess-grpo match champion /")
+
+
+def test_where_both_champions_are_the_pretrained_policy_the_peaks_are_played(tmp_path: Path, give_tables: Callable[[Path], Path]) -> None:
+    machine = machine_of(give_tables(tmp_path))
+    for name in ("1", "2"):
+        tell(machine, Told(name=name, champion_step=0))
+    found = compare_runs(find_run("1", machine), find_run("2", machine), machine)
+    assert re.fullmatch(r"chess-grpo match peak /.*/v-select-2/peak --pairs 300", found.match)
+
+
+def test_a_run_without_candidate_and_a_run_with_itself_conclude_nothing(told: tuple[Machine, dict[str, str]]) -> None:
+    killed = comparison("1001", "1004", told)
+    assert killed.conclusions[0].startswith("B did not come to the end of `select`")
+    assert killed.match == ""
+    assert comparison("1001", "1001", told).conclusions == ("A and B are one and the same run: there is nothing to conclude.",)
+
+
+def test_a_run_whose_outputs_are_elsewhere_names_no_match(told: tuple[Machine, dict[str, str]], tmp_path: Path) -> None:
+    elsewhere = machine_of(tmp_path / "elsewhere", told[0].tracking_uri)
+    found = compare_runs(find_run("1002", elsewhere), find_run("1003", elsewhere), elsewhere)
+    assert found.match == ""
+    assert "their champions must be on this machine" in found.conclusions[-1]
+
+
+# Printed.
+
+
+def test_the_list_says_what_each_run_was_and_what_came_out_in_90_columns(typed: Callable[..., str]) -> None:
+    lines = typed("runs").splitlines()
+    assert all(len(line) <= 90 for line in lines[:-1])
+    assert [line.split()[0] for line in lines if not line.startswith(" ")][:4] == ["1004", "1003", "1002", "1001"]
+    text = "\n".join(lines)
+    assert "settings  smoke, seed=4 and 1 more" in text
+    assert "verdict   better: 0.750 [0.700, 0.800] against its pretrained policy, games as played" in text
+    assert "findings  entropy_collapse" in text
+    assert re.search(r"^1001 .* finished after \d+ s  = champion$", text, re.MULTILINE)
+
+
+def test_the_list_can_be_cut_and_says_so(typed: Callable[..., str]) -> None:
+    said = typed("runs", "--last", "2")
+    assert "1002" not in said
+    assert "earlier ones: --last 4" in said
+
+
+def test_an_empty_store_says_how_a_run_is_made(typed: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "none"))
+    assert "yet: `make run CONFIG=smoke` makes one in 3 minutes" in " ".join(typed("runs").split())
+    assert json.loads(typed("runs", "--json")) == []
+    assert not (tmp_path / "none").exists()
+
+
+def test_one_run_is_shown_from_its_settings_to_its_champion(typed: Callable[..., str], told: tuple[Machine, dict[str, str]]) -> None:
+    said = typed("show", "1002")
+    home = told[0].home
+    for words in (
+        "Run 1002: finished after",
+        f"MLflow   {told[1]['1002']}",
+        "Settings: preset smoke, but\n  seed = 4  (preset: 0)\n  grpo.learning_rate = 0.005  (preset: 0.001)",
+        "Results (candidate: step 120): better",
+        "Diagnosis: entropy_collapse\n  critical: entropy_collapse: 0.4 nats at step 90; 1.9 at the start. Raise",
+        f"champion  {home}/outputs/select/v-select-1002/champion",
+        f"report    {home}/outputs/report/v-report-1002/report.md",
+        "card      python flows/chess_grpo.py card view 1002/report",
+        f"#/experiments/1/runs/{told[1]['1002']}",
+    ):
+        assert words in said, words
+    assert re.search(r"^  finetune +finished  0 s  made +v-finetune-1$", said, re.MULTILINE)
+
+
+def test_a_killed_run_is_shown_with_how_to_go_on(typed: Callable[..., str]) -> None:
+    said = " ".join(typed("show", "last").split())
+    assert "`python flows/chess_grpo.py resume --origin-run-id 1004` goes on" in said
+    assert "Results: no verdict yet" in said
+    assert "Diagnosis: none recorded" in said
+
+
+def test_an_output_that_is_not_here_is_shown_where_it_is(
+    typed: Callable[..., str], told: tuple[Machine, dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", told[0].tracking_uri)
+    said = " ".join(typed("show", "1002").split())
+    assert re.search(
+        r"champion not on this machine; in the tracking store: mlflow artifacts download --run-id \w{32} --artifact-path", said
+    )
+
+
+def test_json_has_what_the_text_has(typed: Callable[..., str]) -> None:
+    listed = {run["run"]: run for run in json.loads(typed("runs", "--json"))}
+    assert listed["1002"]["changed"] == {"grpo.learning_rate": "0.005", "seed": "4"}
+    assert listed["1002"]["score"]["low"] == 0.7
+    shown = json.loads(typed("show", "1002", "--json"))
+    assert [step["step"] for step in shown["steps"]][-1] == "report"
+    assert shown["findings"] == [FINDING]
+    found = json.loads(typed("compare", "1001", "1002", "--json"))
+    by_name = {row["name"]: row for row in found["results"]}
+    assert by_name["candidate against pretrained, best moves, as played"]["difference"]["value"] == pytest.approx(-0.15)
+    assert found["match"].startswith("chess-grpo match champion ")
+
+
+def test_two_runs_are_printed_side_by_side_with_what_follows(typed: Callable[..., str]) -> None:
+    said = typed("compare", "1002", "1003")
+    assert "grpo.learning_rate  0.005  0.001" in said
+    assert re.search(r"A 0\.750 \[0\.700, 0\.800\] +B 0\.600 \[0\.550, 0\.650\] +A - B  not comparable", said)
+    assert "\nWhat follows\n" in said
+
+
+def test_results_of_a_run_that_recorded_no_intervals_are_left_out(told: tuple[Machine, dict[str, str]]) -> None:
+    run = find_run("1001", told[0])
+    without = [
+        replace(step, metrics={name: value for name, value in step.metrics.items() if not name.endswith("_low")}) for step in run.steps
+    ]
+    assert [each.name for each in results(replace(run, steps=tuple(without)))] == ["held-out regret, pretrained"]

@@ -1,0 +1,304 @@
+"""`chess-grpo doctor`: what is wrong is found with its remedy, and the machine is as it was."""
+
+import json
+import os
+import socket
+import sys
+import tomllib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from grpo.settings.tree import ConfigError, read_settings
+from steps.cli.main import main
+from steps.preflight import doctor
+from steps.preflight.doctor import PYTHON, examine
+from steps.runtime.machine import Machine, Mirror
+from steps.store.versions import LOCK, ROOT, describe_code
+from steps.tracking.journal import Outbox
+
+BATCH = {
+    "METAFLOW_BATCH_JOB_QUEUE": "queue",
+    "METAFLOW_DATASTORE_SYSROOT_S3": "s3://bucket/metaflow",
+    "METAFLOW_ECS_S3_ACCESS_IAM_ROLE": "role",
+    "MLFLOW_TRACKING_URI": "http://tracker",
+}
+KEY = "0123456789" * 4
+
+
+@pytest.fixture
+def machine(tmp_path: Path, stockfish: str, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A machine on which nothing was ever run, and no variable says anything."""
+    for name in [name for name in os.environ if name.startswith(("METAFLOW_", "WANDB_", "MLFLOW_TRACKING", "CHESS_GRPO_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("CHESS_GRPO_STOCKFISH", stockfish)
+    return Machine.here()
+
+
+def found(machine: Machine, settings: str = "smoke") -> dict[str, tuple[bool, str]]:
+    return {finding.what: (finding.is_fine, finding.detail) for finding in examine(read_settings(settings), machine)}
+
+
+def test_a_machine_on_which_nothing_was_run_is_looked_at_and_left_as_it_was(machine: Machine, tmp_path: Path) -> None:
+    lines = found(machine)
+    assert list(lines) == ["python", "packages", "settings", "stockfish", "disk", "tracking", "device", "W&B"]
+    assert {what for what, (is_fine, _) in lines.items() if not is_fine} <= {"packages"}, "a developer's packages may be newer"
+    assert lines["tracking"][1].endswith("mlflow.db (not there yet; the first run makes it)")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_is_there_is_asked_and_not_written_to(machine: Machine, tmp_path: Path, give_tables: Callable[[Path], Path]) -> None:
+    give_tables(machine.home)
+    before = (machine.home / "mlflow.db").read_bytes()
+    assert found(machine)["tracking"] == (True, machine.tracking_uri)
+    assert (machine.home / "mlflow.db").read_bytes() == before
+    assert [path.name for path in machine.home.iterdir()] == ["mlflow.db"]
+
+
+def test_a_server_that_does_not_answer_and_a_file_that_is_no_store_are_named(machine: Machine) -> None:
+    is_fine, detail = found(replace(machine, tracking_uri="http://127.0.0.1:1"))["tracking"]
+    assert not is_fine
+    assert detail.startswith("http://127.0.0.1:1 does not answer (Connection refused); start it, or set MLFLOW_TRACKING_URI")
+    machine.home.mkdir()
+    (machine.home / "mlflow.db").write_text("no database, but long enough to look at" * 10)
+    is_fine, detail = found(machine)["tracking"]
+    assert not is_fine
+    assert "does not answer (" in detail
+
+
+def test_a_home_that_cannot_be_written_is_named_whether_it_is_there_or_not(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for home in (tmp_path / "file", tmp_path / "file" / "home"):
+        is_fine, detail = found(replace(machine, home=home))["disk"]
+        assert not is_fine
+        assert "set CHESS_GRPO_HOME to a folder that can" in detail
+
+
+def test_bad_settings_are_one_line_and_the_others_are_looked_at_all_the_same(machine: Machine) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        read_settings("grpo.lerning_rate = 1")
+    findings = {finding.what: finding for finding in examine(refusal.value, machine)}
+    assert not findings["settings"].is_fine
+    assert "did you mean learning_rate?" in findings["settings"].detail
+    assert findings["stockfish"].is_fine
+
+
+def test_what_the_settings_name_is_looked_for(machine: Machine, tmp_path: Path) -> None:
+    lines = found(machine, f'preset = "smoke"\nboards.source = "files"\nboards.files = "{tmp_path}/none.pgn"')
+    assert not lines["boards.files"][0]
+    assert "no file found" in lines["boards.files"][1]
+
+
+# Packages.
+
+
+def test_packages_that_differ_from_the_lock_are_named_with_both_versions(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from importlib.metadata import version
+
+    lock = tmp_path / "requirements-run.lock"
+    lock.write_text(f"pydantic==0.1\n    # via x\nnumpy=={version('numpy')}\nnot-installed-here==1.0 ; sys_platform == 'win32'\n")
+    monkeypatch.setattr(doctor, "LOCK", lock)
+    is_fine, detail = found(machine)["packages"]
+    assert not is_fine
+    assert detail == (f"not as in requirements-run.lock: pydantic {version('pydantic')}, not 0.1: `make setup` installs those of the lock")
+    lock.write_text(f"numpy=={version('numpy')}\n")
+    assert found(machine)["packages"] == (True, "1 as in requirements-run.lock")
+
+
+def test_an_environment_that_was_installed_from_another_lock_says_so(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_installed", lambda name: None)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    (tmp_path / "run-lock").write_text("another\n")
+    is_fine, detail = found(machine)["packages"]
+    assert not is_fine
+    assert detail.startswith("installed from another requirements-run.lock than this checkout's: `make setup`")
+    (tmp_path / "run-lock").write_text(describe_code()["lock"])
+    assert found(machine)["packages"][0]
+
+
+def test_the_lock_is_read_pin_by_pin() -> None:
+    pins = doctor._PIN.findall(LOCK.read_text(encoding="utf-8"))
+    assert len(pins) == sum("==" in line and not line.startswith(" ") for line in LOCK.read_text(encoding="utf-8").splitlines()) > 100
+    assert {"mlflow", "metaflow", "pydantic"} <= dict(pins).keys()
+
+
+def test_the_python_that_is_asked_for_is_the_projects(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["requires-python"]
+    assert wanted == f">={PYTHON[0]}.{PYTHON[1]},<{PYTHON[0]}.{PYTHON[1] + 1}"
+    assert found(machine)["python"][0]
+    monkeypatch.setattr(doctor, "PYTHON", (3, 12))
+    assert found(machine)["python"][1].endswith("but Python 3.12 is needed: `make setup PYTHON=python3.12`")
+
+
+# What is elsewhere.
+
+
+def test_records_that_wait_to_be_told_are_counted(machine: Machine) -> None:
+    assert "outbox" not in found(machine)
+    journal = Outbox(machine.home).begin("run", "start")
+    journal.append("tags", tags={})
+    journal.append("tags", tags={})
+    is_fine, detail = found(machine)["outbox"]
+    assert is_fine
+    assert detail.startswith("2 records wait to be told")
+    journal.close()
+
+
+def test_batch_is_looked_at_where_metaflow_is_set_up_for_it(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "batch" not in found(machine)
+    for name, value in BATCH.items():
+        monkeypatch.setenv(name, value)
+    assert found(machine)["batch"] == (True, "queue queue")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    is_fine, detail = found(machine)["batch"]
+    assert not is_fine
+    assert detail.startswith("`run --with batch` would be refused: MLFLOW_TRACKING_URI: it is not set")
+    monkeypatch.delenv("METAFLOW_ECS_S3_ACCESS_IAM_ROLE")
+    assert "not set: METAFLOW_ECS_S3_ACCESS_IAM_ROLE (the role by which" in found(machine)["batch"][1]
+
+
+def test_metaflows_configuration_file_counts_as_its_variables_do(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / ".metaflowconfig"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"METAFLOW_BATCH_JOB_QUEUE": "queue"}))
+    assert "METAFLOW_DATASTORE_SYSROOT_S3" in found(machine)["batch"][1]
+    monkeypatch.setenv("METAFLOW_PROFILE", "other")
+    assert "batch" not in found(machine)
+    (folder / "config_other.json").write_text("{")
+    assert found(machine)["batch"][1].startswith("Metaflow's configuration cannot be read (")
+
+
+@pytest.mark.parametrize(
+    ("mode", "key", "words"),
+    [
+        ("off", False, "off (CHESS_GRPO_WANDB=online turns it on)"),
+        ("off", True, "off (CHESS_GRPO_WANDB=online turns it on)"),
+        ("online", True, "online; a key is in WANDB_API_KEY"),
+        ("online", False, "online; there is no WANDB_API_KEY, so that it is kept below"),
+        ("offline", False, "offline: kept below"),
+    ],
+)
+def test_the_mirror_is_told_of_and_its_key_never_printed(
+    mode: str, key: bool, words: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if key:
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+    is_fine, detail = found(replace(machine, mirror=Mirror(mode)))["W&B"]
+    assert is_fine
+    assert detail.startswith(words)
+    assert KEY not in detail
+
+
+def test_a_shared_store_is_looked_at_and_not_written_to(machine: Machine, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    assert found(replace(machine, shared=str(shared)))["shared store"][0]
+    assert not shared.exists()
+
+
+# Typed.
+
+
+def test_the_exit_code_says_whether_all_is_fine(
+    machine: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_installed", lambda name: None)
+    assert main(["doctor", "--config", "smoke", "--set", "seed=3"]) == 0
+    assert capsys.readouterr().out.endswith("All is fine: `make run CONFIG=smoke SET=seed=3` can start.\n")
+    assert main(["doctor", "--set", "sed=3"]) == 1
+    said = capsys.readouterr().out
+    assert "  FAIL  settings   settings: unknown key sed; did you mean seed?" in said
+    assert said.endswith("1 of 8 are wrong; each says what mends it.\n")
+    assert main(["doctor", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["is_fine"]
+    assert facts["findings"][0]["what"] == "python"
+
+
+# The UI.
+
+Started = list[tuple[list[str], dict[str, str]]]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    """Return what this process became instead of going on."""
+    calls: Started = []
+
+    def become(path: str, words: list[str], environment: dict[str, str]) -> None:
+        calls.append((words, environment))
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execve", become)
+    return calls
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_the_ui_is_mlflows_on_the_store_of_this_home(
+    machine: Machine,
+    give_tables: Callable[[Path], Path],
+    started: Started,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    give_tables(machine.home)
+    port = free_port()
+    with pytest.raises(SystemExit):
+        main(["ui", "--port", str(port)])
+    ((words, environment),) = started
+    assert words[1:4] == ["-m", "mlflow", "ui"]
+    assert words[words.index("--port") + 1] == str(port)
+    assert environment["MLFLOW_BACKEND_STORE_URI"] == machine.tracking_uri
+    assert not any(machine.tracking_uri in word for word in words)
+    assert f"http://127.0.0.1:{port}" in capsys.readouterr().out
+
+
+def test_a_store_that_is_not_there_is_made_with_our_experiment_as_a_run_makes_it(
+    machine: Machine, started: Started, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from steps.tracking.client import EXPERIMENT, TrackingStore
+
+    with pytest.raises(SystemExit):
+        main(["ui", "--port", str(free_port())])
+    assert "is not there yet, and is made now" in capsys.readouterr().out
+    experiment = TrackingStore(machine, ()).client.get_experiment_by_name(EXPERIMENT)
+    assert experiment is not None
+    assert experiment.artifact_location == (machine.home / "mlartifacts").as_uri()
+
+
+def test_a_port_that_is_taken_is_refused_with_one_that_is_free(
+    machine: Machine,
+    give_tables: Callable[[Path], Path],
+    started: Started,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    give_tables(machine.home)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["ui", "--port", str(port)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"chess-grpo: port {port} of 127.0.0.1 is taken (Address already in use): if it is this UI, open http://")
+    assert "`chess-grpo ui --port " in said
+    assert started == []
+
+
+def test_a_server_has_a_ui_of_its_own_whose_address_is_printed_without_a_password(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], started: Started
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:hunter2@tracker.example:5000/ours")
+    assert main(["ui"]) == 0
+    assert capsys.readouterr().out.endswith(": https://tracker.example:5000/ours\n")
+    assert started == []

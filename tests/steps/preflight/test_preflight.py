@@ -1,0 +1,154 @@
+"""What would fail in an hour fails in seconds, with the remedy."""
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from doubles import some_boards
+
+from grpo.settings.tree import Settings, read_settings
+from steps.preflight.checks import preflight, preflight_table
+from steps.runtime.machine import Machine
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> Path:
+    return give_tables(tmp_path_factory.mktemp("machine") / "home")
+
+
+@pytest.fixture
+def machine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(home))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return Machine.here()
+
+
+def failures(machine: Machine, settings: Settings | None = None) -> dict[str, str]:
+    findings, _ = preflight(settings or read_settings("test"), machine)
+    return {finding.what: finding.detail for finding in findings if not finding.is_fine}
+
+
+def test_a_healthy_machine_has_no_failure_and_a_known_engine(machine: Machine) -> None:
+    findings, engine = preflight(read_settings("test"), machine)
+    assert [finding.what for finding in findings] == ["stockfish", "disk", "tracking", "device"]
+    assert all(finding.is_fine for finding in findings), preflight_table(findings)
+    assert engine is not None
+    assert engine.name.startswith("Stockfish")
+
+
+def test_an_absent_stockfish_is_named_with_the_remedy(machine: Machine) -> None:
+    found = failures(replace(machine, stockfish="/nowhere/stockfish"))
+    assert found.keys() == {"stockfish"}
+    assert "/nowhere/stockfish" in found["stockfish"]
+    assert "apt-get install stockfish" in found["stockfish"]
+
+
+@pytest.mark.parametrize("program", ["cat", "true"])
+def test_a_program_that_is_no_engine_is_refused(machine: Machine, program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo.engine.identity.START_SECONDS", 0.5)
+    assert "not a usable UCI engine" in failures(replace(machine, stockfish=f"/bin/{program}"))["stockfish"]
+
+
+def test_a_file_that_is_not_executable_is_refused(machine: Machine, tmp_path: Path) -> None:
+    path = tmp_path / "stockfish"
+    path.write_text("#!/bin/sh\n")
+    path.chmod(stat.S_IRUSR)
+    assert "apt-get install stockfish" in failures(replace(machine, stockfish=str(path)))["stockfish"]
+
+
+def test_a_home_that_cannot_be_made_is_named_with_the_remedy(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    found = failures(replace(machine, home=tmp_path / "file" / "home"))
+    assert "CHESS_GRPO_HOME" in found["disk"]
+
+
+def test_too_little_disk_is_named_with_what_is_needed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("steps.preflight.checks._FREE_BYTES", 1 << 60)
+    assert "needed" in failures(machine)["disk"]
+
+
+def test_a_tracking_store_that_does_not_open_is_named_with_the_remedy(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    found = failures(replace(machine, tracking_uri=f"sqlite:///{tmp_path / 'file' / 'mlflow.db'}"))
+    assert "MLFLOW_TRACKING_URI" in found["tracking"]
+
+
+@pytest.mark.parametrize(("device", "word"), [("tpu", "cpu"), ("cuda", "no GPU")])
+def test_a_device_that_is_not_there_is_refused(machine: Machine, device: str, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert word in failures(replace(machine, device=device))["device"]
+
+
+@pytest.mark.parametrize("key", ["files", "exclude"])
+def test_what_cannot_be_a_source_is_named_before_any_work(key: str, machine: Machine, tmp_path: Path) -> None:
+    good = tmp_path / "good.pgn"
+    good.write_text('[Event "?"]\n\n1. e4 *\n')
+
+    def of(path: Path) -> str:
+        given = {"files": str(good)} | {key: str(path)}
+        text = "\n".join(f'boards.{name} = "{value}"' for name, value in given.items())
+        found = failures(machine, read_settings(f'preset = "test"\nboards.source = "files"\n{text}'))
+        assert found.keys() == {f"boards.{key}"}
+        return found[f"boards.{key}"]
+
+    assert of(tmp_path / "absent.pgn").startswith(f"{tmp_path}/absent.pgn: no file found; give a file")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "notes.txt").write_text("none of these is a game")
+    assert of(tmp_path / "folder").startswith(f"{tmp_path}/folder: no file found; give a file")
+    (tmp_path / "games.docx").write_text("games")
+    assert "cannot tell by its suffix what it is" in of(tmp_path / "games.docx")
+    (tmp_path / "empty.pgn").write_text("")
+    assert of(tmp_path / "empty.pgn") == "empty.pgn: holds nothing at all; give files with games or positions"
+    (tmp_path / "page.pgn.zst").write_text("<!DOCTYPE html> not found")
+    assert of(tmp_path / "page.pgn.zst").startswith(f"{tmp_path}/page.pgn.zst: ")
+
+
+def test_files_that_are_there_are_named_the_first_five(machine: Machine, tmp_path: Path) -> None:
+    for number in range(7):
+        (tmp_path / f"{number}.pgn").write_text('[Event "?"]\n\n1. e4 *\n')
+    findings, _ = preflight(read_settings(f'preset = "test"\nboards.source = "files"\nboards.files = "{tmp_path}"'), machine)
+    assert [(finding.is_fine, finding.detail) for finding in findings if finding.what == "boards.files"] == [
+        (True, "0.pgn, 1.pgn, 2.pgn, 3.pgn, 4.pgn and 2 more")
+    ]
+
+
+def test_the_table_marks_each_line_and_aligns_them(machine: Machine) -> None:
+    findings, _ = preflight(read_settings("test"), replace(machine, stockfish="/nowhere"))
+    lines = preflight_table(findings).splitlines()
+    assert [line.split()[0] for line in lines] == ["FAIL", "ok", "ok", "ok"]
+    assert len({line.index(finding.detail) for line, finding in zip(lines, findings, strict=True)}) == 1
+
+
+def test_machine_facts_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CHESS_GRPO_STOCKFISH", "/opt/sf")
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path))
+    monkeypatch.setenv("CHESS_GRPO_THREADS", "1")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker")
+    machine = Machine.here()
+    assert (machine.stockfish, machine.home, machine.num_threads, machine.tracking_uri) == ("/opt/sf", tmp_path, 1, "http://tracker")
+    assert os.environ.get("CHESS_GRPO_DEVICE") is None or machine.device == os.environ["CHESS_GRPO_DEVICE"]
+
+
+def test_a_book_that_is_too_small_is_found_before_any_game_and_a_large_one_is_fine(machine: Machine, tmp_path: Path) -> None:
+    boards = some_boards(300)
+    small, large = tmp_path / "small.epd", tmp_path / "large.epd"
+    small.write_text("".join(f"{board.epd()}\n" for board in boards[:5]))
+    large.write_text("".join(f"{board.epd()}\n" for board in boards))
+
+    def with_book(path: Path) -> Settings:
+        return read_settings(f'preset = "test"\nevaluation.opening_book = "{path}"')
+
+    assert failures(machine, with_book(large)) == {}
+    assert "5 distinct openings; left out: none; up to 18 are needed" in failures(machine, with_book(small))["evaluation.opening_book"]
+    assert failures(machine, with_book(tmp_path / "none.epd")).keys() == {"evaluation.opening_book"}
+
+
+def test_the_flow_starts_without_torch() -> None:
+    # Each of a flow's tasks imports all steps, and runs one.
+    script = "import sys; import steps.pipeline.steps; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split() == ["False"]

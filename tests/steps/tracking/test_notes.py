@@ -1,0 +1,347 @@
+"""What the tracking store's pages say, and that telling it twice, late or in the wrong order leaves what telling it once does."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from grpo.base.errors import PlainError
+from grpo.base.files import write_json
+from grpo.dataset.table import BOARD_SCHEMA
+from grpo.metrics.table import METRICS
+from grpo.settings.tree import preset_names, read_settings
+from steps.pipeline.run_step import Job, run_step
+from steps.runtime.machine import Machine
+from steps.step_io.names import FINDINGS, HISTORY
+from steps.step_io.work import Work
+from steps.store.outputs import Store
+from steps.tracking import notes
+from steps.tracking.dataset_schema import dataset_columns
+from steps.tracking.delivery import Delivery
+from steps.tracking.journal import Journal, Progress
+from steps.tracking.launch import FLOW_FILE, Launch, compared, launch_of
+from steps.tracking.registry import MODEL, Registry
+from steps.tracking.step_notes import CHAPTERS, chapter_note, headlines, run_name
+from steps.tracking.tags import NOTE, NOTE_DIGEST, digest_of_note
+from steps.tracking.tracker import Tracker
+
+FOUND = {
+    "name": "kl_trap",
+    "severity": "critical",
+    "evidence": ["KL 0.001 at steps 3 to 9"],
+    "cause": "The anchor holds the policy.",
+    "remedy": "Set grpo.kl_coefficient = 0.",
+    "page": "docs/diagnosis.md#kl_trap",
+}
+
+
+def settings_of(text: str) -> dict[str, Any]:
+    return read_settings(text).model_dump(mode="json")
+
+
+@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize(
+    "more", ["", "seed = 7\ngrpo.learning_rate = 0.0123\nboards.games.nodes = [1, 2]\ngrpo.own_games.repetition = 'ignored'"]
+)
+def test_a_runs_settings_come_back_from_the_text_that_its_page_shows(preset: str, more: str) -> None:
+    settings = settings_of(f'preset = "{preset}"\n{more}')
+    assert settings_of(launch_of(settings).text) == settings
+
+
+def test_a_preset_is_named_as_such_and_what_differs_is_no_more_than_that() -> None:
+    assert launch_of(settings_of("laptop")).command() == f"python {FLOW_FILE} run"
+    launch = launch_of(settings_of('preset = "smoke"\ngrpo.learning_rate = 0.0123'))
+    assert (launch.preset, launch.differences) == ("smoke", {"grpo.learning_rate": 0.0123})
+    words = launch.command(["--resume-from", "peak"])
+    assert words == f"python {FLOW_FILE} --config-value settings 'preset = \"smoke\"\ngrpo.learning_rate = 0.0123' run --resume-from peak"
+
+
+def test_a_setting_that_must_be_taken_away_is_written_in_a_language_with_a_word_for_nothing() -> None:
+    launch = Launch(preset="clean", differences={"seed": 3, "boards.filters.min_rating": None})
+    assert json.loads(launch.text) == {"preset": "clean", "seed": 3, "boards": {"filters": {"min_rating": None}}}
+    assert read_settings(launch.text).boards.filters.min_rating is None
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_parameters_are_short_and_typed_and_none_of_them_is_nothing(preset: str) -> None:
+    settings = settings_of(preset)
+    settings["boards"]["games"]["nodes"] = list(range(100, 200))
+    found = compared(settings)
+    assert all(0 < len(value) <= 60 for value in found.values())
+    assert found["boards.games.nodes"] == "100 ... 199 (100)"
+    assert float(found["grpo.learning_rate"]) == settings["grpo"]["learning_rate"]
+    assert found["grpo.reflects"] in ("true", "false")
+    assert not [name for name in found if name.startswith(("resources.", "boards.num_tasks"))]
+    assert not {"None", "null", "", "[]"} & set(found.values())
+
+
+def test_the_experiments_page_names_every_group_and_unit_and_fits() -> None:
+    note = notes.experiment_note("1")
+    assert len(note) < 5_000
+    lines = note.splitlines()
+    for spec in METRICS.values():
+        [row] = [line for line in lines if line.startswith(f"| `{spec.name.partition('/')[0]}/` |")]
+        assert spec.unit in row
+
+
+def test_children_sort_by_name_in_the_order_in_which_they_run() -> None:
+    names = [run_name(step) for step in CHAPTERS]
+    assert names == sorted(names)
+    assert [name.partition(" ")[2] for name in names] == list(CHAPTERS)
+
+
+def test_every_number_of_a_chapter_is_a_declared_metric() -> None:
+    for chapter in CHAPTERS.values():
+        assert {*chapter.numbers, *chapter.headlines} <= METRICS.keys()
+
+
+def finetuned(folder: Path) -> Path:
+    folder.mkdir()
+    rows = [{"step": 0, "heldout/regret_best": 0.2}, {"step": 1, "grpo/entropy": 1.5}, {"step": 2, "grpo/entropy": 1.25}]
+    rows += [{"step": 2, "heldout/regret_best": 0.125}]
+    (folder / HISTORY).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_headlines_are_the_last_values_and_regret_is_told_before_and_after(tmp_path: Path) -> None:
+    folder = finetuned(tmp_path / "finetune")
+    assert headlines("finetune", folder) == {"grpo/entropy": 1.25, "run/regret_before": 0.2, "run/regret_after": 0.125}
+    write_json(folder / FINDINGS, {"verdict": "findings", "findings": [FOUND, FOUND]})
+    assert headlines("finetune", folder)["run/findings"] == 2
+    write_json(folder / FINDINGS, {"verdict": "healthy", "findings": [FOUND | {"name": "healthy"}]})
+    assert headlines("finetune", folder)["run/findings"] == 0
+
+
+def test_a_childs_page_has_its_numbers_with_units_and_what_diagnosis_says(tmp_path: Path) -> None:
+    folder = finetuned(tmp_path / "finetune")
+    note = chapter_note("finetune", folder)
+    assert note.startswith(CHAPTERS["finetune"].text)
+    assert (
+        f"| `heldout/regret_best` | 0.2 | 0.125 | win probability | lower | {METRICS['heldout/regret_best'].meaning} |" in note.splitlines()
+    )
+    assert "kl_trap" not in note
+    write_json(folder / FINDINGS, {"verdict": "findings", "findings": [FOUND]})
+    assert "- **kl_trap** (critical): The anchor holds the policy. Remedy: Set grpo.kl_coefficient = 0." in chapter_note("finetune", folder)
+    write_json(folder / FINDINGS, {"verdict": "healthy", "findings": [FOUND | {"name": "healthy"}]})
+    assert "Diagnosis: **healthy**." in chapter_note("finetune", folder)
+
+
+def test_a_finished_runs_page_begins_with_the_verdict_and_compares_the_policies() -> None:
+    page = notes.ended(
+        "## What was asked", facts=reports(), findings={"verdict": "findings", "findings": [FOUND]}, places={"Report": "there/report.md"}
+    )
+    lines = page.splitlines()
+    assert lines[0] == "# Verdict: better"
+    assert "| champion: step 1,004 | 0.6 [0.5, 0.7] | 0.4 [0.3, 0.5] | +700 [+600, +800] | 0.11 |" in lines
+    assert "| pretrained |  |  | +260 [+200, +320] | 0.2 |" in lines
+    assert "| peak: step 900 | lower bound 0.512 |  |  |  |" in lines
+    assert "- Report: `there/report.md`" in lines
+    assert lines.index("## What was asked") > lines.index("- Report: `there/report.md`")
+    assert any("kl_trap" in line for line in lines)
+
+
+def test_where_nothing_was_shown_the_page_says_whose_place_it_stays() -> None:
+    facts = reports()
+    facts["select"] |= {"promoted": False, "verdict": "no improvement shown", "peak_low": None}
+    page = notes.ended("", facts=facts, findings=None, places={})
+    assert "| pretrained, champion of this run |" in page
+    assert "| candidate, not promoted: step 1,004 |" in page
+    assert "| peak: step 900 | not screened |" in page
+
+
+def test_no_page_is_longer_than_the_store_takes() -> None:
+    assert len(notes.failed("x" * 20_000, metaflow_run="7", step="select", why="no")) < 8_000
+
+
+def test_every_column_of_the_dataset_has_a_word_of_mlflow() -> None:
+    columns = dataset_columns(BOARD_SCHEMA)
+    assert [column["name"] for column in columns] == BOARD_SCHEMA.names
+    assert columns[0] == {"name": "fen", "type": "string", "required": True}
+    unknown = pa.schema([pa.field("when", pa.date32())])
+    with pytest.raises(ValueError, match="no word"):
+        dataset_columns(unknown)
+
+
+def reports() -> dict[str, Any]:
+    return {
+        "baseline": {"ladder": {"rating": 260.4, "low": 199.6, "high": 320.4}, "heldout": {"heldout/regret_best": 0.2}},
+        "select": {
+            "verdict": "better",
+            "reasons": ["better than the initial policy: shown"],
+            "promoted": True,
+            "scored_by": "adjudicated",
+            "candidate_step": 1_004,
+            "peak_step": 900,
+            "peak_low": 0.5123,
+            "claims": [{"text": "0.6 [0.5, 0.7]"}],
+            "confirmation_sampled_moves": {"text": "0.4 [0.3, 0.5]"},
+            "ladder": {"rating": 700.0, "low": 600.0, "high": 800.0},
+            "heldout_regret_best": {"1004": {"mean": 0.11}},
+        },
+    }
+
+
+# What the store holds.
+
+
+@pytest.fixture
+def machine(tmp_path: Path, give_tables: Callable[[Path], Path]) -> Machine:
+    home = give_tables(tmp_path / "home")
+    return Machine(stockfish="", home=home, tracking_uri=f"sqlite:///{home / 'mlflow.db'}", device="cpu", num_threads=1)
+
+
+def begin(machine: Machine) -> tuple[Tracker, Job]:
+    tracker = Tracker(machine)
+    run = tracker.start_flow_run(metaflow_run="7", settings={}, tags={}, note="began", files={"settings.toml": "seed = 1"})
+    code = {"commit": "abc", "is_dirty": False, "lock": "l"}
+    return tracker, Job(settings={}, code=code, metaflow_run="7", mlflow_run=run, is_fresh=False, origin=None, story="## What was asked")
+
+
+def parent(tracker: Tracker, job: Job) -> Any:
+    return tracker.client.get_run(job["mlflow_run"])
+
+
+def points(tracker: Tracker, job: Job, name: str) -> list[tuple[int, float]]:
+    return [(point.step, point.value) for point in tracker.client.get_metric_history(job["mlflow_run"], name)]
+
+
+def deliver(tracker: Tracker, machine: Machine, job: Job, *records: Mapping[str, Any], times: int = 1) -> None:
+    """Tell records as often as is said, each time from the beginning."""
+    journal = tracker.outbox.begin(job["mlflow_run"], "test")
+    for record in records:
+        journal.append(**record)
+    for _ in range(times):
+        journal.save(Progress())
+        Delivery(journal, tracker, Store(machine.home)).run(is_left=False)
+    journal.close()
+
+
+def test_what_a_run_says_of_itself_is_there_once_though_it_is_told_three_times(machine: Machine) -> None:
+    tracker, job = begin(machine)
+    rows = {"metrics": {"run/regret_before": 0.5, "run/findings": float("nan")}, "time": 5}
+    page = {"note": "under way", "time": 5}
+    file = {"name": "settings.json", "folder": None, "content": "e30="}
+    child = {"key": "7/pretrain/abc", "step": "pretrain", "tags": {}, "time": 5}
+    data = {"digest": "d" * 64, "source": "file:///b", "profile": {"num_rows": 3}, "schema": dataset_columns(BOARD_SCHEMA)}
+    kinds = {"child": child, "parent_metrics": rows, "parent_story": page, "parent_file": file, "dataset": data}
+    deliver(tracker, machine, job, *({"kind": kind, **facts} for kind, facts in kinds.items()), times=3)
+    told = parent(tracker, job)
+    assert points(tracker, job, "run/regret_before") == [(0, 0.5)]
+    assert len(points(tracker, job, "run/findings")) == 1
+    assert told.data.tags[NOTE] == "under way"
+    [logged] = told.inputs.dataset_inputs
+    assert json.loads(logged.dataset.schema)["mlflow_colspec"][0] == {"name": "fen", "type": "string", "required": True}
+    assert json.loads(logged.dataset.profile) == {"num_rows": 3}
+    assert [file.path for file in tracker.client.list_artifacts(job["mlflow_run"])] == ["settings.json", "settings.toml"]
+    [made] = tracker.search("tags.`chess_grpo.step` = 'pretrain'")
+    assert made.info.run_name == "04 pretrain"
+
+
+def test_a_headline_that_a_second_try_tells_again_is_no_second_point_and_a_new_one_is(machine: Machine) -> None:
+    tracker, job = begin(machine)
+    for time, value in ((5, 0.5), (6, 0.5), (7, 0.25)):
+        deliver(tracker, machine, job, {"kind": "parent_metrics", "metrics": {"run/regret_after": value}, "time": time})
+    assert points(tracker, job, "run/regret_after") == [(0, 0.5), (0, 0.25)]
+    assert parent(tracker, job).data.metrics["run/regret_after"] == 0.25
+
+
+def test_a_page_that_was_written_earlier_and_is_told_later_replaces_none(machine: Machine) -> None:
+    tracker, job = begin(machine)
+    for time, note in ((6, "# Verdict"), (5, "under way")):
+        deliver(tracker, machine, job, {"kind": "parent_story", "note": note, "time": time})
+    assert parent(tracker, job).data.tags[NOTE] == "# Verdict"
+
+
+class MendableError(PlainError, RuntimeError):
+    """An error for people."""
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "unsaid"),
+    [
+        (MendableError("the disk is full: make room"), "the disk is full: make room", "MendableError"),
+        (ValueError("secret-4711"), f"ValueError; what it said is in the task's log: `python {FLOW_FILE} logs 7/pretrain`", "secret-4711"),
+    ],
+)
+def test_a_failed_runs_page_says_where_and_why_and_how_to_go_on_until_it_does(
+    error: Exception, said: str, unsaid: str, machine: Machine
+) -> None:
+    tracker, job = begin(machine)
+
+    def step(body: Callable[[Work], None]) -> None:
+        run_step(job, machine, step="pretrain", module="steps.step_io.work", settings={}, inputs={}, work=body)
+
+    def fail(work: Work) -> None:
+        assert "**Under way**, at `pretrain`, step 4 of 11." in page_when_told(tracker, machine, job)
+        raise error
+
+    with pytest.raises(type(error)):
+        step(fail)
+    told = parent(tracker, job)
+    page = told.data.tags[NOTE]
+    assert page.startswith("# Failed in `pretrain`")
+    assert f"> {said}" in page
+    assert f"`python {FLOW_FILE} resume --origin-run-id 7`" in page
+    assert page.endswith("## What was asked")
+    [child] = tracker.search("tags.`chess_grpo.step` = 'pretrain'")
+    assert said in child.data.tags[NOTE]
+    assert unsaid not in page + child.data.tags[NOTE]
+    assert (told.info.status, child.info.status) == ("FAILED", "FAILED")
+
+    def work_well(work: Work) -> None:
+        (work.folder / "weights").write_text("x")
+
+    step(work_well)
+    told = parent(tracker, job)
+    assert (told.info.status, told.data.tags[NOTE].partition(",")[0]) == ("RUNNING", "**Under way**")
+    assert tracker.end_flow_run(job["mlflow_run"], {}, "# Verdict: better") == 0
+    assert parent(tracker, job).data.tags[NOTE] == "# Verdict: better"
+
+
+def page_when_told(tracker: Tracker, machine: Machine, job: Job) -> str:
+    """Return the parent's page once all is told that is in its journals, whoever tells it."""
+    waiting = [line.record for path in tracker.outbox.folder.glob("*/*.jsonl") for line in Journal(path).waiting()]
+    pages = [record["note"] for record in waiting if record["kind"] == "parent_story"]
+    return str(pages[-1]) if pages else str(parent(tracker, job).data.tags[NOTE])
+
+
+def test_a_page_that_a_person_has_written_stays_and_one_of_ours_is_brought_up_to_date(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker, _ = begin(machine)
+    client, experiment = tracker.client, tracker.experiment
+
+    def page() -> str:
+        return str(client.get_experiment(experiment).tags[NOTE])
+
+    assert page() == notes.experiment_note(experiment)
+    monkeypatch.setattr("steps.tracking.client.experiment_note", lambda experiment: "a newer text")
+    tracker.describe_experiment()
+    assert page() == "a newer text"
+    client.set_experiment_tag(experiment, NOTE, "a person's")
+    monkeypatch.undo()
+    tracker.describe_experiment()
+    assert page() == "a person's"
+
+
+def test_the_models_page_is_brought_up_to_date_unless_a_person_has_written_there(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracker, job = begin(machine)
+    registry, client = Registry(tracker), tracker.client
+
+    def page() -> str:
+        registry.register(
+            holder=job["mlflow_run"], folder="f", flow_run=job["mlflow_run"], policy_step=1, initial_weights="w", low=None, description="x"
+        )
+        return str(client.get_registered_model(MODEL).description)
+
+    assert page() == notes.MODEL_NOTE
+    client.update_registered_model(MODEL, "an older text")
+    client.set_registered_model_tag(MODEL, NOTE_DIGEST, digest_of_note("an older text"))
+    assert page() == notes.MODEL_NOTE
+    client.update_registered_model(MODEL, "a person's")
+    assert page() == "a person's"
+    [version] = client.search_model_versions(f"name = '{MODEL}'", order_by=["version_number DESC"], max_results=1)
+    assert version.description == f"x\n\n[The run that chose it](#/experiments/{tracker.experiment}/runs/{job['mlflow_run']})"

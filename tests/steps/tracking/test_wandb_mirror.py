@@ -1,0 +1,269 @@
+"""W&B is told what MLflow is told, once, by a process that the step neither waits for nor knows anything of.
+
+Offline runs are read back from W&B's own files; online ones are told to a server of our own (`wandb_doubles`).
+"""
+
+import shutil
+import subprocess
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toggled_server import free_port
+from wandb_doubles import WandbServer, records, rows
+
+from grpo.metrics.table import METRICS, Record
+from steps.cli.track import MirrorError, deliver_outbox
+from steps.pipeline.run_step import Job, run_step
+from steps.runtime.machine import Machine, MachineError, Mirror
+from steps.step_io.work import Work
+from steps.store.outputs import StepOutput
+from steps.tracking import wandb_mirror
+from steps.tracking.journal import Journal, Outbox
+from steps.tracking.tracker import ChildRun, Tracker
+from steps.tracking.wandb_mirror import mirror_outbox, mirrored
+
+KEY = "0123456789abcdef" * 2 + "01234567"
+SETTINGS = {"seed": 0, "grpo": {"num_steps": 3}}
+TAGS = {"metaflow.run": "7", "git.commit": "abc", "git.dirty": True}
+OWN = ("_step", "_runtime", "_timestamp", "step")
+"""What W&B, and the mirror, put into a row beside the metrics."""
+
+
+@pytest.fixture(autouse=True)
+def without_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_PROJECT", "WANDB_ENTITY", "WANDB_MODE", "CHESS_GRPO_WANDB"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(wandb_mirror, "_SECONDS_AT_END", 600.0)  # A machine can be busy.
+    monkeypatch.setattr(wandb_mirror, "_SECONDS_AT_FAILURE", 600.0)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, give_tables: Callable[[Path], Path]) -> Machine:
+    home = give_tables(tmp_path / "home")
+    uri = f"sqlite:///{home / 'mlflow.db'}"
+    return Machine(stockfish="none", home=home, tracking_uri=uri, device="cpu", num_threads=1, mirror=Mirror.OFFLINE, task="7/finetune/3")
+
+
+def finetuned(machine: Machine, body: Callable[[Work], None]) -> StepOutput:
+    run = Tracker(machine).start_flow_run(metaflow_run="7", settings=SETTINGS, tags={}, note="")
+    code = {"commit": "abc", "is_dirty": True, "lock": "l"}
+    job = Job(settings=SETTINGS, code=code, metaflow_run="7", mlflow_run=run, is_fresh=False, origin=None)
+
+    def publish(folder: Path, child: ChildRun) -> None:
+        child.tag_flow_run({"chess_grpo.verdict": "better"})
+        child.tag({"chess_grpo.findings": "healthy"})
+        child.note("# What came of it")
+
+    return run_step(job, machine, step="finetune", module="steps.step_io.work", settings={}, inputs={}, work=body, publish=publish)
+
+
+def write(work: Work) -> None:
+    (work.folder / "weights").write_text("w")
+    for step in range(3):
+        work.record(Record(step, {"grpo/entropy": 1 / (step + 1), "grpo/loss": 0.5}))
+        work.measured(Record(step, {"cache/hits": step}))
+    work.record(Record(1, {"heldout/regret_best": 0.25}))  # Of a step that is past.
+
+
+def fail(work: Work) -> None:
+    work.record(Record(0, {"grpo/entropy": 1.0, "grpo/loss": 0.5}))
+    work.record(Record(1, {"grpo/entropy": 0.5, "grpo/loss": 0.5}))
+    raise ZeroDivisionError
+
+
+WHOLE = [
+    (0, {"grpo/entropy": 1.0, "grpo/loss": 0.5, "cache/hits": 0.0}),
+    (1, {"grpo/entropy": 1 / 2, "grpo/loss": 0.5, "cache/hits": 1.0}),
+    (2, {"grpo/entropy": 1 / 3, "grpo/loss": 0.5, "cache/hits": 2.0}),
+    (1, {"heldout/regret_best": 0.25}),
+]
+
+
+def measured(found: list[dict[str, Any]]) -> list[tuple[int, dict[str, float]]]:
+    assert [row["_step"] for row in found] == list(range(len(found))), "W&B's own count has no gap and no double"
+    return [(row["step"], {name: value for name, value in row.items() if name not in OWN}) for row in found]
+
+
+def offline_runs(machine: Machine) -> list[Path]:
+    return sorted((machine.home / "wandb").glob("offline-run-*"))
+
+
+def test_two_tries_of_a_step_are_one_offline_run_with_everything_once(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ZeroDivisionError):
+        finetuned(machine, fail)
+    [failed] = offline_runs(machine)
+    assert [step for step, _ in measured(rows(failed))] == [0, 1]
+    assert [record.exit.exit_code for record in records(failed) if record.WhichOneof("record_type") == "exit"] == [1]
+    finetuned(replace(machine, attempt=1), write)
+    [folder] = offline_runs(machine)
+    assert folder != failed
+    assert folder.name.rpartition("-")[2] == failed.name.rpartition("-")[2], "one run"
+    assert measured(rows(folder)) == WHOLE
+    found = records(folder)
+    run = next(record.run for record in found if record.WhichOneof("record_type") == "run")
+    assert (run.project, run.run_group, run.job_type, run.display_name) == ("chess-grpo", "7", "finetune", "7/finetune")
+    assert list(run.tags) == ["finetune", "commit abc", "uncommitted changes"]
+    config = {each.key: each.value_json for each in run.config.update}
+    assert (config["grpo.num_steps"], config["git.commit"]) == ("3", '"abc"')
+    summary = {each.key: each.value_json for record in found for each in record.summary.update}
+    assert (summary["verdict"], summary["findings"]) == ('"better"', '"healthy"')
+    units = [each.value_json for record in found for each in record.config.update if each.key == "units"][-1]
+    assert f'"heldout/regret_best":"{METRICS["heldout/regret_best"].unit}"' in units
+    assert f"finetune: kept for W&B, which was not asked: wandb sync {folder}\n" in capsys.readouterr().out
+    assert [record.exit.exit_code for record in found if record.WhichOneof("record_type") == "exit"] == [0]
+    assert not waiting(machine.home), "nothing is kept of what was told"
+
+
+def waiting(home: Path) -> list[str]:
+    return sorted(path.name for path in (home / "wandb" / "outbox").rglob("*") if path.is_file())
+
+
+def test_without_the_mirror_there_is_no_trace_of_it_and_the_output_is_the_same(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, give_tables: Callable[[Path], Path]
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(
+        wandb_mirror, "mirror_process", lambda *given, **named: started.append(given) or subprocess.Popen("cat", stdin=subprocess.PIPE)
+    )
+    mirrored_output = finetuned(machine, write)
+    assert len(started) == 1
+    home = give_tables(tmp_path / "off")
+    assert (
+        finetuned(replace(machine, home=home, tracking_uri=f"sqlite:///{home / 'mlflow.db'}", mirror=Mirror.OFF), write) == mirrored_output
+    )
+    assert len(started) == 1
+    assert not (home / "wandb").exists()
+
+
+def test_a_server_that_never_answers_holds_up_nothing_beyond_its_seconds(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[subprocess.Popen[bytes]] = []
+    whole = wandb_mirror.mirror_process
+
+    def kept(*given: Any, **named: Any) -> "subprocess.Popen[bytes]":
+        made.append(whole(*given, **named))
+        return made[-1]
+
+    monkeypatch.setattr(wandb_mirror, "mirror_process", kept)
+    monkeypatch.setattr(wandb_mirror, "_SECONDS_AT_END", 0.1)
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    with WandbServer() as server:
+        server.is_silent = True
+        monkeypatch.setenv("WANDB_BASE_URL", server.address)
+        finetuned(replace(machine, mirror=Mirror.ONLINE), write)
+    [process] = made
+    assert process.poll() is not None, "it was ended"
+    said = capsys.readouterr().out
+    assert said.count("WARNING") == 1
+    assert "finetune: WARNING: W&B was not told all of this step (it was not done within 0 s): the run goes on" in said
+    assert mirror_outbox(machine.home).num_journals() == 1
+
+
+def tried(machine: Machine, steps: range, status: str = "") -> Journal:
+    """Let a try of a step say something, and end, or be killed."""
+    journal = Outbox(machine.home).begin("parent", "finetune")
+    with mirrored(machine, flow_run="7", step="finetune", settings=SETTINGS, tags=TAGS) as mirror:
+        mirror(journal.path)
+        for step in steps:
+            journal.append("metrics", rows=[["grpo/entropy", 1 / (step + 1), 1_000 * step, step]])
+        if status:
+            journal.append("ended", key="k", status=status, time=9_000)
+    journal.path.unlink()  # MLflow has it.
+    journal.close()
+    return journal
+
+
+@pytest.mark.prove
+def test_a_killed_try_and_the_next_are_one_run_online_and_no_row_is_sent_twice(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = replace(machine, mirror=Mirror.ONLINE)
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(machine.home))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", machine.tracking_uri)
+    with WandbServer() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.address)
+        tried(machine, range(3))
+        [run] = server.runs.values()
+        assert (run["exit_code"], sorted(run["rows"])) == (255, [0, 1, 2])
+        monkeypatch.setattr(wandb_mirror, "_SECONDS_AT_END", 0.0)
+        tried(replace(machine, attempt=1), range(5), "FINISHED")
+        assert "W&B was not told all" in capsys.readouterr().out
+        kept = tmp_path / "kept"
+        shutil.copytree(mirror_outbox(machine.home).folder, kept)
+        assert deliver_outbox(Namespace(only_lists=False)) == 0
+        assert "1 steps wait to be told to W&B: CHESS_GRPO_WANDB=online chess-grpo track tells it" in capsys.readouterr().out
+        monkeypatch.setenv("CHESS_GRPO_WANDB", "online")
+        assert deliver_outbox(Namespace(only_lists=True)) == 1
+        for _ in range(2):
+            assert deliver_outbox(Namespace(only_lists=False)) == 0
+            assert "W&B: 1 steps told, 0 wait" in capsys.readouterr().out
+            [run] = server.runs.values()
+            assert measured([run["rows"][number] for number in sorted(run["rows"])]) == [
+                (n, {"grpo/entropy": 1 / (n + 1)}) for n in range(5)
+            ]
+            assert (run["exit_code"], server.num_again, run["groupName"]) == (0, 0, "7")
+            # As if nobody had noted that it was told.
+            shutil.copytree(kept, mirror_outbox(machine.home).folder, dirs_exist_ok=True)
+        assert not [path for path in machine.home.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
+    with pytest.raises(MirrorError, match=r"W&B was not told of 1 steps \(.*\): run this again later"):
+        deliver_outbox(Namespace(only_lists=False))
+
+
+@pytest.mark.prove
+def test_who_refuses_the_connection_is_told_by_the_next_step(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wandb_mirror, "_SECONDS_AT_END", 3.0)
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{free_port()}")
+    machine = replace(machine, mirror=Mirror.ONLINE)
+    tried(replace(machine, task="7/pretrain/2"), range(2), "FINISHED")
+    assert mirror_outbox(machine.home).num_journals() == 1
+    monkeypatch.setattr(wandb_mirror, "_SECONDS_AT_END", 600.0)
+    with WandbServer() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.address)
+        tried(machine, range(3), "FINISHED")
+        assert sorted(len(run["rows"]) for run in server.runs.values()) == [2, 3]
+    assert not waiting(machine.home)
+
+
+def test_without_a_key_it_is_offline_and_where_the_disk_goes_with_the_task_it_is_off(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    modes: list[str] = []
+
+    def noted(command: list[str], *, env: dict[str, str], **_: Any) -> None:
+        modes.append(env["WANDB_MODE"])
+        raise OSError("no process can be started")
+
+    monkeypatch.setattr(wandb_mirror.subprocess, "Popen", noted)
+    monkeypatch.setenv("WANDB_MODE", "online")
+    machine = replace(machine, mirror=Mirror.ONLINE)
+    tried(machine, range(1), "FINISHED")
+    assert "finetune: WARNING: W&B is not told of this step: no process can be started\n" in capsys.readouterr().out
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    tried(machine, range(1), "FINISHED")
+    assert modes == ["offline", "online"]
+    monkeypatch.delenv("WANDB_API_KEY")
+    capsys.readouterr()
+    tried(replace(machine, is_container=True), range(1), "FINISHED")
+    assert capsys.readouterr().out.startswith("finetune: WARNING: W&B is not told of this step: there is no WANDB_API_KEY")
+    assert len(modes) == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "mirror"), [("", Mirror.OFF), ("off", Mirror.OFF), ("offline", Mirror.OFFLINE), ("online", Mirror.ONLINE)]
+)
+def test_the_variable_says_whether_there_is_a_mirror(value: str, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHESS_GRPO_WANDB", value)
+    assert Machine.here().mirror == mirror
+
+
+def test_another_value_of_the_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHESS_GRPO_WANDB", "on")
+    with pytest.raises(MachineError, match="CHESS_GRPO_WANDB=on: it may be off, offline, online; unset, it is off"):
+        Machine.here()
