@@ -160,7 +160,7 @@ def our_steps(network: nn.Module | None, arrays: BoardArrays, states_per_step: i
 def forward_and_train(network: nn.Module, arrays: BoardArrays, count: int) -> tuple[float, float]:
     """Return forward passes and training passes of positions a second."""
     rows = torch.arange(count)
-    batch = PositionBatch.from_arrays(arrays).take(rows)
+    batch = PositionBatch.from_arrays(arrays).select_rows(rows)
     speeds = []
     for trains in (False, True):
         start = time.perf_counter()

@@ -136,7 +136,7 @@ def imitating_on(pretrained: Path, train: BoardArrays, num_positions: int, setti
         [torch.randperm(len(train), generator=torch_stream(seed, "control", part)) for part in range(1 + num_positions // len(train))]
     )
     for rows in torch.split(order[:num_positions], settings.pretrain.batch_size):
-        distribution = policy.distribution(positions.take(rows), temperature=1.0)
+        distribution = policy.distribution(positions.select_rows(rows), temperature=1.0)
         optimiser.zero_grad(set_to_none=True)
         (-distribution.log_prob(played[rows, None]).mean()).backward()
         optimiser.step()

@@ -19,9 +19,9 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from grpo.language.learn.logprobs import exact_measures
-from grpo.language.learn.memory_estimate import ROOKWORLD, Shape, Work, lasting_bytes, operations, passing_bytes
+from grpo.language.learn.memory_estimate import ROOKWORLD, Shape, StepSize, lasting_bytes, operations, passing_bytes
 from grpo.language.learn.trl_adapter import Engine
-from grpo.language.model.policy import LanguagePolicy, Origin
+from grpo.language.model.policy import LanguagePolicy, ModelOrigin
 from grpo.language.text.tasks import move_prompt
 from grpo.language.text.tokenizer import chess_tokenizer
 from grpo.settings.tree import read_settings
@@ -82,7 +82,7 @@ def main() -> None:
     network = GPT2LMHeadModel(sizes)
     num_parameters = sum(weights.numel() for weights in network.parameters())
     assert num_parameters == shape.num_parameters, (num_parameters, shape.num_parameters)
-    policy = LanguagePolicy(network, tokenizer, torch.device("cpu"), settings.language, origin=Origin(model="random", commit=""))
+    policy = LanguagePolicy(network, tokenizer, torch.device("cpu"), settings.language, origin=ModelOrigin(model="random", commit=""))
     reference = GPT2LMHeadModel(sizes)
     reference.load_state_dict(network.state_dict())
 
@@ -108,7 +108,7 @@ def main() -> None:
     _, to_update, while_updating = watched(update)
     copies = [{name: value.clone() for name, value in network.state_dict().items()}]
     copies += [{key: value.clone() for key, value in state.items() if key != "step"} for state in optimiser.state.values()]
-    work = Work.of(settings, prompt_tokens=made["prompt_ids"].shape[1], answer_tokens=made["completion_ids"].shape[1])
+    work = StepSize.of(settings, prompt_tokens=made["prompt_ids"].shape[1], answer_tokens=made["completion_ids"].shape[1])
     lasting, passing, counted = lasting_bytes(shape, work), passing_bytes(shape, work), operations(shape, work)
     print(f"{num_parameters:,} parameters, {work.num_answers} answers of {work.answer_tokens} tokens to prompts of {work.prompt_tokens}")
     print(f"kept from step to step: measured {(resident() - empty) / _MIB:,.0f} MiB, computed {sum(lasting.values()) / _MIB:,.0f} MiB")

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from data_checks.rules import ENGINE_REMEDY, MADE_BY_OTHER_CODE, REPLAY_REMEDY, BoardReading, Rule, missing_columns
+from data_checks.rules import ENGINE_REMEDY, MADE_BY_OTHER_CODE, REPLAY_REMEDY, BoardReading, RowRule, missing_columns
 from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.table import BOARD_SCHEMA
@@ -57,38 +57,38 @@ def _impossible_ply(reading: BoardReading) -> str | None:
     return f"{reading.row['fen']} is stated as ply {ply} of game {reading.row['game_id']}, which has {num_plies}"
 
 
-BOARD_RULES: Final[tuple[Rule[BoardReading], ...]] = (
-    Rule(
+BOARD_RULES: Final[tuple[RowRule[BoardReading], ...]] = (
+    RowRule(
         name="nothing_missing",
         meaning="Every column that must be filled is filled.",
         remedy="the shard was written by other code or cut short; make its part of the boards again",
         breach=_missing,
     ),
-    Rule(
+    RowRule(
         name="fen_legal",
         meaning="Every FEN has all six fields and is a position that can occur in a game.",
         remedy="a source holds broken positions; repair or drop the game that the row's source and offset name",
         breach=_illegal_fen,
     ),
-    Rule(
+    RowRule(
         name="phase_as_stated",
         meaning="The stated phase is the one that the phase rule gives the board.",
         remedy=MADE_BY_OTHER_CODE,
         breach=_wrong_phase,
     ),
-    Rule(
+    RowRule(
         name="key_as_computed",
         meaning="The key is the board's own, so that looking for duplicates by key finds them.",
         remedy=MADE_BY_OTHER_CODE,
         breach=_wrong_key,
     ),
-    Rule(
+    RowRule(
         name="moves_legal",
         meaning="The moves are exactly the legal ones, each once, in rising order of action id.",
         remedy=ENGINE_REMEDY,
         breach=_wrong_moves,
     ),
-    Rule(
+    RowRule(
         name="ply_in_game",
         meaning="The board stands before one of its game's plies; a listed position stands at 0.",
         remedy=REPLAY_REMEDY,

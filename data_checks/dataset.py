@@ -9,14 +9,14 @@ import pyarrow as pa
 
 from data_checks.board_rules import BOARD_RULES
 from data_checks.expectations import NamedCheck, Suite, guarded, prepare_great_expectations, run_suites
-from data_checks.game_rules import MADE_UP, RESULTS, game_rules
+from data_checks.game_rules import MADE_UP, PGN_RESULTS, game_rules
 from data_checks.label_rules import CHANCE_MEANING, LABEL_RULES, LABELLERS, Edge, chance_breach
 from data_checks.report import DatasetReport
-from data_checks.rules import JOIN_REMEDY, MADE_BY_OTHER_CODE, BoardReading, BoardsOfGame, GameReading, R, Rule
+from data_checks.rules import JOIN_REMEDY, MADE_BY_OTHER_CODE, BoardReading, BoardsOfGame, GameReading, R, RowRule
 from data_checks.value_rules import share_expected, value_rules
 from grpo.board.phases import PHASES
-from grpo.dataset.quotas import Cell, wanted_boards
-from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Split, phase_histogram
+from grpo.dataset.quotas import QuotaCell, wanted_boards
+from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Split, phase_counts
 from grpo.settings.tree import BoardsConfig, ValuesConfig
 
 if TYPE_CHECKING:
@@ -73,14 +73,14 @@ def check_dataset_tables(
     return DatasetReport(suites=run_suites(suites, data_docs=data_docs))
 
 
-def _least_boards(config: BoardsConfig, facts: Mapping[str, Any]) -> dict[Cell, int]:
+def _least_boards(config: BoardsConfig, facts: Mapping[str, Any]) -> dict[QuotaCell, int]:
     """Return how many boards each cell must have: where a shortage is accepted those that the report calls missing less, but one."""
     missing: Mapping[str, int] = facts["missing"] if config.shortage == "accept" else {}
     wanted = wanted_boards(config)
     return {(split, phase): max(1, count - missing.get(f"{split}/{phase}", 0)) for (split, phase), count in wanted.items()}
 
 
-def _board_columns(boards: pa.Table, games: pa.Table, rules: Sequence[Rule[BoardReading]]) -> Columns:
+def _board_columns(boards: pa.Table, games: pa.Table, rules: Sequence[RowRule[BoardReading]]) -> Columns:
     """Return the plain text columns, one column a rule with what its `breach` says, and those of checks over all boards."""
     num_plies = dict(zip(games["game_id"].to_pylist(), games["num_plies"].to_pylist(), strict=True))
     all_rules = (*BOARD_RULES, *rules, *LABEL_RULES)
@@ -166,7 +166,7 @@ def _no_breach(name: str, meaning: str, remedy: str) -> NamedCheck:
     )
 
 
-def _hold(rules: Iterable[Rule[R]]) -> list[NamedCheck]:
+def _hold(rules: Iterable[RowRule[R]]) -> list[NamedCheck]:
     return [_no_breach(rule.name, rule.meaning, rule.remedy) for rule in rules]
 
 
@@ -229,7 +229,7 @@ def _games_suite(boards: pa.Table, games: pa.Table, facts: Mapping[str, Any], co
         ),
         _unique("game_id_unique", "game_id", "No game is there twice, so that none is in two splits."),
         _among("game_split_known", "split", list(Split), f"A game's split is one of {', '.join(Split)}.", MADE_BY_OTHER_CODE),
-        _among("result_known", "result", RESULTS, f"The result is one of {', '.join(RESULTS)}.", MADE_BY_OTHER_CODE),
+        _among("result_known", "result", PGN_RESULTS, f"The result is one of {', '.join(PGN_RESULTS)}.", MADE_BY_OTHER_CODE),
         *_hold(rules),
         _no_breach("board_has_game", "The game of every board is in the table of games.", JOIN_REMEDY),
         _no_breach("rejections_accounted", "The report counts as many rejections as there are lines in the list of them.", _REPORT_REMEDY),
@@ -265,7 +265,7 @@ def _unaccounted(facts: Mapping[str, Any]) -> str:
 
 
 def _contradictions(boards: pa.Table, games: pa.Table, facts: Mapping[str, Any]) -> str:
-    phases = phase_histogram(boards["phase"].to_pylist())
+    phases = phase_counts(boards["phase"].to_pylist())
     counted: dict[str, Any] = {
         "rows": boards.num_rows,
         "used_games": games.num_rows,
@@ -286,7 +286,7 @@ def _contradictions(boards: pa.Table, games: pa.Table, facts: Mapping[str, Any])
     return f"the report has {'; '.join(wrong)}" if wrong else ""
 
 
-def _boards_suite(columns: Columns, games: pa.Table, config: BoardsConfig, least: Mapping[Cell, int]) -> Suite:
+def _boards_suite(columns: Columns, games: pa.Table, config: BoardsConfig, least: Mapping[QuotaCell, int]) -> Suite:
     from great_expectations.expectations import ExpectTableRowCountToBeBetween, ExpectTableRowCountToEqual
     from great_expectations.expectations.row_conditions import Column
 
@@ -340,7 +340,7 @@ def _sources(games: pa.Table, config: BoardsConfig) -> list[str]:
     return (files if config.source == "files" else [made_up]) + ([endgame] if config.shortage == "endgames" else [])
 
 
-def _values_suite(columns: Columns, values: ValuesConfig, rules: Sequence[Rule[BoardReading]], least: int) -> Suite:
+def _values_suite(columns: Columns, values: ValuesConfig, rules: Sequence[RowRule[BoardReading]], least: int) -> Suite:
     [(engine, _)] = Counter(name for name in columns["engine"] if name is not None).most_common(1) or [("none", 0)]
     limit = f"depth {values.depth}"
     checks = (

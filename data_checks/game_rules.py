@@ -5,12 +5,12 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from data_checks.rules import JOIN_REMEDY, MADE_BY_OTHER_CODE, GameReading, Rule, missing_columns, start_fault
-from grpo.dataset.quotas import split_of, split_shares
+from data_checks.rules import JOIN_REMEDY, MADE_BY_OTHER_CODE, GameReading, RowRule, missing_columns, start_fault
+from grpo.dataset.quotas import split_of_game, split_shares
 from grpo.dataset.table import GAME_SCHEMA, Split
 from grpo.settings.tree import BoardsConfig
 
-RESULTS: Final = ("1-0", "0-1", "1/2-1/2", "*")
+PGN_RESULTS: Final = ("1-0", "0-1", "1/2-1/2", "*")
 MADE_UP: Final = ("engine", "endgame")
 """Sources that are no files."""
 _MAX_RATING: Final = 4_000
@@ -19,65 +19,65 @@ _DATE: Final = re.compile(r"(\d{4})\.(\d{2}|\?\?)\.(\d{2}|\?\?)", re.ASCII)
 _PARSER_REMEDY: Final = "the file's header was misread; look at the game that source and offset name, and make the boards again"
 
 
-def game_rules(config: BoardsConfig) -> tuple[Rule[GameReading], ...]:
+def game_rules(config: BoardsConfig) -> tuple[RowRule[GameReading], ...]:
     """Return the rules, in the order in which a reader should mend what breaks them."""
     by_date = f"by date ({config.validation_from} and {config.heldout_from}), undated ones " if config.heldout_from else ""
     return (
-        Rule(
+        RowRule(
             name="game_complete",
             meaning="Every column of a game that must be filled is filled.",
             remedy="the shard was written by other code or cut short; make its part of the boards again",
             breach=_missing,
         ),
-        Rule(
+        RowRule(
             name="start_legal",
             meaning="Every game begins with a position that can occur.",
             remedy=_PARSER_REMEDY,
             breach=lambda reading: _said(reading, start_fault(reading.row["start_fen"])) if reading.row["start_fen"] is not None else None,
         ),
-        Rule(
+        RowRule(
             name="plies_possible",
             meaning="No number of plies is negative; 0 plies has a listed position alone, with one board, nobody's move, and no result.",
             remedy=MADE_BY_OTHER_CODE,
             breach=_impossible_plies,
         ),
-        Rule(
+        RowRule(
             name="offset_possible",
             meaning="No offset in a source is negative.",
             remedy=MADE_BY_OTHER_CODE,
             breach=_negative_offset,
         ),
-        Rule(
+        RowRule(
             name="ratings_possible",
             meaning=f"A rating is unknown or within 1 and {_MAX_RATING:,}.",
             remedy=_PARSER_REMEDY,
             breach=_impossible_rating,
         ),
-        Rule(
+        RowRule(
             name="date_well_formed",
             meaning="A date is unknown or a day of the calendar, YYYY.MM.DD, with ?? for an unknown month or day.",
             remedy=_PARSER_REMEDY,
             breach=_bad_date,
         ),
-        Rule(
+        RowRule(
             name="game_has_boards",
             meaning="Every game has boards.",
             remedy=JOIN_REMEDY,
             breach=lambda reading: "" if reading.boards is not None else f"{reading.name} has no board",
         ),
-        Rule(
+        RowRule(
             name="split_as_boards",
             meaning="The boards of a game are in the game's split.",
             remedy=JOIN_REMEDY,
             breach=_other_split,
         ),
-        Rule(
+        RowRule(
             name="split_as_drawn",
             meaning=f"Games are in the split that the settings give them: {by_date}by a hash of the game's id.",
             remedy="the games were split under other settings; make the boards again with these",
             breach=_split_not_as_drawn(config),
         ),
-        Rule(
+        RowRule(
             name="boards_per_phase",
             meaning=f"At most {config.max_per_game_and_phase} boards of a phase come from one game.",
             remedy="the boards were made with another max_per_game_and_phase, or a part of them is there twice; make them again",
@@ -168,7 +168,7 @@ def _split_not_as_drawn(config: BoardsConfig) -> Callable[[GameReading], str | N
             drawn = Split.HELDOUT if date >= config.heldout_from else Split.VALIDATION if date >= config.validation_from else Split.TRAIN
             why = f"by its date {date}"
         else:
-            drawn, why = split_of(game_id, shares), "by its id"
+            drawn, why = split_of_game(game_id, shares), "by its id"
         return "" if split == drawn else f"{reading.name} is in {split}, and belongs to {drawn} {why}"
 
     return breach

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from data_checks.rules import MADE_BY_OTHER_CODE, REPLAY_REMEDY, BoardReading, Rule
+from data_checks.rules import MADE_BY_OTHER_CODE, REPLAY_REMEDY, BoardReading, RowRule
 from data_checks.value_rules import TOLERANCE
 
 LABELLERS: Final = ("game", "engine")
@@ -42,20 +42,20 @@ def _not_best(reading: BoardReading) -> str | None:
     return f"{reading.row['fen']}: the label {label} is worth {value:.6f}, and {better} {best:.6f}"
 
 
-LABEL_RULES: Final[tuple[Rule[BoardReading], ...]] = (
-    Rule(
+LABEL_RULES: Final[tuple[RowRule[BoardReading], ...]] = (
+    RowRule(
         name="label_legal",
         meaning="The label, the move to imitate, is legal.",
         remedy=REPLAY_REMEDY,
         breach=_illegal_label,
     ),
-    Rule(
+    RowRule(
         name="label_by_who_played",
         meaning="Where a game was played the label is its move; on a listed position it is the engine's.",
         remedy=MADE_BY_OTHER_CODE,
         breach=_wrong_labeller,
     ),
-    Rule(
+    RowRule(
         name="engine_label_best",
         meaning="A label of the engine is a best move of the board's values.",
         remedy=MADE_BY_OTHER_CODE,

@@ -12,7 +12,7 @@ from grpo.board.actions import ACTION_UCI, legal_action_ids
 from grpo.engine.answers import Score
 
 _NUM_FEN_FIELDS: Final = 6
-Row = Mapping[str, Any]
+TableRow = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,7 +21,7 @@ class BoardReading:
 
     row_number: int
     """Counted from 0."""
-    row: Row
+    row: TableRow
     """Of `grpo.dataset.table.BOARD_SCHEMA`."""
     fen_fault: str | None
     """What is wrong with the FEN, "" if nothing is, None where there is none."""
@@ -37,7 +37,7 @@ class BoardReading:
     """Of the row's game; None when the game is not in the table of games."""
 
     @classmethod
-    def of(cls, row_number: int, row: Row, num_plies: int | None = None) -> Self:
+    def of(cls, row_number: int, row: TableRow, num_plies: int | None = None) -> Self:
         """Return the reading of a row."""
         board, fen_fault = (None, None) if row["fen"] is None else read_board(row["fen"])
         legal_moves = None
@@ -76,7 +76,7 @@ class GameReading:
 
     row_number: int
     """Counted from 0."""
-    row: Row
+    row: TableRow
     """Of `grpo.dataset.table.GAME_SCHEMA`."""
     boards: BoardsOfGame | None
     """None when no board names the game."""
@@ -91,7 +91,7 @@ R = TypeVar("R", BoardReading, GameReading)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rule(Generic[R]):
+class RowRule(Generic[R]):
     """One thing that must hold of every row."""
 
     name: str
@@ -122,19 +122,19 @@ def start_fault(fen: str) -> str:
     return read_board(fen)[1]
 
 
-def missing_columns(row: Row, essential: tuple[str, ...]) -> str:
+def missing_columns(row: TableRow, essential: tuple[str, ...]) -> str:
     """Return the essential columns that have no value, as a list in words, or ""."""
     return ", ".join(name for name in essential if row[name] is None)
 
 
-def _values(row: Row, legal_moves: list[str] | None) -> list[float] | None:
+def _values(row: TableRow, legal_moves: list[str] | None) -> list[float] | None:
     values: list[float] | None = row["values"]
     if values is None or legal_moves is None or row["moves"] != legal_moves or len(values) != len(legal_moves):
         return None
     return values if all(value is not None and 0 <= value <= 1 for value in values) else None
 
 
-def _scores(row: Row, legal_moves: list[str] | None) -> list[Score] | None:
+def _scores(row: TableRow, legal_moves: list[str] | None) -> list[Score] | None:
     columns = [row["centipawns"], row["mate_in"], row["expected"]]
     if legal_moves is None or any(column is None or len(column) != len(legal_moves) for column in columns):
         return None

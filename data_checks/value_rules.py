@@ -5,7 +5,7 @@ from typing import Final
 
 import chess
 
-from data_checks.rules import ENGINE_REMEDY, MADE_BY_OTHER_CODE, BoardReading, Rule
+from data_checks.rules import ENGINE_REMEDY, MADE_BY_OTHER_CODE, BoardReading, RowRule
 from grpo.board.draws import drawing_moves
 from grpo.dataset.table import Split
 from grpo.engine.answers import Score
@@ -17,76 +17,76 @@ TOLERANCE: Final = 1e-6
 _NUM_SHOWN: Final = 3
 
 
-def value_rules(config: ValuesConfig) -> tuple[Rule[BoardReading], ...]:
+def value_rules(config: ValuesConfig) -> tuple[RowRule[BoardReading], ...]:
     """Return the rules, in the order in which a reader should mend what breaks them."""
     return (
-        Rule(
+        RowRule(
             name="values_complete",
             meaning="There is one value for each legal move.",
             remedy=ENGINE_REMEDY,
             breach=_wrong_count("values"),
         ),
-        Rule(
+        RowRule(
             name="values_in_range",
             meaning="Every value is a number within [0, 1].",
             remedy=ENGINE_REMEDY,
             breach=_not_probability("values"),
         ),
-        Rule(
+        RowRule(
             name="scores_complete",
             meaning="There are as many centipawns, mate_in and expected as legal moves.",
             remedy=ENGINE_REMEDY,
             breach=_scores_missing,
         ),
-        Rule(
+        RowRule(
             name="one_score_a_move",
             meaning="Each move has centipawns or a distance to mate, and never both.",
             remedy=ENGINE_REMEDY,
             breach=_not_one_score,
         ),
-        Rule(
+        RowRule(
             name="expected_in_range",
             meaning="Where the engine states an expected score, it is a number within [0, 1].",
             remedy=ENGINE_REMEDY,
             breach=_bad_expected,
         ),
-        Rule(
+        RowRule(
             name="values_as_scores",
             meaning=f"The values are what the transform {config.transform} makes of the scores beside them, to {TOLERANCE:g}.",
             remedy="the boards were valued with other settings or by other code; make them again with these settings",
             breach=_not_as_scores(config),
         ),
-        Rule(
+        RowRule(
             name="values_rise_with_scores",
             meaning="No move of a board is worth less than one with a worse score.",
             remedy=ENGINE_REMEDY,
             breach=_not_rising,
         ),
-        Rule(
+        RowRule(
             name="mates_are_mates",
             meaning="A move that is said to mate at once leaves a checkmate on the board.",
             remedy=ENGINE_REMEDY,
             breach=_no_mate,
         ),
-        Rule(
+        RowRule(
             name="draws_are_draws",
             meaning="A move that ends the game in a draw by rule (stalemate, material, fifty moves) has the score 0.",
             remedy=MADE_BY_OTHER_CODE,
             breach=_no_draw,
         ),
-        Rule(
+        RowRule(
             name="strong_values_on_heldout",
             meaning="Held-out boards, and no others, have values by the evaluation's stronger search.",
             remedy=MADE_BY_OTHER_CODE,
             breach=_misplaced_strong_values,
         ),
-        Rule(
+        RowRule(
             name="strong_values_complete",
             meaning="Where there are strong values, there is one for each legal move.",
             remedy=ENGINE_REMEDY,
             breach=_wrong_count("strong_values"),
         ),
-        Rule(
+        RowRule(
             name="strong_values_in_range",
             meaning="Every strong value is a number within [0, 1].",
             remedy=ENGINE_REMEDY,

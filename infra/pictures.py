@@ -16,7 +16,7 @@ from grpo.base.errors import PlainError
 from infra.browser import Page, browser
 from infra.mlflow_server import mlflow_ui
 from steps.tracking.registry import MODEL
-from steps.tracking.saved_views import RUNS, SHARE_KEY, STEPS
+from steps.tracking.saved_views import RUNS, SHARE_KEY, STEPS_VIEW
 
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "pictures"
 MAX_BYTES: Final = 150_000
@@ -59,7 +59,7 @@ def draw_tracking(page: Page, address: str, client: Any, *, home: Path, metaflow
 
     go(f"{where}/runs?{SHARE_KEY}={RUNS}", "matching run", "Created")
     _draw(page, "mlflow_runs", height=420)
-    go(f"{where}/runs?{SHARE_KEY}={STEPS}", "matching run", "Created")
+    go(f"{where}/runs?{SHARE_KEY}={STEPS_VIEW}", "matching run", "Created")
     page.find("[data-component-id*='runnamecellrenderer']")[0].click()
     page.wait_for("11 report")
     _draw(page, "mlflow_steps", height=780)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from grpo.board.encoding import position_key
 from grpo.reading.epd import read_positions, read_puzzles
 from grpo.reading.games import Game, Reason, Rejection, SourceError
-from grpo.reading.streams import Kind, SourceFile, find_files, fingerprint_of_all, read_chunks
+from grpo.reading.streams import FileKind, SourceFile, find_files, fingerprint_of_all, read_chunks
 
 # What is left out for these reasons holds no position that is not met elsewhere, or that anybody could be asked about.
 _HARMLESS: Final = frozenset({Reason.GAME_OVER, Reason.DUPLICATE})
@@ -59,10 +59,10 @@ def _hash(key: str) -> int:
 
 def _boards(file: SourceFile) -> Iterator[chess.Board]:
     chunks = read_chunks(file)
-    if file.kind == Kind.PUZZLES:
+    if file.kind == FileKind.PUZZLES:
         yield from read_puzzles(chunks, file.name)
         return
-    for entry in _games(file, chunks) if file.kind == Kind.GAMES else read_positions(chunks, file.name):
+    for entry in _games(file, chunks) if file.kind == FileKind.GAMES else read_positions(chunks, file.name):
         if isinstance(entry, Game):
             yield from entry.boards
             if entry.moves:

@@ -19,10 +19,10 @@ from grpo.dataset.table import Position, Split
 from grpo.reading.games import Game, Rejection
 from grpo.settings.tree import BoardsConfig
 
-Cell = tuple[Split, Phase]
+QuotaCell = tuple[Split, Phase]
 
 
-def split_of(game_id: str, shares: Mapping[Split, float]) -> Split:
+def split_of_game(game_id: str, shares: Mapping[Split, float]) -> Split:
     """Return the split of a game: a hash of its id, so that no order, file or machine changes it."""
     point = int.from_bytes(hashlib.sha256(f"split/{game_id}".encode()).digest()[:8], "big") / 2**64
     for split in (Split.HELDOUT, Split.VALIDATION):
@@ -42,13 +42,13 @@ def split_shares(config: BoardsConfig) -> dict[Split, float]:
     return {Split.HELDOUT: heldout, Split.VALIDATION: validation, Split.TRAIN: 1 - heldout - validation}
 
 
-def wanted_boards(config: BoardsConfig) -> dict[Cell, int]:
+def wanted_boards(config: BoardsConfig) -> dict[QuotaCell, int]:
     """Return how many boards each split has of each phase, exactly."""
     counts = {Split.TRAIN: config.num_train, Split.VALIDATION: config.num_validation, Split.HELDOUT: config.num_heldout}
     return {(split, phase): count // len(PHASES) for split, count in counts.items() for phase in PHASES}
 
 
-def cell_names(cells: Mapping[Cell, int]) -> dict[str, int]:
+def cell_names(cells: Mapping[QuotaCell, int]) -> dict[str, int]:
     """Return the cells that have a count, by "split/phase"."""
     return {f"{split}/{phase}": count for (split, phase), count in cells.items() if count}
 
@@ -108,7 +108,13 @@ class Quota:
     """Takes positions from games until each cell of (split, phase) has what it wants."""
 
     def __init__(
-        self, wanted: Mapping[Cell, int], config: BoardsConfig, *, seed: int, report: SourceReport, judged: Container[str] = frozenset()
+        self,
+        wanted: Mapping[QuotaCell, int],
+        config: BoardsConfig,
+        *,
+        seed: int,
+        report: SourceReport,
+        judged: Container[str] = frozenset(),
     ) -> None:
         """Take nothing whose key is in `judged`; count in `report` what is met and left out."""
         self.missing = dict(wanted)
@@ -134,14 +140,14 @@ class Quota:
     def split_of(self, game_id: str, date: str | None) -> Split:
         """Return the split of a game: by its date where the settings have days and it has one, else by its hash."""
         if date is None or not self._config.heldout_from:
-            return split_of(game_id, self._shares)
+            return split_of_game(game_id, self._shares)
         if date >= self._config.heldout_from:
             return Split.HELDOUT
         return Split.VALIDATION if date >= self._config.validation_from else Split.TRAIN
 
     def wants(self, game_id: str, phases: Sequence[Phase] = PHASES) -> bool:
         """Return whether an undated game could add anything of these phases, so that it need not be played in vain."""
-        split = split_of(game_id, self._shares)
+        split = split_of_game(game_id, self._shares)
         return any(self.missing[split, phase] for phase in phases)
 
     def offer(self, game: Game) -> list[Candidate]:
@@ -224,7 +230,7 @@ def _game_row(game: Game, split: Split) -> dict[str, Any]:
     }
 
 
-def shortage_message(missing: Mapping[Cell, int], report: SourceReport, what: str) -> str:
+def shortage_message(missing: Mapping[QuotaCell, int], report: SourceReport, what: str) -> str:
     """Return the text of a SourceError for boards that could not be found, with the histogram of what was met."""
     met = ", ".join(f"{report.natural_phases[phase]:,} {phase}" for phase in PHASES)
     lacking = ", ".join(f"{count:,} of {cell}" for cell, count in cell_names(missing).items())
@@ -239,8 +245,8 @@ def shortage_message(missing: Mapping[Cell, int], report: SourceReport, what: st
 
 
 def cut_to_quota(
-    positions: Sequence[Position], wanted: Mapping[Cell, int], *, max_per_game_and_phase: int
-) -> tuple[list[int], int, dict[Cell, int]]:
+    positions: Sequence[Position], wanted: Mapping[QuotaCell, int], *, max_per_game_and_phase: int
+) -> tuple[list[int], int, dict[QuotaCell, int]]:
     """Return the indices of exactly the wanted boards, how many duplicates were met on the way, and what each cell still misses.
 
     Which boards stay depends on a hash of their keys and never on the order of the parts. Of equal boards in several splits the

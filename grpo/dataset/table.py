@@ -128,7 +128,7 @@ def board_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist([dict(row) for row in rows], schema=BOARD_SCHEMA)
 
 
-def phase_histogram(phases: Sequence[str]) -> dict[str, int]:
+def phase_counts(phases: Sequence[str]) -> dict[str, int]:
     """Return how many boards each phase has, all phases named, in the order of a game."""
     return {phase.value: sum(name == phase for name in phases) for phase in PHASES}
 

@@ -11,12 +11,12 @@ from typing import Final
 from grpo.board.phases import PHASES, Phase
 from grpo.dataset.engine_games import MAX_IDLE_GAMES, engine_games
 from grpo.dataset.filters import filtered
-from grpo.dataset.quotas import Candidate, Cell, Quota, SourceReport, wanted_boards
+from grpo.dataset.quotas import Candidate, Quota, QuotaCell, SourceReport, wanted_boards
 from grpo.engine.pool import EnginePool
 from grpo.reading.epd import read_positions
 from grpo.reading.games import Game, Reason, Rejection
 from grpo.reading.pgn import PgnGame, SeenGames, read_pgn_games
-from grpo.reading.streams import Kind, SourceFile, find_files, read_chunks
+from grpo.reading.streams import FileKind, SourceFile, find_files, read_chunks
 from grpo.settings.tree import BoardsConfig
 
 _SURPLUS: Final = 1.06  # A unit makes a little more than its share, since two units may find the same opening positions ...
@@ -24,7 +24,7 @@ _SURPLUS_SPREAD: Final = 2.0  # ... and by chance more of them where a share is 
 _CANDIDATES_AT_ONCE: Final = 512
 
 
-def unit_wanted(config: BoardsConfig) -> dict[Cell, int]:
+def unit_wanted(config: BoardsConfig) -> dict[QuotaCell, int]:
     """Return what each of the `config.num_units` parts of a dataset is to find: its share, and a little more."""
     wanted = wanted_boards(config)
     if config.num_units == 1:
@@ -115,6 +115,6 @@ def file_games(config: BoardsConfig, *, unit: int, report: SourceReport) -> Iter
 
 
 def _entries(file: SourceFile, is_mine: Callable[[bytes], bool], seen: SeenGames) -> Iterator[PgnGame | Game | Rejection]:
-    if file.kind == Kind.GAMES:
+    if file.kind == FileKind.GAMES:
         return read_pgn_games(read_chunks(file), file.name, is_mine=is_mine, seen=seen)
     return read_positions(read_chunks(file), file.name, is_mine=is_mine)

@@ -7,7 +7,7 @@ from typing import Final
 
 from grpo.diagnosis.findings import ENTRIES, Finding, Severity
 from grpo.diagnosis.given import Given
-from grpo.diagnosis.history import History, Row, Series
+from grpo.diagnosis.history import History, Sample, Series
 
 MOST_LEGAL_MOVES: Final = 218
 """The most legal moves that a chess position can have (R3R2Q/... of Petrovic, 1964)."""
@@ -84,7 +84,7 @@ class Case:
         name: str,
         evidence: Iterable[str],
         *,
-        rows: Iterable[Row] = (),
+        rows: Iterable[Sample] = (),
         remedy: str = "",
         cause: str = "",
         severity: Severity | None = None,
@@ -121,7 +121,7 @@ def _falls(series: Series | None) -> bool:
     return is_line or statistics.median(series.values[len(series) // 2 :]) < _FELL * series.early()
 
 
-Rule = Callable[[Case], Finding | None]
+DiagnosisRule = Callable[[Case], Finding | None]
 
 
 def way(series: Series) -> str:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from grpo.diagnosis import rules_entropy, rules_objective, rules_reward, rules_strength
-from grpo.diagnosis.case import Case, Rule
+from grpo.diagnosis.case import Case, DiagnosisRule
 from grpo.diagnosis.findings import ENTRIES, HEALTHY, Finding, Severity
 from grpo.diagnosis.given import Given, with_recorded
 from grpo.diagnosis.history import History
 from grpo.metrics.table import Record
 
-RULES: Final[Mapping[str, Rule]] = {
+RULES: Final[Mapping[str, DiagnosisRule]] = {
     rule.__name__: rule
     for rule in (
         rules_objective.nan_steps,

@@ -20,7 +20,7 @@ class Severity(StrEnum):
     """What the run shows or makes is not to be relied on."""
 
 
-PAGE: Final = "docs/diagnosis.md"
+DIAGNOSIS_PAGE: Final = "docs/diagnosis.md"
 HEALTHY: Final = "healthy"
 
 
@@ -42,7 +42,7 @@ class Finding:
     @property
     def page(self) -> str:
         """Where it is explained."""
-        return f"{PAGE}#{self.name}"
+        return f"{DIAGNOSIS_PAGE}#{self.name}"
 
     def facts(self) -> dict[str, Any]:
         """Return plain data."""
@@ -315,5 +315,5 @@ ENTRIES: Final[Mapping[str, Entry]] = {
 }
 """In the order in which they are told, the worst of equal severity first."""
 
-FINDINGS: Final[Mapping[str, str]] = {name: entry.meaning for name, entry in ENTRIES.items()}
+FINDING_MEANINGS: Final[Mapping[str, str]] = {name: entry.meaning for name, entry in ENTRIES.items()}
 """Every name -> one line of meaning."""

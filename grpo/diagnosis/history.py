@@ -16,7 +16,7 @@ _MAX_END: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Sample:
     """One value: of a step, or the mean of a window of steps."""
 
     step: float
@@ -31,7 +31,7 @@ class Series:
 
     column: str
     """As the file calls it, so that people find it again."""
-    rows: Sequence[Row]
+    rows: Sequence[Sample]
     """Never empty; of a run that goes on it grows."""
 
     def __len__(self) -> int:
@@ -44,22 +44,22 @@ class Series:
         return tuple(row.value for row in self.rows)
 
     @property
-    def first(self) -> Row:
+    def first(self) -> Sample:
         """The first row."""
         return self.rows[0]
 
     @property
-    def last(self) -> Row:
+    def last(self) -> Sample:
         """The last row."""
         return self.rows[-1]
 
     @property
-    def highest(self) -> Row:
+    def highest(self) -> Sample:
         """The row with the largest value."""
         return max(self.rows, key=lambda row: row.value)
 
     @property
-    def lowest(self) -> Row:
+    def lowest(self) -> Sample:
         """The row with the smallest value."""
         return min(self.rows, key=lambda row: row.value)
 
@@ -166,7 +166,7 @@ class History:
     """Whether step 0 is before the first update; of a count of what was logged it is not known."""
     is_ours: bool = False
     """Whether it is of our own trainer: entropies and divergences are exact, and gradients were measured."""
-    _rows: dict[str, list[Row]] = field(default_factory=dict)
+    _rows: dict[str, list[Sample]] = field(default_factory=dict)
 
     @classmethod
     def of_records(cls, records: Iterable[Record]) -> Self:
@@ -187,7 +187,7 @@ class History:
             self.is_of_words |= is_of_words(name)
             if math.isfinite(value):
                 rows = self._rows.setdefault(quantity, [])
-                rows.append(Row(record.step, float(value), record.step))
+                rows.append(Sample(record.step, float(value), record.step))
                 self.series.setdefault(quantity, Series(name, rows))
             else:
                 self.not_finite[name] = (*self.not_finite.get(name, ()), record.step)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from grpo.base.errors import PlainError
-from grpo.diagnosis.history import Evaluation, History, Row, Series, Summary
+from grpo.diagnosis.history import Evaluation, History, Sample, Series, Summary
 from grpo.diagnosis.quantities import (
     FROM_NAMES,
     GAMES_NAMES,
@@ -48,7 +48,7 @@ class HistoryError(PlainError, ValueError):
     """A file is no history; the message says which, where in it, why, and what would be one."""
 
 
-def read_history(paths: Sequence[Path], *, evals: Path | None = None) -> History:
+def read_run_history(paths: Sequence[Path], *, evals: Path | None = None) -> History:
     """Return what these files say of one run.
 
     Args:
@@ -172,7 +172,7 @@ def _says_words(table: Table, name: str) -> bool:
     return any(_cell(row[name]) and _number(row[name]) is None for row in table)
 
 
-def _is_setting(path: Path, column: str, quantity: str, rows: Sequence[Row]) -> bool:
+def _is_setting(path: Path, column: str, quantity: str, rows: Sequence[Sample]) -> bool:
     """Return whether a column is a setting that has a measurement's name, such as the bound of a clip: it never changes."""
     if quantity in SHARES and max(row.value for row in rows) > 1 + 1e-6:
         most = max(row.value for row in rows)
@@ -196,7 +196,7 @@ def _exported(path: Path, name: str, taken: dict[str, str]) -> str | None:
     return column
 
 
-def _column(path: Path, table: Table, name: str, steps: Sequence[float], ends: Sequence[float]) -> tuple[list[Row], tuple[float, ...]]:
+def _column(path: Path, table: Table, name: str, steps: Sequence[float], ends: Sequence[float]) -> tuple[list[Sample], tuple[float, ...]]:
     """Return a column's finite values, and the steps of those that are recorded as not finite."""
     rows, told = [], []
     for number, (row, step, end) in enumerate(zip(table, steps, ends, strict=True), start=2):
@@ -208,7 +208,7 @@ def _column(path: Path, table: Table, name: str, steps: Sequence[float], ends: S
             _refuse_cell(path, number, name, cell)
         told.append((step, value))
         if math.isfinite(value):
-            rows.append(Row(step, value, end))
+            rows.append(Sample(step, value, end))
     rows.sort(key=lambda row: row.step)
     return rows, _not_finite(told)
 

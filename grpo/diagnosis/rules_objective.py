@@ -5,7 +5,7 @@ from typing import Final
 from grpo.diagnosis.case import Case, way
 from grpo.diagnosis.conditions import cancels, dominates, is_constant
 from grpo.diagnosis.findings import Finding, Severity
-from grpo.diagnosis.history import Row, Series
+from grpo.diagnosis.history import Sample, Series
 from grpo.diagnosis.rules_entropy import impossible_entropy, is_still
 from grpo.metrics.table import TERM_PAIRS, TERMS
 from grpo.settings.grpo import AlarmConfig
@@ -44,7 +44,7 @@ def nan_steps(case: Case) -> Finding | None:
     evidence, rows = [], []
     bad = case.history.not_finite
     for number, (column, steps) in enumerate(bad.items()):
-        rows += [Row(step, 0.0, step) for step in steps]
+        rows += [Sample(step, 0.0, step) for step in steps]
         if number >= _MOST_COLUMNS:
             continue
         shown = ", ".join(f"{step:.0f}" for step in steps[:5])
@@ -78,7 +78,7 @@ def _starts(case: Case, quantity: str) -> list[tuple[float, str]]:
     return [] if found is None else [found]
 
 
-def _first_rows(case: Case, *quantities: str) -> list[Row]:
+def _first_rows(case: Case, *quantities: str) -> list[Sample]:
     return [series.first for quantity in quantities if (series := case.history.get(quantity)) is not None]
 
 
@@ -124,7 +124,7 @@ def _measured_mismatch(case: Case) -> Finding | None:
     """Return it where our trainer measured what must be exact: before a rollout's first update every ratio is 1."""
     first, clipped, steps = case.history.get("kl_old_first"), case.history.get("clip_fraction"), case.typical("optimiser_steps")
     evidence: list[str] = []
-    rows: list[Row] = []
+    rows: list[Sample] = []
     if first is not None and first.median() > _KL:
         evidence.append(f"{first.column} has a median of {first.median():.3g}")
         rows += first.rows
@@ -155,7 +155,7 @@ def cancelling_terms(case: Case) -> Finding | None:
         hit = [step for step, (cosine, norm, norm_of_other) in rows if cancels(cosine, norm, norm_of_other, _ALARMS)]
         if rows and 2 * len(hit) >= len(rows):
             evidence = f"the gradients of {one} and {other} are opposite and alike in size in {len(hit)} of {len(rows)} steps"
-            return case.found("cancelling_terms", (evidence,), rows=[Row(step, 0.0, step) for step in hit])
+            return case.found("cancelling_terms", (evidence,), rows=[Sample(step, 0.0, step) for step in hit])
     return _cancelling_values(case)
 
 
@@ -237,7 +237,7 @@ def saturated_controller(case: Case) -> Finding | None:
         if share is not None and share.last.end >= _ALARMS.window and is_constant(share.late(), _ALARMS):
             return case.found("saturated_controller", (f"{share.column} is {share.late():.2f} at the end",), rows=share.rows[-1:])
     evidence: list[str] = []
-    rows: list[Row] = []
+    rows: list[Sample] = []
     ratio, lowest = case.history.summaries.get("kl_ratio"), case.floor("kl_ratio", _FEW)
     if lowest is not None and lowest > _KL_TARGET_MISSED:
         evidence.append(f"KL was (but for a tenth of the rows at most) never below {lowest:.3g} times its target")
@@ -335,7 +335,7 @@ def exploding_advantages(case: Case) -> Finding | None:
     if not ratios or ratios[len(ratios) // 2] <= _BLOWN_UP:
         return None
     evidence = f"advantages spread {ratios[len(ratios) // 2]:.3g} times as widely as the rewards of their groups, in the median step"
-    return case.found("exploding_advantages", (evidence,), rows=[Row(step, ratio, step) for step, ratio in both])
+    return case.found("exploding_advantages", (evidence,), rows=[Sample(step, ratio, step) for step, ratio in both])
 
 
 def _spreads(case: Case) -> list[tuple[float, tuple[float, ...]]]:

@@ -5,7 +5,7 @@ from typing import Final
 
 from grpo.diagnosis.case import ONE_SIDED, Case
 from grpo.diagnosis.findings import Finding, Severity
-from grpo.diagnosis.history import Evaluation, Row
+from grpo.diagnosis.history import Evaluation, Sample
 from grpo.statistics.intervals import wilson_interval
 
 _LEVEL: Final = 0.05
@@ -39,7 +39,7 @@ def unbelievable_peak(case: Case) -> Finding | None:
     if _trend(looks) > ONE_SIDED:
         severity = Severity.NOTE
         evidence.append("the scores rise as a whole, so that the policy did get better; how good the best is, fresh games say")
-    return case.found("unbelievable_peak", evidence, rows=[Row(best.step, best.score, best.step)], severity=severity)
+    return case.found("unbelievable_peak", evidence, rows=[Sample(best.step, best.score, best.step)], severity=severity)
 
 
 def _trend(looks: list[Evaluation]) -> float:
@@ -74,7 +74,7 @@ def no_baseline(case: Case) -> Finding | None:
         if first.step <= max(0.0, begun):
             return None
         evidence = f"the first evaluation is of step {first.step:.0f} ({first.score:.3g})"
-        return case.found("no_baseline", (evidence,), rows=[Row(first.step, first.score, first.step)])
+        return case.found("no_baseline", (evidence,), rows=[Sample(first.step, first.score, first.step)])
     measured = case.history.get("regret_best") or case.history.get("regret")
     if measured is not None and measured.first.step <= 0:
         return None
@@ -99,7 +99,7 @@ def regret_without_strength(case: Case) -> Finding | None:
     evidence = (f"{regret.column} from {regret.early():.4g} to {regret.late():.4g}", words)
     last = case.history.evaluations[-1]
     remedy = f"Raise {case.given.named('own_games')}."
-    return case.found("regret_without_strength", evidence, rows=[Row(last.step, last.score, last.step)], remedy=remedy)
+    return case.found("regret_without_strength", evidence, rows=[Sample(last.step, last.score, last.step)], remedy=remedy)
 
 
 def lost_strength(case: Case) -> Finding | None:
@@ -108,7 +108,7 @@ def lost_strength(case: Case) -> Finding | None:
     if gain is None or gain[0] > -ONE_SIDED * gain[1]:
         return None
     last = case.history.evaluations[-1]
-    return case.found("lost_strength", (gain[2],), rows=[Row(last.step, last.score, last.step)])
+    return case.found("lost_strength", (gain[2],), rows=[Sample(last.step, last.score, last.step)])
 
 
 def _gain(case: Case) -> tuple[float, float, str] | None:

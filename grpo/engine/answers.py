@@ -32,7 +32,7 @@ class Score(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class EngineAnswer:
     """What a search said."""
 
     best_move: str
@@ -61,7 +61,7 @@ def parse_best_move(data: bytes) -> str:
     return "" if words[1] in _NO_MOVE else words[1].decode("ascii", "replace")
 
 
-def parse_answer(data: bytes, *, num_lines: int | None = None) -> Answer:
+def parse_answer(data: bytes, *, num_lines: int | None = None) -> EngineAnswer:
     """Return the best move and the scores of the last complete iteration.
 
     Args:
@@ -78,7 +78,7 @@ def parse_answer(data: bytes, *, num_lines: int | None = None) -> Answer:
     if complete is None:
         complete = _last_complete_iteration(lines, num_lines)
     nodes = _NODES.findall(lines[-3]) if len(lines) > 2 else []
-    return Answer(
+    return EngineAnswer(
         best_move=best_move,
         scores={move.decode("ascii", "replace"): score for move, score in complete.items()},
         num_nodes=int(nodes[-1]) if nodes else 0,

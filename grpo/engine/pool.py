@@ -15,7 +15,7 @@ from typing import Final, Self
 
 import chess
 
-from grpo.engine.answers import Answer, EngineError, parse_answer, parse_best_move
+from grpo.engine.answers import EngineAnswer, EngineError, parse_answer, parse_best_move
 from grpo.engine.identity import EngineMissingError, find_engine
 from grpo.engine.process import SILENT_SECONDS, EngineProcess
 
@@ -54,7 +54,7 @@ class Query:
         return f"{_NEW_GAME if self.is_fresh else ''}position fen {self.fen}\ngo {self.limit}"
 
 
-def verify(answer: Answer, query: Query) -> None:
+def verify(answer: EngineAnswer, query: Query) -> None:
     """Raise EngineError when an answer names an illegal move, or leaves out a move that was asked for."""
     if query.moves is not None:
         if answer.scores.keys() != query.moves:
@@ -122,17 +122,17 @@ class EnginePool:
         for lane in list(self._lanes.values()):
             self._end(lane)
 
-    def search(self, queries: Iterable[Query]) -> list[Answer | EngineError]:
+    def search(self, queries: Iterable[Query]) -> list[EngineAnswer | EngineError]:
         """Return all of `answers`."""
         return list(self.answers(queries))
 
-    def answers(self, queries: Iterable[Query]) -> Iterator[Answer | EngineError]:
+    def answers(self, queries: Iterable[Query]) -> Iterator[EngineAnswer | EngineError]:
         """Yield an answer for each query, in order; one that failed on three fresh processes is an EngineError in its place.
 
         The engines go on while the caller works on what it got. Raises EngineError when several queries in a row fail that way, also over
         several calls: then the engine is at fault, not a position.
         """
-        finished: dict[int, Answer | EngineError] = {}
+        finished: dict[int, EngineAnswer | EngineError] = {}
         num_yielded = 0
         with closing(self._outcomes(queries)) as outcomes:  # At once, and not when the last traceback that knows it is forgotten.
             for job, outcome in outcomes:
@@ -172,7 +172,7 @@ class EnginePool:
             self._end(lane)
             raise
 
-    def _outcomes(self, queries: Iterable[Query]) -> Generator[tuple[_Job, Answer | EngineError], None, None]:
+    def _outcomes(self, queries: Iterable[Query]) -> Generator[tuple[_Job, EngineAnswer | EngineError], None, None]:
         assert not any(lane.jobs for lane in self._lanes.values()), "one call at a time: the answers of another are still to come"
         coming = (_Job(index, query) for index, query in enumerate(queries))
         again: deque[_Job] = deque()
@@ -195,7 +195,7 @@ class EnginePool:
             for lane in [lane for lane in self._lanes.values() if lane.jobs]:
                 self._end(lane)  # It owes answers that nobody waits for.
 
-    def _hand_out(self, coming: Iterator[_Job], again: deque[_Job]) -> Iterator[tuple[_Job, Answer | EngineError]]:
+    def _hand_out(self, coming: Iterator[_Job], again: deque[_Job]) -> Iterator[tuple[_Job, EngineAnswer | EngineError]]:
         """Send searches until every process has enough, fresh processes being started as long as there may be more."""
         while True:
             lane = min(self._lanes.values(), key=lambda lane: len(lane.jobs), default=None)
@@ -233,7 +233,7 @@ class EnginePool:
         del self._lanes[lane.process.stdout]
         lane.process.kill()
 
-    def _listen(self, lane: _Lane, is_ready: bool, again: deque[_Job]) -> Iterator[tuple[_Job, Answer | EngineError]]:
+    def _listen(self, lane: _Lane, is_ready: bool, again: deque[_Job]) -> Iterator[tuple[_Job, EngineAnswer | EngineError]]:
         """Take the answers that have come; a process that fails is killed, and its search asked again on a fresh one."""
         try:
             if is_ready:

@@ -118,6 +118,6 @@ def _probabilities(policy: Policy, boards: BoardArrays) -> NDArray[np.float64]:
     positions = PositionBatch.from_arrays(boards)
     found = np.zeros(boards.is_legal.shape)
     for rows in torch.split(torch.arange(len(boards)), _BATCH):
-        probs: Tensor = policy.distribution(positions.take(rows), temperature=1.0).probs
+        probs: Tensor = policy.distribution(positions.select_rows(rows), temperature=1.0).probs
         found[rows.numpy(), : probs.shape[1]] = probs.cpu().numpy()
     return found

@@ -75,7 +75,7 @@ class LeftOuts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Share:
+class SolvedFraction:
     """How much of some exercises was solved, with Wilson's 95 % interval."""
 
     num: int
@@ -97,10 +97,10 @@ class Share:
         return {"num": self.num, "solved": self.solved, "share": self.share, "low": self.low, "high": self.high}
 
 
-def share_of(parts: Sequence[float]) -> Share:
+def share_of(parts: Sequence[float]) -> SolvedFraction:
     """Return the share of at least one exercise, each a number in [0, 1]; where they are not 0 or 1, the interval is on the wide side."""
     low, high = wilson_interval(math.fsum(parts), len(parts))
-    return Share(num=len(parts), solved=math.fsum(parts), low=low, high=high)
+    return SolvedFraction(num=len(parts), solved=math.fsum(parts), low=low, high=high)
 
 
 Credits = tuple[float, float]

@@ -11,7 +11,7 @@ import chess
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo.evaluation.exercises import Credits, ExerciseError, Fault, LeftOut, Share, Solver, share_of
+from grpo.evaluation.exercises import Credits, ExerciseError, Fault, LeftOut, SolvedFraction, Solver, share_of
 from grpo.reading.epd import MAX_LINE_SIZE, lines
 from grpo.reading.games import Reason, SourceError
 from grpo.statistics.intervals import Z95
@@ -210,10 +210,10 @@ def _expected(rating: float, against: NDArray[np.float64]) -> NDArray[np.float64
 class PuzzleReport:
     """What share of some puzzles was solved."""
 
-    solved: Share
-    by_band: Mapping[str, Share]
+    solved: SolvedFraction
+    by_band: Mapping[str, SolvedFraction]
     """Ratings such as `800-999`, lowest first."""
-    by_theme: Mapping[str, Share]
+    by_theme: Mapping[str, SolvedFraction]
     """Most frequent first; a puzzle counts for each of its themes."""
     performance: PerformanceRating
 

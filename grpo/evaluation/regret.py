@@ -181,7 +181,7 @@ def _distributions(policy: Policy, boards: BoardArrays) -> Iterator[tuple[MoveDi
     """Yield the policy's distribution at T = 1 and the moves' values, batch by batch, on the policy's device."""
     positions, values = PositionBatch.from_arrays(boards), torch.from_numpy(boards.values)
     for rows in torch.split(torch.arange(len(boards)), _BATCH):
-        distribution = policy.distribution(positions.take(rows), temperature=1.0)
+        distribution = policy.distribution(positions.select_rows(rows), temperature=1.0)
         yield distribution, values[rows][:, : distribution.is_legal.shape[1]].to(distribution.is_legal.device)
 
 

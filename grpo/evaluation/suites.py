@@ -14,7 +14,7 @@ import chess
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo.evaluation.exercises import Credits, ExerciseError, Fault, LeftOut, Share, Solver, share_of
+from grpo.evaluation.exercises import Credits, ExerciseError, Fault, LeftOut, SolvedFraction, Solver, share_of
 from grpo.reading.epd import MAX_LINE_SIZE, lines, read_line
 from grpo.reading.games import Reason
 
@@ -179,9 +179,9 @@ def solve_suite(solver: Solver, problems: Sequence[Problem]) -> NDArray[np.float
 class SuiteReport:
     """What share of some problems was solved, and of their points reached."""
 
-    solved: Share
-    points: Share
-    by_suite: Mapping[str, tuple[Share, Share]]
+    solved: SolvedFraction
+    points: SolvedFraction
+    by_suite: Mapping[str, tuple[SolvedFraction, SolvedFraction]]
     """Suite -> solved, points; by name."""
 
     def facts(self) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def suite_report(problems: Sequence[Problem], reached: NDArray[np.float64]) -> S
     for row, problem in enumerate(problems):
         rows[problem.suite].append(row)
 
-    def shares(of: Sequence[int]) -> tuple[Share, Share]:
+    def shares(of: Sequence[int]) -> tuple[SolvedFraction, SolvedFraction]:
         solved, points = reached[of].T.tolist()
         return share_of(solved), share_of(points)
 

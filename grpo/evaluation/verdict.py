@@ -99,7 +99,7 @@ def candidates_by_regret(regret_by_step: Mapping[int, float], count: int) -> lis
     return sorted(regret_by_step, key=lambda step: (regret_by_step[step], -step))[:count]
 
 
-def confirm(play: Callable[[int], Sequence[float]], *, num_pairs: int, batch_pairs: int, sprt: Sprt | None) -> Confirmation:
+def play_confirmation(play: Callable[[int], Sequence[float]], *, num_pairs: int, batch_pairs: int, sprt: Sprt | None) -> Confirmation:
     """Play the fresh games that the verdict rests on: all of them, or under an SPRT as few as it needs.
 
     Args:

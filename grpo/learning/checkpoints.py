@@ -21,23 +21,18 @@ from grpo.base.files import (
     write_json,
     write_manifest,
 )
-from grpo.policy import files as policy_files
 from grpo.policy.distribution import NetworkPolicy
+from grpo.policy.files import ACTION_TABLE_HASH, LANGUAGE, POLICY, WEIGHTS, IncompatibleError, policy_facts, policy_kind
 from grpo.policy.network import PolicyNetwork
 from grpo.settings.tree import PolicyConfig
 
 if TYPE_CHECKING:  # Needs an extra, which policies of the other kind do without.
     from grpo.language.model.policy import LanguagePolicy
 
-WEIGHTS: Final = policy_files.WEIGHTS
-POLICY: Final = policy_files.POLICY
 _OPTIMISER: Final = "optimiser.safetensors"
 _TENSORS: Final = "tensors.safetensors"
 _STATE: Final = "state.json"
 _JSON_BYTES: Final = 1 << 20  # More than the JSON of a checkpoint takes.
-
-ACTION_TABLE_HASH: Final = policy_files.ACTION_TABLE_HASH
-IncompatibleError = policy_files.IncompatibleError
 
 
 def save_policy(folder: Path, policy: NetworkPolicy, config: PolicyConfig) -> None:
@@ -51,7 +46,7 @@ def load_policy(folder: Path, device: torch.device) -> tuple[NetworkPolicy, Poli
 
     Raises IncompatibleError when this code has another action table, or cannot make its network.
     """
-    described = policy_files.policy_facts(folder)["policy"]
+    described = policy_facts(folder)["policy"]
     try:
         # Policies that say nothing of attacks were made before the network saw them.
         config = PolicyConfig.model_validate({"sees_attacks": False, **described})
@@ -188,7 +183,7 @@ def checkpoints_to_delete(regrets: Mapping[int, float], *, healthy: int | None, 
 
 
 def _read_policy(folder: Path, device: torch.device) -> "tuple[NetworkPolicy | LanguagePolicy, PolicyConfig]":
-    if policy_files.policy_kind(folder) == policy_files.LANGUAGE:
+    if policy_kind(folder) == LANGUAGE:
         from grpo.language.model.loading import load_language_policy
 
         return load_language_policy(folder, device)

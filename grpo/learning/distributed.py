@@ -30,7 +30,7 @@ class LostProcessError(PlainError, RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Meeting:
+class Rendezvous:
     """Where processes meet: the first listens there."""
 
     address: str
@@ -115,7 +115,7 @@ ALONE: Final = Processes()
 
 
 @contextmanager
-def joined_processes(device: torch.device, meeting: Meeting | None = None) -> Iterator[Processes]:
+def joined_processes(device: torch.device, meeting: Rendezvous | None = None) -> Iterator[Processes]:
     """Give this process's place among those that train together.
 
     Args:
@@ -126,7 +126,7 @@ def joined_processes(device: torch.device, meeting: Meeting | None = None) -> It
     """
     if meeting is None and os.environ.get("WORLD_SIZE", "1") != "1":
         named = os.environ
-        meeting = Meeting(
+        meeting = Rendezvous(
             address=named["MASTER_ADDR"], port=int(named["MASTER_PORT"]), rank=int(named["RANK"]), size=int(named["WORLD_SIZE"])
         )
         method = "env://"  # Torchrun's agent may have opened the port already; that is for torch to know.

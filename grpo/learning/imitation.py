@@ -53,7 +53,7 @@ def imitate(
     step = 0
     while step < config.max_steps:
         for rows in _batches(len(train), config.batch_size, seed=seed, first_step=step):
-            batch_loss = _loss(policy, positions.take(rows), played[rows])
+            batch_loss = _loss(policy, positions.select_rows(rows), played[rows])
             optimiser.zero_grad(set_to_none=True)
             batch_loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
@@ -101,7 +101,7 @@ def validation_metrics(policy: NetworkPolicy, boards: BoardArrays) -> dict[str, 
     positions, played = PositionBatch.from_arrays(boards), torch.from_numpy(boards.played)
     losses, ranks, entropies = [], [], []
     for rows in torch.split(torch.arange(len(boards)), _VALIDATION_BATCH):
-        distribution = policy.distribution(positions.take(rows), temperature=1.0)
+        distribution = policy.distribution(positions.select_rows(rows), temperature=1.0)
         log_probs = distribution.log_probs.masked_fill(~distribution.is_legal, -torch.inf)
         of_played = log_probs.gather(1, played[rows, None].to(log_probs.device))
         losses.append(-of_played[:, 0])

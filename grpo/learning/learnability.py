@@ -23,7 +23,7 @@ _NEARLY_UNIFORM = 0.95
 _NEARLY_EMPTY = 1e-9
 
 
-class Severity(StrEnum):
+class Consequence(StrEnum):
     """What a finding means for the run."""
 
     FINE = "fine"
@@ -32,11 +32,11 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class LearnabilityFinding:
     """One thing that was looked at."""
 
     name: str
-    severity: Severity
+    severity: Consequence
     seen: str
     """The numbers."""
     advice: str
@@ -47,15 +47,15 @@ class Finding:
 class Learnability:
     """What was found before the first update, and the numbers it rests on."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[LearnabilityFinding, ...]
     metrics: Mapping[str, float]
     """Of the rollout and its objective, by the names of `metrics`, and `spread/PHASE`."""
 
     @property
-    def severity(self) -> Severity:
+    def severity(self) -> Consequence:
         """The worst of all findings."""
         found = {finding.severity for finding in self.findings}
-        return next((worst for worst in (Severity.REFUSAL, Severity.WARNING) if worst in found), Severity.FINE)
+        return next((worst for worst in (Consequence.REFUSAL, Consequence.WARNING) if worst in found), Consequence.FINE)
 
     def facts(self) -> dict[str, Any]:
         """Return plain data for a report."""
@@ -70,7 +70,7 @@ class NotLearnableError(PlainError, RuntimeError):
     """GRPO would learn nothing here, or something else than it says; the message names each reason."""
 
 
-def assess(facts: RolloutFacts, step: InnerStep, config: GrpoConfig, *, is_at_reference: bool) -> Learnability:
+def assess_learnability(facts: RolloutFacts, step: InnerStep, config: GrpoConfig, *, is_at_reference: bool) -> Learnability:
     """Return the findings on the first rollout and the objective on all of it, before any update.
 
     Args:
@@ -93,20 +93,22 @@ def assess(facts: RolloutFacts, step: InnerStep, config: GrpoConfig, *, is_at_re
 
 def refuse_unlearnable(found: Learnability) -> None:
     """Raise NotLearnableError with all reasons when there is one."""
-    reasons = [f"  {finding.name}: {finding.seen}. {finding.advice}" for finding in found.findings if finding.severity == Severity.REFUSAL]
+    reasons = [
+        f"  {finding.name}: {finding.seen}. {finding.advice}" for finding in found.findings if finding.severity == Consequence.REFUSAL
+    ]
     if reasons:
         raise NotLearnableError("GRPO is refused before its first update:\n" + "\n".join(reasons))
 
 
-def finding(name: str, seen: str, *cases: tuple[bool, Severity, str]) -> Finding:
+def finding(name: str, seen: str, *cases: tuple[bool, Consequence, str]) -> LearnabilityFinding:
     """Return the finding of the first case that holds, each with its severity and advice; or a good one."""
     for holds, severity, advice in cases:
         if holds:
-            return Finding(name=name, severity=severity, seen=seen, advice=advice)
-    return Finding(name=name, severity=Severity.FINE, seen=seen, advice="")
+            return LearnabilityFinding(name=name, severity=severity, seen=seen, advice=advice)
+    return LearnabilityFinding(name=name, severity=Consequence.FINE, seen=seen, advice="")
 
 
-def _on_policy(step: InnerStep) -> Finding:
+def _on_policy(step: InnerStep) -> LearnabilityFinding:
     clipped = step.mean("clip_low") + step.mean("clip_high")
     # Trained on, this is asserted at every rollout; here it is shown.
     return finding(
@@ -114,35 +116,35 @@ def _on_policy(step: InnerStep) -> Finding:
         f"ratios {step.ratio_min:.6f} to {step.ratio_max:.6f}, clipped {clipped:.4f}, KL(old || new) {step.kl_old:.2e} nats",
         (
             not (step.ratio_min > 0.95 and step.ratio_max < 1.05 and clipped == 0 and abs(step.kl_old) < 1e-3),
-            Severity.REFUSAL,
+            Consequence.REFUSAL,
             "Sampling and loss score differently with identical weights: another temperature, mask, precision or mode",
         ),
     )
 
 
-def _reference(step: InnerStep, *, is_at_reference: bool) -> Finding:
+def _reference(step: InnerStep, *, is_at_reference: bool) -> LearnabilityFinding:
     return finding(
         "distance to the reference",
         f"KL(policy || reference) {step.mean('kl_reference'):.3g} nats, KL(reference || policy) {step.mean('kl_from_reference'):.3g} nats",
         (
             not step.mean("kl_reference") >= -1e-6,
-            Severity.REFUSAL,
+            Consequence.REFUSAL,
             "A divergence is never negative: the two are not distributions over the same moves",
         ),
         (
             is_at_reference and step.mean("kl_reference") > 1e-3,
-            Severity.REFUSAL,
+            Consequence.REFUSAL,
             "The run begins at its reference, so that both must be 0: another policy was loaded, or the two score differently",
         ),
         (
             step.mean("kl_reference") > 5,
-            Severity.WARNING,
+            Consequence.WARNING,
             "The policy is far from its anchor before training: a KL term will drag it back; is this the right reference?",
         ),
     )
 
 
-def _spread(facts: RolloutFacts) -> list[Finding]:
+def _spread(facts: RolloutFacts) -> list[LearnabilityFinding]:
     found = []
     for phase in PHASES:
         name = f"grpo/group_std/{phase}"
@@ -154,7 +156,7 @@ def _spread(facts: RolloutFacts) -> list[Finding]:
                     f"mean standard deviation within a group {spread:.4f}",
                     (
                         spread < _MIN_SPREAD,
-                        Severity.WARNING,
+                        Consequence.WARNING,
                         f"Moves are worth the same here to within {_MIN_SPREAD}: noise of the engine will be learnt. Another"
                         " values.transform or a larger grpo.temperature tells them apart",
                     ),
@@ -163,25 +165,25 @@ def _spread(facts: RolloutFacts) -> list[Finding]:
     return found
 
 
-def _silent(share: float) -> Finding:
+def _silent(share: float) -> LearnabilityFinding:
     return finding(
         "silent groups",
         f"{share:.1%} of the groups have equal rewards",
         (
             share > _MAX_SILENT,
-            Severity.REFUSAL,
+            Consequence.REFUSAL,
             "There is nothing to learn from: the policy always plays the same move (raise grpo.temperature), or all moves are worth the"
             " same (other boards, another values.transform)",
         ),
         (
             share > _MAX_SILENT_WARNED,
-            Severity.WARNING,
+            Consequence.WARNING,
             "Most groups teach nothing: a larger grpo.group_size or temperature makes them differ",
         ),
     )
 
 
-def _entropy(metrics: Mapping[str, float], config: GrpoConfig) -> Finding:
+def _entropy(metrics: Mapping[str, float], config: GrpoConfig) -> LearnabilityFinding:
     normalised = metrics["grpo/normalised_entropy"]
     by_phase = ", ".join(f"{phase} {metrics[f'grpo/entropy/{phase}']:.2f}" for phase in PHASES if f"grpo/entropy/{phase}" in metrics)
     measured = metrics[f"grpo/{config.critical_measure}"]
@@ -191,28 +193,28 @@ def _entropy(metrics: Mapping[str, float], config: GrpoConfig) -> Finding:
         f" {metrics['grpo/effective_moves']:.1f} effective moves",
         (
             metrics["grpo/entropy"] > metrics["grpo/log_num_legal"] + 1e-4,
-            Severity.REFUSAL,
+            Consequence.REFUSAL,
             "Entropy above ln(legal moves) is impossible: whatever was measured, it is no entropy",
         ),
         (
             measured < config.critical_entropy,
-            Severity.REFUSAL,
+            Consequence.REFUSAL,
             f"It is critical already (grpo.critical_entropy = {config.critical_entropy:g}): start from a policy that has a choice left",
         ),
         (
             is_certain(normalised, config.alarms),
-            Severity.WARNING,
+            Consequence.WARNING,
             "The policy has nearly made up its mind before it learns: groups will agree, and little is learnt",
         ),
         (
             normalised > _NEARLY_UNIFORM,
-            Severity.WARNING,
+            Consequence.WARNING,
             "The policy is next to uniform, that is, it knows nothing yet: pretrain it. GRPO does learn from such values, but from scratch",
         ),
     )
 
 
-def _budget(step: InnerStep, config: GrpoConfig) -> list[Finding]:
+def _budget(step: InnerStep, config: GrpoConfig) -> list[LearnabilityFinding]:
     alarms, found = config.alarms, []
     for space, products in (("logits", step.products), ("parameters", step.parameter_budget)):
         if products is None:
@@ -229,11 +231,15 @@ def _budget(step: InnerStep, config: GrpoConfig) -> list[Finding]:
             finding(
                 f"gradient budget, {space}",
                 seen or "no gradient",
-                (norms["policy"] < _NEARLY_EMPTY, Severity.WARNING, "The policy term has no gradient: nothing can be learnt from rewards"),
-                (bool(cancelling), Severity.WARNING, f"{', '.join(cancelling)} cancel: together they do nothing; drop one"),
+                (
+                    norms["policy"] < _NEARLY_EMPTY,
+                    Consequence.WARNING,
+                    "The policy term has no gradient: nothing can be learnt from rewards",
+                ),
+                (bool(cancelling), Consequence.WARNING, f"{', '.join(cancelling)} cancel: together they do nothing; drop one"),
                 (
                     bool(dominating),
-                    Severity.WARNING,
+                    Consequence.WARNING,
                     f"{', '.join(dominating)} has nearly all of the gradient, whatever its value in the loss: lower its coefficient",
                 ),
             )

@@ -75,9 +75,9 @@ class Rollout:
     def __len__(self) -> int:
         return len(self.states)
 
-    def take(self, rows: Tensor) -> "Rollout":
+    def select_rows(self, rows: Tensor) -> "Rollout":
         """Return the given states with their moves."""
-        states = self.states.take(rows)
+        states = self.states.select_rows(rows)
         width = states.positions.is_legal.shape[1]
         # Up to the last one that counts: in `exact` a move whose probability is 0 in float32 may lie between others.
         is_used = (self.moves.weights[rows] > 0).any(0)
@@ -127,7 +127,8 @@ def sampling_distribution(policy: Policy, positions: PositionBatch, *, temperatu
     Raises NonFiniteError when the policy's probabilities are no numbers.
     """
     parts = [
-        policy.distribution(positions.take(rows), temperature=temperature) for rows in torch.split(torch.arange(len(positions)), max_states)
+        policy.distribution(positions.select_rows(rows), temperature=temperature)
+        for rows in torch.split(torch.arange(len(positions)), max_states)
     ]
     width = positions.is_legal.shape[1]
     log_probs = torch.cat([torch.nn.functional.pad(part.log_probs.cpu(), (0, width - part.log_probs.shape[1])) for part in parts])

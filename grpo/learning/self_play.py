@@ -82,7 +82,7 @@ class OwnGames:
         epoch, place = divmod(step_of_round, len(self._states) // self.size)
         order = torch.randperm(len(self._states), generator=torch_stream(self._seed, "own_games", number, "order", epoch))
         rows = order[place * self.size : (place + 1) * self.size]
-        states = self._states.take(rows)
+        states = self._states.select_rows(rows)
         if not self._reflects:
             return states
         is_image = first_images(len(self._states), torch_stream(self._seed, "own_games", number, "reflection"))
@@ -180,7 +180,7 @@ class MixedStates:
     """States of the dataset and of the policy's own games, in this order."""
 
     def __init__(self, dataset: DatasetStates, own: OwnGames) -> None:
-        """Each source knows how many states of a step are its own: see `split_of`."""
+        """Each source knows how many states of a step are its own: see `state_counts`."""
         self._dataset = dataset
         self._own = own
 
@@ -211,10 +211,10 @@ class MixedStates:
         self._own.restore(facts, tensors)
 
 
-def split_of(states_per_step: int, share: float) -> tuple[int, int]:
+def state_counts(states_per_step: int, share: float) -> tuple[int, int]:
     """Return how many states of a step are of the dataset and how many of own games; at least one is of the dataset.
 
-    >>> split_of(256, 0.33)
+    >>> state_counts(256, 0.33)
     (172, 84)
     """
     num_own = min(round(share * states_per_step), states_per_step - 1)

@@ -37,9 +37,9 @@ class States:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def take(self, rows: Tensor) -> "States":
+    def select_rows(self, rows: Tensor) -> "States":
         """Return the given rows, no wider than they need to be."""
-        positions = self.positions.take(rows)
+        positions = self.positions.select_rows(rows)
         width = positions.is_legal.shape[1]
         return States(positions=positions, values=self.values[rows][:, :width], phases=self.phases[rows])
 
@@ -160,7 +160,7 @@ class DatasetStates:
         )
         has_choice = everything.positions.is_legal.sum(1) > 1
         self.num_forced = len(everything) - int(has_choice.sum())
-        self._all = everything.take(has_choice.nonzero()[:, 0]) if self.num_forced else everything
+        self._all = everything.select_rows(has_choice.nonzero()[:, 0]) if self.num_forced else everything
         if len(self._all) < states_per_step:
             raise ValueError(
                 f"{len(self._all)} boards with a choice of moves are fewer than a step takes ({states_per_step}): lower"
@@ -180,7 +180,7 @@ class DatasetStates:
             self._epoch = epoch
             self._order = torch.randperm(len(self._all), generator=torch_stream(self._seed, "states", epoch))
         rows = self._order[place * self.size : (place + 1) * self.size]
-        states = self._all.take(rows)
+        states = self._all.select_rows(rows)
         return states if self._is_image is None else states.reflected(self._is_image[rows] ^ bool(epoch % 2))
 
     def round_metrics(self) -> dict[str, float]:

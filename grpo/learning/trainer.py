@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import torch_stream
 from grpo.control.controller import Action, Control, Knobs, Observation, Outcome
-from grpo.learning.checkpoints import IncompatibleError, TrainingState, weights_hash
+from grpo.learning.checkpoints import TrainingState, weights_hash
 from grpo.learning.distributed import ALONE, Processes
 from grpo.learning.invariants import InvariantError, assert_on_policy, assert_rollout
-from grpo.learning.learnability import Learnability, assess
+from grpo.learning.learnability import Learnability, assess_learnability
 from grpo.learning.measurements import InnerStep, RolloutFacts, inner_metrics, rollout_facts
 from grpo.learning.objective import Objective, budget, gradient_products, grpo_objective, logit_descents
 from grpo.learning.rollouts import Replies, Roller, Rollout
@@ -28,6 +28,7 @@ from grpo.learning.states import States, StateSource, ValueSource
 from grpo.metrics.table import TERM_PAIRS, TERM_PRODUCTS, TERMS, Event, Record
 from grpo.policy.averaging import WeightAverage
 from grpo.policy.distribution import MoveDistribution, NetworkPolicy
+from grpo.policy.files import IncompatibleError
 from grpo.settings.grpo import GrpoConfig
 
 _TRAINING: Final = "training."
@@ -244,7 +245,7 @@ class GrpoTrainer:
         measured = self._backward(rollout, knobs, is_first=True, wants_budget=True)
         self._optimiser.zero_grad(set_to_none=True)
         # A run that begins at no other's checkpoint begins at its reference.
-        return assess(facts, measured, self._config, is_at_reference=self._first_step == 0)
+        return assess_learnability(facts, measured, self._config, is_at_reference=self._first_step == 0)
 
     def step(self) -> Record:
         """Sample groups, take the optimiser steps of one rollout, and return what was measured and what happened.
@@ -269,7 +270,7 @@ class GrpoTrainer:
         inner, num_skipped, refused = self._learn(rollout, facts, knobs, events)
         self.num_steps_done += 1
         if self._average is not None and inner:
-            self._average.take(self.policy, self.num_steps_done - self._first_step)
+            self._average.update(self.policy, self.num_steps_done - self._first_step)
         metrics = {
             **facts.metrics,
             **self._states.round_metrics(),
@@ -302,7 +303,7 @@ class GrpoTrainer:
             everything = self._states.states(self.num_steps_done, self.policy)
             self._refuse_unlike(everything)
             indices = self._processes.own_rows(len(everything))
-            states = everything.take(indices) if self._processes.size > 1 else everything
+            states = everything.select_rows(indices) if self._processes.size > 1 else everything
         with self._clock.part("rollout"):
             rollout = self._roller.rollout(
                 self.policy, states, indices, num_states=len(everything), step=self.num_steps_done, temperature=knobs.temperature
@@ -339,7 +340,7 @@ class GrpoTrainer:
                 rows = torch.isin(rollout.indices.cpu(), chosen).nonzero()[:, 0].to(rollout.indices.device)
                 wants_budget = not inner and (self.num_steps_done - self._first_step) % config.steps_per_gradient_budget == 0
                 with self._clock.part("update"):
-                    measured = self._backward(rollout.take(rows), knobs, is_first=not inner, wants_budget=wants_budget)
+                    measured = self._backward(rollout.select_rows(rows), knobs, is_first=not inner, wants_budget=wants_budget)
                 if not inner:
                     assert_on_policy(measured, self._precision)
                 # Never before the first step: what is measured there is rounding.
@@ -366,7 +367,7 @@ class GrpoTrainer:
         for rows in torch.split(torch.arange(len(minibatch), device=self.policy.device), self._config.max_states_per_forward):
             if not len(rows):
                 continue
-            piece = minibatch.take(rows)
+            piece = minibatch.select_rows(rows)
             objective, products = self._objective(piece, knobs, is_first=is_first)
             # The denominator is that of the whole minibatch, known before the first piece.
             shares = (piece.state_weights.double() / step.total).to(objective.loss.dtype)

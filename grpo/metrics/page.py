@@ -16,7 +16,7 @@ class Group:
     sentence: str
 
 
-GROUPS: Final = (
+METRIC_GROUPS: Final = (
     Group("boards/games", "Boards", "What the dataset was made of, and what was left out. Of `build_boards` and `join_boards`."),
     Group("cache/hits", "Engine answers on disk", "How much of the engine's work was there already. They differ between equal runs."),
     Group("checks/failed", "Checks", "The gate between the dataset and training; 0, or there was no training."),
@@ -111,8 +111,8 @@ def metrics_page() -> str:
 def grouped() -> Iterator[tuple[Group, list[MetricSpec]]]:
     """Yield each group with its rows of the table, in order."""
     names = list(METRICS)
-    starts = [names.index(group.first) for group in GROUPS]
-    for group, start, end in zip(GROUPS, starts, [*starts[1:], len(names)], strict=True):
+    starts = [names.index(group.first) for group in METRIC_GROUPS]
+    for group, start, end in zip(METRIC_GROUPS, starts, [*starts[1:], len(names)], strict=True):
         yield group, [METRICS[name] for name in names[start:end]]
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import chess
 
-from grpo.engine.answers import Answer, EngineError
+from grpo.engine.answers import EngineAnswer, EngineError
 from grpo.engine.pool import EnginePool, Query
 from grpo.play.matches import UNDECIDED, Adjudication, MatchResult, PlayedGame
 
@@ -47,7 +47,7 @@ def _final_board(game: PlayedGame) -> chess.Board:
     return board.copy(stack=False)
 
 
-def _first_score(game: PlayedGame, board: chess.Board, answer: Answer | EngineError, centipawns: int) -> float | None:
+def _first_score(game: PlayedGame, board: chess.Board, answer: EngineAnswer | EngineError, centipawns: int) -> float | None:
     """Return the first player's score, None when the engine failed."""
     if isinstance(answer, EngineError):
         return None

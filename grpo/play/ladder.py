@@ -17,11 +17,11 @@ from grpo.play.matches import MatchResult
 from grpo.play.players import DilutedPlayer, EnginePlayer, Player, RandomPlayer
 from grpo.settings.tree import LadderConfig
 from grpo.statistics.intervals import Z95
-from grpo.statistics.ratings import Matrix, Meeting, Rating, Vector, fit_ratings, rate_against
+from grpo.statistics.ratings import Matrix, PlayedPairs, Rating, Vector, fit_ratings, rate_against
 
 LOWEST_TELLING, HIGHEST_TELLING = 0.2, 0.8
 """Scores beyond tell little: near 0 and 1 a hundred Elo are a few games."""
-NOTE: Final = (
+LADDER_NOTE: Final = (
     "Elo above a random mover. Intervals (95 %) come from pairs of games. Each rung met its next two neighbours only, so that errors add up"
     " along the ladder: gaps between neighbours are known better than distances from the random mover."
 )
@@ -114,7 +114,7 @@ def rate_rungs(rungs: Sequence[Rung], pair_scores: Mapping[tuple[int, int], Sequ
 
     Raises ValueError when a rung met no other, or when the games leave the rungs in two parts.
     """
-    played = [Meeting(first=one, second=other, pair_scores=tuple(scores)) for (one, other), scores in pair_scores.items()]
+    played = [PlayedPairs(first=one, second=other, pair_scores=tuple(scores)) for (one, other), scores in pair_scores.items()]
     ratings = fit_ratings(len(rungs), played)
     return Ladder(rungs=tuple(rungs), ratings=ratings.elo, covariance=ratings.covariance)
 

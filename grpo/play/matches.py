@@ -163,7 +163,7 @@ class _Board:
     def is_first_to_move(self) -> bool:
         return (self.board.turn == chess.WHITE) == self.first_is_white
 
-    def take(self, answer: chess.Move | Reply) -> chess.Move | None:
+    def record_reply(self, answer: chess.Move | Reply) -> chess.Move | None:
         """Return the move of an answer, None when the game is given up, and note what it took."""
         if not isinstance(answer, Reply):
             return answer
@@ -265,7 +265,7 @@ def play_match(
                 for index, answer in zip(
                     indices, player.choose([games[i].board for i in indices], [drawn_as[i] for i in indices]), strict=True
                 ):
-                    move = games[index].take(answer)
+                    move = games[index].record_reply(answer)
                     if move is None:
                         played[index] = games[index].finished(End.FORFEIT)
                         continue

@@ -20,7 +20,7 @@ from grpo.engine.pool import EnginePool, Query
 from grpo.reading.epd import read_positions
 from grpo.reading.games import Game, Reason, Rejection, SourceError
 from grpo.reading.pgn import read_games
-from grpo.reading.streams import Kind, SourceFile, find_files, fingerprint_of_all, read_chunks
+from grpo.reading.streams import FileKind, SourceFile, find_files, fingerprint_of_all, read_chunks
 from grpo.settings.tree import EvaluationConfig
 
 _CANDIDATES_PER_ROUND = 128
@@ -148,7 +148,7 @@ def book_files(book: str) -> list[SourceFile]:
     """
     files = find_files([book])
     for file in files:
-        if file.kind == Kind.PUZZLES:
+        if file.kind == FileKind.PUZZLES:
             raise SourceError(
                 f"{file.uri}: a puzzle table is no opening book; give evaluation.opening_book games (.pgn) or positions (.epd)"
             )
@@ -174,7 +174,7 @@ def _read_book(book: str, max_plies: int, _fingerprint: str) -> OpeningBook:
     left_out: Counter[Reason] = Counter()
     found: dict[str, str] = {}
     for file in book_files(book):
-        read = read_games if file.kind == Kind.GAMES else read_positions
+        read = read_games if file.kind == FileKind.GAMES else read_positions
         for entry in read(read_chunks(file), file.name):
             if isinstance(entry, Rejection):
                 left_out[entry.reason] += 1

@@ -21,7 +21,7 @@ class WeightAverage:
         self.policy.network.load_state_dict(policy.network.state_dict())
 
     @torch.no_grad()
-    def take(self, policy: NetworkPolicy, num_steps: int) -> None:
+    def update(self, policy: NetworkPolicy, num_steps: int) -> None:
         """Take up the weights after the `num_steps`-th step since the beginning, which counts from 1.
 
         The first steps weigh more, so that the beginning is soon forgotten: the share that is kept is num_steps / (num_steps + 9) at most.

@@ -60,7 +60,7 @@ class PositionBatch:
             is_legal=torch.from_numpy(arrays.is_legal),
         )
 
-    def take(self, rows: Tensor) -> Self:
+    def select_rows(self, rows: Tensor) -> Self:
         """Return the batch of the given rows, no wider than its own boards need."""
         is_legal = self.is_legal[rows]
         width = int(is_legal.sum(1).max()) if len(is_legal) else 0

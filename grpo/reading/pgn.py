@@ -16,7 +16,7 @@ from typing import Final
 import chess
 
 from grpo.reading.games import Game, Reason, Rejection
-from grpo.reading.pgn_moves import RESULTS, MainLine, UnusableError, quoted, read_main_line
+from grpo.reading.pgn_moves import RESULT_BY_TOKEN, MainLine, UnusableError, quoted, read_main_line
 from grpo.reading.pgn_split import BOM, HEADER, MAX_GAME_BYTES, TAG_NAME, RawGame, RawGames
 
 _MAX_SEEN: Final = 1_000_000
@@ -239,9 +239,9 @@ def _start(headers: Mapping[str, str]) -> chess.Board:
 
 def _tag_result(headers: Mapping[str, str]) -> str:
     text = headers.get("Result") or "*"
-    if text not in RESULTS:
+    if text not in RESULT_BY_TOKEN:
         raise UnusableError(Reason.UNKNOWN_RESULT, quoted(text))
-    return RESULTS[text]
+    return RESULT_BY_TOKEN[text]
 
 
 def _result(tag_result: str, line: MainLine) -> str:

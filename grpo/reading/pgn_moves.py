@@ -18,7 +18,7 @@ _MAX_DEPTH: Final = 100
 _MAX_TOKEN: Final = 255  # The PGN standard's own limit of a line.
 _MAX_SHOWN: Final = 60  # Characters of a token that a detail quotes.
 
-RESULTS: Final[Mapping[str, str]] = {
+RESULT_BY_TOKEN: Final[Mapping[str, str]] = {
     "1-0": "1-0",
     "0-1": "0-1",
     "1/2-1/2": "1/2-1/2",
@@ -162,9 +162,9 @@ def _result_or_nothing(word: str, ply: int) -> str | None:
     rest = word[number.end() :] if number else word
     if rest in _NULL_MOVES:
         raise UnusableError(Reason.NULL_MOVE, f"{quoted(word)} at ply {ply}")
-    if rest and rest not in RESULTS and rest not in _GLYPHS:
+    if rest and rest not in RESULT_BY_TOKEN and rest not in _GLYPHS:
         raise UnusableError(Reason.UNREADABLE_MOVE, f"{quoted(word)} at ply {ply}")
-    return RESULTS.get(rest)
+    return RESULT_BY_TOKEN.get(rest)
 
 
 def _parse_move(board: chess.Board, san: str, word: str, ply: int) -> chess.Move:

@@ -32,7 +32,7 @@ _BOMB_GRACE: Final = 2**26
 _BOMB_RATIO: Final = 1_000
 
 
-class Kind(StrEnum):
+class FileKind(StrEnum):
     """What a file lists."""
 
     GAMES = "games"
@@ -50,7 +50,7 @@ class Packing(StrEnum):
     ZIP = "zip"
 
 
-_KINDS: Final = {".pgn": Kind.GAMES, ".epd": Kind.POSITIONS, ".fen": Kind.POSITIONS, ".csv": Kind.PUZZLES}
+_KINDS: Final = {".pgn": FileKind.GAMES, ".epd": FileKind.POSITIONS, ".fen": FileKind.POSITIONS, ".csv": FileKind.PUZZLES}
 _PACKINGS: Final = {".zst": Packing.ZST, ".gz": Packing.GZ, ".bz2": Packing.BZ2, ".zip": Packing.ZIP}
 _SUFFIXES: Final = f"{', '.join(_KINDS)}, plain or followed by {', '.join(_PACKINGS)}"
 _RESCUES: Final = {
@@ -69,7 +69,7 @@ class SourceFile:
     """As boards state it: without folder; for a member of an archive `ARCHIVE.zip/MEMBER`."""
     uri: str
     """Absolute path, or `s3://bucket/key`."""
-    kind: Kind
+    kind: FileKind
     packing: Packing
     member: str = ""
     """Path inside of the archive, for `Packing.ZIP`."""
@@ -174,7 +174,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
         yield from (Path(place) / name for name in names)
 
 
-def _suffixes(name: str) -> tuple[Kind | None, Packing]:
+def _suffixes(name: str) -> tuple[FileKind | None, Packing]:
     stem, suffix = os.path.splitext(name.lower())  # noqa: PTH122
     packing = _PACKINGS.get(suffix, Packing.NONE)
     return _KINDS.get(suffix if packing == Packing.NONE else os.path.splitext(stem)[1]), packing  # noqa: PTH122
@@ -246,7 +246,7 @@ class _Packed:
         """Bytes of the member that are still to come; a file ends where it ends."""
         self.num_taken = 0
 
-    def take(self, count: int) -> bytes:
+    def read_up_to(self, count: int) -> bytes:
         """Return the next bytes: so many, or fewer if the file ends."""
         piece = self._stream.read(count if self._num_left is None else min(count, self._num_left))
         self.num_taken += len(piece)
@@ -256,7 +256,7 @@ class _Packed:
 
     def exactly(self, count: int) -> bytes:
         """Return the next bytes: so many, or raise SourceError."""
-        piece = self.take(count)
+        piece = self.read_up_to(count)
         if len(piece) < count:
             raise self.cut_short()
         return piece
@@ -282,7 +282,7 @@ def _unpack_zstd(packed: _Packed) -> Iterator[bytes]:
     """
     decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_ZSTD_WINDOW)
     is_first = True
-    while (magic := packed.take(4)) or is_first:
+    while (magic := packed.read_up_to(4)) or is_first:
         is_first = False
         start = packed.num_taken - len(magic)
         if len(magic) == 4 and magic[0] & 0xF0 == 0x50 and magic[1:] == b"\x2a\x4d\x18":  # A skippable frame: its size, and anything.
@@ -330,7 +330,7 @@ def _unpack_streams(new_stream: Callable[[], _Stream], packed: _Packed) -> Itera
         stream = new_stream()
         has_more = True  # Whether more may come out without anything going in.
         while not stream.eof:
-            if not piece and not has_more and not (piece := packed.take(_PIECE_SIZE)):
+            if not piece and not has_more and not (piece := packed.read_up_to(_PIECE_SIZE)):
                 raise packed.cut_short()
             try:
                 chunk = stream.decompress(piece, CHUNK_SIZE)
@@ -339,11 +339,11 @@ def _unpack_streams(new_stream: Callable[[], _Stream], packed: _Packed) -> Itera
             yield chunk
             has_more = len(chunk) == CHUNK_SIZE
             piece = getattr(stream, "unconsumed_tail", b"")  # bz2 keeps what it did not get to.
-        piece = stream.unused_data or packed.take(_PIECE_SIZE)
+        piece = stream.unused_data or packed.read_up_to(_PIECE_SIZE)
 
 
 def _unpack_nothing(packed: _Packed) -> Iterator[bytes]:
-    return iter(partial(packed.take, CHUNK_SIZE), b"")
+    return iter(partial(packed.read_up_to, CHUNK_SIZE), b"")
 
 
 _UNPACKERS: Final[dict[Packing, Callable[[_Packed], Iterator[bytes]]]] = {

@@ -57,7 +57,7 @@ class Setting:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class PageSection:
     """One section: what stands directly in it, and the sections inside it."""
 
     key: str
@@ -68,7 +68,7 @@ class Part:
     """Key of a section inside -> what the docstring below that key says."""
 
 
-def parts(section: type[BaseModel] = Settings, key: str = "", said: str = "") -> Iterator[Part]:
+def parts(section: type[BaseModel] = Settings, key: str = "", said: str = "") -> Iterator[PageSection]:
     """Yield each section of the settings before the sections inside it, in the order in which the classes name them."""
     settings, inside = [], {}
     for name, field in section.model_fields.items():
@@ -82,7 +82,7 @@ def parts(section: type[BaseModel] = Settings, key: str = "", said: str = "") ->
     sections = {full: said_below or _on_one_line(below.__doc__ or "") for full, (below, said_below) in inside.items()}
     # A class made from another section only to change defaults says nothing of its own, but its key does.
     meaning = _on_one_line(section.__doc__ or "") if Section in section.__bases__ or not said else said
-    yield Part(key=key, meaning=meaning, settings=tuple(settings), sections=sections)
+    yield PageSection(key=key, meaning=meaning, settings=tuple(settings), sections=sections)
     for full, (below, said_below) in inside.items():
         yield from parts(below, full, said_below)
 
@@ -172,7 +172,7 @@ def configuration_page() -> str:
     return "\n".join([_INTRO, _presets(found), _kinds(found), *(_part(part) for part in found)])
 
 
-def _presets(found: list[Part]) -> str:
+def _presets(found: list[PageSection]) -> str:
     """Return the table of what presets change, in the order of the page; all but the default, which changes nothing."""
     names = [name for name in preset_names() if name != DEFAULT_PRESET]
     given = {name: _given(name) for name in names}
@@ -196,7 +196,7 @@ def _given(preset: str) -> dict[str, Any]:
     return {f"grpo.{key}": value for key, value in flattened(KIND_DEFAULTS[kind]).items()} | given
 
 
-def _kinds(found: list[Part]) -> str:
+def _kinds(found: list[PageSection]) -> str:
     """Return the table of the defaults that depend on what the policy is, in the order of the page."""
     given = {kind: flattened(defaults) for kind, defaults in KIND_DEFAULTS.items()}
     rows = [
@@ -210,7 +210,7 @@ def _kinds(found: list[Part]) -> str:
     )
 
 
-def _part(part: Part) -> str:
+def _part(part: PageSection) -> str:
     rows = [[f"`{_name(one.key)}`", one.kind, _default(one.default), one.meaning] for one in part.settings]
     rows += [[f"`{_name(key)}`", f"section [{key}](#{_anchor(key)})", "", said] for key, said in part.sections.items()]
     profiles = _profiles() if part.key == "boards.filters" else ""

@@ -21,7 +21,7 @@ Matrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Meeting:
+class PlayedPairs:
     """The pairs of games that two players played, seen from the first."""
 
     first: int
@@ -58,7 +58,7 @@ class Rating:
     """How far the rating moves when an opponent's is one point higher; they sum to 1."""
 
 
-def fit_ratings(num_players: int, meetings: Sequence[Meeting]) -> Ratings:
+def fit_ratings(num_players: int, meetings: Sequence[PlayedPairs]) -> Ratings:
     """Return the likeliest ratings of players 0 .. n - 1 with the covariance of their errors, player 0 being 0.
 
     Bradley and Terry, Biometrika 39 (1952), with a draw as half a win. Plain likelihood has no maximum when every game was won, and rates
@@ -87,7 +87,7 @@ def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[floa
     """
     if not opponents:
         raise ValueError("no opponents, no rating: play at least one")
-    meetings = [Meeting(first=0, second=1 + index, pair_scores=tuple(scores)) for index, scores in enumerate(pair_scores)]
+    meetings = [PlayedPairs(first=0, second=1 + index, pair_scores=tuple(scores)) for index, scores in enumerate(pair_scores)]
     offset = -np.array([rating for rating, _ in zip(opponents, pair_scores, strict=True)]) / ELO_PER_NAT
     fitted, covariance, information = _fit(np.ones((len(meetings), 1)), offset, meetings)
     return Rating(
@@ -97,7 +97,7 @@ def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[floa
     )
 
 
-def _fit(design: Matrix, offset: Vector, meetings: Sequence[Meeting]) -> tuple[Vector, Matrix, Vector]:
+def _fit(design: Matrix, offset: Vector, meetings: Sequence[PlayedPairs]) -> tuple[Vector, Matrix, Vector]:
     """Return the free ratings in nats that are likeliest, their covariance, and each meeting's information."""
     num_games = np.array([2 * len(meeting.pair_scores) for meeting in meetings])
     won = np.array([2 * sum(meeting.pair_scores) for meeting in meetings])
@@ -125,7 +125,7 @@ def _log_odds_variance(pair_scores: Sequence[float]) -> float:
     return float(padded.var()) / len(padded) / (centre * (1 - centre)) ** 2
 
 
-def _refuse_strangers(num_players: int, meetings: Sequence[Meeting]) -> None:
+def _refuse_strangers(num_players: int, meetings: Sequence[PlayedPairs]) -> None:
     known = {0}
     for _ in range(num_players):
         known |= {player for meeting in meetings for player in (meeting.first, meeting.second) if known & {meeting.first, meeting.second}}

@@ -54,7 +54,7 @@ def read_go(words: Sequence[str]) -> GoCommand:
     return GoCommand(is_infinite="infinite" in flags, is_pondering="ponder" in flags, search_moves=frozenset(after[:first]))
 
 
-def quoted(text: str) -> str:
+def ascii_quoted(text: str) -> str:
     """Return a piece of what was received as it can be repeated in one line of ASCII."""
     return ascii(text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}...")
 
@@ -74,11 +74,11 @@ def _read_fen(fen: str) -> chess.Board:
     try:
         board = chess.Board(fen)
     except ValueError as error:
-        raise PositionError(f"not a FEN: {quoted(str(error))}") from None
+        raise PositionError(f"not a FEN: {ascii_quoted(str(error))}") from None
     if not board.is_valid():
         is_chess960 = chess.Board(fen, chess960=True).is_valid()
         reason = "castling of Chess960, which is not supported" if is_chess960 else str(board.status().name)
-        raise PositionError(f"impossible position ({reason}): {quoted(fen)}")
+        raise PositionError(f"impossible position ({reason}): {ascii_quoted(fen)}")
     return board
 
 
@@ -89,5 +89,5 @@ def _read_move(board: chess.Board, text: str, number: int) -> chess.Move:
         move = chess.Move.null()
     # For python-chess castling as king-takes-rook is legal too: only programs that play Chess960 mean it.
     if move not in board.legal_moves or board.uci(move) != text:
-        raise PositionError(f"move {number}, {quoted(text)}, is illegal in {board.fen()}")
+        raise PositionError(f"move {number}, {ascii_quoted(text)}, is illegal in {board.fen()}")
     return move

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 import chess
 
-from grpo.uci.commands import GoCommand, PositionError, quoted, read_go, read_position
+from grpo.uci.commands import GoCommand, PositionError, ascii_quoted, read_go, read_position
 from grpo.uci.options import CHANCE_SEED, OptionError, UciOptions
 
 if TYPE_CHECKING:  # Torch comes with the policy, when it is loaded: `uci` is answered before.
@@ -75,7 +75,7 @@ class UciEngine:
         known = next((index for index, word in enumerate(words) if word in _COMMANDS), None)
         if known is None:
             if words and self._is_debugging:
-                self._write(f"info string no command in {quoted(line.strip())}")
+                self._write(f"info string no command in {ascii_quoted(line.strip())}")
             return True
         self._obey(words[known], words[known + 1 :])
         return words[known] != "quit"

@@ -67,7 +67,7 @@ class StandIn:
         """Keep variables in the Secrets Manager, as Metaflow's @secrets reads them."""
         self.client("secretsmanager").create_secret(Name=name, SecretString=json.dumps(dict(values)))
 
-    def take(self, job: BatchJob) -> None:
+    def accept(self, job: BatchJob) -> None:
         """Remember a job; for moto's threads."""
         with self._lock:
             self._jobs.append(job)
@@ -217,7 +217,7 @@ def _own_jobs(standin: StandIn, place: Place) -> Iterator[None]:
     def run(job: Job) -> None:
         threads.append(job)
         ours = BatchJob(job, place)
-        standin.take(ours)
+        standin.accept(ours)
         ours.run()
 
     @functools.wraps(describe)

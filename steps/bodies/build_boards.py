@@ -20,7 +20,7 @@ from grpo.board.phases import PHASES, Phase
 from grpo.dataset.engine_games import material_signature
 from grpo.dataset.exclusions import JudgedPositions
 from grpo.dataset.quotas import Candidate, Quota, SourceReport, cell_names, cut_to_quota, shortage_message, wanted_boards
-from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Position, Split, board_row, board_table, phase_histogram
+from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Position, Split, board_row, board_table, phase_counts
 from grpo.dataset.units import fill_unit
 from grpo.engine.answers import EngineError
 from grpo.engine.cache import ValueCache
@@ -207,7 +207,7 @@ def _dataset_facts(boards: pa.Table, games: pa.Table) -> dict[str, Any]:
     signatures = Counter(material_signature(chess.Board(fen)) for fen in endgames)
     return {
         "rows": boards.num_rows,
-        "phases": phase_histogram(phases),
+        "phases": phase_counts(phases),
         "splits": dict(sorted(Counter(boards["split"].to_pylist()).items())),
         "sources": dict(sorted(Counter(boards["source"].to_pylist()).items())),
         "labels": dict(sorted(Counter(boards["label_from"].to_pylist()).items())),
@@ -242,7 +242,7 @@ def read_boards(folder: Path) -> pa.Table:
     return pq.read_table(folder / BOARDS, schema=BOARD_SCHEMA)
 
 
-def read_games(folder: Path) -> pa.Table:
+def read_game_table(folder: Path) -> pa.Table:
     """Return the joined table of games."""
     return pq.read_table(folder / GAMES, schema=GAME_SCHEMA)
 

@@ -8,7 +8,7 @@ from grpo.base.seeding import numpy_stream
 from grpo.engine.identity import EngineIdentity
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
 from grpo.metrics.table import Record
-from grpo.play.ladder import NOTE, Ladder, make_rungs, meetings_of, rate_rungs
+from grpo.play.ladder import LADDER_NOTE, Ladder, make_rungs, meetings_of, rate_rungs
 from grpo.play.matches import MatchResult, play_match
 from grpo.play.openings import make_openings
 from grpo.settings.tree import Settings
@@ -44,7 +44,7 @@ def calibrate_ladder(settings: Settings, *, engine: EngineIdentity, engine_path:
             "engine": str(engine),
             **ladder.facts(),
             "meetings": [_meeting_facts(ladder, meeting, result) for meeting, result in results.items()],
-            "note": NOTE,
+            "note": LADDER_NOTE,
         },
     )
 

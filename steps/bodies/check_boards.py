@@ -9,7 +9,7 @@ from grpo.base.errors import PlainError
 from grpo.base.files import ASIDE, read_json, write_json
 from grpo.metrics.table import Record
 from grpo.settings.tree import Settings
-from steps.bodies.build_boards import read_boards, read_games
+from steps.bodies.build_boards import read_boards, read_game_table
 from steps.step_io.names import REPORT, SUMMARY, SUMMARY_PAGE
 from steps.step_io.names import REPORT as BOARDS_REPORT
 from steps.step_io.work import Work
@@ -28,7 +28,9 @@ def check_dataset(settings: Settings, boards: Path, work: Work) -> None:
     Raises ChecksError with the report as text when one of them does not hold.
     """
     table, facts = read_boards(boards), read_json(boards / BOARDS_REPORT)
-    report = check_dataset_tables(table, read_games(boards), facts, settings.boards, settings.values, data_docs=work.folder / DATA_DOCS)
+    report = check_dataset_tables(
+        table, read_game_table(boards), facts, settings.boards, settings.values, data_docs=work.folder / DATA_DOCS
+    )
     work.record(Record(0, {"checks/failed": float(report.num_failed)}))
     if not report.is_met:
         raise ChecksError(f"the dataset is not fit to train on:\n{report.as_text()}\n\n== {boards} ==\n{summary_text(facts)}")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 
@@ -14,21 +14,19 @@ from grpo.engine.identity import EngineIdentity
 from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
 from grpo.evaluation.regret import heldout_metrics
-from grpo.learning.checkpoints import IncompatibleError, load_checkpoint, load_policy
+from grpo.learning.checkpoints import load_checkpoint, load_policy
 from grpo.learning.distributed import ALONE, Processes
 from grpo.learning.rollouts import EngineReplies
-from grpo.learning.self_play import MixedStates, OwnGames, split_of
+from grpo.learning.self_play import MixedStates, OwnGames, state_counts
 from grpo.learning.states import DatasetStates, LiveValues, StateSource
 from grpo.learning.trainer import GrpoTrainer
 from grpo.policy.distribution import NetworkPolicy
+from grpo.policy.files import IncompatibleError
 from grpo.policy.network import PolicyNetwork
 from grpo.settings.tree import Settings
-from steps.bodies import training_loop
 from steps.bodies.build_boards import read_boards
 from steps.bodies.training_loop import TrainingLoop
 from steps.step_io.work import Work
-
-RESUMABLE_EXIT: Final = training_loop.RESUMABLE_EXIT
 
 
 def finetune_policy(
@@ -114,7 +112,7 @@ def _live(
     config, options = settings.grpo, engine_options(settings.values)
     with ExitStack() as stack:
         values = rival = None
-        if config.depth.num_own_moves > 1 or split_of(config.states_per_step, config.own_games.share)[1]:
+        if config.depth.num_own_moves > 1 or state_counts(config.states_per_step, config.own_games.share)[1]:
             cache = None if cache_folder is None else ValueCache(cache_folder, engine=engine, options=options)
             pool = stack.enter_context(EnginePool(path, num_processes=num_processes, options=options))
             values = LiveValues(pool, settings.values, cache)
@@ -126,7 +124,7 @@ def _live(
 
 def _states(settings: Settings, train: BoardArrays, heldout: BoardArrays, values: LiveValues | None, first: int) -> StateSource:
     config = settings.grpo
-    num_dataset, num_own = split_of(config.states_per_step, config.own_games.share)
+    num_dataset, num_own = state_counts(config.states_per_step, config.own_games.share)
     dataset = DatasetStates(train, states_per_step=num_dataset, seed=settings.seed, reflects=config.reflects)
     if not num_own:
         return dataset

@@ -17,7 +17,7 @@ Pair = tuple[PlayedGame, PlayedGame]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Share:
+class TaskPart:
     """A part of the openings of each match that is shared out."""
 
     part: int

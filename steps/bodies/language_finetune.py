@@ -15,7 +15,8 @@ from grpo.language.model.loading import load_language_policy
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.rewards import Grades, grade
-from grpo.learning.checkpoints import IncompatibleError, load_checkpoint
+from grpo.learning.checkpoints import load_checkpoint
+from grpo.policy.files import IncompatibleError
 from grpo.settings.tree import Settings
 from steps.bodies.build_boards import read_boards
 from steps.bodies.language_answers import shown_examples, write_answers

@@ -14,7 +14,7 @@ from grpo.evaluation.verdict import RegretEstimate, candidates_by_regret
 from grpo.learning.checkpoints import checkpoint_folders, checkpoint_step
 from grpo.settings.tree import Settings
 from steps.bodies.build_boards import board_keys
-from steps.bodies.game_cache import PlayedAhead, Share
+from steps.bodies.game_cache import PlayedAhead, TaskPart
 from steps.bodies.selection_games import SelectionGames
 from steps.policies.open import Competitor, open_policy
 from steps.step_io.names import CHECKPOINTS
@@ -68,7 +68,7 @@ def play_ahead(
     finetuned: Path,
     previous: Path | None,
     screened: Path | None,
-    share: Share | None,
+    share: TaskPart | None,
     engine_path: str,
     num_processes: int,
     device: torch.device,

@@ -13,7 +13,7 @@ from grpo.board.phases import PHASES
 from grpo.evaluation.halving import HalvingTrace, sequential_halving
 from grpo.evaluation.phase_guard import PhaseChange, phase_changes
 from grpo.evaluation.regret import HeldoutScores
-from grpo.evaluation.verdict import Decision, confirm, decide, peak_step
+from grpo.evaluation.verdict import Decision, decide, peak_step, play_confirmation
 from grpo.metrics.table import Record
 from grpo.policy.files import policy_file_names
 from grpo.settings.tree import SelectionConfig, Settings
@@ -82,8 +82,10 @@ def select_champion(
         chosen = trace.winner
         sprt = _sprt(config, num_claims=1 if rival is None else 2)
         sizes = {"num_pairs": config.num_confirmation_pairs, "batch_pairs": config.sprt_batch_pairs}
-        against_initial = confirm(lambda count: games.confirmation(chosen, count), sprt=sprt, **sizes)
-        against_previous = None if rival is None else confirm(lambda count: games.against_previous(chosen, count), sprt=sprt, **sizes)
+        against_initial = play_confirmation(lambda count: games.confirmation(chosen, count), sprt=sprt, **sizes)
+        against_previous = (
+            None if rival is None else play_confirmation(lambda count: games.against_previous(chosen, count), sprt=sprt, **sizes)
+        )
         sampled = games.sampled(chosen)
         confirmed = games.joined(CONFIRMATION)
         ladder = read_ladder(calibrated)

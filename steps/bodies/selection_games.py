@@ -18,7 +18,7 @@ from grpo.play.pgn import match_pgn
 from grpo.play.players import Player
 from grpo.settings.tree import Settings
 from steps.bodies.baseline import place_player
-from steps.bodies.game_cache import PlayedAhead, Share, put_together
+from steps.bodies.game_cache import PlayedAhead, TaskPart, put_together
 from steps.policies.open import Competitor, open_checkpoint
 from steps.step_io.work import Work
 
@@ -45,7 +45,7 @@ class SelectionGames:
         device: torch.device,
         work: Work,
         ahead: PlayedAhead | None = None,
-        share: Share | None = None,
+        share: TaskPart | None = None,
     ) -> None:
         """Play nothing yet.
 

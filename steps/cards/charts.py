@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from steps.cards.html import Chart, number
+from steps.cards.html import Chart, number_text
 from steps.cards.style import FONT
 
 MAX_POINTS: Final = 240
@@ -23,7 +23,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
+class ChartLine:
     """A named line."""
 
     label: str
@@ -63,7 +63,7 @@ def thinned(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
     return [finite[index] for index in sorted(kept)]
 
 
-def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[float] = (), x_title: str = "step") -> Chart:
+def line_chart(title: str, unit: str, lines: Sequence[ChartLine], *, marks: Sequence[float] = (), x_title: str = "step") -> Chart:
     """Return lines over steps, with a thin upright line at each of `marks`, where something happened."""
     drawn = {line.label: thinned(line.points) for line in lines}
     data = [{"x": x, "y": _short(y), "of": label} for label, points in drawn.items() for x, y in points]
@@ -97,11 +97,11 @@ def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[
             "encoding": {"x": {"field": "x", "type": "quantitative"}},
         },
     ]
-    words = "; ".join(f"{label} ends at {number(points[-1][1])}" for label, points in drawn.items() if points) or "nothing yet"
+    words = "; ".join(f"{label} ends at {number_text(points[-1][1])}" for label, points in drawn.items() if points) or "nothing yet"
     return _chart(title, f"{title}, {unit}: {words}", {"data": {"values": data}, "layer": layers})
 
 
-def share_chart(title: str, lines: Sequence[Line]) -> Chart:
+def share_chart(title: str, lines: Sequence[ChartLine]) -> Chart:
     """Return shares of a whole, stacked, over steps."""
     data = [{"x": x, "y": _short(y), "of": line.label} for line in lines for x, y in _every(line.points)]
     words = "; ".join(f"{line.label} {line.points[-1][1]:.0%}" for line in lines if line.points) or "nothing yet"
@@ -176,7 +176,8 @@ def interval_chart(title: str, unit: str, intervals: Sequence[Interval], *, zero
     if zero:
         layers.append({"mark": {"type": "rule", "strokeDash": [5, 4], "color": _INK}, "encoding": {"x": {"datum": 0}}})
     words = "; ".join(
-        f"{found.label} {number(found.middle)} [{number(found.low)}, {number(found.high)}]{', ringed' if found.is_ringed else ''}"
+        f"{found.label} {number_text(found.middle)} [{number_text(found.low)}, {number_text(found.high)}]"
+        f"{', ringed' if found.is_ringed else ''}"
         for found in intervals
     )
     return _chart(title, f"{title}, {unit}: {words}", {"data": {"values": rows}, "layer": layers, "height": {"step": 28}})

@@ -5,17 +5,17 @@ from typing import Any, Final
 
 from grpo.board.phases import PHASES
 from steps.cards.charts import before_and_after_chart
-from steps.cards.html import Cell, Part, badge, block, folded, heading, listing, paragraph, table
+from steps.cards.html import CardPart, TableCell, badge, block, details, heading, html_table, listing, paragraph
 from steps.cards.state import Seen
 
 _MET, _KEPT = "met in the source", "kept"
 _MAX_LISTED: Final = 12
 
 
-def start_page(job: Mapping[str, Any]) -> list[Part]:
+def start_page(job: Mapping[str, Any]) -> list[CardPart]:
     """Return the card of `start`: what is run, with which settings."""
     code, origin = job["code"], job["origin"]
-    rows: list[list[Cell]] = [
+    rows: list[list[TableCell]] = [
         ["Metaflow run", job["metaflow_run"]],
         ["MLflow run", job["mlflow_run"]],
         ["seed", str(job["settings"]["seed"])],
@@ -27,39 +27,39 @@ def start_page(job: Mapping[str, Any]) -> list[Part]:
         ["--fresh", "yes: nothing is taken from the store" if job["is_fresh"] else "no: what is in the store is used again"],
     ]
     groups = [
-        folded(name, table(["setting", "value"], [[key, str(value)] for key, value in _flat(settings)], wide=[1]))
+        details(name, html_table(["setting", "value"], [[key, str(value)] for key, value in _flat(settings)], wide=[1]))
         for name, settings in job["settings"].items()
         if isinstance(settings, Mapping)
     ]
     checked = paragraph("The preflight found nothing amiss; its table is in the log.", "soft")
-    return [block(heading("Start", 1), checked, table(["", ""], rows, wide=[1]), heading("Settings"), *groups)]
+    return [block(heading("Start", 1), checked, html_table(["", ""], rows, wide=[1]), heading("Settings"), *groups)]
 
 
-def build_page(seen: Seen) -> list[Part]:
+def build_page(seen: Seen) -> list[CardPart]:
     """Return the card of a task of `build_boards`."""
     report = seen.report()
     if "rows" in report:  # Of a whole dataset: that of the run's origin.
         taken = paragraph("The boards are those of the run that this one goes on from; nothing was built.")
         return [block(heading("Boards of this task", 1), seen.state(), taken)]
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     for unit, facts in sorted(report.items(), key=lambda item: int(item[0])):
         lost = [sum(facts[name].values()) for name in ("rejected", "left_out")]
         rows.append([f"unit {unit}", facts["games"], facts["duplicates"], *lost, *(facts["natural_phases"][phase] for phase in PHASES)])
     headers = ["", "games", "met again", "games rejected", "positions left out", *(f"{phase}s met" for phase in PHASES)]
-    found = table(headers, rows, caption="What the source gave, unit by unit") if rows else ""
+    found = html_table(headers, rows, caption="What the source gave, unit by unit") if rows else ""
     cache = {name: seen.last(f"cache/{name}") for name in ("hits", "misses", "stored", "damaged")}
     rows = [[name, count] for name, count in cache.items() if count is not None]
-    searches = table(["searches in the engine cache", ""], rows) if rows else ""
+    searches = html_table(["searches in the engine cache", ""], rows) if rows else ""
     return [block(heading("Boards of this task", 1), seen.state(), found, searches)]
 
 
-def join_page(seen: Seen) -> list[Part]:
+def join_page(seen: Seen) -> list[CardPart]:
     """Return the card of `join_boards`: the dataset."""
     facts = seen.report()
     return [block(heading("Joined dataset", 1), seen.state()), *(_dataset(facts) if facts else [])]
 
 
-def checks_page(seen: Seen) -> list[Part]:
+def checks_page(seen: Seen) -> list[CardPart]:
     """Return the card of `check_boards`: what the dataset is, and the outcome of its checks."""
     report = seen.report()
     if not report:
@@ -75,7 +75,7 @@ def checks_page(seen: Seen) -> list[Part]:
         ]
         failed = sum(not result["is_met"] for result in suite["results"])
         title = f"{suite['name']}: {f'{failed} of {len(rows)} failed' if failed else f'all {len(rows)} met'}"
-        suites.append(folded(title, table(["", "check", "checked", "what must hold"], rows, wide=[3]), is_open=failed > 0))
+        suites.append(details(title, html_table(["", "check", "checked", "what must hold"], rows, wide=[3]), is_open=failed > 0))
     return [
         block(heading("Dataset and its checks", 1), f"<p>{verdict}</p>"),
         *_dataset(report["dataset"]),
@@ -83,21 +83,21 @@ def checks_page(seen: Seen) -> list[Part]:
     ]
 
 
-def phase_histogram(boards: Mapping[str, Any]) -> list[Part]:
+def phase_chart(boards: Mapping[str, Any]) -> list[CardPart]:
     """Return the phases before and after balancing, and their numbers, from the facts of `join_boards`."""
     rows = [(phase.value, int(boards["natural_phases"][phase]), int(boards["phases"][phase])) for phase in PHASES]
-    written = table(["phase", _MET, _KEPT], rows)
+    written = html_table(["phase", _MET, _KEPT], rows)
     note = paragraph("Before and after balancing: the source meets what games are made of, the quotas keep equal shares.", "soft")
     return [before_and_after_chart("boards by phase", rows, (_MET, _KEPT)), block(written, note, kind="numbers")]
 
 
-def _dataset(facts: Mapping[str, Any]) -> Iterator[Part]:
+def _dataset(facts: Mapping[str, Any]) -> Iterator[CardPart]:
     counts = (
         f"{facts['rows']:,} boards from {facts['used_games']:,} games and listed positions, of {facts['games']:,} usable ones;"
         f" {facts['rejected_lines']:,} were rejected, {facts['duplicates']:,} positions met again."
     )
     yield block(paragraph(counts))
-    yield from phase_histogram(facts)
+    yield from phase_chart(facts)
     tables = {
         "Splits": facts["splits"],
         "Sources": facts["sources"],
@@ -113,8 +113,10 @@ def _dataset(facts: Mapping[str, Any]) -> Iterator[Part]:
 def _counts(title: str, found: Mapping[str, int]) -> str:
     ordered = sorted(found.items(), key=lambda item: (-item[1], item[0]))
     rest = len(ordered) - _MAX_LISTED
-    rows: list[list[Cell]] = [[name[:80], count] for name, count in ordered[:_MAX_LISTED]]
-    return folded(title, table(["", "count"], rows, wide=[0]), listing([f"and {rest:,} more"] if rest > 0 else []), is_open=len(rows) < 5)
+    rows: list[list[TableCell]] = [[name[:80], count] for name, count in ordered[:_MAX_LISTED]]
+    return details(
+        title, html_table(["", "count"], rows, wide=[0]), listing([f"and {rest:,} more"] if rest > 0 else []), is_open=len(rows) < 5
+    )
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -7,27 +7,27 @@ from grpo.statistics.intervals import Z95, elo
 from steps.bodies.report import decision_rows
 from steps.cards.boards import decision_boards
 from steps.cards.charts import Interval, interval_chart
-from steps.cards.html import Cell, Part, badge, block, folded, heading, listing, paragraph, table
+from steps.cards.html import CardPart, TableCell, badge, block, details, heading, html_table, listing, paragraph
 from steps.cards.state import Seen
 from steps.step_io.names import DECISIONS
 
 _ELO: Final = "Elo"
 
 
-def ladder_page(seen: Seen) -> list[Part]:
+def ladder_page(seen: Seen) -> list[CardPart]:
     """Return the card of `calibrate`: the opponents' ratings, and the games that they come from."""
     report = seen.report()
-    parts: list[Part] = [block(heading("Ladder of opponents", 1), seen.state())]
+    parts: list[CardPart] = [block(heading("Ladder of opponents", 1), seen.state())]
     if report:
         parts += ladder_figure(report, {})
         parts.append(block(heading("Games"), _meetings(report["meetings"])))
     return parts
 
 
-def baseline_page(seen: Seen) -> list[Part]:
+def baseline_page(seen: Seen) -> list[CardPart]:
     """Return the card of `baseline`: what the pretrained policy is worth before GRPO touches it."""
     report, decisions = seen.report(), seen.report(DECISIONS)
-    parts: list[Part] = [block(heading("Pretrained policy, before GRPO", 1), seen.state())]
+    parts: list[CardPart] = [block(heading("Pretrained policy, before GRPO", 1), seen.state())]
     if report:
         matches = dict(report["matches"].items())
         matches |= {f"ladder: {part['rung']}": part for part in report["ladder"]["games"]}
@@ -36,7 +36,7 @@ def baseline_page(seen: Seen) -> list[Part]:
             block(paragraph(f"Place on the ladder, above a random mover: {report['ladder']['text']}")),
             interval_chart("Elo against each opponent", _ELO, intervals, zero="even"),
             block(_interval_table(intervals), paragraph("Best moves, as played; held within 1,200 Elo.", "soft"), kind="numbers"),
-            block(table(["against", "score, 95 % interval", "games"], _match_rows(matches), wide=[0, 1])),
+            block(html_table(["against", "score, 95 % interval", "games"], _match_rows(matches), wide=[0, 1])),
             block(heading("Held-out boards"), _heldout(report["heldout"])),
         ]
     if decisions:
@@ -44,29 +44,29 @@ def baseline_page(seen: Seen) -> list[Part]:
     return parts
 
 
-def games_page(title: str, words: str, seen: Seen) -> list[Part]:
+def games_page(title: str, words: str, seen: Seen) -> list[CardPart]:
     """Return the card of games played ahead of the selection, which alone judges them."""
     played: dict[str, list[float]] = {}
     for match, games in seen.report("games.json").items():
         played[match] = [game["score"] for game in games]
-    rows: list[list[Cell]] = [
+    rows: list[list[TableCell]] = [
         [match, len(scores), *(sum(score == one for score in scores) for one in (1.0, 0.5, 0.0)), sum(scores) / len(scores)]
         for match, scores in played.items()
         if scores
     ]
-    found = table(["match", "games", "won", "drawn", "lost", "score"], rows, wide=[0]) if rows else ""
+    found = html_table(["match", "games", "won", "drawn", "lost", "score"], rows, wide=[0]) if rows else ""
     return [block(heading(title, 1), paragraph(words), seen.state(), found)]
 
 
-def decision_page(seen: Seen) -> list[Part]:
+def decision_page(seen: Seen) -> list[CardPart]:
     """Return the card of `select`: verdict, checkpoints with the peak ringed, the whole trace, places and boards."""
     report, decisions = seen.report(), seen.report(DECISIONS)
     if not report:
         return [block(heading("Selection", 1), seen.state())]
-    parts: list[Part] = [
+    parts: list[CardPart] = [
         verdict_block(report),
         *checkpoint_figures(report),
-        block(heading("Trace of the decision"), table(["step of the decision", "found"], decision_rows(report), wide=[0, 1])),
+        block(heading("Trace of the decision"), html_table(["step of the decision", "found"], decision_rows(report), wide=[0, 1])),
         block(heading("How the confirmation games ended"), _ends(report["confirmation_best_moves"]["ends"])),
         block(paragraph(f"Place on the ladder: {report['ladder']['text']}")),
     ]
@@ -75,13 +75,13 @@ def decision_page(seen: Seen) -> list[Part]:
     return parts
 
 
-def verdict_block(decision: Mapping[str, Any]) -> Part:
+def verdict_block(decision: Mapping[str, Any]) -> CardPart:
     """Return verdict and reasons."""
     mood = "good" if decision["promoted"] else "warning"
     return block(heading(f"Verdict: {decision['verdict']}", 1), f"<p>{badge(_outcome(decision), mood)}</p>", listing(decision["reasons"]))
 
 
-def checkpoint_figures(decision: Mapping[str, Any]) -> list[Part]:
+def checkpoint_figures(decision: Mapping[str, Any]) -> list[CardPart]:
     """Return each checkpoint's Elo against the pretrained policy and its held-out regret, with 95 % intervals; the peak is ringed."""
     chosen, peak = decision["candidate_step"], decision["peak_step"]
     screened: dict[int, Mapping[str, Any]] = {entry["candidate"]: entry["so_far"] for entry in decision["screening"]}
@@ -119,7 +119,7 @@ def checkpoint_figures(decision: Mapping[str, Any]) -> list[Part]:
     ]
 
 
-def ladder_figure(ladder: Mapping[str, Any], placed: Mapping[str, Mapping[str, Any]]) -> list[Part]:
+def ladder_figure(ladder: Mapping[str, Any], placed: Mapping[str, Mapping[str, Any]]) -> list[CardPart]:
     """Return the ladder's rungs with who was placed on it, from the highest down, and their numbers.
 
     Args:
@@ -156,18 +156,18 @@ def _renamed(interval: Interval, label: str) -> Interval:
 
 
 def _interval_table(intervals: Iterable[Interval]) -> str:
-    rows: list[list[Cell]] = [
+    rows: list[list[TableCell]] = [
         [f"{found.label}{' (peak)' if found.is_ringed else ''}", _rounded(found.middle), _rounded(found.low), _rounded(found.high)]
         for found in intervals
     ]
-    return table(["", "value", "95 % from", "to"], rows, wide=[0])
+    return html_table(["", "value", "95 % from", "to"], rows, wide=[0])
 
 
 def _rounded(value: float) -> float:
     return float(round(value)) if abs(value) >= 10 else float(f"{value:.4g}")
 
 
-def _match_rows(matches: Mapping[str, Mapping[str, Any]]) -> list[list[Cell]]:
+def _match_rows(matches: Mapping[str, Mapping[str, Any]]) -> list[list[TableCell]]:
     return [
         [name, match["text"], f"{match['wins']:,} won, {match['draws']:,} drawn, {match['losses']:,} lost"]
         for name, match in matches.items()
@@ -175,21 +175,21 @@ def _match_rows(matches: Mapping[str, Mapping[str, Any]]) -> list[list[Cell]]:
 
 
 def _meetings(meetings: Sequence[Mapping[str, Any]]) -> str:
-    rows: list[list[Cell]] = [
+    rows: list[list[TableCell]] = [
         [found["first"], found["second"], found["score"], found["low"], found["high"], found["expected"], found["num_pairs"]]
         for found in meetings
     ]
-    return table(["first", "second", "score", "95 % from", "to", "ratings expect", "pairs"], rows, wide=[0, 1])
+    return html_table(["first", "second", "score", "95 % from", "to", "ratings expect", "pairs"], rows, wide=[0, 1])
 
 
 def _heldout(metrics: Mapping[str, float]) -> str:
     from grpo.metrics.table import METRICS
 
-    rows: list[list[Cell]] = [
+    rows: list[list[TableCell]] = [
         [name.removeprefix("heldout/"), value, METRICS[name].unit, METRICS[name].meaning] for name, value in metrics.items()
     ]
-    return folded("Held-out measurements", table(["", "value", "unit", "meaning"], rows, wide=[3]))
+    return details("Held-out measurements", html_table(["", "value", "unit", "meaning"], rows, wide=[3]))
 
 
 def _ends(ends: Mapping[str, int]) -> str:
-    return table(["end", "games"], list(ends.items()))
+    return html_table(["end", "games"], list(ends.items()))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-Cell = str | int | float | None
+TableCell = str | int | float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Chart:
     spec: dict[str, Any]
 
 
-Part = Html | Chart
+CardPart = Html | Chart
 
 NO_NUMBER: Final = "-"
 
@@ -33,7 +33,7 @@ def text(value: object) -> str:
     return html.escape(" ".join(str(value).split())).replace("](", "]&#40;")
 
 
-def number(value: Cell) -> str:
+def number_text(value: TableCell) -> str:
     """Return four digits of a number, all of an integer; a dash where there is none."""
     if value is None or isinstance(value, str):
         return value or NO_NUMBER
@@ -75,7 +75,7 @@ def badge(word: str, mood: str) -> str:
     return f'<span class="badge {mood}">{text(word)}</span>'
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[Cell | Html]], *, caption: str = "", wide: Sequence[int] = ()) -> str:
+def html_table(headers: Sequence[str], rows: Iterable[Sequence[TableCell | Html]], *, caption: str = "", wide: Sequence[int] = ()) -> str:
     """Return a table that scrolls by itself where it is too wide; numbers stand to the right, columns named in `wide` wrap.
 
     A cell is text, a number, or markup made here.
@@ -86,7 +86,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Cell | Html]], *, capt
     return f'<div class="scroll"><table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def folded(summary: str, *markups: str, is_open: bool = False) -> str:
+def details(summary: str, *markups: str, is_open: bool = False) -> str:
     """Return markup behind a line that unfolds it."""
     return f"<details{' open' if is_open else ''}><summary>{text(summary)}</summary>{''.join(markups)}</details>"
 
@@ -100,11 +100,11 @@ def progress_bar(done: int, total: int, words: str) -> str:
     )
 
 
-def _cell(cell: Cell | Html, is_wide: bool) -> str:
+def _cell(cell: TableCell | Html, is_wide: bool) -> str:
     if isinstance(cell, Html):
         return f"<td>{cell.markup}</td>"
     if isinstance(cell, int | float):
-        return f'<td class="number">{number(cell)}</td>'
+        return f'<td class="number">{number_text(cell)}</td>'
     if cell is None:
         return f'<td class="number">{NO_NUMBER}</td>'
     return f'<td class="words">{text(cell or NO_NUMBER)}</td>' if is_wide else f"<td>{text(cell or NO_NUMBER)}</td>"

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from grpo.metrics.table import REWARD_PARTS, TASKS
 from steps.cards.charts import ALARM
-from steps.cards.html import Cell, Html, Part, badge, block, folded, heading, listing, number, paragraph, table, text
+from steps.cards.html import CardPart, Html, TableCell, badge, block, details, heading, html_table, listing, number_text, paragraph, text
 from steps.cards.metric_tables import metric_figure
 from steps.cards.state import Seen
 from steps.step_io.names import ANSWERS
@@ -29,7 +29,7 @@ LATEST: Final[Mapping[str, str]] = {
 _PARTS: Final[Mapping[str, str]] = {part: part.replace("_", " ") for part in REWARD_PARTS}
 
 
-def cloning_parts(seen: Seen) -> list[Part]:
+def cloning_parts(seen: Seen) -> list[CardPart]:
     """Return the card of `pretrain`: the cloning's loss, and how much of what the model then writes can be read."""
     report, records = seen.report(), seen.records
     tasks = {f"language/clone_validation_loss/{task}": f"validation, {words} task" for task, words in TASKS.items()}
@@ -49,7 +49,7 @@ def _cloned(report: Mapping[str, Any]) -> str:
     size = f"Model {report['model']}{commit}: {report['num_parameters']:,} parameters, {report['num_tokens']:,} kinds of tokens."
     if not report["num_steps"]:
         return paragraph(f"{size} It was taken as it came: language.cloning.num_steps is 0.")
-    loss = number(report["clone_validation_loss"])
+    loss = number_text(report["clone_validation_loss"])
     return paragraph(
         f"{size} {report['num_steps']:,} steps; best look at step {report['best_step']:,}: validation loss {loss} nats a token."
     )
@@ -58,15 +58,15 @@ def _cloned(report: Mapping[str, Any]) -> str:
 def _gate(report: Mapping[str, Any]) -> str:
     if not report:
         return paragraph("Asked when cloning is done.", "soft")
-    rows: list[list[Cell]] = [
+    rows: list[list[TableCell]] = [
         [TASKS[task], rate["rate"], rate["low"], rate["high"], rate["num"], rate["legal_rate"], rate["truncated"]]
         for task, rate in _by_task(report["parse_rates"])
     ]
     headers = ["task", "parse rate at T = 1", "95 % from", "to", "answers", "legal best move", "cut"]
-    return table(headers, rows, caption="The gate before GRPO: below language.min_parse_rate the run ends here")
+    return html_table(headers, rows, caption="The gate before GRPO: below language.min_parse_rate the run ends here")
 
 
-def training_figures(seen: Seen, marks: Sequence[float]) -> list[Part]:
+def training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
     """Return the charts of GRPO on a language model, each with its numbers: rewards by part, what can be read, entropy and KL an answer.
 
     Args:
@@ -180,16 +180,16 @@ def _answers(seen: Seen) -> Html:
 
 
 def _prompt(row: Mapping[str, Any], *, is_open: bool) -> str:
-    rows: list[list[Cell]] = [["wanted", row["target"], None]]
+    rows: list[list[TableCell]] = [["wanted", row["target"], None]]
     graded = []
     for answer in row["answers"]:
         cut = " (cut)" if answer["is_truncated"] else ""
         rows.append([f"{answer['whose']}{cut}", answer["text"], answer["reward"]])
         if answer["parts"]:
-            parts = ", ".join(f"{_PARTS[part]} {number(value)}" for part, value in answer["parts"].items())
+            parts = ", ".join(f"{_PARTS[part]} {number_text(value)}" for part, value in answer["parts"].items())
             graded.append(f"{answer['whose']}: {parts}")
     asked = f"{TASKS[row['task']]} task: {row['prompt']}"
-    return folded(asked, table(["", "answer", "reward"], rows, wide=[1]) + listing(graded), is_open=is_open)
+    return details(asked, html_table(["", "answer", "reward"], rows, wide=[1]) + listing(graded), is_open=is_open)
 
 
 def _outcome(report: Mapping[str, Any]) -> str:

@@ -11,13 +11,13 @@ from metaflow import current
 from metaflow.cards import Markdown, VegaChart
 
 from grpo.metrics.table import Record
-from steps.cards.html import Html, Part
+from steps.cards.html import CardPart, Html
 from steps.cards.state import Seen
 from steps.cards.style import STYLE
 from steps.runtime.machine import Machine
 from steps.store.outputs import StepOutput, Store
 
-Page = Callable[[Seen], Sequence[Part]]
+Page = Callable[[Seen], Sequence[CardPart]]
 
 _LEAST_SECONDS: Final = 2.0
 _MOST_SECONDS: Final = 30.0
@@ -32,13 +32,13 @@ class LiveCard:
         """Draw on the step's card of this id; nothing before there is something to tell."""
         self.seen = Seen(settings or {})
         self._card_id, self._page = card_id, page
-        self._shown: list[tuple[Part, Any]] = []
+        self._shown: list[tuple[CardPart, Any]] = []
         self._began = self._last = time.monotonic()
         self._is_broken = False
 
-    def take(self, record: Record) -> None:
+    def log(self, record: Record) -> None:
         """Keep a record, and redraw now and then."""
-        self._draw(lambda: self.seen.take(record))
+        self._draw(lambda: self.seen.log(record))
         self._refresh_if_due()
 
     def progress(self, done: int, total: int, unit: str) -> None:

@@ -4,15 +4,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from grpo.metrics.table import METRICS, Record
-from steps.cards.charts import COLOURS, Line, line_chart
-from steps.cards.html import Html, Part, block, paragraph, table, text
+from steps.cards.charts import COLOURS, ChartLine, line_chart
+from steps.cards.html import CardPart, Html, block, html_table, paragraph, text
 
 
-def metric_lines(records: Sequence[Record], names: Mapping[str, str], *, dashed: Iterable[str] = ()) -> list[Line]:
+def metric_lines(records: Sequence[Record], names: Mapping[str, str], *, dashed: Iterable[str] = ()) -> list[ChartLine]:
     """Return one line for each metric, by its label, in order and colour of `names`; meanings are those of the metric table."""
     dashed = set(dashed)
     return [
-        Line(
+        ChartLine(
             label=label,
             points=[(record.step, record.metrics[name]) for record in records if name in record.metrics],
             colour=COLOURS[index % len(COLOURS)],
@@ -23,11 +23,11 @@ def metric_lines(records: Sequence[Record], names: Mapping[str, str], *, dashed:
     ]
 
 
-def level(label: str, value: float, lines: Sequence[Line], colour: str) -> Line:
+def level(label: str, value: float, lines: Sequence[ChartLine], colour: str) -> ChartLine:
     """Return a dashed line at one value, as long as the others."""
     steps = [x for line in lines for x, _ in line.points]
     points = [(step, value) for step in sorted({min(steps), max(steps)})] if steps else []
-    return Line(label=label, points=points, colour=colour, is_dashed=True)
+    return ChartLine(label=label, points=points, colour=colour, is_dashed=True)
 
 
 def metric_figure(
@@ -39,7 +39,7 @@ def metric_figure(
     dashed: Iterable[str] = (),
     marks: Sequence[float] = (),
     note: str = "",
-) -> list[Part]:
+) -> list[CardPart]:
     """Return the chart of some metrics of one unit, and the numbers beside it.
 
     Args:
@@ -57,14 +57,14 @@ def metric_figure(
     return [line_chart(title, unit, lines, marks=marks), numbers(lines, unit=unit, note=note)]
 
 
-def numbers(lines: Sequence[Line], *, unit: str, note: str = "") -> Html:
+def numbers(lines: Sequence[ChartLine], *, unit: str, note: str = "") -> Html:
     """Return the table that stands beside a chart of lines, and is its legend."""
     rows = [[_name(line), *_summary([y for _, y in line.points])] for line in lines]
     written = paragraph(note, "soft") if note else ""
-    return block(table([unit, "first", "last", "lowest", "highest"], rows), written, kind="numbers")
+    return block(html_table([unit, "first", "last", "lowest", "highest"], rows), written, kind="numbers")
 
 
-def _name(line: Line) -> Html:
+def _name(line: ChartLine) -> Html:
     ground = f"repeating-linear-gradient(90deg, {line.colour} 0 4px, #0000 4px 7px)" if line.is_dashed else line.colour
     return Html(f'<span class="swatch" style="background: {ground}"></span><span title="{text(line.meaning)}">{text(line.label)}</span>')
 

@@ -6,14 +6,14 @@ from grpo.board.phases import PHASES
 from grpo.metrics.table import REWARD_PARTS, Record
 from steps.bodies.report import comparison_rows, is_of_language
 from steps.cards.boards import decision_boards
-from steps.cards.data_pages import phase_histogram
+from steps.cards.data_pages import phase_chart
 from steps.cards.games_pages import checkpoint_figures, ladder_figure, verdict_block
-from steps.cards.html import Part, block, heading, table
+from steps.cards.html import CardPart, block, heading, html_table
 from steps.cards.metric_tables import metric_figure
 from steps.cards.state import Seen
 
 
-def report_page(seen: Seen) -> list[Part]:
+def report_page(seen: Seen) -> list[CardPart]:
     """Return the card of `report`: verdict, comparison, checkpoints, curves, ladder, phases and boards, from the report's facts."""
     report = seen.report()
     if not report:
@@ -23,7 +23,7 @@ def report_page(seen: Seen) -> list[Part]:
     placed = {"pretrained": steps["baseline"]["ladder"], f"step {decision['candidate_step']:,}": decision["ladder"]}
     return [
         verdict_block(decision),
-        block(heading("Comparison"), table(["match", "score, 95 % interval"], comparison_rows(steps), wide=[0, 1])),
+        block(heading("Comparison"), html_table(["match", "score, 95 % interval"], comparison_rows(steps), wide=[0, 1])),
         *checkpoint_figures(decision),
         *ladder_figure(steps["calibrate"], placed),
         block(heading("Training")),
@@ -34,12 +34,12 @@ def report_page(seen: Seen) -> list[Part]:
             {"heldout/regret_best": "best moves", "heldout/regret_sampled": "sampled at T = 1"},
         ),
         block(heading("Boards")),
-        *phase_histogram(steps["join_boards"]),
+        *phase_chart(steps["join_boards"]),
         *([decision_boards(report["decisions"], whose=f"step {decision['candidate_step']:,}")] if report["decisions"] else []),
     ]
 
 
-def _moves_figures(records: Sequence[Record]) -> list[Part]:
+def _moves_figures(records: Sequence[Record]) -> list[CardPart]:
     return [
         *metric_figure(
             "entropy at T = 1",
@@ -56,7 +56,7 @@ def _moves_figures(records: Sequence[Record]) -> list[Part]:
     ]
 
 
-def _answers_figures(records: Sequence[Record]) -> list[Part]:
+def _answers_figures(records: Sequence[Record]) -> list[CardPart]:
     parts = {f"language/reward/{part}": part.replace("_", " ") for part in REWARD_PARTS}
     return [
         *metric_figure("reward of an answer", records, {"language/reward_mean": "mean, all parts in full"}),

@@ -39,7 +39,7 @@ class Seen:
         """Whether the run's policy is a language model."""
         return bool(self.settings.get("policy", {}).get("kind") == "language")
 
-    def take(self, record: Record) -> None:
+    def log(self, record: Record) -> None:
         """Keep a record; when it says that the diagnosis has found something, ask it for all that the history shows."""
         self.records.append(record)
         if any(event.name == _FINDING for event in record.events):

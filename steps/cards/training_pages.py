@@ -7,7 +7,21 @@ from grpo.board.phases import PHASES
 from grpo.metrics.table import METRICS, TERMS
 from steps.cards import language_pages
 from steps.cards.charts import ALARM, COLOURS, share_chart
-from steps.cards.html import Cell, Html, Part, badge, block, folded, heading, listing, number, paragraph, table, terms, text
+from steps.cards.html import (
+    CardPart,
+    Html,
+    TableCell,
+    badge,
+    block,
+    details,
+    heading,
+    html_table,
+    listing,
+    number_text,
+    paragraph,
+    terms,
+    text,
+)
 from steps.cards.metric_tables import metric_figure, metric_lines, numbers
 from steps.cards.state import Seen
 from steps.step_io.names import FINDINGS, LEARNABILITY
@@ -37,14 +51,14 @@ _LATEST: Final = {
 }
 
 
-def pretrain_page(seen: Seen) -> list[Part]:
+def pretrain_page(seen: Seen) -> list[CardPart]:
     """Return the card of `pretrain`: losses, hits, and whether imitation ended because it had converged; or a language model's."""
     if seen.is_of_language:
         return language_pages.cloning_parts(seen)
     report = seen.report()
     ended = ""
     if report:
-        best = f"best look at step {report['best_step']:,}: validation loss {number(report['validation_loss'])} nats"
+        best = f"best look at step {report['best_step']:,}: validation loss {number_text(report['validation_loss'])} nats"
         if report["has_converged"]:
             ended = f"<p>{badge('converged', 'good')} after {report['num_steps']:,} steps; {best}.</p>"
         else:
@@ -60,7 +74,7 @@ def pretrain_page(seen: Seen) -> list[Part]:
     ]
 
 
-def finetune_page(seen: Seen) -> list[Part]:
+def finetune_page(seen: Seen) -> list[CardPart]:
     """Return the card of `finetune`: live while it trains, and the same from the stored history."""
     records, report = seen.records, seen.report()
     marks = [record.step for record in records if record.events]
@@ -78,7 +92,7 @@ def finetune_page(seen: Seen) -> list[Part]:
     ]
 
 
-def _figures(seen: Seen, marks: Sequence[float]) -> list[Part]:
+def _figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
     config, records = seen.settings["grpo"], seen.records
     phases = {f"grpo/entropy/{phase}": phase.value for phase in PHASES}
     levels = {"healthy (floor)": (float(config["recovery"]["healthy_entropy"]), _HEALTHY)}
@@ -189,7 +203,7 @@ def _span(finding: Mapping[str, Any]) -> str:
 
 
 def _latest(seen: Seen) -> str:
-    rows: list[list[Cell]] = [
+    rows: list[list[TableCell]] = [
         [label, seen.last(name), METRICS[name].unit, METRICS[name].meaning]
         for name, label in (language_pages.LATEST if seen.is_of_language else _LATEST).items()
         if seen.last(name) is not None
@@ -197,8 +211,10 @@ def _latest(seen: Seen) -> str:
     if not rows:
         return paragraph("No step is done yet.", "soft")
     step = max(record.step for record in seen.records)
-    return folded(
-        f"Latest numbers, step {step:,}", f'<div class="latest">{table(["", "now", "unit", "meaning"], rows, wide=[3])}</div>', is_open=True
+    return details(
+        f"Latest numbers, step {step:,}",
+        f'<div class="latest">{html_table(["", "now", "unit", "meaning"], rows, wide=[3])}</div>',
+        is_open=True,
     )
 
 
@@ -215,18 +231,18 @@ def _learnability(facts: Mapping[str, Any] | None) -> Html:
         [Html(badge(one["severity"], _MOODS.get(one["severity"], "plain"))), one["name"], one["seen"], one["advice"]]
         for one in facts["findings"]
     ]
-    looked = table(["", "what", "seen", "what it means"], rows, wide=[2, 3])
+    looked = html_table(["", "what", "seen", "what it means"], rows, wide=[2, 3])
     mood = _MOODS[facts["severity"]]
-    return block(title, f"<p>{badge(word, mood)} {verdict}</p>", folded("What was looked at", looked, is_open=facts["severity"] != "fine"))
+    return block(title, f"<p>{badge(word, mood)} {verdict}</p>", details("What was looked at", looked, is_open=facts["severity"] != "fine"))
 
 
 def _events(seen: Seen) -> Html:
     events = [(record.step, event) for record in seen.records for event in record.events]
     if not events:
         return block(heading("Events"), paragraph("None.", "soft"))
-    rows: list[list[Cell]] = [[step, event.name, event.message] for step, event in reversed(events[-_MAX_EVENTS:])]
+    rows: list[list[TableCell]] = [[step, event.name, event.message] for step, event in reversed(events[-_MAX_EVENTS:])]
     caption = f"Latest first; {len(events):,} in all" + (f", the latest {_MAX_EVENTS} shown" if len(events) > _MAX_EVENTS else "")
-    return block(heading("Events"), table(["step", "event", "what happened"], rows, caption=caption, wide=[2]))
+    return block(heading("Events"), html_table(["step", "event", "what happened"], rows, caption=caption, wide=[2]))
 
 
 assert len(_TERM_NAMES) == len(TERMS) <= len(COLOURS), "each term of the objective has a name and a colour of its own"

@@ -11,7 +11,7 @@ BEFORE: Final = "before a run"
 LOOKING: Final = "looking at runs"
 PLAYING: Final = "with a policy"
 PARTS: Final = "steps by themselves"
-GROUPS: Final = (BEFORE, LOOKING, PLAYING, PARTS)
+COMMAND_GROUPS: Final = (BEFORE, LOOKING, PLAYING, PARTS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

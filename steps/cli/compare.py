@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from steps.cli.tables import folded, table, when
+from steps.cli.tables import text_table, when, wrapped
 from steps.runtime.machine import Machine
 
 if TYPE_CHECKING:
@@ -59,15 +59,15 @@ def _facts(found: "Comparison") -> dict[str, Any]:
 
 
 def _lines(found: "Comparison") -> Iterator[str]:
-    yield table([_row("A", found.first), _row("B", found.second)])
+    yield text_table([_row("A", found.first), _row("B", found.second)])
     yield "\nSettings that differ" if found.settings else "\nSettings: no difference"
     if found.settings:
         rows = [(name, *("(not set)" if value is None else value for value in pair)) for name, pair in found.settings.items()]
-        yield table([("", "A", "B"), *rows], indent="  ")
+        yield text_table([("", "A", "B"), *rows], indent="  ")
     yield "\nResults, with 95 % intervals"
     yield from _result_lines(found)
     yield "\nWhat follows"
-    yield from (folded(sentence, "  - ") for sentence in found.conclusions)
+    yield from (wrapped(sentence, "  - ") for sentence in found.conclusions)
     if found.match:
         yield f"\n      {found.match}"
 
@@ -84,7 +84,7 @@ def _result_lines(found: "Comparison") -> Iterator[str]:
         )
         for row in found.rows
     ]
-    for row, line in zip(found.rows, table(values, indent="    ", folds=False).splitlines(), strict=True):
+    for row, line in zip(found.rows, text_table(values, indent="    ", folds=False).splitlines(), strict=True):
         yield f"  {row.name}"
         yield line
 

@@ -11,7 +11,7 @@ from grpo.base.errors import PlainError
 from grpo.diagnosis.diagnose import diagnose
 from grpo.diagnosis.given import are_of_several_runs
 from grpo.diagnosis.history import History
-from grpo.diagnosis.reading import HistoryError, columns_text, read_history
+from grpo.diagnosis.reading import HistoryError, columns_text, read_run_history
 from steps.runtime.machine import Machine
 
 HEALTHY, FOUND, UNUSABLE = 0, 1, 2
@@ -52,7 +52,7 @@ def _input(given: argparse.Namespace) -> tuple[str, History, Mapping[str, Any] |
         raise HistoryError("give either a RUN (`chess-grpo diagnose last`) or --history with one or more CSV files")
     settings = None if given.settings is None else _settings(given.settings, given.history or [])
     if given.history is not None:
-        return ", ".join(path.name for path in given.history), read_history(given.history, evals=given.evals), settings
+        return ", ".join(path.name for path in given.history), read_run_history(given.history, evals=given.evals), settings
     if given.evals is not None:
         raise HistoryError("--evals belongs to --history: a run of ours knows its own games")
     from steps.runs.history import run_history  # The tracking store's client takes seconds to import.

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from grpo.settings.tree import DEFAULT_PRESET, ConfigError, Settings
 from steps.cli.settings_options import add_settings, given_settings
-from steps.cli.tables import folded
+from steps.cli.tables import wrapped
 from steps.runtime.machine import Machine
 
 if TYPE_CHECKING:
-    from steps.preflight.checks import Finding
+    from steps.preflight.checks import PreflightCheck
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -58,11 +58,11 @@ def _run(given: argparse.Namespace) -> str:
     return " ".join(["make run", *words])
 
 
-def _table(findings: list["Finding"]) -> str:
+def _table(findings: list["PreflightCheck"]) -> str:
     size = max(len(finding.what) for finding in findings)
     lines = []
     for finding in findings:
         first, *more = finding.detail.splitlines()
         head = f"  {'ok  ' if finding.is_fine else 'FAIL'}  {finding.what:<{size}}  "
-        lines += [folded(first, head), *(folded(line, " " * len(head)) for line in more)]
+        lines += [wrapped(first, head), *(wrapped(line, " " * len(head)) for line in more)]
     return "\n".join(lines)

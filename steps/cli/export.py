@@ -9,7 +9,7 @@ from grpo.base.files import atomic_folder, write_manifest
 from grpo.policy.files import LANGUAGE, LANGUAGE_WEIGHTS, policy_facts
 from grpo.settings.tree import ConfigError
 from steps.runs.facts import facts_behind
-from steps.runs.find_policy import Model, find_model
+from steps.runs.find_policy import FoundPolicy, find_policy
 from steps.runtime.machine import Machine
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def _export(given: argparse.Namespace) -> int:
     out = given.out.resolve()
     if out.exists():
         raise ConfigError(f"{out} is there already; name a folder that is not, or remove it")
-    model = find_model(given.model, Machine.here())
+    model = find_policy(given.model, Machine.here())
     facts = {"run": model.run, "policy_step": model.policy_step}
     with atomic_folder(out) as folder:
         file, parity = _exported(model, folder, facts)
@@ -47,7 +47,7 @@ def _export(given: argparse.Namespace) -> int:
     return 0
 
 
-def _exported(model: Model, folder: Path, facts: Mapping[str, Any]) -> tuple[str, str]:
+def _exported(model: FoundPolicy, folder: Path, facts: Mapping[str, Any]) -> tuple[str, str]:
     """Write the model, and return the file that plays, and in words how it compares with the policy."""
     if model.kind == LANGUAGE:
         from steps.export.language import export_language_policy
@@ -58,7 +58,7 @@ def _exported(model: Model, folder: Path, facts: Mapping[str, Any]) -> tuple[str
     return ONNX, str(export_policy(model.folder, folder, facts=facts))
 
 
-def _card_facts(model: Model, folder: Path, parity: str) -> "CardFacts":
+def _card_facts(model: FoundPolicy, folder: Path, parity: str) -> "CardFacts":
     from steps.export.language_card import language_facts
     from steps.export.model_card import CardFacts
 

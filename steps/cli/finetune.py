@@ -59,7 +59,7 @@ def _finetune(given: argparse.Namespace) -> int:
         refuse_several(int(os.environ.get("WORLD_SIZE", "1")))
     engine = identify(machine.stockfish)
     facts = {
-        "settings": settings_by_step.grpo(settings),
+        "settings": settings_by_step.finetune_settings(settings),
         "boards": sha256_file(given.boards / BOARDS),
         "pretrained": sha256_file(weights_file(given.pretrained)),
         "engine": str(engine),

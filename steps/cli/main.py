@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from grpo.base.errors import PlainError
-from steps.cli.command_table import CODES, COMMANDS, GROUPS
+from steps.cli.command_table import CODES, COMMAND_GROUPS, COMMANDS
 from steps.cli.parser import TeachingParser, teach
 
 _ABOUT = (
@@ -61,7 +61,7 @@ def _parser(name: str) -> TeachingParser:
 
 def _lists() -> dict[str, list[tuple[str, str]]]:
     """Return, under the heading of each group, its commands with their goals."""
-    lists: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
+    lists: dict[str, list[tuple[str, str]]] = {group: [] for group in COMMAND_GROUPS}
     for name, command in COMMANDS.items():
         lists[command.group].append((name, command.goal))
     return lists

@@ -53,7 +53,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def _match(given: argparse.Namespace) -> int:
     from grpo.play.pgn import match_pgn
-    from steps.cli.match_text import match_facts, match_text
+    from steps.cli.match_text import match_summary, match_text
     from steps.runtime.device import torch_device
 
     settings = _settings(given)
@@ -70,7 +70,7 @@ def _match(given: argparse.Namespace) -> int:
     terminal = TerminalSink("match", (), lambda text: print(text, file=sys.stderr, flush=True))
     with entered(contestants, machine=machine, device=device, seed=settings.seed, num_processes=machine.num_threads) as entrants:
         result = _played(entrants, settings, machine, given, terminal=terminal)
-        facts = match_facts(result, entrants, settings, identify(machine.stockfish))
+        facts = match_summary(result, entrants, settings, identify(machine.stockfish))
     print(match_text(result, entrants))
     if given.pgn is not None:
         players = {f"{place}Player": _described(entrant.facts) for place, entrant in zip(("First", "Second"), entrants, strict=True)}

@@ -103,7 +103,7 @@ def _sample(entrants: Sequence[Entrant]) -> str:
     return "; ".join(remarks)
 
 
-def match_facts(result: MatchResult, entrants: Sequence[Entrant], settings: Settings, engine: EngineIdentity) -> dict[str, Any]:
+def match_summary(result: MatchResult, entrants: Sequence[Entrant], settings: Settings, engine: EngineIdentity) -> dict[str, Any]:
     """Return all that is known of a match as plain data; `engine` judged openings and adjudicated games."""
     wins, draws, losses = result.wins_draws_losses()
     return {

@@ -37,7 +37,7 @@ class ContestantError(PlainError, ValueError):
     """A text names no player; the message says what of it could not be read, and what is allowed."""
 
 
-class Kind(StrEnum):
+class PlayerKind(StrEnum):
     """What chooses the moves."""
 
     POLICY = "policy"
@@ -51,7 +51,7 @@ class Contestant:
 
     text: str
     """As the user wrote it."""
-    kind: Kind
+    kind: PlayerKind
     model: str = ""
     """Of a policy: `champion`, `peak` or a folder."""
     temperature: float | None = None
@@ -68,9 +68,9 @@ class Contestant:
     @property
     def is_deterministic(self) -> bool:
         """Whether it answers the same position with the same move, always, if a policy by that name is a network."""
-        if self.kind == Kind.POLICY:
+        if self.kind == PlayerKind.POLICY:
             return self.temperature is None
-        return self.kind == Kind.ENGINE and not self.random_share and self.is_repeatable
+        return self.kind == PlayerKind.ENGINE and not self.random_share and self.is_repeatable
 
     @property
     def is_repeatable(self) -> bool:
@@ -85,7 +85,7 @@ def parse_contestant(text: str) -> Contestant:
     """
     word, colon, rest = text.partition(":")
     if text == RANDOM:
-        return Contestant(text=text, kind=Kind.RANDOM)
+        return Contestant(text=text, kind=PlayerKind.RANDOM)
     if word == STOCKFISH:
         return _engine(text, None, rest)
     if word == UCI:
@@ -107,7 +107,7 @@ def _policy(text: str) -> Contestant:
     if not name or (at and name != text and not number):
         raise _unreadable(text, "a policy is NAME or NAME@TEMPERATURE")
     temperature = _real(text, "the temperature", number, below=math.inf, allowed="a number above 0") if at and number else None
-    return Contestant(text=text, kind=Kind.POLICY, model=name, temperature=temperature)
+    return Contestant(text=text, kind=PlayerKind.POLICY, model=name, temperature=temperature)
 
 
 def _engine(text: str, path: str | None, settings: str) -> Contestant:
@@ -127,7 +127,7 @@ def _engine(text: str, path: str | None, settings: str) -> Contestant:
     skill, share = given.get("skill"), given.get("random")
     return Contestant(
         text=text,
-        kind=Kind.ENGINE,
+        kind=PlayerKind.ENGINE,
         engine=path,
         limit=f"{limits[0]} {limit}",
         skill=None if skill is None else _whole(text, "skill", skill, least=0, most=MAX_SKILL),
@@ -200,10 +200,10 @@ def _entrant(
     from grpo.play.players import DilutedPlayer, EnginePlayer, RandomPlayer
 
     base = {"player": contestant.text, "kind": contestant.kind.value}
-    if contestant.kind == Kind.RANDOM:
+    if contestant.kind == PlayerKind.RANDOM:
         player: Player = RandomPlayer(numpy_stream(seed, "contestant", place))
         return Entrant(contestant=contestant, player=player, facts=base, is_deterministic=contestant.is_deterministic)
-    if contestant.kind == Kind.POLICY:
+    if contestant.kind == PlayerKind.POLICY:
         return _policy_entrant(contestant, place, base, machine=machine, device=device, seed=seed)
     path = machine.stockfish if contestant.engine is None else contestant.engine
     options = {"Hash": str(PLAYING_HASH_MIB)}
@@ -223,9 +223,9 @@ def _policy_entrant(
     contestant: Contestant, place: int, base: Mapping[str, Any], *, machine: Machine, device: "torch.device", seed: int
 ) -> Entrant:
     from steps.policies.open import open_policy
-    from steps.runs.find_policy import find_model
+    from steps.runs.find_policy import find_policy
 
-    model = find_model(contestant.model, machine)
+    model = find_policy(contestant.model, machine)
     policy = open_policy(model.folder, device)
     facts = {
         **base,

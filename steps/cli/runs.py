@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from steps.cli.parser import count
-from steps.cli.tables import duration, folded, when
+from steps.cli.tables import duration, when, wrapped
 from steps.runtime.machine import Machine
 
 if TYPE_CHECKING:
@@ -35,18 +35,18 @@ def _runs(given: argparse.Namespace) -> int:
     found = read_runs(machine, last=given.last + 1)
     runs, has_more = found[: given.last], len(found) > given.last
     if given.json:
-        print(json.dumps([run_facts(run) for run in runs], indent=2))
+        print(json.dumps([listed_run(run) for run in runs], indent=2))
         return 0
     if not runs:
-        print(folded(f"no runs in {machine.tracking_uri} yet: `make run CONFIG=smoke` makes one in 3 minutes"))
+        print(wrapped(f"no runs in {machine.tracking_uri} yet: `make run CONFIG=smoke` makes one in 3 minutes"))
         return 0
     print("\n".join(_lines(run) for run in runs))
     more = f" (earlier ones: --last {2 * given.last})" if has_more else ""
-    print(folded(f"{len(runs)} of {machine.tracking_uri}{more}; `chess-grpo show RUN` tells more of one"))
+    print(wrapped(f"{len(runs)} of {machine.tracking_uri}{more}; `chess-grpo show RUN` tells more of one"))
     return 0
 
 
-def run_facts(run: "TrackedRun") -> dict[str, Any]:
+def listed_run(run: "TrackedRun") -> dict[str, Any]:
     """Return what the list says of a run, as plain data."""
     from steps.runs.results import headline
     from steps.runs.settings import from_preset
@@ -71,18 +71,18 @@ def run_facts(run: "TrackedRun") -> dict[str, Any]:
 
 def _lines(run: "TrackedRun") -> str:
     """Return two or three lines: who and when, what it was, what came out."""
-    facts = run_facts(run)
+    facts = listed_run(run)
     took = f" after {duration(run.seconds)}" if run.seconds is not None else ""
     aliases = f"  = {', '.join(run.aliases)}" if run.aliases else ""
     lines = [
         f"{facts['run']}  {when(run.started)}  {run.status}{took}{aliases}",
-        folded(facts["settings"], "    settings  "),
+        wrapped(facts["settings"], "    settings  "),
     ]
     if facts["verdict"] is not None:
         score = (
             "" if facts["score"] is None else f": {facts['score']['text']} against its pretrained policy, games {facts['score']['counted']}"
         )
-        lines.append(folded(f"{facts['verdict']}{score}", "    verdict   "))
+        lines.append(wrapped(f"{facts['verdict']}{score}", "    verdict   "))
     if facts["findings"] is not None:
-        lines.append(folded(", ".join(name.strip() for name in facts["findings"].split(",")), "    findings  "))
+        lines.append(wrapped(", ".join(name.strip() for name in facts["findings"].split(",")), "    findings  "))
     return "\n".join(lines)

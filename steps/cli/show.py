@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from steps.cli.tables import duration, folded, table, when
+from steps.cli.tables import duration, text_table, when, wrapped
 from steps.runtime.machine import Machine
 
 if TYPE_CHECKING:
@@ -92,24 +92,24 @@ def _lines(run: "TrackedRun", machine: Machine, settings: "FromPreset", candidat
     rows += (
         [("code", f"commit {head['commit'][:_HASH]}{', with changes of its own' if head['is_dirty'] else ''}")] if head["commit"] else []
     )
-    yield table(rows, indent="  ")
+    yield text_table(rows, indent="  ")
     if run.status == "running":
-        yield folded(
+        yield wrapped(
             f"It is at work, or was killed: then `python flows/chess_grpo.py resume --origin-run-id {run.metaflow_run}` goes on.", "  "
         )
     if run.status == "failed":
-        yield folded(f"Once mended, `python flows/chess_grpo.py resume --origin-run-id {run.metaflow_run}` goes on where it failed.", "  ")
+        yield wrapped(f"Once mended, `python flows/chess_grpo.py resume --origin-run-id {run.metaflow_run}` goes on where it failed.", "  ")
     yield f"\nSettings: preset {settings.preset}{', but' if settings.changed else ''}"
-    yield from (folded(f"{value}  (preset: {usual})", f"  {name} = ") for name, (usual, value) in settings.changed.items())
+    yield from (wrapped(f"{value}  (preset: {usual})", f"  {name} = ") for name, (usual, value) in settings.changed.items())
     if settings.num_unknown:
-        yield folded(f"{settings.num_unknown} of its settings are of another version of the code, and not compared.", "  ")
+        yield wrapped(f"{settings.num_unknown} of its settings are of another version of the code, and not compared.", "  ")
     yield "\nSteps"
     yield _steps(run) if run.steps else "  none yet"
     yield ""
     yield from _result_lines(run, candidate, numbers)
     yield from _finding_lines(run, machine)
     yield "\nWhere"
-    yield table(places(run, machine), indent="  ")
+    yield text_table(places(run, machine), indent="  ")
 
 
 def _steps(run: "TrackedRun") -> str:
@@ -123,7 +123,7 @@ def _steps(run: "TrackedRun") -> str:
         )
         for step in run.steps
     ]
-    return table(done, indent="  ")
+    return text_table(done, indent="  ")
 
 
 def _result_lines(run: "TrackedRun", candidate: int | None, numbers: list["Result"]) -> Iterator[str]:
@@ -134,8 +134,8 @@ def _result_lines(run: "TrackedRun", candidate: int | None, numbers: list["Resul
     if not numbers:
         yield "  no numbers yet"
         return
-    yield table([(each.name, each.unit, str(each)) for each in numbers], indent="  ")
-    yield folded("In brackets 95 % intervals; a score counts a win as 1 and a draw as 0.5.", "  ")
+    yield text_table([(each.name, each.unit, str(each)) for each in numbers], indent="  ")
+    yield wrapped("In brackets 95 % intervals; a score counts a win as 1 and a draw as 0.5.", "  ")
 
 
 def _finding_lines(run: "TrackedRun", machine: Machine) -> Iterator[str]:
@@ -148,4 +148,4 @@ def _finding_lines(run: "TrackedRun", machine: Machine) -> Iterator[str]:
         return
     yield f"\nDiagnosis: {', '.join(name.strip() for name in tag.split(','))}"
     for found in findings(run, machine):
-        yield folded(f"{'; '.join(found['evidence'])}. {found['remedy']} ({found['page']})", f"  {found['severity']}: {found['name']}: ")
+        yield wrapped(f"{'; '.join(found['evidence'])}. {found['remedy']} ({found['page']})", f"  {found['severity']}: {found['name']}: ")

@@ -22,7 +22,7 @@ from grpo.policy.files import LANGUAGE, policy_kind
 from grpo.settings.tree import ConfigError, Settings
 from steps.bodies.build_boards import read_boards
 from steps.cli.settings_options import add_settings, given_settings
-from steps.runs.find_policy import find_model
+from steps.runs.find_policy import find_policy
 from steps.runtime.machine import Machine
 from steps.step_io.names import BOARDS
 
@@ -86,7 +86,7 @@ def _settings(given: argparse.Namespace) -> Settings:
 def _policy(name: str | None, settings: Settings, machine: Machine) -> "LanguagePolicy":
     """Return the policy that is looked at."""
     if name is not None:
-        folder = find_model(name, machine).folder
+        folder = find_policy(name, machine).folder
         if policy_kind(folder) != LANGUAGE:
             raise ConfigError(f"{name} is a chess network, which writes no answers; single-batch is for language models")
     from grpo.language.model.loading import load_language_policy, load_model
@@ -107,10 +107,10 @@ def _of_dataset(folder: Path, settings: Settings) -> "list[Example]":
 def _of_positions(positions: Sequence[chess.Board], settings: Settings, machine: Machine) -> "list[Example]":
     """Return the prompts of each position, of both tasks, or of the one that is trained alone."""
     from grpo.language.text.examples import LanguageBoards
-    from grpo.language.text.tasks import Task
+    from grpo.language.text.tasks import LanguageTask
 
     share = settings.language.environment_share
-    tasks = [task for task, is_asked in ((Task.MOVE, share < 1), (Task.ENVIRONMENT, share > 0)) if is_asked]
+    tasks = [task for task, is_asked in ((LanguageTask.MOVE, share < 1), (LanguageTask.ENVIRONMENT, share > 0)) if is_asked]
     boards = LanguageBoards(_valued(positions, settings, machine), settings.language)
     rng = numpy_stream(settings.seed, "prompts", 0)
     return [boards.example(index, task, rng=rng) for index in range(len(boards)) for task in tasks]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from grpo.evaluation.exercises import LeftOut, LeftOuts
 from grpo.reading.games import SourceError
-from grpo.reading.streams import Kind, SourceFile, find_files, read_chunks
+from grpo.reading.streams import FileKind, SourceFile, find_files, read_chunks
 from steps.runtime.machine import Machine
 
 if TYPE_CHECKING:
@@ -59,15 +59,15 @@ def _temperature(text: str) -> float:
 def _solve(given: argparse.Namespace) -> int:
     files = find_files(given.files)
     for file in files:
-        if file.kind == Kind.GAMES:
+        if file.kind == FileKind.GAMES:
             raise SourceError(f"{file.uri}: games have no answers to be found; give puzzles of Lichess (.csv) or EPD suites (.epd)")
     # Slow imports, after all that can be refused without them.
     from steps.policies.open import open_policy
-    from steps.runs.find_policy import find_model
+    from steps.runs.find_policy import find_policy
     from steps.runtime.device import torch_device
 
     machine = Machine.here()
-    model = find_model(given.model, machine)
+    model = find_policy(given.model, machine)
     policy = open_policy(model.folder, torch_device(machine))
     solver = policy.solver(temperature=given.temperature)
     found = {file.name: _of_file(file, solver, limit=given.limit) for file in files}
@@ -99,7 +99,7 @@ def _of_file(file: SourceFile, solver: "Solver", *, limit: int | None) -> tuple[
     Raises SourceError when there is nothing to solve in it.
     """
     left_outs = LeftOuts()
-    solve = _puzzles if file.kind == Kind.PUZZLES else _suite
+    solve = _puzzles if file.kind == FileKind.PUZZLES else _suite
     facts, text = solve(file, solver, left_outs, limit)
     for reason, left_out in left_outs.facts().items():
         text += f"\n  left out  {reason}: {left_out['count']:,}; the first: {left_out['first']}"

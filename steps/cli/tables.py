@@ -15,18 +15,18 @@ def width() -> int:
     return min(shutil.get_terminal_size().columns, _WIDEST)
 
 
-def table(rows: Iterable[Sequence[str]], *, indent: str = "", folds: bool = True) -> str:
+def text_table(rows: Iterable[Sequence[str]], *, indent: str = "", folds: bool = True) -> str:
     """Return rows as aligned columns; the last column is folded where a line would be too wide, if that is wanted."""
     lines = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*(line[:-1] for line in lines), strict=True)]
     made = []
     for *cells, last in lines:
         head = indent + "".join(f"{cell:<{size}}{_GAP}" for cell, size in zip(cells, widths, strict=True))
-        made.append(folded(last, head) if folds else f"{head}{last}".rstrip())
+        made.append(wrapped(last, head) if folds else f"{head}{last}".rstrip())
     return "\n".join(made)
 
 
-def folded(text: str, head: str = "") -> str:
+def wrapped(text: str, head: str = "") -> str:
     """Return a text behind a head, folded below itself where it is too wide; at least some words of it stand in a line."""
     room = max(width(), len(head) + 30)
     return (

@@ -56,7 +56,7 @@ def deliver_outbox(given: argparse.Namespace) -> int:
 
 def _tell_mirror(machine: Machine, *, only_lists: bool) -> int:
     """Tell W&B what it was not told whole, and return how many steps of runs still wait."""
-    from steps.tracking.wandb_mirror import FOLDER, LOG, last_line, mirror_outbox, mirror_process
+    from steps.tracking.wandb_mirror import LOG, MIRROR_FOLDER, last_line, mirror_outbox, mirror_process
 
     outbox = mirror_outbox(machine.home)
     num_waiting = outbox.num_journals()
@@ -66,7 +66,7 @@ def _tell_mirror(machine: Machine, *, only_lists: bool) -> int:
         how = "" if machine.mirror != Mirror.OFF else f": {MIRROR}={Mirror.ONLINE} chess-grpo track tells it"
         print(f"{num_waiting:,} steps wait to be told to W&B{how}")
         return num_waiting if machine.mirror != Mirror.OFF else 0
-    log = (machine.home / FOLDER / "track").with_suffix(LOG)
+    log = (machine.home / MIRROR_FOLDER / "track").with_suffix(LOG)
     process = mirror_process(machine, log=log)
     process.communicate()
     if process.returncode:

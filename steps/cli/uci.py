@@ -13,7 +13,7 @@ from grpo.policy.files import NETWORK
 from grpo.uci.options import BEST_MOVE, OptionError, UciOptions
 from grpo.uci.server import UciEngine, serve
 from steps.cli.parser import finite_number
-from steps.runs.find_policy import Model, find_model
+from steps.runs.find_policy import FoundPolicy, find_policy
 from steps.runtime.machine import Machine
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def run_engine(given: argparse.Namespace) -> int:
     """Play until told to quit and return the exit code; nothing but the protocol goes to the standard output."""
     machine = replace(Machine.here(), device=given.device, num_threads=1)
     write = _protocol_writer()
-    model = find_model(given.model, machine)
+    model = find_policy(given.model, machine)
     options = UciOptions(temperature=given.temperature, has_lines=model.kind == NETWORK)
     engine = UciEngine(
         name=f"chess-grpo {model.run} {model.weights_hash[:12]}",
@@ -90,7 +90,7 @@ def _temperature(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _load(model: Model, machine: Machine) -> "MoveFinder":
+def _load(model: FoundPolicy, machine: Machine) -> "MoveFinder":
     from steps.policies.open import open_policy
     from steps.runtime.device import torch_device
 

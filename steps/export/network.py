@@ -19,8 +19,9 @@ from grpo.base.files import sha256_file, write_json
 from grpo.base.seeding import numpy_stream
 from grpo.board.actions import ACTIONS, NUM_ACTIONS, action_move
 from grpo.board.encoding import ENCODING_SIZE, encode, position_key
-from grpo.learning.checkpoints import ACTION_TABLE_HASH, POLICY, WEIGHTS, load_policy, weights_hash
+from grpo.learning.checkpoints import load_policy, weights_hash
 from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBatch
+from grpo.policy.files import ACTION_TABLE_HASH, POLICY, WEIGHTS
 from grpo.settings.tree import PolicyConfig
 
 ONNX: Final = "policy.onnx"

@@ -66,7 +66,7 @@ def candidate_ports(name: str) -> list[int]:
     return [_FIRST_PORT + (start + number * 997) % _NUM_PORTS for number in range(_NUM_CANDIDATES)]
 
 
-class Line:
+class Connection:
     """A connection between two nodes over which messages go, one a line of JSON."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -116,7 +116,7 @@ class Line:
         self._connection.close()
 
 
-def come(address: str, name: str, node: int, *, seconds: float) -> Line:
+def come(address: str, name: str, node: int, *, seconds: float) -> Connection:
     """Return this node's line to node 0.
 
     Args:
@@ -140,12 +140,12 @@ def come(address: str, name: str, node: int, *, seconds: float) -> Line:
         time.sleep(_SECONDS_BETWEEN_TRIES)
 
 
-def _asked(address: str, port: int, name: str, node: int) -> Line | None:
+def _asked(address: str, port: int, name: str, node: int) -> Connection | None:
     try:
         connection = socket.create_connection((address, port), timeout=_SECONDS_FOR_A_WORD)
     except OSError:
         return None
-    line = Line(connection)
+    line = Connection(connection)
     if line.send({"name": name, "node": node}) and line.read(3 * _SECONDS_FOR_A_WORD) == {"name": name}:
         return line
     line.close()
@@ -171,12 +171,12 @@ class Door:
         with closing(listener):
             yield cls(listener, name)
 
-    def gathered(self, num_nodes: int, *, seconds: float) -> dict[int, Line]:
+    def gathered(self, num_nodes: int, *, seconds: float) -> dict[int, Connection]:
         """Return node -> line of all other nodes, when they are here.
 
         Raises NodesError when some are not in time.
         """
-        until, lines = time.monotonic() + seconds, dict[int, Line]()
+        until, lines = time.monotonic() + seconds, dict[int, Connection]()
         while len(lines) < num_nodes - 1:
             self._listener.settimeout(max(0.01, until - time.monotonic()))
             try:
@@ -188,7 +188,7 @@ class Door:
                     " between them (they need all TCP ports of each other)"
                 ) from None
             connection.settimeout(None)
-            line = Line(connection)
+            line = Connection(connection)
             hello = line.read(_SECONDS_FOR_A_WORD)
             if hello is None or hello.get("name") != self._name or hello.get("node") not in range(1, num_nodes):
                 line.close()  # Somebody else's, who knocked at the wrong door.

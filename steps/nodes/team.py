@@ -22,12 +22,11 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from grpo.base.errors import PlainError
-from grpo.learning.distributed import Meeting
-from steps.bodies.finetune import RESUMABLE_EXIT
-from steps.bodies.training_loop import Terminated, terminable
+from grpo.learning.distributed import Rendezvous
+from steps.bodies.training_loop import RESUMABLE_EXIT, Terminated, terminable
 from steps.nodes import worker
-from steps.nodes.sockets import Door, Line, Message, Node, NodesError, come, free_port
-from steps.nodes.worker import FINAL_EXIT, SECONDS_TO_LEAVE, Task, leave_at_once, train, with_root
+from steps.nodes.sockets import Connection, Door, Message, Node, NodesError, come, free_port
+from steps.nodes.worker import FINAL_EXIT, SECONDS_TO_LEAVE, WorkerTask, leave_at_once, train, with_root
 from steps.runtime.device import torch_device
 from steps.runtime.machine import Machine
 from steps.step_io.work import TerminalSink, Work
@@ -51,7 +50,7 @@ class _Ending:
 class Team:
     """The machines that train together, as one of them sees it."""
 
-    def __init__(self, node: Node, machine: Machine, num_processes: int, lines: Mapping[int, Line]) -> None:
+    def __init__(self, node: Node, machine: Machine, num_processes: int, lines: Mapping[int, Connection]) -> None:
         """Know the others; `listen` to them next.
 
         Args:
@@ -111,14 +110,14 @@ class Team:
             self._lines[index].send({"is": "met", "first_rank": first_rank, "size": self._size})
         return self._size
 
-    def finetune(self, task: Task, work: Work, on_assessed: Callable[[Mapping[str, Any]], None]) -> None:
+    def finetune(self, task: WorkerTask, work: Work, on_assessed: Callable[[Mapping[str, Any]], None]) -> None:
         """Train with the others and fill the work's folder: node 0's part."""
         port = free_port(self._node.attempt) if self._size > 1 else 0
         for line in self._lines.values():
             line.send({"is": "train", "port": port})
         self._train(task, work, port, on_assessed)
 
-    def help(self, task: Callable[[], Task]) -> StepOutput:
+    def help(self, task: Callable[[], WorkerTask]) -> StepOutput:
         """Train with node 0, if it does, and return its output: the other nodes' part."""
         message = self._next(0, "train", "finished")
         if message["is"] == "train":
@@ -135,13 +134,13 @@ class Team:
         for line in self._lines.values():
             line.send({"is": "finished", "output": output})
 
-    def _train(self, task: Task, work: Work, port: int, on_assessed: Callable[[Mapping[str, Any]], None] | None) -> None:
-        meeting = Meeting(address=self._node.main_address, port=port, rank=self._first_rank, size=self._size)
+    def _train(self, task: WorkerTask, work: Work, port: int, on_assessed: Callable[[Mapping[str, Any]], None] | None) -> None:
+        meeting = Rendezvous(address=self._node.main_address, port=port, rank=self._first_rank, size=self._size)
         with self._beside(task, meeting):
             train(task, self._machine, work, meeting, num_here=self._num_here, on_assessed=on_assessed, on_error=self._set_out)
 
     @contextmanager
-    def _beside(self, task: Task, meeting: Meeting) -> Iterator[None]:
+    def _beside(self, task: WorkerTask, meeting: Rendezvous) -> Iterator[None]:
         """Have the further processes of this machine at work while the block lasts; they end with it."""
         children = []
         for local_rank in range(1, self._num_here):
@@ -172,7 +171,7 @@ class Team:
             is_final = code in (1, FINAL_EXIT)  # 1 is Python's for an error with a traceback.
             self._end(_Ending(f"process {local_rank} of node {self._node.index} ended with {code}", is_final))
 
-    def _listen(self, index: int, line: Line) -> None:
+    def _listen(self, index: int, line: Connection) -> None:
         while (message := line.read()) is not None:
             if message["is"] == "ended":
                 self._end(_Ending(f"node {index} ended: {message['why']}", message["is_final"]))

@@ -16,10 +16,10 @@ from typing import Any, Final, NoReturn, TypedDict
 
 from grpo.base.errors import PlainError
 from grpo.engine.identity import identify
-from grpo.learning.distributed import Meeting, joined_processes
+from grpo.learning.distributed import Rendezvous, joined_processes
 from grpo.settings.tree import Settings
-from steps.bodies.finetune import RESUMABLE_EXIT, finetune_policy
-from steps.bodies.training_loop import Terminated, terminable
+from steps.bodies.finetune import finetune_policy
+from steps.bodies.training_loop import RESUMABLE_EXIT, Terminated, terminable
 from steps.runtime.device import torch_device
 from steps.runtime.exit_codes import NO_RETRY
 from steps.runtime.machine import Machine
@@ -33,7 +33,7 @@ SECONDS_TO_LEAVE: Final = 120
 copy its last checkpoint away."""
 
 
-class Task(TypedDict):
+class WorkerTask(TypedDict):
     """What a process needs to train, on this machine: plain data."""
 
     settings: dict[str, Any]
@@ -48,10 +48,10 @@ class Task(TypedDict):
 
 
 def train(
-    task: Task,
+    task: WorkerTask,
     machine: Machine,
     work: Work,
-    meeting: Meeting,
+    meeting: Rendezvous,
     *,
     num_here: int,
     on_assessed: Callable[[Mapping[str, Any]], None] | None,
@@ -112,7 +112,7 @@ def _leave_with_parent() -> None:
 def main() -> int:
     """Train as one more process of a node."""
     order = json.loads(sys.stdin.readline())
-    meeting = Meeting(address=order["address"], port=order["port"], rank=order["rank"], size=order["size"])
+    meeting = Rendezvous(address=order["address"], port=order["port"], rank=order["rank"], size=order["size"])
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     try:
         with terminable(), tempfile.TemporaryDirectory() as folder:

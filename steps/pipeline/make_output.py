@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from steps.step_io.work import Sink, TerminalSink, Work
-from steps.store.outputs import Progress, StepOutput, Store
+from steps.store.outputs import StepOutput, StepProgress, Store
 
 
 def make_output(
@@ -37,7 +37,7 @@ def make_output(
 
     Raises BusyError when `goes_on` and another process is making this version.
     """
-    progressing: AbstractContextManager[Progress | None] = (
+    progressing: AbstractContextManager[StepProgress | None] = (
         store.progressing(step, version, is_fresh=is_fresh, facts=whose) if goes_on else nullcontext()
     )
     with progressing as progress:

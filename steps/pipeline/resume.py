@@ -7,11 +7,11 @@ from typing import Any, Final
 from grpo.base.errors import PlainError
 from grpo.base.files import read_json
 from grpo.engine.identity import EngineIdentity
-from grpo.learning.checkpoints import ACTION_TABLE_HASH, POLICY
+from grpo.policy.files import ACTION_TABLE_HASH, POLICY
 from grpo.settings.tree import Settings
 from steps.bodies.select import PRETRAINED_STEP
 from steps.pipeline.resume_changes import ALLOWABLE, Change, Now, changes_since
-from steps.pipeline.run_step import BEFORE_FINETUNE, Origin
+from steps.pipeline.run_step import BEFORE_FINETUNE, ResumeOrigin
 from steps.step_io.aliases import ALIASES
 from steps.store.outputs import Store
 from steps.tracking.archive import NoCheckpointError, checkpoint_output, fetch_checkpoint, fetch_output, kept_steps, output_manifest
@@ -30,7 +30,7 @@ class ResumeError(PlainError, RuntimeError):
     """The origin cannot be gone on from with these settings or on this machine; the message lists each difference."""
 
 
-def find_origin(name: str, tracker: Tracker, store: Store) -> Origin:
+def find_origin(name: str, tracker: Tracker, store: Store) -> ResumeOrigin:
     """Return where `peak`, `champion`, RUN or RUN/STEP can be resumed from; RUN is Metaflow's or MLflow's id, and alone means its peak.
 
     Raises OriginError when there is no such policy, run or checkpoint; ResumeError when the run ended before it had what is needed.
@@ -60,11 +60,11 @@ def find_origin(name: str, tracker: Tracker, store: Store) -> Origin:
         raise ResumeError(f"--resume-from {name}: run {run.metaflow_run} has no output of {', '.join(missing)}")
     if step != PRETRAINED_STEP:
         _refuse_missing(name, step, run, tracker, store)
-    return Origin(name=name, mlflow_run=run.mlflow_run, metaflow_run=run.metaflow_run, policy_step=step, outputs=run.outputs)
+    return ResumeOrigin(name=name, mlflow_run=run.mlflow_run, metaflow_run=run.metaflow_run, policy_step=step, outputs=run.outputs)
 
 
 def take_over(
-    origin: Origin,
+    origin: ResumeOrigin,
     settings: Settings,
     engine: EngineIdentity,
     *,
@@ -93,7 +93,7 @@ def take_over(
     return changes
 
 
-def refuse_unlike(origin: Origin, changes: Sequence[Change], allowed: Sequence[str]) -> None:
+def refuse_unlike(origin: ResumeOrigin, changes: Sequence[Change], allowed: Sequence[str]) -> None:
     """Raise ResumeError when a change is refused and not allowed by name, or when a name that may be allowed is misspelt."""
     unknown = [name for name in allowed if name not in ALLOWABLE]
     if unknown:
@@ -107,7 +107,7 @@ def refuse_unlike(origin: Origin, changes: Sequence[Change], allowed: Sequence[s
         )
 
 
-def origin_checkpoint(origin: Origin, tracker: Tracker, store: Store) -> Path | None:
+def origin_checkpoint(origin: ResumeOrigin, tracker: Tracker, store: Store) -> Path | None:
     """Return the verified checkpoint to go on from; None when that is the pretrained policy."""
     if origin["policy_step"] == PRETRAINED_STEP:
         return None

@@ -83,9 +83,9 @@ CHANGEABLE_OF_LANGUAGE: Final = frozenset(
 _REWARDS: Final = ("grpo.own_games.repetition",)
 """Fields of sections that may change otherwise, which decide what a move is worth."""
 
-ENGINE: Final = "engine"
-OBJECTIVE: Final = "objective"
-ALLOWABLE: Final = (ENGINE, OBJECTIVE)
+ALLOW_ENGINE: Final = "engine"
+ALLOW_OBJECTIVE: Final = "objective"
+ALLOWABLE: Final = (ALLOW_ENGINE, ALLOW_OBJECTIVE)
 """What is refused unless it is allowed by name."""
 
 _MADE_BY_ORIGIN: Final = ("seed", "boards", "values", "policy", "pretrain")
@@ -139,11 +139,11 @@ def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str,
     then_made, inputs = parts["join_boards"]["inputs"], settings_by_step.source_inputs(now.settings, now.engine)
     files_then = {name: each for name, each in then_made.items() if name.startswith(("file ", "judged "))}
     files_now = {name: each for name, each in inputs.items() if name.startswith(("file ", "judged "))}
-    pretrained = _differences(parts["pretrain"]["settings"], settings_by_step.network(now.settings))
+    pretrained = _differences(parts["pretrain"]["settings"], settings_by_step.pretrain_settings(now.settings))
     model_then = {"language.model's files": parts["pretrain"]["inputs"].get("model")}
     pretrained += _differences(model_then, {name: settings_by_step.model_inputs(now.settings).get("model") for name in model_then})
     refused = [
-        *_differences(_full(parts["join_boards"]["settings"]), _full(settings_by_step.dataset(now.settings))),
+        *_differences(_full(parts["join_boards"]["settings"]), _full(settings_by_step.dataset_settings(now.settings))),
         *(each for each in pretrained if not _may_change(each[0])),
         *_differences(files_then, files_now),
         *_differences({"action_table": action_table[:16]}, {"action_table": now.action_table[:16]}),
@@ -166,10 +166,10 @@ def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str,
     )
     found = {name: Change(field=name, before=before, after=after, is_refused=True) for name, before, after in refused}
     for name, before, after in by_engine:
-        found[name] = Change(field=name, before=before, after=after, is_refused=True, allowed_as=ENGINE)
+        found[name] = Change(field=name, before=before, after=after, is_refused=True, allowed_as=ALLOW_ENGINE)
     for name, before, after in rest:
         is_objective = name.startswith(("grpo.", "language.")) and not _may_change(name)
-        change = Change(field=name, before=before, after=after, is_refused=is_objective, allowed_as=OBJECTIVE if is_objective else "")
+        change = Change(field=name, before=before, after=after, is_refused=is_objective, allowed_as=ALLOW_OBJECTIVE if is_objective else "")
         found.setdefault(name, change)
     return sorted(found.values(), key=lambda change: (not change.is_refused, change.field))
 

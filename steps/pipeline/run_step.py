@@ -22,7 +22,7 @@ BEFORE_FINETUNE: Final = ("join_boards", "check_boards", "pretrain", "calibrate"
 """Steps whose output a resumed run takes from its origin."""
 
 
-class Origin(TypedDict):
+class ResumeOrigin(TypedDict):
     """Where a resumed run comes from: plain data, kept in the run."""
 
     name: str
@@ -46,7 +46,7 @@ class Job(TypedDict):
     mlflow_run: str
     is_fresh: bool
     """Make every output anew, even one that is in the store."""
-    origin: Origin | None
+    origin: ResumeOrigin | None
     """Where a resumed run goes on from."""
     story: NotRequired[str]
     """What the parent run's page says below how it is going (`story.head`)."""
@@ -113,7 +113,7 @@ def run_step(
         else:
             print(f"{step}: reusing version {found['version']}, output {found['output_hash'][:12]}", flush=True)
             for record in read_history(store.folder(step, found["version"])):
-                child.take(record)
+                child.log(record)
             if goes_on:
                 store.forget_progress(step, found["version"])
         folder = store.folder(step, found["version"])
@@ -158,7 +158,7 @@ def _found(job: Job, store: Store, tracker: Tracker, wanted: StepVersion, *, is_
     return found
 
 
-def _of_origin(origin: Origin, store: Store, tracker: Tracker, wanted: StepVersion) -> StepOutput | None:
+def _of_origin(origin: ResumeOrigin, store: Store, tracker: Tracker, wanted: StepVersion) -> StepOutput | None:
     """Return the origin's output, fetched if need be; None for a ladder or baseline that was measured otherwise than this run asks for."""
     from steps.tracking.archive import fetch_output, output_manifest
 

@@ -17,7 +17,7 @@ from grpo.settings.tree import Settings
 from steps.nodes.sockets import ONLY_NODE, Node
 from steps.pipeline.run_step import Job, code_tags, run_step
 from steps.preflight.checks import PreflightError, preflight, preflight_table
-from steps.runs.find_policy import Model, find_model
+from steps.runs.find_policy import FoundPolicy, find_policy
 from steps.runtime.limits import refuse_several
 from steps.runtime.machine import SHARED, Machine
 from steps.step_io.aliases import CHAMPION, PEAK
@@ -135,7 +135,7 @@ def build_boards(job: Job, task: int, sinks: Sequence[Sink] = ()) -> StepOutput:
         machine,
         step="build_boards",
         module="steps.bodies.build_boards",
-        settings=settings_by_step.dataset(settings) | {"units": list(units)},
+        settings=settings_by_step.dataset_settings(settings) | {"units": list(units)},
         inputs=settings_by_step.source_inputs(settings, engine),
         work=lambda work: build_units(settings, units, engine, machine.stockfish, work, cache_folder=machine.value_cache),
         sinks=sinks,
@@ -174,7 +174,7 @@ def join_boards(job: Job, parts: Sequence[StepOutput]) -> StepOutput:
         machine,
         step="join_boards",
         module="steps.bodies.build_boards",
-        settings=settings_by_step.dataset(settings),
+        settings=settings_by_step.dataset_settings(settings),
         # The units' own hashes, not those of the tasks that made them: how many tasks there were changes nothing.
         inputs=settings_by_step.source_inputs(settings, identify(machine.stockfish)) | units,
         work=lambda work: join_units(settings, [store.open(part) for part in parts], work),
@@ -198,7 +198,7 @@ def check_boards(job: Job, boards: StepOutput) -> StepOutput:
         machine,
         step="check_boards",
         module="steps.bodies.check_boards",
-        settings=settings_by_step.checks(settings),
+        settings=settings_by_step.check_settings(settings),
         inputs={"boards": boards["output_hash"]},
         work=lambda work: check_dataset(settings, store.open(boards), work),
         publish=publish,
@@ -226,7 +226,7 @@ def pretrain(job: Job, boards: StepOutput, sinks: Sequence[Sink] = ()) -> StepOu
         machine,
         step="pretrain",
         module="steps.bodies.language_pretrain" if is_language else "steps.bodies.pretrain",
-        settings=settings_by_step.network(settings),
+        settings=settings_by_step.pretrain_settings(settings),
         inputs={"boards": boards["output_hash"], "device": device_facts(machine), **settings_by_step.model_inputs(settings)},
         work=work,
         shown=_SHOWN_OF_CLONING if is_language else ("imitation/validation_loss", "imitation/top1", "imitation/entropy"),
@@ -246,7 +246,7 @@ def calibrate(job: Job, sinks: Sequence[Sink] = ()) -> StepOutput:
         machine,
         step="calibrate",
         module="steps.bodies.calibrate",
-        settings=settings_by_step.ladder(settings),
+        settings=settings_by_step.ladder_settings(settings),
         inputs={"engine": str(engine), **settings_by_step.opening_inputs(settings)},
         work=lambda work: calibrate_ladder(
             settings, engine=engine, engine_path=machine.stockfish, num_processes=machine.num_threads, work=work
@@ -275,7 +275,7 @@ def baseline(job: Job, boards: StepOutput, pretrained: StepOutput, calibrated: S
         machine,
         step="baseline",
         module="steps.bodies.baseline",
-        settings=settings_by_step.baseline(settings),
+        settings=settings_by_step.baseline_settings(settings),
         inputs={
             "boards": boards["output_hash"],
             "pretrained": pretrained["output_hash"],
@@ -333,7 +333,7 @@ def _finetune(
     machine: Machine,
     team: "Team",
 ) -> StepOutput:
-    from steps.nodes.worker import Task
+    from steps.nodes.worker import WorkerTask
     from steps.pipeline.resume import origin_checkpoint
     from steps.runtime.device import device_facts
     from steps.tracking.plots import training_plots
@@ -342,7 +342,7 @@ def _finetune(
     store, is_language = Store.of(machine), settings_by_step.is_of_language(settings)
     checkpoint = None if job["origin"] is None else origin_checkpoint(job["origin"], Tracker(machine, must_answer=False), store)
     engine = identify(machine.stockfish)
-    wanted = settings_by_step.grpo(settings)
+    wanted = settings_by_step.finetune_settings(settings)
     inputs = {
         "boards": boards["output_hash"],
         "pretrained": pretrained["output_hash"],
@@ -353,8 +353,8 @@ def _finetune(
     if (num_processes := team.met(inputs)) > 1:
         inputs["processes"] = str(num_processes)  # Sums over them round differently.
 
-    def task() -> Task:
-        return Task(
+    def task() -> WorkerTask:
+        return WorkerTask(
             settings=job["settings"],
             boards=str(store.open(boards)),
             pretrained=str(store.open(pretrained)),
@@ -468,16 +468,16 @@ def _play_ahead(
     screened: StepOutput | None = None,
     part: int | None = None,
 ) -> StepOutput:
-    from steps.bodies.game_cache import Share
+    from steps.bodies.game_cache import TaskPart
     from steps.bodies.screen import play_ahead
     from steps.runtime.device import torch_device
 
     machine, settings = Machine.here(), _typed(job["settings"])
     store = Store.of(machine)
-    wanted = settings_by_step.selection(settings)
+    wanted = settings_by_step.selection_settings(settings)
     inputs = _selection_inputs(settings, machine, boards=boards, pretrained=pretrained, calibrated=calibrated, finetuned=finetuned)
     incumbent = _incumbent(machine, store, Tracker(machine, must_answer=False), settings=wanted, inputs=inputs, code=job["code"])
-    share = None if part is None else Share(part=part, num_parts=settings.selection.num_tasks)
+    share = None if part is None else TaskPart(part=part, num_parts=settings.selection.num_tasks)
     return run_step(
         job,
         machine,
@@ -520,7 +520,7 @@ def select(
 
     machine, settings = Machine.here(), _typed(job["settings"])
     store, tracker = Store.of(machine), Tracker(machine, must_answer=False)
-    wanted = settings_by_step.selection(settings)
+    wanted = settings_by_step.selection_settings(settings)
     inputs = _selection_inputs(settings, machine, boards=boards, pretrained=pretrained, calibrated=calibrated, finetuned=finetuned)
     incumbent = _incumbent(machine, store, tracker, settings=wanted, inputs=inputs, code=job["code"])
     if incumbent.problem:
@@ -599,7 +599,7 @@ class _Incumbent:
 
     version: int | None = None
     """Its number in the registry; None when there is no champion."""
-    model: Model | None = None
+    model: FoundPolicy | None = None
     """The policy to be beaten, if it is to be played."""
     label: str = ""
     """Its part in the step's version."""
@@ -636,7 +636,7 @@ def _incumbent(
         )
         if again.version == found.output["version"] and store.has(found.output):
             return _Incumbent(version=held.number, label=label)
-        model = find_model(CHAMPION, machine)
+        model = find_policy(CHAMPION, machine)
         open_policy(model.folder, torch_device(machine))  # Now, and not after games were played.
     except PlainError as error:
         return _Incumbent(version=held.number, label="cannot be played", problem=str(error))

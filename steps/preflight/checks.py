@@ -30,7 +30,7 @@ class PreflightError(PlainError, RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class PreflightCheck:
     """One line of the table."""
 
     what: str
@@ -39,7 +39,7 @@ class Finding:
     """What was found, or what is wrong and how to mend it."""
 
 
-def preflight(settings: Settings, machine: Machine, *, only_looks: bool = False) -> tuple[list[Finding], EngineIdentity | None]:
+def preflight(settings: Settings, machine: Machine, *, only_looks: bool = False) -> tuple[list[PreflightCheck], EngineIdentity | None]:
     """Return the findings, and the engine's identity when there is an engine.
 
     Args:
@@ -50,9 +50,9 @@ def preflight(settings: Settings, machine: Machine, *, only_looks: bool = False)
     engine: EngineIdentity | None = None
     try:
         engine = identify(machine.stockfish)
-        findings = [Finding(what="stockfish", is_fine=True, detail=f"{engine} at {machine.stockfish}")]
+        findings = [PreflightCheck(what="stockfish", is_fine=True, detail=f"{engine} at {machine.stockfish}")]
     except EngineMissingError as error:
-        findings = [Finding(what="stockfish", is_fine=False, detail=str(error))]
+        findings = [PreflightCheck(what="stockfish", is_fine=False, detail=str(error))]
     findings += [_disk(machine, only_looks=only_looks), _tracking(machine, only_looks=only_looks), _device(machine)]
     if machine.shared:
         findings.append(_shared_to_look(machine) if only_looks else _shared(machine))
@@ -64,13 +64,13 @@ def preflight(settings: Settings, machine: Machine, *, only_looks: bool = False)
     return findings, engine
 
 
-def preflight_table(findings: list[Finding]) -> str:
+def preflight_table(findings: list[PreflightCheck]) -> str:
     """Return the findings as aligned text."""
     width = max(len(finding.what) for finding in findings)
     return "\n".join(f"  {'ok  ' if f.is_fine else 'FAIL'}  {f.what:<{width}}  {f.detail}" for f in findings)
 
 
-def _disk(machine: Machine, *, only_looks: bool) -> Finding:
+def _disk(machine: Machine, *, only_looks: bool) -> PreflightCheck:
     try:
         if not only_looks:
             machine.home.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def _disk(machine: Machine, *, only_looks: bool) -> Finding:
         with tempfile.TemporaryFile(dir=existing) as probe:  # It never has a name there.
             probe.write(b"probe")
     except OSError as error:
-        return Finding(
+        return PreflightCheck(
             what="disk",
             is_fine=False,
             detail=f"{machine.home} cannot be written ({error.strerror}); set CHESS_GRPO_HOME to a folder that can",
@@ -87,25 +87,27 @@ def _disk(machine: Machine, *, only_looks: bool) -> Finding:
     detail = f"{free / 1024**3:.1f} GiB free at {machine.home}"
     if free < _FREE_BYTES:
         needed = f"{_FREE_BYTES / 1024**3:.0f} GiB"
-        return Finding(what="disk", is_fine=False, detail=f"{detail}, {needed} needed; free some, or set CHESS_GRPO_HOME to another disk")
-    return Finding(what="disk", is_fine=True, detail=detail)
+        return PreflightCheck(
+            what="disk", is_fine=False, detail=f"{detail}, {needed} needed; free some, or set CHESS_GRPO_HOME to another disk"
+        )
+    return PreflightCheck(what="disk", is_fine=True, detail=detail)
 
 
-def _tracking(machine: Machine, *, only_looks: bool) -> Finding:
+def _tracking(machine: Machine, *, only_looks: bool) -> PreflightCheck:
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
     from steps.tracking.tracker import Tracker
 
     if machine.is_container and sqlite_file(machine.tracking_uri) is not None:
-        return Finding(
+        return PreflightCheck(
             what="tracking",
             is_fine=False,
             detail=f"{machine.tracking_uri} is a file of this container, which vanishes with it; set MLFLOW_TRACKING_URI, where the run is"
             " launched, to the address of an MLflow server (docs/aws.md)",
         )
     if urlsplit(machine.tracking_uri).password or urlsplit(machine.tracking_uri).username:
-        return Finding(
+        return PreflightCheck(
             what="tracking",
             is_fine=False,
             detail="MLFLOW_TRACKING_URI holds a name or password, which would stand in logs: leave name and password out of it, and set"
@@ -117,37 +119,39 @@ def _tracking(machine: Machine, *, only_looks: bool) -> Finding:
         Tracker(machine)
     except (MlflowException, SQLAlchemyError, OSError) as error:
         first_line = next(iter(str(error).splitlines()), type(error).__name__)
-        return Finding(
+        return PreflightCheck(
             what="tracking",
             is_fine=False,
             detail=f"{machine.tracking_uri} does not open ({first_line}); unset MLFLOW_TRACKING_URI for the embedded store,"
             " or start that server",
         )
-    return Finding(what="tracking", is_fine=True, detail=machine.tracking_uri)
+    return PreflightCheck(what="tracking", is_fine=True, detail=machine.tracking_uri)
 
 
-def _tracking_to_look(machine: Machine) -> Finding:
+def _tracking_to_look(machine: Machine) -> PreflightCheck:
     from steps.tracking.registry_reader import RegistryError, reading
 
     try:
         with reading(machine, instead="unset it for the embedded store") as client:
             if client is None:
-                return Finding(what="tracking", is_fine=True, detail=f"{machine.tracking_uri} (not there yet; the first run makes it)")
+                return PreflightCheck(
+                    what="tracking", is_fine=True, detail=f"{machine.tracking_uri} (not there yet; the first run makes it)"
+                )
             client.search_experiments(max_results=1)
     except RegistryError as error:
-        return Finding(what="tracking", is_fine=False, detail=str(error))
-    return Finding(what="tracking", is_fine=True, detail=machine.tracking_uri)
+        return PreflightCheck(what="tracking", is_fine=False, detail=str(error))
+    return PreflightCheck(what="tracking", is_fine=True, detail=machine.tracking_uri)
 
 
-def _shared_to_look(machine: Machine) -> Finding:
+def _shared_to_look(machine: Machine) -> PreflightCheck:
     try:
         objects_at(machine.shared).get(_PROBE)
     except (SharedStoreError, OSError) as error:
-        return Finding(what="shared store", is_fine=False, detail=str(error))
-    return Finding(what="shared store", is_fine=True, detail=f"{machine.shared} answers; writing is not tried before a run")
+        return PreflightCheck(what="shared store", is_fine=False, detail=str(error))
+    return PreflightCheck(what="shared store", is_fine=True, detail=f"{machine.shared} answers; writing is not tried before a run")
 
 
-def _shared(machine: Machine) -> Finding:
+def _shared(machine: Machine) -> PreflightCheck:
     """Write, read and delete a small object."""
     try:
         objects = objects_at(machine.shared)
@@ -155,22 +159,22 @@ def _shared(machine: Machine) -> Finding:
         is_fine = objects.get(_PROBE) is not None and _PROBE in objects.keys(_PROBE)
         objects.delete(_PROBE)
     except (SharedStoreError, OSError) as error:
-        return Finding(what="shared store", is_fine=False, detail=str(error))
-    return Finding(
+        return PreflightCheck(what="shared store", is_fine=False, detail=str(error))
+    return PreflightCheck(
         what="shared store", is_fine=is_fine, detail=machine.shared if is_fine else f"{machine.shared} does not keep what is written"
     )
 
 
-def _device(machine: Machine) -> Finding:
+def _device(machine: Machine) -> PreflightCheck:
     from steps.runtime.device import DeviceError, torch_device
 
     try:
-        return Finding(what="device", is_fine=True, detail=f"{torch_device(machine)}, {machine.num_threads} threads")
+        return PreflightCheck(what="device", is_fine=True, detail=f"{torch_device(machine)}, {machine.num_threads} threads")
     except DeviceError as error:
-        return Finding(what="device", is_fine=False, detail=str(error))
+        return PreflightCheck(what="device", is_fine=False, detail=str(error))
 
 
-def _language_model(settings: Settings, machine: Machine) -> Finding:
+def _language_model(settings: Settings, machine: Machine) -> PreflightCheck:
     """Look for the extra's packages, and for a model's folder; whether a hub has a model is seen when `pretrain` asks it."""
     what, model = "language", settings.language.model
     try:
@@ -181,19 +185,19 @@ def _language_model(settings: Settings, machine: Machine) -> Finding:
             if machine.is_container
             else "in a checkout, `make setup`, or `pip install -r requirements-language.lock`"
         )
-        return Finding(what=what, is_fine=False, detail=f"{error}; {where}")
+        return PreflightCheck(what=what, is_fine=False, detail=f"{error}; {where}")
     folder = model_folder(model)
     if folder is None:
         named = "small, made here" if model == SMALL else f"{model} of the hub, fetched by `pretrain` unless it is in the hub's cache"
-        return Finding(what=what, is_fine=True, detail=named)
+        return PreflightCheck(what=what, is_fine=True, detail=named)
     if not (folder / _MODEL_FILE).is_file():
         lack = f"has no {_MODEL_FILE}" if folder.is_dir() else "is no folder that is there"
         remedy = "give the folder of a model that transformers' `save_pretrained` wrote, a hub's name, or small"
-        return Finding(what=what, is_fine=False, detail=f"language.model = {model!r} {lack}; {remedy}")
-    return Finding(what=what, is_fine=True, detail=f"the folder {folder}")
+        return PreflightCheck(what=what, is_fine=False, detail=f"language.model = {model!r} {lack}; {remedy}")
+    return PreflightCheck(what=what, is_fine=True, detail=f"the folder {folder}")
 
 
-def _book(settings: Settings) -> Finding:
+def _book(settings: Settings) -> PreflightCheck:
     """Look whether a book has the openings that the step which needs most of them takes, each once."""
     from grpo.play.ladder import make_rungs, meetings_of, num_openings_to_place
 
@@ -211,26 +215,28 @@ def _book(settings: Settings) -> Finding:
     try:
         book = read_book(evaluation.opening_book, max_plies=evaluation.opening_book_plies)
     except (SourceError, OpeningsError) as error:
-        return Finding(what="evaluation.opening_book", is_fine=False, detail=str(error))
+        return PreflightCheck(what="evaluation.opening_book", is_fine=False, detail=str(error))
     detail = f"{book}; up to {needed:,} are needed"
     if len(book.openings) < needed:
-        return Finding(
+        return PreflightCheck(
             what="evaluation.opening_book",
             is_fine=False,
             detail=f"{detail}: give a larger book, or lower the numbers of pairs in evaluation.ladder and selection",
         )
-    return Finding(what="evaluation.opening_book", is_fine=True, detail=detail)
+    return PreflightCheck(what="evaluation.opening_book", is_fine=True, detail=detail)
 
 
-def _files(what: str, names: Sequence[str]) -> Finding:
+def _files(what: str, names: Sequence[str]) -> PreflightCheck:
     """Look at the beginning of each file only: large ones are read once, by the step that needs them."""
     try:
         files = find_files(names)
         empty = [file.name for file in files if not next(read_chunks(file), b"")]
     except SourceError as error:
-        return Finding(what=what, is_fine=False, detail=str(error))
+        return PreflightCheck(what=what, is_fine=False, detail=str(error))
     if empty:
-        return Finding(what=what, is_fine=False, detail=f"{', '.join(empty)}: holds nothing at all; give files with games or positions")
-    return Finding(
+        return PreflightCheck(
+            what=what, is_fine=False, detail=f"{', '.join(empty)}: holds nothing at all; give files with games or positions"
+        )
+    return PreflightCheck(
         what=what, is_fine=True, detail=", ".join(file.name for file in files[:5]) + (f" and {len(files) - 5} more" * (len(files) > 5))
     )

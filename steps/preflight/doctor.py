@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from grpo.settings.tree import ConfigError, Settings
 from steps.batch.destination import DestinationError, prepare
-from steps.preflight.checks import Finding, preflight
+from steps.preflight.checks import PreflightCheck, preflight
 from steps.runtime.machine import MIRROR, Machine, Mirror
 from steps.store.settings_by_step import is_of_language
 from steps.store.versions import LANGUAGE_LOCK, LOCK, describe_code, installed_lock
@@ -30,43 +30,45 @@ _FOR_BATCH: Final[Mapping[str, str]] = {
 """What `run --with batch` cannot do without; infra/stack.yaml names its values."""
 
 
-def examine(settings: Settings | ConfigError, machine: Machine) -> list[Finding]:
+def examine(settings: Settings | ConfigError, machine: Machine) -> list[PreflightCheck]:
     """Return all that can be known before a run with these settings, changing nothing; of bad settings, what does not depend on them."""
     is_language = not isinstance(settings, ConfigError) and is_of_language(settings)
     findings = [_python(), _packages(LANGUAGE_LOCK if is_language else LOCK, "language_lock" if is_language else "lock")]
     if isinstance(settings, ConfigError):
-        findings.append(Finding(what="settings", is_fine=False, detail=str(settings)))
+        findings.append(PreflightCheck(what="settings", is_fine=False, detail=str(settings)))
     else:
-        findings.append(Finding(what="settings", is_fine=True, detail="each key is known, and no two contradict each other"))
+        findings.append(PreflightCheck(what="settings", is_fine=True, detail="each key is known, and no two contradict each other"))
     usable = Settings() if isinstance(settings, ConfigError) else settings
     findings += preflight(usable, machine, only_looks=True)[0]
     findings += [*_outbox(machine), *_batch(os.environ), _wandb(machine, os.environ)]
     return findings
 
 
-def _python() -> Finding:
+def _python() -> PreflightCheck:
     here = sys.version_info[:2]
     detail = f"{platform.python_version()} at {sys.executable}"
     if here == PYTHON:
-        return Finding(what="python", is_fine=True, detail=detail)
+        return PreflightCheck(what="python", is_fine=True, detail=detail)
     wanted = ".".join(map(str, PYTHON))
-    return Finding(what="python", is_fine=False, detail=f"{detail}, but Python {wanted} is needed: `make setup PYTHON=python{wanted}`")
+    return PreflightCheck(
+        what="python", is_fine=False, detail=f"{detail}, but Python {wanted} is needed: `make setup PYTHON=python{wanted}`"
+    )
 
 
-def _packages(lock: Path, name: str) -> Finding:
+def _packages(lock: Path, name: str) -> PreflightCheck:
     """Compare what is installed with the lock that versions of steps name, pin by pin, and with the lock that the installer wrote down."""
     what = "packages"
     if not lock.is_file():
-        return Finding(what=what, is_fine=True, detail=f"no {lock.name} here to compare them with")
+        return PreflightCheck(what=what, is_fine=True, detail=f"no {lock.name} here to compare them with")
     pins = dict(_PIN.findall(lock.read_text(encoding="utf-8")))
     others = [f"{each} {here}, not {pin}" for each, pin in pins.items() if (here := _installed(each)) not in (None, pin)]
     if others:
         shown = "; ".join(others[:_SHOWN]) + (f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else "")
-        return Finding(what=what, is_fine=False, detail=f"not as in {lock.name}: {shown}: `make setup` installs those of the lock")
+        return PreflightCheck(what=what, is_fine=False, detail=f"not as in {lock.name}: {shown}: `make setup` installs those of the lock")
     if installed_lock(lock) not in ("", describe_code()[name]):
         detail = f"installed from another {lock.name} than this checkout's: `make setup` installs what came since"
-        return Finding(what=what, is_fine=False, detail=detail)
-    return Finding(what=what, is_fine=True, detail=f"{sum(_installed(each) is not None for each in pins)} as in {lock.name}")
+        return PreflightCheck(what=what, is_fine=False, detail=detail)
+    return PreflightCheck(what=what, is_fine=True, detail=f"{sum(_installed(each) is not None for each in pins)} as in {lock.name}")
 
 
 def _installed(name: str) -> str | None:
@@ -77,25 +79,25 @@ def _installed(name: str) -> str | None:
         return None
 
 
-def _outbox(machine: Machine) -> Iterator[Finding]:
+def _outbox(machine: Machine) -> Iterator[PreflightCheck]:
     from steps.store.objects import objects_at
     from steps.tracking.journal import Outbox
 
     outbox = Outbox(machine.home, objects_at(machine.shared) if machine.shared else None)
     if num_waiting := sum(outbox.num_waiting(run) for run in outbox.parents()):
-        yield Finding(
+        yield PreflightCheck(
             what="outbox",
             is_fine=True,
             detail=f"{num_waiting:,} records wait to be told to the tracking store: the next run tells them, or `chess-grpo track`",
         )
 
 
-def _batch(environment: Mapping[str, str]) -> Iterator[Finding]:
+def _batch(environment: Mapping[str, str]) -> Iterator[PreflightCheck]:
     """Look at what `run --with batch` needs, where Metaflow's configuration says that it is meant."""
     try:
         configured = {**_metaflow_profile(environment), **environment}
     except (OSError, ValueError) as error:
-        yield Finding(
+        yield PreflightCheck(
             what="batch", is_fine=False, detail=f"Metaflow's configuration cannot be read ({error}); mend it, or `metaflow configure aws`"
         )
         return
@@ -105,14 +107,14 @@ def _batch(environment: Mapping[str, str]) -> Iterator[Finding]:
     missing = [f"{name} ({meaning})" for name, meaning in _FOR_BATCH.items() if not configured.get(name)]
     if missing:
         detail = f"not set: {', '.join(missing)}; infra/stack.yaml prints them (docs/aws.md)"
-        yield Finding(what="batch", is_fine=False, detail=detail)
+        yield PreflightCheck(what="batch", is_fine=False, detail=detail)
         return
     try:
         notes = prepare(["run", "--with", "batch"], dict(environment))
     except DestinationError as error:
-        yield Finding(what="batch", is_fine=False, detail=f"`run --with batch` would be refused: {error}")
+        yield PreflightCheck(what="batch", is_fine=False, detail=f"`run --with batch` would be refused: {error}")
         return
-    yield Finding(what="batch", is_fine=True, detail="; ".join([f"queue {configured['METAFLOW_BATCH_JOB_QUEUE']}", *notes]))
+    yield PreflightCheck(what="batch", is_fine=True, detail="; ".join([f"queue {configured['METAFLOW_BATCH_JOB_QUEUE']}", *notes]))
 
 
 def _metaflow_profile(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -123,7 +125,7 @@ def _metaflow_profile(environment: Mapping[str, str]) -> dict[str, Any]:
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
 
-def _wandb(machine: Machine, environment: Mapping[str, str]) -> Finding:
+def _wandb(machine: Machine, environment: Mapping[str, str]) -> PreflightCheck:
     """Say whether Weights & Biases is told, and whether there is a key, never which."""
     key = f"a key is in {_KEY}" if environment.get(_KEY) else f"there is no {_KEY}"
     kept = f"kept below {machine.home}, for `wandb sync`"
@@ -132,4 +134,4 @@ def _wandb(machine: Machine, environment: Mapping[str, str]) -> Finding:
         Mirror.OFFLINE: f"offline: {kept}",
         Mirror.ONLINE: f"online; {key}" + ("" if environment.get(_KEY) else f", so that it is {kept}"),
     }
-    return Finding(what="W&B", is_fine=True, detail=detail[machine.mirror])
+    return PreflightCheck(what="W&B", is_fine=True, detail=detail[machine.mirror])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from steps.runs.index import TrackedRun
 from steps.runs.places import policy_place
-from steps.runs.results import Compared, all_results, compared
+from steps.runs.results import Compared, all_results, compare_results
 from steps.runs.settings import differing
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import CHAMPION, PEAK
@@ -28,7 +28,7 @@ class Comparison:
 
 def compare_runs(first: TrackedRun, second: TrackedRun, machine: Machine) -> Comparison:
     """Return two runs side by side; raises RegistryError when the tracking store does not answer."""
-    rows = compared(all_results(first, machine)[1], all_results(second, machine)[1])
+    rows = compare_results(all_results(first, machine)[1], all_results(second, machine)[1])
     match = _match(first, second, machine)
     return Comparison(
         first=first,

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from grpo.base.files import MANIFEST, read_json
 
-STEPS: Final = ("join_boards", "pretrain", "baseline", "finetune", "select")
+REPORTING_STEPS: Final = ("join_boards", "pretrain", "baseline", "finetune", "select")
 """Steps whose reports tell a policy's story."""
 
 _REPORT: Final = "report.json"
@@ -25,7 +25,7 @@ class RunFacts:
 
 def run_facts(folders: Mapping[str, Path]) -> RunFacts:
     """Return what the outputs of a run say, given the folders of its steps by name; those of no interest are left out."""
-    known = {step: folder for step, folder in folders.items() if step in STEPS and (folder / _REPORT).is_file()}
+    known = {step: folder for step, folder in folders.items() if step in REPORTING_STEPS and (folder / _REPORT).is_file()}
     return RunFacts(
         reports={step: read_json(folder / _REPORT) for step, folder in known.items()},
         manifests={step: read_json(folder / MANIFEST) for step, folder in known.items()},
@@ -41,13 +41,13 @@ def facts_behind(folder: Path) -> RunFacts:
 
 
 def _outputs_behind(folder: Path) -> Iterator[tuple[str, Path]]:
-    origin = next((parent for parent in (folder, *folder.parents) if _manifest(parent).get("step") in STEPS), None)
+    origin = next((parent for parent in (folder, *folder.parents) if _manifest(parent).get("step") in REPORTING_STEPS), None)
     if origin is None:
         return
     outputs = {
         manifest["output_hash"]: (manifest["step"], path.parent)
         for path in sorted(origin.parent.parent.glob(f"*/*/{MANIFEST}"))
-        if (manifest := _manifest(path.parent)).get("step") in STEPS
+        if (manifest := _manifest(path.parent)).get("step") in REPORTING_STEPS
     }
     made_from = _inputs(origin)
     yield _manifest(origin)["step"], origin

@@ -15,12 +15,12 @@ _CACHE: Final = "models"
 _REPORT: Final = "report.json"
 
 
-class ModelError(PlainError, ValueError):
+class PolicyNotFoundError(PlainError, ValueError):
     """There is no such policy; the message says what was looked for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Model:
+class FoundPolicy:
     """A policy that was found, with every file as it was written where that is known."""
 
     folder: Path
@@ -35,7 +35,7 @@ class Model:
     """SHA-256 of the weights' file, as `sha256sum` prints it: of `weights.safetensors`, or a language model's `model.safetensors`."""
 
 
-def find_model(name: str, machine: Machine) -> Model:
+def find_policy(name: str, machine: Machine) -> FoundPolicy:
     """Return the policy that a user means, without loading it; torch is not imported, and nothing is written to the tracking store.
 
     A policy of the registry is taken from this machine's outputs where it is there and whole, else from the tracking store's files,
@@ -54,7 +54,7 @@ def find_model(name: str, machine: Machine) -> Model:
     return _registered(name, machine) if name in ALIASES else _in_folder(name)
 
 
-def _registered(alias: str, machine: Machine) -> Model:
+def _registered(alias: str, machine: Machine) -> FoundPolicy:
     from steps.tracking.registry_reader import registered_policy
 
     found = registered_policy(machine, alias)
@@ -95,12 +95,12 @@ def _check_part(folder: Path, name: str, output_hash: str) -> None:
             raise CorruptError(f"{folder / path} is missing or changed since the run wrote it")
 
 
-def _in_folder(name: str) -> Model:
+def _in_folder(name: str) -> FoundPolicy:
     given = Path(name).expanduser().resolve()
     folder = given / CHAMPION if not is_policy(given) and is_policy(given / CHAMPION) else given
     if not is_policy(folder):
         state = f"is no policy's folder: it has no {' and '.join(missing_files(given))}"
-        raise ModelError(
+        raise PolicyNotFoundError(
             f"{given} {state if given.is_dir() else 'is no folder'}; give {', '.join(ALIASES)}, or the folder of a checkpoint"
             " or champion (a run's last lines name it)"
         )
@@ -114,8 +114,10 @@ def _in_folder(name: str) -> Model:
     return _model(folder, run=run, policy_step=_written_step(folder))
 
 
-def _model(folder: Path, *, run: str, policy_step: int | None) -> Model:
-    return Model(folder=folder, kind=policy_kind(folder), run=run, policy_step=policy_step, weights_hash=sha256_file(weights_file(folder)))
+def _model(folder: Path, *, run: str, policy_step: int | None) -> FoundPolicy:
+    return FoundPolicy(
+        folder=folder, kind=policy_kind(folder), run=run, policy_step=policy_step, weights_hash=sha256_file(weights_file(folder))
+    )
 
 
 def _written_step(folder: Path) -> int | None:

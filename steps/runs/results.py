@@ -151,7 +151,7 @@ def headline(run: TrackedRun) -> Result | None:
     return next((result for result in results(run) if result.name == wanted), None)
 
 
-def compared(first: list[Result], second: list[Result]) -> list[Compared]:
+def compare_results(first: list[Result], second: list[Result]) -> list[Compared]:
     """Return two runs' numbers side by side, in their order."""
     here, there = ({result.name: result for result in each} for each in (first, second))
     names = [*here, *(name for name in there if name not in here)]

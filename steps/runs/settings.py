@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from grpo.settings.tree import DEFAULT_PRESET, preset_names, read_settings
-from steps.tracking.launch import compared
+from steps.tracking.launch import compared_settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +29,7 @@ def from_preset(params: Mapping[str, str]) -> FromPreset:
     """Return the shipped preset with the fewest differences from a run's parameters, and these; what only one of them has is none."""
     found = []
     for name in sorted(preset_names(), key=lambda name: name != DEFAULT_PRESET):
-        usual = compared(read_settings(name).model_dump(mode="json"))
+        usual = compared_settings(read_settings(name).model_dump(mode="json"))
         changed = {key: (usual[key], value) for key, value in params.items() if key in usual and usual[key] != value}
         found.append(FromPreset(preset=name, changed=changed, num_unknown=len(params.keys() - usual.keys())))
     return min(found, key=lambda each: len(each.changed))

@@ -19,7 +19,7 @@ from typing import Final
 
 from steps.runtime.process_id import Writer
 
-PARENT: Final = "_CHESS_GRPO_PARENT"
+PARENT_VARIABLE: Final = "_CHESS_GRPO_PARENT"
 """The variable with the process that starts others; not for other machines, so it is not among those that a job on Batch is given."""
 _PR_SET_PDEATHSIG: Final = 1
 _ENDED: Final = 128 + signal.SIGTERM
@@ -37,7 +37,7 @@ def end_with_parent(*, grace_seconds: float, unwinds: bool = False) -> None:
             does by default, or as the step's body has it.
     """
     parent = _parent()
-    os.environ[PARENT] = json.dumps(Writer.here().facts())
+    os.environ[PARENT_VARIABLE] = json.dumps(Writer.here().facts())
     if parent is None or parent.is_alive_here() is None or sys.platform != "linux":
         return
     if unwinds:
@@ -55,7 +55,7 @@ def end_with_parent(*, grace_seconds: float, unwinds: bool = False) -> None:
 
 
 def _parent() -> Writer | None:
-    text = os.environ.get(PARENT)
+    text = os.environ.get(PARENT_VARIABLE)
     try:
         return None if text is None else Writer.from_facts(json.loads(text))
     except (ValueError, TypeError):

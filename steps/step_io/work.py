@@ -17,7 +17,7 @@ _SECONDS_BETWEEN_LINES: Final = 10.0
 class Sink(Protocol):
     """Takes what a step reports while it works: a tracker, a card, the terminal."""
 
-    def take(self, record: Record) -> None:
+    def log(self, record: Record) -> None:
         """Take one record."""
 
     def progress(self, done: int, total: int, unit: str) -> None:
@@ -48,7 +48,7 @@ class Work:
     def measured(self, record: Record) -> None:
         """Hand all sinks what may differ between two equal runs, such as a cache's hits; it is no part of the output."""
         for sink in self._listeners():
-            sink.take(record)
+            sink.log(record)
 
     def progress(self, done: int, total: int, unit: str) -> None:
         """Tell all sinks how far the work is."""
@@ -79,7 +79,7 @@ class Work:
         self._history = list(records)
         for record in records:
             for sink in self.sinks:
-                sink.take(record)
+                sink.log(record)
 
     def write_history(self) -> None:
         """Write all records into the folder: part of the output, for they are as repeatable as it is."""
@@ -146,7 +146,7 @@ class TerminalSink:
         """Take note that so much was done before this process began: it says nothing of the pace."""
         self._done_before = done
 
-    def take(self, record: Record) -> None:
+    def log(self, record: Record) -> None:
         """Print the shown metrics of a record, and what happened."""
         numbers = [f"{name.partition('/')[2]} {record.metrics[name]:.4g}" for name in self._shown if name in record.metrics]
         if numbers:

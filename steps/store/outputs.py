@@ -23,7 +23,7 @@ from steps.store.object_lease import Lease, shared_lease
 from steps.store.objects import SharedStoreError, objects_at
 from steps.store.shared import SharedStore, StepOutput
 
-__all__ = ["BusyError", "Progress", "StepOutput", "Store"]
+__all__ = ["BusyError", "StepOutput", "StepProgress", "Store"]
 
 _FOLDER: Final = "outputs"
 _IN_PROGRESS: Final = "in_progress"
@@ -146,7 +146,7 @@ class Store:
         print(f"{output['step']}: output {output['output_hash'][:12]} fetched from {shared}", flush=True)
 
     @contextmanager
-    def progressing(self, step: str, version: str, *, is_fresh: bool, facts: Mapping[str, Any] | None = None) -> Iterator["Progress"]:
+    def progressing(self, step: str, version: str, *, is_fresh: bool, facts: Mapping[str, Any] | None = None) -> Iterator["StepProgress"]:
         """Give the folder in which this version's making is kept over kills; it is this process's alone while the block lasts.
 
         It vanishes when the block ends with the output in the store, and stays in all other cases, for the next who makes this version:
@@ -172,8 +172,8 @@ class Store:
                     remove_folder(folder)
                 if self._shared is not None:
                     self._shared.forget_progress(step, version)
-            progress = Progress(folder, step, version, self._shared, lease, facts or {})
-            progress.take()
+            progress = StepProgress(folder, step, version, self._shared, lease, facts or {})
+            progress.fetch()
             folder.mkdir(exist_ok=True)
             remove_leftovers(folder)
             yield progress
@@ -210,7 +210,7 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StepProgress:
     """A step's making, as far as it has come: a folder here, and a copy in the shared store if there is one."""
 
     folder: Path
@@ -220,7 +220,7 @@ class Progress:
     _lease: Lease | None
     _facts: Mapping[str, Any]
 
-    def take(self) -> None:
+    def fetch(self) -> None:
         """Bring the folder to what another machine kept last; say so, and when what a lost machine did cannot be gone on from."""
         if self._shared is None:
             return

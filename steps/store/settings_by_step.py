@@ -34,7 +34,7 @@ def is_of_language(settings: Settings) -> bool:
     return settings.policy.kind == "language"
 
 
-def dataset(settings: Settings) -> dict[str, Any]:
+def dataset_settings(settings: Settings) -> dict[str, Any]:
     """Return what makes the dataset: not over how many tasks it is spread, nor in which folder a file lies."""
     return {
         "seed": settings.seed,
@@ -44,7 +44,7 @@ def dataset(settings: Settings) -> dict[str, Any]:
     }
 
 
-def checks(settings: Settings) -> dict[str, Any]:
+def check_settings(settings: Settings) -> dict[str, Any]:
     """Return what the dataset is checked against."""
     return {
         "boards": settings.boards.model_dump(mode="json", exclude=_NOT_IN_BOARDS),
@@ -52,7 +52,7 @@ def checks(settings: Settings) -> dict[str, Any]:
     }
 
 
-def network(settings: Settings) -> dict[str, Any]:
+def pretrain_settings(settings: Settings) -> dict[str, Any]:
     """Return what makes the pretrained policy of a dataset: imitation's settings, or those of a language model and its cloning."""
     if is_of_language(settings):
         return _policy(settings) | _language(settings, _NOT_IN_CLONING)
@@ -76,22 +76,22 @@ def _language(settings: Settings, unread: frozenset[str] = frozenset()) -> dict[
     return settings.model_dump(mode="json", include={"language"}, exclude={"language": set(unread)}) if is_of_language(settings) else {}
 
 
-def ladder(settings: Settings) -> dict[str, Any]:
+def ladder_settings(settings: Settings) -> dict[str, Any]:
     """Return how the ladder's rungs are rated: not how anybody is placed on it."""
     return settings.model_dump(mode="json", include={"evaluation"}, exclude=dict(_NOT_IN_LADDER))
 
 
-def baseline(settings: Settings) -> dict[str, Any]:
+def baseline_settings(settings: Settings) -> dict[str, Any]:
     """Return how the pretrained policy is measured."""
     return settings.model_dump(mode="json", include={"seed", "evaluation"}, exclude=_NOT_IN_GAMES) | _language(settings, _ONLY_IN_GRPO)
 
 
-def grpo(settings: Settings) -> dict[str, Any]:
+def finetune_settings(settings: Settings) -> dict[str, Any]:
     """Return how the pretrained policy is fine-tuned; values are those of states that no dataset has."""
     return _policy(settings) | settings.model_dump(mode="json", include={"values", "grpo"}) | _language(settings)
 
 
-def selection(settings: Settings) -> dict[str, Any]:
+def selection_settings(settings: Settings) -> dict[str, Any]:
     """Return how the champion is chosen."""
     measured = settings.model_dump(mode="json", include={"seed", "evaluation", "selection"}, exclude=_NOT_IN_SELECTION)
     return measured | _language(settings, _ONLY_IN_GRPO)

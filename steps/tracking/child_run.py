@@ -53,7 +53,7 @@ class ChildRun:
         """
         return self.run_id if not (progress := self._journal.progress()).holder else progress.holder
 
-    def take(self, record: Record) -> None:
+    def log(self, record: Record) -> None:
         """Keep a record's metrics, with the time of now."""
         if record.metrics:
             time_of_now = now()

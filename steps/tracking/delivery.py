@@ -14,7 +14,7 @@ from typing import Any, Final
 from grpo.base.files import CorruptError, sha256_file
 from steps.store.outputs import StepOutput, Store
 from steps.tracking.client import TrackingStore, seconds_for_a_file, waiting
-from steps.tracking.journal import Journal, Line
+from steps.tracking.journal import Journal, JournalEntry
 from steps.tracking.outages import failures, first_line, is_refusal
 from steps.tracking.registry import Chosen, Registry
 from steps.tracking.step_notes import run_name
@@ -56,7 +56,7 @@ class Delivery:
         if is_left and self._progress.run_id and not self._progress.has_ended:
             self._store.client.set_terminated(self._progress.run_id, status=RunStatus.to_string(RunStatus.KILLED))
 
-    def _tell_or_refuse(self, batch: Sequence[Line]) -> None:
+    def _tell_or_refuse(self, batch: Sequence[JournalEntry]) -> None:
         records = [line.record for line in batch]
         try:
             self._tell(records)
@@ -197,9 +197,9 @@ def _tags(tags: Mapping[str, Any]) -> list[RunTag]:
     return [RunTag(name, str(value)) for name, value in tags.items()]
 
 
-def _batches(lines: Sequence[Line]) -> Iterator[list[Line]]:
+def _batches(lines: Sequence[JournalEntry]) -> Iterator[list[JournalEntry]]:
     """Give the records in order, those of metrics that follow each other together, as many as go into a call."""
-    batch: list[Line] = []
+    batch: list[JournalEntry] = []
     num_rows = 0
     for line in lines:
         rows = len(line.record["rows"]) if line.record["kind"] == "metrics" else 0

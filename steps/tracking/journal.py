@@ -18,7 +18,7 @@ from grpo.base.files import in_need_of, replace_file
 from steps.store.file_lock import BusyError, file_lease
 from steps.store.objects import Objects, Stored
 
-FOLDER: Final = "outbox"
+JOURNAL_FOLDER: Final = "outbox"
 _SUFFIX: Final = ".jsonl"
 _STATE: Final = ".state"
 _REFUSED: Final = ".refused"
@@ -28,7 +28,7 @@ _CLAIM_SECONDS: Final = 900.0
 
 
 @dataclass(slots=True)
-class Progress:
+class DeliveryProgress:
     """How far a journal was delivered, and what is known since."""
 
     offset: int = 0
@@ -42,7 +42,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class JournalEntry:
     """A record of a journal."""
 
     record: Mapping[str, Any]
@@ -51,7 +51,7 @@ class Line:
 
 
 class Journal:
-    """The records of one writer, in order; `Progress` says which were delivered."""
+    """The records of one writer, in order; `DeliveryProgress` says which were delivered."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -77,7 +77,7 @@ class Journal:
         with in_need_of(len(content), self.path), self.path.open("ab") as file:
             file.write(content)
 
-    def waiting(self) -> list[Line]:
+    def waiting(self) -> list[JournalEntry]:
         """Return the records that were not delivered; a last one that is torn is none."""
         if not self.path.exists():
             return []
@@ -87,17 +87,17 @@ class Journal:
             for line in file:
                 end += len(line)
                 if line.endswith(b"\n"):
-                    lines.append(Line(json.loads(line), end))
+                    lines.append(JournalEntry(json.loads(line), end))
         return lines
 
-    def progress(self) -> Progress:
+    def progress(self) -> DeliveryProgress:
         """Return how far it was delivered; from the beginning when that is not known, for telling something twice does no harm."""
         try:
-            return Progress(**json.loads(self.path.with_suffix(_STATE).read_text(encoding="utf-8")))
+            return DeliveryProgress(**json.loads(self.path.with_suffix(_STATE).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
-            return Progress()
+            return DeliveryProgress()
 
-    def save(self, progress: Progress) -> None:
+    def save(self, progress: DeliveryProgress) -> None:
         """Keep how far it was delivered."""
         # Whole after a kill; after the machine's end perhaps empty, and then all is told again.
         made = self.path.with_suffix(f"{_STATE}.new")
@@ -122,7 +122,7 @@ class Outbox:
 
     def __init__(self, home: Path, objects: Objects | None = None) -> None:
         """Use this home's folder, and the shared objects for what a vanishing disk must not take."""
-        self.folder = home / FOLDER
+        self.folder = home / JOURNAL_FOLDER
         self._objects = objects
 
     def begin(self, parent: str, name: str) -> Journal:
@@ -204,14 +204,14 @@ class Outbox:
         if self._objects.replace(key, json.dumps(claim).encode() + b"\n" + lines, tag=stored.tag) is None:
             return False  # Another was first.
         replace_file(journal.path, lines)
-        journal.save(Progress(**claim["progress"]))
+        journal.save(DeliveryProgress(**claim["progress"]))
         return True
 
     def _keys(self, prefix: str) -> list[str]:
-        return [] if self._objects is None else self._objects.keys(f"{FOLDER}/{prefix}")
+        return [] if self._objects is None else self._objects.keys(f"{JOURNAL_FOLDER}/{prefix}")
 
     def _key(self, journal: Journal) -> str:
-        return f"{FOLDER}/{journal.parent}/{journal.path.name}"
+        return f"{JOURNAL_FOLDER}/{journal.parent}/{journal.path.name}"
 
 
 def _packed(journal: Journal) -> bytes:

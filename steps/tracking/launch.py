@@ -66,10 +66,10 @@ def launch_of(settings: Mapping[str, Any]) -> Launch:
     return min(found, key=lambda each: len(each.differences))
 
 
-def compared(settings: Mapping[str, Any]) -> dict[str, str]:
+def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings that people compare runs by, as short texts; those that are switched off are left out.
 
-    >>> compared({"seed": 1, "boards": {"num_tasks": 2}, "evaluation": {"ladder": {"nodes": [1, 300]}}, "grpo": {"field_notes": None}})
+    >>> compared_settings({"seed": 1, "boards": {"num_tasks": 2}, "evaluation": {"ladder": {"nodes": [1, 300]}}})
     {'seed': '1', 'evaluation.ladder.nodes': '1 300'}
     """
     return {

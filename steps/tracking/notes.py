@@ -10,8 +10,8 @@ from typing import Any, Final
 from grpo.metrics.table import METRICS, Better
 from steps.runtime.machine import Machine
 from steps.tracking.launch import FLOW_FILE, Launch
-from steps.tracking.saved_views import RUNS, SHARE_KEY, STEPS
-from steps.tracking.step_notes import CHAPTERS, findings_text, number, run_name
+from steps.tracking.saved_views import RUNS, SHARE_KEY, STEPS_VIEW
+from steps.tracking.step_notes import CHAPTERS, findings_text, readable_number, run_name
 
 _MAX_LENGTH: Final = 7_500
 _OWN_LINE: Final = ("|", "- ", "#", "```", ">")
@@ -58,7 +58,7 @@ policy that imitation alone has made.
 
 def experiment_note(experiment: str) -> str:
     """Return what the page of the experiment with this id says: what it is, how to read it, and the groups of metrics with their units."""
-    runs, steps = (f"#/experiments/{experiment}/runs?{SHARE_KEY}={view}" for view in (RUNS, STEPS))
+    runs, steps = (f"#/experiments/{experiment}/runs?{SHARE_KEY}={view}" for view in (RUNS, STEPS_VIEW))
     groups: dict[str, list[str]] = {}
     for spec in METRICS.values():
         groups.setdefault(spec.name.partition("/")[0], []).append(spec.unit)
@@ -218,7 +218,7 @@ def _policies(facts: Mapping[str, Any]) -> str:
     ]
     low = "not screened" if decision["peak_low"] is None else f"lower bound {decision['peak_low']:.3f}"
     rows.append((f"peak: step {peak:,}", low, "", "", regrets.get(peak)))
-    return "\n".join(f"| {' | '.join(row[:4])} | {'' if row[4] is None else number(row[4])} |" for row in rows)
+    return "\n".join(f"| {' | '.join(row[:4])} | {'' if row[4] is None else readable_number(row[4])} |" for row in rows)
 
 
 def _elo(placed: Mapping[str, Any]) -> str:

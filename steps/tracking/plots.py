@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from grpo.board.phases import PHASES
 from grpo.metrics.table import METRICS, REWARD_PARTS, TASKS, TERMS, Record
 from grpo.settings.tree import Settings
-from steps.tracking.step_notes import number
+from steps.tracking.step_notes import readable_number
 
 _STYLE: Final[dict[Any, Any]] = {
     # Names of parts of a picture would be random, and its date is no part of what it shows.
@@ -123,7 +123,7 @@ def phases_plot(boards: Mapping[str, Any]) -> bytes:
     for offset, (what, name) in enumerate({"met in the source": "natural_phases", "kept": "phases"}.items()):
         counts = [int(boards[name][phase]) for phase in PHASES]
         bars = axes.bar([place + 0.4 * offset for place in range(len(counts))], _shares(counts), 0.38, color=_COLOURS[offset], label=what)
-        axes.bar_label(bars, [number(count) for count in counts], fontsize=9)
+        axes.bar_label(bars, [readable_number(count) for count in counts], fontsize=9)
     axes.set_xticks([place + 0.2 for place in range(len(PHASES))], [str(phase) for phase in PHASES])
     axes.set_ylabel("share of boards")
     axes.set_title("Boards by phase, before and after balancing", loc="left")
@@ -168,7 +168,9 @@ def _draw(axes: Axes, records: Sequence[Record], names: Sequence[str]) -> None:
     for name, colour in zip(names, _COLOURS, strict=False):
         steps, values = _points(records, name)
         if steps:
-            axes.plot(steps, values, "." if len(steps) == 1 else "-", color=colour, label=f"{name}: {number(values[-1])} at the end")
+            axes.plot(
+                steps, values, "." if len(steps) == 1 else "-", color=colour, label=f"{name}: {readable_number(values[-1])} at the end"
+            )
 
 
 def _points(records: Sequence[Record], name: str) -> tuple[list[int], list[float]]:

@@ -14,7 +14,7 @@ from steps.tracking.tags import FLOW, FOUND, STEP, VERDICT
 SHARE_KEY: Final = "viewStateShareKey"
 _TAG: Final = "mlflow.sharedViewState."
 RUNS: Final = "chess-grpo-runs"
-STEPS: Final = "chess-grpo-steps"
+STEPS_VIEW: Final = "chess-grpo-steps"
 
 _COMPARED: Final = (
     f"tags.`{VERDICT}`",
@@ -32,7 +32,7 @@ def saved_views() -> dict[str, str]:
     """Return the experiment's tags that hold the views: runs side by side, and the steps of each in their order."""
     return {
         f"{_TAG}{RUNS}": _view("Runs compared", condition=f"tags.`{STEP}` = '{FLOW}'", columns=_COMPARED, is_rising=False),
-        f"{_TAG}{STEPS}": _view("Steps in order", condition="", columns=("attributes.`Dataset`",), is_rising=True),
+        f"{_TAG}{STEPS_VIEW}": _view("Steps in order", condition="", columns=("attributes.`Dataset`",), is_rising=True),
     }
 
 

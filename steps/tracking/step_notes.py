@@ -201,10 +201,10 @@ def _ills(found: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return ills
 
 
-def number(value: float) -> str:
+def readable_number(value: float) -> str:
     """Return a number as people read it.
 
-    >>> [number(each) for each in (330.0, 72000.0, 0.0847874, 3e-05, 259.07)]
+    >>> [readable_number(each) for each in (330.0, 72000.0, 0.0847874, 3e-05, 259.07)]
     ['330', '72,000', '0.0848', '3e-05', '259']
     """
     if math.isfinite(value) and value == int(value):
@@ -218,6 +218,6 @@ def _numbers(records: Sequence[Record], name: str) -> list[float]:
 
 def _row(name: str, numbers: list[float]) -> str:
     spec = METRICS[name]
-    first = number(numbers[0]) if len(numbers) > 1 else ""
+    first = readable_number(numbers[0]) if len(numbers) > 1 else ""
     better = "" if spec.better is Better.NEITHER else str(spec.better)
-    return f"| `{name}` | {first} | {number(numbers[-1])} | {spec.unit} | {better} | {spec.meaning} |"
+    return f"| `{name}` | {first} | {readable_number(numbers[-1])} | {spec.unit} | {better} | {spec.meaning} |"

@@ -19,7 +19,7 @@ from steps.store.objects import SharedStoreError, objects_at
 from steps.store.outputs import StepOutput, Store
 from steps.tracking import notes
 from steps.tracking.client import EXPERIMENT, TABLES_LOCK, ArtifactError, FlowRun, TrackingStore
-from steps.tracking.launch import FLOW_FILE, compared
+from steps.tracking.launch import FLOW_FILE, compared_settings
 from steps.tracking.step_notes import chapter_note
 from steps.tracking.tags import CHILD, FLOW, NOTE, OUTPUT_HASH, PARENT, PEAK_STEP, PRESET, RUN, STEP, VERDICT, VERSION
 
@@ -107,7 +107,7 @@ class Tracker(TrackingStore):
         run_id = self.asked(found_or_made)
         self.asked(self.describe_experiment)
         kept = [(name, base64.b64encode(text.encode()).decode()) for name, text in (files or {}).items()]
-        records: list[tuple[str, dict[str, Any]]] = [("parent_params", {"params": compared(settings)})]
+        records: list[tuple[str, dict[str, Any]]] = [("parent_params", {"params": compared_settings(settings)})]
         records += [("parent_file", {"name": name, "folder": None, "content": content}) for name, content in kept]
         self._tell(run_id, "start", records)
         return run_id

@@ -21,7 +21,7 @@ from steps.store.versions import ROOT
 from steps.tracking.journal import Outbox
 
 KEY: Final = "WANDB_API_KEY"
-FOLDER: Final = "wandb"
+MIRROR_FOLDER: Final = "wandb"
 """Below the home; W&B gives its folder that name, whatever it is asked for."""
 HEAD: Final = ".head"
 """Suffix of the file beside a journal that holds its `Head`."""
@@ -89,7 +89,7 @@ def mirrored(
 
 def mirror_outbox(home: Path) -> Outbox:
     """Return the journals that W&B was not told whole."""
-    return Outbox(home / FOLDER)
+    return Outbox(home / MIRROR_FOLDER)
 
 
 def mirror_process(machine: Machine, *journal: Path, log: Path) -> "subprocess.Popen[bytes]":
@@ -98,7 +98,7 @@ def mirror_process(machine: Machine, *journal: Path, log: Path) -> "subprocess.P
     environment |= {"WANDB_MODE": _reachable(machine), "PYTHONPATH": str(ROOT), "WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
     environment.setdefault("WANDB_PROJECT", _PROJECT)
     for name in ("CACHE", "CONFIG", "DATA"):
-        environment[f"WANDB_{name}_DIR"] = str(machine.home / FOLDER / "own")
+        environment[f"WANDB_{name}_DIR"] = str(machine.home / MIRROR_FOLDER / "own")
     with log.open("ab") as said:
         return subprocess.Popen(
             [sys.executable, "-m", "steps.tracking.wandb_process", str(machine.home), *map(str, journal)],
@@ -116,7 +116,7 @@ class _Follower:
     def __init__(self, machine: Machine, journal: Path, head: Head) -> None:
         """Start to follow; raises OSError where a file has one name only, or no process can be started."""
         self._head = head
-        self._folder = machine.home / FOLDER
+        self._folder = machine.home / MIRROR_FOLDER
         self._journal = mirror_outbox(machine.home).folder / journal.parent.name / journal.name
         self._journal.parent.mkdir(parents=True, exist_ok=True)
         write_json(self._journal.with_suffix(HEAD), head)

@@ -20,7 +20,7 @@ from grpo.metrics.table import METRICS
 from steps.store.file_lock import BusyError, file_lease
 from steps.tracking.journal import Journal
 from steps.tracking.tags import NOTE
-from steps.tracking.wandb_mirror import FOLDER, HEAD, LOG, Head, mirror_outbox
+from steps.tracking.wandb_mirror import HEAD, LOG, MIRROR_FOLDER, Head, mirror_outbox
 
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 _SECONDS_TO_BEGIN: Final = 30.0
@@ -84,12 +84,12 @@ def tell(journal: Journal, home: Path, *, is_over: Callable[[], bool]) -> str:
         run.define_metric("*", step_metric=_STEP)
         told = Told(run)
         for record in _records(journal.path, is_over):
-            told.take(record)
+            told.log(record)
         told.row_ends()
         run.finish(exit_code=told.exit_code)
         if told.exit_code == 0:
             # An earlier try's offline files have nothing that the last ones have not, and would be sent too.
-            for folder in sorted((home / FOLDER).glob(f"offline-run-*-{head['id']}"))[:-1]:
+            for folder in sorted((home / MIRROR_FOLDER).glob(f"offline-run-*-{head['id']}"))[:-1]:
                 shutil.rmtree(folder)
     _forget(journal)
     return head["id"]
@@ -111,7 +111,7 @@ def _alone(home: Path, run_id: str) -> Iterator[None]:
     """Wait until nobody else tells this run: the mirror of a try that was killed may not have come to its end yet."""
     while True:
         try:
-            with file_lease(home / FOLDER / f"{run_id}.lock", what=f"W&B's run {run_id}"):
+            with file_lease(home / MIRROR_FOLDER / f"{run_id}.lock", what=f"W&B's run {run_id}"):
                 yield
                 return
         except BusyError:
@@ -130,7 +130,7 @@ class Told:
         self._units: dict[str, str] = dict(run.config.get(_UNITS, {}))
         """Of the metrics so far, for W&B has no place for them but the configuration."""
 
-    def take(self, record: Mapping[str, Any]) -> None:
+    def log(self, record: Mapping[str, Any]) -> None:
         """Tell one record of a journal. Files, and what concerns MLflow alone, stay there."""
         match record["kind"]:
             case "metrics":

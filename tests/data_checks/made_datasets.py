@@ -17,8 +17,8 @@ from grpo.board.actions import action_move, legal_action_ids
 from grpo.board.draws import drawing_moves
 from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES, Phase, phase_of
-from grpo.dataset.quotas import split_of, split_shares, wanted_boards
-from grpo.dataset.table import GAME_SCHEMA, Position, Split, board_row, board_table, phase_histogram
+from grpo.dataset.quotas import split_of_game, split_shares, wanted_boards
+from grpo.dataset.table import GAME_SCHEMA, Position, Split, board_row, board_table, phase_counts
 from grpo.engine.answers import Score
 from grpo.engine.move_values import LICHESS_SLOPE, TRANSFORMS, ValueTable
 from grpo.settings.tree import BoardsConfig, ValuesConfig
@@ -46,7 +46,7 @@ class Dataset:
 
     def report_facts(self) -> dict[str, Any]:
         """Return what the join would report of these tables, less what was planted."""
-        phases = phase_histogram([row["phase"] for row in self.boards])
+        phases = phase_counts([row["phase"] for row in self.boards])
         return {
             "rows": len(self.boards),
             "games": len(self.games) + 5,
@@ -75,7 +75,7 @@ def failed(report: DatasetReport) -> set[str]:
 
 def game_id_in(split: Split, name: str, config: BoardsConfig = CONFIG) -> str:
     """Return an id that begins with the name and belongs to the split."""
-    return next(game_id for number in count() if split_of(game_id := f"{name}-{number}", split_shares(config)) == split)
+    return next(game_id for number in count() if split_of_game(game_id := f"{name}-{number}", split_shares(config)) == split)
 
 
 def scores_of(board: chess.Board, rng: random.Random) -> dict[str, Score]:

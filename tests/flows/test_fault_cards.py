@@ -67,7 +67,7 @@ def test_a_card_that_breaks_is_told_once_and_never_drawn_again(
     monkeypatch.setattr(live, "_SHARE", -1.0)
     sink = watch("finetune", SETTINGS)
     for step in range(1, 4):
-        sink.take(Record(step, {"grpo/entropy": 2.0}))
+        sink.log(Record(step, {"grpo/entropy": 2.0}))
         sink.progress(step, 3, "steps")
     assert len(card.components) == num_sound
     assert capsys.readouterr().out.count("card train: WARNING: ConnectionError: no room for a card") == 1

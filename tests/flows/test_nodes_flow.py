@@ -15,7 +15,7 @@ from grpo.base.files import read_json
 from grpo.settings.tree import read_settings
 from steps.nodes.sockets import Node
 from steps.nodes.team import joined_nodes
-from steps.nodes.worker import Task
+from steps.nodes.worker import WorkerTask
 from steps.runtime.machine import Machine
 from steps.step_io.work import Work
 
@@ -77,7 +77,7 @@ def test_the_steps_behind_the_join_go_on_with_it(on_nodes: FlowRun) -> None:
 def test_a_machine_with_two_processes_makes_the_same(first_run: FlowRun, torchrun: Path, tmp_path: Path) -> None:
     machine = dataclasses.replace(Machine.here(), home=tmp_path, device="cpu", num_threads=2 * NUM_THREADS)
     folders = {name: str(first_run.folder(getattr(first_run.data, name))) for name in ("boards", "pretrained")}
-    task = Task(settings=read_settings("test").model_dump(mode="json"), checkpoint="", facts={}, **folders)  # type: ignore[typeddict-item]
+    task = WorkerTask(settings=read_settings("test").model_dump(mode="json"), checkpoint="", facts={}, **folders)  # type: ignore[typeddict-item]
     work = Work(tmp_path / "out", (), progress_folder=tmp_path / "progress")
     for folder in (work.folder, tmp_path / "progress"):
         folder.mkdir()

@@ -36,7 +36,7 @@ from grpo.learning.checkpoints import load_policy, save_policy
 from grpo.learning.imitation import imitate
 from grpo.learning.objective import Moves, Objective, grpo_objective, logit_descents
 from grpo.learning.rollouts import Roller, Rollout
-from grpo.learning.self_play import MixedStates, OwnGames, split_of
+from grpo.learning.self_play import MixedStates, OwnGames, state_counts
 from grpo.learning.states import DatasetStates, LiveValues, States, StateSource
 from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Record
@@ -333,7 +333,7 @@ def history_of(lab: Lab, case: Case, *, seed: int, **size: Any) -> list[Record]:
 
 def _states(lab: Lab, settings: Settings, stack: ExitStack) -> StateSource:
     config = settings.grpo
-    num_dataset, num_own = split_of(config.states_per_step, config.own_games.share)
+    num_dataset, num_own = state_counts(config.states_per_step, config.own_games.share)
     dataset = DatasetStates(lab.train, states_per_step=num_dataset, seed=settings.seed, reflects=config.reflects)
     if not num_own:
         return dataset

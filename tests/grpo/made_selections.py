@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from grpo.evaluation.halving import HalvingTrace, sequential_halving
-from grpo.evaluation.verdict import Confirmation, Decision, candidates_by_regret, confirm, decide
+from grpo.evaluation.verdict import Confirmation, Decision, candidates_by_regret, decide, play_confirmation
 from grpo.statistics.intervals import LEVEL, expected_score
 from grpo.statistics.sprt import Sprt, SprtModel
 
@@ -36,7 +36,7 @@ def drawn_pairs(rng: np.random.Generator, num_pairs: int, *, elo: float, draw_ra
 
 def confirmed(rng: np.random.Generator, elo: float, protocol: Protocol) -> Confirmation:
     """Return fresh games of a player of this strength against the initial policy."""
-    return confirm(
+    return play_confirmation(
         lambda count: drawn_pairs(rng, count, elo=elo, draw_rate=protocol.draw_rate),
         num_pairs=protocol.confirmation_pairs,
         batch_pairs=20,
@@ -62,3 +62,17 @@ def selected(rng: np.random.Generator, elos: Mapping[int, float], protocol: Prot
 def share_promoted(decisions: Sequence[Decision]) -> float:
     """Return how many of these promote their candidate."""
     return sum(decision.promoted for decision in decisions) / len(decisions)
+
+
+def simulated(rng: np.random.Generator, elo: float, num_pairs: int) -> tuple[float, ...]:
+    """Return pairs whose games are drawn now and then, and whose two games share an opening that favours one of the players."""
+    # A mean score of e, of which the luck of the opening moves up to a fifth; draws take as much from wins as from losses.
+    mean = expected_score(elo)
+    room = min(mean, 1 - mean)
+    luck = rng.uniform(-0.2, 0.2, num_pairs) * room
+    scores = np.zeros(num_pairs)
+    for _ in range(2):
+        draw = 0.5 * room
+        uniform = rng.random(num_pairs)
+        scores += np.where(uniform < mean + luck - draw / 2, 1.0, np.where(uniform < mean + luck + draw / 2, 0.5, 0.0)) / 2
+    return tuple(scores)

@@ -9,7 +9,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from grpo.board.actions import ACTION_UCI, legal_action_ids
-from grpo.language.model.policy import LanguagePolicy, Origin
+from grpo.language.model.policy import LanguagePolicy, ModelOrigin
 from grpo.language.text.examples import LanguageBoards
 from grpo.language.text.tokenizer import chess_tokenizer
 from grpo.settings.tree import Settings, read_settings
@@ -63,7 +63,7 @@ def writer(config: Settings, *, seed: int = 0) -> LanguagePolicy:
         network.transformer.ln_f.bias.copy_(torch.ones(32))
         network.transformer.ln_f.weight.fill_(0.1)
         network.lm_head.weight.copy_(torch.randn_like(network.lm_head.weight) * 0.1 + wanted[:, None] * direction)
-    return LanguagePolicy(network, tokenizer, CPU, config.language, origin=Origin(model="test", commit=""))
+    return LanguagePolicy(network, tokenizer, CPU, config.language, origin=ModelOrigin(model="test", commit=""))
 
 
 def written_boards(config: Settings, *, count: int = 24) -> LanguageBoards:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from grpo.base.files import write_json
 from grpo.metrics.table import Record
@@ -61,7 +62,7 @@ def tell(machine: Machine, run: Told, *, ends: bool = True) -> str:
         with tracker.child(parent, step, {"metaflow.run": run.name}) as child:
             output = _output(store, step, run)
             for record in _records(step, run):
-                child.take(record)
+                child.log(record)
             if step == "join_boards":
                 child.tag({DATASET: run.dataset})
             if step == "finetune" and run.findings is not None:
@@ -123,3 +124,7 @@ def _records(step: str, run: Told) -> list[Record]:
 
 def _ends(values: Sequence[float]) -> list[tuple[str, float]]:
     return list(zip(("", "_low", "_high"), values, strict=True))
+
+
+def words(picture: bytes) -> list[str]:
+    return [text for text in (each.text for each in ElementTree.fromstring(picture.decode()).iter() if each.tag.endswith("text")) if text]

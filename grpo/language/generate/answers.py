@@ -24,7 +24,7 @@ class TooLongError(PlainError, ValueError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class GeneratedAnswer:
     """What the model wrote to one prompt."""
 
     text: str
@@ -37,7 +37,7 @@ class Answer:
     """With the token that ends it."""
 
 
-def greedy_answers(policy: LanguagePolicy, prompts: Sequence[str]) -> list[Answer]:
+def greedy_answers(policy: LanguagePolicy, prompts: Sequence[str]) -> list[GeneratedAnswer]:
     """Return the answer of likeliest tokens to each prompt.
 
     Raises NonFiniteError when the model's scores are no numbers, TooLongError when an answer might not fit.
@@ -47,7 +47,7 @@ def greedy_answers(policy: LanguagePolicy, prompts: Sequence[str]) -> list[Answe
 
 def drawn_answers(
     policy: LanguagePolicy, prompts: Sequence[str], *, temperature: float, streams: Sequence[np.random.Generator]
-) -> list[Answer]:
+) -> list[GeneratedAnswer]:
     """Return an answer to each prompt, drawn from the full distribution at a temperature.
 
     Each stream is read as far as its own answer needs, so that another question on it goes on from there, whatever else is asked.
@@ -94,10 +94,10 @@ class _Noise:
 @torch.no_grad()
 def _answers(
     policy: LanguagePolicy, prompts: Sequence[str], *, temperature: float, streams: Sequence[np.random.Generator] | None
-) -> list[Answer]:
+) -> list[GeneratedAnswer]:
     tokens = policy.tokens(prompts)
     refuse_too_long(policy, tokens)
-    answers: list[Answer | None] = [None] * len(prompts)
+    answers: list[GeneratedAnswer | None] = [None] * len(prompts)
     # Rows of like length together: less padding.
     order = sorted(range(len(prompts)), key=lambda index: len(tokens[index]))
     size = policy.config.answers_per_forward
@@ -125,12 +125,12 @@ def _generated(policy: LanguagePolicy, tokens: Sequence[Sequence[int]], noise: _
     yield from written[:, width:].tolist()
 
 
-def _answer(policy: LanguagePolicy, ids: list[int]) -> Answer:
+def _answer(policy: LanguagePolicy, ids: list[int]) -> GeneratedAnswer:
     is_truncated = policy.end_id not in ids
     length = len(ids) if is_truncated else ids.index(policy.end_id) + 1
     own = ids[:length]
     text = policy.tokenizer.decode(own if is_truncated else own[:-1], clean_up_tokenization_spaces=False)
-    return Answer(text=str(text), num_tokens=length, is_truncated=is_truncated, token_ids=tuple(own))
+    return GeneratedAnswer(text=str(text), num_tokens=length, is_truncated=is_truncated, token_ids=tuple(own))
 
 
 def refuse_too_long(policy: LanguagePolicy, tokens: Sequence[Sequence[int]]) -> None:

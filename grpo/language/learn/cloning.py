@@ -18,7 +18,7 @@ from grpo.base.seeding import numpy_stream
 from grpo.language.generate.answers import TooLongError
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
-from grpo.language.text.tasks import Task
+from grpo.language.text.tasks import LanguageTask
 from grpo.metrics.table import Record
 from grpo.settings.language import CloningConfig
 
@@ -112,7 +112,7 @@ _REMEDY: Final = "lower language.cloning.learning_rate, or give a model whose we
 @torch.no_grad()
 def validation_losses(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[str, float]:
     """Return the mean cross-entropy of an answer's token in nats, over all examples and over those of each task that has any."""
-    totals: dict[Task, tuple[float, int]] = {}
+    totals: dict[LanguageTask, tuple[float, int]] = {}
     for start in range(0, len(examples), _VALIDATION_BATCH):
         for task, (loss, count) in _sums(policy, examples[start : start + _VALIDATION_BATCH]).items():
             before = totals.get(task, (0.0, 0))
@@ -122,10 +122,10 @@ def validation_losses(policy: LanguagePolicy, examples: Sequence[Example]) -> di
     return {name: overall, **{f"{name}/{task}": loss / count for task, (loss, count) in totals.items()}}
 
 
-def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[Task, tuple[Tensor, int]]:
+def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[LanguageTask, tuple[Tensor, int]]:
     """Return summed loss and number of tokens of each task: apart, for the tasks' prompts and answers differ in length."""
-    found: dict[Task, tuple[Tensor, int]] = {}
-    for task in Task:
+    found: dict[LanguageTask, tuple[Tensor, int]] = {}
+    for task in LanguageTask:
         if rows := [example for example in examples if example.task == task]:
             batch = AnswerBatch.of(policy, rows)
             scores = policy.logits(batch.input_ids, batch.attention_mask, num_last=batch.targets.shape[1])

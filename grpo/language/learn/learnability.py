@@ -7,7 +7,7 @@ from grpo.language.learn.logprobs import ADVICE, Gap
 from grpo.language.learn.parse_rate_gate import ParseRates, parse_rates
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import LanguageBoards
-from grpo.learning.learnability import Finding, Learnability, Severity, finding
+from grpo.learning.learnability import Consequence, Learnability, LearnabilityFinding, finding
 from grpo.metrics.table import TASKS
 from grpo.settings.tree import Settings
 
@@ -18,7 +18,7 @@ _MAX_SILENT_WARNED, _MAX_SILENT = 0.5, 0.95
 _MAX_TRUNCATED: Final = 0.5
 
 
-def assess(
+def assess_language_learnability(
     metrics: Mapping[str, float], gap: Gap, policy: LanguagePolicy, boards: LanguageBoards, settings: Settings, *, is_at_reference: bool
 ) -> Learnability:
     """Return the findings on the first rollout, before any update.
@@ -44,30 +44,34 @@ def assess(
     return Learnability(findings=findings, metrics={**metrics, "language/sampled_scored_gap": gap.largest})
 
 
-def _gap(gap: Gap) -> Finding:
+def _gap(gap: Gap) -> LearnabilityFinding:
     return finding(
         "sampled = scored log-probability",
         str(gap),
-        (not gap.is_within, Severity.REFUSAL, ADVICE[gap.cause or "unknown"]),
+        (not gap.is_within, Consequence.REFUSAL, ADVICE[gap.cause or "unknown"]),
     )
 
 
-def _reference(metrics: Mapping[str, float], *, is_at_reference: bool) -> Finding:
+def _reference(metrics: Mapping[str, float], *, is_at_reference: bool) -> LearnabilityFinding:
     mean, largest = metrics["language/kl_reference"], metrics["language/kl_max"]
     return finding(
         "distance to the reference",
         f"KL(policy || reference) {mean:.3g} nats an answer, {largest:.3g} at most",
-        (not mean >= -MAX_FIRST_KL, Severity.REFUSAL, "A divergence is never negative: the two are not distributions over the same tokens"),
+        (
+            not mean >= -MAX_FIRST_KL,
+            Consequence.REFUSAL,
+            "A divergence is never negative: the two are not distributions over the same tokens",
+        ),
         (
             is_at_reference and not largest <= MAX_FIRST_KL,
-            Severity.REFUSAL,
+            Consequence.REFUSAL,
             "The run begins at its reference, so that this must be 0: another reference was loaded, or the two score differently",
         ),
-        (mean > 5, Severity.WARNING, "The policy is far from its anchor before training: the KL term will drag it back"),
+        (mean > 5, Consequence.WARNING, "The policy is far from its anchor before training: the KL term will drag it back"),
     )
 
 
-def _parsing(rates: ParseRates, settings: Settings) -> list[Finding]:
+def _parsing(rates: ParseRates, settings: Settings) -> list[LearnabilityFinding]:
     least = settings.language.min_parse_rate
     return [
         finding(
@@ -75,7 +79,7 @@ def _parsing(rates: ParseRates, settings: Settings) -> list[Finding]:
             str(rate),
             (
                 not rate.rate >= least,
-                Severity.REFUSAL,
+                Consequence.REFUSAL,
                 f"Fewer than language.min_parse_rate = {least:g} of the answers can be read, so that rewards would be about form alone, if"
                 " anything. Random weights write nothing that can be read: clone first (language.cloning.num_steps), or load a model that"
                 " knows this format",
@@ -85,47 +89,47 @@ def _parsing(rates: ParseRates, settings: Settings) -> list[Finding]:
     ]
 
 
-def _truncation(metrics: Mapping[str, float]) -> Finding:
+def _truncation(metrics: Mapping[str, float]) -> LearnabilityFinding:
     share = metrics["language/truncated"]
     return finding(
         "truncated answers",
         f"{share:.1%} of the answers are cut at the greatest length; mean length {metrics['language/answer_tokens']:.0f} tokens",
         (
             share >= 1,
-            Severity.REFUSAL,
+            Consequence.REFUSAL,
             "No answer ends, so that the loss would leave out all: raise language.max_answer_tokens, or clone first",
         ),
-        (share > _MAX_TRUNCATED, Severity.WARNING, "The loss leaves out most answers: raise language.max_answer_tokens"),
+        (share > _MAX_TRUNCATED, Consequence.WARNING, "The loss leaves out most answers: raise language.max_answer_tokens"),
     )
 
 
-def _spread(metrics: Mapping[str, float]) -> Finding:
+def _spread(metrics: Mapping[str, float]) -> LearnabilityFinding:
     spread = metrics["language/reward_std"]
     return finding(
         "reward spread",
         f"mean {metrics['language/reward_mean']:.3f} points, standard deviation over all answers {spread:.3f}",
-        (spread < _MIN_SPREAD, Severity.WARNING, "Answers are worth the same: there is next to nothing to learn from"),
+        (spread < _MIN_SPREAD, Consequence.WARNING, "Answers are worth the same: there is next to nothing to learn from"),
     )
 
 
-def _silent(share: float) -> Finding:
+def _silent(share: float) -> LearnabilityFinding:
     return finding(
         "silent groups",
         f"{share:.1%} of the groups have equal rewards",
         (
             share > _MAX_SILENT,
-            Severity.REFUSAL,
+            Consequence.REFUSAL,
             "There is nothing to learn from: the model always gives the same answer (raise grpo.temperature), or all are worth the same",
         ),
         (
             share > _MAX_SILENT_WARNED,
-            Severity.WARNING,
+            Consequence.WARNING,
             "Most groups teach nothing: a larger grpo.group_size or temperature makes them differ",
         ),
     )
 
 
-def _entropy(metrics: Mapping[str, float], settings: Settings) -> Finding:
+def _entropy(metrics: Mapping[str, float], settings: Settings) -> LearnabilityFinding:
     entropy = metrics["language/entropy"]
     by_task = ", ".join(
         f"{words} task {metrics[f'language/entropy/{task}']:.2f}" for task, words in TASKS.items() if f"language/entropy/{task}" in metrics
@@ -135,7 +139,7 @@ def _entropy(metrics: Mapping[str, float], settings: Settings) -> Finding:
         f"{entropy:.2f} nats an answer ({by_task}), {metrics['language/token_entropy']:.3f} a token",
         (
             entropy < settings.grpo.critical_entropy,
-            Severity.REFUSAL,
+            Consequence.REFUSAL,
             f"It is critical already (grpo.critical_entropy = {settings.grpo.critical_entropy:g}): start from a model with a choice left",
         ),
     )

@@ -72,7 +72,7 @@ ROOKWORLD: Final = Shape(vocabulary=50_257, positions=1_024, width=768, num_laye
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
+class StepSize:
     """A step: how many answers, and how long."""
 
     num_prompts: int
@@ -87,7 +87,7 @@ class Work:
     refreshes_reference: bool = False
 
     @classmethod
-    def of(cls, settings: Settings, *, prompt_tokens: int, answer_tokens: int | None = None) -> "Work":
+    def of(cls, settings: Settings, *, prompt_tokens: int, answer_tokens: int | None = None) -> "StepSize":
         """Return the step that settings ask for, with all answers as long as may be unless told otherwise."""
         grpo, language = settings.grpo, settings.language
         return cls(
@@ -111,7 +111,7 @@ class Work:
         return self.prompt_tokens + self.answer_tokens
 
 
-def lasting_bytes(shape: Shape, work: Work) -> dict[str, int]:
+def lasting_bytes(shape: Shape, work: StepSize) -> dict[str, int]:
     """Return what is kept from step to step, by name."""
     weights = _BYTES * shape.num_parameters
     return {
@@ -123,7 +123,7 @@ def lasting_bytes(shape: Shape, work: Work) -> dict[str, int]:
     }
 
 
-def passing_bytes(shape: Shape, work: Work) -> dict[str, int]:
+def passing_bytes(shape: Shape, work: StepSize) -> dict[str, int]:
     """Return what a part of a step needs while it lasts, by the part's name; only one of them at a time."""
     logits = _BYTES * min(work.num_answers * work.answer_tokens * shape.vocabulary, _MOST_LOGITS)
     cache = 2 * _BYTES * shape.num_layers * shape.width * work.num_answers * work.num_tokens
@@ -136,12 +136,12 @@ def passing_bytes(shape: Shape, work: Work) -> dict[str, int]:
     }
 
 
-def peak_bytes(shape: Shape, work: Work) -> int:
+def peak_bytes(shape: Shape, work: StepSize) -> int:
     """Return the largest need at one time."""
     return sum(lasting_bytes(shape, work).values()) + max(passing_bytes(shape, work).values())
 
 
-def operations(shape: Shape, work: Work) -> dict[str, int]:
+def operations(shape: Shape, work: StepSize) -> dict[str, int]:
     """Return floating-point operations of a step by part; an answer's token is scored, a prompt's is not."""
     tokens, answers = work.num_answers * work.num_tokens, work.num_answers * work.answer_tokens
     # Each token's queries meet the keys and values of those before it: 4 w operations for each of the T / 2 of them, in each block.
@@ -154,7 +154,7 @@ def operations(shape: Shape, work: Work) -> dict[str, int]:
     }
 
 
-def table(shape: Shape, work: Work, *, teraflops: float) -> str:
+def memory_table(shape: Shape, work: StepSize, *, teraflops: float) -> str:
     """Return all of it for people; `teraflops` is what the machine reaches, which is less than what its maker names."""
     lasting, passing, counted = lasting_bytes(shape, work), passing_bytes(shape, work), operations(shape, work)
     lines = [
@@ -191,8 +191,8 @@ def main() -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(ROOKWORLD, name))
     given = parser.parse_args()
     shape = Shape(vocabulary=given.vocabulary, positions=given.positions, width=given.width, num_layers=given.num_layers)
-    work = Work.of(read_settings(given.settings), prompt_tokens=given.prompt_tokens, answer_tokens=given.answer_tokens)
-    print(table(shape, work, teraflops=given.teraflops))
+    work = StepSize.of(read_settings(given.settings), prompt_tokens=given.prompt_tokens, answer_tokens=given.answer_tokens)
+    print(memory_table(shape, work, teraflops=given.teraflops))
 
 
 if __name__ == "__main__":

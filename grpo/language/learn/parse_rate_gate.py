@@ -9,7 +9,7 @@ from grpo.base.seeding import numpy_stream
 from grpo.language.generate.answers import drawn_answers
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards, MoveExample
-from grpo.language.text.tasks import MoveAnswer, Task
+from grpo.language.text.tasks import LanguageTask, MoveAnswer
 from grpo.settings.language import SMALL, LanguageConfig
 from grpo.statistics.intervals import wilson_interval
 
@@ -45,7 +45,7 @@ class ParseRate:
 class ParseRates:
     """What the gate found."""
 
-    tasks: Mapping[Task, ParseRate]
+    tasks: Mapping[LanguageTask, ParseRate]
 
     def metrics(self) -> dict[str, float]:
         """Return the rates under their names in `grpo.metrics.table`."""
@@ -71,7 +71,7 @@ def parse_rates(policy: LanguagePolicy, boards: LanguageBoards, *, num_prompts: 
     """
     policy.refuse_nonfinite()
     share = policy.config.environment_share
-    tasks = [task for task in Task if (share if task == Task.ENVIRONMENT else 1 - share) > 0]
+    tasks = [task for task in LanguageTask if (share if task == LanguageTask.ENVIRONMENT else 1 - share) > 0]
     return ParseRates(tasks={task: _rate(policy, _prompts(boards, task, num_prompts, seed), seed=seed) for task in tasks})
 
 
@@ -89,7 +89,7 @@ def refuse_unreadable(rates: ParseRates, config: LanguageConfig) -> None:
     )
 
 
-def _prompts(boards: LanguageBoards, task: Task, num: int, seed: int) -> list[Example]:
+def _prompts(boards: LanguageBoards, task: LanguageTask, num: int, seed: int) -> list[Example]:
     rng = numpy_stream(seed, "gate", task)
     indices = rng.choice(len(boards), size=min(num, len(boards)), replace=False)
     return [boards.example(int(index), task, rng=rng) for index in indices]
@@ -111,7 +111,7 @@ def _rate(policy: LanguagePolicy, examples: list[Example], *, seed: int) -> Pars
         low=low,
         high=high,
         num=len(answers),
-        legal_rate=num_legal / len(answers) if task == Task.MOVE else None,
+        legal_rate=num_legal / len(answers) if task == LanguageTask.MOVE else None,
         truncated=sum(answer.is_truncated for answer in answers) / len(answers),
         example=answers[is_read.index(False) if False in is_read else 0].text[:_SHOWN],
     )

@@ -17,7 +17,7 @@ from grpo.language.learn.logprobs import ExactMeasures, exact_measures
 from grpo.language.learn.trl_adapter import Engine
 from grpo.language.text.examples import Example
 from grpo.language.text.rewards import Grades
-from grpo.language.text.tasks import MoveAnswer, Reading, Task
+from grpo.language.text.tasks import LanguageTask, MoveAnswer, Reading
 
 Grader = Callable[[Example, str], Grades]
 
@@ -77,7 +77,7 @@ class LanguageRollout:
         """Answers that the loss does not leave out."""
         return int((~self.is_truncated & ~self.is_far).sum())
 
-    def of_task(self, task: Task) -> Tensor:
+    def of_task(self, task: LanguageTask) -> Tensor:
         """Return which answers are of a task, [B] bool."""
         return torch.tensor([answer.example.task == task for answer in self.answers])
 
@@ -150,7 +150,7 @@ def _without(inputs: Mapping[str, Tensor], left_out: Tensor) -> dict[str, Tensor
 def rollout_metrics(rollout: LanguageRollout) -> dict[str, float]:
     """Return the metrics of a rollout, over all answers and by task."""
     everything = torch.ones(len(rollout.answers), dtype=torch.bool)
-    by_task = {"": everything} | {f"/{task.value}": rollout.of_task(task) for task in Task}
+    by_task = {"": everything} | {f"/{task.value}": rollout.of_task(task) for task in LanguageTask}
     metrics: dict[str, float] = {}
     for suffix, rows in by_task.items():
         if rows.any():
@@ -160,8 +160,8 @@ def rollout_metrics(rollout: LanguageRollout) -> dict[str, float]:
     num_tokens = rollout.measures.mask.sum()
     token_entropy = (entropies.sum() / num_tokens).item()
     of_prompts = totals.view(-1, rollout.group_size).mean(1)
-    moves = rollout.of_task(Task.MOVE)
-    legal = [answer.grades.is_legal_best for answer in rollout.answers if answer.example.task == Task.MOVE]
+    moves = rollout.of_task(LanguageTask.MOVE)
+    legal = [answer.grades.is_legal_best for answer in rollout.answers if answer.example.task == LanguageTask.MOVE]
     return {
         **metrics,
         **({"language/legal_rate": sum(legal) / len(legal)} if moves.any() else {}),

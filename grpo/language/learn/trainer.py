@@ -18,18 +18,19 @@ from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import named_seed, numpy_stream, torch_stream
 from grpo.control.controller import Action, Control, Knobs, Observation, Outcome
 from grpo.language.generate.answers import refuse_too_long
-from grpo.language.learn.learnability import assess
+from grpo.language.learn.learnability import assess_language_learnability
 from grpo.language.learn.logprobs import ADVICE, MAX_GAP, Gap, sampled_scored_gap
 from grpo.language.learn.rollouts import GradedAnswer, Grader, LanguageRollout, RewardError, agreement, rollout_metrics, write_rollout
 from grpo.language.learn.schedules import content_share, kl_share
 from grpo.language.learn.trl_adapter import Engine
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
-from grpo.learning.checkpoints import IncompatibleError, TrainingState, hash_of_weights, weights_hash
+from grpo.learning.checkpoints import TrainingState, hash_of_weights, weights_hash
 from grpo.learning.invariants import InvariantError
 from grpo.learning.learnability import Learnability
 from grpo.learning.trainer import PRECISIONS, Snapshot
 from grpo.metrics.table import TERM_PAIRS, TERMS, Event, Record
+from grpo.policy.files import IncompatibleError
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.tree import Settings
 
@@ -199,7 +200,7 @@ class LanguageTrainer:
         knobs = self.control.knobs(self.num_steps_done)
         gap = self._look()
         rollout = self._rollout(knobs)
-        return assess(
+        return assess_language_learnability(
             rollout_metrics(rollout),
             gap,
             self.policy,

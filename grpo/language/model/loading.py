@@ -9,7 +9,7 @@ from torch import nn
 
 from grpo.base.errors import PlainError
 from grpo.base.files import write_json
-from grpo.language.model.policy import LanguagePolicy, Origin
+from grpo.language.model.policy import LanguagePolicy, ModelOrigin
 from grpo.language.model.requirements import require_language_extra
 from grpo.policy.files import ACTION_TABLE_HASH, POLICY, IncompatibleError, policy_facts
 from grpo.settings.language import SMALL, LanguageConfig, model_folder
@@ -22,7 +22,7 @@ _PROBE: Final = "P: 8/5k2/3p4/1PpP4/4r3/2N5/QB4K1/8 b KQkq c3 0 40    M: e2e4 a7
 _DROPOUTS: Final = ("dropout", "pdrop", "drop_rate", "layerdrop")
 
 
-class ModelError(PlainError, RuntimeError):
+class LanguageModelError(PlainError, RuntimeError):
     """A language model cannot be loaded, or is none that could be a policy."""
 
 
@@ -39,13 +39,13 @@ def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> La
 
         own = chess_tokenizer()
         small = new_small_model(config.small, own, seed=seed)
-        return _policy(small, own, device, config, Origin(model=SMALL, commit=""))
+        return _policy(small, own, device, config, ModelOrigin(model=SMALL, commit=""))
     folder = model_folder(config.model)
     name, revision = (config.model, config.revision) if folder is None else (str(folder), "")
     commit = _commit(name, revision) if folder is None else ""
     described = _config(name, commit or revision)
     network, tokenizer = _from_files(name, commit or revision, described)
-    return _policy(network, tokenizer, device, config, Origin(model=config.model, commit=commit))
+    return _policy(network, tokenizer, device, config, ModelOrigin(model=config.model, commit=commit))
 
 
 def save_language_policy(folder: Path, policy: LanguagePolicy, policy_config: PolicyConfig) -> None:
@@ -80,7 +80,7 @@ def load_language_policy(folder: Path, device: torch.device) -> tuple[LanguagePo
     try:
         policy_config = PolicyConfig.model_validate(facts["policy"])
         config = LanguageConfig.model_validate(facts["language"])
-        origin = Origin(**facts["origin"])
+        origin = ModelOrigin(**facts["origin"])
     except (KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise IncompatibleError(f"{folder}: no language model that this code knows ({reason}); use the code that made it") from error
@@ -89,7 +89,7 @@ def load_language_policy(folder: Path, device: torch.device) -> tuple[LanguagePo
 
 
 def _policy(
-    network: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", device: torch.device, config: LanguageConfig, origin: Origin
+    network: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", device: torch.device, config: LanguageConfig, origin: ModelOrigin
 ) -> LanguagePolicy:
     from transformers import GenerationConfig
 
@@ -123,13 +123,15 @@ def _config(name: str, revision: str) -> "PreTrainedConfig":
     from transformers import AutoConfig
 
     if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
-        raise ModelError(f"language.model = {name!r}: the folder holds no config.json; give one that `save_pretrained` wrote")
+        raise LanguageModelError(f"language.model = {name!r}: the folder holds no config.json; give one that `save_pretrained` wrote")
     try:
         described: PreTrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=False, **_at(revision))
     except (OSError, ValueError) as error:
         raise _error(name, revision, error) from error
     if getattr(described, "is_encoder_decoder", False):
-        raise ModelError(f"language.model = {name!r}: a {described.model_type} is no causal language model; give one, such as a GPT-2")
+        raise LanguageModelError(
+            f"language.model = {name!r}: a {described.model_type} is no causal language model; give one, such as a GPT-2"
+        )
     # Before the modules are made: dropout would make the trained policy another one than the sampled, and TRL trains in training mode.
     for key, value in vars(described).items():
         if isinstance(value, float) and any(part in key for part in _DROPOUTS):
@@ -156,7 +158,7 @@ def _from_files(name: str, revision: str, described: "PreTrainedConfig") -> tupl
     network: PreTrainedModel = found[0]
     loaded: dict[str, Any] = found[1]
     if wrong := sorted([*map(str, loaded["missing_keys"]), *map(str, loaded["mismatched_keys"])]):
-        raise ModelError(
+        raise LanguageModelError(
             f"language.model = {name!r}: {len(wrong)} weights are not in its files or have another shape ({wrong[0]}, ...): it is no causal"
             f" language model, or another one than its config.json says ({described.model_type})"
         )
@@ -183,7 +185,9 @@ def _tokenizer(name: str, revision: str) -> "PreTrainedTokenizerBase":
 def _check_tokenizer(name: str, tokenizer: "PreTrainedTokenizerBase", network: "PreTrainedModel") -> None:
     """Make the tokenizer pad on the left, with its end when it has no padding; refuse one that cannot write chess."""
     if tokenizer.eos_token_id is None:
-        raise ModelError(f"language.model = {name!r}: its tokenizer has no end-of-text token, without which no answer ends; give it one")
+        raise LanguageModelError(
+            f"language.model = {name!r}: its tokenizer has no end-of-text token, without which no answer ends; give it one"
+        )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "left"
@@ -191,24 +195,26 @@ def _check_tokenizer(name: str, tokenizer: "PreTrainedTokenizerBase", network: "
     back = str(tokenizer.decode(ids, clean_up_tokenization_spaces=False)) if ids else ""
     if back.strip() != _PROBE:
         # transformers makes an empty tokenizer, without a word, where a folder has none.
-        raise ModelError(
+        raise LanguageModelError(
             f"language.model = {name!r}: its tokenizer is missing or loses text ({_PROBE[:24]!r}... comes back as {back[:24]!r}...); put"
             " the files beside the model that the tokenizer's `save_pretrained` writes"
         )
     embeddings: Any = network.get_input_embeddings()
     size = int(embeddings.weight.shape[0])
     if max(*ids, int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)) >= size:
-        raise ModelError(f"language.model = {name!r}: its tokenizer has ids beyond the model's {size} tokens: they do not belong together")
+        raise LanguageModelError(
+            f"language.model = {name!r}: its tokenizer has ids beyond the model's {size} tokens: they do not belong together"
+        )
 
 
 def _at(revision: str) -> dict[str, Any]:
     return {"revision": revision} if revision else {}
 
 
-def _error(name: str, revision: str, error: Exception) -> ModelError:
+def _error(name: str, revision: str, error: Exception) -> LanguageModelError:
     reason = str(error).strip().partition("\n")[0].partition(" Model type should be one of")[0]
     what = f"language.model = {name!r}" + (f" at language.revision = {revision!r}" if revision else "")
-    return ModelError(
+    return LanguageModelError(
         f"{what} cannot be loaded: {reason} Give a causal language model with safetensors, by a hub's name, or by the folder that"
         " `save_pretrained` wrote; without a hub, language.model = 'small' is made here."
     )

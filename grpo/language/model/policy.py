@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Origin:
+class ModelOrigin:
     """Where a model's first weights came from."""
 
     model: str
@@ -35,7 +35,7 @@ class LanguagePolicy:
         device: torch.device,
         config: LanguageConfig,
         *,
-        origin: Origin,
+        origin: ModelOrigin,
     ) -> None:
         """Move the network to the device and into evaluation mode, in which it stays: dropout would score another policy.
 

@@ -16,9 +16,9 @@ from grpo.dataset.table import Split
 from grpo.language.text.tasks import (
     NUM_MOVES,
     EnvironmentAnswer,
+    LanguageTask,
     MoveAnswer,
     Reading,
-    Task,
     environment_prompt,
     move_prompt,
     read_environment_answer,
@@ -56,7 +56,7 @@ class Example(ABC):
 
     @property
     @abstractmethod
-    def task(self) -> Task:
+    def task(self) -> LanguageTask:
         """Return what is asked for."""
 
     @abstractmethod
@@ -76,9 +76,9 @@ class MoveExample(Example):
     """Pawns for the mover."""
 
     @property
-    def task(self) -> Task:
+    def task(self) -> LanguageTask:
         """Return `Task.MOVE`."""
-        return Task.MOVE
+        return LanguageTask.MOVE
 
     def read(self, text: str) -> MoveAnswer:
         """Return what can be read of an answer; boards with fewer than five legal moves want fewer."""
@@ -102,9 +102,9 @@ class EnvironmentExample(Example):
     """Whether the move was illegal."""
 
     @property
-    def task(self) -> Task:
+    def task(self) -> LanguageTask:
         """Return `Task.ENVIRONMENT`."""
-        return Task.ENVIRONMENT
+        return LanguageTask.ENVIRONMENT
 
     def read(self, text: str) -> EnvironmentAnswer:
         """Return what can be read of an answer."""
@@ -196,7 +196,7 @@ class LanguageBoards:
     def __len__(self) -> int:
         return int(self._table.num_rows)
 
-    def example(self, index: int, task: Task, *, rng: np.random.Generator) -> Example:
+    def example(self, index: int, task: LanguageTask, *, rng: np.random.Generator) -> Example:
         """Return an example from one board: of the policy task always the same; of the environment task one that is drawn.
 
         The moves before a board are not in the dataset, so that a history is made, not remembered: half of the environment examples are of
@@ -205,7 +205,7 @@ class LanguageBoards:
         one of the mover's men in a share `illegal_move_share`.
         """
         row = self._row(index)
-        if task == Task.MOVE:
+        if task == LanguageTask.MOVE:
             return move_example(row["fen"], row["moves"], row["values"], centipawns=row["centipawns"], mate_in=row["mate_in"], index=index)
         board = chess.Board(row["fen"])
         moves = _ending_moves(board, row) if rng.random() < 0.5 else []
@@ -223,9 +223,9 @@ class LanguageBoards:
         The tasks come in random order, so that any part of the list has its share of both.
         """
         num_environment = int(count * self._config.environment_share + rng.random())
-        tasks = rng.permutation([Task.ENVIRONMENT] * num_environment + [Task.MOVE] * (count - num_environment))
+        tasks = rng.permutation([LanguageTask.ENVIRONMENT] * num_environment + [LanguageTask.MOVE] * (count - num_environment))
         indices = rng.choice(len(self), size=count, replace=count > len(self))
-        return [self.example(int(index), Task(str(task)), rng=rng) for index, task in zip(indices, tasks, strict=True)]
+        return [self.example(int(index), LanguageTask(str(task)), rng=rng) for index, task in zip(indices, tasks, strict=True)]
 
     def _row(self, index: int) -> dict[str, Any]:
         if not 0 <= index < len(self):

@@ -36,7 +36,7 @@ _LABELS: Final = ("M:", "E:", "B:")
 _NUM_PARTS: Final = 4
 
 
-class Task(StrEnum):
+class LanguageTask(StrEnum):
     """What a prompt asks for; the names are those of `grpo.metrics.table.TASKS`."""
 
     MOVE = "move"

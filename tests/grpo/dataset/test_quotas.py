@@ -17,13 +17,13 @@ from grpo.board.phases import PHASES, Phase, phase_of
 from grpo.dataset.exclusions import JudgedPositions
 from grpo.dataset.quotas import (
     Candidate,
-    Cell,
     Quota,
+    QuotaCell,
     SourceReport,
     cell_names,
     cut_to_quota,
     shortage_message,
-    split_of,
+    split_of_game,
     split_shares,
     wanted_boards,
 )
@@ -37,7 +37,7 @@ MOVES = "e2e4 e7e5 g1f3 b8c6 f1b5 a7a6 b5a4 g8f6 d2d3 d7d6"
 ROOK_ENDING = "8/5k2/8/8/3R4/8/5K2/8 w - - 0 1"
 
 
-def in_each_cell(count: int) -> dict[Cell, int]:
+def in_each_cell(count: int) -> dict[QuotaCell, int]:
     """Return a quota of so many boards in every cell."""
     return {(split, phase): count for split in Split for phase in PHASES}
 
@@ -100,7 +100,7 @@ def test_small_splits_get_half_as_many_games_again_as_their_boards_need() -> Non
 def test_games_fall_into_the_splits_in_proportion_to_the_shares() -> None:
     shares = {Split.HELDOUT: 0.1, Split.VALIDATION: 0.25, Split.TRAIN: 0.65}
     count = 20_000
-    found = Counter(split_of(f"game-{number}", shares) for number in range(count))
+    found = Counter(split_of_game(f"game-{number}", shares) for number in range(count))
     for split, share in shares.items():
         assert abs(found[split] / count - share) < 4 * (share * (1 - share) / count) ** 0.5
 
@@ -108,7 +108,7 @@ def test_games_fall_into_the_splits_in_proportion_to_the_shares() -> None:
 def test_the_split_of_a_game_is_the_same_on_every_machine() -> None:
     shares = {Split.HELDOUT: 0.3, Split.VALIDATION: 0.3, Split.TRAIN: 0.4}
     # printf 'split/engine-0-N' | sha256sum: the first digits are ff, df, 46, 6b, f5, 09.
-    splits = [split_of(f"engine-0-{number}", shares).value for number in range(6)]
+    splits = [split_of_game(f"engine-0-{number}", shares).value for number in range(6)]
     assert splits == ["train", "train", "heldout", "validation", "train", "heldout"]
 
 
@@ -143,7 +143,7 @@ def test_an_undated_game_is_split_by_its_hash_and_so_is_every_game_without_days_
     undated, _ = new_quota()
     shares = split_shares(BoardsConfig(**SMALL))
     ids = [f"endgame-0-{number}" for number in range(40)]
-    by_hash = [split_of(game_id, shares) for game_id in ids]
+    by_hash = [split_of_game(game_id, shares) for game_id in ids]
     assert [dated.split_of(game_id, None) for game_id in ids] == by_hash
     assert [undated.split_of(game_id, "2020.02.15") for game_id in ids] == by_hash
     assert set(by_hash) == set(Split)
@@ -330,7 +330,7 @@ def test_what_is_given_back_is_wanted_again_counted_and_never_taken_again() -> N
 
 def test_a_quota_wants_a_game_while_something_of_its_split_is_missing() -> None:
     shares = split_shares(BoardsConfig(**SMALL))
-    split = split_of("game", shares)
+    split = split_of_game("game", shares)
     other = next(each for each in Split if each != split)
     quota, _ = new_quota(0)
     assert not quota.wants("game")

@@ -12,7 +12,7 @@ import pytest
 from grpo.board.actions import action_move, legal_action_ids
 from grpo.board.encoding import decode, position_key
 from grpo.board.phases import PHASES, phase_of
-from grpo.dataset.table import BOARD_SCHEMA, Position, Split, board_arrays, board_row, board_table, phase_histogram
+from grpo.dataset.table import BOARD_SCHEMA, Position, Split, board_arrays, board_row, board_table, phase_counts
 from grpo.engine.answers import Score
 from grpo.engine.move_values import ValueTable
 
@@ -190,4 +190,4 @@ def test_strong_values_are_refused_where_there_are_none(table: pa.Table) -> None
 
 
 def test_the_histogram_names_all_phases_in_the_order_of_a_game() -> None:
-    assert list(phase_histogram(["endgame", "opening", "endgame"]).items()) == [("opening", 1), ("middlegame", 0), ("endgame", 2)]
+    assert list(phase_counts(["endgame", "opening", "endgame"]).items()) == [("opening", 1), ("middlegame", 0), ("endgame", 2)]

@@ -24,7 +24,7 @@ from scripted_engine import ScriptedEngine
 from grpo.board.encoding import position_key
 from grpo.board.phases import Phase, phase_of
 from grpo.dataset.engine_games import material_signature
-from grpo.dataset.quotas import Candidate, Cell, Quota, SourceReport, wanted_boards
+from grpo.dataset.quotas import Candidate, Quota, QuotaCell, SourceReport, wanted_boards
 from grpo.dataset.table import Position, Split
 from grpo.dataset.units import file_games, fill_unit, unit_wanted
 from grpo.engine.pool import EnginePool
@@ -44,7 +44,7 @@ class Filled:
     report: SourceReport = field(default_factory=SourceReport)
     rejections: list[Rejection] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
-    missing: dict[Cell, int] = field(default_factory=dict)
+    missing: dict[QuotaCell, int] = field(default_factory=dict)
     games: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -52,7 +52,7 @@ class Filled:
         return {position.key for position in self.positions}
 
     @property
-    def cells(self) -> Counter[Cell]:
+    def cells(self) -> Counter[QuotaCell]:
         return Counter((position.split, position.phase) for position in self.positions)
 
 

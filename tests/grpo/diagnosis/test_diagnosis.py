@@ -15,7 +15,7 @@ from grpo.diagnosis.diagnose import RULES, Watch, diagnose
 from grpo.diagnosis.findings import ENTRIES, Severity
 from grpo.diagnosis.history import Evaluation, History
 from grpo.diagnosis.page import diagnosis_page
-from grpo.diagnosis.reading import read_history
+from grpo.diagnosis.reading import read_run_history
 from grpo.metrics.table import Record
 
 NOTES = Path(__file__).parents[2] / "field_notes"
@@ -58,7 +58,7 @@ FIELD_NOTES: dict[str, tuple[tuple[str, ...], str | None, set[str], set[str]]] =
 
 def notes_history(run: str) -> History:
     tables, evals, _, _ = FIELD_NOTES[run]
-    return read_history([NOTES / f"{name}.csv" for name in tables], evals=NOTES / f"{evals}.csv" if evals else None)
+    return read_run_history([NOTES / f"{name}.csv" for name in tables], evals=NOTES / f"{evals}.csv" if evals else None)
 
 
 def bad_names(history: History, settings: Mapping[str, Any] | None = None) -> set[str]:
@@ -160,7 +160,7 @@ def _read(text: str) -> History:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "history.csv"
         path.write_text(text, encoding="utf-8")
-        return read_history([path])
+        return read_run_history([path])
 
 
 FLAT: dict[str, Column] = {"reward": lambda step: -0.1 + 0.02 * math.sin(3 * step)}

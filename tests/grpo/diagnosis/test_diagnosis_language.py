@@ -9,7 +9,7 @@ import pytest
 
 from grpo.diagnosis.diagnose import Watch, diagnose
 from grpo.diagnosis.history import History
-from grpo.diagnosis.reading import read_history
+from grpo.diagnosis.reading import read_run_history
 from grpo.metrics.table import Event, Record
 from grpo.settings.tree import read_settings
 
@@ -127,7 +127,7 @@ def test_a_table_of_the_same_metrics_says_the_same(tmp_path: Path) -> None:
             writer = csv.writer(file)
             writer.writerow(["step", *columns])
             writer.writerows([row.step, *(row.metrics.get(column, "") for column in columns)] for row in rows)
-        from_table = read_history([path])
+        from_table = read_run_history([path])
         assert from_table.is_of_words
         assert set(diagnose(from_table, SETTINGS).names) - {"healthy", "no_baseline"} == names_of(rows), name
 

@@ -15,7 +15,7 @@ import chess
 import pytest
 from scripted_engine import ScriptedEngine, move_scores
 
-from grpo.engine.answers import Answer, EngineError, Score, parse_answer, parse_best_move
+from grpo.engine.answers import EngineAnswer, EngineError, Score, parse_answer, parse_best_move
 from grpo.engine.identity import EngineMissingError, identify
 from grpo.engine.pool import MAX_LINES, EnginePool, Query
 from grpo.engine.process import BUSY_SECONDS, START_SECONDS, EngineProcess
@@ -57,16 +57,16 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> float:
     return 0.6
 
 
-def answers_of(path: str, queries: Sequence[Query], *, num_processes: int = 1) -> list[Answer | EngineError]:
+def answers_of(path: str, queries: Sequence[Query], *, num_processes: int = 1) -> list[EngineAnswer | EngineError]:
     """Return what a pool of its own answers."""
     with EnginePool(path, num_processes=num_processes, options=ALL_LINES) as pool:
         return pool.search(queries)
 
 
-def expected(fen: str) -> Answer:
+def expected(fen: str) -> EngineAnswer:
     """Return the scripted engine's answer when nothing goes wrong."""
     scores = move_scores(fen, sorted(move.uci() for move in chess.Board(fen).legal_moves), "")
-    return Answer(best_move=scores[0][1], scores={move: Score(value) for value, move in scores})
+    return EngineAnswer(best_move=scores[0][1], scores={move: Score(value) for value, move in scores})
 
 
 EXPECTED = [expected(fen) for fen in FENS]
@@ -252,9 +252,9 @@ def test_one_search_scores_every_legal_move_for_the_mover(stockfish: str) -> Non
     # White mates in one; Black, to move in the mirror, does too; in the third the mover is a queen down.
     fens = ["6k1/5ppp/8/8/8/8/8/R3K3 w - - 0 1", "r3k3/8/8/8/8/8/5PPP/6K1 b - - 0 1", "3qk3/8/8/8/8/8/8/4K3 w - - 0 1"]
     white, black, lost = answers_of(stockfish, [Query(fen=fen, limit="depth 3") for fen in fens])
-    assert isinstance(white, Answer)
-    assert isinstance(black, Answer)
-    assert isinstance(lost, Answer)
+    assert isinstance(white, EngineAnswer)
+    assert isinstance(black, EngineAnswer)
+    assert isinstance(lost, EngineAnswer)
     for fen, answer in zip(fens, (white, black, lost), strict=True):
         assert set(answer.scores) == {move.uci() for move in chess.Board(fen).legal_moves}
     assert (white.best_move, white.scores["a1a8"]) == ("a1a8", Score(1, is_mate=True))
@@ -277,7 +277,7 @@ def test_scores_depend_neither_on_the_order_of_the_queries_nor_on_the_number_of_
     queries = [Query(fen=board.fen(), limit="depth 4") for board in random_boards[3::211]]
     once = answers_of(stockfish, queries)
     assert len(queries) > 20
-    assert all(isinstance(answer, Answer) for answer in once)
+    assert all(isinstance(answer, EngineAnswer) for answer in once)
     assert answers_of(stockfish, queries[::-1])[::-1] == once
     assert answers_of(stockfish, queries, num_processes=3) == once
     # The test above has teeth: with a kept hash the order does matter.
@@ -311,7 +311,7 @@ def test_every_process_has_one_thread_and_the_options_that_were_asked_for(tmp_pa
     spy.chmod(0o755)
     with EnginePool(str(spy), num_processes=1, options={"Hash": 3, "MultiPV": 5}) as pool:
         [answer] = pool.search([Query(fen=FENS[0], limit="depth 2")])
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, EngineAnswer)
     assert len(answer.scores) == 5
     said = (tmp_path / "said").read_text().splitlines()
     assert {"setoption name Threads value 1", "setoption name Hash value 3", "setoption name MultiPV value 5"} <= set(said)
@@ -584,7 +584,7 @@ def test_an_engine_with_too_few_lines_may_play_and_is_refused_for_tables_at_once
     with EnginePool(poor.path, num_processes=2, options=ALL_LINES) as pool:
         if is_running:
             plain = pool.search(Query(fen=fen, limit="nodes 5") for fen in FENS)
-            assert [answer.best_move for answer in plain if isinstance(answer, Answer)] == best_moves
+            assert [answer.best_move for answer in plain if isinstance(answer, EngineAnswer)] == best_moves
             assert pool.best_move(FENS[0], "", "nodes 5", is_fresh=True) == best_moves[0]
         before = len(poor.searches())
         with pytest.raises(EngineMissingError, match=rf"^Scripted 1 {message}.*MultiPV.*218 moves.*CHESS_GRPO_STOCKFISH"):

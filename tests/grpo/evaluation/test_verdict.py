@@ -21,9 +21,9 @@ from grpo.evaluation.verdict import (
     RegretEstimate,
     Verdict,
     candidates_by_regret,
-    confirm,
     decide,
     peak_step,
+    play_confirmation,
 )
 from grpo.statistics.intervals import LEVEL, ScoreInterval, p_value, paired_interval
 from grpo.statistics.sprt import Sprt, SprtModel
@@ -42,7 +42,7 @@ def interval(score: float, *, low: float, high: float) -> ScoreInterval:
 
 def played(scores: Sequence[float]) -> Confirmation:
     """Return a fixed-size confirmation with these pairs."""
-    return confirm(lambda count: scores[:count], num_pairs=len(scores), batch_pairs=10, sprt=None)
+    return play_confirmation(lambda count: scores[:count], num_pairs=len(scores), batch_pairs=10, sprt=None)
 
 
 def verdict_on(
@@ -147,7 +147,7 @@ class Table:
 
 def test_without_a_sequential_test_all_pairs_are_played_at_once() -> None:
     table = Table([0.5, 0.75])
-    games = confirm(table, num_pairs=70, batch_pairs=20, sprt=None)
+    games = play_confirmation(table, num_pairs=70, batch_pairs=20, sprt=None)
     assert table.asked == [70]
     assert games.end == ConfirmationEnd.ALL_PLAYED
     assert games.interval == paired_interval([0.5, 0.75] * 35)
@@ -165,7 +165,7 @@ def test_without_a_sequential_test_all_pairs_are_played_at_once() -> None:
 def test_a_sequential_test_stops_at_the_first_look_that_settles_it(scores: list[float], end: ConfirmationEnd, shows: bool) -> None:
     table = Table(scores)
     test = Sprt(elo0=0.0, elo1=50.0, alpha=LEVEL, beta=0.05, model=SprtModel.LOGISTIC)
-    games = confirm(table, num_pairs=50, batch_pairs=20, sprt=test)
+    games = play_confirmation(table, num_pairs=50, batch_pairs=20, sprt=test)
     assert games.end == end
     assert games.interval.num_pairs == sum(table.asked) == len(games.pair_scores)
     assert table.asked == ([20, 20, 10] if end == ConfirmationEnd.UNDECIDED else [20] * len(table.asked))
@@ -178,7 +178,7 @@ def test_a_sequential_test_stops_at_the_first_look_that_settles_it(scores: list[
 def test_under_a_sequential_test_it_alone_decides_and_not_an_interval_that_was_looked_at_again_and_again() -> None:
     # 90 pairs at 0.56 lie above one half by their interval; the test of 0 against 200 Elo has rejected.
     test = Sprt(elo0=0.0, elo1=200.0, alpha=LEVEL, beta=0.05, model=SprtModel.LOGISTIC)
-    games = confirm(Table([0.5, 0.5, 0.5, 0.75]), num_pairs=400, batch_pairs=90, sprt=test)
+    games = play_confirmation(Table([0.5, 0.5, 0.5, 0.75]), num_pairs=400, batch_pairs=90, sprt=test)
     assert games.interval.low > 0.5
     assert games.end == ConfirmationEnd.REJECTED
     assert not decide(1, against_initial=games, against_previous=None, beside={}, phases=()).promoted
@@ -186,7 +186,7 @@ def test_under_a_sequential_test_it_alone_decides_and_not_an_interval_that_was_l
 
 def test_two_sequential_tests_with_half_the_level_each_can_both_be_accepted() -> None:
     half = Sprt(elo0=0.0, elo1=50.0, alpha=LEVEL / 2, beta=0.05, model=SprtModel.LOGISTIC)
-    won, lost = (confirm(Table([score]), num_pairs=200, batch_pairs=20, sprt=half) for score in (0.75, 0.25))
+    won, lost = (play_confirmation(Table([score]), num_pairs=200, batch_pairs=20, sprt=half) for score in (0.75, 0.25))
     one = decide(1, against_initial=won, against_previous=lost, beside={}, phases=())
     assert (one.promoted, one.replaces_previous) == (True, False)
     assert decide(1, against_initial=won, against_previous=won, beside={}, phases=()).replaces_previous
@@ -194,10 +194,10 @@ def test_two_sequential_tests_with_half_the_level_each_can_both_be_accepted() ->
 
 def test_confirmation_games_that_are_not_what_was_asked_for_are_refused() -> None:
     with pytest.raises(ValueError, match="asked for 20 confirmation pairs and got 19"):
-        confirm(lambda count: [0.5] * (count - 1), num_pairs=20, batch_pairs=20, sprt=None)
+        play_confirmation(lambda count: [0.5] * (count - 1), num_pairs=20, batch_pairs=20, sprt=None)
     for numbers in ({"num_pairs": 0, "batch_pairs": 1}, {"num_pairs": 1, "batch_pairs": 0}):
         with pytest.raises(ValueError, match="at least 1"):
-            confirm(Table([0.5]), **numbers, sprt=None)
+            play_confirmation(Table([0.5]), **numbers, sprt=None)
 
 
 # Halving.

@@ -21,10 +21,6 @@ from safetensors.torch import load_file, save_file
 from grpo.base.files import MANIFEST, CorruptError, StorageError, read_json, sha256_text, write_json, write_manifest
 from grpo.learning import checkpoints
 from grpo.learning.checkpoints import (
-    ACTION_TABLE_HASH,
-    POLICY,
-    WEIGHTS,
-    IncompatibleError,
     TrainingState,
     checkpoint_folders,
     checkpoint_step,
@@ -40,6 +36,7 @@ from grpo.learning.states import DatasetStates
 from grpo.learning.trainer import GrpoTrainer
 from grpo.policy import files as policy_files
 from grpo.policy.distribution import NetworkPolicy, PositionBatch, new_policy
+from grpo.policy.files import ACTION_TABLE_HASH, POLICY, WEIGHTS, IncompatibleError
 from grpo.settings.grpo import GrpoConfig
 
 torch.set_num_threads(1)

@@ -13,7 +13,7 @@ from grpo.board.phases import PHASES
 from grpo.dataset.table import BoardArrays
 from grpo.learning import trainer as training
 from grpo.learning.checkpoints import weights_hash
-from grpo.learning.learnability import Learnability, NotLearnableError, Severity, refuse_unlearnable
+from grpo.learning.learnability import Consequence, Learnability, NotLearnableError, refuse_unlearnable
 from grpo.learning.states import DatasetStates
 from grpo.learning.trainer import GrpoTrainer
 from grpo.policy.distribution import NetworkPolicy, new_policy
@@ -46,14 +46,14 @@ def trainer_of(factor: float, arrays: BoardArrays = ARRAYS, **settings: Any) -> 
     return GrpoTrainer(scaled(factor), scaled(factor), states, config, seed=0)
 
 
-def of(found: Learnability, name: str) -> Severity:
+def of(found: Learnability, name: str) -> Consequence:
     """Return how the finding of this name came out."""
     return {finding.name: finding.severity for finding in found.findings}[name]
 
 
 def test_a_healthy_set_up_is_let_through_with_all_its_numbers() -> None:
     found = trainer_of(2).preflight()
-    assert found.severity == Severity.FINE, [finding for finding in found.findings if finding.advice]
+    assert found.severity == Consequence.FINE, [finding for finding in found.findings if finding.advice]
     refuse_unlearnable(found)
     names = [finding.name for finding in found.findings]
     phases = [phase for index, phase in enumerate(PHASES) if (ARRAYS.phases == index).any()]
@@ -71,9 +71,9 @@ def test_a_healthy_set_up_is_let_through_with_all_its_numbers() -> None:
 
 def test_a_random_network_is_warned_about_and_told_to_pretrain() -> None:
     found = trainer_of(0).preflight()
-    assert of(found, "entropy at T = 1") == Severity.WARNING
+    assert of(found, "entropy at T = 1") == Consequence.WARNING
     assert found.metrics["grpo/entropy"] == pytest.approx(found.metrics["grpo/log_num_legal"], abs=1e-5)
-    assert found.severity == Severity.WARNING, "dense values teach even that one: it is no refusal"
+    assert found.severity == Consequence.WARNING, "dense values teach even that one: it is no refusal"
     assert "pretrain" in next(finding.advice for finding in found.findings if finding.name == "entropy at T = 1")
     refuse_unlearnable(found)
 
@@ -81,7 +81,7 @@ def test_a_random_network_is_warned_about_and_told_to_pretrain() -> None:
 def test_a_policy_that_has_made_up_its_mind_is_refused_for_entropy_and_silence() -> None:
     found = trainer_of(300).preflight()
     assert found.metrics["grpo/entropy"] < 0.2
-    assert of(found, "entropy at T = 1") == Severity.REFUSAL
+    assert of(found, "entropy at T = 1") == Consequence.REFUSAL
     with pytest.raises(NotLearnableError, match=r"entropy at T = 1: 0\.\d\d nats.*\n?.*grpo.critical_entropy = 0.2"):
         refuse_unlearnable(found)
 
@@ -90,16 +90,16 @@ def test_the_measure_that_is_critical_is_the_one_in_the_settings() -> None:
     policy_entropy = trainer_of(2).preflight().metrics["grpo/normalised_entropy"]
     assert 0.2 < policy_entropy < 0.95
     assert of(trainer_of(2, critical_entropy=0.9, critical_measure="normalised_entropy").preflight(), "entropy at T = 1") == (
-        Severity.REFUSAL if policy_entropy < 0.9 else Severity.FINE
+        Consequence.REFUSAL if policy_entropy < 0.9 else Consequence.FINE
     )
-    assert of(trainer_of(2, critical_entropy=0.9).preflight(), "entropy at T = 1") == Severity.FINE
+    assert of(trainer_of(2, critical_entropy=0.9).preflight(), "entropy at T = 1") == Consequence.FINE
 
 
 def test_equal_values_are_refused_because_there_is_nothing_to_learn() -> None:
     flat = replace(ARRAYS, values=np.where(ARRAYS.is_legal, 0.5, 0).astype(np.float32))
     found = trainer_of(2, flat).preflight()
-    assert of(found, "silent groups") == Severity.REFUSAL
-    assert of(found, "gradient budget, logits") == Severity.WARNING, "the policy term has no gradient"
+    assert of(found, "silent groups") == Consequence.REFUSAL
+    assert of(found, "gradient budget, logits") == Consequence.WARNING, "the policy term has no gradient"
     with pytest.raises(NotLearnableError, match=r"refused before its first update:\n  silent groups: 100.0% of the groups"):
         refuse_unlearnable(found)
 
@@ -109,8 +109,8 @@ def test_nearly_equal_values_are_warned_about_by_phase() -> None:
     values[ARRAYS.phases == 0] = 0.5 + 0.001 * values[ARRAYS.phases == 0]
     found = trainer_of(2, replace(ARRAYS, values=np.where(ARRAYS.is_legal, values, 0).astype(np.float32)), states_per_step=48).preflight()
     spreads = {phase: of(found, f"reward spread, {phase}") for phase in PHASES if f"grpo/group_std/{phase}" in found.metrics}
-    assert spreads.pop(PHASES[0]) == Severity.WARNING
-    assert set(spreads.values()) == {Severity.FINE}
+    assert spreads.pop(PHASES[0]) == Consequence.WARNING
+    assert set(spreads.values()) == {Consequence.FINE}
 
 
 def test_sampling_at_another_temperature_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,14 +122,14 @@ def test_sampling_at_another_temperature_is_refused(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(trainer, "_rollout", dishonest)
     found = trainer.preflight()
-    assert of(found, "ratio and KL(old) at step 0") == Severity.REFUSAL
+    assert of(found, "ratio and KL(old) at step 0") == Consequence.REFUSAL
     with pytest.raises(NotLearnableError, match="score differently with identical weights"):
         refuse_unlearnable(found)
 
 
 def test_a_regulariser_that_has_nearly_all_of_the_gradient_is_named_whatever_its_value_in_the_loss() -> None:
     found = trainer_of(2, entropy_coefficient=50.0, entropy_schedule="constant").preflight()
-    assert of(found, "gradient budget, logits") == Severity.WARNING
+    assert of(found, "gradient budget, logits") == Consequence.WARNING
     advice = next(finding.advice for finding in found.findings if finding.name == "gradient budget, parameters")
     assert "entropy has nearly all of the gradient" in advice
 

@@ -306,7 +306,7 @@ def test_what_stands_on_padding_has_no_effect_on_the_facts(rubbish: float) -> No
 
 def test_the_order_of_the_states_has_no_effect_and_their_numbers_come_rising() -> None:
     plain = sampled()
-    turned = replace(plain.take(torch.tensor([1, 0])), indices=torch.tensor([1, 0]))
+    turned = replace(plain.select_rows(torch.tensor([1, 0])), indices=torch.tensor([1, 0]))
     facts = rollout_facts(turned, ALONE)
     assert facts.metrics == rollout_facts(plain, ALONE).metrics
     assert facts.indices.tolist() == [0, 1]
@@ -336,7 +336,7 @@ def pieces_of(rollout: Rollout, pieces: list[list[int]], *, total: float, new: T
     """Return what is measured of a minibatch that is cut so."""
     step = InnerStep(total=total, device=CPU)
     for rows in pieces:
-        piece = rollout.take(torch.tensor(rows))
+        piece = rollout.select_rows(torch.tensor(rows))
         width = piece.old.is_legal.shape[1]
         now, reference = written(new[rows][:, :width]), written(REFERENCE[rows][:, :width])
         made = grpo_objective(new=now, old=piece.old, reference=reference, moves=piece.moves, config=CONFIG, knobs=knobs)

@@ -769,7 +769,7 @@ def test_the_gradients_of_the_pieces_of_a_minibatch_add_up_to_that_of_the_whole(
     def gradient(parts: list[list[int]]) -> Tensor:
         layer = torch.ones(5, dtype=dtype, requires_grad=True)
         for rows in parts:
-            piece = rollout.take(torch.tensor(rows))
+            piece = rollout.select_rows(torch.tensor(rows))
             width = piece.states.positions.is_legal.shape[1]
             new = of((features @ layer)[rows][:, :width], piece.old.is_legal, case.temperature)
             made = grpo_objective(
@@ -812,7 +812,7 @@ def test_before_the_first_update_every_ratio_is_one_nothing_is_clipped_and_all_d
     config = GrpoConfig(estimator=kind, group_size=8, clip_low=1e-4, clip_high=1e-4)
     rollout = Roller(config, seed=0).rollout(policy, states, torch.arange(12), num_states=12, step=0, temperature=temperature)
     for rows in torch.randperm(12, generator=torch.Generator().manual_seed(3)).chunk(num_pieces):
-        piece = rollout.take(rows)
+        piece = rollout.select_rows(rows)
         with torch.no_grad():
             new = policy.distribution(piece.states.positions, temperature=piece.temperature)
         made = grpo_objective(new=new, old=piece.old, reference=new, moves=piece.moves, config=config, knobs=ALL_TERMS)

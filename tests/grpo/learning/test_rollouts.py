@@ -28,7 +28,7 @@ from grpo.base.errors import NonFiniteError
 from grpo.board.actions import action_move
 from grpo.board.encoding import decode
 from grpo.board.phases import PHASES, phase_of
-from grpo.engine.answers import Answer, EngineError
+from grpo.engine.answers import EngineAnswer, EngineError
 from grpo.engine.pool import EnginePool, Query
 from grpo.learning.distributed import Processes
 from grpo.learning.objective import exact_policy_ascent
@@ -80,7 +80,7 @@ def roll(
     """Return the rollout from all states, or from some of them as one of several processes would have it."""
     roller = Roller(config, seed=seed, values=values or MadeUpValues(), rival=rival)
     indices = torch.arange(len(states)) if rows is None else rows
-    return roller.rollout(policy, states.take(indices), indices, num_states=len(states), step=step, temperature=temperature)
+    return roller.rollout(policy, states.select_rows(indices), indices, num_states=len(states), step=step, temperature=temperature)
 
 
 def boards_of(rollout: Rollout) -> list[chess.Board]:
@@ -133,13 +133,13 @@ def test_shuffled_and_cut_groups_still_belong_to_their_states(estimator: str, po
     rollout = roll(policy, states_of(BOARDS[:20]), config_of(estimator=estimator, group_size=4, depth={"num_own_moves": 2}))
     order = torch.randperm(len(rollout), generator=torch.Generator().manual_seed(1))
     for rows in torch.split(order, 7):
-        part = rollout.take(rows)
+        part = rollout.select_rows(rows)
         check(part, estimator=estimator)
         assert part.temperature == 1.3
         assert torch.equal(part.indices, rollout.indices[rows])
         assert torch.equal(part.state_weights, rollout.state_weights[rows])
         assert part.states.values.shape[1] == int(part.old.is_legal.sum(1).max()), "no wider than needed"
-    assert len(rollout.take(order[:0])) == 0
+    assert len(rollout.select_rows(order[:0])) == 0
 
 
 def test_a_move_whose_probability_is_zero_in_float32_does_not_push_another_out_of_the_sum() -> None:
@@ -149,7 +149,7 @@ def test_a_move_whose_probability_is_zero_in_float32_does_not_push_another_out_o
     collapsed = WrittenPolicy(lambda board, move: 0.0 if move in ends[board.epd()] else -200.0)
     rollout = roll(collapsed, states_of(boards), config_of(estimator="exact"), temperature=1.0)
     for rows in torch.split(torch.arange(6), 1):
-        part = rollout.take(rows)
+        part = rollout.select_rows(rows)
         assert part.moves.weights.sum().item() == pytest.approx(1)
         assert {move for moves in moves_of(part) for move in moves} == ends[boards_of(part)[0].epd()]
 
@@ -159,7 +159,7 @@ def test_a_move_whose_probability_is_zero_in_float32_does_not_push_another_out_o
 def test_what_the_sampler_recorded_is_what_the_policy_scores(temperature: float, split: int, policy: NetworkPolicy) -> None:
     rollout = roll(policy, states_of(BOARDS), temperature=temperature)
     for rows in torch.split(torch.arange(len(BOARDS)), split):
-        part = rollout.take(rows)
+        part = rollout.select_rows(rows)
         scored = policy.distribution(part.states.positions, temperature=part.temperature)
         assert torch.allclose(scored.log_prob(part.moves.columns), part.moves.old_log_probs, atol=1e-5)
         assert torch.allclose(scored.log_probs, part.old.log_probs, atol=1e-5)
@@ -431,9 +431,9 @@ def test_the_engine_is_asked_at_fixed_nodes_and_its_failure_is_no_move() -> None
     class Pool:
         """Answers the first board and fails on the second."""
 
-        def search(self, queries: list[Query]) -> list[Answer | EngineError]:
+        def search(self, queries: list[Query]) -> list[EngineAnswer | EngineError]:
             asked.extend(queries)
-            return [Answer(best_move="e2e4", scores={}), EngineError("died")]
+            return [EngineAnswer(best_move="e2e4", scores={}), EngineError("died")]
 
     boards = [chess.Board(), chess.Board(CORNER.fen())]
     pool: EnginePool = Pool()  # type: ignore[assignment]

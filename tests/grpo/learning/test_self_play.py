@@ -17,7 +17,7 @@ from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable, engine_options, value_tables
 from grpo.engine.pool import EnginePool
 from grpo.learning.checkpoints import load_checkpoint, save_checkpoint, weights_hash
-from grpo.learning.self_play import MixedStates, OwnGames, OwnGamesError, random_openings, split_of, taken_plies
+from grpo.learning.self_play import MixedStates, OwnGames, OwnGamesError, random_openings, state_counts, taken_plies
 from grpo.learning.states import DatasetStates, LiveValues, States
 from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import METRICS
@@ -420,8 +420,8 @@ def test_a_step_has_the_datasets_states_first_and_own_ones_after(dataset: Datase
         states = mixed.states(step, policy)
         assert len(states) == 13
         assert mixed.own_share == 8 / 13
-        assert raw(states.take(torch.arange(5))) == raw(dataset.states(step, policy))
-        assert raw(states.take(torch.arange(5, 13))) == raw(own.states(step, policy))
+        assert raw(states.select_rows(torch.arange(5))) == raw(dataset.states(step, policy))
+        assert raw(states.select_rows(torch.arange(5, 13))) == raw(own.states(step, policy))
 
 
 def test_the_mixture_saves_measures_and_counts_what_its_parts_do(dataset: DatasetStates) -> None:
@@ -446,7 +446,7 @@ def test_the_mixture_saves_measures_and_counts_what_its_parts_do(dataset: Datase
     [(256, 0.33, (172, 84)), (256, 0.0, (256, 0)), (10, 0.26, (7, 3)), (10, 0.24, (8, 2)), (10, 0.99, (1, 9)), (1, 0.9, (1, 0))],
 )
 def test_a_steps_states_are_split_by_the_share(states_per_step: int, share: float, expected: tuple[int, int]) -> None:
-    assert split_of(states_per_step, share) == expected
+    assert state_counts(states_per_step, share) == expected
 
 
 # With the real engine.

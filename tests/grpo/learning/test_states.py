@@ -73,14 +73,14 @@ def test_states_keep_their_own_moves_values_and_phases() -> None:
     source = source_of()
     for step in range(4):
         check(source.states(step, POLICY))
-    some = source.states(0, POLICY).take(torch.tensor([9, 2, 2]))
+    some = source.states(0, POLICY).select_rows(torch.tensor([9, 2, 2]))
     check(some)
     assert names(some)[1] == names(some)[2] != names(some)[0]
     assert some.values.shape[1] == int(some.positions.is_legal.sum(1).max()), "no wider than needed"
 
 
 def test_no_rows_are_no_states() -> None:
-    none = source_of().states(0, POLICY).take(torch.empty(0, dtype=torch.int64))
+    none = source_of().states(0, POLICY).select_rows(torch.empty(0, dtype=torch.int64))
     assert len(none) == 0
     assert none.values.shape == (0, 0)
 

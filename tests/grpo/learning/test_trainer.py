@@ -35,7 +35,7 @@ from grpo.base.errors import NonFiniteError
 from grpo.control.controller import Action, Control
 from grpo.dataset.table import BoardArrays
 from grpo.learning import trainer as training
-from grpo.learning.checkpoints import IncompatibleError, load_checkpoint, save_checkpoint, weights_hash
+from grpo.learning.checkpoints import load_checkpoint, save_checkpoint, weights_hash
 from grpo.learning.measurements import InnerStep
 from grpo.learning.objective import Moves, Objective, grpo_objective, logit_descents
 from grpo.learning.rollouts import Roller, Rollout
@@ -43,6 +43,7 @@ from grpo.learning.states import DatasetStates, States
 from grpo.learning.trainer import GrpoTrainer, InvariantError, assert_on_policy, refuse_dropout
 from grpo.metrics.table import Record
 from grpo.policy.distribution import MoveDistribution, NetworkPolicy, Policy, PositionBatch, new_policy
+from grpo.policy.files import IncompatibleError
 from grpo.settings.grpo import AlarmConfig, GrpoConfig
 
 torch.set_num_threads(1)
@@ -888,7 +889,7 @@ def test_the_order_of_the_rows_in_a_rollout_decides_nothing(estimator: str, monk
     straight, shuffled = (double_trainer(**with_depth(estimator)) for _ in range(2))
     records = steps(straight, 3)
     orders = torch.Generator().manual_seed(0)
-    sampler_with(monkeypatch, lambda rollout, _: rollout.take(torch.randperm(len(rollout), generator=orders)))
+    sampler_with(monkeypatch, lambda rollout, _: rollout.select_rows(torch.randperm(len(rollout), generator=orders)))
     for one, other in zip(records, steps(shuffled, 3), strict=True):
         assert dict(other.metrics) == pytest.approx(dict(one.metrics), rel=1e-7, abs=1e-9)
     assert largest_difference(straight.policy, shuffled.policy) < 1e-10

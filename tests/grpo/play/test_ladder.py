@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from test_ratings import simulated
+from made_selections import simulated
 
 from grpo.base.seeding import numpy_stream
 from grpo.engine.pool import EnginePool

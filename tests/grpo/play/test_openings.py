@@ -21,7 +21,7 @@ from scripted_engine import ScriptedEngine
 from grpo.base.seeding import numpy_stream
 from grpo.board.encoding import encode, position_key
 from grpo.board.phases import PHASES, Phase, phase_of
-from grpo.engine.answers import Answer, EngineError, Score
+from grpo.engine.answers import EngineAnswer, EngineError, Score
 from grpo.engine.pool import EnginePool, Query
 from grpo.play import openings
 from grpo.play.openings import OpeningsError, drawn_openings, keys_of, make_openings, phase_openings, read_book
@@ -44,14 +44,14 @@ class FakePool:
         self._score = score
         self.queries: list[Query] = []
 
-    def search(self, queries: Sequence[Query]) -> list[Answer | EngineError]:
+    def search(self, queries: Sequence[Query]) -> list[EngineAnswer | EngineError]:
         self.queries += queries
         return [self._answer(query) for query in queries]
 
-    def _answer(self, query: Query) -> Answer | EngineError:
+    def _answer(self, query: Query) -> EngineAnswer | EngineError:
         score = self._score(query.fen)
         move = next(iter(chess.Board(query.fen).legal_moves)).uci()
-        return EngineError(query.fen) if score is None else Answer(best_move=move, scores={move: score})
+        return EngineError(query.fen) if score is None else EngineAnswer(best_move=move, scores={move: score})
 
 
 def some_score(fen: str) -> Score:
@@ -185,7 +185,7 @@ def test_real_openings_are_even_and_the_same_whatever_the_number_of_processes(st
             found.append(make_openings(config(plies=8, centipawns=60), count=25, rng=numpy_stream(0, "real"), pool=pool, exclude=set()))
             answers = pool.search([Query(fen=fen, limit="depth 6") for fen in found[-1]])
             for answer in answers:
-                assert isinstance(answer, Answer)
+                assert isinstance(answer, EngineAnswer)
                 assert max(score.value for score in answer.scores.values()) <= 60
     assert found[0] == found[1]
     assert len({key(fen) for fen in found[0]}) == 25
@@ -197,7 +197,7 @@ def test_real_openings_are_even_and_the_same_whatever_the_number_of_processes(st
 class NoPool:
     """An engine that must not be asked."""
 
-    def search(self, queries: Sequence[Query]) -> list[Answer | EngineError]:
+    def search(self, queries: Sequence[Query]) -> list[EngineAnswer | EngineError]:
         raise AssertionError("a book's openings are used as they are")
 
 
@@ -381,7 +381,7 @@ def test_the_books_content_and_not_its_place_is_in_the_versions_of_steps(book: P
     elsewhere.parent.mkdir()
     elsewhere.write_bytes(book.read_bytes())
     here, there, none = (Settings(evaluation=EvaluationConfig(opening_book=str(path))) for path in (book, elsewhere, ""))
-    for part in (settings_by_step.baseline, settings_by_step.selection):
+    for part in (settings_by_step.baseline_settings, settings_by_step.selection_settings):
         assert part(here) == part(there) == part(none)
         assert part(here)["evaluation"]["opening_book_plies"] == 16
         assert part(here) != part(Settings(evaluation=EvaluationConfig(opening_book=str(book), opening_book_plies=8)))

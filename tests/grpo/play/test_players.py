@@ -12,7 +12,7 @@ from doubles import CPU, TINY, WrittenPolicy, made_up_number, some_boards
 from scripted_engine import ScriptedEngine, move_scores
 
 from grpo.base.seeding import numpy_stream, torch_stream
-from grpo.engine.answers import Answer, EngineError
+from grpo.engine.answers import EngineAnswer, EngineError
 from grpo.engine.pool import EnginePool, Query
 from grpo.play import players
 from grpo.play.players import BestMovePlayer, DilutedPlayer, EnginePlayer, Player, RandomPlayer, SamplingPlayer, fen_of, random_move
@@ -258,7 +258,7 @@ def test_castling_written_as_the_king_taking_its_rook_is_played_as_castling(
 ) -> None:
     board = chess.Board("4k3/8/8/8/8/8/8/4K2R w K - 0 1")
     pool = pool_of(scripted().path)
-    monkeypatch.setattr(pool, "search", lambda queries: [Answer(best_move="e1h1", scores={}) for _ in queries])
+    monkeypatch.setattr(pool, "search", lambda queries: [EngineAnswer(best_move="e1h1", scores={}) for _ in queries])
     assert moves_of(engine_player(pool, 1), [board]) == [chess.Move.from_uci("e1g1")]
 
 

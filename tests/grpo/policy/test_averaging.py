@@ -42,12 +42,12 @@ def number_in(policy: NetworkPolicy) -> float:
 def test_the_average_worked_by_hand() -> None:
     average = WeightAverage(filled(0.0), decay=0.25)
 
-    average.take(filled(1.0), 1)  # 1 / 10 is kept.
+    average.update(filled(1.0), 1)  # 1 / 10 is kept.
     assert number_in(average.policy) == pytest.approx(0.9)
-    average.take(filled(2.0), 2)  # 2 / 11.
+    average.update(filled(2.0), 2)  # 2 / 11.
     assert number_in(average.policy) == pytest.approx(0.9 * 2 / 11 + 2 * 9 / 11, abs=1e-5)
     before = number_in(average.policy)
-    average.take(filled(3.0), 1_000)  # The decay, from now on.
+    average.update(filled(3.0), 1_000)  # The decay, from now on.
     assert number_in(average.policy) == pytest.approx(0.25 * before + 0.75 * 3, abs=1e-5)
 
 
@@ -57,7 +57,7 @@ def test_it_begins_as_the_policy_and_is_nobody_elses_weights() -> None:
     before = weights_hash(policy)
     assert weights_hash(average.policy) == before
 
-    average.take(filled(1.0), 1)
+    average.update(filled(1.0), 1)
 
     assert weights_hash(policy) == before != weights_hash(average.policy)
     average.begin_at(policy)
@@ -82,7 +82,7 @@ def test_the_judged_policy_is_the_average_of_the_policies_after_each_step() -> N
 
     for number in range(1, 5):
         trainer.step()
-        expected.take(trainer.policy, number)
+        expected.update(trainer.policy, number)
 
     assert weights_hash(trainer.judged) == weights_hash(expected.policy)
 

@@ -387,7 +387,7 @@ def test_a_batch_holds_each_boards_own_legal_moves(random_boards: list[chess.Boa
 def test_taking_rows_gives_the_batch_of_those_boards(random_boards: list[chess.Board]) -> None:
     boards = random_boards[::71]
     rows = torch.tensor([5, 3, 3, 40])
-    taken = PositionBatch.from_boards(boards).take(rows)
+    taken = PositionBatch.from_boards(boards).select_rows(rows)
     made = PositionBatch.from_boards([boards[index] for index in rows.tolist()])
     assert torch.equal(taken.encodings, made.encodings)
     assert torch.equal(taken.action_ids, made.action_ids)

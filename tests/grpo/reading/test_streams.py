@@ -20,7 +20,7 @@ from moto import mock_aws
 
 from grpo.reading import s3
 from grpo.reading.games import SourceError
-from grpo.reading.streams import CHUNK_SIZE, Kind, Packing, SourceFile, find_files, fingerprint, read_chunks
+from grpo.reading.streams import CHUNK_SIZE, FileKind, Packing, SourceFile, find_files, fingerprint, read_chunks
 
 SAMPLE_DATA = os.environ.get("CHESS_GRPO_SAMPLE_DATA", "")
 TEXT = "".join(f"{number}. e4 e5 {random.Random(number).random()}\n" for number in range(30_000)).encode()  # 1 MB, packs to a third.
@@ -294,7 +294,7 @@ def test_a_file_that_vanishes_and_a_disk_that_fails_are_told(tmp_path: Path) -> 
             use(file)
     path.symlink_to("/proc/self/mem")  # Whose first byte cannot be read: the same error as a bad sector gives.
     with pytest.raises(SourceError, match=r"cannot be read .Input/output error."):
-        list(read_chunks(SourceFile(name="x.pgn", uri=str(path), kind=Kind.GAMES, packing=Packing.NONE)))
+        list(read_chunks(SourceFile(name="x.pgn", uri=str(path), kind=FileKind.GAMES, packing=Packing.NONE)))
     path.unlink()
     path.mkdir()
     with pytest.raises(SourceError, match=r"cannot be read .it is no file."):
@@ -357,12 +357,12 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_folder_stands_for_all_files_of_known_suffixes_below(folder: Path) -> None:
     assert [(file.name, file.kind, file.packing) for file in find_files([str(folder)])] == [
-        ("[1].pgn", Kind.GAMES, Packing.NONE),
-        ("a.pgn.zst", Kind.GAMES, Packing.ZST),
-        ("b.pgn", Kind.GAMES, Packing.NONE),
-        ("c.EPD", Kind.POSITIONS, Packing.NONE),
-        ("d.fen.BZ2", Kind.POSITIONS, Packing.BZ2),
-        ("p.csv.gz", Kind.PUZZLES, Packing.GZ),
+        ("[1].pgn", FileKind.GAMES, Packing.NONE),
+        ("a.pgn.zst", FileKind.GAMES, Packing.ZST),
+        ("b.pgn", FileKind.GAMES, Packing.NONE),
+        ("c.EPD", FileKind.POSITIONS, Packing.NONE),
+        ("d.fen.BZ2", FileKind.POSITIONS, Packing.BZ2),
+        ("p.csv.gz", FileKind.PUZZLES, Packing.GZ),
     ]
 
 
@@ -436,9 +436,9 @@ def test_an_archives_members_are_files(tmp_path: Path) -> None:
     path = archive(tmp_path / "x.epd.zip", "read.me", "b.PGN", "deep/a.epd", "__MACOSX/._b.pgn", "deep/p.csv", "deep/")
     files = find_files([str(path)])
     assert [(file.name, file.member, file.kind) for file in files] == [
-        ("x.epd.zip/b.PGN", "b.PGN", Kind.GAMES),
-        ("x.epd.zip/deep/a.epd", "deep/a.epd", Kind.POSITIONS),
-        ("x.epd.zip/deep/p.csv", "deep/p.csv", Kind.PUZZLES),
+        ("x.epd.zip/b.PGN", "b.PGN", FileKind.GAMES),
+        ("x.epd.zip/deep/a.epd", "deep/a.epd", FileKind.POSITIONS),
+        ("x.epd.zip/deep/p.csv", "deep/p.csv", FileKind.PUZZLES),
     ]
     assert [b"".join(read_chunks(file)).decode() for file in files] == ["b.PGN", "deep/a.epd", "deep/p.csv"]
 
@@ -497,7 +497,7 @@ def test_objects_are_found_by_key_prefix_and_glob(bucket: Any) -> None:
     assert names("s3://chess/20*/*.pgn", "s3://chess/2024/b.pgn") == ["b.pgn", "d.pgn"]
     assert names("s3://chess/202[5]/?.pgn") == ["d.pgn"]
     (file,) = find_files(["s3://chess/2025/"])
-    assert (file.uri, file.kind, file.packing) == ("s3://chess/2025/d.pgn", Kind.GAMES, Packing.NONE)
+    assert (file.uri, file.kind, file.packing) == ("s3://chess/2025/d.pgn", FileKind.GAMES, Packing.NONE)
     with pytest.raises(SourceError, match=r"s3://chess/2026/: no file found"):
         find_files(["s3://chess/2026/"])
     with pytest.raises(SourceError, match="cannot tell by its suffix"):

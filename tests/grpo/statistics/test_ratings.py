@@ -4,17 +4,18 @@ import math
 
 import numpy as np
 import pytest
+from made_selections import simulated
 
 from grpo.statistics.intervals import Z95, expected_score
-from grpo.statistics.ratings import ELO_PER_NAT, Meeting, fit_ratings, rate_against
+from grpo.statistics.ratings import ELO_PER_NAT, PlayedPairs, fit_ratings, rate_against
 
 
-def of(first: int, second: int, *pair_scores: float) -> Meeting:
+def of(first: int, second: int, *pair_scores: float) -> PlayedPairs:
     """Return a meeting."""
-    return Meeting(first=first, second=second, pair_scores=pair_scores)
+    return PlayedPairs(first=first, second=second, pair_scores=pair_scores)
 
 
-def with_wins(first: int, second: int, wins: float, num_pairs: int) -> Meeting:
+def with_wins(first: int, second: int, wins: float, num_pairs: int) -> PlayedPairs:
     """Return a meeting of pairs won or lost as a whole."""
     return of(first, second, *[1.0] * int(wins), *[0.0] * (num_pairs - int(wins)))
 
@@ -156,20 +157,6 @@ def test_no_opponent_no_pair_and_a_game_with_oneself_are_refused() -> None:
 
 
 # Simulation.
-
-
-def simulated(rng: np.random.Generator, elo: float, num_pairs: int) -> tuple[float, ...]:
-    """Return pairs whose games are drawn now and then, and whose two games share an opening that favours one of the players."""
-    # A mean score of e, of which the luck of the opening moves up to a fifth; draws take as much from wins as from losses.
-    mean = expected_score(elo)
-    room = min(mean, 1 - mean)
-    luck = rng.uniform(-0.2, 0.2, num_pairs) * room
-    scores = np.zeros(num_pairs)
-    for _ in range(2):
-        draw = 0.5 * room
-        uniform = rng.random(num_pairs)
-        scores += np.where(uniform < mean + luck - draw / 2, 1.0, np.where(uniform < mean + luck + draw / 2, 0.5, 0.0)) / 2
-    return tuple(scores)
 
 
 TRUE = np.array([0, 260, 470, 760, 1_080, 1_260])

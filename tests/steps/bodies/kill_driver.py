@@ -28,7 +28,7 @@ import steps.step_io.work  # noqa: E402
 import steps.store.outputs  # noqa: E402
 from grpo.base.errors import NonFiniteError  # noqa: E402
 from grpo.evaluation.regret import heldout_metrics  # noqa: E402
-from grpo.learning.self_play import MixedStates, OwnGames, split_of  # noqa: E402
+from grpo.learning.self_play import MixedStates, OwnGames, state_counts  # noqa: E402
 from grpo.learning.states import DatasetStates, StateSource  # noqa: E402
 from grpo.learning.trainer import GrpoTrainer  # noqa: E402
 from grpo.policy.distribution import new_policy  # noqa: E402
@@ -134,7 +134,7 @@ def finetune(job: dict[str, Any]) -> None:
     config = GrpoConfig(**{**CONFIG, **job.get("config", {})})
     torch.set_num_threads(1)
     policy, reference = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
-    num_dataset, num_own = split_of(config.states_per_step, config.own_games.share)
+    num_dataset, num_own = state_counts(config.states_per_step, config.own_games.share)
     states: StateSource = DatasetStates(TRAIN, states_per_step=num_dataset, seed=0, reflects=True)
     if num_own:
         states = MixedStates(

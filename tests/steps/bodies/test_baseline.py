@@ -102,7 +102,7 @@ class Bar:
     def __init__(self) -> None:
         self.seen: list[tuple[int, int, str]] = []
 
-    def take(self, record: Any) -> None:
+    def log(self, record: Any) -> None:
         pass
 
     def progress(self, done: int, total: int, unit: str) -> None:

@@ -25,7 +25,7 @@ from grpo.engine.identity import EngineIdentity, identify
 from grpo.metrics.table import Record
 from grpo.reading.games import Reason, SourceError
 from grpo.settings.tree import Settings, read_settings
-from steps.bodies.build_boards import board_keys, build_units, join_units, read_boards, read_games
+from steps.bodies.build_boards import board_keys, build_units, join_units, read_boards, read_game_table
 from steps.step_io.work import Work, read_history
 
 FILES = ("boards.parquet", "games.parquet", "rejected.jsonl", "report.json", "history.jsonl")
@@ -40,7 +40,7 @@ class Listener:
         self.metrics: dict[str, float] = {}
         self.progresses: list[tuple[int, int]] = []
 
-    def take(self, record: Record) -> None:
+    def log(self, record: Record) -> None:
         """Keep the last value of each metric."""
         self.metrics.update(record.metrics)
 
@@ -111,7 +111,7 @@ def check_dataset(folder: Path, settings: Settings) -> None:
     """Check all that must hold of a whole dataset."""
     assert pq.read_schema(folder / "boards.parquet").equals(BOARD_SCHEMA)
     assert pq.read_schema(folder / "games.parquet").equals(GAME_SCHEMA)
-    rows, games, facts = rows_of(folder), read_games(folder).to_pylist(), facts_of(folder)
+    rows, games, facts = rows_of(folder), read_game_table(folder).to_pylist(), facts_of(folder)
     assert Counter((row["split"], row["phase"]) for row in rows) == wanted_boards(settings.boards)
     assert len({row["key"] for row in rows}) == len(rows)
     assert board_keys(folder) == {row["key"] for row in rows}
@@ -438,7 +438,7 @@ def test_the_label_of_a_listed_position_is_a_best_move_by_value(packed: Callable
     assert facts_of(folder)["labels"] == {"engine": 48}
     for row in rows_of(folder):
         assert row["values"][row["moves"].index(row["label"])] == max(row["values"])
-    assert {(game["num_plies"], game["result"]) for game in read_games(folder).to_pylist()} == {(0, "*")}
+    assert {(game["num_plies"], game["result"]) for game in read_game_table(folder).to_pylist()} == {(0, "*")}
 
 
 def test_games_and_lists_can_be_mixed(packed: Callable[[str], Path], stockfish: str, tmp_path: Path) -> None:
@@ -472,7 +472,7 @@ def test_a_game_that_two_units_met_under_other_texts_is_one_game(games_text: str
     endless = {"num_train": 600, "num_validation": 600, "num_heldout": 600, "num_units": 3, "shortage": "accept"}
     settings = settings_of(tmp_path / "a.pgn", tmp_path / "b.pgn", **endless)
     folder = build(settings, tmp_path / "out", stockfish)
-    rows, games = rows_of(folder), read_games(folder).to_pylist()
+    rows, games = rows_of(folder), read_game_table(folder).to_pylist()
     assert len({game["game_id"] for game in games}) == len(games) == 60
     assert {row["game_id"] for row in rows} == {game["game_id"] for game in games}
     # Neither unit knows what the other took; the join does.

@@ -96,7 +96,9 @@ def test_the_ladder_is_the_same_to_the_last_byte_whatever_the_runs_seed_and_the_
     ],
 )
 def test_what_a_run_learns_from_and_how_a_policy_is_placed_makes_no_other_ladder(text: str) -> None:
-    assert settings_by_step.ladder(read_settings(f'preset = "test"\n{text}')) == settings_by_step.ladder(read_settings("test"))
+    assert settings_by_step.ladder_settings(read_settings(f'preset = "test"\n{text}')) == settings_by_step.ladder_settings(
+        read_settings("test")
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,7 +113,9 @@ def test_what_a_run_learns_from_and_how_a_policy_is_placed_makes_no_other_ladder
     ],
 )
 def test_rungs_and_the_rules_of_their_games_do(text: str) -> None:
-    assert settings_by_step.ladder(read_settings(f'preset = "test"\n{text}')) != settings_by_step.ladder(read_settings("test"))
+    assert settings_by_step.ladder_settings(read_settings(f'preset = "test"\n{text}')) != settings_by_step.ladder_settings(
+        read_settings("test")
+    )
 
 
 def test_the_ladders_code_knows_no_dataset_and_no_training() -> None:

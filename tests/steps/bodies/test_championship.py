@@ -8,8 +8,9 @@ import pytest
 from doubles import CPU, TINY
 
 from grpo.base.files import read_json, sha256_file, write_json
-from grpo.learning.checkpoints import POLICY, WEIGHTS, save_policy
+from grpo.learning.checkpoints import save_policy
 from grpo.policy.distribution import new_policy
+from grpo.policy.files import POLICY, WEIGHTS
 from grpo.settings.tree import read_settings
 from steps.bodies import select as selecting
 from steps.pipeline import steps as pipeline

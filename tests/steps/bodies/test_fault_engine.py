@@ -17,7 +17,7 @@ from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
 from grpo.evaluation.regret import heldout_metrics
 from grpo.learning.checkpoints import checkpoint_folders, checkpoint_step, verified_manifest
-from grpo.learning.self_play import MixedStates, OwnGames, split_of
+from grpo.learning.self_play import MixedStates, OwnGames, state_counts
 from grpo.learning.states import DatasetStates, LiveValues
 from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Record
@@ -53,7 +53,7 @@ class Breaker:
         self._plan = Path(engine.path).with_name("plan.json")
         self._healthy = self._plan.read_text()
 
-    def take(self, record: Record) -> None:
+    def log(self, record: Record) -> None:
         """Break it when the step has come."""
         if record.step == self._step:
             self._plan.write_text(json.dumps(json.loads(self._healthy) | {"faults": [{"kind": "crash", "times": 10_000}]}))
@@ -72,7 +72,7 @@ class Breaker:
 def finetuned(home: Path, engine: ScriptedEngine, *sinks: Breaker) -> Path:
     """Return the output of a tiny fine-tuning on dataset boards and own games."""
     policy, reference = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
-    num_dataset, num_own = split_of(CONFIG.states_per_step, CONFIG.own_games.share)
+    num_dataset, num_own = state_counts(CONFIG.states_per_step, CONFIG.own_games.share)
     with EnginePool(engine.path, num_processes=1, options=engine_options(VALUES)) as pool:
         values = LiveValues(pool, VALUES)
         states = MixedStates(

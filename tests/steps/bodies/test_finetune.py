@@ -21,8 +21,7 @@ from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Event, Record
 from grpo.policy.distribution import new_policy
 from grpo.settings.grpo import GrpoConfig
-from steps.bodies.finetune import RESUMABLE_EXIT
-from steps.bodies.training_loop import Terminated, TrainingLoop, terminable
+from steps.bodies.training_loop import RESUMABLE_EXIT, Terminated, TrainingLoop, terminable
 from steps.pipeline.make_output import make_output
 from steps.step_io.names import HISTORY
 from steps.step_io.work import TerminalSink, Work, read_history, read_journal
@@ -47,7 +46,7 @@ class Listener:
     def __init__(self) -> None:
         self.records: list[Record] = []
 
-    def take(self, record: Record) -> None:
+    def log(self, record: Record) -> None:
         self.records.append(record)
 
     def progress(self, done: int, total: int, unit: str) -> None:

@@ -29,7 +29,7 @@ class Taken:
         self.names: set[str] = set()
         self.told: list[tuple[int, int, str]] = []
 
-    def take(self, record: Any) -> None:
+    def log(self, record: Any) -> None:
         self.steps.append(record.step)
         self.names |= record.metrics.keys()
 

@@ -25,10 +25,10 @@ from steps.store.versions import LANGUAGE_LOCK, describe_code
 LANGUAGE = read_settings('preset = "test"\npolicy.kind = "language"\nlanguage.cloning.learning_rate = 1e-4')
 NETWORK = read_settings("test")
 STEPS: Mapping[str, Callable[[Settings], dict[str, Any]]] = {
-    "pretrain": settings_by_step.network,
-    "baseline": settings_by_step.baseline,
-    "finetune": settings_by_step.grpo,
-    "select": settings_by_step.selection,
+    "pretrain": settings_by_step.pretrain_settings,
+    "baseline": settings_by_step.baseline_settings,
+    "finetune": settings_by_step.finetune_settings,
+    "select": settings_by_step.selection_settings,
 }
 # Field -> a value that is not its default, and the steps that must be made anew with it.
 FIELDS: Mapping[str, tuple[Any, set[str]]] = {
@@ -67,10 +67,10 @@ def test_a_field_is_in_the_versions_of_the_steps_that_read_it_and_in_no_others(f
     value, steps = FIELDS[field]
     changed = with_language(**{field: value})
     assert {step for step, slice_of in STEPS.items() if slice_of(changed) != slice_of(LANGUAGE)} == steps
-    assert settings_by_step.dataset(changed) == settings_by_step.dataset(LANGUAGE)
-    assert settings_by_step.ladder(changed) == settings_by_step.ladder(LANGUAGE) == settings_by_step.ladder(NETWORK), (
-        "both kinds climb one ladder"
-    )
+    assert settings_by_step.dataset_settings(changed) == settings_by_step.dataset_settings(LANGUAGE)
+    assert (
+        settings_by_step.ladder_settings(changed) == settings_by_step.ladder_settings(LANGUAGE) == settings_by_step.ladder_settings(NETWORK)
+    ), "both kinds climb one ladder"
 
 
 @pytest.mark.parametrize("field", LanguageConfig.model_fields)
@@ -83,8 +83,8 @@ def test_cloning_is_handed_no_field_that_is_not_in_its_version(field: str) -> No
 def test_a_networks_slices_are_those_of_the_time_when_there_was_no_other_kind() -> None:
     dumped = NETWORK.model_dump(mode="json")
     policy = {name: value for name, value in dumped["policy"].items() if name != "kind"}
-    assert settings_by_step.network(NETWORK) == {"seed": 0, "policy": policy, "pretrain": dumped["pretrain"]}
-    assert settings_by_step.grpo(NETWORK) == {"seed": 0, "policy": policy, "values": dumped["values"], "grpo": dumped["grpo"]}
+    assert settings_by_step.pretrain_settings(NETWORK) == {"seed": 0, "policy": policy, "pretrain": dumped["pretrain"]}
+    assert settings_by_step.finetune_settings(NETWORK) == {"seed": 0, "policy": policy, "values": dumped["values"], "grpo": dumped["grpo"]}
     assert settings_by_step.model_inputs(NETWORK) == {}
     for slice_of in STEPS.values():
         assert "language" not in slice_of(NETWORK)
@@ -118,14 +118,14 @@ CODE = {"commit": "abc", "is_dirty": False, "lock": "l1", "language_lock": "e1"}
 
 def changes(then: Settings, now: Settings, code: Mapping[str, Any] = CODE, **inputs: str) -> list[Change]:
     made = {
-        "join_boards": {"settings": settings_by_step.dataset(then), "inputs": settings_by_step.source_inputs(then, ENGINE)},
+        "join_boards": {"settings": settings_by_step.dataset_settings(then), "inputs": settings_by_step.source_inputs(then, ENGINE)},
         "pretrain": {
-            "settings": settings_by_step.network(then),
+            "settings": settings_by_step.pretrain_settings(then),
             "inputs": {"device": "cpu", **settings_by_step.model_inputs(then), **inputs},
         },
-        "baseline": {"settings": settings_by_step.baseline(then), "inputs": {}},
-        "finetune": {"settings": settings_by_step.grpo(then), "inputs": {"engine": str(ENGINE)}},
-        "select": {"settings": settings_by_step.selection(then), "inputs": {}},
+        "baseline": {"settings": settings_by_step.baseline_settings(then), "inputs": {}},
+        "finetune": {"settings": settings_by_step.finetune_settings(then), "inputs": {"engine": str(ENGINE)}},
+        "select": {"settings": settings_by_step.selection_settings(then), "inputs": {}},
     }
     manifests = json.loads(json.dumps({step: {"parts": parts, "code": CODE} for step, parts in made.items()}))
     return changes_since(manifests, "a", Now(settings=now, engine=ENGINE, code=code, device="cpu", action_table="a"))

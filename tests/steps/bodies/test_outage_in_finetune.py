@@ -110,7 +110,7 @@ class Listener:
         self._run = run
         self._comes_back = comes_back
 
-    def take(self, record: Record) -> None:
+    def log(self, record: Record) -> None:
         self.rows.update((name, record.step, repr(float(value))) for name, value in record.metrics.items())
         if self.killed_at is None and record.step >= MIDDLE:
             for thread in threading.enumerate():

@@ -29,22 +29,12 @@ from grpo.engine.move_values import ValueTable
 from grpo.evaluation.halving import halving_pairs
 from grpo.evaluation.regret import HeldoutScores
 from grpo.evaluation.verdict import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, ConfirmationEnd, Verdict
-from grpo.learning.checkpoints import (
-    ACTION_TABLE_HASH,
-    POLICY,
-    WEIGHTS,
-    TrainingState,
-    load_checkpoint,
-    load_policy,
-    save_checkpoint,
-    save_policy,
-    weights_hash,
-)
+from grpo.learning.checkpoints import TrainingState, load_checkpoint, load_policy, save_checkpoint, save_policy, weights_hash
 from grpo.play.matches import Adjudication, End, MatchResult, PlayedGame
 from grpo.play.openings import OpeningsError
 from grpo.play.players import BestMovePlayer
 from grpo.policy.distribution import Policy, new_policy
-from grpo.policy.files import LANGUAGE_WEIGHTS
+from grpo.policy.files import ACTION_TABLE_HASH, LANGUAGE_WEIGHTS, POLICY, WEIGHTS
 from grpo.reading.games import Rejection
 from grpo.reading.pgn import read_games
 from grpo.settings.language import LanguageConfig
@@ -54,7 +44,7 @@ from grpo.statistics.sprt import SprtModel
 from steps.bodies import select as selecting
 from steps.bodies import selection_games
 from steps.bodies.calibrate import calibrate_ladder, read_ladder
-from steps.bodies.game_cache import Share
+from steps.bodies.game_cache import TaskPart
 from steps.bodies.report import comparison_rows, decision_rows, ladder_rows
 from steps.bodies.screen import SelectionError, play_ahead
 from steps.bodies.select import PRETRAINED_STEP, select_champion
@@ -120,7 +110,7 @@ class Bar:
     def __init__(self) -> None:
         self.seen: list[tuple[int, int]] = []
 
-    def take(self, record: Any) -> None:
+    def log(self, record: Any) -> None:
         pass
 
     def progress(self, done: int, total: int, unit: str) -> None:
@@ -534,7 +524,7 @@ def play_ahead_of(inputs: Inputs, settings: Settings, stockfish: str, folder: Pa
     """Play the screening, and all shares of the games after it, each in a task of its own."""
     given = {"boards": inputs.boards, "pretrained": inputs.pretrained, "finetuned": inputs.finetuned, "previous": previous}
     folders: list[Path] = []
-    for name, share in (("screen", None), *((f"part-{part}", Share(part=part, num_parts=num_parts)) for part in range(num_parts))):
+    for name, share in (("screen", None), *((f"part-{part}", TaskPart(part=part, num_parts=num_parts)) for part in range(num_parts))):
         (folder / name).mkdir(parents=True)
         play_ahead(
             settings,
@@ -606,7 +596,7 @@ def test_games_of_a_sequential_test_are_not_played_ahead(inputs: Inputs, stockfi
 
 @pytest.mark.parametrize("num_parts", [1, 2, 7])
 def test_shares_make_up_the_whole_and_overlap_nowhere(num_parts: int) -> None:
-    shares = [Share(part=part, num_parts=num_parts).of(range(17)) for part in range(num_parts)]
+    shares = [TaskPart(part=part, num_parts=num_parts).of(range(17)) for part in range(num_parts)]
     assert sorted(number for share in shares for number in share) == list(range(17))
 
 

@@ -14,7 +14,7 @@ from doubles import CPU, TINY, fake_arrays, some_boards
 
 from grpo.base.files import read_json
 from grpo.diagnosis.diagnose import Watch, diagnose
-from grpo.diagnosis.findings import FINDINGS as TABLE
+from grpo.diagnosis.findings import FINDING_MEANINGS as TABLE
 from grpo.diagnosis.history import History
 from grpo.evaluation.regret import heldout_metrics
 from grpo.learning.states import DatasetStates, States
@@ -48,7 +48,7 @@ class Listener:
     def __init__(self) -> None:
         self.records: list[Record] = []
 
-    def take(self, record: Record) -> None:
+    def log(self, record: Record) -> None:
         self.records.append(record)
 
     def progress(self, done: int, total: int, unit: str) -> None:

@@ -18,10 +18,10 @@ from grpo.settings.tree import read_settings
 from grpo.statistics.intervals import elo
 from steps.cards import live
 from steps.cards.boards import board_svg, decision_boards, decision_words
-from steps.cards.charts import MAX_POINTS, Interval, Line, interval_chart, line_chart, share_chart, thinned
-from steps.cards.data_pages import phase_histogram, start_page
+from steps.cards.charts import MAX_POINTS, ChartLine, Interval, interval_chart, line_chart, share_chart, thinned
+from steps.cards.data_pages import phase_chart, start_page
 from steps.cards.games_pages import checkpoint_figures
-from steps.cards.html import Chart, Html, Part, block, number, paragraph, progress_bar, table
+from steps.cards.html import CardPart, Chart, Html, block, html_table, number_text, paragraph, progress_bar
 from steps.cards.live import LiveCard
 from steps.cards.metric_tables import metric_figure
 from steps.cards.registry import PAGES, watch
@@ -33,11 +33,11 @@ SETTINGS = read_settings("preset = 'test'").model_dump(mode="json")
 EVIL = "<script>alert(1)</script>\n\n<img src=x onerror=alert(2)>[x](javascript:y)"
 
 
-def markup(parts: list[Part]) -> str:
+def markup(parts: list[CardPart]) -> str:
     return "".join(part.markup for part in parts if isinstance(part, Html))
 
 
-def charts(parts: list[Part]) -> dict[str, dict[str, Any]]:
+def charts(parts: list[CardPart]) -> dict[str, dict[str, Any]]:
     return {part.spec["title"]["text"]: part.spec for part in parts if isinstance(part, Chart)}
 
 
@@ -62,7 +62,7 @@ def grpo_record(step: int, *events: Event, **metrics: float) -> Record:
     "made",
     [
         paragraph(EVIL),
-        table([EVIL], [[EVIL, 1.0]], caption=EVIL),
+        html_table([EVIL], [[EVIL, 1.0]], caption=EVIL),
         progress_bar(1, 2, EVIL),
         draw_findings([dict.fromkeys(("name", "severity", "cause", "remedy", "page"), EVIL) | {"evidence": [EVIL]}]).markup,
     ],
@@ -86,7 +86,7 @@ def test_numbers_have_four_digits_and_integers_all() -> None:
         -0.5: "-0.5",
         2e-7: "2e-07",
     }
-    assert {value: number(value) for value in shown} == shown
+    assert {value: number_text(value) for value in shown} == shown
 
 
 def test_the_style_sheet_has_a_dark_side_and_a_phones_and_asks_nothing_of_the_network() -> None:
@@ -115,13 +115,13 @@ def test_a_thinned_line_keeps_its_ends_its_lowest_and_highest_points_and_its_ord
 def test_a_short_line_is_whole_but_for_what_is_no_number() -> None:
     points = [(0.0, 1.0), (1.0, math.nan), (2.0, math.inf), (3.0, 4.0)]
     assert thinned(points) == [(0.0, 1.0), (3.0, 4.0)]
-    spec = line_chart("a", "nats", [Line(label="b", points=points, colour="#000")]).spec
+    spec = line_chart("a", "nats", [ChartLine(label="b", points=points, colour="#000")]).spec
     assert lines_of(spec) == {"b": [(0.0, 1.0), (3.0, 4.0)]}
     json.dumps(spec, allow_nan=False)
 
 
 def test_a_chart_says_in_words_where_its_lines_end_and_which_interval_is_ringed() -> None:
-    spec = line_chart("loss", "nats", [Line(label="training", points=[(0, 2.0), (1, 1.25)], colour="#000")]).spec
+    spec = line_chart("loss", "nats", [ChartLine(label="training", points=[(0, 2.0), (1, 1.25)], colour="#000")]).spec
     assert spec["description"] == "loss, nats: training ends at 1.25"
     ringed = Interval(label="step 4", middle=10.0, low=-20.0, high=40.0, kind="games", is_ringed=True)
     assert interval_chart("Elo", "Elo", [ringed]).spec["description"] == "Elo, Elo: step 4 10 [-20, 40], ringed"
@@ -129,7 +129,7 @@ def test_a_chart_says_in_words_where_its_lines_end_and_which_interval_is_ringed(
 
 def test_stacked_shares_are_thinned_at_the_same_steps() -> None:
     rng = random.Random(2)
-    lines = [Line(label=name, points=[(step, rng.random()) for step in range(3_000)], colour="#000") for name in "ab"]
+    lines = [ChartLine(label=name, points=[(step, rng.random()) for step in range(3_000)], colour="#000") for name in "ab"]
     found = lines_of(share_chart("budget", lines).spec)
     assert [x for x, _ in found["a"]] == [x for x, _ in found["b"]]
     assert len(found["a"]) <= MAX_POINTS
@@ -250,7 +250,7 @@ def test_imitation_that_had_not_converged_says_so(tmp_path: Path) -> None:
 
 def test_the_phase_histogram_is_in_shares_before_and_after() -> None:
     facts = {"natural_phases": {"opening": 1, "middlegame": 1, "endgame": 2}, "phases": {"opening": 10, "middlegame": 10, "endgame": 0}}
-    chart, beside = phase_histogram(facts)
+    chart, beside = phase_chart(facts)
     assert isinstance(chart, Chart)
     found = {(bar["what"], bar["of"]): bar["share"] for bar in chart.spec["data"]["values"]}
     assert found[("endgame", "met in the source")] == 0.5
@@ -413,10 +413,10 @@ def test_progress_is_told_with_rate_and_time_left_as_the_terminal_does(clock: Si
 def test_parts_are_updated_in_place(card: Card, clock: SimpleNamespace) -> None:
     shown = watch("finetune", SETTINGS)
     clock.now = 3.0
-    shown.take(grpo_record(1))
+    shown.log(grpo_record(1))
     first = list(card.components)
     clock.now = 6.0
-    shown.take(grpo_record(2, grpo__reward_mean=0.125))
+    shown.log(grpo_record(2, grpo__reward_mean=0.125))
     assert [id(component) for component in card.components] == [id(component) for component in first]
     assert "0.125" in card.shown()
     assert card.num_refreshes == 2
@@ -443,10 +443,10 @@ def test_a_finished_step_shows_its_stored_output_and_gives_it_back(card: Card, t
 def test_a_finding_that_is_told_is_shown_with_its_cause_and_remedy(card: Card, clock: SimpleNamespace) -> None:
     shown = watch("finetune", SETTINGS)
     for step in range(1, 60):
-        shown.take(grpo_record(step, grpo__reward_mean=0.5, grpo__entropy=9.0))
+        shown.log(grpo_record(step, grpo__reward_mean=0.5, grpo__entropy=9.0))
     assert not shown.seen.findings, "it is asked when something was found, not at each record"
     clock.now = 10.0
-    shown.take(grpo_record(60, Event("finding", "critical: impossible entropy"), grpo__reward_mean=0.5, grpo__entropy=9.0))
+    shown.log(grpo_record(60, Event("finding", "critical: impossible entropy"), grpo__reward_mean=0.5, grpo__entropy=9.0))
     assert "impossible_entropy" in [finding["name"] for finding in shown.seen.findings]
     assert "docs/diagnosis.md#impossible_entropy" in card.shown()
 

@@ -17,7 +17,7 @@ from grpo.engine.pool import EnginePool, Query
 from grpo.learning.checkpoints import load_policy, save_policy
 from grpo.play.players import BestMovePlayer
 from grpo.policy.distribution import new_policy
-from steps.cli.players import Contestant, ContestantError, Entrant, Kind, entered, parse_contestant
+from steps.cli.players import Contestant, ContestantError, Entrant, PlayerKind, entered, parse_contestant
 from steps.runtime.machine import Machine
 
 torch.set_num_threads(1)
@@ -51,22 +51,22 @@ def moves(texts: list[str], machine: Machine, *, seed: int = 0) -> list[list[str
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("champion", Contestant(text="champion", kind=Kind.POLICY, model="champion")),
-        ("peak@1", Contestant(text="peak@1", kind=Kind.POLICY, model="peak", temperature=1.0)),
-        ("champion@0.5", Contestant(text="champion@0.5", kind=Kind.POLICY, model="champion", temperature=0.5)),
-        ("/a/me@home/policy", Contestant(text="/a/me@home/policy", kind=Kind.POLICY, model="/a/me@home/policy")),
-        ("/a/me@home/policy@2", Contestant(text="/a/me@home/policy@2", kind=Kind.POLICY, model="/a/me@home/policy", temperature=2.0)),
-        ("/a/C:d", Contestant(text="/a/C:d", kind=Kind.POLICY, model="/a/C:d")),
-        ("random", Contestant(text="random", kind=Kind.RANDOM)),
-        ("stockfish:nodes=50", Contestant(text="stockfish:nodes=50", kind=Kind.ENGINE, limit="nodes 50")),
-        ("stockfish:depth=3", Contestant(text="stockfish:depth=3", kind=Kind.ENGINE, limit="depth 3")),
-        ("stockfish:skill=5,nodes=100", Contestant(text="stockfish:skill=5,nodes=100", kind=Kind.ENGINE, limit="nodes 100", skill=5)),
+        ("champion", Contestant(text="champion", kind=PlayerKind.POLICY, model="champion")),
+        ("peak@1", Contestant(text="peak@1", kind=PlayerKind.POLICY, model="peak", temperature=1.0)),
+        ("champion@0.5", Contestant(text="champion@0.5", kind=PlayerKind.POLICY, model="champion", temperature=0.5)),
+        ("/a/me@home/policy", Contestant(text="/a/me@home/policy", kind=PlayerKind.POLICY, model="/a/me@home/policy")),
+        ("/a/me@home/policy@2", Contestant(text="/a/me@home/policy@2", kind=PlayerKind.POLICY, model="/a/me@home/policy", temperature=2.0)),
+        ("/a/C:d", Contestant(text="/a/C:d", kind=PlayerKind.POLICY, model="/a/C:d")),
+        ("random", Contestant(text="random", kind=PlayerKind.RANDOM)),
+        ("stockfish:nodes=50", Contestant(text="stockfish:nodes=50", kind=PlayerKind.ENGINE, limit="nodes 50")),
+        ("stockfish:depth=3", Contestant(text="stockfish:depth=3", kind=PlayerKind.ENGINE, limit="depth 3")),
+        ("stockfish:skill=5,nodes=100", Contestant(text="stockfish:skill=5,nodes=100", kind=PlayerKind.ENGINE, limit="nodes 100", skill=5)),
         (
             "stockfish:nodes=1,random=.5",
-            Contestant(text="stockfish:nodes=1,random=.5", kind=Kind.ENGINE, limit="nodes 1", random_share=0.5),
+            Contestant(text="stockfish:nodes=1,random=.5", kind=PlayerKind.ENGINE, limit="nodes 1", random_share=0.5),
         ),
-        ("uci:/an/engine:nodes=9", Contestant(text="uci:/an/engine:nodes=9", kind=Kind.ENGINE, engine="/an/engine", limit="nodes 9")),
-        ("uci:/a:b/e:depth=2", Contestant(text="uci:/a:b/e:depth=2", kind=Kind.ENGINE, engine="/a:b/e", limit="depth 2")),
+        ("uci:/an/engine:nodes=9", Contestant(text="uci:/an/engine:nodes=9", kind=PlayerKind.ENGINE, engine="/an/engine", limit="nodes 9")),
+        ("uci:/a:b/e:depth=2", Contestant(text="uci:/a:b/e:depth=2", kind=PlayerKind.ENGINE, engine="/a:b/e", limit="depth 2")),
     ],
 )  # fmt: skip
 def test_a_text_means_a_player(text: str, meant: Contestant) -> None:

@@ -15,7 +15,7 @@ from grpo.statistics.intervals import Estimate
 from steps.cli.main import main
 from steps.runs.comparison import Comparison, compare_runs
 from steps.runs.index import NoRunError, find_run, read_runs
-from steps.runs.results import ELO, REGRET, SCORE, Compared, Result, all_results, compared, headline, results
+from steps.runs.results import ELO, REGRET, SCORE, Compared, Result, all_results, compare_results, headline, results
 from steps.runs.settings import differing, from_preset
 from steps.runtime.machine import Machine
 
@@ -171,7 +171,7 @@ def result(value: float, half: float, *, unit: str = SCORE, output: str = "a", *
 
 
 def only(first: Result | None, second: Result | None) -> Compared:
-    (row,) = compared([first] if first else [], [second] if second else [])
+    (row,) = compare_results([first] if first else [], [second] if second else [])
     return row
 
 

@@ -22,8 +22,9 @@ import pytest
 from doubles import CPU, TINY
 
 from grpo.base.files import read_json, write_json
-from grpo.learning.checkpoints import POLICY, WEIGHTS, save_policy
+from grpo.learning.checkpoints import save_policy
 from grpo.policy.distribution import new_policy
+from grpo.policy.files import POLICY, WEIGHTS
 from steps.cli import uci as uci_command
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -261,7 +261,7 @@ def test_parity_compares_legal_moves_only(exported: tuple[Path, Parity], policy:
 def test_the_command_writes_a_whole_folder_that_other_commands_take_for_a_model(
     exported: tuple[Path, Parity], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from steps.runs.find_policy import find_model
+    from steps.runs.find_policy import find_policy
     from steps.runtime.machine import Machine
 
     monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
@@ -270,7 +270,7 @@ def test_the_command_writes_a_whole_folder_that_other_commands_take_for_a_model(
     assert "1,000 of 1,000 best moves equal" in capsys.readouterr().out
     manifest = verified_manifest(tmp_path / "out")
     assert sorted(manifest["files"]) == ["model_card.md", "policy.json", ONNX, "weights.safetensors"]
-    assert find_model(str(tmp_path / "out"), Machine.here()).weights_hash == sha256_file(source / "weights.safetensors")
+    assert find_policy(str(tmp_path / "out"), Machine.here()).weights_hash == sha256_file(source / "weights.safetensors")
     assert "nothing is known here of its strength" in (tmp_path / "out" / "model_card.md").read_text().lower()
 
 

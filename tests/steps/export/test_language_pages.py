@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from test_cards import charts, lines_of, markup
 from test_model_card import CODE, REPORTS
-from test_plots import words
+from told_runs import words
 
 from grpo.base.files import write_json
 from grpo.metrics.table import REWARD_PARTS, TASKS, Event, Record
 from grpo.settings.tree import read_settings
 from steps.bodies.report import _page
-from steps.cards.html import Chart, Part
+from steps.cards.html import CardPart, Chart
 from steps.cards.registry import PAGES
 from steps.cards.report_page import report_page
 from steps.cards.state import Seen
@@ -64,7 +64,7 @@ def record(step: int, *events: Event) -> Record:
     return Record(step, dict.fromkeys(names, 0.25 + 0.125 * step), events)
 
 
-def kinds(parts: list[Part]) -> list[type]:
+def kinds(parts: list[CardPart]) -> list[type]:
     return [type(part) for part in parts]
 
 

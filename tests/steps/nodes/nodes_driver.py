@@ -24,7 +24,7 @@ import steps.nodes.worker
 from grpo.base.errors import NonFiniteError, PlainError
 from grpo.evaluation.regret import heldout_metrics
 from grpo.learning.distributed import Processes
-from grpo.learning.self_play import MixedStates, OwnGames, split_of
+from grpo.learning.self_play import MixedStates, OwnGames, state_counts
 from grpo.learning.states import DatasetStates, StateSource
 from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Record
@@ -33,14 +33,14 @@ from grpo.settings.grpo import GrpoConfig
 from steps.bodies.training_loop import TrainingLoop
 from steps.nodes.sockets import Node
 from steps.nodes.team import RESUMABLE_EXIT, joined_nodes
-from steps.nodes.worker import FINAL_EXIT, Task
+from steps.nodes.worker import FINAL_EXIT, WorkerTask
 from steps.pipeline.make_output import make_output
 from steps.runtime.machine import Machine
 from steps.step_io.work import TerminalSink, Work
 from steps.store.outputs import Store
 
 assert BOARDS
-NO_TASK = Task(settings={}, boards="", pretrained="", checkpoint="", facts={})
+NO_TASK = WorkerTask(settings={}, boards="", pretrained="", checkpoint="", facts={})
 
 
 def fail() -> None:
@@ -64,7 +64,7 @@ def trained(job: dict[str, Any], processes: Processes, work: Work) -> None:
     """Train a tiny policy as one of several processes."""
     config = GrpoConfig(**{**CONFIG, "num_steps": 6, **job.get("config", {})})
     policy, reference = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
-    num_dataset, num_own = split_of(config.states_per_step, config.own_games.share)
+    num_dataset, num_own = state_counts(config.states_per_step, config.own_games.share)
     states: StateSource = DatasetStates(TRAIN, states_per_step=num_dataset, seed=0, reflects=True)
     if num_own:
         own = OwnGames(MadeUpValues(), config.own_games, states_per_step=num_own, first_step=0, seed=0, reflects=True)

@@ -11,10 +11,10 @@ import pytest
 
 from grpo.base.files import CorruptError, read_json, verified_manifest, write_json, write_manifest
 from grpo.engine.identity import EngineIdentity
-from grpo.learning.checkpoints import ACTION_TABLE_HASH
+from grpo.policy.files import ACTION_TABLE_HASH
 from grpo.settings.tree import Settings, read_settings
 from steps.pipeline.resume import OriginError, ResumeError, find_origin, origin_checkpoint, take_over
-from steps.pipeline.run_step import BEFORE_FINETUNE, Job, Origin, run_step
+from steps.pipeline.run_step import BEFORE_FINETUNE, Job, ResumeOrigin, run_step
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import PEAK
 from steps.step_io.work import Work
@@ -88,13 +88,13 @@ def ran(first: Machine, settings: Settings) -> Ran:
         )
         made = OriginRun(job)
         steps: list[tuple[str, dict[str, Any], dict[str, str], Callable[[Work], None]]] = [
-            ("join_boards", settings_by_step.dataset(settings), settings_by_step.source_inputs(settings, ENGINE), write_boards),
-            ("check_boards", settings_by_step.checks(settings), {}, write_checks),
-            ("pretrain", settings_by_step.network(settings), {"device": "cpu a"}, lambda work: write_policy(work.folder)),
-            ("calibrate", settings_by_step.ladder(settings), {"engine": str(ENGINE)}, write_report),
-            ("baseline", settings_by_step.baseline(settings), {"engine": str(ENGINE)}, write_report),
-            ("finetune", settings_by_step.grpo(settings), {"engine": str(ENGINE)}, write_checkpoints),
-            ("select", settings_by_step.selection(settings), {}, write_selection),
+            ("join_boards", settings_by_step.dataset_settings(settings), settings_by_step.source_inputs(settings, ENGINE), write_boards),
+            ("check_boards", settings_by_step.check_settings(settings), {}, write_checks),
+            ("pretrain", settings_by_step.pretrain_settings(settings), {"device": "cpu a"}, lambda work: write_policy(work.folder)),
+            ("calibrate", settings_by_step.ladder_settings(settings), {"engine": str(ENGINE)}, write_report),
+            ("baseline", settings_by_step.baseline_settings(settings), {"engine": str(ENGINE)}, write_report),
+            ("finetune", settings_by_step.finetune_settings(settings), {"engine": str(ENGINE)}, write_checkpoints),
+            ("select", settings_by_step.selection_settings(settings), {}, write_selection),
         ]
         for step, sliced, inputs, body in steps:
             made.outputs[step] = run_step(
@@ -158,7 +158,7 @@ def write_selection(work: Work) -> None:
 
 def gone_on_from(
     name: str, machine: Machine, settings: Settings, engine: EngineIdentity = ENGINE, allowed: tuple[str, ...] = ()
-) -> tuple[Origin, list[str]]:
+) -> tuple[ResumeOrigin, list[str]]:
     """Return the origin and what differs, after all that it takes has come to the machine."""
     tracker, store = Tracker(machine), Store(machine.home)
     origin = find_origin(name, tracker, store)
@@ -167,7 +167,7 @@ def gone_on_from(
     return origin, [str(change) for change in changes]
 
 
-def checkpoint(origin: Origin, machine: Machine) -> Path:
+def checkpoint(origin: ResumeOrigin, machine: Machine) -> Path:
     found = origin_checkpoint(origin, Tracker(machine), Store(machine.home))
     assert found is not None
     return found
@@ -443,7 +443,7 @@ def test_the_origins_ladder_and_baseline_are_taken_unless_this_run_measures_othe
     step: str, change: str, run: OriginRun, second: Machine, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     origin, _ = gone_on_from(run.name, second, settings)
-    sliced = {"calibrate": settings_by_step.ladder, "baseline": settings_by_step.baseline}[step](settings)
+    sliced = {"calibrate": settings_by_step.ladder_settings, "baseline": settings_by_step.baseline_settings}[step](settings)
     inputs = {"engine": str(ENGINE), "device": "cpu a"}
     if change == "settings":
         sliced["evaluation"]["max_plies"] += 1
@@ -487,4 +487,4 @@ def test_settings_that_somebody_wrote_into_a_manifest_here_are_not_believed(run:
     manifest = read_json(path)
     manifest["parts"]["settings"]["evaluation"]["max_plies"] = 1
     write_json(path, manifest)
-    assert output_manifest(Tracker(second), Store(second.home), output)["parts"]["settings"] == settings_by_step.baseline(settings)
+    assert output_manifest(Tracker(second), Store(second.home), output)["parts"]["settings"] == settings_by_step.baseline_settings(settings)

@@ -13,14 +13,14 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.settings.tree import Settings, read_settings
 from steps.pipeline.resume import ResumeError, refuse_unlike
 from steps.pipeline.resume_changes import CHANGEABLE, Change, Now, changes_since, recorded
-from steps.pipeline.run_step import Origin
+from steps.pipeline.run_step import ResumeOrigin
 from steps.store import settings_by_step
 
 ENGINE = EngineIdentity(name="Scripted 1", sha256="0" * 64)
 STEPS = ("build_boards", "join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select", "report")
 OTHER_ENGINE = EngineIdentity(name="Scripted 2", sha256="1" * 64)
 CODE = {"commit": "abc", "is_dirty": False, "lock": "l1", "language_lock": "e1"}
-ORIGIN = Origin(name="peak", mlflow_run="m", metaflow_run="7", policy_step=4, outputs={})
+ORIGIN = ResumeOrigin(name="peak", mlflow_run="m", metaflow_run="7", policy_step=4, outputs={})
 
 
 @pytest.fixture
@@ -46,15 +46,15 @@ def comparing(settings: Settings) -> Callable[..., list[Change]]:
     """Return what compares a run of these settings with others."""
     made = {
         "join_boards": {
-            "settings": settings_by_step.dataset(settings),
+            "settings": settings_by_step.dataset_settings(settings),
             "inputs": settings_by_step.source_inputs(settings, ENGINE) | {"unit-0000": "hash"},
         },
-        "check_boards": {"settings": settings_by_step.checks(settings), "inputs": {}},
-        "pretrain": {"settings": settings_by_step.network(settings), "inputs": {"device": "cpu a"}},
-        "calibrate": {"settings": settings_by_step.ladder(settings), "inputs": settings_by_step.opening_inputs(settings)},
-        "baseline": {"settings": settings_by_step.baseline(settings), "inputs": settings_by_step.opening_inputs(settings)},
-        "finetune": {"settings": settings_by_step.grpo(settings), "inputs": {"engine": str(ENGINE)}},
-        "select": {"settings": settings_by_step.selection(settings), "inputs": settings_by_step.opening_inputs(settings)},
+        "check_boards": {"settings": settings_by_step.check_settings(settings), "inputs": {}},
+        "pretrain": {"settings": settings_by_step.pretrain_settings(settings), "inputs": {"device": "cpu a"}},
+        "calibrate": {"settings": settings_by_step.ladder_settings(settings), "inputs": settings_by_step.opening_inputs(settings)},
+        "baseline": {"settings": settings_by_step.baseline_settings(settings), "inputs": settings_by_step.opening_inputs(settings)},
+        "finetune": {"settings": settings_by_step.finetune_settings(settings), "inputs": {"engine": str(ENGINE)}},
+        "select": {"settings": settings_by_step.selection_settings(settings), "inputs": settings_by_step.opening_inputs(settings)},
     }
     # As they come from the disk.
     manifests = json.loads(json.dumps({step: {"parts": parts, "code": CODE} for step, parts in made.items()}))

@@ -38,7 +38,7 @@ from steps.cli import match as match_command
 from steps.cli import solve as solve_command
 from steps.policies.open import NetworkCompetitor, open_policy
 from steps.policies.open_language import LanguageCompetitor
-from steps.runs.find_policy import ModelError, find_model
+from steps.runs.find_policy import PolicyNotFoundError, find_policy
 from steps.runtime.machine import Machine
 
 torch.set_num_threads(1)
@@ -113,8 +113,8 @@ def test_a_folder_that_lacks_a_file_is_no_policy_and_the_message_names_what_is_n
     shutil.copytree(folder, partial)
     (partial / missing).unlink()
     assert not is_policy(partial)
-    with pytest.raises(ModelError, match=f"is no policy's folder: it has no {missing};"):
-        find_model(str(partial), Machine.here())
+    with pytest.raises(PolicyNotFoundError, match=f"is no policy's folder: it has no {missing};"):
+        find_policy(str(partial), Machine.here())
 
 
 def test_a_kind_that_nobody_knows_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_kind_that_nobody_knows_is_refused(folder: Path, tmp_path: Path) -> No
 
 
 def test_a_language_model_is_found_by_its_folder_with_the_hash_of_its_weights_file(folder: Path) -> None:
-    found = find_model(str(folder), Machine.here())
+    found = find_policy(str(folder), Machine.here())
     assert (found.kind, found.run, found.weights_hash) == ("language", "tiny", sha256_file(folder / LANGUAGE_WEIGHTS))
 
 

@@ -14,9 +14,10 @@ import pytest
 from doubles import CPU, TINY
 
 from grpo.base.files import MANIFEST, CorruptError, read_json, write_json
-from grpo.learning.checkpoints import POLICY, WEIGHTS, IncompatibleError, TrainingState, load_policy, save_checkpoint, save_policy
+from grpo.learning.checkpoints import TrainingState, load_policy, save_checkpoint, save_policy
 from grpo.policy.distribution import new_policy
-from steps.runs.find_policy import Model, ModelError, find_model
+from grpo.policy.files import POLICY, WEIGHTS, IncompatibleError
+from steps.runs.find_policy import FoundPolicy, PolicyNotFoundError, find_policy
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import CHAMPION, PEAK
 from steps.store.outputs import Store
@@ -93,9 +94,9 @@ def everything(folder: Path) -> set[Path]:
 
 @pytest.mark.parametrize(("alias", "step", "seed"), [("champion", 40, 1), ("peak", 60, 2)])
 def test_an_alias_is_the_policy_that_the_run_chose_from_this_machines_outputs(chosen: Machine, alias: str, step: int, seed: int) -> None:
-    model = find_model(alias, chosen)
+    model = find_policy(alias, chosen)
     folder = Store(chosen.home).folder("select", "v1") / alias
-    assert model == Model(folder=folder, kind="network", run="1234", policy_step=step, weights_hash=file_hash(folder / WEIGHTS))
+    assert model == FoundPolicy(folder=folder, kind="network", run="1234", policy_step=step, weights_hash=file_hash(folder / WEIGHTS))
     loaded, _ = load_policy(model.folder, CPU)
     expected = new_policy(TINY, seed=seed, device=CPU).network.state_dict()
     assert all(tensor.equal(expected[name]) for name, tensor in loaded.network.state_dict().items())
@@ -103,7 +104,7 @@ def test_an_alias_is_the_policy_that_the_run_chose_from_this_machines_outputs(ch
 
 @pytest.mark.parametrize("alias", ["champion", "peak"])
 def test_on_another_machine_the_same_files_come_from_the_tracking_store(chosen: Machine, elsewhere: Machine, alias: str) -> None:
-    there, here = find_model(alias, chosen), find_model(alias, elsewhere)
+    there, here = find_policy(alias, chosen), find_policy(alias, elsewhere)
     assert replace(here, folder=there.folder) == there
     assert here.folder.is_relative_to(elsewhere.home)
     assert {path.name: path.read_bytes() for path in here.folder.iterdir()} == {
@@ -112,13 +113,13 @@ def test_on_another_machine_the_same_files_come_from_the_tracking_store(chosen: 
 
 
 def test_the_second_look_downloads_nothing_and_a_spoilt_cache_is_made_anew(elsewhere: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = find_model("champion", elsewhere)
+    first = find_policy("champion", elsewhere)
     whole = registry_reader.download
     calls: list[str] = []
     monkeypatch.setattr(registry_reader, "download", lambda *given: (calls.append("download"), whole(*given)))
-    assert (find_model("champion", elsewhere), calls) == (first, [])
+    assert (find_policy("champion", elsewhere), calls) == (first, [])
     spoil(first.folder / WEIGHTS)
-    assert (find_model("champion", elsewhere), calls) == (first, ["download"])
+    assert (find_policy("champion", elsewhere), calls) == (first, ["download"])
     assert file_hash(first.folder / WEIGHTS) == first.weights_hash
     assert not list((elsewhere.home / "models").glob(".*"))
 
@@ -127,7 +128,7 @@ def test_an_output_that_is_spoilt_here_is_not_played_the_tracking_stores_files_a
     shutil.copytree(chosen.home, tmp_path / "home")
     machine = machine_at(tmp_path / "home", chosen.tracking_uri)
     spoil(Store(machine.home).folder("select", "v1") / "champion" / WEIGHTS)
-    assert find_model("champion", machine).weights_hash == find_model("champion", chosen).weights_hash
+    assert find_policy("champion", machine).weights_hash == find_policy("champion", chosen).weights_hash
 
 
 @pytest.mark.parametrize("spoilt", [WEIGHTS, POLICY, MANIFEST])
@@ -145,7 +146,7 @@ def test_files_that_were_changed_in_the_tracking_store_are_refused(
 
     monkeypatch.setattr(registry_reader, "download", changed)
     with pytest.raises(CorruptError, match=spoilt):
-        find_model("champion", elsewhere)
+        find_policy("champion", elsewhere)
     assert not list((elsewhere.home / "models").iterdir())
 
 
@@ -155,8 +156,8 @@ def test_looking_changes_nothing_in_the_tracking_store_and_makes_no_files_beside
     monkeypatch.chdir(tmp_path)
     database = chosen.home / "mlflow.db"
     before, files = content(database), everything(chosen.home)
-    find_model("champion", chosen)
-    find_model("peak", elsewhere)
+    find_policy("champion", chosen)
+    find_policy("peak", elsewhere)
     assert content(database) == before
     assert everything(chosen.home) == files
     assert {path.name for path in tmp_path.iterdir()} == {"elsewhere"}
@@ -165,7 +166,7 @@ def test_looking_changes_nothing_in_the_tracking_store_and_makes_no_files_beside
 
 def test_without_a_run_there_is_no_alias_and_no_store_is_made(tmp_path: Path) -> None:
     with pytest.raises(RegistryError, match=r"no policy has the alias 'champion' in sqlite:.*; let a run finish first"):
-        find_model("champion", machine_at(tmp_path / "home"))
+        find_policy("champion", machine_at(tmp_path / "home"))
     assert not list(tmp_path.iterdir())
 
 
@@ -176,34 +177,34 @@ def test_a_store_with_runs_but_no_policy_says_so(tmp_path: Path, chosen: Machine
     connection.close()
     machine = machine_at(tmp_path)
     with pytest.raises(RegistryError, match="no policy has the alias 'champion'"):
-        find_model("champion", machine)
-    assert find_model("peak", machine).policy_step == 60, "its alias is there"
+        find_policy("champion", machine)
+    assert find_policy("peak", machine).policy_step == 60, "its alias is there"
 
 
 def test_a_tracking_server_that_is_down_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(RegistryError, match=r"http://127\.0\.0\.1:1 does not answer"):
-        find_model("champion", machine_at(tmp_path, "http://127.0.0.1:1"))
+        find_policy("champion", machine_at(tmp_path, "http://127.0.0.1:1"))
 
 
 # By folder.
 
 
 def test_a_checkpoint_is_found_by_its_folder_with_its_step(chosen: Machine, tmp_path: Path) -> None:
-    shutil.copytree(find_model("peak", chosen).folder, tmp_path / "step-00000060")
-    model = find_model(str(tmp_path / "step-00000060"), machine_at(tmp_path))
-    assert model == replace(find_model("peak", chosen), folder=tmp_path / "step-00000060", run="step-00000060")
+    shutil.copytree(find_policy("peak", chosen).folder, tmp_path / "step-00000060")
+    model = find_policy(str(tmp_path / "step-00000060"), machine_at(tmp_path))
+    assert model == replace(find_policy("peak", chosen), folder=tmp_path / "step-00000060", run="step-00000060")
 
 
 def test_the_output_of_select_stands_for_its_champion(chosen: Machine) -> None:
     output = Store(chosen.home).folder("select", "v1")
-    assert find_model(str(output), chosen) == replace(find_model("champion", chosen), run="v1-champion")
-    assert find_model(str(output / "champion"), chosen) == replace(find_model("champion", chosen), run="v1-champion")
+    assert find_policy(str(output), chosen) == replace(find_policy("champion", chosen), run="v1-champion")
+    assert find_policy(str(output / "champion"), chosen) == replace(find_policy("champion", chosen), run="v1-champion")
 
 
 def test_a_bare_policy_has_no_step(tmp_path: Path) -> None:
     folder = write_policy(tmp_path / "mine", seed=3)
-    assert find_model(str(folder), machine_at(tmp_path)) == Model(
+    assert find_policy(str(folder), machine_at(tmp_path)) == FoundPolicy(
         folder=folder, kind="network", run="mine", policy_step=None, weights_hash=file_hash(folder / WEIGHTS)
     )
 
@@ -211,9 +212,9 @@ def test_a_bare_policy_has_no_step(tmp_path: Path) -> None:
 def test_a_folder_named_like_an_alias_is_meant_when_written_as_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder = write_policy(tmp_path / "champion", seed=3)
-    assert find_model("./champion", machine_at(tmp_path)).folder == folder
+    assert find_policy("./champion", machine_at(tmp_path)).folder == folder
     with pytest.raises(RegistryError):
-        find_model("champion", machine_at(tmp_path))
+        find_policy("champion", machine_at(tmp_path))
 
 
 def without(name: str) -> Callable[[Path], None]:
@@ -231,26 +232,26 @@ def without(name: str) -> Callable[[Path], None]:
 def test_what_is_no_policy_is_refused_with_what_it_lacks(change: Callable[[Path], None], message: str, tmp_path: Path) -> None:
     folder = write_policy(tmp_path / "mine", seed=3)
     change(folder)
-    with pytest.raises(ModelError, match=message):
-        find_model(str(folder), machine_at(tmp_path))
+    with pytest.raises(PolicyNotFoundError, match=message):
+        find_policy(str(folder), machine_at(tmp_path))
 
 
 def test_another_action_table_and_an_unreadable_description_are_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     folder = write_policy(tmp_path / "mine", seed=3)
     write_json(folder / POLICY, {**read_json(folder / POLICY), "action_table": "deadbeef" * 8})
     with pytest.raises(IncompatibleError, match="action_table is deadbeefdead"):
-        find_model(str(folder), machine_at(tmp_path))
+        find_policy(str(folder), machine_at(tmp_path))
     for text in ("not JSON", "{}", "[1]"):
         (folder / POLICY).write_text(text)
         with pytest.raises(CorruptError, match=r"policy\.json is missing or unreadable"):
-            find_model(str(folder), machine_at(tmp_path))
+            find_policy(str(folder), machine_at(tmp_path))
 
 
 def test_a_checkpoint_with_a_changed_file_is_refused(chosen: Machine, tmp_path: Path) -> None:
-    folder = shutil.copytree(find_model("peak", chosen).folder, tmp_path / "step-00000060")
+    folder = shutil.copytree(find_policy("peak", chosen).folder, tmp_path / "step-00000060")
     spoil(folder / WEIGHTS)
     with pytest.raises(CorruptError, match="changed since it was written"):
-        find_model(str(folder), machine_at(tmp_path))
+        find_policy(str(folder), machine_at(tmp_path))
 
 
 def test_a_folder_is_looked_at_without_torch_or_tracker(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from grpo.learning.checkpoints import latest_valid_checkpoint
-from steps.runtime.parent_death import PARENT
+from steps.runtime.parent_death import PARENT_VARIABLE
 from steps.runtime.process_id import Writer
 
 DRIVER = Path(__file__).with_name("orphan_driver.py")
@@ -28,8 +28,8 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 def environment(parent: str | None = None) -> dict[str, str]:
-    others = {name: value for name, value in os.environ.items() if name != PARENT}
-    return others if parent is None else {**others, PARENT: parent}
+    others = {name: value for name, value in os.environ.items() if name != PARENT_VARIABLE}
+    return others if parent is None else {**others, PARENT_VARIABLE: parent}
 
 
 def is_running(pid: int) -> bool:

@@ -13,7 +13,7 @@ class Listener:
         self.records: list[Record] = []
         self.progresses: list[tuple[int, int, str]] = []
 
-    def take(self, record: Record) -> None:
+    def log(self, record: Record) -> None:
         self.records.append(record)
 
     def progress(self, done: int, total: int, unit: str) -> None:
@@ -51,6 +51,6 @@ def test_progress_has_rate_and_time_left_and_is_not_told_at_every_step(monkeypat
 def test_the_terminal_shows_the_chosen_metrics_and_no_others() -> None:
     said: list[str] = []
     sink = TerminalSink("finetune", ("grpo/entropy",), said.append)
-    sink.take(Record(3, {"grpo/entropy": 1.25, "grpo/loss": 7.0}))
-    sink.take(Record(4, {"grpo/loss": 7.0}))
+    sink.log(Record(3, {"grpo/entropy": 1.25, "grpo/loss": 7.0}))
+    sink.log(Record(4, {"grpo/loss": 7.0}))
     assert said == ["finetune: step 3: entropy 1.25"]

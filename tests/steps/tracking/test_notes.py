@@ -21,8 +21,8 @@ from steps.store.outputs import Store
 from steps.tracking import notes
 from steps.tracking.dataset_schema import dataset_columns
 from steps.tracking.delivery import Delivery
-from steps.tracking.journal import Journal, Progress
-from steps.tracking.launch import FLOW_FILE, Launch, compared, launch_of
+from steps.tracking.journal import DeliveryProgress, Journal
+from steps.tracking.launch import FLOW_FILE, Launch, compared_settings, launch_of
 from steps.tracking.registry import MODEL, Registry
 from steps.tracking.step_notes import CHAPTERS, chapter_note, headlines, run_name
 from steps.tracking.tags import NOTE, NOTE_DIGEST, digest_of_note
@@ -69,7 +69,7 @@ def test_a_setting_that_must_be_taken_away_is_written_in_a_language_with_a_word_
 def test_parameters_are_short_and_typed_and_none_of_them_is_nothing(preset: str) -> None:
     settings = settings_of(preset)
     settings["boards"]["games"]["nodes"] = list(range(100, 200))
-    found = compared(settings)
+    found = compared_settings(settings)
     assert all(0 < len(value) <= 60 for value in found.values())
     assert found["boards.games.nodes"] == "100 ... 199 (100)"
     assert float(found["grpo.learning_rate"]) == settings["grpo"]["learning_rate"]
@@ -214,7 +214,7 @@ def deliver(tracker: Tracker, machine: Machine, job: Job, *records: Mapping[str,
     for record in records:
         journal.append(**record)
     for _ in range(times):
-        journal.save(Progress())
+        journal.save(DeliveryProgress())
         Delivery(journal, tracker, Store(machine.home)).run(is_left=False)
     journal.close()
 

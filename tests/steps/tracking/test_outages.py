@@ -34,7 +34,7 @@ from steps.tracking import client as tracking_store
 from steps.tracking import tracker as tracking
 from steps.tracking.client import EXPERIMENT
 from steps.tracking.delivery import Delivery
-from steps.tracking.journal import Journal, Outbox, Progress
+from steps.tracking.journal import DeliveryProgress, Journal, Outbox
 from steps.tracking.outages import Patience, TrackingAwayError, is_refusal
 from steps.tracking.registry import MODEL, Choice, Chosen, Registry
 from steps.tracking.step_notes import chapter_note, run_name
@@ -379,7 +379,7 @@ def test_what_was_told_but_not_noted_before_a_crash_is_told_again_and_leaves_no_
     server.start()
     save, noted = Journal.save, set()
 
-    def crash_at_first(journal: Journal, progress: Progress) -> None:
+    def crash_at_first(journal: Journal, progress: DeliveryProgress) -> None:
         if (place := (journal.path, progress.offset)) not in noted:
             noted.add(place)
             raise CrashError

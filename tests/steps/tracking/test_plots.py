@@ -5,6 +5,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from told_runs import words
 
 from grpo.board.phases import PHASES
 from grpo.metrics.table import TERMS, Record
@@ -18,10 +19,6 @@ def history(entropies: list[float]) -> list[Record]:
         Record(step, {"grpo/entropy": value, "grpo/log_num_legal": 3.0, "grpo/reward_mean": 0.5, **shares})
         for step, value in enumerate(entropies, 1)
     ]
-
-
-def words(picture: bytes) -> list[str]:
-    return [text for text in (each.text for each in ElementTree.fromstring(picture.decode()).iter() if each.tag.endswith("text")) if text]
 
 
 def line(picture: bytes, colour: str) -> list[float]:

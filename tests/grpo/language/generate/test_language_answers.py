@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import numpy_stream
-from grpo.language.generate.answers import Answer, TooLongError, drawn_answers, greedy_answers
+from grpo.language.generate.answers import GeneratedAnswer, TooLongError, drawn_answers, greedy_answers
 from grpo.language.model.loading import load_model
 from grpo.language.model.policy import LanguagePolicy
 from grpo.settings.language import LanguageConfig
@@ -108,7 +108,7 @@ def test_an_answer_ends_with_its_end_and_one_without_is_truncated(tmp_path: Path
         assert_whole(answer, policy)
 
 
-def assert_whole(answer: Answer, policy: LanguagePolicy) -> None:
+def assert_whole(answer: GeneratedAnswer, policy: LanguagePolicy) -> None:
     assert answer.num_tokens == len(answer.token_ids)
     if answer.is_truncated:
         assert answer.num_tokens == 16

@@ -13,7 +13,7 @@ from grpo.language.learn.cloning import AnswerBatch, clone, validation_losses
 from grpo.language.model.loading import load_model
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import LanguageBoards
-from grpo.language.text.tasks import Task
+from grpo.language.text.tasks import LanguageTask
 from grpo.learning.checkpoints import weights_hash
 from grpo.metrics.table import Record
 from grpo.settings.language import CloningConfig, LanguageConfig, SmallModelConfig
@@ -88,7 +88,7 @@ def test_only_answers_are_learned() -> None:
     """The loss is that of each answer alone, by hand: without padding, with the end, nothing of the prompt."""
     policy = new_policy()
     examples = boards(Split.TRAIN).draw(numpy_stream(0, "test"), 8)
-    assert {example.task for example in examples} == set(Task)
+    assert {example.task for example in examples} == set(LanguageTask)
     total, count = 0.0, 0
     with torch.no_grad():
         for example in examples:
@@ -102,7 +102,7 @@ def test_only_answers_are_learned() -> None:
 
 def test_answers_begin_in_one_column_whatever_the_prompts_length() -> None:
     policy = new_policy()
-    examples = [boards(Split.TRAIN).example(index, Task.ENVIRONMENT, rng=numpy_stream(0, index)) for index in range(6)]
+    examples = [boards(Split.TRAIN).example(index, LanguageTask.ENVIRONMENT, rng=numpy_stream(0, index)) for index in range(6)]
     batch = AnswerBatch.of(policy, examples)
     assert len({int(row.sum()) for row in batch.attention_mask}) > 1
     width = batch.input_ids.shape[1] - batch.targets.shape[1]

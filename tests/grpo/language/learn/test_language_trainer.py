@@ -17,10 +17,11 @@ from grpo.language.learn.schedules import content_share, kl_share
 from grpo.language.learn.trainer import LanguageTrainer
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.rewards import Grades, grade
-from grpo.learning.checkpoints import IncompatibleError, load_checkpoint, save_checkpoint, weights_hash
+from grpo.learning.checkpoints import load_checkpoint, save_checkpoint, weights_hash
 from grpo.learning.invariants import InvariantError
-from grpo.learning.learnability import NotLearnableError, Severity, refuse_unlearnable
+from grpo.learning.learnability import Consequence, NotLearnableError, refuse_unlearnable
 from grpo.metrics.table import Record
+from grpo.policy.files import IncompatibleError
 from grpo.settings.tree import Settings
 
 
@@ -59,7 +60,7 @@ def learnt(record: Record) -> dict[str, float]:
     return dict(record.metrics)
 
 
-def findings(trainer: LanguageTrainer) -> dict[str, Severity]:
+def findings(trainer: LanguageTrainer) -> dict[str, Consequence]:
     return {finding.name: finding.severity for finding in trainer.preflight().findings}
 
 
@@ -317,7 +318,7 @@ def test_a_policy_that_is_sampled_at_another_temperature_is_refused_at_the_start
     trainer = trainer_of(settings())
     trainer._engine.generation_config.temperature = 1.3
     trainer._engine.generation_kwargs["temperature"] = 1.3
-    assert findings(trainer)["sampled = scored log-probability"] == Severity.REFUSAL
+    assert findings(trainer)["sampled = scored log-probability"] == Consequence.REFUSAL
     with pytest.raises(NotLearnableError, match="temperature: text is sampled at one temperature and scored at another"):
         refuse_unlearnable(trainer.preflight())
     fresh = trainer_of(settings())
@@ -341,7 +342,7 @@ def test_prompts_of_one_length_do_not_hide_left_padding() -> None:
 def test_answers_that_nobody_can_read_are_refused_before_the_first_update() -> None:
     trainer = trainer_of(settings())
     found = findings(trainer)
-    assert found["parse rate, policy task"] == Severity.REFUSAL
+    assert found["parse rate, policy task"] == Consequence.REFUSAL
     with pytest.raises(NotLearnableError, match=r"clone first \(language.cloning.num_steps\)"):
         refuse_unlearnable(trainer.preflight())
 

@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from grpo.language.learn import logprobs
 from grpo.language.learn.logprobs import exact_measures, sampled_scored_gap
 from grpo.language.learn.trl_adapter import Engine, EngineSize
-from grpo.language.model.policy import LanguagePolicy, Origin
+from grpo.language.model.policy import LanguagePolicy, ModelOrigin
 from grpo.language.text.tokenizer import chess_tokenizer
 from grpo.settings.tree import Settings, read_settings
 
@@ -54,7 +54,7 @@ def engine_of(make: Callable[[], PreTrainedModel], **settings: object) -> Engine
         with torch.no_grad():
             for parameter in network.parameters():
                 parameter.mul_(4)
-        return LanguagePolicy(network, chess_tokenizer(), CPU, read(**settings).language, origin=Origin(model="test", commit=""))
+        return LanguagePolicy(network, chess_tokenizer(), CPU, read(**settings).language, origin=ModelOrigin(model="test", commit=""))
 
     return Engine(policy(), policy().network, read(**settings), lambda rows, texts: [float(len(text)) for text in texts])
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from grpo.language.learn.memory_estimate import ROOKWORLD, Shape, Work, lasting_bytes, operations, passing_bytes, peak_bytes
+from grpo.language.learn.memory_estimate import ROOKWORLD, Shape, StepSize, lasting_bytes, operations, passing_bytes, peak_bytes
 from grpo.settings.tree import read_settings
 
 SETTINGS = read_settings('policy.kind = "language"')
 ENDS = {"bos_token_id": 0, "eos_token_id": 0}
-WORK = Work.of(SETTINGS, prompt_tokens=60)
+WORK = StepSize.of(SETTINGS, prompt_tokens=60)
 
 
 @pytest.mark.parametrize("shape", [ROOKWORLD, Shape(vocabulary=500, positions=256, width=96, num_layers=3)])
@@ -32,8 +32,8 @@ def test_the_parameters_are_those_that_transformers_makes(shape: Shape) -> None:
 def test_the_step_is_the_one_that_the_settings_ask_for() -> None:
     assert (WORK.num_answers, WORK.answer_tokens, WORK.per_forward) == (64, SETTINGS.language.max_answer_tokens, 64)
     smaller = read_settings('policy.kind = "language"\nlanguage.answers_per_forward = 8\ngrpo.num_minibatches = 2')
-    assert Work.of(smaller, prompt_tokens=60).per_forward == 8
-    assert Work.of(SETTINGS, prompt_tokens=60, answer_tokens=9).num_tokens == 69
+    assert StepSize.of(smaller, prompt_tokens=60).per_forward == 8
+    assert StepSize.of(SETTINGS, prompt_tokens=60, answer_tokens=9).num_tokens == 69
 
 
 def test_float32_with_adam_takes_sixteen_bytes_a_weight_and_the_reference_four() -> None:
@@ -54,7 +54,7 @@ def test_twice_the_answers_take_twice_the_operations_and_a_forward_pass_is_two_f
     counted, twice = operations(ROOKWORLD, WORK), operations(ROOKWORLD, replace(WORK, num_prompts=2 * WORK.num_prompts))
     assert all(twice[part] == 2 * number for part, number in counted.items())
     # One token, all of it answer: attention is next to nothing, and embeddings of positions are no product.
-    one = Work(num_prompts=1, group_size=1, prompt_tokens=0, answer_tokens=1, per_forward=1)
+    one = StepSize(num_prompts=1, group_size=1, prompt_tokens=0, answer_tokens=1, per_forward=1)
     weights = ROOKWORLD.num_parameters - ROOKWORLD.positions * ROOKWORLD.width
     assert operations(ROOKWORLD, one)["generation"] == pytest.approx(2 * weights, rel=2e-3)
 

@@ -8,7 +8,7 @@ from grpo.base.errors import NonFiniteError
 from grpo.dataset.table import Split
 from grpo.language.learn.parse_rate_gate import ParseRate, ParseRates, UnreadableError, parse_rates, refuse_unreadable
 from grpo.language.model.loading import load_model
-from grpo.language.text.tasks import Task
+from grpo.language.text.tasks import LanguageTask
 from grpo.metrics.table import METRICS
 from grpo.settings.language import LanguageConfig
 from grpo.statistics.intervals import wilson_interval
@@ -22,7 +22,7 @@ def rate_of(rate: float, *, num: int = 50) -> ParseRate:
 
 
 def rates_of(*, move: float, environment: float) -> ParseRates:
-    return ParseRates(tasks={Task.MOVE: rate_of(move), Task.ENVIRONMENT: rate_of(environment, num=150)})
+    return ParseRates(tasks={LanguageTask.MOVE: rate_of(move), LanguageTask.ENVIRONMENT: rate_of(environment, num=150)})
 
 
 def test_a_cloned_model_passes_and_the_rates_are_repeatable() -> None:
@@ -31,7 +31,7 @@ def test_a_cloned_model_passes_and_the_rates_are_repeatable() -> None:
     assert all(rate.rate >= 0.85 for rate in rates.tasks.values()), rates
     refuse_unreadable(rates, CONFIG)
     assert rates == parse_rates(cloned_policy(), boards, num_prompts=40, seed=1)
-    assert rates.tasks[Task.MOVE].legal_rate is not None
+    assert rates.tasks[LanguageTask.MOVE].legal_rate is not None
     assert rates.metrics().keys() <= METRICS.keys()
     for rate in rates.tasks.values():
         assert rate.low < rate.rate <= rate.high <= 1
@@ -69,10 +69,10 @@ def test_each_task_must_pass_and_only_those_that_do_not_are_named() -> None:
 def test_a_task_that_is_not_trained_is_not_asked() -> None:
     only_moves = CONFIG.model_copy(update={"environment_share": 0.0})
     rates = parse_rates(cloned_policy(only_moves), language_boards(Split.VALIDATION), num_prompts=4, seed=1)
-    assert list(rates.tasks) == [Task.MOVE]
+    assert list(rates.tasks) == [LanguageTask.MOVE]
     only_environment = CONFIG.model_copy(update={"environment_share": 1.0})
     rates = parse_rates(cloned_policy(only_environment), language_boards(Split.VALIDATION), num_prompts=4, seed=1)
-    assert list(rates.tasks) == [Task.ENVIRONMENT]
+    assert list(rates.tasks) == [LanguageTask.ENVIRONMENT]
     assert "language/legal_rate" not in rates.metrics()
 
 
@@ -80,8 +80,8 @@ def test_an_answer_that_was_cut_is_not_readable_however_it_reads() -> None:
     """A move answer has at least 23 tokens here: cut at 16 none is whole."""
     cut = CONFIG.model_copy(update={"max_answer_tokens": 16, "environment_share": 0.0})
     rates = parse_rates(cloned_policy(cut), language_boards(Split.VALIDATION), num_prompts=4, seed=1)
-    assert rates.tasks[Task.MOVE].rate == 0
-    assert rates.tasks[Task.MOVE].truncated == 1
+    assert rates.tasks[LanguageTask.MOVE].rate == 0
+    assert rates.tasks[LanguageTask.MOVE].truncated == 1
 
 
 def test_the_overall_rate_is_that_of_all_answers() -> None:
@@ -92,4 +92,4 @@ def test_the_overall_rate_is_that_of_all_answers() -> None:
 def test_more_prompts_than_boards_ask_each_board_once() -> None:
     policy = cloned_policy(CONFIG.model_copy(update={"environment_share": 0.0, "max_answer_tokens": 16}))
     num_boards = boards_table()["split"].to_pylist().count("heldout")
-    assert parse_rates(policy, language_boards(Split.HELDOUT), num_prompts=500, seed=1).tasks[Task.MOVE].num == num_boards
+    assert parse_rates(policy, language_boards(Split.HELDOUT), num_prompts=500, seed=1).tasks[LanguageTask.MOVE].num == num_boards

@@ -12,7 +12,7 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, T5Config,
 
 from grpo.language.generate.answers import drawn_answers, greedy_answers
 from grpo.language.model import requirements
-from grpo.language.model.loading import ModelError, load_language_policy, load_model, save_language_policy
+from grpo.language.model.loading import LanguageModelError, load_language_policy, load_model, save_language_policy
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.model.requirements import MissingExtraError, require_language_extra
 from grpo.language.text.tokenizer import VOCABULARY
@@ -197,7 +197,7 @@ def endless(folder: Path) -> Path:
     ],
 )
 def test_what_is_no_policy_is_refused_with_the_reason(make, reason: str, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=reason) as refusal:
+    with pytest.raises(LanguageModelError, match=reason) as refusal:
         loaded(make(tmp_path / "model"))
     assert "\n" not in str(refusal.value)
 
@@ -205,7 +205,7 @@ def test_what_is_no_policy_is_refused_with_the_reason(make, reason: str, tmp_pat
 def test_a_hub_that_cannot_be_reached_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(
-        ModelError, match=r"'jrahn/RookWorld-LM-124M' at language\.revision = 'abc' cannot be loaded: .*language\.model = 'small'"
+        LanguageModelError, match=r"'jrahn/RookWorld-LM-124M' at language\.revision = 'abc' cannot be loaded: .*language\.model = 'small'"
     ):
         load_model(LanguageConfig(model="jrahn/RookWorld-LM-124M", revision="abc"), seed=0, device=CPU)
 

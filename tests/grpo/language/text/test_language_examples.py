@@ -16,7 +16,7 @@ from grpo.language.text.examples import (
     move_example,
     pawns,
 )
-from grpo.language.text.tasks import ALPHABET, Task, read_environment_answer, read_move_answer
+from grpo.language.text.tasks import ALPHABET, LanguageTask, read_environment_answer, read_move_answer
 from grpo.settings.language import LanguageConfig
 
 CONFIG = LanguageConfig()
@@ -38,7 +38,7 @@ def boards_of(fens: Sequence[str], **changes: float) -> LanguageBoards:
 def drawn(source: LanguageBoards, count: int, seed: int = 0) -> list[EnvironmentExample]:
     """Return environment examples from all boards in turn."""
     rng = np.random.default_rng(seed)
-    examples = [source.example(index % len(source), Task.ENVIRONMENT, rng=rng) for index in range(count)]
+    examples = [source.example(index % len(source), LanguageTask.ENVIRONMENT, rng=rng) for index in range(count)]
     return [example for example in examples if isinstance(example, EnvironmentExample)]
 
 
@@ -68,7 +68,7 @@ def test_scores_as_pawns_never_rise_as_the_score_falls_and_keep_mates_apart() ->
 def test_targets_of_the_policy_task_are_whole_and_list_the_best_legal_moves(boards: LanguageBoards) -> None:
     rng = np.random.default_rng(0)
     for index in range(len(boards)):
-        example = boards.example(index, Task.MOVE, rng=rng)
+        example = boards.example(index, LanguageTask.MOVE, rng=rng)
         assert isinstance(example, MoveExample)
         answer = example.read(example.target)
         assert answer.is_readable
@@ -115,7 +115,7 @@ def test_a_history_leads_from_the_dataset_s_board_to_the_prompt_s(boards: Langua
     examples = drawn(boards, 400)
     assert max(len(example.history) for example in examples) == CONFIG.num_history_moves
     for example in examples:
-        own = boards.example(example.index, Task.MOVE, rng=rng).fen
+        own = boards.example(example.index, LanguageTask.MOVE, rng=rng).fen
         board = chess.Board(own)
         for move in example.history[:-1]:
             board.push_uci(move)
@@ -168,12 +168,12 @@ def test_the_same_stream_gives_the_same_examples_and_another_others(boards: Lang
 def test_a_draw_has_each_task_in_its_share_and_each_board_once_while_they_last(boards: LanguageBoards) -> None:
     rng = np.random.default_rng(1)
     examples = boards.draw(rng, 40)
-    assert [example.task for example in examples].count(Task.ENVIRONMENT) == 10
+    assert [example.task for example in examples].count(LanguageTask.ENVIRONMENT) == 10
     assert len({example.index for example in examples}) == 40
     # The share holds on average where it is no whole number, and the tasks do not come in blocks.
     ones = [boards.draw(rng, 1)[0].task for _ in range(400)]
-    assert 0.18 < np.mean([task == Task.ENVIRONMENT for task in ones]) < 0.32
-    assert sum(example.task == Task.ENVIRONMENT for example in examples[:20]) not in (0, 10)
+    assert 0.18 < np.mean([task == LanguageTask.ENVIRONMENT for task in ones]) < 0.32
+    assert sum(example.task == LanguageTask.ENVIRONMENT for example in examples[:20]) not in (0, 10)
     assert len(boards.draw(rng, NUM_BOARDS + 5)) == NUM_BOARDS + 5
 
 
@@ -184,7 +184,7 @@ def test_the_alphabet_is_what_texts_are_made_of_and_no_more(boards: LanguageBoar
 
 def test_an_answer_to_the_one_task_is_none_to_the_other(boards: LanguageBoards) -> None:
     for example in boards.draw(np.random.default_rng(5), 30):
-        other = read_environment_answer if example.task == Task.MOVE else read_move_answer
+        other = read_environment_answer if example.task == LanguageTask.MOVE else read_move_answer
         assert other(example.target).is_malformed
 
 
@@ -194,8 +194,8 @@ def test_boards_are_of_one_split_and_an_empty_one_is_refused() -> None:
     )
     heldout = LanguageBoards.of_table(table, Split.HELDOUT, config=CONFIG)
     assert len(heldout) == 1
-    assert heldout.example(0, Task.MOVE, rng=np.random.default_rng(0)).fen == TERMINAL_FENS[0]
+    assert heldout.example(0, LanguageTask.MOVE, rng=np.random.default_rng(0)).fen == TERMINAL_FENS[0]
     with pytest.raises(ValueError, match="no boards in its validation split"):
         LanguageBoards.of_table(table, Split.VALIDATION, config=CONFIG)
     with pytest.raises(IndexError, match="no board 1 among 1"):
-        heldout.example(1, Task.MOVE, rng=np.random.default_rng(0))
+        heldout.example(1, LanguageTask.MOVE, rng=np.random.default_rng(0))

@@ -13,7 +13,7 @@ from made_language import SLOPE, TERMINAL_FENS, language_table, made_up_rows
 from grpo.dataset.table import Split, board_table
 from grpo.language.text.examples import EnvironmentExample, Example, LanguageBoards, MoveExample, environment_example, move_example
 from grpo.language.text.rewards import FORM, Grades, grade, win_probability
-from grpo.language.text.tasks import ALPHABET, Task, write_environment_answer, write_move_answer
+from grpo.language.text.tasks import ALPHABET, LanguageTask, write_environment_answer, write_move_answer
 from grpo.metrics.table import REWARD_PARTS
 from grpo.settings.language import LanguageConfig, RewardWeights
 
@@ -47,7 +47,9 @@ def some_examples() -> list[Example]:
     for table in (language_table(12), few):
         source = LanguageBoards.of_table(table, Split.TRAIN, config=config)
         for index in range(len(source)):
-            examples += [source.example(index, task, rng=rng) for task in (Task.MOVE, Task.ENVIRONMENT, Task.ENVIRONMENT)]
+            examples += [
+                source.example(index, task, rng=rng) for task in (LanguageTask.MOVE, LanguageTask.ENVIRONMENT, LanguageTask.ENVIRONMENT)
+            ]
     return examples
 
 
@@ -137,7 +139,7 @@ def test_the_target_has_every_part_in_full(example: Example) -> None:
     assert dict(grades.parts) == {name: MOST[name] for name in grades.parts}
     assert grades.malformed == 0
     assert grades.reading.is_readable
-    assert grades.is_legal_best == (example.task == Task.MOVE)
+    assert grades.is_legal_best == (example.task == LanguageTask.MOVE)
 
 
 def test_the_parts_are_those_of_the_metrics() -> None:

@@ -11,8 +11,8 @@ from grpo.language.text.tasks import (
     ALPHABET,
     NUM_MOVES,
     EnvironmentAnswer,
+    LanguageTask,
     MoveAnswer,
-    Task,
     environment_prompt,
     move_prompt,
     read_environment_answer,
@@ -45,7 +45,7 @@ def positions(draw: st.DrawFn) -> str:
 
 
 def test_the_tasks_are_those_of_the_metrics() -> None:
-    assert [task.value for task in Task] == list(TASKS)
+    assert [task.value for task in LanguageTask] == list(TASKS)
 
 
 def test_the_formats_are_those_of_the_documentation() -> None:
