@@ -27,6 +27,8 @@ LOCK: Final = ROOT / "requirements-run.lock"
 """Of the packages that outputs of steps depend on."""
 LANGUAGE_LOCK: Final = ROOT / "requirements-language.lock"
 """Of those that outputs of steps with a language model depend on: the same, and the extra's."""
+LOCKS: Final[Mapping[str, Path]] = {"lock": LOCK, "language_lock": LANGUAGE_LOCK}
+"""As `describe_code` names them."""
 _LEFT: Final[Mapping[Path, str]] = {LOCK: "run-lock", LANGUAGE_LOCK: "language-lock"}
 """Lock -> the file of an environment in which infra/install.sh leaves its hash."""
 
@@ -130,7 +132,7 @@ def describe_code(_: str = "") -> dict[str, Any]:
 
     Takes the text of a Metaflow config, and ignores it.
     """
-    locks = {"lock": _hash(LOCK), "language_lock": _hash(LANGUAGE_LOCK)}
+    locks = {name: _hash(lock) for name, lock in LOCKS.items()}
     try:
         commit = _git("rev-parse", "HEAD")
         is_dirty = bool(_git("status", "--porcelain"))
