@@ -39,6 +39,7 @@ def _finetune(given: argparse.Namespace) -> int:
     import torch
 
     from grpo.learning.distributed import joined_processes
+    from steps.bodies.live_diagnosis import LiveDiagnosis
     from steps.runtime.device import device_facts, torch_device
 
     settings, machine, out = given_settings(given), Machine.here(), given.out.resolve()
@@ -79,7 +80,8 @@ def _finetune(given: argparse.Namespace) -> int:
         else:
             folder, terminal = Path(stack.enter_context(tempfile.TemporaryDirectory())), None
         processes.wait()
-        work = Work(folder, (), terminal=terminal, progress_folder=progress if processes.is_first else None)
+        watcher = LiveDiagnosis(settings.model_dump(mode="json")) if processes.is_first else None
+        work = Work(folder, (), terminal=terminal, progress_folder=progress if processes.is_first else None, watcher=watcher)
         kind.finetune(
             settings,
             boards=given.boards,

@@ -65,7 +65,7 @@ def step_version(spec: StepSpec, *, settings: Mapping[str, Any], inputs: Mapping
 @cache
 def code_hash(module: str) -> str:
     """Return the hash of the code of a module and of all modules of the project that it imports, however far away."""
-    return sha256_json({name: _digest_of_code(path) for name, path in imported_modules(module).items()})
+    return sha256_json({name: _code_of(path.read_text(encoding="utf-8")).digest for name, path in imported_modules(module).items()})
 
 
 @cache
@@ -82,11 +82,7 @@ def imported_modules(module: str) -> dict[str, Path]:
         if name in found or path is None:
             continue
         found[name] = path
-        for node in ast.walk(_code(path)):
-            if isinstance(node, ast.Import):
-                waiting += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        waiting += _code_of(path.read_text(encoding="utf-8")).imports
     return dict(sorted(found.items()))
 
 
@@ -108,15 +104,22 @@ class _Prose(ast.NodeTransformer):
         return node.orelse if is_for_types else node
 
 
-def _code(path: Path) -> ast.Module:
-    tree = _Prose().visit(ast.parse(path.read_text(encoding="utf-8")))
-    assert isinstance(tree, ast.Module)
-    return tree
+@dataclass(frozen=True, slots=True)
+class _Code:
+    digest: str
+    imports: tuple[str, ...]
 
 
 @cache
-def _digest_of_code(path: Path) -> str:
-    return sha256(ast.dump(_code(path)).encode()).hexdigest()
+def _code_of(source: str) -> _Code:
+    tree = _Prose().visit(ast.parse(source))
+    imports: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imports += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return _Code(sha256(ast.dump(tree).encode()).hexdigest(), tuple(imports))
 
 
 def _file_of(module: str) -> Path | None:

@@ -15,7 +15,7 @@ from grpo.dataset.quotas import wanted_boards
 from grpo.dataset.table import BOARD_SCHEMA
 from grpo.metrics.table import METRICS
 from grpo.settings.tree import read_settings
-from steps.pipeline import steps as pipeline
+from steps.pipeline import start
 from steps.pipeline.resume import ResumeError
 from steps.step_io.work import read_history
 from steps.store.versions import describe_code
@@ -215,7 +215,7 @@ def test_resume_with_another_network_is_refused_with_the_difference(first_run: F
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     settings = read_settings('preset = "test"\npolicy.channels = 24\nboards.num_train = 300').model_dump(mode="json")
     with pytest.raises(ResumeError) as refusal:
-        pipeline.start(settings, describe_code(), metaflow_run="other", is_fresh=False, resume_from="peak")
+        start.start(settings, describe_code(), metaflow_run="other", is_fresh=False, resume_from="peak")
     assert "policy.channels: origin 16, now 24" in str(refusal.value)
     assert "boards.num_train: origin 240, now 300" in str(refusal.value)
 

@@ -14,7 +14,8 @@ from grpo.settings.language import LanguageConfig, model_folder
 from grpo.settings.tree import Settings, read_settings
 from steps.nodes.sockets import ONLY_NODE
 from steps.pipeline.resume_changes import CHANGEABLE_OF_LANGUAGE, Change, Now, changes_since
-from steps.pipeline.steps import finetune, start
+from steps.pipeline.start import start
+from steps.pipeline.training import finetune
 from steps.preflight.checks import preflight
 from steps.preflight.doctor import examine
 from steps.runtime.limits import SeveralProcessesError

@@ -21,7 +21,7 @@ from grpo.base.files import sha256_file
 from grpo.metrics.table import Record
 from grpo.settings.tree import read_settings
 from steps.cli.track import deliver_outbox
-from steps.pipeline import steps as pipeline
+from steps.pipeline import dataset, start, training
 from steps.pipeline.job import Job
 from steps.step_io.work import read_history
 from steps.store.outputs import StepOutput
@@ -63,8 +63,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Pa
     with pytest.MonkeyPatch.context() as patch:
         place(patch, home, f"sqlite:///{home / 'mlflow.db'}", stockfish)
         job = started("0")
-        boards = pipeline.join_boards(job, [pipeline.build_boards(job, task) for task in range(SETTINGS["boards"]["num_tasks"])])
-        return Prepared(home, boards, pipeline.pretrain(job, boards))
+        boards = dataset.join_boards(job, [dataset.build_boards(job, task) for task in range(SETTINGS["boards"]["num_tasks"])])
+        return Prepared(home, boards, training.pretrain(job, boards))
 
 
 def place(patch: pytest.MonkeyPatch, home: Path, address: str, stockfish: str) -> None:
@@ -84,7 +84,7 @@ def place(patch: pytest.MonkeyPatch, home: Path, address: str, stockfish: str) -
 def started(name: str) -> Job:
     """Begin a run of a learning rate of its own, so that its output is no other's."""
     settings = SETTINGS | {"grpo": SETTINGS["grpo"] | {"learning_rate": 1e-3 / (1 + int(name))}}
-    return pipeline.start(settings, CODE, metaflow_run=name, is_fresh=False, resume_from=None)
+    return start.start(settings, CODE, metaflow_run=name, is_fresh=False, resume_from=None)
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ class Kept:
 
 
 def finetuned(prepared: Prepared, job: Job, listener: Listener) -> StepOutput:
-    return pipeline.finetune(job, prepared.boards, prepared.pretrained, [listener])
+    return training.finetune(job, prepared.boards, prepared.pretrained, [listener])
 
 
 def check_all_is_told_once(folder: Path, job: Job, output: StepOutput, home: Path, listener: Listener) -> None:

@@ -22,6 +22,7 @@ from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Record
 from grpo.policy.distribution import Policy, new_policy
 from grpo.settings.grpo import GrpoConfig
+from steps.bodies.live_diagnosis import LiveDiagnosis
 from steps.bodies.training_loop import TrainingLoop
 from steps.pipeline.make_output import make_output
 from steps.step_io.names import FINDINGS, REPORT
@@ -92,6 +93,7 @@ def finetuned(
         is_fresh=False,
         sinks=() if listener is None else (listener,),
         terminal=TerminalSink("finetune", (), said.append),
+        watcher=LiveDiagnosis({"grpo": config.model_dump(mode="json")}),
     )
     return store.folder("finetune", "v1")
 
@@ -103,11 +105,12 @@ def found_in(records: list[Record]) -> list[tuple[int, str]]:
     ]  # fmt: skip
 
 
-def test_a_finding_is_told_at_the_step_at_which_it_begins_in_log_history_and_to_sinks_and_not_again(tmp_path: Path) -> None:
+def test_a_finding_is_logged_once_at_the_step_at_which_it_begins_and_is_no_part_of_the_history(tmp_path: Path) -> None:
     said: list[str] = []
     listener = Listener()
     folder = finetuned(tmp_path, said, listener)
-    assert found_in(read_history(folder)) == [(6, "nan_steps")] == found_in(listener.records)
+    assert found_in(listener.records) == [(6, "nan_steps")]
+    assert found_in(read_history(folder)) == []
     [line] = [line for line in said if "finding: " in line]
     assert line.startswith("finetune: step 6: finding: critical: nan_steps: ")
     assert "is not finite at step 6" in line
@@ -133,7 +136,7 @@ def test_a_sound_run_is_called_healthy_and_nothing_is_found_on_the_way(tmp_path:
     said: list[str] = []
     folder = finetuned(tmp_path, said, is_sound=True)
     assert (read_json(folder / FINDINGS)["verdict"], read_json(folder / FINDINGS)["tag"]) == ("healthy", "healthy")
-    assert found_in(read_history(folder)) == []
+    assert not [line for line in said if "finding: " in line]
     assert said[-1] == "finetune: diagnosis: healthy"
 
 

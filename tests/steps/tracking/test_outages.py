@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from toggled_server import Fault, ServerProcess, ToggledServer, free_port
 from grpo.base.files import StorageError, sha256_file
 from grpo.metrics.table import Record
 from steps.cli.track import deliver_outbox
-from steps.pipeline import steps as pipeline
+from steps.pipeline import evaluation
 from steps.pipeline.job import Job
 from steps.pipeline.run_step import run_step
 from steps.preflight.checks import preflight
@@ -572,8 +573,8 @@ def test_start_needs_the_store_and_says_what_to_do(tmp_path: Path, patience: Cal
 
 def test_select_does_not_beat_a_champion_that_it_cannot_see(tmp_path: Path) -> None:
     machine = Machine(stockfish="none", home=tmp_path, tracking_uri=f"http://127.0.0.1:{free_port()}", device="cpu", num_threads=1)
-    tracker = Tracker(machine, must_answer=False, patience=STUBBORN)
-    found = pipeline._incumbent(machine, Store(tmp_path), tracker, settings={}, inputs={}, code={})
+    here: Any = SimpleNamespace(tracker=Tracker(machine, must_answer=False, patience=STUBBORN))
+    found = evaluation._incumbent(here, None)
     assert (found.version, found.model, found.label) == (None, None, "cannot be played")
     assert "does not answer" in found.problem
 
