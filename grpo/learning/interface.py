@@ -1,7 +1,7 @@
 """What the loop around a trainer asks of it, whatever kind of policy it trains."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
@@ -9,14 +9,10 @@ from grpo.control.controller import Control, Outcome
 from grpo.learning.checkpoints import TrainingState
 from grpo.learning.learnability import Learnability
 from grpo.metrics.table import Event, Record
-from grpo.policy.distribution import NetworkPolicy
+from grpo.policy.trainable import TrainablePolicy
 
 if TYPE_CHECKING:
-    from grpo.language.model.policy import LanguagePolicy
     from grpo.learning.trainer import Snapshot
-
-TrainablePolicy: TypeAlias = "NetworkPolicy | LanguagePolicy"
-"""A policy with weights: both kinds have `network`, a torch module, and `device`."""
 
 
 class Trainer(Protocol):

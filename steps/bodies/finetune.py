@@ -14,14 +14,12 @@ from grpo.engine.identity import EngineIdentity
 from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
 from grpo.evaluation.regret import heldout_metrics
-from grpo.learning.checkpoints import load_checkpoint, load_policy
+from grpo.learning.checkpoints import NETWORK_FORMAT, load_checkpoint, load_policy
 from grpo.learning.distributed import ALONE, Processes
 from grpo.learning.rollouts import EngineReplies
 from grpo.learning.self_play import MixedStates, OwnGames, state_counts
 from grpo.learning.states import DatasetStates, LiveValues, StateSource
 from grpo.learning.trainer import GrpoTrainer
-from grpo.policy.distribution import NetworkPolicy
-from grpo.policy.files import IncompatibleError
 from grpo.policy.network import PolicyNetwork
 from grpo.settings.tree import Settings
 from steps.bodies.build_boards import read_boards
@@ -70,10 +68,7 @@ def finetune_policy(
     if checkpoint is None:
         (policy, policy_config), origin = load_policy(pretrained, device), None
     else:
-        found, policy_config, origin = load_checkpoint(checkpoint, device)
-        if not isinstance(found, NetworkPolicy):
-            raise IncompatibleError(f"{checkpoint} holds a language model, and this run trains a chess network: go on from another run")
-        policy = found
+        policy, policy_config, origin = load_checkpoint(checkpoint, device, NETWORK_FORMAT)
     assert isinstance(policy.network, PolicyNetwork)
     policy.network.freeze(settings.policy.num_frozen_blocks)
     first = 0 if origin is None else origin.step
@@ -94,6 +89,7 @@ def finetune_policy(
         TrainingLoop(
             trainer,
             policy_config,
+            NETWORK_FORMAT,
             config,
             first=first,
             heldout=lambda: heldout_metrics(trainer.judged, heldout),

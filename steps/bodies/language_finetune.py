@@ -11,12 +11,10 @@ from grpo.language.generate.generator import PolicySpeaker
 from grpo.language.learn.evaluation import JudgedBoards, judge
 from grpo.language.learn.heldout_reward import heldout_reward, questions
 from grpo.language.learn.trainer import LanguageTrainer
-from grpo.language.model.loading import load_language_policy
-from grpo.language.model.policy import LanguagePolicy
+from grpo.language.model.loading import LANGUAGE_FORMAT, load_language_policy
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.rewards import Grades, grade
 from grpo.learning.checkpoints import load_checkpoint
-from grpo.policy.files import IncompatibleError
 from grpo.settings.tree import Settings
 from steps.bodies.build_boards import read_boards
 from steps.bodies.language_answers import shown_examples, write_answers
@@ -52,10 +50,7 @@ def finetune_language(
     if checkpoint is None:
         (policy, _), origin = load_language_policy(pretrained, device), None
     else:
-        found, _, origin = load_checkpoint(checkpoint, device)
-        if not isinstance(found, LanguagePolicy):
-            raise IncompatibleError(f"{checkpoint} holds a chess network, and this run trains a language model: go on from another run")
-        policy = found
+        policy, _, origin = load_checkpoint(checkpoint, device, LANGUAGE_FORMAT)
     first = 0 if origin is None else origin.step
     policy.config = settings.language  # Of this run; a checkpoint tells by which rules it is asked in games.
 
@@ -78,6 +73,7 @@ def finetune_language(
     TrainingLoop(
         trainer,
         policy_config,
+        LANGUAGE_FORMAT,
         settings.grpo,
         first=first,
         heldout=lambda: judge(speaker, judged).metrics() | heldout_reward(trainer.judged, asked, grader).metrics(),

@@ -39,6 +39,7 @@ from grpo.learning.interface import Trainer
 from grpo.learning.learnability import refuse_unlearnable
 from grpo.learning.trainer import Snapshot
 from grpo.metrics.table import Event, Record
+from grpo.policy.trainable import PolicyFormat
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.tree import PolicyConfig
 from steps.bodies.broadcast_checkpoint import handed_checkpoint
@@ -98,6 +99,7 @@ class TrainingLoop:
         self,
         trainer: Trainer,
         policy_config: PolicyConfig,
+        policy_format: PolicyFormat[Any],
         config: GrpoConfig,
         *,
         first: int,
@@ -112,6 +114,7 @@ class TrainingLoop:
         Args:
             trainer: at the step `first`.
             policy_config: what its policy's network is.
+            policy_format: how checkpoints hold the policy.
             config: GRPO's settings.
             first: where this run begins.
             heldout: measures the policy that the trainer is judged by, as it is now.
@@ -123,6 +126,7 @@ class TrainingLoop:
         assert work.progress_folder is not None or not processes.is_first
         self._trainer = trainer
         self._policy_config = policy_config
+        self._format = policy_format
         self._config = config
         self._first = first
         self._last = first + config.num_steps
@@ -203,7 +207,7 @@ class TrainingLoop:
 
     def _go_on_from(self, found: Path | None) -> TrainingState | None:
         """Restore the trainer from the checkpoint that the first process has found, and return its state; None if it has found none."""
-        handed = handed_checkpoint(found, self._processes, self._trainer.policy.device)
+        handed = handed_checkpoint(found, self._processes, self._trainer.policy.device, self._format)
         if handed is None:
             return None
         policy, state = handed
@@ -287,7 +291,7 @@ class TrainingLoop:
         healthy = self._trainer.healthy_step
         folder = None if healthy is None else self._checkpoints / checkpoint_name(healthy)
         is_there = self._processes.is_first and folder is not None and folder.exists()
-        handed = handed_checkpoint(folder if is_there else None, self._processes, self._trainer.policy.device)
+        handed = handed_checkpoint(folder if is_there else None, self._processes, self._trainer.policy.device, self._format)
         if handed is None:
             self._trainer.cannot_roll_back()
             return ()
@@ -307,7 +311,7 @@ class TrainingLoop:
 
     def _write(self, root: Path) -> None:
         state = self._trainer.state({**self._facts, _HEALTHY_BEFORE: self._healthy})
-        save_checkpoint(root, self._trainer.judged, self._policy_config, state)
+        save_checkpoint(root, self._trainer.judged, self._policy_config, state, self._format)
 
     def _prune(self, *, healthy: int | None) -> None:
         saved = {checkpoint_step(folder) for folder in checkpoint_folders(self._checkpoints)}

@@ -16,7 +16,7 @@ from grpo.board.phases import PHASES, phase_of
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable, engine_options, value_tables
 from grpo.engine.pool import EnginePool
-from grpo.learning.checkpoints import load_checkpoint, save_checkpoint, weights_hash
+from grpo.learning.checkpoints import NETWORK_FORMAT, load_checkpoint, save_checkpoint, weights_hash
 from grpo.learning.self_play import MixedStates, OwnGames, OwnGamesError, random_openings, state_counts, taken_plies
 from grpo.learning.states import DatasetStates, LiveValues, States
 from grpo.learning.trainer import GrpoTrainer
@@ -496,8 +496,8 @@ def test_training_goes_on_after_a_checkpoint_in_the_middle_of_a_round_as_if_it_h
     first = trainer_of(lively_policy())
     for _ in range(num_before):
         first.step()
-    folder = save_checkpoint(tmp_path, first.policy, TINY, first.state({}))
-    policy, _, state = load_checkpoint(folder, CPU)
+    folder = save_checkpoint(tmp_path, first.policy, TINY, first.state({}), NETWORK_FORMAT)
+    policy, _, state = load_checkpoint(folder, CPU, NETWORK_FORMAT)
     again = trainer_of(policy)
     again.restore(state)
     assert [again.step() for _ in range(7 - num_before)] == records[num_before:]

@@ -35,7 +35,7 @@ from grpo.base.errors import NonFiniteError
 from grpo.control.controller import Action, Control
 from grpo.dataset.table import BoardArrays
 from grpo.learning import trainer as training
-from grpo.learning.checkpoints import load_checkpoint, save_checkpoint, weights_hash
+from grpo.learning.checkpoints import NETWORK_FORMAT, load_checkpoint, save_checkpoint, weights_hash
 from grpo.learning.measurements import InnerStep
 from grpo.learning.objective import Moves, Objective, grpo_objective, logit_descents
 from grpo.learning.rollouts import Roller, Rollout
@@ -649,8 +649,8 @@ def test_the_state_of_the_global_generators_has_no_effect() -> None:
 
 def resumed(first: GrpoTrainer, folder: Path, make: Callable[[NetworkPolicy], GrpoTrainer]) -> GrpoTrainer:
     """Return a trainer of new objects that goes on where the first one stands."""
-    saved = save_checkpoint(folder, first.policy, TINY, first.state({"from": "here"}))
-    policy, _, state = load_checkpoint(saved, CPU)
+    saved = save_checkpoint(folder, first.policy, TINY, first.state({"from": "here"}), NETWORK_FORMAT)
+    policy, _, state = load_checkpoint(saved, CPU, NETWORK_FORMAT)
     second = make(policy)
     second.restore(state)
     return second
@@ -759,8 +759,8 @@ def test_a_new_run_from_a_checkpoint_takes_the_optimiser_and_begins_its_schedule
     changes = {"warmup_steps": 4, "learning_rate": 1e-3}
     first = trainer_of(**changes)
     steps(first, 3)
-    saved = save_checkpoint(tmp_path, first.policy, TINY, first.state({}))
-    policy, _, state = load_checkpoint(saved, CPU)
+    saved = save_checkpoint(tmp_path, first.policy, TINY, first.state({}), NETWORK_FORMAT)
+    policy, _, state = load_checkpoint(saved, CPU, NETWORK_FORMAT)
     second = trainer_of(policy=policy, first_step=3, **changes)
     second.begin_from(state)
     assert state_of(second)[:2] == state_of(first)[:2]

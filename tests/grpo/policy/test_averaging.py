@@ -8,7 +8,7 @@ import pytest
 import torch
 from doubles import CPU, TINY, copied, fake_arrays, largest_difference, lively_policy, some_boards, trainer_of
 
-from grpo.learning.checkpoints import load_checkpoint, save_checkpoint, weights_hash
+from grpo.learning.checkpoints import NETWORK_FORMAT, load_checkpoint, save_checkpoint, weights_hash
 from grpo.learning.trainer import GrpoTrainer
 from grpo.policy.averaging import WeightAverage
 from grpo.policy.distribution import NetworkPolicy
@@ -91,8 +91,8 @@ def test_a_checkpoint_holds_the_average_as_its_policy_and_goes_on_from_the_weigh
     trainer = made(weight_averaging=0.8)
     for _ in range(3):
         trainer.step()
-    saved = save_checkpoint(tmp_path, trainer.judged, TINY, trainer.state({}))
-    policy, _, state = load_checkpoint(saved, CPU)
+    saved = save_checkpoint(tmp_path, trainer.judged, TINY, trainer.state({}), NETWORK_FORMAT)
+    policy, _, state = load_checkpoint(saved, CPU, NETWORK_FORMAT)
     assert weights_hash(policy) == weights_hash(trainer.judged)
 
     resumed = made(policy=policy, weight_averaging=0.8)

@@ -16,7 +16,7 @@ from grpo.engine.answers import EngineError
 from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
 from grpo.evaluation.regret import heldout_metrics
-from grpo.learning.checkpoints import checkpoint_folders, checkpoint_step, verified_manifest
+from grpo.learning.checkpoints import NETWORK_FORMAT, checkpoint_folders, checkpoint_step, verified_manifest
 from grpo.learning.self_play import MixedStates, OwnGames, state_counts
 from grpo.learning.states import DatasetStates, LiveValues
 from grpo.learning.trainer import GrpoTrainer
@@ -87,7 +87,14 @@ def finetuned(home: Path, engine: ScriptedEngine, *sinks: Breaker) -> Path:
             "v1",
             facts={},
             body=lambda work: TrainingLoop(
-                trainer, TINY, CONFIG, first=0, heldout=lambda: heldout_metrics(trainer.judged, HELDOUT), facts={}, work=work
+                trainer,
+                TINY,
+                NETWORK_FORMAT,
+                CONFIG,
+                first=0,
+                heldout=lambda: heldout_metrics(trainer.judged, HELDOUT),
+                facts={},
+                work=work,
             ).run(),
             goes_on=True,
             is_fresh=False,

@@ -23,6 +23,7 @@ import steps.bodies.training_loop
 import steps.nodes.worker
 from grpo.base.errors import NonFiniteError, PlainError
 from grpo.evaluation.regret import heldout_metrics
+from grpo.learning.checkpoints import NETWORK_FORMAT
 from grpo.learning.distributed import Processes
 from grpo.learning.self_play import MixedStates, OwnGames, state_counts
 from grpo.learning.states import DatasetStates, StateSource
@@ -82,6 +83,7 @@ def trained(job: dict[str, Any], processes: Processes, work: Work) -> None:
     TrainingLoop(
         trainer,
         TINY,
+        NETWORK_FORMAT,
         config,
         first=0,
         heldout=lambda: heldout_metrics(trainer.judged, HELDOUT),

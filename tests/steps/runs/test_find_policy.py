@@ -14,7 +14,7 @@ import pytest
 from doubles import CPU, TINY
 
 from grpo.base.files import MANIFEST, CorruptError, read_json, write_json
-from grpo.learning.checkpoints import TrainingState, load_policy, save_checkpoint, save_policy
+from grpo.learning.checkpoints import NETWORK_FORMAT, TrainingState, load_policy, save_checkpoint, save_policy
 from grpo.policy.distribution import new_policy
 from grpo.policy.files import POLICY, WEIGHTS, IncompatibleError
 from steps.runs.find_policy import FoundPolicy, PolicyNotFoundError, find_policy
@@ -43,7 +43,7 @@ def chosen(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path
         write_policy(folder / CHAMPION, seed=1)
         policy = new_policy(TINY, seed=2, device=CPU)
         state = TrainingState(step=60, optimiser={"state": {}, "param_groups": []}, controllers={}, facts={})
-        save_checkpoint(folder, policy, TINY, state).rename(folder / PEAK)
+        save_checkpoint(folder, policy, TINY, state, NETWORK_FORMAT).rename(folder / PEAK)
         write_json(folder / "report.json", {"champion_step": 40, "peak_step": 60})
     output = store.find("select", "v1")
     assert output is not None

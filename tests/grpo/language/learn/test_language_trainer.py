@@ -15,6 +15,7 @@ from grpo.control.controller import Action
 from grpo.language.learn.rollouts import Grader, RewardError
 from grpo.language.learn.schedules import content_share, kl_share
 from grpo.language.learn.trainer import LanguageTrainer
+from grpo.language.model.loading import LANGUAGE_FORMAT
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.rewards import Grades, grade
 from grpo.learning.checkpoints import load_checkpoint, save_checkpoint, weights_hash
@@ -111,9 +112,9 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_not_stopped(tm
     for step in range(4):
         records.append(whole.step())
         if step == 1:
-            folder = save_checkpoint(tmp_path, whole.judged, config.policy, whole.state({}))
+            folder = save_checkpoint(tmp_path, whole.judged, config.policy, whole.state({}), LANGUAGE_FORMAT)
     again = trainer_of(config)
-    policy, _, state = load_checkpoint(folder, CPU)
+    policy, _, state = load_checkpoint(folder, CPU, LANGUAGE_FORMAT)
     again.policy.network.load_state_dict(policy.network.state_dict())
     again.restore(state)
     torch.manual_seed(99)  # Nothing may depend on it.
