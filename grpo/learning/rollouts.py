@@ -3,7 +3,7 @@
 Legend: B states, A legal moves (padded), G moves of a group, M moves of a state that are in the surrogate.
 
 `sampled`: G moves from one state, compared with each other. `exact`: all legal moves, weighted by their probabilities. With depth, one of
-the moves (in `exact` a sampled one) is played, a rival replies, and each further own-move state that is reached has a group of its own.
+the moves (in `exact` a sampled one) is played, an opponent replies, and each further own-move state that is reached has a group of its own.
 `trajectory`: G trajectories from one board, each with one move from each of its states; a move's reward is what it changes,
 Q(s, a) - max Q(s), and the G rewards of one ply are compared with each other, although their states differ after the first.
 """
@@ -30,7 +30,7 @@ from grpo.settings.grpo import GrpoConfig
 
 
 class Replies(Protocol):
-    """A rival, or a teacher, that is no policy."""
+    """An opponent, or a teacher, that is no policy."""
 
     def replies(self, boards: Sequence[chess.Board]) -> list[chess.Move | None]:
         """Return a move for each board; None where it failed."""
@@ -140,16 +140,16 @@ def sampling_distribution(policy: Policy, positions: PositionBatch, *, temperatu
 class Roller:
     """Makes rollouts."""
 
-    def __init__(self, config: GrpoConfig, *, seed: int, values: ValueSource | None = None, rival: Replies | None = None) -> None:
+    def __init__(self, config: GrpoConfig, *, seed: int, values: ValueSource | None = None, opponent: Replies | None = None) -> None:
         """Take the settings, the root of all random streams, and what states beyond the first ones need: values, and an engine.
 
         Raises ValueError when the settings need one that is not there.
         """
         depth = config.depth
         needs_engine = depth.rival == "engine" or depth.teacher_probability > 0
-        if depth.num_own_moves > 1 and (values is None or (needs_engine and rival is None)):
-            raise ValueError("depth.num_own_moves above 1 needs a source of values, and an engine where it is rival or teacher")
-        self._config, self._seed, self._values, self._rival = config, seed, values, rival
+        if depth.num_own_moves > 1 and (values is None or (needs_engine and opponent is None)):
+            raise ValueError("depth.num_own_moves above 1 needs a source of values, and an engine where it is opponent or teacher")
+        self._config, self._seed, self._values, self._opponent = config, seed, values, opponent
         self._per_state = config.group_size if config.estimator == "trajectory" else 1
         """Trajectories that begin in one state."""
 
@@ -218,7 +218,10 @@ class Roller:
         )
 
     def _reply(self, policy: Policy, walk: "_Trajectories", draw: "_Draw", level: int) -> int:
-        """Play each trajectory's own move and the rival's reply; games that end leave. Return how many ended because the rival failed."""
+        """Play each trajectory's own move and the opponent's reply; games that end leave.
+
+        Returns how many ended because the opponent failed.
+        """
         walk.play()
         if not walk.boards:
             return 0
@@ -233,8 +236,8 @@ class Roller:
                 continue
             boards = [walk.boards[row] for row in rows]
             if is_engine:
-                assert self._rival is not None
-                moves = self._rival.replies(boards)
+                assert self._opponent is not None
+                moves = self._opponent.replies(boards)
             else:
                 moves = self._sampled_moves(policy, boards, draw.uniforms("replies", level)[walk.ids[rows]], draw.temperature)
             for row, move in zip(rows, moves, strict=True):

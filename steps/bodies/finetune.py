@@ -72,7 +72,7 @@ def finetune_policy(
     assert isinstance(policy.network, PolicyNetwork)
     policy.network.freeze(settings.policy.num_frozen_blocks)
     first = 0 if origin is None else origin.step
-    with _live(settings, engine, engine_path, num_processes, cache_folder) as (values, rival):
+    with _live(settings, engine, engine_path, num_processes, cache_folder) as (values, opponent):
         trainer = GrpoTrainer(
             policy,
             reference,
@@ -81,7 +81,7 @@ def finetune_policy(
             seed=settings.seed,
             first_step=first,
             values=values,
-            rival=rival,
+            opponent=opponent,
             processes=processes,
         )
         if origin is not None:
@@ -92,7 +92,7 @@ def finetune_policy(
             NETWORK_FORMAT,
             config,
             first=first,
-            heldout=lambda: heldout_metrics(trainer.judged, heldout),
+            heldout=lambda: heldout_metrics(trainer.evaluation_policy, heldout),
             facts=facts,
             work=work,
             on_assessed=on_assessed,
@@ -107,15 +107,15 @@ def _live(
     """Give what states beyond the dataset need: values, and an engine that moves; engines start when they are first asked."""
     config, options = settings.grpo, engine_options(settings.values)
     with ExitStack() as stack:
-        values = rival = None
+        values = opponent = None
         if config.depth.num_own_moves > 1 or state_counts(config.states_per_step, config.own_games.share)[1]:
             cache = None if cache_folder is None else ValueCache(cache_folder, engine=engine, options=options)
             pool = stack.enter_context(EnginePool(path, num_processes=num_processes, options=options))
             values = LiveValues(pool, settings.values, cache)
         if config.depth.num_own_moves > 1 and (config.depth.rival == "engine" or config.depth.teacher_probability):
             players = stack.enter_context(EnginePool(path, num_processes=num_processes, options={"Hash": settings.values.hash_mib}))
-            rival = EngineReplies(players, nodes=config.depth.rival_nodes)
-        yield values, rival
+            opponent = EngineReplies(players, nodes=config.depth.rival_nodes)
+        yield values, opponent
 
 
 def _states(settings: Settings, train: BoardArrays, heldout: BoardArrays, values: LiveValues | None, first: int) -> StateSource:

@@ -69,17 +69,17 @@ def finetune_language(
         trainer.begin_from(origin)
     judged = JudgedBoards.of_table(table, config=settings.language)
     asked = questions(LanguageBoards.of_table(table, Split.VALIDATION, config=settings.language), settings.language.num_judged_boards)
-    speaker = PolicySpeaker(trainer.judged, settings.language)
+    speaker = PolicySpeaker(trainer.evaluation_policy, settings.language)
     TrainingLoop(
         trainer,
         policy_config,
         LANGUAGE_FORMAT,
         settings.grpo,
         first=first,
-        heldout=lambda: judge(speaker, judged).metrics() | heldout_reward(trainer.judged, asked, grader).metrics(),
+        heldout=lambda: judge(speaker, judged).metrics() | heldout_reward(trainer.evaluation_policy, asked, grader).metrics(),
         facts=facts,
         work=work,
         on_assessed=on_assessed,
     ).run()
     asked = shown_examples(LanguageBoards.of_table(table, Split.VALIDATION, config=settings.language), seed=settings.seed)
-    write_answers(work.folder, {"pretrained": reference, "trained": trainer.judged}, asked, grader)
+    write_answers(work.folder, {"pretrained": reference, "trained": trainer.evaluation_policy}, asked, grader)

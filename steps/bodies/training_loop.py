@@ -35,9 +35,8 @@ from grpo.learning.checkpoints import (
     weights_hash,
 )
 from grpo.learning.distributed import ALONE, LostProcessError, Processes
-from grpo.learning.interface import Trainer
 from grpo.learning.learnability import refuse_unlearnable
-from grpo.learning.trainer import Snapshot
+from grpo.learning.lifecycle import Snapshot, TrainerLifecycle
 from grpo.metrics.table import Event, Record
 from grpo.policy.trainable import PolicyFormat
 from grpo.settings.grpo import GrpoConfig
@@ -97,7 +96,7 @@ class TrainingLoop:
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: TrainerLifecycle[Any],
         policy_config: PolicyConfig,
         policy_format: PolicyFormat[Any],
         config: GrpoConfig,
@@ -117,7 +116,7 @@ class TrainingLoop:
             policy_format: how checkpoints hold the policy.
             config: GRPO's settings.
             first: where this run begins.
-            heldout: measures the policy that the trainer is judged by, as it is now.
+            heldout: measures the trainer's evaluation policy, as it is now.
             facts: written into each checkpoint: where it comes from.
             work: with a progress folder in the first process; the others need none.
             on_assessed: told what was found before the first update.
@@ -311,7 +310,7 @@ class TrainingLoop:
 
     def _write(self, root: Path) -> None:
         state = self._trainer.state({**self._facts, _HEALTHY_BEFORE: self._healthy})
-        save_checkpoint(root, self._trainer.judged, self._policy_config, state, self._format)
+        save_checkpoint(root, self._trainer.evaluation_policy, self._policy_config, state, self._format)
 
     def _prune(self, *, healthy: int | None) -> None:
         saved = {checkpoint_step(folder) for folder in checkpoint_folders(self._checkpoints)}
@@ -344,7 +343,7 @@ class TrainingLoop:
             "last_step": trainer.num_steps_done,
             "mean_entropy_at_end": entropy if math.isfinite(entropy) else None,  # None right after a rollback.
             "control": trainer.control.metrics(),
-            "weights": weights_hash(trainer.judged),
+            "weights": weights_hash(trainer.evaluation_policy),
         }
         replace_file(self._folder / REPORT, json_text(report).encode())
 

@@ -315,7 +315,7 @@ def history_of(lab: Lab, case: Case, *, seed: int, **size: Any) -> list[Record]:
         if case.states is not None:
             states = _Changed(states, case.states)  # type: ignore[assignment]
         trainer = GrpoTrainer(lab.policy(case.network), lab.policy(case.network), states, config, seed=seed)
-        records = [Record(0, heldout_metrics(trainer.judged, lab.heldout))]
+        records = [Record(0, heldout_metrics(trainer.evaluation_policy, lab.heldout))]
         if case.fault is not None:
             stack.enter_context(case.fault(trainer))
         is_over = False
@@ -326,7 +326,7 @@ def history_of(lab: Lab, case: Case, *, seed: int, **size: Any) -> list[Record]:
                 break
             is_over = trainer.outcome.action == Action.STOP or record.step == config.num_steps
             if is_over or record.step % config.steps_per_checkpoint == 0:
-                record = replace(record, metrics={**record.metrics, **heldout_metrics(trainer.judged, lab.heldout)})
+                record = replace(record, metrics={**record.metrics, **heldout_metrics(trainer.evaluation_policy, lab.heldout)})
             records.append(record)
     return records
 

@@ -824,7 +824,7 @@ def test_rolling_back_restores_weights_and_optimiser_and_cuts_the_learning_rate(
     steps(trainer, 1)
     trainer.checkpointed()
     healthy, snapshot = state_of(trainer), trainer.snapshot()
-    state = replace(trainer.state({}), optimiser=snapshot.optimiser, tensors=snapshot.tensors)
+    state = snapshot.state
     for number in (1, 2):
         steps(trainer, 2)
         assert state_of(trainer)[0] != healthy[0]
@@ -1229,9 +1229,9 @@ def test_a_collapsed_policy_comes_back_by_the_forward_divergence_of_its_recovery
     assert few_now(policy).entropy().mean() > 0.8
 
 
-def test_a_rival_engine_and_a_teacher_are_asked_through_the_trainer() -> None:
-    rival = WrittenReplies(lambda board: legal_moves(board)[0])
-    trainer = trainer_of(**with_depth("sampled", depth={"num_own_moves": 2, "rival": "engine"}), rival=rival)
+def test_an_opponent_engine_and_a_teacher_are_asked_through_the_trainer() -> None:
+    opponent = WrittenReplies(lambda board: legal_moves(board)[0])
+    trainer = trainer_of(**with_depth("sampled", depth={"num_own_moves": 2, "rival": "engine"}), opponent=opponent)
     metrics = trainer.step().metrics
-    assert rival.asked
+    assert opponent.asked
     assert metrics["grpo/states"] + metrics["grpo/states_forced"] > 8

@@ -160,7 +160,7 @@ def finetune(job: dict[str, Any]) -> None:
             NETWORK_FORMAT,
             config,
             first=0,
-            heldout=lambda: heldout_metrics(trainer.judged, HELDOUT),
+            heldout=lambda: heldout_metrics(trainer.evaluation_policy, HELDOUT),
             facts={"settings": config.model_dump(mode="json")},
             work=work,
         ).run()

@@ -92,7 +92,7 @@ def finetuned(home: Path, engine: ScriptedEngine, *sinks: Breaker) -> Path:
                 NETWORK_FORMAT,
                 CONFIG,
                 first=0,
-                heldout=lambda: heldout_metrics(trainer.judged, HELDOUT),
+                heldout=lambda: heldout_metrics(trainer.evaluation_policy, HELDOUT),
                 facts={},
                 work=work,
             ).run(),

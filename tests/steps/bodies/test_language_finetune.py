@@ -38,7 +38,7 @@ def finetuned(home: Path, *, change: Callable[[LanguageTrainer], None] = lambda 
     asked = questions(boards, 6)
 
     def heldout() -> dict[str, float]:
-        found = heldout_reward(trainer.judged, asked, grader).metrics()
+        found = heldout_reward(trainer.evaluation_policy, asked, grader).metrics()
         return {**found, "heldout/regret_best": -found["heldout/reward"]}
 
     store = Store(home)

@@ -87,7 +87,14 @@ def finetuned(
         "v1",
         facts={},
         body=lambda work: TrainingLoop(
-            trainer, TINY, NETWORK_FORMAT, config, first=0, heldout=lambda: heldout_metrics(trainer.judged, HELDOUT), facts={}, work=work
+            trainer,
+            TINY,
+            NETWORK_FORMAT,
+            config,
+            first=0,
+            heldout=lambda: heldout_metrics(trainer.evaluation_policy, HELDOUT),
+            facts={},
+            work=work,
         ).run(),
         goes_on=True,
         is_fresh=False,

@@ -86,7 +86,7 @@ def trained(job: dict[str, Any], processes: Processes, work: Work) -> None:
         NETWORK_FORMAT,
         config,
         first=0,
-        heldout=lambda: heldout_metrics(trainer.judged, HELDOUT),
+        heldout=lambda: heldout_metrics(trainer.evaluation_policy, HELDOUT),
         facts={},
         work=work,
         processes=processes,

@@ -112,7 +112,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_not_stopped(tm
     for step in range(4):
         records.append(whole.step())
         if step == 1:
-            folder = save_checkpoint(tmp_path, whole.judged, config.policy, whole.state({}), LANGUAGE_FORMAT)
+            folder = save_checkpoint(tmp_path, whole.evaluation_policy, config.policy, whole.state({}), LANGUAGE_FORMAT)
     again = trainer_of(config)
     policy, _, state = load_checkpoint(folder, CPU, LANGUAGE_FORMAT)
     again.policy.network.load_state_dict(policy.network.state_dict())
