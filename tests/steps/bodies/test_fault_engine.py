@@ -96,7 +96,7 @@ def finetuned(home: Path, engine: ScriptedEngine, *sinks: Breaker) -> Path:
                 facts={},
                 work=work,
             ).run(),
-            goes_on=True,
+            resumes=True,
             is_fresh=False,
             sinks=sinks,
             terminal=TerminalSink("finetune", (), lambda text: None),

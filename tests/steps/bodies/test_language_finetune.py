@@ -50,7 +50,7 @@ def finetuned(home: Path, *, change: Callable[[LanguageTrainer], None] = lambda 
         body=lambda work: TrainingLoop(
             trainer, config.policy, LANGUAGE_FORMAT, config.grpo, first=0, heldout=heldout, facts={}, work=work
         ).run(),
-        goes_on=True,
+        resumes=True,
         is_fresh=False,
         sinks=(),
         terminal=None,

@@ -96,7 +96,7 @@ def finetuned(
             facts={},
             work=work,
         ).run(),
-        goes_on=True,
+        resumes=True,
         is_fresh=False,
         sinks=() if listener is None else (listener,),
         terminal=TerminalSink("finetune", (), said.append),
