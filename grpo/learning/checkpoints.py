@@ -80,7 +80,7 @@ def sha256_bytes(tensor: Tensor) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingState:
-    """What training needs, besides the weights, to go on as if it had never stopped.
+    """What training needs, besides the weights, to resume as if it had never stopped.
 
     Random streams are named by step (`seeding`), so that the step is all of their state.
     """
@@ -94,7 +94,7 @@ class TrainingState:
     facts: Mapping[str, Any]
     """What the weights came from: settings, dataset hash, reference hash."""
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    """What is too large for JSON: states of the policy's own games, a refreshed reference."""
+    """What is too large for JSON: self-play states, a refreshed reference."""
 
 
 def save_checkpoint(root: Path, policy: _Policy, config: PolicyConfig, state: TrainingState, policy_format: PolicyFormat[_Policy]) -> Path:
@@ -177,7 +177,7 @@ def checkpoints_to_delete(regrets: Mapping[int, float], *, healthy: int | None, 
     The best, the newest and the last healthy one stay, whatever `keep` is; of the rest those with the lowest regret.
 
     Args:
-        regrets: step -> held-out regret of each checkpoint that is there; one that is no number is the worst.
+        regrets: step -> held-out regret of each checkpoint that is there; NaN is the worst.
         healthy: step of the checkpoint that a rollback would go to.
         keep: how many may stay.
     """

@@ -52,11 +52,11 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
         Args:
             policy: what is trained; a copy of the reference, or a resumed policy.
             reference: the frozen healthy policy of the KL terms.
-            states: where first states come from.
+            states: where initial states come from.
             config: GRPO's settings.
             seed: root of all random streams.
             first_step: rollouts that were done when this run began; schedules count from there.
-            values: values moves in states beyond the first ones; needed with depth.
+            values: values moves in states beyond the initial ones; needed with depth.
             opponent: Stockfish as opponent or teacher; needed where the settings say so.
             processes: who trains with us, each on its own rows.
 
@@ -109,7 +109,7 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
     def preflight(self) -> Learnability:
         """Return whether there is anything to learn, from the rollout that the next step will make; changes nothing.
 
-        Raises NonFiniteError when the policy's probabilities are no numbers.
+        Raises NonFiniteError when the policy's probabilities are NaN or infinite.
         """
         knobs = self.control.knobs(self.num_steps_done)
         rollout = self._rollout(knobs)
@@ -140,7 +140,7 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
         metrics = {
             **facts.metrics,
             **self._states.round_metrics(),
-            "grpo/states_own": self._states.own_share,
+            "grpo/states_own": self._states.self_play_fraction,
             "grpo/source_forced": float(self._states.num_forced),
             **(inner_metrics(inner, refused) if inner else {}),
             **self._knob_metrics(knobs),
@@ -233,11 +233,11 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
             piece = minibatch.select_rows(rows)
             objective, products = self._objective(piece, knobs, is_first=is_first)
             # The denominator is that of the whole minibatch, known before the first piece.
-            shares = (piece.state_weights.double() / step.total).to(objective.loss.dtype)
+            fractions = (piece.state_weights.double() / step.total).to(objective.loss.dtype)
             if wants_budget:
-                self._add_term_gradients(objective, shares, by_term)
+                self._add_term_gradients(objective, fractions, by_term)
             if torch.isfinite(objective.loss).all():
-                (objective.loss * shares).sum().backward()  # type: ignore[no-untyped-call]
+                (objective.loss * fractions).sum().backward()  # type: ignore[no-untyped-call]
             else:
                 step.is_finite = False
             step.add(piece, objective, products)
@@ -269,9 +269,9 @@ class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
             parameter.grad = torch.zeros_like(parameter)
         return parameter.grad
 
-    def _add_term_gradients(self, objective: Objective, shares: Tensor, by_term: dict[str, list[Tensor]]) -> None:
+    def _add_term_gradients(self, objective: Objective, fractions: Tensor, by_term: dict[str, list[Tensor]]) -> None:
         for term in TERMS:
-            term_loss = (objective.weighted[term] * shares).sum()
+            term_loss = (objective.weighted[term] * fractions).sum()
             if not term_loss.requires_grad:
                 continue
             found = torch.autograd.grad(term_loss, self._parameters, retain_graph=True, materialize_grads=True)

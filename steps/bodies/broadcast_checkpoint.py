@@ -1,4 +1,4 @@
-"""A checkpoint handed from the first process to the others: they need not see the disk that it lies on."""
+"""Broadcast a checkpoint from the first process to the others, which need not see its disk."""
 
 import io
 import tempfile
@@ -13,7 +13,7 @@ from grpo.learning.distributed import Processes
 from grpo.policy.trainable import PolicyFormat, TrainablePolicy
 
 
-def handed_checkpoint(
+def broadcast_checkpoint(
     found: Path | None, processes: Processes, device: torch.device, policy_format: PolicyFormat[Any]
 ) -> tuple[TrainablePolicy, TrainingState] | None:
     """Return the policy and state of the first process's checkpoint, in every process, after checking every file's hash.
@@ -26,7 +26,7 @@ def handed_checkpoint(
     """
     if processes.size == 1:
         return None if found is None else _loaded(found, device, policy_format)
-    packed = processes.handed(_packed(found) if found is not None and processes.is_first else b"", device)
+    packed = processes.broadcast(_packed(found) if found is not None and processes.is_first else b"", device)
     if not packed:
         return None
     with tempfile.TemporaryDirectory() as folder:

@@ -17,7 +17,7 @@ from grpo.evaluation.regret import heldout_metrics
 from grpo.learning.checkpoints import NETWORK_FORMAT, load_checkpoint, load_policy
 from grpo.learning.distributed import ALONE, Processes
 from grpo.learning.rollouts import EngineReplies
-from grpo.learning.self_play import MixedStates, OwnGames, state_counts
+from grpo.learning.self_play import MixedStates, SelfPlay, state_counts
 from grpo.learning.states import DatasetStates, LiveValues, StateSource
 from grpo.learning.trainer import GrpoTrainer
 from grpo.policy.network import PolicyNetwork
@@ -138,7 +138,7 @@ def _states(settings: Settings, train: BoardArrays, heldout: BoardArrays, values
     assert values is not None
     # What judges is nothing to learn from, wherever it comes from.
     judged = frozenset(position_key(decode(row)) for row in heldout.encodings)
-    own = OwnGames(
+    own = SelfPlay(
         values,
         config.own_games,
         states_per_step=num_own,

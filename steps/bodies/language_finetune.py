@@ -8,7 +8,7 @@ import torch
 
 from grpo.dataset.table import Split
 from grpo.language.generate.generator import PolicySpeaker
-from grpo.language.learn.evaluation import JudgedBoards, judge
+from grpo.language.learn.evaluation import EvaluationBoards, evaluate_language
 from grpo.language.learn.heldout_reward import heldout_reward, questions
 from grpo.language.learn.trainer import LanguageTrainer
 from grpo.language.model.loading import LANGUAGE_FORMAT, load_language_policy
@@ -78,7 +78,7 @@ def finetune_language(
     )
     if origin is not None:
         trainer.begin_from(origin)
-    judged = JudgedBoards.of_table(table, config=settings.language)
+    evaluated = EvaluationBoards.of_table(table, config=settings.language)
     asked = questions(LanguageBoards.of_table(table, Split.VALIDATION, config=settings.language), settings.language.num_judged_boards)
     speaker = PolicySpeaker(trainer.evaluation_policy, settings.language)
     TrainingLoop(
@@ -87,7 +87,9 @@ def finetune_language(
         LANGUAGE_FORMAT,
         settings.grpo,
         first=first,
-        heldout=lambda: judge(speaker, judged).metrics() | heldout_reward(trainer.evaluation_policy, asked, grader).metrics(),
+        heldout=lambda: (
+            evaluate_language(speaker, evaluated).metrics() | heldout_reward(trainer.evaluation_policy, asked, grader).metrics()
+        ),
         facts=facts,
         work=work,
         on_assessed=on_assessed,

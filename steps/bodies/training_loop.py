@@ -40,7 +40,7 @@ from grpo.metrics.table import Event, Record
 from grpo.policy.trainable import PolicyFormat
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.tree import PolicyConfig
-from steps.bodies.broadcast_checkpoint import handed_checkpoint
+from steps.bodies.broadcast_checkpoint import broadcast_checkpoint
 from steps.runtime.exit_codes import RESUMABLE
 from steps.step_io.names import CHECKPOINTS, HISTORY, LEARNABILITY, REPORT
 from steps.step_io.work import Work, read_journal
@@ -199,10 +199,10 @@ class TrainingLoop:
 
     def _go_on_from(self, found: Path | None) -> TrainingState | None:
         """Restore the trainer from the checkpoint that the first process has found, and return its state; None if it has found none."""
-        handed = handed_checkpoint(found, self._processes, self._trainer.policy.device, self._format)
-        if handed is None:
+        received = broadcast_checkpoint(found, self._processes, self._trainer.policy.device, self._format)
+        if received is None:
             return None
-        policy, state = handed
+        policy, state = received
         self._trainer.policy.network.load_state_dict(policy.network.state_dict())
         self._trainer.restore(state)
         return state
@@ -272,11 +272,11 @@ class TrainingLoop:
         healthy = self._trainer.healthy_step
         folder = None if healthy is None else self._checkpoints / checkpoint_name(healthy)
         is_there = self._processes.is_first and folder is not None and folder.exists()
-        handed = handed_checkpoint(folder if is_there else None, self._processes, self._trainer.policy.device, self._format)
-        if handed is None:
+        received = broadcast_checkpoint(folder if is_there else None, self._processes, self._trainer.policy.device, self._format)
+        if received is None:
             self._trainer.cannot_roll_back()
             return ()
-        policy, state = handed
+        policy, state = received
         return (self._trainer.roll_back(state, policy.network.state_dict()),)
 
     def _save(self) -> None:

@@ -36,7 +36,7 @@ from grpo.learning.checkpoints import load_policy, save_policy
 from grpo.learning.imitation import imitate
 from grpo.learning.objective import Moves, Objective, grpo_objective, logit_descents
 from grpo.learning.rollouts import Roller, Rollout
-from grpo.learning.self_play import MixedStates, OwnGames, state_counts
+from grpo.learning.self_play import MixedStates, SelfPlay, state_counts
 from grpo.learning.states import DatasetStates, LiveValues, States, StateSource
 from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Record
@@ -339,7 +339,7 @@ def _states(lab: Lab, settings: Settings, stack: ExitStack) -> StateSource:
         return dataset
     pool = stack.enter_context(EnginePool(lab.engine, num_processes=1, options=engine_options(settings.values)))
     judged = frozenset(position_key(decode(row)) for row in lab.heldout.encodings)
-    own = OwnGames(
+    own = SelfPlay(
         LiveValues(pool, settings.values),
         config.own_games,
         states_per_step=num_own,

@@ -20,7 +20,7 @@ from grpo.language.generate.answers import refuse_too_long
 from grpo.language.learn.learnability import assess_language_learnability
 from grpo.language.learn.logprobs import ADVICE, MAX_GAP, Gap, sampled_scored_gap
 from grpo.language.learn.rollouts import GradedAnswer, Grader, LanguageRollout, RewardError, agreement, rollout_metrics, write_rollout
-from grpo.language.learn.schedules import content_share, kl_share
+from grpo.language.learn.schedules import content_fraction, kl_fraction
 from grpo.language.learn.trl_adapter import Engine
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
@@ -57,7 +57,7 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
             grader: grades an answer.
             first_step: rollouts that were done when this run began; schedules count from there.
 
-        Raises NonFiniteError when a weight is no number.
+        Raises NonFiniteError when a weight is NaN or infinite.
         """
         policy.refuse_nonfinite()
         reference_network: PreTrainedModel = copy.deepcopy(reference.network)
@@ -73,7 +73,7 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
     def preflight(self) -> Learnability:
         """Return whether there is anything to learn, from the rollout that the next step will make; changes nothing.
 
-        Raises NonFiniteError when a weight, or what the policy makes of a prompt, is no number.
+        Raises NonFiniteError when a weight, or what the policy makes of a prompt, is NaN or infinite.
         """
         knobs = self.control.knobs(self.num_steps_done)
         gap = self._look()
@@ -124,17 +124,17 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
         # The first half of one too: prompts may be of one length, and then show nothing of padding.
         drawn.append(drawn[0][: len(drawn[0]) // 2])
         by_length = sorted(set(drawn), key=lambda prompt: (len(self.policy.tokens([prompt])[0]), prompt))
-        places = torch.linspace(0, len(by_length) - 1, min(_NUM_GAP_PROMPTS, len(by_length))).round().long().tolist()
+        indices = torch.linspace(0, len(by_length) - 1, min(_NUM_GAP_PROMPTS, len(by_length))).round().long().tolist()
         gap = sampled_scored_gap(
             self._engine,
-            [by_length[place] for place in places],
+            [by_length[index] for index in indices],
             seed=named_seed(self._settings.seed, "gap", self.num_steps_done, "answers"),
         )
         self._has_looked = True
         return gap
 
     def _finite_rollout(self, knobs: Knobs) -> tuple[LanguageRollout | None, str]:
-        """Return the rollout; none, and why, where a probability or a reward is no number."""
+        """Return the rollout; none, and why, where a probability or a reward is NaN or infinite."""
         try:
             rollout = self._rollout(knobs)
         except NonFiniteError as error:
@@ -164,7 +164,7 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
 
     def _reward(self, rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[float]:
         """Grade the answers of a rollout while TRL writes it, and keep what was seen."""
-        share = content_share(self._language, self.num_steps_done - self._first_step)
+        fraction = content_fraction(self._language, self.num_steps_done - self._first_step)
         for row, text in zip(rows, texts, strict=True):
             grades = self._grader(row["example"], text)
             if grades is None:
@@ -178,7 +178,7 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
                     text=text,
                     token_ids=tuple(row["completion_ids"]),
                     grades=grades,
-                    reward=grades.total(share),
+                    reward=grades.total(fraction),
                 )
             )
         return [answer.reward for answer in self._graded]
@@ -230,7 +230,7 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
         return ""
 
     def _refuse_off_policy(self, measured: Mapping[str, float]) -> None:
-        """Raise InvariantError unless every ratio is 1 before the first update of a rollout, where the rollout tells its own scores."""
+        """Raise InvariantError unless every ratio is 1 before the first update of a rollout, where the rollout has its own scores."""
         low, high = measured.get("language/ratio_min", 1.0), measured.get("language/ratio_max", 1.0)
         limit = MAX_GAP[self._precision]
         if max(abs(math.log(low)), abs(math.log(high))) > 10 * limit:
@@ -240,7 +240,7 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
             )
 
     def _kl_coefficient(self, knobs: Knobs) -> float:
-        return knobs.kl_coefficient * kl_share(self._language, self.num_steps_done - self._first_step)
+        return knobs.kl_coefficient * kl_fraction(self._language, self.num_steps_done - self._first_step)
 
     def _knob_metrics(self, knobs: Knobs) -> dict[str, float]:
         return {**super()._knob_metrics(knobs), "control/kl_coefficient": self._kl_coefficient(knobs)}
@@ -249,7 +249,7 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
         return math.log(self.policy.network.config.get_text_config().vocab_size)
 
     def _observation(self, metrics: Mapping[str, float], rollout: LanguageRollout) -> Observation:
-        """Return what controllers see. Terms have no gradients of their own here, so that alarms on these stay silent."""
+        """Return what controllers see. Terms have no gradients of their own here, so that alarms on these never fire."""
         return Observation(
             step=self.num_steps_done,
             entropy=metrics["language/entropy"],

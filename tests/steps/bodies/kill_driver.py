@@ -29,7 +29,7 @@ import steps.store.outputs  # noqa: E402
 from grpo.base.errors import NonFiniteError  # noqa: E402
 from grpo.evaluation.regret import heldout_metrics  # noqa: E402
 from grpo.learning.checkpoints import NETWORK_FORMAT  # noqa: E402
-from grpo.learning.self_play import MixedStates, OwnGames, state_counts  # noqa: E402
+from grpo.learning.self_play import MixedStates, SelfPlay, state_counts  # noqa: E402
 from grpo.learning.states import DatasetStates, StateSource  # noqa: E402
 from grpo.learning.trainer import GrpoTrainer  # noqa: E402
 from grpo.policy.distribution import new_policy  # noqa: E402
@@ -142,7 +142,7 @@ def finetune(job: dict[str, Any]) -> None:
     states: StateSource = DatasetStates(TRAIN, states_per_step=num_dataset, seed=0, reflects=True)
     if num_own:
         states = MixedStates(
-            states, OwnGames(MadeUpValues(), config.own_games, states_per_step=num_own, first_step=0, seed=0, reflects=True)
+            states, SelfPlay(MadeUpValues(), config.own_games, states_per_step=num_own, first_step=0, seed=0, reflects=True)
         )
     trainer = GrpoTrainer(policy, reference, states, config, seed=0, values=MadeUpValues())
     if "failpoint" in job:
