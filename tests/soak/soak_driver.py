@@ -111,7 +111,7 @@ def _say(text: str) -> None:
 
 _PLACES: dict[str, tuple[Any, str]] = {
     "a checkpoint": (steps.bodies.training_loop, "save_checkpoint"),
-    "a checkpoint's weights": (grpo.learning.checkpoints, "save_policy"),
+    "a checkpoint's tensors": (grpo.learning.checkpoints, "_write_tensors"),
     "a line of the journal": (steps.step_io.work, "append_line"),
     "a whole journal": (steps.step_io.work, "replace_file"),
     "an output's manifest": (steps.store.outputs, "write_manifest"),

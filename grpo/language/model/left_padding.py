@@ -36,7 +36,7 @@ def count_positions_by_mask(model: nn.Module) -> RemovableHandle:
 
 
 def positions_of(mask: torch.Tensor) -> torch.Tensor:
-    """Return how many real tokens stand before each place, [rows, columns] int64; 0 on padding at the left.
+    """Return how many real tokens stand before each position, [rows, columns] int64; 0 on padding at the left.
 
     >>> positions_of(torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])).tolist()
     [[0, 0, 0, 1, 2], [0, 1, 2, 3, 4]]

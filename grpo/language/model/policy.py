@@ -75,7 +75,7 @@ class LanguagePolicy:
         return ids
 
     def refuse_nonfinite(self) -> None:
-        """Raise NonFiniteError naming the weights that are no numbers."""
+        """Raise NonFiniteError naming the weights that are NaN or infinite."""
         broken = [name for name, weights in self.network.named_parameters() if not bool(weights.isfinite().all())]
         if broken:
             raise NonFiniteError(
@@ -86,7 +86,7 @@ class LanguagePolicy:
 
     @torch.no_grad()
     def refuse_nonfinite_logits(self, prompt: str) -> None:
-        """Raise NonFiniteError where whole weights give scores that are no numbers; on a GPU, sampling from such would lose the device."""
+        """Raise NonFiniteError where whole weights give NaN or infinite scores; on a GPU, sampling from such would lose the device."""
         ids = torch.tensor(self.tokens([prompt]), device=self.device)
         if not self.logits(ids, torch.ones_like(ids), num_last=1).isfinite().all():
             raise NonFiniteError("the policy's logits are not finite: its weights are too large for their precision")

@@ -48,7 +48,7 @@ def new_small_model(config: SmallModelConfig, tokenizer: "PreTrainedTokenizerBas
 
 
 def _tell_apart(embeddings: torch.Tensor, vocabulary: Mapping[str, int]) -> None:
-    """Add to tokens that name squares or men what these are: alike where they are the same, and at right angles where they are not.
+    """Add to tokens that name squares or pieces what these are: alike where they are the same, and at right angles where they are not.
 
     What is learned of one man on a square then holds for all, and no square is taken for another. Without it a model of this size needs
     many times as long until what it writes can be read.

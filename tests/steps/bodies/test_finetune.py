@@ -15,7 +15,7 @@ from doubles import CPU, TINY, fake_arrays, some_boards
 
 from grpo.base.errors import NonFiniteError
 from grpo.evaluation.regret import heldout_metrics
-from grpo.learning.checkpoints import checkpoint_folders, checkpoint_step, verified_manifest
+from grpo.learning.checkpoints import NETWORK_FORMAT, checkpoint_folders, checkpoint_step, verified_manifest
 from grpo.learning.states import DatasetStates
 from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Event, Record
@@ -73,7 +73,14 @@ def finetuned(
         "v1",
         facts={},
         body=lambda work: TrainingLoop(
-            trainer, TINY, config, first=0, heldout=lambda: heldout_metrics(trainer.judged, HELDOUT), facts={}, work=work
+            trainer,
+            TINY,
+            NETWORK_FORMAT,
+            config,
+            first=0,
+            heldout=lambda: heldout_metrics(trainer.evaluation_policy, HELDOUT),
+            facts={},
+            work=work,
         ).run(),
         resumes=True,
         is_fresh=False,

@@ -17,6 +17,7 @@ from grpo.diagnosis.diagnose import Watch, diagnose
 from grpo.diagnosis.findings import FINDING_MEANINGS as TABLE
 from grpo.diagnosis.history import History
 from grpo.evaluation.regret import heldout_metrics
+from grpo.learning.checkpoints import NETWORK_FORMAT
 from grpo.learning.states import DatasetStates, States
 from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Record
@@ -87,7 +88,14 @@ def finetuned(
         "v1",
         facts={},
         body=lambda work: TrainingLoop(
-            trainer, TINY, config, first=0, heldout=lambda: heldout_metrics(trainer.judged, HELDOUT), facts={}, work=work
+            trainer,
+            TINY,
+            NETWORK_FORMAT,
+            config,
+            first=0,
+            heldout=lambda: heldout_metrics(trainer.evaluation_policy, HELDOUT),
+            facts={},
+            work=work,
         ).run(),
         resumes=True,
         is_fresh=False,

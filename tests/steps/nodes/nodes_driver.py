@@ -24,8 +24,9 @@ import steps.bodies.training_loop
 import steps.kinds.network
 from grpo.base.errors import NonFiniteError, PlainError
 from grpo.evaluation.regret import heldout_metrics
+from grpo.learning.checkpoints import NETWORK_FORMAT
 from grpo.learning.distributed import Processes
-from grpo.learning.self_play import MixedStates, OwnGames, state_counts
+from grpo.learning.self_play import MixedStates, SelfPlay, state_counts
 from grpo.learning.states import DatasetStates, StateSource
 from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Record
@@ -68,7 +69,7 @@ def trained(job: dict[str, Any], processes: Processes, work: Work) -> None:
     num_dataset, num_own = state_counts(config.states_per_step, config.own_games.share)
     states: StateSource = DatasetStates(TRAIN, states_per_step=num_dataset, seed=0, reflects=True)
     if num_own:
-        own = OwnGames(MadeUpValues(), config.own_games, states_per_step=num_own, first_step=0, seed=0, reflects=True)
+        own = SelfPlay(MadeUpValues(), config.own_games, states_per_step=num_own, first_step=0, seed=0, reflects=True)
         states = MixedStates(states, own)
     trainer = GrpoTrainer(policy, reference, states, config, seed=0, values=MadeUpValues(), processes=processes)
     if "deed" in job and job["place"] == "step":
@@ -83,9 +84,10 @@ def trained(job: dict[str, Any], processes: Processes, work: Work) -> None:
     TrainingLoop(
         trainer,
         TINY,
+        NETWORK_FORMAT,
         config,
         first=0,
-        heldout=lambda: heldout_metrics(trainer.judged, HELDOUT),
+        heldout=lambda: heldout_metrics(trainer.evaluation_policy, HELDOUT),
         facts={},
         work=work,
         processes=processes,

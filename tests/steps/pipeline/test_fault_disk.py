@@ -17,7 +17,7 @@ from grpo.base.files import StorageError, replace_file, verified_manifest
 from grpo.engine.answers import Score
 from grpo.engine.cache import ValueCache
 from grpo.engine.identity import EngineIdentity
-from grpo.learning.checkpoints import TrainingState, latest_valid_checkpoint, save_checkpoint
+from grpo.learning.checkpoints import NETWORK_FORMAT, TrainingState, latest_valid_checkpoint, save_checkpoint
 from grpo.metrics.table import Record
 from grpo.policy.distribution import new_policy
 from steps.pipeline.make_output import make_output
@@ -56,7 +56,7 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_one_before_it(kind: str, tmp
 
         def save(step: int) -> Path:
             state = TrainingState(step=step, optimiser={"state": {}, "param_groups": []}, controllers={}, facts={})
-            return save_checkpoint(disk.place, policy, TINY, state)
+            return save_checkpoint(disk.place, policy, TINY, state, NETWORK_FORMAT)
 
         first = save(1)
         disk.spoil()
