@@ -166,7 +166,7 @@ def finetune(job: dict[str, Any]) -> None:
         "v1",
         facts={},
         body=body,
-        goes_on=True,
+        resumes=True,
         is_fresh=job.get("is_fresh", False),
         sinks=(),
         terminal=TerminalSink("finetune", (), lambda text: print(text, flush=True)),

@@ -113,7 +113,7 @@ def finetune(job: dict[str, Any]) -> None:
                 "v1",
                 facts={},
                 body=lambda work: team.finetune(NO_TASK, work, lambda found: None),
-                goes_on=True,
+                resumes=True,
                 is_fresh=False,
                 sinks=(),
                 terminal=TerminalSink("finetune", (), lambda text: print(text, flush=True)),
