@@ -1,16 +1,16 @@
-"""Cards of a language model's two trainings: cloning, and GRPO; for a network see `training_pages`."""
+"""Cards of a language model's two trainings: cloning, and GRPO; for a network see `network_pages`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from grpo.metrics.table import REWARD_PARTS, TASKS
+from grpo.metrics.table import REWARD_PARTS, TASKS, Record
 from steps.cards.charts import ALARM
 from steps.cards.html import CardPart, Html, TableCell, badge, block, details, heading, html_table, listing, number_text, paragraph, text
 from steps.cards.metric_tables import metric_figure
-from steps.cards.state import Seen
+from steps.cards.state import KindPages, Seen
 from steps.step_io.names import ANSWERS
 
-LATEST: Final[Mapping[str, str]] = {
+_LATEST: Final[Mapping[str, str]] = {
     "language/reward_mean": "mean reward",
     "language/parse_rate": "parsed",
     "language/truncated": "cut at the greatest length",
@@ -24,12 +24,11 @@ LATEST: Final[Mapping[str, str]] = {
     "control/kl_coefficient": "KL coefficient",
     "control/learning_rate": "learning rate",
 }
-"""Metric -> how the training card calls it."""
 
 _PARTS: Final[Mapping[str, str]] = {part: part.replace("_", " ") for part in REWARD_PARTS}
 
 
-def cloning_parts(seen: Seen) -> list[CardPart]:
+def _pretrain_page(seen: Seen) -> list[CardPart]:
     """Return the card of `pretrain`: the cloning's loss, and how much of what the model then writes can be read."""
     report, records = seen.report(), seen.records
     tasks = {f"language/clone_validation_loss/{task}": f"validation, {words} task" for task, words in TASKS.items()}
@@ -66,7 +65,7 @@ def _gate(report: Mapping[str, Any]) -> str:
     return html_table(headers, rows, caption="The gate before GRPO: below language.min_parse_rate the run ends here")
 
 
-def training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
+def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
     """Return the charts of GRPO on a language model, each with its numbers: rewards by part, what can be read, entropy and KL an answer.
 
     Args:
@@ -201,3 +200,18 @@ def _outcome(report: Mapping[str, Any]) -> str:
 
 def _by_task(rates: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [(task, rates[task]) for task in TASKS if task in rates]  # A file's order is that of the alphabet.
+
+
+def _report_figures(records: Sequence[Record]) -> list[CardPart]:
+    return [
+        *metric_figure("reward of an answer", records, {"language/reward_mean": "mean, all parts in full"}),
+        *metric_figure("reward by part", records, {f"language/reward/{part}": words for part, words in _PARTS.items()}),
+        *metric_figure("what can be read", records, {"language/parse_rate": "parsed", "language/truncated": "cut at the greatest length"}),
+        *metric_figure("entropy of an answer at T = 1", records, {"language/entropy": "all answers"}),
+        *metric_figure("KL to the reference, an answer", records, {"language/kl_reference": "KL(policy || reference)"}),
+    ]
+
+
+LANGUAGE_PAGES: Final = KindPages(
+    pretrain=_pretrain_page, training_figures=_training_figures, latest=_LATEST, report_figures=_report_figures
+)

@@ -1,14 +1,15 @@
 """What a card is drawn from: what a step has told so far, and what it left when it was done."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from grpo.base.files import read_json
 from grpo.metrics.table import Record
-from steps.cards.html import badge, progress_bar
+from grpo.policy.files import NETWORK
+from steps.cards.html import CardPart, badge, progress_bar
 from steps.step_io.names import HISTORY
 from steps.step_io.work import progress_text, read_history
 
@@ -35,9 +36,9 @@ class Seen:
     _began: tuple[float, int] | None = None
 
     @property
-    def is_of_language(self) -> bool:
-        """Whether the run's policy is a language model."""
-        return bool(self.settings.get("policy", {}).get("kind") == "language")
+    def kind(self) -> str:
+        """The kind of the run's policy."""
+        return str(self.settings.get("policy", {}).get("kind", NETWORK))
 
     def log(self, record: Record) -> None:
         """Keep a record; when it says that the diagnosis has found something, ask it for all that the history shows."""
@@ -85,3 +86,16 @@ class Seen:
     def last(self, name: str) -> float | None:
         """Return a metric's latest value."""
         return next((record.metrics[name] for record in reversed(self.records) if name in record.metrics), None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KindPages:
+    """What the cards draw of one kind of policy."""
+
+    pretrain: Callable[[Seen], list[CardPart]]
+    training_figures: Callable[[Seen, Sequence[float]], list[CardPart]]
+    """Charts of GRPO, each with its numbers; the second argument is the steps at which something happened."""
+    latest: Mapping[str, str]
+    """Metric -> its label among the latest numbers."""
+    report_figures: Callable[[Sequence[Record]], list[CardPart]]
+    """Charts of the training in the final card."""

@@ -18,7 +18,7 @@ from grpo.engine.identity import identify
 from grpo.engine.move_values import engine_options, value_tables
 from grpo.engine.pool import EnginePool
 from grpo.metrics.table import TASKS
-from grpo.policy.files import LANGUAGE, policy_kind
+from grpo.policy.files import LANGUAGE
 from grpo.settings.tree import ConfigError, Settings
 from steps.cli.settings_options import add_settings, given_settings
 from steps.runs.find_policy import find_policy
@@ -78,7 +78,7 @@ def _settings(given: argparse.Namespace) -> Settings:
     """Return the settings; their policy is a language model unless they say otherwise."""
     kind = [] if any(line.strip().startswith("policy.kind") for line in given.set) else ['policy.kind = "language"']
     settings = given_settings(argparse.Namespace(config=given.config, set=[*kind, *given.set]))
-    if settings.policy.kind != "language":
+    if settings.policy.kind != LANGUAGE:
         raise ConfigError('single-batch looks at answers, which only language models write: give policy.kind = "language"')
     return settings
 
@@ -86,14 +86,16 @@ def _settings(given: argparse.Namespace) -> Settings:
 def _policy(name: str | None, settings: Settings, machine: Machine) -> "LanguagePolicy":
     """Return the policy that is looked at."""
     if name is not None:
-        folder = find_policy(name, machine).folder
-        if policy_kind(folder) != LANGUAGE:
+        found = find_policy(name, machine)
+        if found.kind != LANGUAGE:
             raise ConfigError(f"{name} is a chess network, which writes no answers; single-batch is for language models")
     from grpo.language.model.loading import load_language_policy, load_model
     from steps.runtime.device import torch_device
 
     device = torch_device(machine)
-    return load_model(settings.language, seed=settings.seed, device=device) if name is None else load_language_policy(folder, device)[0]
+    return (
+        load_model(settings.language, seed=settings.seed, device=device) if name is None else load_language_policy(found.folder, device)[0]
+    )
 
 
 def _of_dataset(folder: Path, settings: Settings) -> "list[Example]":
