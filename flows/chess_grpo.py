@@ -45,14 +45,14 @@ from grpo.settings.tree import DEFAULT_PRESET, ConfigError, read_settings  # noq
 from steps.batch import deployment  # noqa: E402
 from steps.cards.registry import draw_start, watch  # noqa: E402
 from steps.runtime.exit_codes import NO_RETRY, RESUMABLE  # noqa: E402
-from steps.runtime.lazy_module import Later  # noqa: E402
+from steps.runtime.lazy_module import LazyModule  # noqa: E402
 from steps.store.versions import describe_code  # noqa: E402
 
 if TYPE_CHECKING:
     from steps.pipeline import steps as pipeline
 else:
     # What draws a card is a command of this file, many times in a run, and needs no tracker: without it, it takes a third of the time.
-    pipeline = Later("steps.pipeline.steps")
+    pipeline = LazyModule("steps.pipeline.steps")
 
 deployment.name_shared_store()
 

@@ -17,7 +17,7 @@ from steps.runtime.machine import Machine
 from steps.step_io.names import BOARDS
 from steps.step_io.work import TerminalSink, Work
 from steps.store import settings_by_step
-from steps.store.file_lock import file_lease
+from steps.store.file_lock import file_lock
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -70,7 +70,7 @@ def _finetune(given: argparse.Namespace) -> int:
     with joined_processes(device) as processes, ExitStack() as stack:
         if processes.is_first:
             out.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(file_lease(progress.with_suffix(".lock"), what=f"{out}"))
+            stack.enter_context(file_lock(progress.with_suffix(".lock"), what=f"{out}"))
             progress.mkdir(parents=True, exist_ok=True)
             _refuse_other_beginning(progress, facts)
             remove_leftovers(progress)

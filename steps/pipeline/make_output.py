@@ -49,7 +49,7 @@ def make_output(
                 sinks,
                 terminal=terminal,
                 progress_folder=None if progress is None else progress.folder,
-                on_kept=None if progress is None else progress.keep,
+                on_kept=None if progress is None else progress.save,
             )
             body(work)
             work.write_history()

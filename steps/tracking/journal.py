@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from grpo.base.files import in_need_of, replace_file
-from steps.store.file_lock import BusyError, file_lease
+from steps.store.file_lock import BusyError, file_lock
 from steps.store.objects import Objects, Stored
 
 JOURNAL_FOLDER: Final = "outbox"
@@ -61,7 +61,7 @@ class Journal:
 
     def open(self) -> Self:
         """Make it this process's own; raises BusyError when it is another's."""
-        self._held.enter_context(file_lease(self.path.with_suffix(_LOCK), what=f"what {self.path} tells the tracking store"))
+        self._held.enter_context(file_lock(self.path.with_suffix(_LOCK), what=f"what {self.path} tells the tracking store"))
         return self
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from grpo.base.files import read_json
 from grpo.metrics.table import METRICS
-from steps.store.file_lock import BusyError, file_lease
+from steps.store.file_lock import BusyError, file_lock
 from steps.tracking.journal import Journal
 from steps.tracking.tags import NOTE
 from steps.tracking.wandb_mirror import HEAD, LOG, MIRROR_FOLDER, Head, mirror_outbox
@@ -111,7 +111,7 @@ def _alone(home: Path, run_id: str) -> Iterator[None]:
     """Wait until nobody else tells this run: the mirror of a try that was killed may not have come to its end yet."""
     while True:
         try:
-            with file_lease(home / MIRROR_FOLDER / f"{run_id}.lock", what=f"W&B's run {run_id}"):
+            with file_lock(home / MIRROR_FOLDER / f"{run_id}.lock", what=f"W&B's run {run_id}"):
                 yield
                 return
         except BusyError:

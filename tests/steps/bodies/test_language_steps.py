@@ -227,7 +227,7 @@ def test_the_doctor_compares_with_the_extras_lock(machine: Machine, monkeypatch:
 
 
 def test_several_machines_or_processes_are_refused_before_anything_is_asked_of_them(machine: Machine) -> None:
-    with pytest.raises(SeveralProcessesError, match="one process on one machine, and 2 were asked for"):
+    with pytest.raises(SeveralProcessesError, match="one process on one machine, but 2 processes were requested"):
         start(LANGUAGE.model_dump(mode="json"), describe_code(), metaflow_run="1", is_fresh=False, resume_from=None, num_nodes=2)
     assert not machine.home.exists()
     job: Any = {"settings": LANGUAGE.model_dump(mode="json")}
