@@ -159,7 +159,7 @@ class Lease:
             pause = self._claim.seconds / (_RENEWALS * 4 if self._renew() else _RENEWALS)
 
     def release(self) -> None:
-        """Release the lease, if it is still held, so that others need not wait; when the store is unreachable they wait for the term's end."""
+        """Release the lease, if it is still held, so that others need not wait; an unreachable store makes them wait for the term's end."""
         if self._lost or not self._lock.acquire(timeout=self._claim.seconds / _RENEWALS):
             return
         try:

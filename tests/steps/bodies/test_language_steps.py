@@ -181,13 +181,13 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 def language_line(machine: Machine, settings: Settings = LANGUAGE) -> tuple[bool, str]:
     """Return what is found of the language model; nothing is changed."""
-    [finding] = [each for each in preflight(settings, machine, only_looks=True)[0] if each.what == "language"]
+    [finding] = [each for each in preflight(settings, machine, read_only=True)[0] if each.what == "language"]
     return finding.is_fine, finding.detail
 
 
 def test_a_network_needs_no_extra(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extra, "find_spec", lambda name: None)
-    assert "language" not in [finding.what for finding in preflight(NETWORK, machine, only_looks=True)[0]]
+    assert "language" not in [finding.what for finding in preflight(NETWORK, machine, read_only=True)[0]]
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +208,7 @@ def test_a_folder_that_is_not_there_or_holds_no_model_is_found_and_a_hubs_name_i
 ) -> None:
     is_fine, detail = language_line(machine, with_language(model=str(tmp_path / "nowhere")))
     assert not is_fine
-    assert f"language.model = '{tmp_path}/nowhere' is no folder that is there" in detail
+    assert f"language.model = '{tmp_path}/nowhere' is not an existing folder" in detail
     is_fine, detail = language_line(machine, with_language(model=str(tmp_path)))
     assert not is_fine
     assert "has no config.json" in detail
@@ -216,7 +216,7 @@ def test_a_folder_that_is_not_there_or_holds_no_model_is_found_and_a_hubs_name_i
     assert language_line(machine, with_language(model=str(tmp_path))) == (True, f"the folder {tmp_path}")
     is_fine, detail = language_line(machine, with_language(model="jrahn/RookWorld-LM-124M"))
     assert is_fine
-    assert "of the hub, fetched by `pretrain`" in detail
+    assert "of the hub, downloaded by `pretrain`" in detail
 
 
 def test_the_doctor_compares_with_the_extras_lock(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

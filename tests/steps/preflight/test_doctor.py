@@ -47,7 +47,7 @@ def test_a_machine_on_which_nothing_was_run_is_looked_at_and_left_as_it_was(mach
     lines = found(machine)
     assert list(lines) == ["python", "packages", "settings", "stockfish", "disk", "tracking", "device", "W&B"]
     assert {what for what, (is_fine, _) in lines.items() if not is_fine} <= {"packages"}, "a developer's packages may be newer"
-    assert lines["tracking"][1].endswith("mlflow.db (not there yet; the first run makes it)")
+    assert lines["tracking"][1].endswith("mlflow.db (does not exist yet; the first run creates it)")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -75,7 +75,7 @@ def test_a_home_that_cannot_be_written_is_named_whether_it_is_there_or_not(machi
     for home in (tmp_path / "file", tmp_path / "file" / "home"):
         is_fine, detail = found(replace(machine, home=home))["disk"]
         assert not is_fine
-        assert "set CHESS_GRPO_HOME to a folder that can" in detail
+        assert "set CHESS_GRPO_HOME to a writable folder" in detail
 
 
 def test_bad_settings_are_one_line_and_the_others_are_looked_at_all_the_same(machine: Machine) -> None:
@@ -148,7 +148,7 @@ def test_records_that_wait_to_be_told_are_counted(machine: Machine) -> None:
     journal.append("tags", tags={})
     is_fine, detail = found(machine)["outbox"]
     assert is_fine
-    assert detail.startswith("2 records wait to be told")
+    assert detail.startswith("2 records are not logged to MLflow yet")
     journal.close()
 
 
@@ -182,8 +182,8 @@ def test_metaflows_configuration_file_counts_as_its_variables_do(machine: Machin
         ("off", False, "off (CHESS_GRPO_WANDB=online turns it on)"),
         ("off", True, "off (CHESS_GRPO_WANDB=online turns it on)"),
         ("online", True, "online; a key is in WANDB_API_KEY"),
-        ("online", False, "online; there is no WANDB_API_KEY, so that it is kept below"),
-        ("offline", False, "offline: kept below"),
+        ("online", False, "online; there is no WANDB_API_KEY, so it is saved below"),
+        ("offline", False, "offline: saved below"),
     ],
 )
 def test_the_mirror_is_told_of_and_its_key_never_printed(

@@ -545,7 +545,7 @@ def test_start_needs_the_store_and_says_what_to_do(tmp_path: Path, patience: Cal
     findings, _ = preflight(read_settings("test"), machine)
     found = next(finding for finding in findings if finding.what == "tracking")
     assert not found.is_fine
-    assert "unset MLFLOW_TRACKING_URI for the embedded store, or start that server" in found.detail
+    assert "unset MLFLOW_TRACKING_URI for the local SQLite store, or start that server" in found.detail
     tracker = Tracker(machine, must_answer=False, patience=BRISK)
     with pytest.raises(MlflowException):
         Tracker(machine, patience=BRISK)
