@@ -12,7 +12,7 @@ from steps.runtime.machine import Machine
 if TYPE_CHECKING:
     from steps.runs.comparison import Comparison
     from steps.runs.index import TrackedRun
-    from steps.runs.results import Compared
+    from steps.runs.results import ResultComparison
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -89,11 +89,11 @@ def _result_lines(found: "Comparison") -> Iterator[str]:
         yield line
 
 
-def _difference(row: "Compared") -> str:
-    from steps.runs.results import shown
+def _difference(row: "ResultComparison") -> str:
+    from steps.runs.results import estimate_text
 
     if row.difference is not None and row.first is not None:
-        return shown(row.difference, row.first.unit, sign="+")
+        return estimate_text(row.difference, row.first.unit, sign="+")
     return "the same measurement" if row.is_one_measurement else "not comparable" if row.apart else "-"
 
 

@@ -49,7 +49,9 @@ def _finetune(given: argparse.Namespace) -> int:
     if not (given.boards / BOARDS).is_file():
         raise ConfigError(f"{given.boards} is no dataset: it has no {BOARDS}; give the folder that `chess-grpo boards build` made")
     if not is_policy(given.pretrained):
-        raise ConfigError(f"{given.pretrained} is no policy's folder: give one with {WEIGHTS} and {POLICY}, such as an output of pretrain")
+        raise ConfigError(
+            f"{given.pretrained} is not the folder of a policy: give one with {WEIGHTS} and {POLICY}, such as an output of pretrain"
+        )
     if (kind := policy_kind(given.pretrained)) != settings.policy.kind:
         raise ConfigError(
             f"{given.pretrained} is of policy.kind = {kind!r}, and the settings say {settings.policy.kind!r}: give both the same"

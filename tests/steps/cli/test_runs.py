@@ -15,8 +15,8 @@ from grpo.statistics.intervals import Estimate
 from steps.cli.main import main
 from steps.runs.comparison import Comparison, compare_runs
 from steps.runs.index import NoRunError, find_run, read_runs
-from steps.runs.results import ELO, REGRET, SCORE, Compared, Result, all_results, compare_results, headline, results
-from steps.runs.settings import differing, from_preset
+from steps.runs.results import ELO, REGRET, SCORE, Result, ResultComparison, all_results, compare_results, headline, results
+from steps.runs.settings import different_settings, from_preset
 from steps.runtime.machine import Machine
 
 FINDING = {
@@ -95,7 +95,7 @@ def test_a_beginning_of_several_ids_is_refused_with_all_of_them(tmp_path: Path, 
             for table, column in (("runs", "run_uuid"), ("tags", "run_uuid"), ("params", "run_uuid")):
                 connection.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (new, old))
     connection.close()
-    with pytest.raises(NoRunError, match=r"'abc' begins the ids of 2 runs, abc20+, abc10+: give more"):
+    with pytest.raises(NoRunError, match=r"'abc' is ambiguous: it begins the ids of 2 runs, abc20+, abc10+; give more"):
         find_run("abc", machine_of(tmp_path))
     assert find_run("abc1", machine_of(tmp_path)).metaflow_run == "1001"
 
@@ -133,7 +133,7 @@ def test_what_one_version_of_the_code_does_not_know_is_counted_and_no_difference
 
 
 def test_settings_that_only_one_run_has_differ() -> None:
-    assert differing({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "4", "d": "5"}) == {
+    assert different_settings({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "4", "d": "5"}) == {
         "b": ("2", "4"),
         "c": ("3", None),
         "d": (None, "5"),
@@ -170,7 +170,7 @@ def result(value: float, half: float, *, unit: str = SCORE, output: str = "a", *
     return Result(name="it", output=output, unit=unit, estimate=estimate, yardstick=yardstick)
 
 
-def only(first: Result | None, second: Result | None) -> Compared:
+def only(first: Result | None, second: Result | None) -> ResultComparison:
     (row,) = compare_results([first] if first else [], [second] if second else [])
     return row
 
@@ -229,7 +229,7 @@ def test_runs_from_one_pretrained_policy_are_compared_number_by_number(told: tup
     found = comparison("1002", "1001", told)
     text = "\n".join(found.conclusions)
     assert "A did better in: held-out regret, candidate; candidate against pretrained, best moves, as played" in text
-    assert "No difference is shown (which does not say that there is none) in: pretrained against a random mover" in text
+    assert "No difference is shown (which does not mean that there is none) in: pretrained against a random mover" in text
     assert "Not comparable" not in text
     assert found.settings == {"grpo.learning_rate": ("0.005", "0.001"), "seed": ("4", "0")}
 
@@ -261,7 +261,7 @@ def test_where_both_champions_are_the_pretrained_policy_the_peaks_are_played(tmp
 
 def test_a_run_without_candidate_and_a_run_with_itself_conclude_nothing(told: tuple[Machine, dict[str, str]]) -> None:
     killed = comparison("1001", "1004", told)
-    assert killed.conclusions[0].startswith("B did not come to the end of `select`")
+    assert killed.conclusions[0].startswith("B did not finish `select`")
     assert killed.match == ""
     assert comparison("1001", "1001", told).conclusions == ("A and B are one and the same run: there is nothing to conclude.",)
 
