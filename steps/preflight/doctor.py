@@ -40,7 +40,7 @@ def examine(settings: Settings | ConfigError, machine: Machine) -> list[Prefligh
         findings.append(PreflightCheck(what="settings", is_fine=True, detail="every key is known, and no two contradict each other"))
     usable = Settings() if isinstance(settings, ConfigError) else settings
     findings += preflight(usable, machine, read_only=True)[0]
-    findings += [*_outbox(machine), *_batch(os.environ), _wandb(machine, os.environ)]
+    findings += [*_journals(machine), *_batch(os.environ), _wandb(machine, os.environ)]
     return findings
 
 
@@ -79,14 +79,14 @@ def _installed(name: str) -> str | None:
         return None
 
 
-def _outbox(machine: Machine) -> Iterator[PreflightCheck]:
+def _journals(machine: Machine) -> Iterator[PreflightCheck]:
     from steps.store.objects import objects_at
-    from steps.tracking.journal import Outbox
+    from steps.tracking.journal import JournalFolder
 
-    outbox = Outbox(machine.home, objects_at(machine.shared) if machine.shared else None)
-    if num_waiting := sum(outbox.num_waiting(run) for run in outbox.parents()):
+    journals = JournalFolder(machine.home, objects_at(machine.shared) if machine.shared else None)
+    if num_waiting := sum(journals.num_waiting(run) for run in journals.parents()):
         yield PreflightCheck(
-            what="outbox",
+            what="journals",
             is_fine=True,
             detail=f"{num_waiting:,} records are not logged to MLflow yet: the next run logs them, or `chess-grpo track`",
         )

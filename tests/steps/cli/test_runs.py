@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from told_runs import Told, machine_of, tell
+from logged_runs import LoggedRun, log_run, machine_of
 
 from grpo.statistics.intervals import Estimate
 from steps.cli.main import main
@@ -28,17 +28,19 @@ FINDING = {
     "page": "docs/diagnosis.md#entropy_collapse",
 }
 FASTER = 'preset = "smoke"\ngrpo.learning_rate = 5e-3\nseed = 4'
-FIRST = Told(name="1001", champion_step=0)
-SECOND = Told(name="1002", settings=FASTER, score=(0.75, 0.7, 0.8), regret_after=0.03, is_beaten=False, findings=[FINDING])
-OTHER_START = Told(name="1003", initial_weights="start-b", dataset="boards-b", ladder="ladder-b", scored_by="adjudicated", is_beaten=False)
-KILLED = Told(name="1004", last="baseline")
+FIRST = LoggedRun(name="1001", champion_step=0)
+SECOND = LoggedRun(name="1002", settings=FASTER, score=(0.75, 0.7, 0.8), regret_after=0.03, is_beaten=False, findings=[FINDING])
+OTHER_START = LoggedRun(
+    name="1003", initial_weights="start-b", dataset="boards-b", ladder="ladder-b", scored_by="adjudicated", is_beaten=False
+)
+KILLED = LoggedRun(name="1004", last="baseline")
 
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> tuple[Machine, dict[str, str]]:
     """Return a machine whose store was told of four runs, and MLflow's ids by Metaflow's."""
     machine = machine_of(give_tables(tmp_path_factory.mktemp("home")))
-    return machine, {run.name: tell(machine, run, ends=run is not KILLED) for run in (FIRST, SECOND, OTHER_START, KILLED)}
+    return machine, {run.name: log_run(machine, run, ends=run is not KILLED) for run in (FIRST, SECOND, OTHER_START, KILLED)}
 
 
 @pytest.fixture
@@ -254,7 +256,7 @@ def test_a_champion_by_alias_is_played_by_its_alias(told: tuple[Machine, dict[st
 def test_where_both_champions_are_the_pretrained_policy_the_peaks_are_played(tmp_path: Path, give_tables: Callable[[Path], Path]) -> None:
     machine = machine_of(give_tables(tmp_path))
     for name in ("1", "2"):
-        tell(machine, Told(name=name, champion_step=0))
+        log_run(machine, LoggedRun(name=name, champion_step=0))
     found = compare_runs(find_run("1", machine), find_run("2", machine), machine)
     assert re.fullmatch(r"chess-grpo match peak /.*/v-select-2/peak --pairs 300", found.match)
 
@@ -270,7 +272,7 @@ def test_a_run_whose_outputs_are_elsewhere_names_no_match(told: tuple[Machine, d
     elsewhere = machine_of(tmp_path / "elsewhere", told[0].tracking_uri)
     found = compare_runs(find_run("1002", elsewhere), find_run("1003", elsewhere), elsewhere)
     assert found.match == ""
-    assert "their champions must be on this machine" in found.conclusions[-1]
+    assert "Their champions must be on this machine" in found.conclusions[-1]
 
 
 # Printed.

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logged_runs import words
 from test_cards import charts, lines_of, markup
 from test_model_card import CODE, REPORTS
-from told_runs import words
 
 from grpo.base.files import write_json
 from grpo.metrics.table import REWARD_PARTS, TASKS, Event, Record
@@ -22,7 +22,7 @@ from steps.runs.facts import RunFacts
 from steps.step_io.names import ANSWERS, HISTORY
 from steps.tracking.notes import experiment_note
 from steps.tracking.plots import training_plots
-from steps.tracking.step_notes import chapter_note, headlines
+from steps.tracking.step_notes import headlines, step_note
 
 SETTINGS = read_settings('preset = "test"\npolicy.kind = "language"')
 PLAIN = SETTINGS.model_dump(mode="json")
@@ -154,13 +154,13 @@ def test_the_pictures_are_of_what_was_measured() -> None:
 
 def test_a_steps_page_tells_what_it_does_with_a_language_model(tmp_path: Path) -> None:
     (tmp_path / HISTORY).write_text('{"step": 1, "language/parse_rate": 0.9, "language/reward_mean": 3.0, "language/kl_reference": 0.0}\n')
-    note = chapter_note("finetune", tmp_path)
+    note = step_note("finetune", tmp_path)
     assert note.startswith("GRPO: several answers are written for each prompt")
     assert "| `language/parse_rate` |  | 0.9 |" in note
     assert "grpo/" not in note
     assert headlines("finetune", tmp_path) == {"language/parse_rate": 0.9, "language/reward_mean": 3.0, "language/kl_reference": 0.0}
     (tmp_path / HISTORY).write_text('{"step": 1, "grpo/entropy": 2.0}\n')
-    assert chapter_note("finetune", tmp_path).startswith("GRPO: several moves are drawn for each position")
+    assert step_note("finetune", tmp_path).startswith("GRPO: several moves are drawn for each position")
 
 
 def test_the_experiments_page_stays_within_what_mlflow_keeps() -> None:

@@ -17,7 +17,7 @@ from steps.preflight import doctor
 from steps.preflight.doctor import PYTHON, examine
 from steps.runtime.machine import Machine, Mirror
 from steps.store.versions import LOCK, ROOT, describe_code
-from steps.tracking.journal import Outbox
+from steps.tracking.journal import JournalFolder
 
 BATCH = {
     "METAFLOW_BATCH_JOB_QUEUE": "queue",
@@ -142,11 +142,11 @@ def test_the_python_that_is_asked_for_is_the_projects(machine: Machine, monkeypa
 
 
 def test_records_that_wait_to_be_told_are_counted(machine: Machine) -> None:
-    assert "outbox" not in found(machine)
-    journal = Outbox(machine.home).begin("run", "start")
+    assert "journals" not in found(machine)
+    journal = JournalFolder(machine.home).begin("run", "start")
     journal.append("tags", tags={})
     journal.append("tags", tags={})
-    is_fine, detail = found(machine)["outbox"]
+    is_fine, detail = found(machine)["journals"]
     assert is_fine
     assert detail.startswith("2 records are not logged to MLflow yet")
     journal.close()

@@ -257,8 +257,8 @@ def test_a_checkpoint_with_a_changed_file_is_refused(chosen: Machine, tmp_path: 
 def test_a_folder_is_looked_at_without_torch_or_tracker(tmp_path: Path) -> None:
     folder = write_policy(tmp_path / "mine", seed=3)
     script = (
-        "import json, sys; from steps.runtime.machine import Machine; from steps.runs.find_policy import find_model;"
-        f"find_model({str(folder)!r}, Machine.here());"
+        "import json, sys; from steps.runtime.machine import Machine; from steps.runs.find_policy import find_policy;"
+        f"find_policy({str(folder)!r}, Machine.here());"
         "print(json.dumps([name for name in ('torch', 'mlflow', 'metaflow', 'pandas') if name in sys.modules]))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -24,7 +24,7 @@ from steps.tracking.delivery import Delivery
 from steps.tracking.journal import DeliveryProgress, Journal
 from steps.tracking.launch import FLOW_FILE, Launch, compared_settings, launch_of
 from steps.tracking.registry import MODEL, Registry
-from steps.tracking.step_notes import CHAPTERS, chapter_note, headlines, run_name
+from steps.tracking.step_notes import STEP_NOTES, headlines, run_name, step_note
 from steps.tracking.tags import NOTE, NOTE_DIGEST, digest_of_note
 from steps.tracking.tracker import Tracker
 
@@ -88,13 +88,13 @@ def test_the_experiments_page_names_every_group_and_unit_and_fits() -> None:
 
 
 def test_children_sort_by_name_in_the_order_in_which_they_run() -> None:
-    names = [run_name(step) for step in CHAPTERS]
+    names = [run_name(step) for step in STEP_NOTES]
     assert names == sorted(names)
-    assert [name.partition(" ")[2] for name in names] == list(CHAPTERS)
+    assert [name.partition(" ")[2] for name in names] == list(STEP_NOTES)
 
 
 def test_every_number_of_a_chapter_is_a_declared_metric() -> None:
-    for chapter in CHAPTERS.values():
+    for chapter in STEP_NOTES.values():
         assert {*chapter.numbers, *chapter.headlines} <= METRICS.keys()
 
 
@@ -117,16 +117,16 @@ def test_headlines_are_the_last_values_and_regret_is_told_before_and_after(tmp_p
 
 def test_a_childs_page_has_its_numbers_with_units_and_what_diagnosis_says(tmp_path: Path) -> None:
     folder = finetuned(tmp_path / "finetune")
-    note = chapter_note("finetune", folder)
-    assert note.startswith(CHAPTERS["finetune"].text)
+    note = step_note("finetune", folder)
+    assert note.startswith(STEP_NOTES["finetune"].text)
     assert (
         f"| `heldout/regret_best` | 0.2 | 0.125 | win probability | lower | {METRICS['heldout/regret_best'].meaning} |" in note.splitlines()
     )
     assert "kl_trap" not in note
     write_json(folder / FINDINGS, {"verdict": "findings", "findings": [FOUND]})
-    assert "- **kl_trap** (critical): The anchor holds the policy. Remedy: Set grpo.kl_coefficient = 0." in chapter_note("finetune", folder)
+    assert "- **kl_trap** (critical): The anchor holds the policy. Remedy: Set grpo.kl_coefficient = 0." in step_note("finetune", folder)
     write_json(folder / FINDINGS, {"verdict": "healthy", "findings": [FOUND | {"name": "healthy"}]})
-    assert "Diagnosis: **healthy**." in chapter_note("finetune", folder)
+    assert "Diagnosis: **healthy**." in step_note("finetune", folder)
 
 
 def test_a_finished_runs_page_begins_with_the_verdict_and_compares_the_policies() -> None:
@@ -210,7 +210,7 @@ def points(tracker: Tracker, job: Job, name: str) -> list[tuple[int, float]]:
 
 def deliver(tracker: Tracker, machine: Machine, job: Job, *records: Mapping[str, Any], times: int = 1) -> None:
     """Tell records as often as is said, each time from the beginning."""
-    journal = tracker.outbox.begin(job["mlflow_run"], "test")
+    journal = tracker.journals.begin(job["mlflow_run"], "test")
     for record in records:
         journal.append(**record)
     for _ in range(times):
@@ -303,7 +303,7 @@ def test_a_failed_runs_page_says_where_and_why_and_how_to_go_on_until_it_does(
 
 def page_when_told(tracker: Tracker, machine: Machine, job: Job) -> str:
     """Return the parent's page once all is told that is in its journals, whoever tells it."""
-    waiting = [line.record for path in tracker.outbox.folder.glob("*/*.jsonl") for line in Journal(path).waiting()]
+    waiting = [line.record for path in tracker.journals.folder.glob("*/*.jsonl") for line in Journal(path).waiting()]
     pages = [record["note"] for record in waiting if record["kind"] == "parent_story"]
     return str(pages[-1]) if pages else str(parent(tracker, job).data.tags[NOTE])
 
