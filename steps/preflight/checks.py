@@ -10,19 +10,16 @@ from urllib.parse import urlsplit
 from grpo.base.errors import PlainError
 from grpo.engine.identity import EngineIdentity, EngineMissingError, identify
 from grpo.evaluation.halving import halving_rounds
-from grpo.language.model.requirements import MissingExtraError, require_language_extra
 from grpo.play.openings import OpeningsError, read_book
 from grpo.reading.games import SourceError
 from grpo.reading.streams import find_files, read_chunks
-from grpo.settings.language import SMALL, model_folder
 from grpo.settings.tree import Settings
+from steps.kinds.lookup import kind_of
 from steps.runtime.machine import Machine, sqlite_file
 from steps.store.objects import SharedStoreError, objects_at
-from steps.store.settings_by_step import is_of_language
 
 _FREE_BYTES: Final = 2 * 1024**3
 _PROBE: Final = "probe"
-_MODEL_FILE: Final = "config.json"
 
 
 class PreflightError(PlainError, RuntimeError):
@@ -56,8 +53,9 @@ def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) 
     findings += [_disk(machine, read_only=read_only), _tracking(machine, read_only=read_only), _device(machine)]
     if machine.shared:
         findings.append(_shared_read_only(machine) if read_only else _shared(machine))
-    if is_of_language(settings):
-        findings.append(_language_model(settings, machine))
+    kind = kind_of(settings)
+    if found := kind.preflight(settings, machine):
+        findings.append(PreflightCheck(what=kind.name, is_fine=found[0], detail=found[1]))
     if settings.evaluation.opening_book:
         findings.append(_book(settings))
     findings += [_files(f"boards.{name}", names) for name in ("files", "exclude") if (names := getattr(settings.boards, name))]
@@ -172,29 +170,6 @@ def _device(machine: Machine) -> PreflightCheck:
         return PreflightCheck(what="device", is_fine=True, detail=f"{torch_device(machine)}, {machine.num_threads} threads")
     except DeviceError as error:
         return PreflightCheck(what="device", is_fine=False, detail=str(error))
-
-
-def _language_model(settings: Settings, machine: Machine) -> PreflightCheck:
-    """Check the packages of the language extra and the model's folder; `pretrain` finds out whether the hub has a model."""
-    what, model = "language", settings.language.model
-    try:
-        require_language_extra()
-    except MissingExtraError as error:
-        where = (
-            "in an image, build it with --build-arg EXTRA=language (docs/images.md)"
-            if machine.is_container
-            else "in a checkout, `make setup`, or `pip install -r requirements-language.lock`"
-        )
-        return PreflightCheck(what=what, is_fine=False, detail=f"{error}; {where}")
-    folder = model_folder(model)
-    if folder is None:
-        named = "small, built in" if model == SMALL else f"{model} of the hub, downloaded by `pretrain` unless it is in the hub's cache"
-        return PreflightCheck(what=what, is_fine=True, detail=named)
-    if not (folder / _MODEL_FILE).is_file():
-        lack = f"has no {_MODEL_FILE}" if folder.is_dir() else "is not an existing folder"
-        remedy = "give a folder that transformers' `save_pretrained` wrote, the name of a model on the hub, or small"
-        return PreflightCheck(what=what, is_fine=False, detail=f"language.model = {model!r} {lack}; {remedy}")
-    return PreflightCheck(what=what, is_fine=True, detail=f"the folder {folder}")
 
 
 def _book(settings: Settings) -> PreflightCheck:

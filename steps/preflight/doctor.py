@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from grpo.settings.tree import ConfigError, Settings
 from steps.batch.destination import DestinationError, prepare
+from steps.kinds.lookup import kind_of
 from steps.preflight.checks import PreflightCheck, preflight
 from steps.runtime.machine import MIRROR, Machine, Mirror
-from steps.store.settings_by_step import is_of_language
-from steps.store.versions import LANGUAGE_LOCK, LOCK, describe_code, installed_lock
+from steps.store.versions import LOCKS, describe_code, installed_lock
 
 PYTHON: Final = (3, 11)
 """The version that pyproject.toml requires."""
@@ -32,13 +32,12 @@ _FOR_BATCH: Final[Mapping[str, str]] = {
 
 def examine(settings: Settings | ConfigError, machine: Machine) -> list[PreflightCheck]:
     """Return all checks for a run with these settings, without changing anything; for invalid settings, those that do not need them."""
-    is_language = not isinstance(settings, ConfigError) and is_of_language(settings)
-    findings = [_python(), _packages(LANGUAGE_LOCK if is_language else LOCK, "language_lock" if is_language else "lock")]
+    usable = Settings() if isinstance(settings, ConfigError) else settings
+    findings = [_python(), _packages(kind_of(usable).lock)]
     if isinstance(settings, ConfigError):
         findings.append(PreflightCheck(what="settings", is_fine=False, detail=str(settings)))
     else:
         findings.append(PreflightCheck(what="settings", is_fine=True, detail="every key is known, and no two contradict each other"))
-    usable = Settings() if isinstance(settings, ConfigError) else settings
     findings += preflight(usable, machine, read_only=True)[0]
     findings += [*_journals(machine), *_batch(os.environ), _wandb(machine, os.environ)]
     return findings
@@ -55,9 +54,9 @@ def _python() -> PreflightCheck:
     )
 
 
-def _packages(lock: Path, name: str) -> PreflightCheck:
+def _packages(name: str) -> PreflightCheck:
     """Compare the installed packages with the pins of the lock file, and the lock file with the one that the installer recorded."""
-    what = "packages"
+    what, lock = "packages", LOCKS[name]
     if not lock.is_file():
         return PreflightCheck(what=what, is_fine=True, detail=f"no {lock.name} here to compare them with")
     pins = dict(_PIN.findall(lock.read_text(encoding="utf-8")))

@@ -138,8 +138,8 @@ class _MirrorProcess:
         if self._journal.exists():
             print(
                 f"{step}: WARNING: this step is not completely logged to W&B"
-                f" ({why or last_line(self._journal.with_suffix(LOG_SUFFIX))}): the run continues, MLflow is not affected, and a later step or"
-                " `chess-grpo track` logs it again",
+                f" ({why or last_line(self._journal.with_suffix(LOG_SUFFIX))}): the run continues, MLflow is not affected, and a later step"
+                " or `chess-grpo track` logs it again",
                 flush=True,
             )
         for folder in sorted(self._folder.glob(f"offline-run-*-{self._wandb_run['id']}"))[-1:]:
