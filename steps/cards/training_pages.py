@@ -1,4 +1,4 @@
-"""Cards of the two trainings: imitation, and GRPO with all that steers and stops it."""
+"""Metaflow cards of `pretrain` (behaviour cloning) and `finetune` (GRPO with its controllers and diagnosis)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -41,7 +41,7 @@ _LATEST: Final = {
     "grpo/log_num_legal": "ln(legal moves)",
     "grpo/kl_reference": "KL to the reference",
     "grpo/clip_fraction": "clipped",
-    "grpo/silent_groups": "silent groups",
+    "grpo/silent_groups": "zero-variance groups",
     "heldout/regret_best": "held-out regret, best moves",
     "heldout/regret_sampled": "held-out regret, sampled",
     "control/entropy_coefficient": "entropy coefficient",
@@ -52,36 +52,36 @@ _LATEST: Final = {
 
 
 def pretrain_page(seen: Seen) -> list[CardPart]:
-    """Return the card of `pretrain`: losses, hits, and whether imitation ended because it had converged; or a language model's."""
+    """Return the card of `pretrain`: losses, accuracy and convergence of behaviour cloning."""
     if seen.is_of_language:
         return language_pages.cloning_parts(seen)
     report = seen.report()
     ended = ""
     if report:
-        best = f"best look at step {report['best_step']:,}: validation loss {number_text(report['validation_loss'])} nats"
+        best = f"best validation loss at step {report['best_step']:,}: {number_text(report['validation_loss'])} nats"
         if report["has_converged"]:
             ended = f"<p>{badge('converged', 'good')} after {report['num_steps']:,} steps; {best}.</p>"
         else:
-            ended = f"<p>{badge('NOT converged', 'warning')} pretrain.max_steps ended it at {report['num_steps']:,}; {best}.</p>"
+            ended = f"<p>{badge('NOT converged', 'warning')} stopped by pretrain.max_steps at {report['num_steps']:,}; {best}.</p>"
     losses = {"imitation/train_loss": "training", "imitation/validation_loss": "validation"}
-    hits = {"imitation/top1": "likeliest move is the one played", "imitation/top5": "among the five likeliest"}
+    accuracy = {"imitation/top1": "played move is the likeliest", "imitation/top5": "among the five likeliest"}
     return [
-        block(heading("Imitation of the moves played", 1), seen.state(), ended),
-        *metric_figure("loss", seen.records, losses, note="It ends when the validation loss has stopped falling."),
-        *metric_figure("hits on validation boards", seen.records, hits),
-        *metric_figure("entropy at T = 1", seen.records, {"imitation/entropy": "mean entropy"}, note="What GRPO will have to spend."),
-        *metric_figure("perplexity", seen.records, {"imitation/perplexity": "equal moves it seems to guess among"}),
+        block(heading("Behaviour cloning of the moves played", 1), seen.state(), ended),
+        *metric_figure("loss", seen.records, losses, note="Training ends when the validation loss stops falling."),
+        *metric_figure("accuracy on validation boards", seen.records, accuracy),
+        *metric_figure("entropy at T = 1", seen.records, {"imitation/entropy": "mean entropy"}, note="GRPO starts from this entropy."),
+        *metric_figure("perplexity", seen.records, {"imitation/perplexity": "effective number of moves"}),
     ]
 
 
 def finetune_page(seen: Seen) -> list[CardPart]:
-    """Return the card of `finetune`: live while it trains, and the same from the stored history."""
+    """Return the card of `finetune`, live while it trains or from the stored history."""
     records, report = seen.records, seen.report()
     marks = [record.step for record in records if record.events]
     ended = ""
     if report:
         why = ": ".join(filter(None, (report["reason"], report["message"])))
-        ended = paragraph(f"Step {report['first_step']:,} to {report['last_step']:,}; it ended by {why}.")
+        ended = paragraph(f"Steps {report['first_step']:,} to {report['last_step']:,}; reason of the end: {why}.")
     figures = language_pages.training_figures(seen, marks) if seen.is_of_language else _figures(seen, marks)
     return [
         block(heading("GRPO", 1), seen.state(), ended, _latest(seen)),
@@ -101,55 +101,55 @@ def _figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
     normalised_levels = (
         {"critical": (float(config["critical_entropy"]), ALARM)} if config["critical_measure"] == "normalised_entropy" else {}
     )
-    shares = metric_lines(records, {f"grpo/logit_share/{term}": _TERM_NAMES[term] for term in TERMS})
+    fractions = metric_lines(records, {f"grpo/logit_share/{term}": _TERM_NAMES[term] for term in TERMS})
     return [
         *metric_figure(
             "entropy by phase at T = 1",
             records,
-            {"grpo/entropy": "all phases", **phases, "grpo/log_num_legal": "ln(legal moves): the most there can be"},
+            {"grpo/entropy": "all phases", **phases, "grpo/log_num_legal": "ln(legal moves): the maximum"},
             levels=levels,
             dashed=["grpo/log_num_legal"],
             marks=marks,
-            note="Below the critical line for a while it recovers or stops; thin upright lines are events. Above ln(legal) is impossible.",
+            note="Below the critical line for a while it recovers or stops; thin vertical lines are events. Above ln(legal) is impossible.",
         ),
         *metric_figure(
             "normalised entropy",
             records,
             {"grpo/normalised_entropy": "entropy / ln(legal moves)"},
             levels=normalised_levels,
-            note="Comparable between phases; 1 is a policy that guesses.",
+            note="Comparable between phases; 1 is the uniform policy.",
         ),
         *metric_figure(
             "mean reward",
             records,
             {"grpo/reward_mean": "sampled moves, training states"},
-            note="Levels differ between states: a rise without less held-out regret is no strength.",
+            note="Levels differ between states: a rise without lower held-out regret is not strength.",
         ),
         *metric_figure(
             "held-out regret, stronger search",
             records,
             {"heldout/regret_best": "best moves", "heldout/regret_sampled": "sampled at T = 1"},
-            note="Lower is better. Best moves is what games are played with.",
+            note="Lower is better. Games are played with best moves.",
         ),
         *metric_figure(
             "KL to the reference",
             records,
             {"grpo/kl_reference": "KL(policy || reference)", "grpo/kl_from_reference": "KL(reference || policy)"},
-            note="0 at the first step; a plateau while reward is flat too is the KL trap.",
+            note="0 at the first step; a plateau with flat reward is the KL trap.",
         ),
         *metric_figure(
             "clipped moves",
             records,
             {"grpo/clip_fraction": "either clip", "grpo/clip_low_fraction": "lower clip", "grpo/clip_high_fraction": "upper clip"},
-            note="Much of it clipped: steps too large for the rollout they rest on.",
+            note="A large fraction means that steps are too large for their rollout.",
         ),
-        share_chart("gradient budget (shares of the logit gradient)", shares),
-        numbers(shares, unit="share", note="Where reward has hardly a share, regularisers are what is being learnt."),
+        share_chart("gradient budget (fractions of the logit gradient)", fractions),
+        numbers(fractions, unit="fraction", note="If the reward's fraction is tiny, training follows the regularisers."),
         *metric_figure(
-            "silent groups",
+            "zero-variance groups",
             records,
             {"grpo/silent_groups": "all rewards of a group equal"},
-            note="They teach nothing.",
+            note="Their advantage is zero.",
         ),
         *metric_figure(
             "entropy and KL coefficients",
@@ -169,21 +169,21 @@ def _figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
                 "control/kl_saturated": "KL, at a bound",
                 "control/kl_idle": "KL, changing nothing",
             },
-            note="A controller at its bound is a constant; one that changes nothing is a dead monitor.",
+            note="A controller at its bound is a constant; one that changes nothing has no effect.",
         ),
         *metric_figure(
-            "seconds of a step",
+            "seconds per step",
             records,
             {f"time/{part}": part for part in ("states", "rollout", "update", "other")},
-            note="While it trains: times are no part of the stored history.",
+            note="Only while it trains: the stored history has no times.",
         ),
     ]
 
 
 def draw_findings(found: Sequence[Mapping[str, Any]]) -> Html:
-    """Return the diagnosis's findings one under the other, worst first as they come; `found` are facts of `Finding`s."""
+    """Return the findings of the diagnosis (plain data), worst first."""
     if not found:
-        return block(heading("Diagnosis"), paragraph("Nothing found so far.", "soft"))
+        return block(heading("Diagnosis"), paragraph("No findings so far.", "soft"))
     return block(heading("Diagnosis"), *map(_finding, found))
 
 
@@ -191,8 +191,8 @@ def _finding(finding: Mapping[str, Any]) -> str:
     title = (
         f"<h3>{badge(finding['severity'], _MOODS.get(finding['severity'], 'plain'))} {text(finding['name'])} {text(_span(finding))}</h3>"
     )
-    told = {"cause": finding["cause"], "remedy": finding["remedy"], "explained in": finding["page"]}
-    return f"<article>{title}{listing(finding['evidence'])}{terms(told)}</article>"
+    facts = {"cause": finding["cause"], "remedy": finding["remedy"], "explained in": finding["page"]}
+    return f"<article>{title}{listing(finding['evidence'])}{terms(facts)}</article>"
 
 
 def _span(finding: Mapping[str, Any]) -> str:
@@ -212,28 +212,28 @@ def _latest(seen: Seen) -> str:
         return paragraph("No step is done yet.", "soft")
     step = max(record.step for record in seen.records)
     return details(
-        f"Latest numbers, step {step:,}",
+        f"Latest values, step {step:,}",
         f'<div class="latest">{html_table(["", "now", "unit", "meaning"], rows, wide=[3])}</div>',
         is_open=True,
     )
 
 
 def _learnability(facts: Mapping[str, Any] | None) -> Html:
-    title = heading("Before the first update")
+    title = heading("Learnability check before the first update")
     if facts is None:
-        return block(title, paragraph("Not looked at yet.", "soft"))
+        return block(title, paragraph("Not checked yet.", "soft"))
     word, verdict = {
         "fine": ("fine", "GRPO can learn here."),
-        "warning": ("warning", "GRPO may go on, with warnings."),
+        "warning": ("warning", "GRPO continues, with warnings."),
         "refusal": ("refused", "GRPO is refused."),
     }[facts["severity"]]
     rows = [
         [Html(badge(one["severity"], _MOODS.get(one["severity"], "plain"))), one["name"], one["seen"], one["advice"]]
         for one in facts["findings"]
     ]
-    looked = html_table(["", "what", "seen", "what it means"], rows, wide=[2, 3])
+    table = html_table(["", "check", "observed", "meaning"], rows, wide=[2, 3])
     mood = _MOODS[facts["severity"]]
-    return block(title, f"<p>{badge(word, mood)} {verdict}</p>", details("What was looked at", looked, is_open=facts["severity"] != "fine"))
+    return block(title, f"<p>{badge(word, mood)} {verdict}</p>", details("Checks", table, is_open=facts["severity"] != "fine"))
 
 
 def _events(seen: Seen) -> Html:

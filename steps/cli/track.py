@@ -42,13 +42,10 @@ def deliver_journals(given: argparse.Namespace) -> int:
     for run in tracker.journals.parents():
         num_waiting = tracker.journals.num_waiting(run)
         if not given.only_lists and (reason := tracker.deliver(run, _A_DAY)):
-            raise TrackingAwayError(
-                f"{tracker.uri} is away ({reason}): records of MLflow run {run} are not logged yet; run this again later"
-            )
+            raise TrackingAwayError(f"{tracker.uri} is away ({reason}): records of MLflow run {run} are left; run this again later")
         left = tracker.journals.num_waiting(run)
-        print(
-            f"MLflow run {run}: {num_waiting - left:,} records logged, {left:,} wait{'' if given.only_lists or not left else _RUNNING_STEP}"
-        )
+        whose = "" if given.only_lists or not left else _RUNNING_STEP
+        print(f"MLflow run {run}: {num_waiting - left:,} records logged, {left:,} wait{whose}")
         num_left += left
     for path in tracker.journals.refused():
         print(f"{path}: records that the store rejected, each with its reason", file=sys.stderr)

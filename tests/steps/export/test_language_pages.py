@@ -87,11 +87,11 @@ def test_the_training_card_has_rewards_by_part_what_can_be_read_by_task_and_entr
     shown = charts(PAGES["finetune"][1](Seen(PLAIN, records=[record(1), record(2, Event("entropy_low", "told at 2"))])))
     assert list(lines_of(shown["reward by part"])) == [part.replace("_", " ") for part in REWARD_PARTS]
     assert list(lines_of(shown["parse rate"])) == ["all answers", "policy task", "environment task"]
-    assert list(lines_of(shown["cut at the greatest length"])) == ["all answers", "policy task", "environment task"]
+    assert list(lines_of(shown["truncated at the maximum length"])) == ["all answers", "policy task", "environment task"]
     entropy = lines_of(shown["entropy of an answer at T = 1"])
     assert entropy["all answers"] == [(1, 0.375), (2, 0.5)]
     assert entropy["critical"] == [(1, SETTINGS.grpo.critical_entropy), (2, SETTINGS.grpo.critical_entropy)]
-    assert "the largest" in lines_of(shown["KL to the reference, an answer"])
+    assert "maximum" in lines_of(shown["KL to the reference, per answer"])
     # Every line of a chart that has numbers is one of a language model's.
     assert not [title for title in shown if "legal moves)" in title or "gradient budget" in title]
 
@@ -118,8 +118,8 @@ def test_the_cloning_card_says_which_model_how_it_went_and_what_the_gate_found(r
     seen = Seen(PLAIN)
     seen.finish(tmp_path, is_reused=False)
     shown = markup(PAGES["pretrain"][1](seen))
-    assert ("validation loss 0.7251 nats a token" in shown) == (report is CLONED)
-    assert ("taken as it came" in shown) == (report is TAKEN)
+    assert ("0.7251 nats per token" in shown) == (report is CLONED)
+    assert ("Used without cloning" in shown) == (report is TAKEN)
     assert "912,384 parameters" in shown
     assert "policy task 0.95, environment task 0.95" in shown
 

@@ -20,7 +20,7 @@ import steps.nodes.sockets
 from steps.nodes.sockets import NodeListener, NodesError, candidate_ports, connect_to_main, free_port
 
 DRIVER = Path(__file__).with_name("nodes_driver.py")
-PATHS = os.pathsep.join(map(str, (DRIVER.parents[3], DRIVER.parents[2] / "grpo")))
+PATHS = os.pathsep.join(map(str, (DRIVER.parents[3], DRIVER.parents[2] / "grpo", DRIVER.parents[1] / "bodies")))
 
 
 class Driver:

@@ -1,4 +1,4 @@
-"""A scheduler in small, and what it starts: `python orphan_driver.py scheduler FOLDER` is killed by a test, and all below has to end."""
+"""A small scheduler and its children: a test kills `python parent_death_driver.py scheduler FOLDER`, and all children must end."""
 
 import atexit
 import os
@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 from types import FrameType
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+TESTS = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TESTS.parent), str(TESTS / "steps" / "bodies")]
 
 from steps.runtime.parent_death import end_with_parent
 
