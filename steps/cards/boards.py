@@ -15,8 +15,8 @@ _PIXELS: Final = 320
 def decision_boards(found: Mapping[str, Any], *, whose: str) -> Html:
     """Return a policy's worst and best decisions as boards seen by the player to move; `found` is from `decisions.json`."""
     words = (
-        f"Held-out boards, {found['num_boards']:,} in all; the likeliest move at T = 1, values by the stronger search. Arrows: orange for the"
-        " policy's move, blue for Stockfish's, green where both are the same."
+        f"Held-out boards, {found['num_boards']:,} in all; the likeliest move at T = 1, values by the stronger search. Arrows: orange for"
+        " the policy's move, blue for Stockfish's, green where both are the same."
     )
     worst, best = found["worst"], found["best"]
     return block(

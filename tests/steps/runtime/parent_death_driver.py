@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from types import FrameType
 
-TESTS = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TESTS.parent), str(TESTS / "steps" / "bodies")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bodies"))
 
 from steps.runtime.parent_death import end_with_parent
 
