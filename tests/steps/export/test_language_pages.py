@@ -106,7 +106,7 @@ def test_some_answers_are_shown_with_their_grades_as_text_whatever_they_are(tmp_
     seen = Seen(PLAIN)
     seen.finish(tmp_path, is_reused=False)
     shown = markup(PAGES["finetune"][1](seen))
-    for told in ("policy task: P: 8/8 w M:", "e2e4 d2d4", "trained: structure 0.2", "pretrained (cut)", ">2.5<"):
+    for told in ("policy task: P: 8/8 w M:", "e2e4 d2d4", "trained: structure 0.2", "pretrained (truncated)", ">2.5<"):
         assert told in shown
     assert "<script" not in shown
     assert "](" not in shown

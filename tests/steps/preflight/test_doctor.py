@@ -211,11 +211,11 @@ def test_the_exit_code_says_whether_all_is_fine(
 ) -> None:
     monkeypatch.setattr(doctor, "_installed", lambda name: None)
     assert main(["doctor", "--config", "smoke", "--set", "seed=3"]) == 0
-    assert capsys.readouterr().out.endswith("All is fine: `make run CONFIG=smoke SET=seed=3` can start.\n")
+    assert capsys.readouterr().out.endswith("All checks passed: `make run CONFIG=smoke SET=seed=3` can start.\n")
     assert main(["doctor", "--set", "sed=3"]) == 1
     said = capsys.readouterr().out
     assert "  FAIL  settings   settings: unknown key sed; did you mean seed?" in said
-    assert said.endswith("1 of 8 are wrong; each says what mends it.\n")
+    assert said.endswith("1 of 8 checks failed; each line says how to fix it.\n")
     assert main(["doctor", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["is_fine"]
@@ -271,7 +271,7 @@ def test_a_store_that_is_not_there_is_made_with_our_experiment_as_a_run_makes_it
 
     with pytest.raises(SystemExit):
         main(["ui", "--port", str(free_port())])
-    assert "is not there yet, and is made now" in capsys.readouterr().out
+    assert "does not exist yet and is created now" in capsys.readouterr().out
     experiment = TrackingStore(machine, ()).client.get_experiment_by_name(EXPERIMENT)
     assert experiment is not None
     assert experiment.artifact_location == (machine.home / "mlartifacts").as_uri()
@@ -290,7 +290,7 @@ def test_a_port_that_is_taken_is_refused_with_one_that_is_free(
         port = taken.getsockname()[1]
         assert main(["ui", "--port", str(port)]) == 1
     said = capsys.readouterr().err
-    assert said.startswith(f"chess-grpo: port {port} of 127.0.0.1 is taken (Address already in use): if it is this UI, open http://")
+    assert said.startswith(f"chess-grpo: port {port} of 127.0.0.1 is in use (Address already in use): if it is this UI, open http://")
     assert "`chess-grpo ui --port " in said
     assert started == []
 
