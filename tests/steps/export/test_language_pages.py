@@ -221,13 +221,13 @@ def test_the_model_card_is_of_a_language_model(report: dict[str, Any]) -> None:
             behind=RunFacts(reports=reports, manifests=manifests),
         )
     )
-    assert "A causal language model that writes its moves as text, learnt by cloning answers, then by 4 steps of GRPO" in card
-    assert "names no legal move" in card
+    assert "A causal language model that writes its moves as text, trained by behaviour cloning of answers, then by 4 steps of GRPO" in card
+    assert "name no legal move" in card
     assert "policy.onnx" not in card
     assert "channels" not in card
     assert "top-1" not in card
-    assert "Readable at T = 1: policy task 0.953 [0.910, 0.980]" in card
-    assert ("The weights began as" in card) == (report is TAKEN)
+    assert "Parse rate at T = 1: policy task 0.953 [0.910, 0.980]" in card
+    assert ("The initial weights are" in card) == (report is TAKEN)
     # Defaults are those of the kind, so that none is shown as changed.
     assert "grpo.clip_low" not in card
     assert math.isclose(PLAIN["grpo"]["clip_low"], 0.1)

@@ -133,7 +133,7 @@ def test_a_childs_page_has_its_numbers_with_units_and_what_diagnosis_says(tmp_pa
 
 def test_a_finished_runs_page_begins_with_the_verdict_and_compares_the_policies() -> None:
     page = notes.ended(
-        "## What was asked", facts=reports(), findings={"verdict": "findings", "findings": [FOUND]}, places={"Report": "there/report.md"}
+        "## Configuration", facts=reports(), findings={"verdict": "findings", "findings": [FOUND]}, places={"Report": "there/report.md"}
     )
     lines = page.splitlines()
     assert lines[0] == "# Verdict: better"
@@ -141,7 +141,7 @@ def test_a_finished_runs_page_begins_with_the_verdict_and_compares_the_policies(
     assert "| pretrained |  |  | +260 [+200, +320] | 0.2 |" in lines
     assert "| peak: step 900 | lower bound 0.512 |  |  |  |" in lines
     assert "- Report: `there/report.md`" in lines
-    assert lines.index("## What was asked") > lines.index("- Report: `there/report.md`")
+    assert lines.index("## Configuration") > lines.index("- Report: `there/report.md`")
     assert any("kl_trap" in line for line in lines)
 
 
@@ -199,7 +199,7 @@ def begin(machine: Machine) -> tuple[Tracker, Job]:
     tracker = Tracker(machine)
     run = tracker.start_flow_run(metaflow_run="7", settings={}, tags={}, note="began", files={"settings.toml": "seed = 1"})
     code = {"commit": "abc", "is_dirty": False, "lock": "l"}
-    return tracker, Job(settings={}, code=code, metaflow_run="7", mlflow_run=run, is_fresh=False, origin=None, story="## What was asked")
+    return tracker, Job(settings={}, code=code, metaflow_run="7", mlflow_run=run, is_fresh=False, origin=None, story="## Configuration")
 
 
 def parent(tracker: Tracker, job: Job) -> Any:
@@ -277,7 +277,7 @@ def test_a_failed_runs_page_says_where_and_why_and_how_to_go_on_until_it_does(
         run_step(job, machine, StepSpec(name="pretrain", body="steps.step_io.work"), settings={}, inputs={}, work=body)
 
     def fail(work: Work) -> None:
-        assert "**Under way**, at `pretrain`, step 4 of 11." in page_when_told(tracker, machine, job)
+        assert "**Running**, at `pretrain`, step 4 of 11." in page_when_told(tracker, machine, job)
         raise error
 
     with pytest.raises(type(error)):
@@ -287,7 +287,7 @@ def test_a_failed_runs_page_says_where_and_why_and_how_to_go_on_until_it_does(
     assert page.startswith("# Failed in `pretrain`")
     assert f"> {said}" in page
     assert f"`python {FLOW_FILE} resume --origin-run-id 7`" in page
-    assert page.endswith("## What was asked")
+    assert page.endswith("## Configuration")
     [child] = tracker.search("tags.`chess_grpo.step` = 'pretrain'")
     assert said in child.data.tags[NOTE]
     assert unsaid not in page + child.data.tags[NOTE]
@@ -298,7 +298,7 @@ def test_a_failed_runs_page_says_where_and_why_and_how_to_go_on_until_it_does(
 
     step(work_well)
     told = parent(tracker, job)
-    assert (told.info.status, told.data.tags[NOTE].partition(",")[0]) == ("RUNNING", "**Under way**")
+    assert (told.info.status, told.data.tags[NOTE].partition(",")[0]) == ("RUNNING", "**Running**")
     assert tracker.end_flow_run(job["mlflow_run"], {}, "# Verdict: better") == 0
     assert parent(tracker, job).data.tags[NOTE] == "# Verdict: better"
 

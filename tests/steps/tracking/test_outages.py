@@ -621,7 +621,7 @@ def test_what_the_store_refuses_is_set_aside_loudly_and_the_rest_is_told(
     with tracker.child(run, "pretrain", {}) as child:
         child.tag({"a tag's name with a\ttab": 1})
         child.tag({"next": 1})
-    assert "tracking: WARNING: a record of kind 'tags' is not told" in capsys.readouterr().out
+    assert "rejected a record of kind 'tags'" in capsys.readouterr().out
     [name] = files_of(machine.home)
     assert "with a\\ttab" in (machine.home / name).read_text()
     [told] = (each for each in picture(server.folder)["runs"] if each["name"] == run_name("pretrain"))
@@ -659,7 +659,7 @@ def test_a_spoilt_file_is_not_told_as_what_it_was(
     Tracker(machine).deliver_left()
     child = next(each for each in picture(server.folder)["runs"] if each["name"] == run_name("pretrain"))
     assert "deep/er/weights" not in child["artifacts"]
-    assert "a record of kind 'held_file' is not told" in capsys.readouterr().out
+    assert "rejected a record of kind 'held_file'" in capsys.readouterr().out
 
 
 def test_what_a_vanishing_disk_could_not_tell_goes_to_the_shared_objects_and_is_told_from_there_once(
@@ -710,13 +710,13 @@ def test_the_command_track_tells_what_waits_and_says_what_does(
     num_waiting = run.end(job)
     capsys.readouterr()
     assert deliver_journals(Namespace(only_lists=True)) == 1
-    assert capsys.readouterr().out == f"MLflow run {job['mlflow_run']}: 0 records told, {num_waiting} wait\n"
+    assert capsys.readouterr().out == f"MLflow run {job['mlflow_run']}: 0 records logged, {num_waiting} wait\n"
     with pytest.raises(TrackingAwayError, match="run this again later"):
         deliver_journals(Namespace(only_lists=False))
     server.start()
     capsys.readouterr()
     assert deliver_journals(Namespace(only_lists=False)) == 0
-    assert f"MLflow run {job['mlflow_run']}: {num_waiting} records told, 0 wait\nNothing waits" in capsys.readouterr().out
+    assert f"MLflow run {job['mlflow_run']}: {num_waiting} records logged, 0 wait\nEverything is logged" in capsys.readouterr().out
     assert picture(server.folder) == undisturbed
 
 
