@@ -1,4 +1,4 @@
-"""The command `finetune`: GRPO by itself, in one process or under torchrun."""
+"""The command `chess-grpo finetune`: GRPO alone, in one process or under torchrun."""
 
 import argparse
 import os
@@ -18,19 +18,19 @@ from steps.runtime.machine import Machine
 from steps.step_io.names import BOARDS
 from steps.step_io.work import TerminalSink, Work
 from steps.store import settings_by_step
-from steps.store.file_lock import file_lease
+from steps.store.file_lock import file_lock
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `finetune`."""
     finetune = commands.add_parser(
         "finetune",
-        description="GRPO by itself. In several processes: torchrun --nproc-per-node 2 -m steps.cli.main finetune ... The same command"
-        " resumes after a kill.",
+        description="Run GRPO alone. In several processes: torchrun --nproc-per-node 2 -m steps.cli.main finetune ... The same command"
+        " resumes an interrupted training.",
     )
-    finetune.add_argument("boards", type=Path, help="a dataset's folder, of `boards build` or of the step join_boards")
-    finetune.add_argument("pretrained", type=Path, help="the policy to begin with, and the KL terms' reference: a folder with its weights")
-    finetune.add_argument("out", type=Path, help="the folder to make, with checkpoints and history; it must not be there")
+    finetune.add_argument("boards", type=Path, help="folder of a dataset, from `boards build` or the step join_boards")
+    finetune.add_argument("pretrained", type=Path, help="folder of the initial policy, which is also the KL reference")
+    finetune.add_argument("out", type=Path, help="the folder to create, with checkpoints and history; it must not exist")
     add_settings(finetune)
     finetune.set_defaults(run=_finetune)
 
@@ -45,14 +45,16 @@ def _finetune(given: argparse.Namespace) -> int:
     settings, machine, out = given_settings(given), Machine.here(), given.out.resolve()
     progress = out.parent / f".{out.name}.in_progress"
     if out.exists():
-        raise ConfigError(f"{out} is there already; name a folder that is not, or remove it")
+        raise ConfigError(f"{out} already exists; name another folder, or remove it")
     if not (given.boards / BOARDS).is_file():
-        raise ConfigError(f"{given.boards} is no dataset: it has no {BOARDS}; give the folder that `chess-grpo boards build` made")
+        raise ConfigError(f"{given.boards} is not a dataset: it has no {BOARDS}; give the folder that `chess-grpo boards build` made")
     if not is_policy(given.pretrained):
-        raise ConfigError(f"{given.pretrained} is no policy's folder: give one with {WEIGHTS} and {POLICY}, such as an output of pretrain")
+        raise ConfigError(
+            f"{given.pretrained} is not the folder of a policy: give one with {WEIGHTS} and {POLICY}, such as an output of pretrain"
+        )
     if (found := policy_kind(given.pretrained)) != settings.policy.kind:
         raise ConfigError(
-            f"{given.pretrained} is of policy.kind = {found!r}, and the settings say {settings.policy.kind!r}: give both the same"
+            f"{given.pretrained} has policy.kind = {found!r}, but the settings have {settings.policy.kind!r}: they must be the same"
         )
     kind = kind_of(settings)
     kind.refuse_several(int(os.environ.get("WORLD_SIZE", "1")))
@@ -68,11 +70,11 @@ def _finetune(given: argparse.Namespace) -> int:
     with joined_processes(device) as processes, ExitStack() as stack:
         if processes.is_first:
             out.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(file_lease(progress.with_suffix(".lock"), what=f"{out}"))
+            stack.enter_context(file_lock(progress.with_suffix(".lock"), what=f"{out}"))
             progress.mkdir(parents=True, exist_ok=True)
-            _refuse_other_beginning(progress, facts)
+            _refuse_other_inputs(progress, facts)
             remove_leftovers(progress)
-            remove_leftovers(out.parent, f".{out.name}.????????")  # Half an output, of a process that was killed.
+            remove_leftovers(out.parent, f".{out.name}.????????")  # A partial output of a killed process.
             folder = stack.enter_context(atomic_folder(out))
             terminal = TerminalSink(
                 "finetune", ("heldout/regret_best", "heldout/entropy", "language/reward_mean"), lambda text: print(text, flush=True)
@@ -104,12 +106,12 @@ def _finetune(given: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_other_beginning(progress: Path, facts: Mapping[str, Any]) -> None:
-    """Raise ConfigError when what was begun here was begun with other settings, boards, policy or engine."""
+def _refuse_other_inputs(progress: Path, facts: Mapping[str, Any]) -> None:
+    """Raise ConfigError when the interrupted training in this folder has other settings, boards, policy or engine."""
     begun = progress / "begun.json"
     if not begun.exists():
         replace_file(begun, json_text(facts).encode())
     then = read_json(begun)
     differences = [name for name in facts if then.get(name) != facts[name]]
     if differences:
-        raise ConfigError(f"{progress} was begun with other {', '.join(differences)}; remove it to begin anew, or give those again")
+        raise ConfigError(f"{progress} was started with other {', '.join(differences)}; remove it to start over, or give the same again")

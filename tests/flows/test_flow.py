@@ -19,7 +19,7 @@ from steps.pipeline import start
 from steps.pipeline.resume import ResumeError
 from steps.step_io.work import read_history
 from steps.store.versions import describe_code
-from steps.tracking.step_notes import CHAPTERS, run_name
+from steps.tracking.step_notes import STEP_NOTES, run_name
 
 STEPS = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select", "report")
 
@@ -130,7 +130,7 @@ def test_the_tracker_has_a_parent_with_a_child_for_each_step(first_run: FlowRun,
     runs = tracking.search_runs([experiment.experiment_id])
     [parent] = [run for run in runs if run.data.tags["chess_grpo.step"] == "flow"]
     children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
-    assert sorted({run.info.run_name for run in children}) == [run_name(step) for step in CHAPTERS]
+    assert sorted({run.info.run_name for run in children}) == [run_name(step) for step in STEP_NOTES]
     assert parent.data.tags["metaflow.run"] == first_run.run_id
     assert parent.data.params["grpo.learning_rate"] == str(read_settings("test").grpo.learning_rate)
     assert {run.info.status for run in runs} == {"FINISHED"}
@@ -140,7 +140,7 @@ def test_the_tracker_has_a_parent_with_a_child_for_each_step(first_run: FlowRun,
         assert len(tracking.get_metric_history(parent.info.run_id, name)) == 1
     assert parent.data.metrics["selection/score_best"] == report(first_run, "select")["confirmation_best_moves"]["score"]
     for run in children:
-        assert run.data.tags["mlflow.note.content"].startswith(CHAPTERS[run.data.tags["chess_grpo.step"]].text)
+        assert run.data.tags["mlflow.note.content"].startswith(STEP_NOTES[run.data.tags["chess_grpo.step"]].text)
         step = run.data.tags["chess_grpo.step"]
         if step in STEPS:
             assert run.data.tags["chess_grpo.output_hash"] == outputs(first_run)[step]["output_hash"]

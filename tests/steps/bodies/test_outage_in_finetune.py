@@ -20,17 +20,17 @@ from toggled_server import ServerProcess, ToggledServer
 from grpo.base.files import sha256_file
 from grpo.metrics.table import Record
 from grpo.settings.tree import read_settings
-from steps.cli.track import deliver_outbox
+from steps.cli.track import deliver_journals
 from steps.pipeline import dataset, start, training
 from steps.pipeline.job import Job
 from steps.step_io.work import read_history
 from steps.store.outputs import StepOutput
 from steps.tracking import tracker as tracking
-from steps.tracking.journal import Outbox
-from steps.tracking.outages import Patience
+from steps.tracking.journal import JournalFolder
+from steps.tracking.outages import RetryPolicy
 from steps.tracking.step_notes import run_name
 
-BRISK = Patience(between_deliveries=0.0, after_outage=0.0, longest=0.0, between_tries=(), between_asks=(0.0,) * 3, at_end=600.0)
+BRISK = RetryPolicy(between_deliveries=0.0, after_outage=0.0, longest=0.0, between_tries=(), between_asks=(0.0,) * 3, at_end=600.0)
 """Gives up at the first outage, and tries again with the next record."""
 CODE = {"commit": "abc", "is_dirty": False, "lock": "l"}
 SETTINGS = read_settings("""
@@ -78,7 +78,7 @@ def place(patch: pytest.MonkeyPatch, home: Path, address: str, stockfish: str) -
         "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",  # A machine can be busy.
     }.items():
         patch.setenv(name, value)
-    patch.setattr(tracking, "Patience", lambda: BRISK)
+    patch.setattr(tracking, "RetryPolicy", lambda: BRISK)
 
 
 def started(name: str) -> Job:
@@ -216,12 +216,12 @@ def test_a_server_that_is_back_after_the_step_is_told_by_the_command_track_or_by
     assert listener.killed_at is not None
     assert f"finetune: WARNING: the tracking store {server.address} is away (" in capsys.readouterr().out
     kept = Kept(server.folder, job["mlflow_run"])
-    assert (kept.status(), Outbox(home).num_waiting(job["mlflow_run"]) > 10) == (["RUNNING"], True)
+    assert (kept.status(), JournalFolder(home).num_waiting(job["mlflow_run"]) > 10) == (["RUNNING"], True)
     assert kept.rows() < listener.rows
     # What is on the two disks now, twice: each copy is told in another way.
     other = {name: shutil.copytree(folder, tmp_path / f"other-{name}") for name, folder in (("home", home), ("server", server.folder))}
     server.start()
-    assert deliver_outbox(Namespace(only_lists=False)) == 0
+    assert deliver_journals(Namespace(only_lists=False)) == 0
     check_all_is_told_once(server.folder, job, output, home, listener)
     server.kill()
     place(monkeypatch, other["home"], server.address, stockfish)

@@ -104,7 +104,7 @@ def finetune(job: dict[str, Any]) -> None:
     grpo.learning.distributed.PATIENCE = timedelta(seconds=job.get("patience", 60))  # type: ignore[misc]
     if "deed" in job and job["place"] == "checkpoint":
         at(job["step"], steps.bodies.training_loop, "save_checkpoint", DEEDS[job["deed"]], is_after=True)
-    with joined_nodes(node, machine, seconds_to_come=20) as team:
+    with joined_nodes(node, machine, seconds_to_connect=20) as team:
         if job.get("place") == "beginning":
             DEEDS[job["deed"]]()
         team.met({"engine": job.get("engine", "Stockfish")})

@@ -114,7 +114,7 @@ def test_a_folder_that_lacks_a_file_is_no_policy_and_the_message_names_what_is_n
     shutil.copytree(folder, partial)
     (partial / missing).unlink()
     assert not is_policy(partial)
-    with pytest.raises(PolicyNotFoundError, match=f"is no policy's folder: it has no {missing};"):
+    with pytest.raises(PolicyNotFoundError, match=f"is not the folder of a policy: it has no {missing};"):
         find_policy(str(partial), Machine.here())
 
 

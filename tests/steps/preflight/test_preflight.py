@@ -103,7 +103,7 @@ def test_what_cannot_be_a_source_is_named_before_any_work(key: str, machine: Mac
     (tmp_path / "games.docx").write_text("games")
     assert "cannot tell by its suffix what it is" in of(tmp_path / "games.docx")
     (tmp_path / "empty.pgn").write_text("")
-    assert of(tmp_path / "empty.pgn") == "empty.pgn: holds nothing at all; give files with games or positions"
+    assert of(tmp_path / "empty.pgn") == "empty.pgn: empty; give files with games or positions"
     (tmp_path / "page.pgn.zst").write_text("<!DOCTYPE html> not found")
     assert of(tmp_path / "page.pgn.zst").startswith(f"{tmp_path}/page.pgn.zst: ")
 
