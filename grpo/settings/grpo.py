@@ -1,10 +1,13 @@
 """GRPO's part of the settings. Coefficients are win probability per nat, entropies and divergences are exact and in nats."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from grpo.settings.types import Count, NotNegative, Positive, Probability, Section
+from grpo.settings.types import Count, NotNegative, Positive, Probability, Role, Section
+
+# Part of what is maximised: Adam's moments are of the gradients of one objective, see `steps.pipeline.resume_changes`.
+_OBJECTIVE: Final = Role(may_change_on_resume=False)
 
 
 class DepthConfig(Section):
@@ -38,7 +41,7 @@ class OwnGamesConfig(Section):
     """Each game begins with up to this many random legal plies from the start position."""
     max_plies: Count = 160
     """A game is cut here."""
-    repetition: Literal["draw", "ignored"] = "draw"
+    repetition: Annotated[Literal["draw", "ignored"], _OBJECTIVE] = "draw"
     """What a move is worth that leads back to a position of its game. `ignored` leaves it the engine's score, which knows no history: a
     policy that is content with any winning move then goes round in circles."""
 
@@ -149,9 +152,9 @@ class AlarmConfig(Section):
 class GrpoConfig(Section):
     """Group relative policy optimisation."""
 
-    num_steps: Count = 300
+    num_steps: Annotated[Count, Role(is_on_card=True)] = 300
     """Rollouts, each followed by its optimiser steps. A resumed run does as many again."""
-    states_per_step: Count = 512
+    states_per_step: Annotated[Count, Role(is_on_card=True)] = 512
     """First states of a rollout."""
     num_minibatches: Count = 2
     """Optimiser steps an inner epoch; each takes an equal part of the rollout."""
@@ -159,26 +162,26 @@ class GrpoConfig(Section):
     """Passes over one rollout, at most."""
     reflects: bool = True
     """Whether a random half of the states without castling rights is shown as left-right mirror images: twice the boards for one search."""
-    max_states_per_forward: Count = 512
+    max_states_per_forward: Annotated[Count, Role(is_compared=False)] = 512
     """A minibatch is cut into pieces no larger than this, whose gradients are added; changes memory, not the result."""
 
-    estimator: Literal["sampled", "exact", "trajectory"] = "sampled"
+    estimator: Annotated[Literal["sampled", "exact", "trajectory"], Role(may_change_on_resume=False, is_on_card=True)] = "sampled"
     """How the policy gradient is estimated. `sampled` is GRPO: groups of moves from one state. `exact` sums over all legal moves.
     `trajectory` is the older kind: `group_size` trajectories from one board, compared with each other ply by ply."""
-    baseline: Literal["mean", "leave_one_out"] = "mean"
+    baseline: Annotated[Literal["mean", "leave_one_out"], _OBJECTIVE] = "mean"
     """What a reward is compared with: the group's mean, or the mean of the others, which removes the factor 1 - 1/G."""
-    divide_by_std: bool = False
+    divide_by_std: Annotated[bool, _OBJECTIVE] = False
     """Whether advantages are divided by their group's standard deviation, which bends the gradient and weighs states unequally."""
-    std_floor: Positive = 0.02
+    std_floor: Annotated[Positive, _OBJECTIVE] = 0.02
     """The standard deviation is taken as no smaller than this (win probability)."""
-    group_size: Annotated[int, Field(ge=2, le=4_096)] = 16
+    group_size: Annotated[int, Field(ge=2, le=4_096), Role(is_on_card=True)] = 16
     """Moves sampled from one state; they are compared with each other only."""
-    depth: DepthConfig = DepthConfig()
+    depth: Annotated[DepthConfig, _OBJECTIVE] = DepthConfig()
     own_games: OwnGamesConfig = OwnGamesConfig()
 
-    temperature: Positive = 1.0
+    temperature: Annotated[Positive, Role(is_on_card=True)] = 1.0
     """Of the policy that is sampled and trained; one number for both, by construction."""
-    learning_rate: Positive = 1e-3
+    learning_rate: Annotated[Positive, Role(is_on_card=True)] = 1e-3
     """Adam's."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Steps in which the learning rate rises to its value."""
@@ -198,9 +201,9 @@ class GrpoConfig(Section):
     max_kl_old: NotNegative = 0.1
     """Trust region: a rollout's optimiser steps end when the exact KL(old || new) of a minibatch passes 1.5 times this; 0 is no end."""
 
-    entropy_coefficient: NotNegative = 0.015
+    entropy_coefficient: Annotated[NotNegative, Role(is_on_card=True)] = 0.015
     """Win probability that one nat of exact entropy is worth; where the schedule begins."""
-    entropy_schedule: Literal["constant", "annealed", "target", "field_notes"] = "target"
+    entropy_schedule: Annotated[Literal["constant", "annealed", "target", "field_notes"], Role(is_on_card=True)] = "target"
     """`annealed` goes in a line to `final_entropy_coefficient`; `target` is the controller of `entropy_target`; `field_notes` is that of
     the field notes, which moves KL coefficient and temperature too."""
     final_entropy_coefficient: NotNegative = 0.0
@@ -208,14 +211,14 @@ class GrpoConfig(Section):
     entropy_target: EntropyTarget = EntropyTarget()
     field_notes: FieldNotesRecovery | None = None
     """The numbers of `entropy_schedule = "field_notes"`."""
-    kl_coefficient: NotNegative = 0.0
+    kl_coefficient: Annotated[NotNegative, Role(is_on_card=True)] = 0.0
     """Win probability that one nat of divergence from the reference costs."""
-    kl_direction: Literal["policy_to_reference", "reference_to_policy"] = "policy_to_reference"
+    kl_direction: Annotated[Literal["policy_to_reference", "reference_to_policy"], _OBJECTIVE] = "policy_to_reference"
     """KL(policy || reference) or KL(reference || policy); only the second still pulls after a collapse."""
     kl_schedule: Literal["constant", "target"] = "constant"
     """`target` is the controller of `kl_target`."""
     kl_target: KlTarget = KlTarget()
-    steps_per_reference_refresh: Annotated[int, Field(ge=0)] = 0
+    steps_per_reference_refresh: Annotated[int, Field(ge=0), _OBJECTIVE] = 0
     """The reference becomes a copy of the policy each so many steps, if its entropy is healthy; 0 keeps the pretrained one."""
 
     critical_entropy: NotNegative = 0.2
@@ -225,13 +228,13 @@ class GrpoConfig(Section):
     critical_window: Count = 10
     """Steps of that mean."""
     recovery: RecoveryConfig = RecoveryConfig()
-    alarms: AlarmConfig = AlarmConfig()
+    alarms: Annotated[AlarmConfig, Role(is_compared=False)] = AlarmConfig()
 
-    steps_per_gradient_budget: Count = 25
+    steps_per_gradient_budget: Annotated[Count, Role(is_compared=False)] = 25
     """Steps between two looks at each term's gradient in the network's parameters; those in logits are known at every step."""
     steps_per_checkpoint: Count = 50
     """Steps between two checkpoints, each measured on the held-out boards."""
-    num_checkpoints_kept: Annotated[int, Field(ge=3)] = 12
+    num_checkpoints_kept: Annotated[int, Field(ge=3), Role(is_compared=False)] = 12
     """The best by held-out regret, the last healthy and the newest are never deleted, whatever the number."""
     max_skipped_steps: Count = 3
     """Non-finite steps in a row after which training stops with an error."""
@@ -239,7 +242,7 @@ class GrpoConfig(Section):
     """Of the learning rate, at each non-finite step."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Of the network's inside; logits, probabilities and loss are float32 or better in any case."""
-    is_compiled: bool = False
+    is_compiled: Annotated[bool, Role(is_compared=False)] = False
     """Whether the network is compiled by torch: pays on a GPU, in long runs."""
 
     @model_validator(mode="after")

@@ -7,11 +7,16 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from grpo.settings.grpo import GrpoConfig
-from grpo.settings.types import Count, NotNegative, Positive, Probability, Section
+from grpo.settings.types import Count, NotNegative, Positive, Probability, Role, Section
 
 _MAX_RATE_OF_PRETRAINED: Final = 1e-3
 SMALL: Final = "small"
 """Name of the model that is made here, without a hub."""
+
+# Cloning reads neither the loss of GRPO and its schedules, nor how games and measurements ask for answers.
+_GRPO: Final = Role(read_by=("finetune",))
+_GRPO_PACE: Final = Role(read_by=("finetune",), may_change_on_resume=True)
+_MEASURED: Final = Role(read_by=("baseline", "finetune", "select"), may_change_on_resume=True)
 
 _PATH_STARTS: Final = (".", "/", "~")
 
@@ -93,13 +98,13 @@ class RewardWeights(Section):
 class LanguageConfig(Section):
     """A causal language model as the policy; read only with `policy.kind = "language"`."""
 
-    model: str = SMALL
+    model: Annotated[str, Role(is_on_card=True)] = SMALL
     """`small` is made here; else a hub's name, such as `jrahn/RookWorld-LM-124M`, or a folder, as transformers takes them."""
     revision: str = ""
     """Commit or tag of a hub's model; empty is its newest, whose commit is then part of the step's report."""
     small: SmallModelConfig = SmallModelConfig()
     cloning: CloningConfig = CloningConfig()
-    rewards: RewardWeights = RewardWeights()
+    rewards: Annotated[RewardWeights, _GRPO] = RewardWeights()
     environment_share: Probability = 0.25
     """Of examples and of a step's prompts that are of the environment task; the others are of the policy task."""
     num_history_moves: Annotated[int, Field(ge=0, le=40)] = 10
@@ -108,27 +113,29 @@ class LanguageConfig(Section):
     """Of environment examples whose move is illegal, so that the flag for it is learnt."""
     max_answer_tokens: Annotated[int, Field(ge=16, le=2_048)] = 144
     """An answer is cut here: it counts as truncated, and the loss leaves it out."""
-    answers_per_forward: Count = 64
+    answers_per_forward: Annotated[Count, Role(may_change_on_resume=True)] = 64
     """Answers written or scored at once; changes memory and time, not the result beyond rounding."""
-    loss: Literal["grpo", "bnpo", "dr_grpo", "dapo"] = "dapo"
+    loss: Annotated[Literal["grpo", "bnpo", "dr_grpo", "dapo"], _GRPO] = "dapo"
     """How TRL averages over tokens: `grpo` by answer, `bnpo` and `dapo` over all tokens, `dr_grpo` by the greatest length."""
 
-    min_parse_rate: Probability = 0.8
+    min_parse_rate: Annotated[Probability, Role(may_change_on_resume=True)] = 0.8
     """The gate before GRPO: share of answers, drawn at T = 1, that must be readable, in each task that is trained."""
-    num_gate_prompts: Count = 64
+    num_gate_prompts: Annotated[Count, Role(may_change_on_resume=True)] = 64
     """Prompts of each task that the gate asks."""
-    kl_warmup_steps: Annotated[int, Field(ge=0)] = 500
+    kl_warmup_steps: Annotated[int, Field(ge=0), _GRPO_PACE] = 500
     """Steps in which the KL coefficient rises to its value in a line; it is above 0 from the first."""
-    reward_warmup_steps: Annotated[int, Field(ge=0)] = 200
+    reward_warmup_steps: Annotated[int, Field(ge=0), _GRPO_PACE] = 200
     """Steps in which the parts that ask for chess rise to their weights in a line; structure and parsing count in full from the first."""
-    max_collection_kl: NotNegative = 0.0
+    max_collection_kl: Annotated[NotNegative, _GRPO_PACE] = 0.0
     """Nats: an answer whose KL to the reference is above this when it is written is left out of the loss, and counted; 0 is no bound."""
 
-    max_questions: Annotated[int, Field(ge=1, le=20)] = 3
+    max_questions: Annotated[
+        int, Field(ge=1, le=20), Role(read_by=("baseline", "finetune", "select"), may_change_on_resume=True, is_on_card=True)
+    ] = 3
     """In games: an answer without a legal best move is asked for again, drawn at T = 1, until so many were given; then the game is lost."""
-    num_judged_boards: Count = 150
+    num_judged_boards: Annotated[Count, _MEASURED] = 150
     """Held-out boards, the first of each phase in equal parts, that regret is measured on: an answer takes some 50 forward passes."""
-    num_sampled_answers: Count = 2
+    num_sampled_answers: Annotated[Count, _MEASURED] = 2
     """Answers drawn at T = 1 for each of them, beside the greedy one."""
 
 

@@ -13,8 +13,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from grpo.settings.language import KIND_DEFAULTS
+from grpo.settings.roles import may_change
 from grpo.settings.tree import DEFAULT_PRESET, FILTER_PROFILES, PRESET_FOLDER, Settings, preset_names
-from grpo.settings.types import Section
+from grpo.settings.types import Section, section_of
 
 _INTRO: Final = f"""# Configuration
 
@@ -34,9 +35,9 @@ own_games.share = 0.5
 
 `make run CONFIG=my.toml`, `make run CONFIG=smoke SET="seed=7 grpo.learning_rate=5e-4"`, and Metaflow's `--config settings my.toml` or
 `--config-value settings '...'` before the word `run` all read the same. An unknown key, a value of another type or out of range, and keys
-that contradict each other end the run before any work, with a line for each ([troubleshooting](troubleshooting.md#settings)). What may
-change on `--resume-from` is listed in [resuming](resuming.md#what-may-change). Facts of the machine are variables and no settings:
-[environment](environment.md).
+that contradict each other end the run before any work, with a line for each ([troubleshooting](troubleshooting.md#settings)). The
+column *on resume* says which settings may change with `--resume-from`; the others are refused ([why](resuming.md#what-may-change)).
+Facts of the machine are environment variables, not settings: [environment](environment.md).
 """
 
 _TOP: Final = "Top level"
@@ -54,6 +55,8 @@ class Setting:
     default: Any
     """`PydanticUndefined` where there is none."""
     meaning: str
+    may_change: bool
+    """Whether a resumed run may have another value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,10 +76,10 @@ def parts(section: type[BaseModel] = Settings, key: str = "", said: str = "") ->
     settings, inside = [], {}
     for name, field in section.model_fields.items():
         full = f"{key}.{name}".lstrip(".")
-        below = _section_of(field.annotation)
+        below = section_of(field.annotation)
         if below is None:
-            kind = _kind(field.annotation, field.metadata)
-            settings.append(Setting(key=full, kind=kind, default=field.default, meaning=_said_of(section, name)))
+            kind, meaning = _kind(field.annotation, field.metadata), _said_of(section, name)
+            settings.append(Setting(key=full, kind=kind, default=field.default, meaning=meaning, may_change=may_change(full)))
         else:
             inside[full] = (below, _said_of(section, name))
     sections = {full: said_below or _on_one_line(below.__doc__ or "") for full, (below, said_below) in inside.items()}
@@ -85,12 +88,6 @@ def parts(section: type[BaseModel] = Settings, key: str = "", said: str = "") ->
     yield PageSection(key=key, meaning=meaning, settings=tuple(settings), sections=sections)
     for full, (below, said_below) in inside.items():
         yield from parts(below, full, said_below)
-
-
-def _section_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the section that a key holds, be it one that may be left out; None for a plain value."""
-    found = [one for one in (annotation, *get_args(annotation)) if inspect.isclass(one) and issubclass(one, BaseModel)]
-    return found[0] if found else None
 
 
 def _said_of(section: type[BaseModel], name: str) -> str:
@@ -185,7 +182,7 @@ def _presets(found: list[PageSection]) -> str:
             rows.append([f"`{setting.key}`", _default(setting.default), *cells])
     return (
         f"## Presets\n\nWhat each changes of `{DEFAULT_PRESET}`, which is the defaults; an empty cell changes nothing. The files, with what"
-        f" each is for, are in `grpo/presets`.\n\n{_table(['key', DEFAULT_PRESET, *names], rows)}"
+        f" each is for, are in `grpo/settings/presets`.\n\n{_table(['key', DEFAULT_PRESET, *names], rows)}"
     )
 
 
@@ -211,10 +208,13 @@ def _kinds(found: list[PageSection]) -> str:
 
 
 def _part(part: PageSection) -> str:
-    rows = [[f"`{_name(one.key)}`", one.kind, _default(one.default), one.meaning] for one in part.settings]
-    rows += [[f"`{_name(key)}`", f"section [{key}](#{_anchor(key)})", "", said] for key, said in part.sections.items()]
+    rows = [
+        [f"`{_name(one.key)}`", one.kind, _default(one.default), "may change" if one.may_change else "", one.meaning]
+        for one in part.settings
+    ]
+    rows += [[f"`{_name(key)}`", f"section [{key}](#{_anchor(key)})", "", "", said] for key, said in part.sections.items()]
     profiles = _profiles() if part.key == "boards.filters" else ""
-    return f"## {part.key or _TOP}\n\n{part.meaning}\n\n{_table(['key', 'type', 'default', 'meaning'], rows)}{profiles}"
+    return f"## {part.key or _TOP}\n\n{part.meaning}\n\n{_table(['key', 'type', 'default', 'on resume', 'meaning'], rows)}{profiles}"
 
 
 def _name(key: str) -> str:

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, cast, get_args
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -21,7 +21,7 @@ from grpo.base.suggestions import did_you_mean, nearest
 from grpo.board.phases import PHASES
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.language import KIND_DEFAULTS, LanguageConfig, refuse_for_language
-from grpo.settings.types import Count, Names, Positive, Probability, Section
+from grpo.settings.types import Count, Names, PolicyKindName, Positive, Probability, Role, Section, section_of
 
 PRESET_FOLDER: Final = Path(__file__).parent / "presets"
 DEFAULT_PRESET: Final = "laptop"
@@ -29,6 +29,10 @@ DEFAULT_PRESET: Final = "laptop"
 
 class ConfigError(PlainError, ValueError):
     """The settings cannot be used; the message names each bad key, why it is bad, and what to write instead."""
+
+
+# Says where something is or how work is spread, and so changes no result.
+_WHERE: Final = Role(read_by=(), is_compared=False, may_change_on_resume=True)
 
 
 class EngineGames(Section):
@@ -129,14 +133,14 @@ class GameFilters(Section):
 class BoardsConfig(Section):
     """Which positions, and how many of each phase."""
 
-    source: Literal["engine", "files"] = "engine"
+    source: Annotated[Literal["engine", "files"], Role(is_on_card=True)] = "engine"
     """`engine` plays its own games, `files` reads games (PGN) and lists of positions (EPD, FEN)."""
-    files: Names = ()
+    files: Annotated[Names, _WHERE] = ()
     """Files, folders, globs or s3:// addresses: .pgn, .epd, .fen, plain or as .zst, .gz, .bz2 or .zip.
     Part of the run by name and content, wherever they lie."""
     filters: GameFilters = GameFilters()
     """Which games and positions of the files are used."""
-    num_train: Count = 72_000
+    num_train: Annotated[Count, Role(is_on_card=True)] = 72_000
     """Boards to learn from, one third each of opening, middlegame and endgame."""
     num_validation: Count = 3_000
     """Boards that decide when imitation stops."""
@@ -150,11 +154,11 @@ class BoardsConfig(Section):
     """At most this many boards of one phase come from one game, so that long games do not dominate."""
     shortage: Literal["error", "accept", "endgames"] = "error"
     """When the source has too few boards of some phase: stop; go on with fewer, and report it; or let the engine make endgames."""
-    exclude: Names = ()
+    exclude: Annotated[Names, _WHERE] = ()
     """Files of what the policy will be judged by (openings, puzzles, suites): no board may be one of their positions or its mirror."""
-    num_units: Annotated[int, Field(ge=1, le=1_000)] = 8
+    num_units: Annotated[int, Field(ge=1, le=1_000), Role(is_compared=False)] = 8
     """The dataset is made in this many independent parts; part of its definition."""
-    num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
+    num_tasks: Annotated[int, Field(ge=1, le=1_000), _WHERE] = 2
     """The parts are spread over this many tasks; changes nothing in the result."""
     games: EngineGames = EngineGames()
     """How the embedded source plays."""
@@ -184,11 +188,11 @@ class BoardsConfig(Section):
 class ValuesConfig(Section):
     """How Stockfish values every legal move, and how its scores become win probabilities."""
 
-    depth: Annotated[int, Field(ge=1, le=30)] = 2
+    depth: Annotated[int, Field(ge=1, le=30), Role(is_on_card=True)] = 2
     """Plies of the one search over all legal moves; the reward's strength."""
-    hash_mib: Annotated[int, Field(ge=1, le=1_024)] = 1
+    hash_mib: Annotated[int, Field(ge=1, le=1_024), Role(is_compared=False)] = 1
     """Engine hash, cleared before each position; a small one is cheap to clear."""
-    transform: Literal["logistic", "wdl", "clipped_centipawns"] = "logistic"
+    transform: Annotated[Literal["logistic", "wdl", "clipped_centipawns"], Role(is_on_card=True)] = "logistic"
     """How scores become values in [0, 1]: see `grpo.engine.move_values`, which states the three formulas."""
     logistic_slope: Positive = 0.003
     """`logistic` and `wdl`: win probability is a logistic of slope * centipawns; small, so that a won position still has a gradient."""
@@ -201,14 +205,15 @@ class ValuesConfig(Section):
 class PolicyConfig(Section):
     """What the policy is; all but `kind` describes the network, and which part of it GRPO may change."""
 
-    kind: Literal["network", "language"] = "network"
+    # A network's versions do not have the kind: they are as they were before there was another.
+    kind: Annotated[PolicyKindName, Role(only_with="language")] = "network"
     """`network` gives every legal move a probability. `language` is a language model that writes its moves (`[language]`, and
     `docs/language.md`); with it some of `[grpo]` has other defaults."""
-    channels: Annotated[int, Field(ge=8, le=1_024, multiple_of=8)] = 64
+    channels: Annotated[int, Field(ge=8, le=1_024, multiple_of=8), Role(is_on_card=True)] = 64
     """Width."""
-    num_blocks: Annotated[int, Field(ge=1, le=64)] = 3
+    num_blocks: Annotated[int, Field(ge=1, le=64), Role(is_on_card=True)] = 3
     """Residual blocks of two 3x3 convolutions."""
-    num_heads: Annotated[int, Field(ge=1, le=64)] = 4
+    num_heads: Annotated[int, Field(ge=1, le=64), Role(is_on_card=True)] = 4
     """Heads of the attention layer over the 64 squares."""
     sees_attacks: bool = True
     """Whether the input tells how many men of each kind attack each square, which few boards do not teach a small network."""
@@ -229,7 +234,7 @@ class PretrainConfig(Section):
 
     batch_size: Count = 256
     """Boards a step."""
-    learning_rate: Positive = 2e-3
+    learning_rate: Annotated[Positive, Role(is_on_card=True)] = 2e-3
     """AdamW's; cut to a fifth each time the validation loss has stopped falling."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.05
     """AdamW's."""
@@ -241,6 +246,10 @@ class PretrainConfig(Section):
     """Imitation ends when the loss stops falling after this many cuts."""
     max_steps: Count = 4_000
     """A bound for the case that the loss falls for ever; the report says when it was reached."""
+
+
+# Says how a policy is measured, and nothing of how the ladder's rungs are rated.
+_PLACES: Final = Role(read_by=("baseline", "select"))
 
 
 class LadderConfig(Section):
@@ -258,9 +267,9 @@ class LadderConfig(Section):
     """The upper rungs: Stockfish at full strength with so many nodes a move, rising."""
     num_calibration_pairs: Count = 32
     """Openings that a rung plays, with both colours, with each of the next two below it."""
-    num_probe_pairs: Count = 6
+    num_probe_pairs: Annotated[Count, _PLACES] = 6
     """Openings of each short match that finds a player's place on the ladder."""
-    num_rung_pairs: Count = 60
+    num_rung_pairs: Annotated[Count, _PLACES] = 60
     """Openings against each of the two nearest rungs, from which the rating comes."""
 
     @model_validator(mode="after")
@@ -275,23 +284,23 @@ class LadderConfig(Section):
 class EvaluationConfig(Section):
     """How strength is measured, before and after."""
 
-    heldout_depth: Annotated[int, Field(ge=1, le=30)] = 6
+    heldout_depth: Annotated[int, Field(ge=1, le=30), Role(read_by=("build_boards", "baseline", "select"), may_change_on_resume=False)] = 6
     """Search that values the held-out boards; deeper than the reward's, so that regret is not the reward again."""
-    opponent_nodes: Count = 1
+    opponent_nodes: Annotated[Count, _PLACES] = 1
     """Results are stated against Stockfish at full strength with so many nodes a move; the baseline plays it, and a random mover."""
-    num_baseline_pairs: Count = 60
+    num_baseline_pairs: Annotated[Count, _PLACES] = 60
     """Openings against each of the two, each played with both colours."""
     ladder: LadderConfig = LadderConfig()
     """How ratings come about."""
-    adjudication_depth: Annotated[int, Field(ge=1, le=30)] = 10
+    adjudication_depth: Annotated[int, Field(ge=1, le=30), _PLACES] = 10
     """Search that values the last position of games that were drawn by repetition, fifty moves or ply cap, for a second score."""
-    adjudication_centipawns: Count = 250
+    adjudication_centipawns: Annotated[Count, _PLACES] = 250
     """More than that for one side counts as won in the second score."""
     opening_plies: Annotated[int, Field(ge=1, le=40)] = 8
     """Random legal plies that make an opening of the generator."""
     max_opening_centipawns: Count = 120
     """An opening of the generator is used when a search finds it no more uneven than this."""
-    opening_book: str = ""
+    opening_book: Annotated[str, Role(read_by=())] = ""
     """A file (or folder, glob, `s3://` address) of openings instead of the generator's: PGN, EPD or FEN, packed or not."""
     opening_book_plies: Annotated[int, Field(ge=1, le=200)] = 16
     """A book's game is followed for at most so many plies; its listed positions are used as they are."""
@@ -308,7 +317,7 @@ class SelectionConfig(Section):
     """Openings, with both colours, that a candidate plays in each round of sequential halving."""
     num_confirmation_pairs: Count = 300
     """Fresh openings of the claim that is reported; with `sprt` at most so many."""
-    num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
+    num_tasks: Annotated[int, Field(ge=1, le=1_000), _WHERE] = 2
     """The confirmation and the sampled games are spread over this many tasks; changes nothing but ties in the last bits."""
     num_sampled_pairs: Count = 100
     """Openings of the games with moves sampled at T = 1, which are reported and decide nothing."""
@@ -393,17 +402,23 @@ class ResourcesConfig(Section):
 class Settings(Section):
     """Everything that a run's result depends on, besides the code, the locked packages and the machine."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    seed: Annotated[
+        int, Field(ge=0, lt=2**31), Role(read_by=("build_boards", "pretrain", "baseline", "finetune", "select"), is_on_card=True)
+    ] = 0
     """Root of every random stream."""
-    boards: BoardsConfig = BoardsConfig()
-    values: ValuesConfig = ValuesConfig()
-    policy: PolicyConfig = PolicyConfig()
-    language: LanguageConfig = LanguageConfig()
-    pretrain: PretrainConfig = PretrainConfig()
-    grpo: GrpoConfig = GrpoConfig()
-    evaluation: EvaluationConfig = EvaluationConfig()
-    selection: SelectionConfig = SelectionConfig()
-    resources: ResourcesConfig = ResourcesConfig()
+    boards: Annotated[BoardsConfig, Role(read_by=("build_boards", "check_boards"))] = BoardsConfig()
+    values: Annotated[ValuesConfig, Role(read_by=("build_boards", "check_boards", "finetune"))] = ValuesConfig()
+    policy: Annotated[PolicyConfig, Role(read_by=("pretrain", "finetune"))] = PolicyConfig()
+    language: Annotated[LanguageConfig, Role(read_by=("pretrain", "baseline", "finetune", "select"), only_with="language")] = (
+        LanguageConfig()
+    )
+    pretrain: Annotated[PretrainConfig, Role(read_by=("pretrain",), only_with="network")] = PretrainConfig()
+    grpo: Annotated[GrpoConfig, Role(read_by=("finetune",), may_change_on_resume=True)] = GrpoConfig()
+    evaluation: Annotated[EvaluationConfig, Role(read_by=("calibrate", "baseline", "select"), may_change_on_resume=True)] = (
+        EvaluationConfig()
+    )
+    selection: Annotated[SelectionConfig, Role(read_by=("select",), may_change_on_resume=True)] = SelectionConfig()
+    resources: Annotated[ResourcesConfig, _WHERE] = ResourcesConfig()
 
     @model_validator(mode="before")
     @classmethod
@@ -521,11 +536,9 @@ _PLAINER: Final[Mapping[str, str]] = {
 def _explain(problem: Any) -> str:
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        section: type[BaseModel] = Settings
+        section: type[Section] = Settings
         for part in problem["loc"][:-1]:
-            kind = section.model_fields[str(part)].annotation
-            # A section that may be left out is a union with None.
-            section = cast("type[BaseModel]", next((one for one in get_args(kind) if one is not type(None)), kind))
+            section = section_of(section.model_fields[str(part)].annotation) or section
         word = str(problem["loc"][-1])
         return f"settings: unknown key {where}; {_elsewhere(word)}{did_you_mean(word, section.model_fields)}"
     message = _PLAINER.get(problem["type"], problem["msg"]).removeprefix("Value error, ")
@@ -555,9 +568,8 @@ def _elsewhere(word: str) -> str:
     return f"it belongs to another section: {', '.join(there)}; " if there else ""
 
 
-def _all_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
+def _all_keys(section: type[Section], prefix: str = "") -> Iterator[str]:
     for name, field in section.model_fields.items():
         yield f"{prefix}{name}"
-        for kind in (field.annotation, *get_args(field.annotation)):
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
-                yield from _all_keys(kind, f"{prefix}{name}.")
+        if below := section_of(field.annotation):
+            yield from _all_keys(below, f"{prefix}{name}.")

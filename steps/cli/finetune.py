@@ -10,7 +10,7 @@ from typing import Any
 
 from grpo.base.files import atomic_folder, json_text, read_json, remove_folder, remove_leftovers, replace_file, sha256_file, write_manifest
 from grpo.engine.identity import identify
-from grpo.policy.files import POLICY, WEIGHTS, is_policy, policy_kind, weights_file
+from grpo.policy.files import LANGUAGE, POLICY, WEIGHTS, is_policy, policy_kind, weights_file
 from grpo.settings.tree import ConfigError
 from steps.cli.settings_options import add_settings, given_settings
 from steps.runtime.machine import Machine
@@ -54,7 +54,7 @@ def _finetune(given: argparse.Namespace) -> int:
         raise ConfigError(
             f"{given.pretrained} is of policy.kind = {kind!r}, and the settings say {settings.policy.kind!r}: give both the same"
         )
-    is_language = settings_by_step.is_of_language(settings)
+    is_language = settings.policy.kind == LANGUAGE
     if is_language:
         refuse_several(int(os.environ.get("WORLD_SIZE", "1")))
     engine = identify(machine.stockfish)

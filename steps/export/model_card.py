@@ -15,32 +15,11 @@ from grpo.board.phases import PHASES
 from grpo.metrics.table import TASKS
 from grpo.play.matches import UNDECIDED, End
 from grpo.policy.files import LANGUAGE, NETWORK
+from grpo.settings.roles import is_on_card
 from grpo.settings.tree import Settings
 from steps.export import language_card
 from steps.runs.facts import RunFacts
 
-_SHOWN_SETTINGS: Final = (
-    "seed",
-    "boards.source",
-    "boards.num_train",
-    "values.depth",
-    "values.transform",
-    "policy.channels",
-    "policy.num_blocks",
-    "policy.num_heads",
-    "language.model",
-    "language.max_questions",
-    "pretrain.learning_rate",
-    "grpo.num_steps",
-    "grpo.states_per_step",
-    "grpo.estimator",
-    "grpo.group_size",
-    "grpo.temperature",
-    "grpo.learning_rate",
-    "grpo.entropy_coefficient",
-    "grpo.entropy_schedule",
-    "grpo.kl_coefficient",
-)
 # Signs of Markdown: of brackets those that would end a link's text, of underscores all that are not within a word.
 _MARKUP: Final = re.compile(r"[\\`*{}|~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])")
 _NOT_KNOWN: Final = "Not known: the run that made this policy is not among the outputs of this machine.\n"
@@ -185,7 +164,7 @@ def _settings(facts: CardFacts) -> str:
         return _NOT_KNOWN
     kind = LANGUAGE if facts.language else NETWORK
     defaults = _flat(Settings.model_validate({"policy": {"kind": kind}}).model_dump(mode="json"))
-    shown = [name for name in given if name in _SHOWN_SETTINGS or (name in defaults and given[name] != defaults[name])]
+    shown = [name for name in given if is_on_card(name) or (name in defaults and given[name] != defaults[name])]
     rows = "".join(f"| {_plain(name)} | {_plain(given[name])} | {_plain(defaults.get(name, '-'))} |\n" for name in sorted(shown))
     intro = "The main ones, and all that differ from the defaults of the code that wrote this card."
     return f"{intro}\n\n| setting | value | default |\n| --- | --- | --- |\n{rows}"

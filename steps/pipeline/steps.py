@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from grpo.base.errors import PlainError
 from grpo.base.files import MANIFEST, read_json, sha256_file
 from grpo.engine.identity import identify
+from grpo.policy.files import LANGUAGE
 from grpo.settings.tree import Settings
 from steps.nodes.sockets import ONLY_NODE, Node
 from steps.pipeline.run_step import Job, code_tags, run_step
@@ -73,7 +74,7 @@ def start(
     if allowed and not resume_from:
         raise ResumeError("--allow is for runs that go on from another: give --resume-from too, or leave it out")
     machine, typed, launch = Machine.here(), _typed(settings), launch_of(settings)
-    if settings_by_step.is_of_language(typed):
+    if typed.policy.kind == LANGUAGE:
         refuse_several(num_nodes)
     findings, engine = preflight(typed, machine)
     print(f"Preflight\n{preflight_table(findings)}", flush=True)
@@ -211,7 +212,7 @@ def pretrain(job: Job, boards: StepOutput, sinks: Sequence[Sink] = ()) -> StepOu
     from steps.runtime.device import device_facts, torch_device
 
     machine, settings = Machine.here(), _typed(job["settings"])
-    store, is_language = Store.of(machine), settings_by_step.is_of_language(settings)
+    store, is_language = Store.of(machine), settings.policy.kind == LANGUAGE
 
     def work(work: Work) -> None:
         if is_language:
@@ -316,7 +317,7 @@ def finetune(
     from steps.nodes.team import joined_nodes
 
     machine = Machine.here()
-    if settings_by_step.is_of_language(_typed(job["settings"])):
+    if _typed(job["settings"]).policy.kind == LANGUAGE:
         refuse_several(node.count * (node.num_processes or 1))
         node = replace(node, num_processes=1)
     with joined_nodes(node, machine) as team:
@@ -339,7 +340,7 @@ def _finetune(
     from steps.tracking.plots import training_plots
 
     settings = _typed(job["settings"])
-    store, is_language = Store.of(machine), settings_by_step.is_of_language(settings)
+    store, is_language = Store.of(machine), settings.policy.kind == LANGUAGE
     checkpoint = None if job["origin"] is None else origin_checkpoint(job["origin"], Tracker(machine, must_answer=False), store)
     engine = identify(machine.stockfish)
     wanted = settings_by_step.finetune_settings(settings)

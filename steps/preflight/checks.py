@@ -12,13 +12,13 @@ from grpo.engine.identity import EngineIdentity, EngineMissingError, identify
 from grpo.evaluation.halving import halving_rounds
 from grpo.language.model.requirements import MissingExtraError, require_language_extra
 from grpo.play.openings import OpeningsError, read_book
+from grpo.policy.files import LANGUAGE
 from grpo.reading.games import SourceError
 from grpo.reading.streams import find_files, read_chunks
 from grpo.settings.language import SMALL, model_folder
 from grpo.settings.tree import Settings
 from steps.runtime.machine import Machine, sqlite_file
 from steps.store.objects import SharedStoreError, objects_at
-from steps.store.settings_by_step import is_of_language
 
 _FREE_BYTES: Final = 2 * 1024**3
 _PROBE: Final = "probe"
@@ -56,7 +56,7 @@ def preflight(settings: Settings, machine: Machine, *, only_looks: bool = False)
     findings += [_disk(machine, only_looks=only_looks), _tracking(machine, only_looks=only_looks), _device(machine)]
     if machine.shared:
         findings.append(_shared_to_look(machine) if only_looks else _shared(machine))
-    if is_of_language(settings):
+    if settings.policy.kind == LANGUAGE:
         findings.append(_language_model(settings, machine))
     if settings.evaluation.opening_book:
         findings.append(_book(settings))

@@ -10,11 +10,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
+from grpo.policy.files import LANGUAGE
 from grpo.settings.tree import ConfigError, Settings
 from steps.batch.destination import DestinationError, prepare
 from steps.preflight.checks import PreflightCheck, preflight
 from steps.runtime.machine import MIRROR, Machine, Mirror
-from steps.store.settings_by_step import is_of_language
 from steps.store.versions import LANGUAGE_LOCK, LOCK, describe_code, installed_lock
 
 PYTHON: Final = (3, 11)
@@ -32,7 +32,7 @@ _FOR_BATCH: Final[Mapping[str, str]] = {
 
 def examine(settings: Settings | ConfigError, machine: Machine) -> list[PreflightCheck]:
     """Return all that can be known before a run with these settings, changing nothing; of bad settings, what does not depend on them."""
-    is_language = not isinstance(settings, ConfigError) and is_of_language(settings)
+    is_language = not isinstance(settings, ConfigError) and settings.policy.kind == LANGUAGE
     findings = [_python(), _packages(LANGUAGE_LOCK if is_language else LOCK, "language_lock" if is_language else "lock")]
     if isinstance(settings, ConfigError):
         findings.append(PreflightCheck(what="settings", is_fine=False, detail=str(settings)))
