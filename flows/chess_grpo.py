@@ -49,10 +49,13 @@ from steps.runtime.lazy_module import Later  # noqa: E402
 from steps.store.versions import describe_code  # noqa: E402
 
 if TYPE_CHECKING:
-    from steps.pipeline import steps as pipeline
+    from steps.pipeline import dataset, end, evaluation, start, training
 else:
     # What draws a card is a command of this file, many times in a run, and needs no tracker: without it, it takes a third of the time.
-    pipeline = Later("steps.pipeline.steps")
+    # And a step imports only what it needs: torch takes seconds.
+    start, dataset, training, evaluation, end = (
+        Later(f"steps.pipeline.{name}") for name in ("start", "dataset", "training", "evaluation", "end")
+    )
 
 deployment.name_shared_store()
 
@@ -96,7 +99,7 @@ class ChessGrpo(FlowSpec):
     @plainly
     def start(self):
         """Check in seconds what would fail in an hour."""
-        self.job = pipeline.start(
+        self.job = start.start(
             self.settings,
             self.code,
             metaflow_run=current.run_id,
@@ -115,7 +118,7 @@ class ChessGrpo(FlowSpec):
     def build_boards(self):
         """Find positions, and value every legal move of each."""
         card = watch("build_boards")
-        self.part = card.finished(pipeline.build_boards(self.job, self.input, [card]))
+        self.part = card.finished(dataset.build_boards(self.job, self.input, [card]))
         self.next(self.join_boards)
 
     @card(type="blank", id="join", refresh_interval=1)
@@ -124,7 +127,7 @@ class ChessGrpo(FlowSpec):
     def join_boards(self, inputs):
         """Make one dataset of the parts, with exact quotas."""
         self.merge_artifacts(inputs, include=["job"])
-        self.boards = watch("join_boards").finished(pipeline.join_boards(self.job, [task.part for task in inputs]))
+        self.boards = watch("join_boards").finished(dataset.join_boards(self.job, [task.part for task in inputs]))
         self.next(self.check_boards)
 
     @card(type="blank", id="boards")
@@ -132,7 +135,7 @@ class ChessGrpo(FlowSpec):
     @plainly
     def check_boards(self):
         """Let no dataset through that is not what it says."""
-        self.checks = watch("check_boards").finished(pipeline.check_boards(self.job, self.boards))
+        self.checks = watch("check_boards").finished(dataset.check_boards(self.job, self.boards))
         self.next(self.pretrain)
 
     @card(type="blank", id="pretrain", refresh_interval=1)
@@ -141,7 +144,7 @@ class ChessGrpo(FlowSpec):
     def pretrain(self):
         """Imitate the moves played until the validation loss stops falling."""
         card = watch("pretrain", self.job["settings"])
-        self.pretrained = card.finished(pipeline.pretrain(self.job, self.boards, [card]))
+        self.pretrained = card.finished(training.pretrain(self.job, self.boards, [card]))
         self.next(self.calibrate)
 
     @card(type="blank", id="ladder", refresh_interval=1)
@@ -150,7 +153,7 @@ class ChessGrpo(FlowSpec):
     def calibrate(self):
         """Rate the opponents that strength is measured with."""
         card = watch("calibrate")
-        self.calibrated = card.finished(pipeline.calibrate(self.job, [card]))
+        self.calibrated = card.finished(evaluation.calibrate(self.job, [card]))
         self.next(self.baseline)
 
     @card(type="blank", id="baseline", refresh_interval=1)
@@ -159,7 +162,7 @@ class ChessGrpo(FlowSpec):
     def baseline(self):
         """Know the pretrained policy's strength before GRPO touches it."""
         card = watch("baseline")
-        self.baseline_report = card.finished(pipeline.baseline(self.job, self.boards, self.pretrained, self.calibrated, [card]))
+        self.baseline_report = card.finished(evaluation.baseline(self.job, self.boards, self.pretrained, self.calibrated, [card]))
         self.next(self.finetune)
 
     @card(type="blank", id="train", refresh_interval=1)
@@ -168,7 +171,7 @@ class ChessGrpo(FlowSpec):
     def finetune(self):
         """Learn from groups of moves, and recover or stop when entropy goes critical."""
         card = watch("finetune", self.job["settings"])
-        self.finetuned = card.finished(pipeline.finetune(self.job, self.boards, self.pretrained, [card], on_assessed=card.assessed))
+        self.finetuned = card.finished(training.finetune(self.job, self.boards, self.pretrained, [card], on_assessed=card.assessed))
         self.next(self.screen)
 
     @card(type="blank", id="screen", refresh_interval=1)
@@ -177,7 +180,7 @@ class ChessGrpo(FlowSpec):
     def screen(self):
         """Choose a candidate by games against the pretrained policy."""
         card = watch("screen")
-        self.screened = card.finished(pipeline.screen(self.job, **self._contest(), sinks=[card]))
+        self.screened = card.finished(evaluation.screen(self.job, self._contest(), [card]))
         self.shares = list(range(self.settings.selection.num_tasks))
         self.next(self.confirm, foreach="shares")
 
@@ -187,7 +190,7 @@ class ChessGrpo(FlowSpec):
     def confirm(self):
         """Play the fresh games that will judge it."""
         card = watch("confirm")
-        confirmed = pipeline.confirm(self.job, **self._contest(), screened=self.screened, part=self.input, sinks=[card])
+        confirmed = evaluation.confirm(self.job, self._contest(), self.screened, self.input, [card])
         self.confirmed = card.finished(confirmed)
         self.next(self.select)
 
@@ -199,7 +202,7 @@ class ChessGrpo(FlowSpec):
         self.merge_artifacts(inputs, exclude=["confirmed"])
         ahead = [self.screened, *(task.confirmed for task in inputs)]
         card = watch("select")
-        self.selected = card.finished(pipeline.select(self.job, **self._contest(), ahead=ahead, sinks=[card]))
+        self.selected = card.finished(evaluation.select(self.job, self._contest(), ahead, [card]))
         self.next(self.report)
 
     @card(type="blank", id="report")
@@ -208,21 +211,23 @@ class ChessGrpo(FlowSpec):
     def report(self):
         """Tell the run's story."""
         outputs = [self.boards, self.checks, self.pretrained, self.calibrated, self.baseline_report, self.finetuned, self.selected]
-        self.reported = watch("report").finished(pipeline.report(self.job, {output["step"]: output for output in outputs}))
+        self.reported = watch("report").finished(end.report(self.job, {output["step"]: output for output in outputs}))
         self.next(self.end)
 
     @step
     @plainly
     def end(self):
         """Say where champion, report and UI are."""
-        self.summary = pipeline.end(self.job, self.selected, self.reported)
+        self.summary = end.end(self.job, self.selected, self.reported)
         print(self.summary)
 
     def _num_nodes(self):
         return 1
 
     def _contest(self):
-        return {"boards": self.boards, "pretrained": self.pretrained, "calibrated": self.calibrated, "finetuned": self.finetuned}
+        return evaluation.Contest(
+            boards=self.boards, pretrained=self.pretrained, calibrated=self.calibrated, finetuned=self.finetuned
+        )
 
 
 if __name__ == "__main__":

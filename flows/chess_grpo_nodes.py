@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from chess_grpo import ChessGrpo, pipeline, plainly  # type: ignore[import-not-found]  # Beside this file, which Metaflow packages flat.
+from chess_grpo import ChessGrpo, evaluation, plainly, training  # type: ignore[import-not-found]  # Beside this file, which Metaflow packages flat.
 from metaflow import card, current, parallel, step
 
 from steps.batch import deployment
@@ -28,7 +28,7 @@ class ChessGrpoNodes(ChessGrpo):
     def baseline(self):
         """Know the pretrained policy's strength before GRPO touches it."""
         card = watch("baseline")
-        self.baseline_report = card.finished(pipeline.baseline(self.job, self.boards, self.pretrained, self.calibrated, [card]))
+        self.baseline_report = card.finished(evaluation.baseline(self.job, self.boards, self.pretrained, self.calibrated, [card]))
         self.next(self.finetune, num_parallel=self.settings.resources.num_nodes)
 
     @card(type="blank", id="train", refresh_interval=1)
@@ -44,7 +44,7 @@ class ChessGrpoNodes(ChessGrpo):
             main_address=current.parallel.main_ip,
             attempt=f"{current.run_id}/{current.step_name}/{current.retry_count}",
         )
-        self.finetuned = pipeline.finetune(self.job, self.boards, self.pretrained, [card], on_assessed=card.assessed, node=node)
+        self.finetuned = training.finetune(self.job, self.boards, self.pretrained, [card], on_assessed=card.assessed, node=node)
         if node.index == 0:  # The others have nothing to draw from.
             card.finished(self.finetuned)
         self.next(self.gather)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -24,9 +24,20 @@ from grpo.policy.distribution import NetworkPolicy
 from grpo.policy.files import IncompatibleError
 from grpo.policy.network import PolicyNetwork
 from grpo.settings.tree import Settings
-from steps.bodies.build_boards import read_boards
 from steps.bodies.training_loop import TrainingLoop
+from steps.step_io.dataset import read_boards
+from steps.step_io.names import FINDINGS, LEARNABILITY, REPORT
+from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
+
+SPEC: Final = StepSpec(
+    name="finetune",
+    body=__name__,
+    inputs=("boards", "pretrained", "checkpoint", "engine", "device", "processes"),
+    shown=("heldout/regret_best", "heldout/regret_sampled", "heldout/entropy"),
+    published=(REPORT, LEARNABILITY, FINDINGS),
+    resumes=True,
+)
 
 
 def finetune_policy(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -18,10 +18,21 @@ from grpo.language.text.rewards import Grades, grade
 from grpo.learning.checkpoints import load_checkpoint
 from grpo.policy.files import IncompatibleError
 from grpo.settings.tree import Settings
-from steps.bodies.build_boards import read_boards
 from steps.bodies.language_answers import shown_examples, write_answers
 from steps.bodies.training_loop import TrainingLoop
+from steps.step_io.dataset import read_boards
+from steps.step_io.names import FINDINGS, LEARNABILITY, REPORT
+from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
+
+SPEC: Final = StepSpec(
+    name="finetune",
+    body=__name__,
+    inputs=("boards", "pretrained", "checkpoint", "engine", "device", "processes"),
+    shown=("language/reward_mean", "language/parse_rate", "heldout/regret_best", "heldout/parse_rate"),
+    published=(REPORT, LEARNABILITY, FINDINGS),
+    resumes=True,
+)
 
 
 def finetune_language(

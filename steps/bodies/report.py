@@ -9,7 +9,15 @@ from grpo.base.files import read_json, write_json
 from grpo.board.phases import PHASES
 from grpo.metrics.table import REWARD_PARTS, TASKS
 from steps.step_io.names import DECISIONS, FINDINGS, REPORT, REPORT_PAGE
+from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work, read_history
+
+SPEC: Final = StepSpec(
+    name="report",
+    body=__name__,
+    inputs=("join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select"),
+    published=(REPORT_PAGE,),
+)
 
 
 def write_report(folders: Mapping[str, Path], work: Work) -> None:

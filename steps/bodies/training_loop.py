@@ -23,7 +23,6 @@ from typing import Any, Final
 from grpo.base.errors import PlainError
 from grpo.base.files import CorruptError, StorageError, json_text, read_json, remove_folder, replace_file, verified_manifest
 from grpo.control.controller import Action
-from grpo.diagnosis.diagnose import Watch
 from grpo.learning.checkpoints import (
     TrainingState,
     checkpoint_folders,
@@ -43,7 +42,7 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.settings.tree import PolicyConfig
 from steps.bodies.broadcast_checkpoint import handed_checkpoint
 from steps.runtime.exit_codes import RESUMABLE
-from steps.step_io.names import CHECKPOINTS, FINDINGS, HISTORY, LEARNABILITY, REPORT
+from steps.step_io.names import CHECKPOINTS, HISTORY, LEARNABILITY, REPORT
 from steps.step_io.work import Work, read_journal
 
 RESUMABLE_EXIT: Final = RESUMABLE
@@ -54,8 +53,6 @@ _INTERRUPTED: Final = "interrupted"
 _HEALTHY_BEFORE: Final = "healthy_before"
 """Among a checkpoint's facts: the last healthy checkpoint before it, which is kept beside it."""
 _REGRET: Final = "heldout/regret_best"
-_FINDING: Final = "finding"
-"""Name of the event by which log, card and history hear of a finding."""
 
 
 class Terminated(BaseException):
@@ -134,7 +131,6 @@ class TrainingLoop:
         self._folder = work.progress_folder or work.folder
         self._checkpoints = self._folder / CHECKPOINTS
         self._interrupted = self._folder / _INTERRUPTED
-        self._watch = Watch({"grpo": config.model_dump(mode="json")})
         self._finished: tuple[int, Snapshot] | None = None
         self._healthy: int | None = None
 
@@ -163,7 +159,6 @@ class TrainingLoop:
             return
         for name in (REPORT, LEARNABILITY):
             shutil.copy(self._folder / name, self._work.folder / name)
-        self._write_findings()
         # Links, not moves: until the output is in the store, a kill would lose what was moved.
         shutil.copytree(self._checkpoints, self._work.folder / CHECKPOINTS, copy_function=_link)
 
@@ -188,16 +183,14 @@ class TrainingLoop:
             self._assess()
             if begun:
                 self._work.say(f"nothing in {self._folder} can be gone on from; starting anew")
-            self._work.go_on_after([])
-            self._work.record(self._watched(Record(self._first, self._heldout())))
+            self._work.resume_after([])
+            self._work.record(Record(self._first, self._heldout()))
         else:
             self._work.say(f"going on from {_place(state.step, self._folder)}")
-            self._work.go_on_after([record for record in records if record.step <= state.step])
-            for record in self._work.history():
-                self._watch.observe(record)  # What it finds in them was told before the kill.
+            self._work.resume_after([record for record in records if record.step <= state.step])
             self._prune(healthy=state.facts[_HEALTHY_BEFORE])  # The kill may have come before that.
             if self._work.terminal is not None:
-                self._work.terminal.goes_on_at(state.step - self._first)
+                self._work.terminal.resumes_at(state.step - self._first)
         self._healthy = self._trainer.healthy_step
         self._finished = self._trainer.num_steps_done, self._trainer.snapshot()
 
@@ -260,23 +253,12 @@ class TrainingLoop:
             record = replace(record, metrics={**record.metrics, **self._heldout()})
         if is_last:
             self._write_report()
-        self._work.record(self._watched(record))
+        self._work.record(record)
         if is_due:
             self._save()
         self._finished = record.step, self._trainer.snapshot()
         self._work.measured(self._trainer.timings())
         self._work.progress(record.step - self._first, self._config.num_steps, "steps")
-
-    def _watched(self, record: Record) -> Record:
-        """Return the record with what the diagnosis finds for the first time with it, as events."""
-        found = self._watch.observe(record)
-        return replace(record, events=(*record.events, *(Event(_FINDING, f"{each.severity}: {each.line}") for each in found)))
-
-    def _write_findings(self) -> None:
-        """Write, and say, what the whole history shows: of a run that went on after a kill the same as of one that did not."""
-        diagnosis = self._watch.diagnosis()
-        replace_file(self._work.folder / FINDINGS, json_text({**diagnosis.facts(), "tag": diagnosis.tag}).encode())
-        self._work.say(f"diagnosis: {diagnosis.tag}")
 
     def _is_over(self) -> bool:
         report = self._folder / REPORT
@@ -303,7 +285,7 @@ class TrainingLoop:
         # The healthy one of the save before: it is wanted if this save turns out damaged, and a healthy one that is newer is the newest.
         self._prune(healthy=self._healthy)
         self._healthy = self._trainer.healthy_step
-        self._work.kept()
+        self._work.saved()
 
     def _write(self, root: Path) -> None:
         state = self._trainer.state({**self._facts, _HEALTHY_BEFORE: self._healthy})
@@ -323,7 +305,7 @@ class TrainingLoop:
             if step > self._first and (saved is None or step > saved):
                 self._trainer.reset(snapshot)
                 self._write(self._interrupted)
-        self._work.kept()  # With nothing new too: it may have been cut short after the last checkpoint.
+        self._work.saved()  # With nothing new too: it may have been cut short after the last checkpoint.
         return self._saved()
 
     def _saved(self) -> int | None:

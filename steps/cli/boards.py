@@ -15,8 +15,9 @@ from grpo.base.files import atomic_folder, write_manifest
 from grpo.engine.identity import EngineIdentity, identify
 from grpo.reading.games import Rejection
 from grpo.settings.tree import ConfigError, Settings
-from steps.bodies.build_boards import build_units, join_units, write_rejection
+from steps.bodies.build_boards import build_units, write_rejection
 from steps.bodies.check_boards import check_dataset
+from steps.bodies.join_boards import join_units
 from steps.cli.inspect_files import dataset_text, files_text, inspect_files
 from steps.cli.settings_options import add_settings, given_settings
 from steps.runtime.machine import Machine

@@ -1,13 +1,13 @@
 """The command `chess-grpo export`: a model as a folder that other programs can use, with the card that says what it is."""
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grpo.base.files import atomic_folder, write_manifest
-from grpo.policy.files import LANGUAGE, LANGUAGE_WEIGHTS, policy_facts
+from grpo.policy.files import policy_facts
 from grpo.settings.tree import ConfigError
+from steps.kinds.lookup import KINDS
 from steps.runs.facts import facts_behind
 from steps.runs.find_policy import FoundPolicy, find_policy
 from steps.runtime.machine import Machine
@@ -39,23 +39,12 @@ def _export(given: argparse.Namespace) -> int:
     model = find_policy(given.model, Machine.here())
     facts = {"run": model.run, "policy_step": model.policy_step}
     with atomic_folder(out) as folder:
-        file, parity = _exported(model, folder, facts)
+        file, parity = KINDS[model.kind].export(model.folder, folder, facts)
         (folder / MODEL_CARD).write_text(model_card(_card_facts(model, folder, parity)), encoding="utf-8")
         write_manifest(folder, {"kind": "export", **facts})
     print(f"{file}: {parity}")
     print(f"written: {out}")
     return 0
-
-
-def _exported(model: FoundPolicy, folder: Path, facts: Mapping[str, Any]) -> tuple[str, str]:
-    """Write the model, and return the file that plays, and in words how it compares with the policy."""
-    if model.kind == LANGUAGE:
-        from steps.export.language import export_language_policy
-
-        return LANGUAGE_WEIGHTS, str(export_language_policy(model.folder, folder, facts=facts))
-    from steps.export.network import ONNX, export_policy
-
-    return ONNX, str(export_policy(model.folder, folder, facts=facts))
 
 
 def _card_facts(model: FoundPolicy, folder: Path, parity: str) -> "CardFacts":

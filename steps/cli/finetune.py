@@ -10,9 +10,10 @@ from typing import Any
 
 from grpo.base.files import atomic_folder, json_text, read_json, remove_folder, remove_leftovers, replace_file, sha256_file, write_manifest
 from grpo.engine.identity import identify
-from grpo.policy.files import LANGUAGE, POLICY, WEIGHTS, is_policy, policy_kind, weights_file
+from grpo.policy.files import POLICY, WEIGHTS, is_policy, policy_kind, weights_file
 from grpo.settings.tree import ConfigError
 from steps.cli.settings_options import add_settings, given_settings
+from steps.kinds.lookup import kind_of
 from steps.runtime.machine import Machine
 from steps.step_io.names import BOARDS
 from steps.step_io.work import TerminalSink, Work
@@ -38,9 +39,7 @@ def _finetune(given: argparse.Namespace) -> int:
     import torch
 
     from grpo.learning.distributed import joined_processes
-    from steps.bodies.finetune import finetune_policy
     from steps.runtime.device import device_facts, torch_device
-    from steps.runtime.limits import refuse_several
 
     settings, machine, out = given_settings(given), Machine.here(), given.out.resolve()
     progress = out.parent / f".{out.name}.in_progress"
@@ -50,19 +49,17 @@ def _finetune(given: argparse.Namespace) -> int:
         raise ConfigError(f"{given.boards} is no dataset: it has no {BOARDS}; give the folder that `chess-grpo boards build` made")
     if not is_policy(given.pretrained):
         raise ConfigError(f"{given.pretrained} is no policy's folder: give one with {WEIGHTS} and {POLICY}, such as an output of pretrain")
-    if (kind := policy_kind(given.pretrained)) != settings.policy.kind:
+    if (found := policy_kind(given.pretrained)) != settings.policy.kind:
         raise ConfigError(
-            f"{given.pretrained} is of policy.kind = {kind!r}, and the settings say {settings.policy.kind!r}: give both the same"
+            f"{given.pretrained} is of policy.kind = {found!r}, and the settings say {settings.policy.kind!r}: give both the same"
         )
-    is_language = settings.policy.kind == LANGUAGE
-    if is_language:
-        refuse_several(int(os.environ.get("WORLD_SIZE", "1")))
-    engine = identify(machine.stockfish)
+    kind = kind_of(settings)
+    kind.refuse_several(int(os.environ.get("WORLD_SIZE", "1")))
     facts = {
         "settings": settings_by_step.finetune_settings(settings),
         "boards": sha256_file(given.boards / BOARDS),
         "pretrained": sha256_file(weights_file(given.pretrained)),
-        "engine": str(engine),
+        "engine": str(identify(machine.stockfish)),
         "machine": f"{device_facts(machine)}, {os.environ.get('WORLD_SIZE', '1')} processes",
     }
     device = torch_device(machine)
@@ -83,27 +80,19 @@ def _finetune(given: argparse.Namespace) -> int:
             folder, terminal = Path(stack.enter_context(tempfile.TemporaryDirectory())), None
         processes.wait()
         work = Work(folder, (), terminal=terminal, progress_folder=progress if processes.is_first else None)
-        if is_language:
-            from steps.bodies.language_finetune import finetune_language
-
-            finetune_language(
-                settings, boards=given.boards, pretrained=given.pretrained, checkpoint=None, facts=facts, device=device, work=work
-            )
-        else:
-            finetune_policy(
-                settings,
-                boards=given.boards,
-                pretrained=given.pretrained,
-                checkpoint=None,
-                facts=facts,
-                engine=engine,
-                engine_path=machine.stockfish,
-                num_processes=max(1, machine.num_threads // processes.size),
-                cache_folder=machine.value_cache,
-                device=device,
-                work=work,
-                processes=processes,
-            )
+        kind.finetune(
+            settings,
+            boards=given.boards,
+            pretrained=given.pretrained,
+            checkpoint=None,
+            facts=facts,
+            machine=machine,
+            num_engines=max(1, machine.num_threads // processes.size),
+            device=device,
+            work=work,
+            on_assessed=None,
+            processes=processes,
+        )
         if processes.is_first:
             work.write_history()
             write_manifest(folder, facts)

@@ -20,7 +20,7 @@ from grpo.dataset.table import Split
 from grpo.dataset.units import file_games
 from grpo.reading.games import Game, Rejection
 from grpo.settings.tree import BoardsConfig
-from steps.bodies.build_boards import read_boards
+from steps.step_io.dataset import read_boards
 from steps.step_io.names import REPORT
 
 _NUM_MOVES_SHOWN: Final = 3

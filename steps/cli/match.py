@@ -146,7 +146,7 @@ def _openings(settings: Settings, given: argparse.Namespace, pool: EnginePool) -
 
 def _heldout_fens(folder: Path) -> list[str]:
     from grpo.dataset.table import Split
-    from steps.bodies.build_boards import read_boards
+    from steps.step_io.dataset import read_boards
     from steps.step_io.names import BOARDS
 
     if not (folder / BOARDS).is_file():

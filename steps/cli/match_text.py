@@ -9,7 +9,7 @@ from grpo.play.matches import MatchResult
 from grpo.settings.tree import Settings
 from grpo.statistics.intervals import LEVEL, MatchStatistics, Outcomes, match_statistics
 from grpo.statistics.planning import Assumptions, Certainty, smallest_difference
-from steps.bodies.baseline import answer_facts
+from steps.bodies.measure import answer_facts
 from steps.cli.players import Entrant
 
 _CERTAINTY: Final = Certainty(level=LEVEL, probability=0.8, is_padded=True)

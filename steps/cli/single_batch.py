@@ -20,10 +20,10 @@ from grpo.engine.pool import EnginePool
 from grpo.metrics.table import TASKS
 from grpo.policy.files import LANGUAGE, policy_kind
 from grpo.settings.tree import ConfigError, Settings
-from steps.bodies.build_boards import read_boards
 from steps.cli.settings_options import add_settings, given_settings
 from steps.runs.find_policy import find_policy
 from steps.runtime.machine import Machine
+from steps.step_io.dataset import read_boards
 from steps.step_io.names import BOARDS
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from grpo.base.errors import PlainError
-from grpo.policy.files import NETWORK
 from grpo.uci.options import BEST_MOVE, OptionError, UciOptions
 from grpo.uci.server import UciEngine, serve
 from steps.cli.parser import finite_number
+from steps.kinds.lookup import KINDS
 from steps.runs.find_policy import FoundPolicy, find_policy
 from steps.runtime.machine import Machine
 
@@ -50,7 +50,7 @@ def run_engine(given: argparse.Namespace) -> int:
     machine = replace(Machine.here(), device=given.device, num_threads=1)
     write = _protocol_writer()
     model = find_policy(given.model, machine)
-    options = UciOptions(temperature=given.temperature, has_lines=model.kind == NETWORK)
+    options = UciOptions(temperature=given.temperature, has_lines=KINDS[model.kind].has_lines)
     engine = UciEngine(
         name=f"chess-grpo {model.run} {model.weights_hash[:12]}",
         options=options,

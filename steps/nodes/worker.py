@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, TypedDict
 
 from grpo.base.errors import PlainError
-from grpo.engine.identity import identify
 from grpo.learning.distributed import Rendezvous, joined_processes
 from grpo.settings.tree import Settings
-from steps.bodies.finetune import finetune_policy
 from steps.bodies.training_loop import RESUMABLE_EXIT, Terminated, terminable
+from steps.kinds.lookup import kind_of
 from steps.runtime.device import torch_device
 from steps.runtime.exit_codes import NO_RETRY
 from steps.runtime.machine import Machine
@@ -63,16 +62,15 @@ def train(
     device, num_threads = torch_device(machine), max(1, machine.num_threads // num_here)
     torch.set_num_threads(num_threads)
     with joined_processes(device, meeting) as processes, _told_of_errors(on_error):
-        finetune_policy(
-            Settings.model_validate(task["settings"]),
+        settings = Settings.model_validate(task["settings"])
+        kind_of(settings).finetune(
+            settings,
             boards=Path(task["boards"]),
             pretrained=Path(task["pretrained"]),
             checkpoint=Path(task["checkpoint"]) if task["checkpoint"] else None,
             facts=task["facts"],
-            engine=identify(machine.stockfish),
-            engine_path=machine.stockfish,
-            num_processes=num_threads,
-            cache_folder=machine.value_cache,
+            machine=machine,
+            num_engines=num_threads,
             device=device,
             work=work,
             on_assessed=on_assessed,

@@ -10,19 +10,16 @@ from urllib.parse import urlsplit
 from grpo.base.errors import PlainError
 from grpo.engine.identity import EngineIdentity, EngineMissingError, identify
 from grpo.evaluation.halving import halving_rounds
-from grpo.language.model.requirements import MissingExtraError, require_language_extra
 from grpo.play.openings import OpeningsError, read_book
-from grpo.policy.files import LANGUAGE
 from grpo.reading.games import SourceError
 from grpo.reading.streams import find_files, read_chunks
-from grpo.settings.language import SMALL, model_folder
 from grpo.settings.tree import Settings
+from steps.kinds.lookup import kind_of
 from steps.runtime.machine import Machine, sqlite_file
 from steps.store.objects import SharedStoreError, objects_at
 
 _FREE_BYTES: Final = 2 * 1024**3
 _PROBE: Final = "probe"
-_MODEL_FILE: Final = "config.json"
 
 
 class PreflightError(PlainError, RuntimeError):
@@ -56,8 +53,9 @@ def preflight(settings: Settings, machine: Machine, *, only_looks: bool = False)
     findings += [_disk(machine, only_looks=only_looks), _tracking(machine, only_looks=only_looks), _device(machine)]
     if machine.shared:
         findings.append(_shared_to_look(machine) if only_looks else _shared(machine))
-    if settings.policy.kind == LANGUAGE:
-        findings.append(_language_model(settings, machine))
+    kind = kind_of(settings)
+    if found := kind.preflight(settings, machine):
+        findings.append(PreflightCheck(what=kind.name, is_fine=found[0], detail=found[1]))
     if settings.evaluation.opening_book:
         findings.append(_book(settings))
     findings += [_files(f"boards.{name}", names) for name in ("files", "exclude") if (names := getattr(settings.boards, name))]
@@ -172,29 +170,6 @@ def _device(machine: Machine) -> PreflightCheck:
         return PreflightCheck(what="device", is_fine=True, detail=f"{torch_device(machine)}, {machine.num_threads} threads")
     except DeviceError as error:
         return PreflightCheck(what="device", is_fine=False, detail=str(error))
-
-
-def _language_model(settings: Settings, machine: Machine) -> PreflightCheck:
-    """Look for the extra's packages, and for a model's folder; whether a hub has a model is seen when `pretrain` asks it."""
-    what, model = "language", settings.language.model
-    try:
-        require_language_extra()
-    except MissingExtraError as error:
-        where = (
-            "in an image, build it with --build-arg EXTRA=language (docs/images.md)"
-            if machine.is_container
-            else "in a checkout, `make setup`, or `pip install -r requirements-language.lock`"
-        )
-        return PreflightCheck(what=what, is_fine=False, detail=f"{error}; {where}")
-    folder = model_folder(model)
-    if folder is None:
-        named = "small, made here" if model == SMALL else f"{model} of the hub, fetched by `pretrain` unless it is in the hub's cache"
-        return PreflightCheck(what=what, is_fine=True, detail=named)
-    if not (folder / _MODEL_FILE).is_file():
-        lack = f"has no {_MODEL_FILE}" if folder.is_dir() else "is no folder that is there"
-        remedy = "give the folder of a model that transformers' `save_pretrained` wrote, a hub's name, or small"
-        return PreflightCheck(what=what, is_fine=False, detail=f"language.model = {model!r} {lack}; {remedy}")
-    return PreflightCheck(what=what, is_fine=True, detail=f"the folder {folder}")
 
 
 def _book(settings: Settings) -> PreflightCheck:

@@ -10,12 +10,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from grpo.policy.files import LANGUAGE
 from grpo.settings.tree import ConfigError, Settings
 from steps.batch.destination import DestinationError, prepare
+from steps.kinds.lookup import kind_of
 from steps.preflight.checks import PreflightCheck, preflight
 from steps.runtime.machine import MIRROR, Machine, Mirror
-from steps.store.versions import LANGUAGE_LOCK, LOCK, describe_code, installed_lock
+from steps.store.versions import LOCKS, describe_code, installed_lock
 
 PYTHON: Final = (3, 11)
 """As pyproject.toml asks for."""
@@ -32,13 +32,12 @@ _FOR_BATCH: Final[Mapping[str, str]] = {
 
 def examine(settings: Settings | ConfigError, machine: Machine) -> list[PreflightCheck]:
     """Return all that can be known before a run with these settings, changing nothing; of bad settings, what does not depend on them."""
-    is_language = not isinstance(settings, ConfigError) and settings.policy.kind == LANGUAGE
-    findings = [_python(), _packages(LANGUAGE_LOCK if is_language else LOCK, "language_lock" if is_language else "lock")]
+    usable = Settings() if isinstance(settings, ConfigError) else settings
+    findings = [_python(), _packages(kind_of(usable).lock)]
     if isinstance(settings, ConfigError):
         findings.append(PreflightCheck(what="settings", is_fine=False, detail=str(settings)))
     else:
         findings.append(PreflightCheck(what="settings", is_fine=True, detail="each key is known, and no two contradict each other"))
-    usable = Settings() if isinstance(settings, ConfigError) else settings
     findings += preflight(usable, machine, only_looks=True)[0]
     findings += [*_outbox(machine), *_batch(os.environ), _wandb(machine, os.environ)]
     return findings
@@ -55,9 +54,9 @@ def _python() -> PreflightCheck:
     )
 
 
-def _packages(lock: Path, name: str) -> PreflightCheck:
+def _packages(name: str) -> PreflightCheck:
     """Compare what is installed with the lock that versions of steps name, pin by pin, and with the lock that the installer wrote down."""
-    what = "packages"
+    what, lock = "packages", LOCKS[name]
     if not lock.is_file():
         return PreflightCheck(what=what, is_fine=True, detail=f"no {lock.name} here to compare them with")
     pins = dict(_PIN.findall(lock.read_text(encoding="utf-8")))

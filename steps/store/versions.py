@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo.base.files import sha256_file, sha256_json
+from steps.step_io.spec import StepSpec
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PACKAGES: Final = ("steps", "data_checks", "grpo")
@@ -26,6 +27,8 @@ LOCK: Final = ROOT / "requirements-run.lock"
 """Of the packages that outputs of steps depend on."""
 LANGUAGE_LOCK: Final = ROOT / "requirements-language.lock"
 """Of those that outputs of steps with a language model depend on: the same, and the extra's."""
+LOCKS: Final[Mapping[str, Path]] = {"lock": LOCK, "language_lock": LANGUAGE_LOCK}
+"""As `describe_code` names them."""
 _LEFT: Final[Mapping[Path, str]] = {LOCK: "run-lock", LANGUAGE_LOCK: "language-lock"}
 """Lock -> the file of an environment in which infra/install.sh leaves its hash."""
 
@@ -38,12 +41,11 @@ class StepVersion:
     parts: Mapping[str, Any]
 
 
-def step_version(*, step: str, module: str, settings: Mapping[str, Any], inputs: Mapping[str, str], code: Mapping[str, Any]) -> StepVersion:
+def step_version(spec: StepSpec, *, settings: Mapping[str, Any], inputs: Mapping[str, str], code: Mapping[str, Any]) -> StepVersion:
     """Return the version of a step.
 
     Args:
-        step: its name.
-        module: the module with its body, such as `steps.bodies.pretrain`.
+        spec: the step's name, and the module with its body.
         settings: the part of the settings that it reads, JSON-able.
         inputs: name -> hash of what it takes from other steps, files, engine or machine.
         code: from `describe_code`; only its lock counts, for a commit may change nothing here. A step that reads the settings of a
@@ -51,10 +53,10 @@ def step_version(*, step: str, module: str, settings: Mapping[str, Any], inputs:
     """
     lock = code["language_lock"] if "language" in settings else code["lock"]
     parts = {
-        "step": step,
+        "step": spec.name,
         "settings": dict(settings),
         "inputs": dict(inputs),
-        "sources": code_hash(module),
+        "sources": code_hash(spec.body),
         "lock": lock,
     }
     return StepVersion(version=sha256_json(parts)[:24], parts=parts)
@@ -89,7 +91,11 @@ def imported_modules(module: str) -> dict[str, Path]:
 
 
 class _Prose(ast.NodeTransformer):
-    """Takes away what no result depends on: docstrings of modules, classes, functions and attributes, and imports for type checkers."""
+    """Removes what no result depends on: docstrings, imports for type checkers, and a body's `SPEC`, which is in the version by value."""
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign | None:
+        """Drop `SPEC: Final = StepSpec(...)`."""
+        return None if isinstance(node.target, ast.Name) and node.target.id.endswith("SPEC") else node
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
         """Drop a text that stands alone: a docstring."""
@@ -126,7 +132,7 @@ def describe_code(_: str = "") -> dict[str, Any]:
 
     Takes the text of a Metaflow config, and ignores it.
     """
-    locks = {"lock": _hash(LOCK), "language_lock": _hash(LANGUAGE_LOCK)}
+    locks = {name: _hash(lock) for name, lock in LOCKS.items()}
     try:
         commit = _git("rev-parse", "HEAD")
         is_dirty = bool(_git("status", "--porcelain"))

@@ -81,7 +81,7 @@ def test_every_fault_has_tests_that_are_there_and_run_when_it_says_so(row: Row) 
 
 
 def test_settings_are_refused_in_more_than_sixty_ways() -> None:
-    module = ast.parse((ROOT / "tests" / "grpo" / "test_config.py").read_text(encoding="utf-8"))
+    module = ast.parse((ROOT / "tests" / "grpo" / "settings" / "test_settings.py").read_text(encoding="utf-8"))
     [cases] = [
         node.value
         for node in module.body

@@ -25,10 +25,12 @@ from grpo.play.openings import make_openings
 from grpo.play.players import RandomPlayer
 from grpo.settings.tree import Settings, read_settings
 from grpo.statistics.intervals import wilson_interval
-from steps.bodies.baseline import match_facts
-from steps.bodies.build_boards import build_units, join_units, read_boards
+from steps.bodies.build_boards import build_units
+from steps.bodies.join_boards import join_units
 from steps.bodies.language_finetune import finetune_language
 from steps.bodies.language_pretrain import pretrain_language
+from steps.bodies.measure import match_facts
+from steps.step_io.dataset import read_boards
 from steps.step_io.work import Work, read_history
 
 pytestmark = pytest.mark.prove

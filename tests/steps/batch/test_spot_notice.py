@@ -234,7 +234,7 @@ def test_training_that_is_told_keeps_its_last_step_and_says_that_it_can_be_gone_
     home, notice, log = tmp_path / "home", tmp_path / "notice", tmp_path / "log"
     home.mkdir()
     job = {"home": str(home), "failpoint": "after the rollout", "nth": 7, "deed": "pause"}
-    environment = {**os.environ, "PYTHONPATH": str(DRIVER.parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(DRIVER.parents[3])}
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, str(DRIVER), json.dumps(job), str(notice)], stdout=output, stderr=subprocess.STDOUT, env=environment

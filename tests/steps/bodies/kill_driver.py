@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).resolve().parent.parent
+TESTS = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TESTS.parent), str(TESTS / "grpo")]
 
 import torch  # noqa: E402
@@ -166,7 +166,7 @@ def finetune(job: dict[str, Any]) -> None:
         "v1",
         facts={},
         body=body,
-        goes_on=True,
+        resumes=True,
         is_fresh=job.get("is_fresh", False),
         sinks=(),
         terminal=TerminalSink("finetune", (), lambda text: print(text, flush=True)),

@@ -14,7 +14,7 @@ from grpo.policy.files import POLICY, WEIGHTS
 from grpo.settings.tree import read_settings
 from steps.bodies import select as selecting
 from steps.pipeline import steps as pipeline
-from steps.pipeline.run_step import Job
+from steps.pipeline.job import Job
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import CHAMPION, PEAK
 from steps.step_io.names import DECISIONS, PGN, REPORT

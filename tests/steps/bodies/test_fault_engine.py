@@ -89,7 +89,7 @@ def finetuned(home: Path, engine: ScriptedEngine, *sinks: Breaker) -> Path:
             body=lambda work: TrainingLoop(
                 trainer, TINY, CONFIG, first=0, heldout=lambda: heldout_metrics(trainer.judged, HELDOUT), facts={}, work=work
             ).run(),
-            goes_on=True,
+            resumes=True,
             is_fresh=False,
             sinks=sinks,
             terminal=TerminalSink("finetune", (), lambda text: None),

@@ -75,7 +75,7 @@ def finetuned(
         body=lambda work: TrainingLoop(
             trainer, TINY, config, first=0, heldout=lambda: heldout_metrics(trainer.judged, HELDOUT), facts={}, work=work
         ).run(),
-        goes_on=True,
+        resumes=True,
         is_fresh=False,
         sinks=() if listener is None else (listener,),
         terminal=TerminalSink("finetune", ("heldout/regret_best",), said.append),
@@ -257,7 +257,7 @@ def test_a_journal_is_read_up_to_the_first_torn_line(torn: bytes, tmp_path: Path
         file.write(torn)
     assert read_journal(tmp_path) == records
     again = Work(tmp_path / "out", (), progress_folder=tmp_path)
-    again.go_on_after(records[:2])
+    again.resume_after(records[:2])
     again.record(records[2])
     assert read_journal(tmp_path) == records
     assert (tmp_path / HISTORY).read_bytes().count(b"\n") == 3

@@ -47,7 +47,7 @@ def finetuned(home: Path, *, change: Callable[[LanguageTrainer], None] = lambda 
         "v1",
         facts={},
         body=lambda work: TrainingLoop(trainer, config.policy, config.grpo, first=0, heldout=heldout, facts={}, work=work).run(),
-        goes_on=True,
+        resumes=True,
         is_fresh=False,
         sinks=(),
         terminal=None,

@@ -22,7 +22,7 @@ from grpo.metrics.table import Record
 from grpo.settings.tree import read_settings
 from steps.cli.track import deliver_outbox
 from steps.pipeline import steps as pipeline
-from steps.pipeline.run_step import Job
+from steps.pipeline.job import Job
 from steps.step_io.work import read_history
 from steps.store.outputs import StepOutput
 from steps.tracking import tracker as tracking

@@ -43,18 +43,20 @@ from grpo.statistics.intervals import LEVEL, holm
 from grpo.statistics.sprt import SprtModel
 from steps.bodies import select as selecting
 from steps.bodies import selection_games
-from steps.bodies.calibrate import calibrate_ladder, read_ladder
+from steps.bodies.calibrate import calibrate_ladder
 from steps.bodies.game_cache import TaskPart
+from steps.bodies.measure import read_ladder
 from steps.bodies.report import comparison_rows, decision_rows, ladder_rows
 from steps.bodies.screen import SelectionError, play_ahead
-from steps.bodies.select import PRETRAINED_STEP, select_champion
+from steps.step_io.aliases import PRETRAINED_STEP
+from steps.bodies.select import select_champion
 from steps.bodies.selection_games import CONFIRMATION, LADDER, PREVIOUS, SAMPLED, SCREENING, SelectionGames
 from steps.cards import live
 from steps.cards.registry import watch
-from steps.policies import open as policies
-from steps.policies import open_language
+from steps.policies import language as language_policies
+from steps.policies import network as network_policies
+from steps.policies.language import LanguageCompetitor
 from steps.policies.open import open_policy
-from steps.policies.open_language import LanguageCompetitor
 from steps.step_io.aliases import CHAMPION, PEAK
 from steps.step_io.names import BOARDS, CACHED_GAMES, CHECKPOINTS, DECISIONS, HISTORY, PGN, REPORT
 from steps.step_io.work import Work, read_history
@@ -245,7 +247,7 @@ def strong(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         def player(policy: Policy, name: str) -> Any:
             return Greedy(name) if name in names else BestMovePlayer(policy, name)
 
-        monkeypatch.setattr(policies, "BestMovePlayer", player)
+        monkeypatch.setattr(network_policies, "BestMovePlayer", player)
 
     return make
 
@@ -304,7 +306,7 @@ def selected(inputs: Inputs, stockfish: str, tmp_path_factory: pytest.TempPathFa
     settings = settings_with(book=folder.parent / "exact.epd")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            policies,
+            network_policies,
             "BestMovePlayer",
             lambda policy, name: Greedy(name) if name == f"step {BEST}" else BestMovePlayer(policy, name),
         )
@@ -649,7 +651,7 @@ def test_a_better_candidate_that_grew_worse_in_a_phase_is_not_promoted_and_the_p
         assert len(heldout) == NUM_BOARDS
         return phase_scores(0.3) if weights_hash(policy) == initial else phase_scores(0.3 + growth, others=-0.1)
 
-    monkeypatch.setattr(policies, "heldout_scores", scores)
+    monkeypatch.setattr(network_policies, "heldout_scores", scores)
     report, folder = select(ONE)
     assert report["claims"][0]["is_shown"]
     assert [(change["phase"], change["blocks"]) for change in report["phases"]] == [
@@ -669,7 +671,7 @@ def test_a_phase_of_less_than_two_held_out_boards_is_left_out(select: Play, monk
     few = phase_scores(0.3)
     kept = np.r_[0, 60:63]  # One of the opening, three of the middlegame.
     monkeypatch.setattr(
-        policies,
+        network_policies,
         "heldout_scores",
         lambda policy, heldout: replace(few, regret_best=few.regret_best[kept], phases=few.phases[kept]),
     )
@@ -992,7 +994,7 @@ def speaking(inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert rules is not None, "the run's own rules decide"
         return LanguageCompetitor(ScriptedSpeaker(answer_of(seed), **dict(rules)), lambda: f"weights {seed}")
 
-    monkeypatch.setattr(open_language, "open_language_policy", opened)
+    monkeypatch.setattr(language_policies, "open_language_policy", opened)
     return {"pretrained": write_language_policy(tmp_path / "pretrained", 0), "finetuned": finetuned}
 
 

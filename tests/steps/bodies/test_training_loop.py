@@ -88,7 +88,7 @@ def finetuned(
         body=lambda work: TrainingLoop(
             trainer, TINY, config, first=0, heldout=lambda: heldout_metrics(trainer.judged, HELDOUT), facts={}, work=work
         ).run(),
-        goes_on=True,
+        resumes=True,
         is_fresh=False,
         sinks=() if listener is None else (listener,),
         terminal=TerminalSink("finetune", (), said.append),

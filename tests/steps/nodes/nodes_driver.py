@@ -19,8 +19,9 @@ from doubles import CPU, TINY, MadeUpValues
 from kill_driver import BOARDS, CONFIG, HELDOUT, TRAIN, at
 
 import grpo.learning.distributed
+import steps.bodies.finetune
 import steps.bodies.training_loop
-import steps.nodes.worker
+import steps.kinds.network
 from grpo.base.errors import NonFiniteError, PlainError
 from grpo.evaluation.regret import heldout_metrics
 from grpo.learning.distributed import Processes
@@ -96,8 +97,8 @@ def finetune(job: dict[str, Any]) -> None:
     home = Path(job["home"])
     node = Node(index=job["index"], count=job["count"], main_address="127.0.0.1", attempt=job["attempt"], num_processes=1)
     machine = Machine(stockfish="", home=home, tracking_uri="", device="cpu", num_threads=1)
-    steps.nodes.worker.finetune_policy = lambda settings, *, processes, work, **rest: trained(job, processes, work)  # type: ignore[assignment]
-    steps.nodes.worker.identify = lambda path: None  # type: ignore[assignment]
+    steps.bodies.finetune.finetune_policy = lambda settings, *, processes, work, **rest: trained(job, processes, work)  # type: ignore[assignment]
+    steps.kinds.network.identify = lambda path: None  # type: ignore[assignment]
     grpo.learning.distributed.PATIENCE = timedelta(seconds=job.get("patience", 60))  # type: ignore[misc]
     if "deed" in job and job["place"] == "checkpoint":
         at(job["step"], steps.bodies.training_loop, "save_checkpoint", DEEDS[job["deed"]], is_after=True)
@@ -112,7 +113,7 @@ def finetune(job: dict[str, Any]) -> None:
                 "v1",
                 facts={},
                 body=lambda work: team.finetune(NO_TASK, work, lambda found: None),
-                goes_on=True,
+                resumes=True,
                 is_fresh=False,
                 sinks=(),
                 terminal=TerminalSink("finetune", (), lambda text: print(text, flush=True)),

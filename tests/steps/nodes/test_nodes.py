@@ -20,7 +20,7 @@ import steps.nodes.sockets
 from steps.nodes.sockets import Door, NodesError, candidate_ports, come, free_port
 
 DRIVER = Path(__file__).with_name("nodes_driver.py")
-PATHS = os.pathsep.join(map(str, (DRIVER.parents[2], DRIVER.parents[1] / "grpo")))
+PATHS = os.pathsep.join(map(str, (DRIVER.parents[3], DRIVER.parents[2] / "grpo")))
 
 
 class Driver:

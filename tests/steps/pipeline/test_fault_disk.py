@@ -83,7 +83,7 @@ def test_an_output_that_finds_no_room_leaves_no_half_of_itself_and_can_be_made_l
             def work(work: Work) -> None:
                 pq.write_table(table, work.folder / "boards.parquet")
 
-            return make_output(store, "boards", version, facts={}, body=work, goes_on=False, is_fresh=False, sinks=(), terminal=terminal)
+            return make_output(store, "boards", version, facts={}, body=work, resumes=False, is_fresh=False, sinks=(), terminal=terminal)
 
         make("old")
         disk.spoil()
@@ -120,7 +120,7 @@ def test_a_journal_that_finds_no_room_keeps_every_whole_line(kind: str, tmp_path
     def body(disk: BadDisk) -> None:
         journal = disk.place / "history.jsonl"
         work = Work(disk.place, (), progress_folder=disk.place)
-        work.go_on_after([Record(0, {})])
+        work.resume_after([Record(0, {})])
         work.record(Record(1, {}))
         disk.spoil()
 
@@ -136,7 +136,7 @@ def test_a_journal_that_finds_no_room_keeps_every_whole_line(kind: str, tmp_path
         disk.mend()
         whole = read_journal(disk.place)
         again = Work(disk.place, (), progress_folder=disk.place)
-        again.go_on_after(whole)
+        again.resume_after(whole)
         again.record(Record(num_whole, {}))
         assert read_journal(disk.place) == [*whole, Record(num_whole, {})]
 

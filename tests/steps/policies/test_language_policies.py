@@ -36,8 +36,9 @@ from grpo.settings.tree import PolicyConfig
 from steps.cli import export as export_command
 from steps.cli import match as match_command
 from steps.cli import solve as solve_command
-from steps.policies.open import NetworkCompetitor, open_policy
-from steps.policies.open_language import LanguageCompetitor
+from steps.policies.language import LanguageCompetitor
+from steps.policies.network import NetworkCompetitor
+from steps.policies.open import open_policy
 from steps.runs.find_policy import PolicyNotFoundError, find_policy
 from steps.runtime.machine import Machine
 

@@ -103,7 +103,7 @@ def test_packages_that_differ_from_the_lock_are_named_with_both_versions(
 
     lock = tmp_path / "requirements-run.lock"
     lock.write_text(f"pydantic==0.1\n    # via x\nnumpy=={version('numpy')}\nnot-installed-here==1.0 ; sys_platform == 'win32'\n")
-    monkeypatch.setattr(doctor, "LOCK", lock)
+    monkeypatch.setitem(doctor.LOCKS, "lock", lock)
     is_fine, detail = found(machine)["packages"]
     assert not is_fine
     assert detail == (f"not as in requirements-run.lock: pydantic {version('pydantic')}, not 0.1: `make setup` installs those of the lock")

@@ -544,7 +544,7 @@ def test_in_a_container_of_the_same_machine_and_name_nothing_is_known_of_process
         "import json, sys; from steps.runtime.process_id import Writer; print(Writer.from_facts(json.loads(sys.argv[1])).is_alive_here())"
     )
     command = [sys.executable, "-c", code, json.dumps(Writer.here().facts())]
-    environment = {**os.environ, "PYTHONPATH": str(DRIVER.parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(DRIVER.parents[3])}
     inside = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--mount-proc", *command]
     assert subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout == "True\n"
     assert subprocess.run(inside, env=environment, capture_output=True, text=True, check=True).stdout == "None\n"

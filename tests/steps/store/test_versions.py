@@ -113,7 +113,7 @@ def test_a_tool_of_developers_changes_no_version_and_a_package_of_the_steps_does
     for name in ("requirements.lock", "requirements-run.lock"):
         (tmp_path / name).write_text("ruff==1\n")
     monkeypatch.setattr(versions, "ROOT", tmp_path)
-    monkeypatch.setattr(versions, "LOCK", tmp_path / versions.LOCK.name)
+    monkeypatch.setitem(versions.LOCKS, "lock", tmp_path / versions.LOCK.name)
     before = describe_code()["lock"]
     (tmp_path / "requirements.lock").write_text("ruff==2\n")
     assert describe_code()["lock"] == before

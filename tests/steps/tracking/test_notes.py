@@ -13,7 +13,9 @@ from grpo.base.files import write_json
 from grpo.dataset.table import BOARD_SCHEMA
 from grpo.metrics.table import METRICS
 from grpo.settings.tree import preset_names, read_settings
-from steps.pipeline.run_step import Job, run_step
+from steps.step_io.spec import StepSpec
+from steps.pipeline.job import Job
+from steps.pipeline.run_step import run_step
 from steps.runtime.machine import Machine
 from steps.step_io.names import FINDINGS, HISTORY
 from steps.step_io.work import Work
@@ -272,7 +274,7 @@ def test_a_failed_runs_page_says_where_and_why_and_how_to_go_on_until_it_does(
     tracker, job = begin(machine)
 
     def step(body: Callable[[Work], None]) -> None:
-        run_step(job, machine, step="pretrain", module="steps.step_io.work", settings={}, inputs={}, work=body)
+        run_step(job, machine, StepSpec(name="pretrain", body="steps.step_io.work"), settings={}, inputs={}, work=body)
 
     def fail(work: Work) -> None:
         assert "**Under way**, at `pretrain`, step 4 of 11." in page_when_told(tracker, machine, job)

@@ -16,8 +16,10 @@ from toggled_server import free_port
 from wandb_doubles import WandbServer, records, rows
 
 from grpo.metrics.table import METRICS, Record
+from steps.step_io.spec import StepSpec
 from steps.cli.track import MirrorError, deliver_outbox
-from steps.pipeline.run_step import Job, run_step
+from steps.pipeline.job import Job
+from steps.pipeline.run_step import run_step
 from steps.runtime.machine import Machine, MachineError, Mirror
 from steps.step_io.work import Work
 from steps.store.outputs import StepOutput
@@ -58,7 +60,7 @@ def finetuned(machine: Machine, body: Callable[[Work], None]) -> StepOutput:
         child.tag({"chess_grpo.findings": "healthy"})
         child.note("# What came of it")
 
-    return run_step(job, machine, step="finetune", module="steps.step_io.work", settings={}, inputs={}, work=body, publish=publish)
+    return run_step(job, machine, StepSpec(name="finetune", body="steps.step_io.work"), settings={}, inputs={}, work=body, publish=publish)
 
 
 def write(work: Work) -> None:
