@@ -1,4 +1,4 @@
-"""What each setting means for versions, resuming, comparisons and the model card, by its dotted name; the settings' classes say it."""
+"""What each setting means for versions, resuming, run comparisons and the model card, looked up by its dotted name."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
@@ -15,7 +15,7 @@ _ROOT: Final = Role(may_change_on_resume=False, is_compared=True)
 
 @cache
 def roles() -> Mapping[str, Role]:
-    """Return the role of each setting and of each section by its dotted name, with what its section passes on."""
+    """Return the role of each setting and of each section by its dotted name, with inherited values filled in."""
     return dict(_roles(Settings, _ROOT))
 
 
@@ -37,22 +37,22 @@ def settings_read_by(step: StepName, settings: Settings) -> dict[str, Any]:
 
 
 def is_read_by(step: StepName, name: str) -> bool:
-    """Return whether a step reads a setting or a section; no step reads a name that is none."""
+    """Return whether a step reads a setting or a section; False for an unknown name."""
     return name in roles() and step in (roles()[name].read_by or ())
 
 
 def may_change(name: str) -> bool:
-    """Return whether a resumed run may have another value than its origin; a name that is no setting may not."""
+    """Return whether a resumed run may use another value than its origin; False for an unknown name."""
     return name in roles() and bool(roles()[name].may_change_on_resume)
 
 
 def is_compared(name: str) -> bool:
-    """Return whether people compare runs by a setting; by one that this code does not know they do."""
+    """Return whether a setting is logged for comparing runs; True for an unknown name."""
     return name not in roles() or bool(roles()[name].is_compared)
 
 
 def is_on_card(name: str) -> bool:
-    """Return whether the model card shows a setting even where it is the default."""
+    """Return whether the model card shows a setting even when it is the default."""
     return name in roles() and roles()[name].is_on_card
 
 
