@@ -23,7 +23,7 @@ from steps.bodies.game_cache import PlayedAhead
 from steps.bodies.measure import match_facts, placement_facts, read_ladder
 from steps.bodies.screen import Contest
 from steps.bodies.selection_games import CONFIRMATION, PREVIOUS, SelectionGames
-from steps.step_io.aliases import CHAMPION, PEAK
+from steps.step_io.aliases import CHAMPION, PEAK, PRETRAINED_STEP
 from steps.step_io.dataset import board_keys, read_boards
 from steps.step_io.names import DECISIONS, PGN, REPORT
 from steps.step_io.spec import StepSpec

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grpo.settings.tree import Settings
 from steps.runtime.limits import refuse_several
 from steps.runtime.machine import Machine
+from steps.step_io.spec import StepSpec
 
 if TYPE_CHECKING:  # Torch comes with them, and a chess program waits while `chess-grpo uci` starts.
     import torch
@@ -69,13 +71,10 @@ class PolicyKind:
     preflight: Callable[[Settings, Machine], tuple[bool, str] | None]
     """Returns whether its packages and its first weights are there, and the detail or the remedy; None where it needs none."""
     pretrain: PretrainBody
-    pretrain_module: str
-    """The module of the body, whose code is in the version of the step."""
-    pretrain_shown: tuple[str, ...]
-    """The metrics that the terminal shows while it pretrains."""
+    pretrain_body: str
+    """The module of the body, which declares its `StepSpec`."""
     finetune: FinetuneBody
-    finetune_module: str
-    finetune_shown: tuple[str, ...]
+    finetune_body: str
     trains_alone: bool
     """Whether GRPO trains it in one process only."""
     has_lines: bool
@@ -83,7 +82,23 @@ class PolicyKind:
     export: Callable[[Path, Path, Mapping[str, Any]], tuple[str, str]]
     """Writes the policy of a folder for other programs into another; returns the file that plays, and how it compares with the policy."""
 
+    @property
+    def pretrain_spec(self) -> StepSpec:
+        """The step that pretrains it; imports the body."""
+        return _spec(self.pretrain_body)
+
+    @property
+    def finetune_spec(self) -> StepSpec:
+        """The step that fine-tunes it; imports the body."""
+        return _spec(self.finetune_body)
+
     def refuse_several(self, num_processes: int) -> None:
         """Raise SeveralProcessesError when GRPO cannot train it in so many processes."""
         if self.trains_alone:
             refuse_several(num_processes)
+
+
+def _spec(body: str) -> StepSpec:
+    spec = import_module(body).SPEC
+    assert isinstance(spec, StepSpec)
+    return spec

@@ -34,9 +34,7 @@ def build_boards(job: Job, task: int, sinks: Sequence[Sink] = ()) -> StepOutput:
         spec,
         settings=settings_by_step.dataset_settings(settings) | {"units": list(units)},
         inputs=here.inputs(spec),
-        work=lambda work: build_body.build_units(
-            settings, units, here.engine, machine.stockfish, work, cache_folder=machine.value_cache
-        ),
+        work=lambda work: build_body.build_units(settings, units, here.engine, machine.stockfish, work, cache_folder=machine.value_cache),
         sinks=sinks,
     )
 

@@ -22,7 +22,6 @@ from steps.tracking.tracker import ChildRun, Tracker
 from steps.tracking.wandb_mirror import mirrored
 
 
-
 def run_step(
     job: Job,
     machine: Machine,

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from grpo.settings.tree import Settings
+from steps.kinds.lookup import kind_of
 from steps.pipeline.job import Job, typed_settings
 from steps.pipeline.resume import ResumeError, find_origin, take_over
 from steps.pipeline.resume_changes import recorded
@@ -35,21 +35,20 @@ def start(
         settings: the run's.
         code: from `describe_code`.
         metaflow_run: its id.
-        is_fresh: make every output anew.
-        resume_from: peak, champion, RUN or RUN/STEP to go on from, if any.
+        is_fresh: recompute every output.
+        resume_from: peak, champion, RUN or RUN/STEP, if it resumes.
         allow: which of the changes that a resumed run is refused for are allowed, separated by commas.
         num_nodes: on how many machines it will train.
 
-    Raises PreflightError with the table when something is missing, OriginError or ResumeError when there is nothing to go on from.
+    Raises PreflightError with the table when something is missing, OriginError or ResumeError when there is nothing to resume from.
     """
     allowed = [name.strip() for name in allow.split(",") if name.strip()]
     if is_fresh and resume_from:
         raise ResumeError("--fresh and --resume-from: a resumed run takes its origin's boards and policy; give only one of the two")
     if allowed and not resume_from:
-        raise ResumeError("--allow is for runs that go on from another: give --resume-from too, or leave it out")
+        raise ResumeError("--allow is for resumed runs: give --resume-from too, or leave it out")
     machine, typed, launch = Machine.here(), typed_settings(settings), launch_of(settings)
-    if settings_by_step.is_of_language(typed):
-        refuse_several(num_nodes)
+    kind_of(typed).refuse_several(num_nodes)
     findings, engine = preflight(typed, machine)
     print(f"Preflight\n{preflight_table(findings)}", flush=True)
     failed = [finding for finding in findings if not finding.is_fine]
@@ -63,7 +62,7 @@ def start(
         changes = take_over(origin, typed, engine, allowed=allowed, code=code, device=device_facts(machine), tracker=tracker, store=store)
         tags |= {"chess_grpo.origin": origin["metaflow_run"], "chess_grpo.origin_step": origin["policy_step"], **recorded(changes, allowed)}
         changed = "".join(f"\n  {change}" for change in changes)
-        print(f"Going on from {origin['name']}: run {origin['metaflow_run']}, step {origin['policy_step']:,}{changed}", flush=True)
+        print(f"Resuming from {origin['name']}: run {origin['metaflow_run']}, step {origin['policy_step']:,}{changed}", flush=True)
     options = (("--fresh", is_fresh, ""), ("--resume-from", resume_from, resume_from), ("--allow", allow, allow))
     words = [word for name, is_given, value in options if is_given for word in (name, value) if word]
     tags[COMMAND] = launch.command(words)

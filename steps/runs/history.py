@@ -11,9 +11,9 @@ from grpo.base.errors import PlainError
 from grpo.base.files import MANIFEST, CorruptError, read_json, sha256_file
 from grpo.diagnosis.history import Evaluation, History
 from grpo.metrics.table import METRICS, Record
-from steps.step_io.aliases import PRETRAINED_STEP
 from steps.runs.index import TrackedRun, find_run
 from steps.runtime.machine import Machine
+from steps.step_io.aliases import PRETRAINED_STEP
 from steps.step_io.names import HISTORY, REPORT
 from steps.step_io.work import read_journal
 from steps.store.outputs import StepOutput, Store

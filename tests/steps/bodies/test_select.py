@@ -48,7 +48,6 @@ from steps.bodies.game_cache import TaskPart
 from steps.bodies.measure import read_ladder
 from steps.bodies.report import comparison_rows, decision_rows, ladder_rows
 from steps.bodies.screen import SelectionError, play_ahead
-from steps.step_io.aliases import PRETRAINED_STEP
 from steps.bodies.select import select_champion
 from steps.bodies.selection_games import CONFIRMATION, LADDER, PREVIOUS, SAMPLED, SCREENING, SelectionGames
 from steps.cards import live
@@ -57,7 +56,7 @@ from steps.policies import language as language_policies
 from steps.policies import network as network_policies
 from steps.policies.language import LanguageCompetitor
 from steps.policies.open import open_policy
-from steps.step_io.aliases import CHAMPION, PEAK
+from steps.step_io.aliases import CHAMPION, PEAK, PRETRAINED_STEP
 from steps.step_io.names import BOARDS, CACHED_GAMES, CHECKPOINTS, DECISIONS, HISTORY, PGN, REPORT
 from steps.step_io.work import Work, read_history
 

@@ -13,12 +13,12 @@ from grpo.base.files import CorruptError, read_json, verified_manifest, write_js
 from grpo.engine.identity import EngineIdentity
 from grpo.policy.files import ACTION_TABLE_HASH
 from grpo.settings.tree import Settings, read_settings
-from steps.step_io.spec import StepSpec
-from steps.pipeline.resume import OriginError, ResumeError, find_origin, origin_checkpoint, take_over
 from steps.pipeline.job import BEFORE_FINETUNE, Job, ResumeOrigin
+from steps.pipeline.resume import OriginError, ResumeError, find_origin, origin_checkpoint, take_over
 from steps.pipeline.run_step import run_step
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import PEAK
+from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 from steps.store import settings_by_step
 from steps.store.outputs import StepOutput, Store
@@ -457,7 +457,8 @@ def test_the_origins_ladder_and_baseline_are_taken_unless_this_run_measures_othe
     output = run_step(
         job,
         second,
-        StepSpec(name=step, body="steps.step_io.work"), settings=sliced,
+        StepSpec(name=step, body="steps.step_io.work"),
+        settings=sliced,
         inputs=inputs,
         work=lambda work: write_json(work.folder / "report.json", {"anew": 1}),
     )

@@ -10,10 +10,10 @@ from mlflow.tracking import MlflowClient
 
 from grpo.metrics.table import Record
 from grpo.settings.tree import read_settings
-from steps.step_io.spec import StepSpec
 from steps.pipeline.job import Job
 from steps.pipeline.run_step import run_step
 from steps.runtime.machine import Machine
+from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 from steps.store.outputs import StepOutput, Store
 from steps.tracking.tracker import Tracker
@@ -185,10 +185,11 @@ def test_a_step_can_be_left_out_of_the_tracking_store(new_job: Callable[..., Job
     output = run_step(
         job := new_job(),
         machine,
-        StepSpec(name="build_boards", body="steps.bodies.build_boards", is_archived=False), settings={},
+        StepSpec(name="build_boards", body="steps.bodies.build_boards", is_archived=False),
+        settings={},
         inputs={},
         work=lambda work: None,
-        )
+    )
     assert tracker.holder(output) is None
     [child] = runs_of(tracker, job)
     assert "manifest.json" in {file.path for file in tracker.client.list_artifacts(child.info.run_id)}

@@ -13,11 +13,11 @@ from grpo.base.files import write_json
 from grpo.dataset.table import BOARD_SCHEMA
 from grpo.metrics.table import METRICS
 from grpo.settings.tree import preset_names, read_settings
-from steps.step_io.spec import StepSpec
 from steps.pipeline.job import Job
 from steps.pipeline.run_step import run_step
 from steps.runtime.machine import Machine
 from steps.step_io.names import FINDINGS, HISTORY
+from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 from steps.store.outputs import Store
 from steps.tracking import notes

@@ -21,7 +21,6 @@ from toggled_server import Fault, ServerProcess, ToggledServer, free_port
 
 from grpo.base.files import StorageError, sha256_file
 from grpo.metrics.table import Record
-from steps.step_io.spec import StepSpec
 from steps.cli.track import deliver_outbox
 from steps.pipeline import steps as pipeline
 from steps.pipeline.job import Job
@@ -29,6 +28,7 @@ from steps.pipeline.run_step import run_step
 from steps.preflight.checks import preflight
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import CHAMPION, PEAK
+from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 from steps.store.objects import FolderObjects
 from steps.store.outputs import StepOutput, Store
@@ -108,7 +108,13 @@ class Run:
             child.file(folder / "deep", "again")
 
         return run_step(
-            job, self.machine, StepSpec(name="pretrain", body="steps.step_io.work"), settings={}, inputs={}, work=body or write, publish=publish
+            job,
+            self.machine,
+            StepSpec(name="pretrain", body="steps.step_io.work"),
+            settings={},
+            inputs={},
+            work=body or write,
+            publish=publish,
         )
 
     def select(self, job: Job, pretrained: StepOutput) -> StepOutput:
@@ -122,7 +128,13 @@ class Run:
 
         inputs = {"pretrained": pretrained["output_hash"]}
         return run_step(
-            job, self.machine, StepSpec(name="select", body="steps.step_io.work"), settings={}, inputs=inputs, work=write_choice, publish=publish
+            job,
+            self.machine,
+            StepSpec(name="select", body="steps.step_io.work"),
+            settings={},
+            inputs=inputs,
+            work=write_choice,
+            publish=publish,
         )
 
     def end(self, job: Job) -> int:

@@ -7,10 +7,10 @@ import pytest
 from toggled_server import ServerProcess
 
 from grpo.base.files import CorruptError, verified_manifest
-from steps.step_io.spec import StepSpec
 from steps.pipeline.job import Job
 from steps.pipeline.run_step import run_step
 from steps.runtime.machine import Machine
+from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 from steps.store.outputs import StepOutput, Store
 from steps.tracking.archive import fetch_output

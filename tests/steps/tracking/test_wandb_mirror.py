@@ -16,11 +16,11 @@ from toggled_server import free_port
 from wandb_doubles import WandbServer, records, rows
 
 from grpo.metrics.table import METRICS, Record
-from steps.step_io.spec import StepSpec
 from steps.cli.track import MirrorError, deliver_outbox
 from steps.pipeline.job import Job
 from steps.pipeline.run_step import run_step
 from steps.runtime.machine import Machine, MachineError, Mirror
+from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 from steps.store.outputs import StepOutput
 from steps.tracking import wandb_mirror
