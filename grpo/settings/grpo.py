@@ -15,9 +15,9 @@ class DepthConfig(Section):
 
     num_own_moves: Annotated[int, Field(ge=1, le=64)] = 1
     """States of a trajectory in which the policy is to move; 1 needs no opponent."""
-    rival: Literal["self", "engine"] = "self"
+    opponent: Literal["self", "engine"] = "self"
     """Who replies: the policy itself, sampled at its temperature, or Stockfish at a fixed number of nodes. Replies are not trained on."""
-    rival_nodes: Count = 1
+    opponent_nodes: Count = 1
     """Nodes per move of Stockfish, as the opponent and as the teacher below."""
     teacher_probability: Probability = 0.0
     """Probability that Stockfish, not the opponent, chooses a reply."""
@@ -25,10 +25,10 @@ class DepthConfig(Section):
     """The teacher replies only in this many first plies of a trajectory."""
 
 
-class OwnGamesConfig(Section):
+class SelfPlayConfig(Section):
     """Self-play: states from games of the policy against itself, mixed with boards of the dataset."""
 
-    share: Annotated[float, Field(ge=0, lt=1)] = 0.33
+    fraction: Annotated[float, Field(ge=0, lt=1)] = 0.33
     """Fraction of the states of a step; 0 turns self-play off. Without it the policy does not learn to finish its own games."""
     states_per_round: Count = 6_000
     """Distinct positions taken from the games of one round; the engine computes the move values of each once."""
@@ -64,7 +64,7 @@ class CoefficientBounds(Section):
 class EntropyTarget(CoefficientBounds):
     """The default controller: adjusts the entropy coefficient so that entropy stays near a fraction of ln(number of legal moves)."""
 
-    share: Annotated[float, Field(gt=0, lt=1)] = 0.6
+    fraction: Annotated[float, Field(gt=0, lt=1)] = 0.6
     """Target entropy at T = 1, as a fraction of the mean ln(number of legal moves)."""
     rate: Positive = 0.1
     """Each step changes the log of the coefficient by rate * (target - entropy in nats)."""
@@ -160,7 +160,7 @@ class GrpoConfig(Section):
     """Optimiser steps per inner epoch; each uses an equal part of the rollout."""
     num_inner_epochs: Count = 1
     """Maximum number of passes over one rollout."""
-    reflects: bool = True
+    mirrors_boards: bool = True
     """Whether a random half of the states without castling rights is mirrored left-right: twice the boards for the cost of one search."""
     max_states_per_forward: Annotated[Count, Role(is_compared=False)] = 512
     """Micro-batch size (gradient accumulation): affects memory, not the result."""
@@ -177,7 +177,7 @@ class GrpoConfig(Section):
     group_size: Annotated[int, Field(ge=2, le=4_096), Role(is_on_card=True)] = 16
     """Moves sampled from one state, compared only with each other."""
     depth: Annotated[DepthConfig, _OBJECTIVE] = DepthConfig()
-    own_games: OwnGamesConfig = OwnGamesConfig()
+    self_play: SelfPlayConfig = SelfPlayConfig()
 
     temperature: Annotated[Positive, Role(is_on_card=True)] = 1.0
     """Temperature of the policy, the same for sampling and for the loss."""
@@ -187,7 +187,7 @@ class GrpoConfig(Section):
     """Steps of the learning rate warm-up."""
     learning_rate_decay: Literal["constant", "linear", "cosine"] = "cosine"
     """Learning rate schedule from the end of the warm-up to `num_steps`."""
-    final_learning_rate_share: Probability = 0.05
+    final_learning_rate_fraction: Probability = 0.05
     """Learning rate at the end of the decay, as a fraction of `learning_rate`."""
     weight_averaging: Annotated[float, Field(ge=0, lt=1)] = 0.97
     """Decay of the exponential moving average (EMA) of the weights. The EMA policy is evaluated, saved and played; training updates the
@@ -253,16 +253,18 @@ class GrpoConfig(Section):
             raise ValueError(
                 'entropy_schedule = "field_notes" needs [grpo.field_notes], which has no defaults: its numbers depend on the reward'
             )
-        num_own = round(self.own_games.share * self.states_per_step)
-        if num_own > self.own_games.states_per_round:
+        num_own = round(self.self_play.fraction * self.states_per_step)
+        if num_own > self.self_play.states_per_round:
             raise ValueError(
-                f"own_games.states_per_round ({self.own_games.states_per_round}) must be at least the number of states that a step uses:"
-                f" own_games.share of states_per_step, {num_own}"
+                f"self_play.states_per_round ({self.self_play.states_per_round}) must be at least the number of states that a step uses:"
+                f" self_play.fraction of states_per_step, {num_own}"
             )
         if self.estimator == "exact" and self.baseline != "mean":
             raise ValueError('baseline = "leave_one_out" needs sampled groups; with estimator = "exact" use "mean"')
-        if self.depth.num_own_moves == 1 and (self.depth.rival == "engine" or self.depth.teacher_probability > 0):
-            raise ValueError("depth.rival and depth.teacher_probability need depth.num_own_moves of 2 or more: with 1 there are no replies")
+        if self.depth.num_own_moves == 1 and (self.depth.opponent == "engine" or self.depth.teacher_probability > 0):
+            raise ValueError(
+                "depth.opponent and depth.teacher_probability need depth.num_own_moves of 2 or more: with 1 there are no replies"
+            )
         if self.estimator == "trajectory" and self.depth.num_own_moves == 1:
             raise ValueError('estimator = "trajectory" needs depth.num_own_moves of 2 or more: with 1 use "sampled"')
         if self.kl_schedule == "target":

@@ -27,8 +27,8 @@ KIND_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "states_per_step": 8,
         "group_size": 8,
         "num_minibatches": 1,
-        "reflects": False,
-        "own_games": {"share": 0.0},
+        "mirrors_boards": False,
+        "self_play": {"fraction": 0.0},
         "learning_rate": 1e-6,
         "learning_rate_decay": "constant",
         "weight_averaging": 0.0,
@@ -134,7 +134,7 @@ class LanguageConfig(Section):
     ] = 3
     """Maximum number of answers per move in a game. After an answer without a legal best move the next is sampled at T = 1; after the last,
     the game is lost."""
-    num_judged_boards: Annotated[Count, _MEASURED] = 150
+    num_heldout_boards: Annotated[Count, _MEASURED] = 150
     """Number of held-out boards on which regret is measured, equally many of each phase. An answer takes about 50 forward passes."""
     num_sampled_answers: Annotated[Count, _MEASURED] = 2
     """Answers sampled at T = 1 for each of these boards, in addition to the greedy answer."""
@@ -156,8 +156,8 @@ def refuse_for_language(grpo: GrpoConfig, language: LanguageConfig) -> None:
         'estimator must be "sampled"': grpo.estimator != "sampled",
         'baseline must be "mean"': grpo.baseline != "mean",
         "depth.num_own_moves must be 1": grpo.depth.num_own_moves != 1,
-        "own_games.share must be 0": grpo.own_games.share > 0,
-        "reflects must be false": grpo.reflects,
+        "self_play.fraction must be 0": grpo.self_play.fraction > 0,
+        "mirrors_boards must be false": grpo.mirrors_boards,
         "weight_averaging must be 0": grpo.weight_averaging > 0,
         'entropy_schedule must be "constant" or "annealed"': grpo.entropy_schedule not in ("constant", "annealed"),
         'kl_direction must be "policy_to_reference"': grpo.kl_direction != "policy_to_reference",

@@ -30,7 +30,7 @@ seed = 7
 
 [grpo]
 learning_rate = 5e-4
-own_games.share = 0.5
+self_play.fraction = 0.5
 ```
 
 `make run CONFIG=my.toml`, `make run CONFIG=smoke SET="seed=7 grpo.learning_rate=5e-4"`, and Metaflow's `--config settings my.toml` or

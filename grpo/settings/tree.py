@@ -25,6 +25,19 @@ from grpo.settings.types import Count, Names, PolicyKindName, Positive, Probabil
 
 PRESET_FOLDER: Final = Path(__file__).parent / "presets"
 DEFAULT_PRESET: Final = "laptop"
+RENAMED: Final[Mapping[str, str]] = {
+    "grpo.own_games": "grpo.self_play",
+    "grpo.own_games.share": "grpo.self_play.fraction",
+    "grpo.depth.rival": "grpo.depth.opponent",
+    "grpo.depth.rival_nodes": "grpo.depth.opponent_nodes",
+    "grpo.reflects": "grpo.mirrors_boards",
+    "grpo.final_learning_rate_share": "grpo.final_learning_rate_fraction",
+    "grpo.entropy_target.share": "grpo.entropy_target.fraction",
+    "values.wdl_logistic_share": "values.wdl_logistic_fraction",
+    "evaluation.ladder.random_shares": "evaluation.ladder.random_fractions",
+    "language.num_judged_boards": "language.num_heldout_boards",
+}
+"""Former dotted name of a setting or a section -> its name; the former name is refused with the new one."""
 
 
 class ConfigError(PlainError, ValueError):
@@ -199,7 +212,7 @@ class ValuesConfig(Section):
     logistic_slope: Positive = 0.003
     """`logistic` and `wdl`: win probability is a logistic function of slope * centipawns. Small, so that a won position still has a
     gradient."""
-    wdl_logistic_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    wdl_logistic_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """`wdl`: weight of the logistic function mixed into the engine's own win probability, which is flat once a game is won."""
     mate_band: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
     """`logistic` and `wdl`: forced mates have values in [1 - band, 1] (or [0, band]), the shorter the nearer to 1 (or 0). All other
@@ -259,7 +272,7 @@ _PLACES: Final = Role(read_by=("baseline", "select"))
 class LadderConfig(Section):
     """Opponents from a random mover to Stockfish, rated by games among themselves (`grpo.play.ladder`)."""
 
-    random_shares: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(strict=False, min_length=1)] = (
+    random_fractions: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(strict=False, min_length=1)] = (
         1.0,
         0.7,
         0.5,
@@ -278,9 +291,9 @@ class LadderConfig(Section):
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
-        if self.random_shares[0] != 1 or any(lower <= upper for lower, upper in itertools.pairwise(self.random_shares)):
+        if self.random_fractions[0] != 1 or any(lower <= upper for lower, upper in itertools.pairwise(self.random_fractions)):
             raise ValueError(
-                "random_shares must start at 1.0 (the random mover, the ladder's zero) and fall: each further rung is stronger"
+                "random_fractions must start at 1.0 (the random mover, the ladder's zero) and fall: each further rung is stronger"
             )
         if any(lower >= upper for lower, upper in itertools.pairwise(self.nodes)):
             raise ValueError("nodes must rise from rung to rung")
@@ -542,6 +555,8 @@ _PLAINER: Final[Mapping[str, str]] = {
 def _explain(problem: Any) -> str:
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
+        if where in RENAMED:
+            return "\n".join(f"settings: {name} is now called {_present_name(name)}" for name in _named(where, problem["input"]))
         section: type[Section] = Settings
         for part in problem["loc"][:-1]:
             section = section_of(section.model_fields[str(part)].annotation) or section
@@ -554,6 +569,21 @@ def _explain(problem: Any) -> str:
     message += _hint(problem["type"], given, problem.get("ctx", {}))
     shown = f"{where} = {given!r}: " if not isinstance(given, dict | BaseModel) else f"{where}: " if where else ""
     return f"settings: {shown}{message[:1].lower()}{message[1:]}"
+
+
+def _named(name: str, given: Any) -> Iterator[str]:
+    """Yield the dotted names of the settings that are given under a name."""
+    if isinstance(given, dict) and given:
+        for key, value in given.items():
+            yield from _named(f"{name}.{key}", value)
+    else:
+        yield name
+
+
+def _present_name(former: str) -> str:
+    """Return the name of a setting whose own name, or that of its section, has changed."""
+    section, _, key = former.rpartition(".")
+    return RENAMED.get(former) or f"{_present_name(section)}.{key}"
 
 
 def _hint(kind: str, given: Any, context: Mapping[str, Any]) -> str:

@@ -84,7 +84,7 @@ def finetune_language(
     if origin is not None:
         trainer.begin_from(origin)
     judged = JudgedBoards.of_table(table, config=settings.language)
-    asked = questions(LanguageBoards.of_table(table, Split.VALIDATION, config=settings.language), settings.language.num_judged_boards)
+    asked = questions(LanguageBoards.of_table(table, Split.VALIDATION, config=settings.language), settings.language.num_heldout_boards)
     speaker = PolicySpeaker(trainer.judged, settings.language)
     TrainingLoop(
         trainer,

@@ -63,8 +63,8 @@ def test_a_key_has_a_type_and_a_meaning(setting: Setting) -> None:
         ("boards.filters.max_rating_gap", "whole number, at least 0; optional"),
         ("policy.channels", "whole number, at least 8, at most 1024, a multiple of 8"),
         ("values.mate_band", "number, above 0, below 0.5"),
-        ("grpo.reflects", "true or false"),
-        ("evaluation.ladder.random_shares", "list of number, above 0, at most 1, one or more"),
+        ("grpo.mirrors_boards", "true or false"),
+        ("evaluation.ladder.random_fractions", "list of number, above 0, at most 1, one or more"),
         ("selection.sprt_elo", "[number, number]"),
     ],
 )

@@ -10,10 +10,12 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from grpo.settings import grpo as grpo_config
-from grpo.settings.grpo import AlarmConfig, DepthConfig, EntropyTarget, FieldNotesRecovery, KlTarget, OwnGamesConfig, RecoveryConfig
+from grpo.settings.grpo import AlarmConfig, DepthConfig, EntropyTarget, FieldNotesRecovery, KlTarget, RecoveryConfig, SelfPlayConfig
+from grpo.settings.roles import roles
 from grpo.settings.tree import (
     FILTER_PROFILES,
     PRESET_FOLDER,
+    RENAMED,
     BoardsConfig,
     ConfigError,
     GameFilters,
@@ -61,7 +63,7 @@ BAD_SETTINGS = (
         (f"grpo.{section}.{wrong} = 1", f"settings: unknown key grpo.{section}.{wrong}; did you mean {right}? known here: {known(kind)}")
         for section, kind, wrong, right in (
             ("depth", DepthConfig, "num_own_move", "num_own_moves"),
-            ("own_games", OwnGamesConfig, "shares", "share"),
+            ("self_play", SelfPlayConfig, "fractions", "fraction"),
             ("entropy_target", EntropyTarget, "dead_bant", "dead_band"),
             ("kl_target", KlTarget, "nat", "nats"),
             ("recovery", RecoveryConfig, "healty_entropy", "healthy_entropy"),
@@ -93,14 +95,17 @@ BAD_SETTINGS = (
     ("grpo.entropy_coefficient = -0.01", "settings: grpo.entropy_coefficient = -0.01: input should be greater than or equal to 0"),
     ("grpo.std_floor = 0.0", "settings: grpo.std_floor = 0.0: input should be greater than 0"),
     ("grpo.clip_high = 0.0", "settings: grpo.clip_high = 0.0: input should be greater than 0"),
-    ("grpo.final_learning_rate_share = 1.1", "settings: grpo.final_learning_rate_share = 1.1: input should be less than or equal to 1"),
+    (
+        "grpo.final_learning_rate_fraction = 1.1",
+        "settings: grpo.final_learning_rate_fraction = 1.1: input should be less than or equal to 1",
+    ),
     ("grpo.skipped_learning_rate_factor = 0.0", "settings: grpo.skipped_learning_rate_factor = 0.0: input should be greater than 0"),
     ("grpo.num_checkpoints_kept = 2", "settings: grpo.num_checkpoints_kept = 2: input should be greater than or equal to 3"),
     ("grpo.depth.num_own_moves = 0", "settings: grpo.depth.num_own_moves = 0: input should be greater than or equal to 1"),
     ("grpo.depth.teacher_probability = 1.5", "settings: grpo.depth.teacher_probability = 1.5: input should be less than or equal to 1"),
-    ("grpo.own_games.share = 1.0", "settings: grpo.own_games.share = 1.0: input should be less than 1"),
-    ("grpo.own_games.temperature = 0.0", "settings: grpo.own_games.temperature = 0.0: input should be greater than 0"),
-    ("grpo.entropy_target.share = 1.0", "settings: grpo.entropy_target.share = 1.0: input should be less than 1"),
+    ("grpo.self_play.fraction = 1.0", "settings: grpo.self_play.fraction = 1.0: input should be less than 1"),
+    ("grpo.self_play.temperature = 0.0", "settings: grpo.self_play.temperature = 0.0: input should be greater than 0"),
+    ("grpo.entropy_target.fraction = 1.0", "settings: grpo.entropy_target.fraction = 1.0: input should be less than 1"),
     (
         "grpo.entropy_target.min_coefficient = 0.0",
         "settings: grpo.entropy_target.min_coefficient = 0.0: input should be greater than 0",
@@ -126,12 +131,12 @@ BAD_SETTINGS = (
     ("policy.channels = 12", "settings: policy.channels = 12: input should be a multiple of 8"),
     ("evaluation.ladder.nodes = [0, 1]", "settings: evaluation.ladder.nodes.0 = 0: input should be greater than or equal to 1"),
     (
-        "evaluation.ladder.random_shares = [1.0, 0.0]",
-        "settings: evaluation.ladder.random_shares.1 = 0.0: input should be greater than 0",
+        "evaluation.ladder.random_fractions = [1.0, 0.0]",
+        "settings: evaluation.ladder.random_fractions.1 = 0.0: input should be greater than 0",
     ),
     (
-        "evaluation.ladder.random_shares = []",
-        "settings: evaluation.ladder.random_shares = []: input should have at least one item",
+        "evaluation.ladder.random_fractions = []",
+        "settings: evaluation.ladder.random_fractions = []: input should have at least one item",
     ),
     ("evaluation.opponent_nodes = [1, 50]", "settings: evaluation.opponent_nodes = [1, 50]: input should be a valid integer"),
     ("boards.games.nodes = []", "settings: boards.games.nodes = []: input should have at least one item"),
@@ -152,7 +157,7 @@ BAD_SETTINGS = (
     ('grpo.learning_rate_decay = "step"', "settings: grpo.learning_rate_decay = 'step': input should be 'constant', 'linear' or 'cosine'"),
     ('grpo.critical_measure = "moves"', "settings: grpo.critical_measure = 'moves': input should be 'entropy' or 'normalised_entropy'"),
     ('grpo.precision = "float16"', "settings: grpo.precision = 'float16': input should be 'float32' or 'bfloat16'; did you mean bfloat16?"),
-    ('grpo.depth.rival = "human"', "settings: grpo.depth.rival = 'human': input should be 'self' or 'engine'"),
+    ('grpo.depth.opponent = "human"', "settings: grpo.depth.opponent = 'human': input should be 'self' or 'engine'"),
     ('grpo.recovery.kind = "boost"', "settings: grpo.recovery.kind = 'boost': input should be 'stop', 'forward_kl' or 'rollback'"),
     ('boards.source = "png"', "settings: boards.source = 'png': input should be 'engine' or 'files'"),
     ('boards.shortage = "ignore"', "settings: boards.shortage = 'ignore': input should be 'error', 'accept' or 'endgames'"),
@@ -256,21 +261,21 @@ BAD_SETTINGS = (
         "settings: grpo: critical_entropy (1.0) must be below 1 when critical_measure is normalised_entropy",
     ),
     (
-        f"grpo.states_per_step = {2 * NUM_TRAIN}\ngrpo.own_games.share = 0.0",
+        f"grpo.states_per_step = {2 * NUM_TRAIN}\ngrpo.self_play.fraction = 0.0",
         f"settings: grpo.states_per_step ({2 * NUM_TRAIN}) cannot exceed boards.num_train ({NUM_TRAIN})",
     ),
     (
-        "grpo.states_per_step = 600\ngrpo.own_games = {share = 0.5, states_per_round = 299}",
-        "settings: grpo: own_games.states_per_round (299) must be at least the number of states that a step uses:"
-        " own_games.share of states_per_step, 300",
+        "grpo.states_per_step = 600\ngrpo.self_play = {fraction = 0.5, states_per_round = 299}",
+        "settings: grpo: self_play.states_per_round (299) must be at least the number of states that a step uses:"
+        " self_play.fraction of states_per_step, 300",
     ),
     (
         'grpo = {estimator = "exact", baseline = "leave_one_out"}',
         'settings: grpo: baseline = "leave_one_out" needs sampled groups; with estimator = "exact" use "mean"',
     ),
     (
-        'grpo.depth.rival = "engine"',
-        "settings: grpo: depth.rival and depth.teacher_probability need depth.num_own_moves of 2 or more: with 1 there are no replies",
+        'grpo.depth.opponent = "engine"',
+        "settings: grpo: depth.opponent and depth.teacher_probability need depth.num_own_moves of 2 or more: with 1 there are no replies",
     ),
     (
         'grpo = {entropy_schedule = "field_notes", kl_schedule = "target", kl_coefficient = 0.01, field_notes = {entropy_floor = 1.5,'
@@ -285,8 +290,8 @@ BAD_SETTINGS = (
     ),
     *(
         (
-            f"evaluation.ladder.random_shares = {shares}",
-            "settings: evaluation.ladder: random_shares must start at 1.0 (the random mover, the ladder's zero) and fall: each further"
+            f"evaluation.ladder.random_fractions = {shares}",
+            "settings: evaluation.ladder: random_fractions must start at 1.0 (the random mover, the ladder's zero) and fall: each further"
             " rung is stronger",
         )
         for shares in ([0.9, 0.5], [1.0, 0.5, 0.5], [1.0, 0.3, 0.4])
@@ -371,6 +376,26 @@ def test_a_section_that_is_no_table_is_refused_by_name(text: str) -> None:
 def test_a_bare_word_that_is_nearly_a_presets_name_gets_a_did_you_mean() -> None:
     with pytest.raises(ConfigError, match="did you mean laptop"):
         read_settings("lptop")
+
+
+@pytest.mark.parametrize(("former", "name"), RENAMED.items())
+def test_a_former_name_is_refused_with_the_present_one(former: str, name: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        read_settings(f"{former} = 1")
+    assert str(refusal.value) == f"settings: {former} is now called {name}"
+    assert name in roles(), "the present name is one of a setting or a section"
+    assert former not in roles()
+
+
+def test_each_setting_of_a_section_with_a_former_name_is_refused_beside_other_bad_keys() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        read_settings("seed = 1.5\n[grpo.own_games]\nshare = 0.2\nmax_plies = 9\n[grpo.self_play]\nsteps_per_round = 0")
+    assert sorted(str(refusal.value).splitlines()) == [
+        "settings: grpo.own_games.max_plies is now called grpo.self_play.max_plies",
+        "settings: grpo.own_games.share is now called grpo.self_play.fraction",
+        "settings: grpo.self_play.steps_per_round = 0: input should be greater than or equal to 1",
+        "settings: seed = 1.5: input should be a valid integer",
+    ]
 
 
 def test_each_bad_key_gets_a_line_of_its_own() -> None:
@@ -471,9 +496,9 @@ def test_the_bounds_themselves_are_allowed() -> None:
         grpo.critical_entropy = 0.0
         grpo.max_kl_old = 0.0
         grpo.num_checkpoints_kept = 3
-        grpo.final_learning_rate_share = 1.0
+        grpo.final_learning_rate_fraction = 1.0
         grpo.skipped_learning_rate_factor = 1.0
-        grpo.own_games.share = 0.0
+        grpo.self_play.fraction = 0.0
         grpo.depth.teacher_probability = 0.0
         grpo.entropy_target.dead_band = 0.0
         grpo.alarms.silent_share = 1.0
@@ -537,7 +562,7 @@ def test_the_clean_preset_is_the_clean_configuration_of_the_field_notes() -> Non
     assert (grpo.clip_low, grpo.clip_high, grpo.entropy_coefficient, grpo.entropy_schedule) == (0.2, 0.2, 0.0, "constant")
     assert grpo.num_minibatches * grpo.num_inner_epochs == 1, "one optimiser step a rollout"
     assert (grpo.depth.teacher_probability, grpo.depth.teacher_plies, grpo.critical_entropy) == (0.1, 4, 0)
-    assert (grpo.estimator, grpo.baseline, grpo.divide_by_std, grpo.own_games.share) == ("trajectory", "mean", False, 0)
+    assert (grpo.estimator, grpo.baseline, grpo.divide_by_std, grpo.self_play.fraction) == ("trajectory", "mean", False, 0)
     # Their reward was cp / 1,000 and ours is a quarter of that, so that what a nat costs is a quarter too.
     assert grpo.kl_coefficient == 0.001 / 4
     assert (settings.values.depth, settings.values.transform) == (4, "clipped_centipawns")

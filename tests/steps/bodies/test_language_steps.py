@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from steps.pipeline.steps import finetune, start
 
 from grpo.engine.identity import EngineIdentity
 from grpo.language.model import requirements as extra
@@ -15,7 +16,6 @@ from grpo.settings.roles import may_change
 from grpo.settings.tree import Settings, read_settings
 from steps.nodes.sockets import ONLY_NODE
 from steps.pipeline.resume_changes import Change, Now, changes_since
-from steps.pipeline.steps import finetune, start
 from steps.preflight.checks import preflight
 from steps.preflight.doctor import examine
 from steps.runtime.limits import SeveralProcessesError
@@ -50,7 +50,7 @@ FIELDS: Mapping[str, tuple[Any, set[str]]] = {
     "reward_warmup_steps": (3, {"finetune"}),
     "max_collection_kl": (2.0, {"finetune"}),
     "max_questions": (2, {"baseline", "finetune", "select"}),
-    "num_judged_boards": (9, {"baseline", "finetune", "select"}),
+    "num_heldout_boards": (9, {"baseline", "finetune", "select"}),
     "num_sampled_answers": (3, {"baseline", "finetune", "select"}),
 }
 
