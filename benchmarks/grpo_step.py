@@ -144,7 +144,7 @@ def our_steps(network: nn.Module | None, arrays: BoardArrays, states_per_step: i
         return new_policy(PolicyConfig(), seed=0, device=_CPU) if network is None else NetworkPolicy(network, _CPU)
 
     trainer = GrpoTrainer(
-        policy_of(), policy_of(), DatasetStates(arrays, states_per_step=states_per_step, seed=0, reflects=False), config, seed=0
+        policy_of(), policy_of(), DatasetStates(arrays, states_per_step=states_per_step, seed=0, mirrors_boards=False), config, seed=0
     )
     trainer.step()
     spent = dict.fromkeys(("states", "rollout", "update", "other"), 0.0)

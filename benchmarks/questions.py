@@ -46,14 +46,14 @@ boards.num_validation = 900
 boards.num_heldout = 1_500
 pretrain.max_steps = 1_500
 grpo.num_steps = 120
-grpo.own_games.share = 0.0
+grpo.self_play.fraction = 0.0
 grpo.entropy_schedule = "constant"
 grpo.critical_entropy = 0.0
 grpo.learning_rate = 1e-3
 grpo.recovery.kind = "stop"
 policy.sees_attacks = false
 grpo.learning_rate_decay = "constant"
-grpo.reflects = false
+grpo.mirrors_boards = false
 grpo.weight_averaging = 0.0
 """
 """What all runs have in common; a 32-channel network of two blocks, and 256 states a step. The last four were defaults then."""
@@ -74,7 +74,7 @@ VARIANTS: Final[Mapping[str, str]] = {
     },
     "coefficient 0.25 (1.0 of theirs)": "grpo.entropy_coefficient = 0.25",
     "coefficient 0.375 (1.5 of theirs)": "grpo.entropy_coefficient = 0.375",
-    **{f"target {share}": f'grpo.entropy_schedule = "target"\ngrpo.entropy_target.share = {share}' for share in (0.3, 0.5, 0.65)},
+    **{f"target {share}": f'grpo.entropy_schedule = "target"\ngrpo.entropy_target.fraction = {share}' for share in (0.3, 0.5, 0.65)},
     "annealed to 0": 'grpo.entropy_schedule = "annealed"',
     "field notes' controller": FIELD_NOTES + "grpo.entropy_coefficient = 0.005",
     "exact": 'grpo.estimator = "exact"',
@@ -174,7 +174,7 @@ def one_run(lab: Path, name: str, seed: int) -> str:
     )
     policy.network.freeze(settings.policy.num_frozen_blocks)
     heldout = _arrays(lab, Split.HELDOUT)
-    states = DatasetStates(_arrays(lab, Split.TRAIN), states_per_step=settings.grpo.states_per_step, seed=seed, reflects=False)
+    states = DatasetStates(_arrays(lab, Split.TRAIN), states_per_step=settings.grpo.states_per_step, seed=seed, mirrors_boards=False)
     with EnginePool(Machine.here().stockfish, num_processes=1, options=engine_options(settings.values)) as pool:
         trainer = GrpoTrainer(
             policy,

@@ -66,7 +66,7 @@ def curves(lab: Path, seed: int, num_further: int) -> dict[str, list[float]]:
     arrays = questions._arrays(lab, Split.TRAIN)
 
     def trainer_of(config: GrpoConfig, first_step: int) -> GrpoTrainer:
-        states = DatasetStates(arrays, states_per_step=config.states_per_step, seed=seed, reflects=False)
+        states = DatasetStates(arrays, states_per_step=config.states_per_step, seed=seed, mirrors_boards=False)
         return GrpoTrainer(policy, reference, states, config, seed=seed, first_step=first_step)
 
     trainer = trainer_of(_config(COLLAPSE), 0)

@@ -106,7 +106,7 @@ class LowEntropy:
                 f"mean normalised entropy over the {self._settings.window} steps to {observation.step} is {self._window.mean():.3g}, "
                 f"below grpo.alarms.entropy_share = {self._settings.entropy_share:g} (entropy now {observation.entropy:.3g} nats): the "
                 "policy grows certain faster than it learns; lower grpo.learning_rate, or raise grpo.entropy_coefficient (its bound and "
-                "grpo.entropy_target.share, where that controller moves it), while entropy still has a gradient"
+                "grpo.entropy_target.fraction, where that controller moves it), while entropy still has a gradient"
             )
         }
 
@@ -317,8 +317,8 @@ class SaturatedController:
             )
         goal = config.entropy_target
         return (
-            f"entropy is {observation.entropy:.3g} nats and its target {goal.share * observation.log_num_legal:.3g} "
-            f"(grpo.entropy_target.share = {goal.share:g}), out of reach between min_coefficient = {goal.min_coefficient:g} and "
+            f"entropy is {observation.entropy:.3g} nats and its target {goal.fraction * observation.log_num_legal:.3g} "
+            f"(grpo.entropy_target.fraction = {goal.fraction:g}), out of reach between min_coefficient = {goal.min_coefficient:g} and "
             f"max_coefficient = {goal.max_coefficient:g}: change the share, or the bound it stands at"
         )
 

@@ -39,7 +39,7 @@ class LearningRate:
                 left = 1 - progress
             case "cosine":
                 left = (1 + math.cos(math.pi * progress)) / 2
-        return rate * (config.final_learning_rate_share + (1 - config.final_learning_rate_share) * left)
+        return rate * (config.final_learning_rate_fraction + (1 - config.final_learning_rate_fraction) * left)
 
     def cut(self, factor: float) -> None:
         """Multiply the rate by `factor`, for good."""
@@ -75,7 +75,7 @@ class EntropyTargetController:
 
     def observe(self, *, entropy: float, log_num_legal: float) -> None:
         """Take the exact entropy at T = 1 and the mean ln(legal moves) of one rollout, in nats."""
-        error = self._settings.share * log_num_legal - entropy
+        error = self._settings.fraction * log_num_legal - entropy
         if abs(error) <= self._settings.dead_band:
             return
         low, high = self._settings.min_coefficient, self._settings.max_coefficient

@@ -19,7 +19,7 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "entropy_floor": ("grpo.field_notes.entropy_floor", "entropy_floor"),
     "optimiser_steps": ("grpo.num_inner_epochs", "optimizer_steps_per_rollout", "ppo_epochs", "num_iterations"),
     "group_size": ("grpo.group_size", "group_size", "num_generations"),
-    "own_games": ("grpo.own_games.share",),
+    "self_play": ("grpo.self_play.fraction",),
 }
 """What a remedy may turn -> our setting, by which it is named when no settings are given, and names that others have for it."""
 

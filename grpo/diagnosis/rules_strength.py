@@ -98,7 +98,7 @@ def regret_without_strength(case: Case) -> Finding | None:
         return None
     evidence = (f"{regret.column} from {regret.early():.4g} to {regret.late():.4g}", words)
     last = case.history.evaluations[-1]
-    remedy = f"Raise {case.given.named('own_games')}."
+    remedy = f"Raise {case.given.named('self_play')}."
     return case.found("regret_without_strength", evidence, rows=[Sample(last.step, last.score, last.step)], remedy=remedy)
 
 

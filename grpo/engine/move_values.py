@@ -58,7 +58,7 @@ def _logistic_values(scores: Sequence[Score], config: ValuesConfig) -> list[floa
 
 
 def _wdl_values(scores: Sequence[Score], config: ValuesConfig) -> list[float]:
-    share = config.wdl_logistic_share
+    share = config.wdl_logistic_fraction
     values = []
     for score in scores:
         expected = _logistic(LICHESS_SLOPE * score.value) if score.expected is None else score.expected

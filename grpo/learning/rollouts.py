@@ -146,7 +146,7 @@ class Roller:
         Raises ValueError when the settings need one that is not there.
         """
         depth = config.depth
-        needs_engine = depth.rival == "engine" or depth.teacher_probability > 0
+        needs_engine = depth.opponent == "engine" or depth.teacher_probability > 0
         if depth.num_own_moves > 1 and (values is None or (needs_engine and opponent is None)):
             raise ValueError("depth.num_own_moves above 1 needs a source of values, and an engine where it is opponent or teacher")
         self._config, self._seed, self._values, self._opponent = config, seed, values, opponent
@@ -226,7 +226,7 @@ class Roller:
         if not walk.boards:
             return 0
         depth = self._config.depth
-        by_engine = torch.full((len(walk.boards),), depth.rival == "engine")
+        by_engine = torch.full((len(walk.boards),), depth.opponent == "engine")
         if 2 * level - 1 < depth.teacher_plies:
             by_engine |= draw.uniforms("teacher", level)[walk.ids] < depth.teacher_probability
         chosen: list[chess.Move | None] = [None] * len(walk.boards)

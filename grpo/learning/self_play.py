@@ -15,7 +15,7 @@ from grpo.learning.states import DatasetStates, States, ValueSource, first_image
 from grpo.play.matches import End, PlayedGame, play_match
 from grpo.play.players import SamplingPlayer, random_move
 from grpo.policy.distribution import Policy, PositionBatch
-from grpo.settings.grpo import OwnGamesConfig
+from grpo.settings.grpo import SelfPlayConfig
 
 _OPENINGS_PER_BATCH: Final = 32  # Two games each, the colours changed, and all 64 in lock-step.
 _MIN_BATCHES: Final = 4  # That many, and one game a state on top, before a round is given up.
@@ -33,24 +33,24 @@ class SelfPlay:
     def __init__(
         self,
         values: ValueSource,
-        config: OwnGamesConfig,
+        config: SelfPlayConfig,
         *,
         states_per_step: int,
         first_step: int,
         seed: int,
-        reflects: bool,
+        mirrors_boards: bool,
         exclude: Container[str] = frozenset(),
     ) -> None:
         """Play nothing yet; rounds are counted from `first_step`, and positions whose keys are excluded are never states.
 
-        `reflects` is that of `DatasetStates`.
+        `mirrors_boards` is that of `DatasetStates`.
 
         Raises ValueError when a round's states are fewer than a step takes.
         """
         if not 1 <= states_per_step <= config.states_per_round:
             raise ValueError(
                 f"a round of self-play gives {config.states_per_round} states, of which a step takes {states_per_step}: set"
-                " own_games.states_per_round to what a step takes or more"
+                " self_play.states_per_round to what a step takes or more"
             )
         self.self_play_fraction = 1.0
         self.num_forced = 0
@@ -61,7 +61,7 @@ class SelfPlay:
         """States of a step."""
         self._first_step = first_step
         self._seed = seed
-        self._reflects = reflects
+        self._reflects = mirrors_boards
         self._exclude = exclude
         self._round: int | None = None
         self._states: States | None = None
@@ -127,7 +127,7 @@ class SelfPlay:
         if states is None or len(states) < self.size:
             raise SelfPlayError(
                 f"self-play, round {number}: the engine failed on {num_dropped} of {len(boards)} positions, and what is left is fewer than"
-                f" the {self.size} states of a step. Look at the engine (engine.path), or raise own_games.states_per_round"
+                f" the {self.size} states of a step. Look at the engine (engine.path), or raise self_play.states_per_round"
             )
         ends = [game.end for game in games]
         self.num_forced = num_forced
@@ -158,7 +158,7 @@ class SelfPlay:
                 raise SelfPlayError(
                     f"self-play, round {number}: {len(games)} games gave only {len(found)} distinct positions with a choice of moves, and"
                     f" {config.states_per_round} are asked for. The policy plays the same over and over, or its games are too short: raise"
-                    " own_games.temperature, own_games.opening_plies or own_games.max_plies, or lower own_games.states_per_round"
+                    " self_play.temperature, self_play.opening_plies or self_play.max_plies, or lower self_play.states_per_round"
                 )
             openings = random_openings(_OPENINGS_PER_BATCH, max_plies=config.opening_plies, rng=opening_rng)
             batch = play_match(player, player, openings, max_plies=config.max_plies).games

@@ -147,10 +147,10 @@ class DatasetStates:
 
     self_play_fraction = 0.0
 
-    def __init__(self, arrays: BoardArrays, *, states_per_step: int, seed: int, reflects: bool) -> None:
+    def __init__(self, arrays: BoardArrays, *, states_per_step: int, seed: int, mirrors_boards: bool) -> None:
         """Leave out boards with one legal move: whatever is sampled there, nothing can be learnt from it.
 
-        With `reflects`, a random half of the boards is shown as mirror images, in the next epoch the other half, and so on.
+        With `mirrors_boards`, a random half of the boards is shown as mirror images, in the next epoch the other half, and so on.
         Raises ValueError when fewer boards are left than a step takes.
         """
         everything = States(
@@ -169,7 +169,7 @@ class DatasetStates:
         self.size = states_per_step
         """States of a step."""
         self._seed = seed
-        self._is_image = first_images(len(self._all), torch_stream(seed, "states", "reflection")) if reflects else None
+        self._is_image = first_images(len(self._all), torch_stream(seed, "states", "reflection")) if mirrors_boards else None
         self._epoch = -1
         self._order = torch.empty(0, dtype=torch.int64)
 

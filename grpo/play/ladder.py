@@ -52,7 +52,7 @@ class Rung:
 
 def make_rungs(config: LadderConfig) -> tuple[Rung, ...]:
     """Return the rungs that the settings describe, weakest first: diluted ones, then those with ever more nodes."""
-    diluted = [Rung(nodes=config.nodes[0], random_share=share) for share in config.random_shares]
+    diluted = [Rung(nodes=config.nodes[0], random_share=share) for share in config.random_fractions]
     return (*diluted, *(Rung(nodes=nodes, random_share=0.0) for nodes in config.nodes))
 
 

@@ -119,20 +119,20 @@ def _live(
     config, options = settings.grpo, engine_options(settings.values)
     with ExitStack() as stack:
         values = opponent = None
-        if config.depth.num_own_moves > 1 or state_counts(config.states_per_step, config.own_games.share)[1]:
+        if config.depth.num_own_moves > 1 or state_counts(config.states_per_step, config.self_play.fraction)[1]:
             cache = None if cache_folder is None else ValueCache(cache_folder, engine=engine, options=options)
             pool = stack.enter_context(EnginePool(path, num_processes=num_processes, options=options))
             values = LiveValues(pool, settings.values, cache)
-        if config.depth.num_own_moves > 1 and (config.depth.rival == "engine" or config.depth.teacher_probability):
+        if config.depth.num_own_moves > 1 and (config.depth.opponent == "engine" or config.depth.teacher_probability):
             players = stack.enter_context(EnginePool(path, num_processes=num_processes, options={"Hash": settings.values.hash_mib}))
-            opponent = EngineReplies(players, nodes=config.depth.rival_nodes)
+            opponent = EngineReplies(players, nodes=config.depth.opponent_nodes)
         yield values, opponent
 
 
 def _states(settings: Settings, train: BoardArrays, heldout: BoardArrays, values: LiveValues | None, first: int) -> StateSource:
     config = settings.grpo
-    num_dataset, num_own = state_counts(config.states_per_step, config.own_games.share)
-    dataset = DatasetStates(train, states_per_step=num_dataset, seed=settings.seed, reflects=config.reflects)
+    num_dataset, num_own = state_counts(config.states_per_step, config.self_play.fraction)
+    dataset = DatasetStates(train, states_per_step=num_dataset, seed=settings.seed, mirrors_boards=config.mirrors_boards)
     if not num_own:
         return dataset
     assert values is not None
@@ -140,11 +140,11 @@ def _states(settings: Settings, train: BoardArrays, heldout: BoardArrays, values
     judged = frozenset(position_key(decode(row)) for row in heldout.encodings)
     own = SelfPlay(
         values,
-        config.own_games,
+        config.self_play,
         states_per_step=num_own,
         first_step=first,
         seed=settings.seed,
-        reflects=config.reflects,
+        mirrors_boards=config.mirrors_boards,
         exclude=judged,
     )
     return MixedStates(dataset, own)

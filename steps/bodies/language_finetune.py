@@ -79,7 +79,7 @@ def finetune_language(
     if origin is not None:
         trainer.begin_from(origin)
     evaluated = EvaluationBoards.of_table(table, config=settings.language)
-    asked = questions(LanguageBoards.of_table(table, Split.VALIDATION, config=settings.language), settings.language.num_judged_boards)
+    asked = questions(LanguageBoards.of_table(table, Split.VALIDATION, config=settings.language), settings.language.num_heldout_boards)
     speaker = PolicySpeaker(trainer.evaluation_policy, settings.language)
     TrainingLoop(
         trainer,

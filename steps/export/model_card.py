@@ -14,32 +14,11 @@ from grpo.board.phases import PHASES
 from grpo.metrics.table import TASKS
 from grpo.play.matches import UNDECIDED, End
 from grpo.policy.files import LANGUAGE, NETWORK
+from grpo.settings.roles import is_on_card
 from grpo.settings.tree import Settings
 from steps.export import language_card
 from steps.runs.facts import RunFacts
 
-_SHOWN_SETTINGS: Final = (
-    "seed",
-    "boards.source",
-    "boards.num_train",
-    "values.depth",
-    "values.transform",
-    "policy.channels",
-    "policy.num_blocks",
-    "policy.num_heads",
-    "language.model",
-    "language.max_questions",
-    "pretrain.learning_rate",
-    "grpo.num_steps",
-    "grpo.states_per_step",
-    "grpo.estimator",
-    "grpo.group_size",
-    "grpo.temperature",
-    "grpo.learning_rate",
-    "grpo.entropy_coefficient",
-    "grpo.entropy_schedule",
-    "grpo.kl_coefficient",
-)
 # Markdown's special characters: brackets only where they would end a link's text, underscores only outside of words.
 _MARKUP: Final = re.compile(r"[\\`*{}|~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])")
 _NOT_KNOWN: Final = "Unknown: the run that made this policy is not among the outputs of this machine.\n"
@@ -184,7 +163,7 @@ def _settings(facts: CardFacts) -> str:
         return _NOT_KNOWN
     kind = LANGUAGE if facts.language else NETWORK
     defaults = _flat(Settings.model_validate({"policy": {"kind": kind}}).model_dump(mode="json"))
-    shown = [name for name in given if name in _SHOWN_SETTINGS or (name in defaults and given[name] != defaults[name])]
+    shown = [name for name in given if is_on_card(name) or (name in defaults and given[name] != defaults[name])]
     rows = "".join(f"| {_plain(name)} | {_plain(given[name])} | {_plain(defaults.get(name, '-'))} |\n" for name in sorted(shown))
     intro = "The main ones, and all that differ from the defaults of the code that wrote this card."
     return f"{intro}\n\n| setting | value | default |\n| --- | --- | --- |\n{rows}"
@@ -308,8 +287,8 @@ def _limits(facts: CardFacts) -> str:
 def _licence(facts: CardFacts) -> str:
     behind = facts.behind
     text = (
-        "The code is under the MIT licence. Stockfish (GPL-3.0) ran as a separate program for values and moves; these files contain none of its"
-        " code or networks."
+        "The code is under the MIT licence. Stockfish (GPL-3.0) ran as a separate program for values and moves; these files contain none"
+        " of its code or networks."
     )
     if facts.language and (weights := language_card.licence(facts.language)):
         text += f" {_plain(weights)}"

@@ -6,26 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from grpo.settings.roles import is_compared
 from grpo.settings.tree import DEFAULT_PRESET, preset_names, read_settings
 
 FLOW_FILE: Final = "flows/chess_grpo.py"
 _MAX_LENGTH: Final = 60
-
-# How the work is cut and what it is given change no number of a run, so nobody compares runs by them.
-_NOT_COMPARED: Final = (
-    "resources.",
-    "boards.num_units",
-    "boards.num_tasks",
-    "boards.files",
-    "boards.exclude",
-    "values.hash_mib",
-    "grpo.max_states_per_forward",
-    "grpo.alarms.",
-    "grpo.num_checkpoints_kept",
-    "grpo.steps_per_gradient_budget",
-    "grpo.is_compiled",
-    "selection.num_tasks",
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,11 +57,7 @@ def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
     >>> compared_settings({"seed": 1, "boards": {"num_tasks": 2}, "evaluation": {"ladder": {"nodes": [1, 300]}}})
     {'seed': '1', 'evaluation.ladder.nodes': '1 300'}
     """
-    return {
-        name: _short(value)
-        for name, value in flat(settings).items()
-        if not name.startswith(_NOT_COMPARED) and value not in (None, "", [], ())
-    }
+    return {name: _short(value) for name, value in flat(settings).items() if is_compared(name) and value not in (None, "", [], ())}
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

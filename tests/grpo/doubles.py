@@ -196,7 +196,7 @@ def trainer_of(
     return GrpoTrainer(
         policy or lively_policy(),
         reference or lively_policy(),
-        DatasetStates(arrays, states_per_step=config.states_per_step, seed=seed, reflects=False),
+        DatasetStates(arrays, states_per_step=config.states_per_step, seed=seed, mirrors_boards=False),
         config,
         seed=seed,
         first_step=first_step,

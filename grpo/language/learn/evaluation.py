@@ -43,7 +43,7 @@ class EvaluationBoards:
 
     @classmethod
     def of_table(cls, table: pa.Table, *, config: LanguageConfig) -> Self:
-        """Return `num_judged_boards` held-out boards of a dataset's table, in its order: the first of each phase, in equal parts.
+        """Return `num_heldout_boards` held-out boards of a dataset's table, in its order: the first of each phase, in equal parts.
 
         Where a phase has too few, the others fill up. Positions keep the clocks and move numbers that they had in their games.
 
@@ -54,7 +54,7 @@ class EvaluationBoards:
             raise ValueError("the dataset has no boards in its heldout split")
         of_phases = [[index for index, row in enumerate(rows) if row["phase"] == phase] for phase in PHASES]
         in_turn = (index for index in chain.from_iterable(zip_longest(*of_phases)) if index is not None)
-        chosen = [rows[index] for index in sorted([index for index, _ in zip(in_turn, range(config.num_judged_boards), strict=False)])]
+        chosen = [rows[index] for index in sorted([index for index, _ in zip(in_turn, range(config.num_heldout_boards), strict=False)])]
         for row in chosen:
             if row["strong_values"] is None:
                 raise ValueError(f"{row['fen']} has no values of the stronger search")

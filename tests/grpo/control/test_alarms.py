@@ -40,7 +40,7 @@ GRPO = {
     "critical_measure": "entropy",
     "entropy_schedule": "target",
     "entropy_coefficient": 0.02,
-    "entropy_target": {"share": 0.4, "min_coefficient": 0.005, "max_coefficient": 0.05},
+    "entropy_target": {"fraction": 0.4, "min_coefficient": 0.005, "max_coefficient": 0.05},
     "kl_target": {"nats": 0.3, "min_coefficient": 1e-4, "max_coefficient": 0.1},
 }
 

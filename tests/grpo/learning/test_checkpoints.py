@@ -55,7 +55,7 @@ def trained(num_steps: int, *, seed: int = 0) -> GrpoTrainer:
     config = GrpoConfig(states_per_step=8, num_minibatches=1, group_size=4)
     policy, reference = (new_policy(TINY, seed=seed, device=CPU) for _ in range(2))
     trainer = GrpoTrainer(
-        policy, reference, DatasetStates(fake_arrays(BOARDS), states_per_step=8, seed=seed, reflects=False), config, seed=seed
+        policy, reference, DatasetStates(fake_arrays(BOARDS), states_per_step=8, seed=seed, mirrors_boards=False), config, seed=seed
     )
     for _ in range(num_steps):
         trainer.step()

@@ -330,7 +330,7 @@ def test_forced_states_are_counted_and_passed_through() -> None:
     preferred = {"g1h1", "h1g1"}
     policy = WrittenPolicy(lambda board, move: 0.0 if move.uci() in preferred else -80.0)
     waiting = WrittenReplies(lambda board: next(move for move in board.legal_moves if move.uci() in ("a2b2", "b2c2", "c2d2")))
-    config = config_of(depth={"num_own_moves": 3, "rival": "engine"})
+    config = config_of(depth={"num_own_moves": 3, "opponent": "engine"})
     values = MadeUpValues()
     rollout = roll(policy, states_of([CORNER]), config, values=values, opponent=waiting)
     # g1h1 a2b2, h1g1 (the only move) b2c2, and a choice again.
@@ -354,7 +354,7 @@ def test_forced_states_are_counted_and_passed_through() -> None:
 def test_games_that_end_leave(fen: str, own: str, reply: str | None, num_states: int, num_forced: int) -> None:
     policy = WrittenPolicy(lambda board, move: 0.0 if move.uci() == own else -80.0)
     opponent = WrittenReplies(lambda board: board.parse_uci(str(reply)))
-    rollout = roll(policy, states_of([chess.Board(fen)]), config_of(depth={"num_own_moves": 2, "rival": "engine"}), opponent=opponent)
+    rollout = roll(policy, states_of([chess.Board(fen)]), config_of(depth={"num_own_moves": 2, "opponent": "engine"}), opponent=opponent)
     assert len(opponent.asked) == (reply is not None)
     assert (len(rollout), rollout.num_forced) == (num_states, num_forced)
 
@@ -420,7 +420,7 @@ def test_a_teacher_replies_about_as_often_as_its_probability_says() -> None:
 
 def test_an_engine_as_opponent_replies_to_every_own_move(policy: NetworkPolicy) -> None:
     opponent = WrittenReplies(last)
-    roll(policy, states_of(BOARDS), config_of(depth={"num_own_moves": 2, "rival": "engine"}), opponent=opponent)
+    roll(policy, states_of(BOARDS), config_of(depth={"num_own_moves": 2, "opponent": "engine"}), opponent=opponent)
     assert not any(board.is_game_over() for board in opponent.asked)
     assert 36 <= len(opponent.asked) <= 40
 
@@ -491,7 +491,7 @@ def test_when_the_engine_fails_everywhere_the_first_states_are_left(policy: Netw
 
 
 def test_an_opponent_that_fails_ends_that_trajectory_and_no_other() -> None:
-    config = config_of(group_size=4, depth={"num_own_moves": 3, "rival": "engine"})
+    config = config_of(group_size=4, depth={"num_own_moves": 3, "opponent": "engine"})
     policy, states = in_float64(lively_policy()), states_of(BOARDS, double=True)
     fails = 0.4
     healthy = by_index(roll(policy, states, config, opponent=WrittenReplies(last)))
@@ -662,7 +662,7 @@ def test_whichever_trajectories_are_left_each_is_compared_with_those_of_its_boar
 
 
 @pytest.mark.parametrize(
-    "depth", [{"num_own_moves": 2}, {"num_own_moves": 2, "rival": "engine"}, {"num_own_moves": 2, "teacher_probability": 0.1}]
+    "depth", [{"num_own_moves": 2}, {"num_own_moves": 2, "opponent": "engine"}, {"num_own_moves": 2, "teacher_probability": 0.1}]
 )
 def test_depth_without_values_or_engine_is_refused(depth: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="needs a source of values"):

@@ -45,7 +45,7 @@ def check(states: States) -> None:
 
 def source_of(arrays: BoardArrays = ARRAYS, *, size: int = 16, seed: int = 0) -> DatasetStates:
     """Return the dataset's states."""
-    return DatasetStates(arrays, states_per_step=size, seed=seed, reflects=False)
+    return DatasetStates(arrays, states_per_step=size, seed=seed, mirrors_boards=False)
 
 
 def test_an_epoch_shows_no_board_twice_and_leaves_only_the_remainder_out() -> None:

@@ -722,7 +722,7 @@ def test_states_that_remember_go_on_where_they_were(refresh: int, tmp_path: Path
     config = GrpoConfig(**{**CONFIG.model_dump(), "steps_per_reference_refresh": refresh, "kl_coefficient": 0.1})
 
     def make(policy: NetworkPolicy | None = None) -> GrpoTrainer:
-        states = _Remembering(ARRAYS, states_per_step=config.states_per_step, seed=0, reflects=False)
+        states = _Remembering(ARRAYS, states_per_step=config.states_per_step, seed=0, mirrors_boards=False)
         return GrpoTrainer(policy or lively_policy(), lively_policy(), states, config, seed=0)
 
     whole, first = make(), make()
@@ -963,7 +963,7 @@ def test_rounding_before_the_first_step_is_no_distance() -> None:
     ],
 )
 def test_the_learning_rates_schedule_reaches_the_optimiser(decay: str, expected: list[float]) -> None:
-    trainer = trainer_of(learning_rate=1e-3, warmup_steps=2, num_steps=6, learning_rate_decay=decay, final_learning_rate_share=0.1)
+    trainer = trainer_of(learning_rate=1e-3, warmup_steps=2, num_steps=6, learning_rate_decay=decay, final_learning_rate_fraction=0.1)
     used = []
     for _ in range(6):
         record = trainer.step()
@@ -996,7 +996,7 @@ class _SometimesNan(DatasetStates):
 def trainer_with_nan_at(*bad_steps: int, policy: NetworkPolicy | None = None, **changes: Any) -> GrpoTrainer:
     """Return a trainer that meets NaN values at these steps."""
     config = GrpoConfig(**{**CONFIG.model_dump(), **changes})
-    states = _SometimesNan(ARRAYS, states_per_step=config.states_per_step, seed=0, reflects=False)
+    states = _SometimesNan(ARRAYS, states_per_step=config.states_per_step, seed=0, mirrors_boards=False)
     states.bad_steps = frozenset(bad_steps)
     return GrpoTrainer(policy or lively_policy(), lively_policy(), states, config, seed=0)
 
@@ -1231,7 +1231,7 @@ def test_a_collapsed_policy_comes_back_by_the_forward_divergence_of_its_recovery
 
 def test_an_opponent_engine_and_a_teacher_are_asked_through_the_trainer() -> None:
     opponent = WrittenReplies(lambda board: legal_moves(board)[0])
-    trainer = trainer_of(**with_depth("sampled", depth={"num_own_moves": 2, "rival": "engine"}), opponent=opponent)
+    trainer = trainer_of(**with_depth("sampled", depth={"num_own_moves": 2, "opponent": "engine"}), opponent=opponent)
     metrics = trainer.step().metrics
     assert opponent.asked
     assert metrics["grpo/states"] + metrics["grpo/states_forced"] > 8

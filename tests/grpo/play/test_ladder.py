@@ -27,7 +27,7 @@ from grpo.settings.tree import LadderConfig
 from grpo.statistics.intervals import Z95, expected_score
 from grpo.statistics.ratings import rate_against
 
-CONFIG = LadderConfig(random_shares=(1.0, 0.6, 0.2), nodes=(5, 70))
+CONFIG = LadderConfig(random_fractions=(1.0, 0.6, 0.2), nodes=(5, 70))
 RUNGS = make_rungs(CONFIG)
 
 
@@ -48,7 +48,7 @@ def test_rungs_go_from_a_random_mover_by_diluted_ones_to_ever_more_nodes() -> No
 def test_the_shipped_ladder_has_names_that_differ_and_begins_at_random() -> None:
     names = [rung.name for rung in make_rungs(LadderConfig())]
     assert names[0] == "random"
-    assert len(set(names)) == len(names) == len(LadderConfig().random_shares) + len(LadderConfig().nodes)
+    assert len(set(names)) == len(names) == len(LadderConfig().random_fractions) + len(LadderConfig().nodes)
 
 
 def test_a_rungs_player_is_what_its_name_says(stockfish: str) -> None:

@@ -48,7 +48,7 @@ CONFIG: dict[str, Any] = {
     "learning_rate": 5e-3,
     "steps_per_checkpoint": 2,
     "num_checkpoints_kept": 3,
-    "own_games": {"share": 0.0},
+    "self_play": {"fraction": 0.0},
 }
 
 
@@ -138,11 +138,11 @@ def finetune(job: dict[str, Any]) -> None:
     config = GrpoConfig(**{**CONFIG, **job.get("config", {})})
     torch.set_num_threads(1)
     policy, reference = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
-    num_dataset, num_own = state_counts(config.states_per_step, config.own_games.share)
-    states: StateSource = DatasetStates(TRAIN, states_per_step=num_dataset, seed=0, reflects=True)
+    num_dataset, num_own = state_counts(config.states_per_step, config.self_play.fraction)
+    states: StateSource = DatasetStates(TRAIN, states_per_step=num_dataset, seed=0, mirrors_boards=True)
     if num_own:
         states = MixedStates(
-            states, SelfPlay(MadeUpValues(), config.own_games, states_per_step=num_own, first_step=0, seed=0, reflects=True)
+            states, SelfPlay(MadeUpValues(), config.self_play, states_per_step=num_own, first_step=0, seed=0, mirrors_boards=True)
         )
     trainer = GrpoTrainer(policy, reference, states, config, seed=0, values=MadeUpValues())
     if "failpoint" in job:

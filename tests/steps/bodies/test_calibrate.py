@@ -19,7 +19,7 @@ from steps.store.versions import imported_modules
 ENGINE = EngineIdentity(name="Stockfish", sha256="0" * 64)
 TEXT = """preset = "test"
 evaluation.max_plies = 80
-evaluation.ladder = {random_shares = [1.0, 0.3], nodes = [1, 40], num_calibration_pairs = 2}"""
+evaluation.ladder = {random_fractions = [1.0, 0.3], nodes = [1, 40], num_calibration_pairs = 2}"""
 
 
 def calibrated(settings: Settings, stockfish: str, folder: Path, *, num_processes: int = 1) -> Work:
@@ -109,7 +109,7 @@ def test_what_a_run_learns_from_and_how_a_policy_is_placed_makes_no_other_ladder
         "evaluation.max_opening_centipawns = 80",
         "evaluation.max_plies = 90",
         "evaluation.ladder.nodes = [2]",
-        "evaluation.ladder.random_shares = [1.0]",
+        "evaluation.ladder.random_fractions = [1.0]",
         "evaluation.ladder.num_calibration_pairs = 3",
     ],
 )

@@ -36,7 +36,7 @@ SETTINGS: dict[str, Any] = {
     "states_per_step": 8,
     "group_size": 4,
     "steps_per_checkpoint": 2,
-    "own_games": {"share": 0.0},
+    "self_play": {"fraction": 0.0},
 }
 
 
@@ -64,7 +64,7 @@ def finetuned(
     """Return the output of a tiny fine-tuning."""
     config = GrpoConfig(**{**SETTINGS, **changes})
     policy, reference = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
-    trainer = GrpoTrainer(policy, reference, DatasetStates(TRAIN, states_per_step=8, seed=0, reflects=False), config, seed=0)
+    trainer = GrpoTrainer(policy, reference, DatasetStates(TRAIN, states_per_step=8, seed=0, mirrors_boards=False), config, seed=0)
     change(trainer)
     store = Store(home)
     make_output(

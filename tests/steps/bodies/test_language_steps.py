@@ -11,9 +11,10 @@ import pytest
 from grpo.engine.identity import EngineIdentity
 from grpo.language.model import requirements as extra
 from grpo.settings.language import LanguageConfig, model_folder
+from grpo.settings.roles import may_change
 from grpo.settings.tree import Settings, read_settings
 from steps.nodes.sockets import ONLY_NODE
-from steps.pipeline.resume_changes import CHANGEABLE_OF_LANGUAGE, Change, Now, changes_since
+from steps.pipeline.resume_changes import Change, Now, changes_since
 from steps.pipeline.start import start
 from steps.pipeline.training import finetune
 from steps.preflight.checks import preflight
@@ -50,7 +51,7 @@ FIELDS: Mapping[str, tuple[Any, set[str]]] = {
     "reward_warmup_steps": (3, {"finetune"}),
     "max_collection_kl": (2.0, {"finetune"}),
     "max_questions": (2, {"baseline", "finetune", "select"}),
-    "num_judged_boards": (9, {"baseline", "finetune", "select"}),
+    "num_heldout_boards": (9, {"baseline", "finetune", "select"}),
     "num_sampled_answers": (3, {"baseline", "finetune", "select"}),
 }
 
@@ -143,7 +144,7 @@ def test_of_each_field_it_is_decided_whether_it_may_change(field: str) -> None:
     assert found
     for change in found:
         assert change.field.startswith(f"language.{field}")
-        assert change.is_refused == (field not in CHANGEABLE_OF_LANGUAGE)
+        assert change.is_refused == (not may_change(f"language.{field}"))
         assert (change.allowed_as == "objective") == (field in ("rewards", "loss")), "what made the policy cannot be allowed"
 
 

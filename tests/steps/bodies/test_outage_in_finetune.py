@@ -42,7 +42,7 @@ pretrain.max_steps = 8
 grpo.num_steps = 14
 grpo.states_per_step = 16
 grpo.steps_per_checkpoint = 5
-grpo.own_games.share = 0.0
+grpo.self_play.fraction = 0.0
 """).model_dump(mode="json")
 MIDDLE = 4
 """From this step on the server is killed, as soon as it was told anything of the step."""

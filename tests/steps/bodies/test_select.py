@@ -292,7 +292,7 @@ class Selected:
 def num_pairs_needed(settings: Settings) -> int:
     """Return how many openings all stages ask for; written out, for the progress bar rests on the same sum."""
     selection, ladder = settings.selection, settings.evaluation.ladder
-    rungs = len(ladder.random_shares) + len(ladder.nodes)
+    rungs = len(ladder.random_fractions) + len(ladder.nodes)
     assert (halving_pairs(3, pairs_per_round=1), rungs) == (3 + 2, 3)
     return (
         5 * selection.num_screening_pairs

@@ -39,7 +39,7 @@ SETTINGS: Mapping[str, Any] = {
     "states_per_step": 8,
     "group_size": 4,
     "steps_per_checkpoint": 4,
-    "own_games": {"share": 0.0},
+    "self_play": {"fraction": 0.0},
     "critical_entropy": 0.0,
 }
 
@@ -71,7 +71,7 @@ def finetuned(
     """Return the output of a tiny fine-tuning, whose rewards are no numbers now and then unless it is sound."""
     config = GrpoConfig(**SETTINGS)
     policy, reference = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
-    source = (DatasetStates if is_sound else SometimesNan)(TRAIN, states_per_step=8, seed=0, reflects=False)
+    source = (DatasetStates if is_sound else SometimesNan)(TRAIN, states_per_step=8, seed=0, mirrors_boards=False)
     trainer = GrpoTrainer(policy, reference, source, config, seed=0)
     whole = trainer.step
 

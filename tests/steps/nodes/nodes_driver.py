@@ -66,10 +66,10 @@ def trained(job: dict[str, Any], processes: Processes, work: Work) -> None:
     """Train a tiny policy as one of several processes."""
     config = GrpoConfig(**{**CONFIG, "num_steps": 6, **job.get("config", {})})
     policy, reference = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
-    num_dataset, num_own = state_counts(config.states_per_step, config.own_games.share)
-    states: StateSource = DatasetStates(TRAIN, states_per_step=num_dataset, seed=0, reflects=True)
+    num_dataset, num_own = state_counts(config.states_per_step, config.self_play.fraction)
+    states: StateSource = DatasetStates(TRAIN, states_per_step=num_dataset, seed=0, mirrors_boards=True)
     if num_own:
-        own = SelfPlay(MadeUpValues(), config.own_games, states_per_step=num_own, first_step=0, seed=0, reflects=True)
+        own = SelfPlay(MadeUpValues(), config.self_play, states_per_step=num_own, first_step=0, seed=0, mirrors_boards=True)
         states = MixedStates(states, own)
     trainer = GrpoTrainer(policy, reference, states, config, seed=0, values=MadeUpValues(), processes=processes)
     if "deed" in job and job["place"] == "step":

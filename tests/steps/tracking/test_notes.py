@@ -46,7 +46,7 @@ def settings_of(text: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("preset", preset_names())
 @pytest.mark.parametrize(
-    "more", ["", "seed = 7\ngrpo.learning_rate = 0.0123\nboards.games.nodes = [1, 2]\ngrpo.own_games.repetition = 'ignored'"]
+    "more", ["", "seed = 7\ngrpo.learning_rate = 0.0123\nboards.games.nodes = [1, 2]\ngrpo.self_play.repetition = 'ignored'"]
 )
 def test_a_runs_settings_come_back_from_the_text_that_its_page_shows(preset: str, more: str) -> None:
     settings = settings_of(f'preset = "{preset}"\n{more}')
@@ -75,7 +75,7 @@ def test_parameters_are_short_and_typed_and_none_of_them_is_nothing(preset: str)
     assert all(0 < len(value) <= 60 for value in found.values())
     assert found["boards.games.nodes"] == "100 ... 199 (100)"
     assert float(found["grpo.learning_rate"]) == settings["grpo"]["learning_rate"]
-    assert found["grpo.reflects"] in ("true", "false")
+    assert found["grpo.mirrors_boards"] in ("true", "false")
     assert not [name for name in found if name.startswith(("resources.", "boards.num_tasks"))]
     assert not {"None", "null", "", "[]"} & set(found.values())
 

@@ -55,7 +55,7 @@ def in_phases(boards: Sequence[chess.Board]) -> pa.Table:
 
 def judged(table: pa.Table, count: int = 30) -> EvaluationBoards:
     """Return the boards that are judged of a table."""
-    return EvaluationBoards.of_table(table, config=LanguageConfig(num_judged_boards=count))
+    return EvaluationBoards.of_table(table, config=LanguageConfig(num_heldout_boards=count))
 
 
 def values_of(fen: str) -> dict[str, float]:
