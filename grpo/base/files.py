@@ -239,13 +239,13 @@ def _storage_error(error: OSError, target: Path, num_bytes: int | None) -> Stora
     place = next(folder for folder in target.parents if folder.exists())
     free, reason = shutil.disk_usage(place).free, os.strerror(error.errno or 0)
     needed = "" if num_bytes is None else f"it needs {num_bytes:,} bytes, and "
-    remedy = f"open {place} for this user, or work elsewhere (CHESS_GRPO_HOME)"
+    remedy = f"give this user write permission in {place}, or set CHESS_GRPO_HOME to another folder"
     if error.errno in _NO_ROOM:
         if num_bytes is None:
             # The write is larger than the space that refused it.
             limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0] if error.errno == errno.EFBIG else free
             needed = f"it needs more than {limit:,} bytes, and "
-        remedy = "make room, or raise the limit on a file's size or the quota"
+        remedy = "free disk space, or raise the file size limit or the quota"
     return StorageError(f"{target} could not be written ({reason}): {needed}{free:,} bytes are free there; {remedy}")
 
 

@@ -5,7 +5,7 @@ import chess
 from grpo.base.seeding import numpy_stream
 from grpo.language.generate.retries import Speaker, asked_moves
 from grpo.uci.options import BEST_MOVE, UciOptions
-from grpo.uci.search import Found
+from grpo.uci.search import UciSearchResult
 
 
 class LanguageMoveFinder:
@@ -15,7 +15,7 @@ class LanguageMoveFinder:
         """Ask nothing yet."""
         self._speaker = speaker
 
-    def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> Found:
+    def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
         """Return the move that it names, and in words what its answers were like.
 
         What is drawn depends on seed, game and number of moves played, so that asking again about the same board gives the same move.
@@ -26,5 +26,5 @@ class LanguageMoveFinder:
         counts = reply.counts
         remark = f"language model: {counts.num_answers} answers, {counts.num_unreadable} unreadable, {counts.num_illegal} illegal"
         if reply.move is None:
-            return Found(best=None, shown=(), remarks=(f"{remark}: no legal move, so the game is given up",))
-        return Found(best=reply.move, shown=(reply.move,), remarks=(remark,))
+            return UciSearchResult(best=None, shown=(), remarks=(f"{remark}: no legal move, so the game is given up",))
+        return UciSearchResult(best=reply.move, shown=(reply.move,), remarks=(remark,))

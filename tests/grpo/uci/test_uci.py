@@ -32,7 +32,7 @@ class Session:
             name="chess-grpo 12 abc",
             options=UciOptions(**{"temperature": 0.0, **options}),  # type: ignore[arg-type]
             load=self._load,
-            chance_seed=99,
+            random_seed=99,
             write=self.lines.append,
         )
 
@@ -453,4 +453,4 @@ def test_a_drawn_move_is_the_first_line_and_the_others_follow_by_probability() -
 def test_at_the_ends_of_the_range_moves_are_finite_shares(temperature: float, session: Session) -> None:
     for board in some_boards(5, seed=9):
         ranked = ranked_moves(session.policy, board, allowed=frozenset(), options=UciOptions(temperature=temperature), seed=0, num_games=0)
-        assert sum(row.share for row in ranked) == pytest.approx(1, abs=1e-5)
+        assert sum(row.probability for row in ranked) == pytest.approx(1, abs=1e-5)

@@ -489,7 +489,7 @@ def test_a_file_that_is_cut_short_ends_the_step_with_its_name_and_byte(
     path = packed("games.pgn.zst")
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) * 2 // 3])
-    with pytest.raises(SourceError, match=rf"{path}: .*cut short: it ends at byte {len(whole) * 2 // 3:,}"):
+    with pytest.raises(SourceError, match=rf"{path}: .*truncated: it ends at byte {len(whole) * 2 // 3:,}"):
         build(settings_of(path, num_train=3_000, num_units=1, shortage="accept"), tmp_path / "out", stockfish)
 
 

@@ -112,7 +112,7 @@ def test_after_so_many_answers_without_a_legal_move_there_is_none(max_questions:
     assert reply.move is None
     assert len(speaker.asked) == max_questions
     assert reply.counts == ReplyCounts(num_moves=1, num_answers=max_questions, num_illegal=max_questions)
-    assert (reply.counts.num_asked_again, reply.counts.num_forfeits) == (max_questions - 1, 1)
+    assert (reply.counts.num_retries, reply.counts.num_forfeits) == (max_questions - 1, 1)
 
 
 def test_a_sampling_player_draws_the_first_answer_at_its_temperature_and_later_ones_at_1() -> None:
@@ -175,8 +175,8 @@ def test_the_games_of_a_match_tell_what_each_players_answers_were_like() -> None
     assert result.replies().keys() == {"first"}
     assert total == sum(per_game, ReplyCounts())
     assert total.num_answers == sum(count for _, count in speaker.asked)
-    assert total.num_moves == total.num_answers - total.num_asked_again
-    assert total.num_unreadable == total.num_asked_again + total.num_forfeits
+    assert total.num_moves == total.num_answers - total.num_retries
+    assert total.num_unreadable == total.num_retries + total.num_forfeits
     assert total.num_forfeits == result.ends()["no legal move named"] > 0
     assert play_match(RandomPlayer(numpy_stream(0, 1)), RandomPlayer(numpy_stream(0, 2)), OPENINGS[:1], max_plies=4).replies() == {}
 
@@ -185,7 +185,7 @@ def test_a_forfeit_is_decided_and_no_engine_is_asked_who_stood_better(scripted: 
     assert End.FORFEIT not in UNDECIDED
     engine = scripted()
     result = against_random(ScriptedSpeaker(lambda fen, _: ""))
-    assert result.share_undecided() == 0
+    assert result.undecided_fraction() == 0
     with EnginePool(engine.path, num_processes=1, options={}) as pool:
         judged = adjudicate(result, pool, depth=3, centipawns=1)
     assert engine.searches() == []
@@ -194,7 +194,7 @@ def test_a_forfeit_is_decided_and_no_engine_is_asked_who_stood_better(scripted: 
 
 def test_diluted_the_player_keeps_its_answers_and_its_forfeits() -> None:
     speaker = ScriptedSpeaker(lambda fen, _: "?", max_questions=2)
-    diluted = DilutedPlayer(player(speaker), share=0.5, rng=numpy_stream(0, "diluted"))
+    diluted = DilutedPlayer(player(speaker), random_fraction=0.5, rng=numpy_stream(0, "diluted"))
     result = play_match(diluted, RandomPlayer(numpy_stream(0, "random")), OPENINGS, max_plies=40)
     assert result.ends()["no legal move named"] == len(result.games)
     counts = result.replies()["first"]
