@@ -15,7 +15,7 @@ from data_checks.report import DatasetReport
 from data_checks.rules import JOIN_REMEDY, MADE_BY_OTHER_CODE, BoardReading, BoardsOfGame, GameReading, R, RowRule
 from data_checks.value_rules import share_expected, value_rules
 from grpo.board.phases import PHASES
-from grpo.dataset.quotas import QuotaCell, wanted_boards
+from grpo.dataset.quotas import QuotaCell, boards_per_cell
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Split, phase_counts
 from grpo.settings.tree import BoardsConfig, ValuesConfig
 
@@ -76,7 +76,7 @@ def check_dataset_tables(
 def _least_boards(config: BoardsConfig, facts: Mapping[str, Any]) -> dict[QuotaCell, int]:
     """Return how many boards each cell must have: where a shortage is accepted those that the report calls missing less, but one."""
     missing: Mapping[str, int] = facts["missing"] if config.shortage == "accept" else {}
-    wanted = wanted_boards(config)
+    wanted = boards_per_cell(config)
     return {(split, phase): max(1, count - missing.get(f"{split}/{phase}", 0)) for (split, phase), count in wanted.items()}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from data_checks.rules import JOIN_REMEDY, MADE_BY_OTHER_CODE, GameReading, RowRule, missing_columns, start_fault
-from grpo.dataset.quotas import split_of_game, split_shares
+from grpo.dataset.quotas import split_fractions, split_of_game
 from grpo.dataset.table import GAME_SCHEMA, Split
 from grpo.settings.tree import BoardsConfig
 
@@ -158,7 +158,7 @@ def _other_split(reading: GameReading) -> str | None:
 
 
 def _split_not_as_drawn(config: BoardsConfig) -> Callable[[GameReading], str | None]:
-    shares = split_shares(config)
+    shares = split_fractions(config)
 
     def breach(reading: GameReading) -> str | None:
         split, game_id, date = (reading.row[name] for name in ("split", "game_id", "date"))

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from grpo.base.files import read_json, write_json
 from grpo.board.phases import PHASES, Phase
 from grpo.dataset.engine_games import material_signature
-from grpo.dataset.exclusions import JudgedPositions
-from grpo.dataset.quotas import Candidate, Quota, SourceReport, cell_names, cut_to_quota, shortage_message, wanted_boards
+from grpo.dataset.exclusions import ExcludedPositions
+from grpo.dataset.quotas import Candidate, Quota, SourceReport, boards_per_cell, cell_names, cut_to_quota, shortage_message
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Position, Split, board_row, board_table, phase_counts
 from grpo.dataset.units import fill_unit
 from grpo.engine.answers import EngineError
@@ -47,10 +47,10 @@ def build_units(
     """
     # What is imported stays; looking through it again and again took a fifth of this step's own time.
     gc.freeze()
-    judged = JudgedPositions.read(settings.boards.exclude) if settings.boards.exclude else frozenset[str]()
+    excluded = ExcludedPositions.read(settings.boards.exclude) if settings.boards.exclude else frozenset[str]()
     options = engine_options(settings.values)
     cache = None if cache_folder is None else ValueCache(cache_folder, engine=engine, options=options)
-    total = sum(wanted_boards(settings.boards).values()) * len(units) // settings.boards.num_units
+    total = sum(boards_per_cell(settings.boards).values()) * len(units) // settings.boards.num_units
     # Two engines, because players search one line and values all; they take turns, so that one core is enough.
     players = EnginePool(engine_path, num_processes=1, options={"Hash": settings.values.hash_mib})
     with players, EnginePool(engine_path, num_processes=1, options=options) as pool:
@@ -59,7 +59,9 @@ def build_units(
         def progress() -> None:
             work.progress(min(valuer.num_rows, total), total, "boards")
 
-        reports = {str(unit): _build_unit(settings, unit, players, valuer, judged, progress=progress, folder=work.folder) for unit in units}
+        reports = {
+            str(unit): _build_unit(settings, unit, players, valuer, excluded, progress=progress, folder=work.folder) for unit in units
+        }
     write_json(work.folder / REPORT, reports)
     if cache is not None:
         counts = {"hits": cache.num_hits, "misses": cache.num_misses, "stored": cache.num_stored, "damaged": cache.num_damaged}
@@ -71,7 +73,7 @@ def _build_unit(
     unit: int,
     players: EnginePool,
     valuer: "_Valuer",
-    judged: Container[str],
+    excluded: Container[str],
     *,
     progress: Callable[[], None],
     folder: Path,
@@ -80,7 +82,7 @@ def _build_unit(
     report = SourceReport()
     parts: list[pa.Table] = [board_table([])]
 
-    def judge(candidates: list[Candidate], quota: Quota) -> None:
+    def value_candidates(candidates: list[Candidate], quota: Quota) -> None:
         parts.append(board_table(valuer.rows(candidates, quota)))
         progress()
 
@@ -91,9 +93,9 @@ def _build_unit(
             seed=settings.seed,
             players=players,
             report=report,
-            judged=judged,
+            excluded=excluded,
             on_rejection=lambda rejection: write_rejection(rejected, rejection),
-            judge=judge,
+            on_candidates=value_candidates,
         )
     pq.write_table(pa.concat_tables(parts), folder / f"unit-{unit:04d}.{BOARDS}")
     pq.write_table(pa.Table.from_pylist(list(quota.games.values()), schema=GAME_SCHEMA), folder / f"unit-{unit:04d}.{GAMES}")
@@ -101,7 +103,7 @@ def _build_unit(
 
 
 class _Valuer:
-    """Makes rows of candidates, and gives those back whose search failed or that are outside of the evaluation window."""
+    """Makes rows of candidates, and discards those whose search failed or whose evaluation is outside the window."""
 
     def __init__(self, settings: Settings, engine: EngineIdentity, pool: EnginePool, cache: ValueCache | None) -> None:
         self._settings, self._engine, self._pool, self._cache = settings, str(engine), pool, cache
@@ -123,9 +125,9 @@ class _Valuer:
         for candidate, table in zip(candidates, self._tables(candidates, depth), strict=True):
             deeper = strong.get(candidate.position.key)
             if isinstance(table, EngineError) or isinstance(deeper, EngineError):
-                quota.give_back(candidate, "engine failure")
+                quota.discard(candidate, "engine failure")
             elif max_centipawns is not None and _is_more_uneven(table, max_centipawns):
-                quota.give_back(candidate, "max_centipawns")
+                quota.discard(candidate, "max_centipawns")
             else:
                 rows.append(board_row(candidate.position, table, deeper, engine=self._engine, limit=f"depth {depth}", transform=transform))
         self.num_rows += len(rows)
@@ -153,7 +155,7 @@ def join_units(settings: Settings, folders: Sequence[Path], work: Work) -> None:
     Raises SourceError when boards are missing and the settings do not accept it, or when there are none of some split and phase.
     """
     boards = _concatenated(folders, BOARDS, BOARD_SCHEMA)
-    wanted = wanted_boards(settings.boards)
+    wanted = boards_per_cell(settings.boards)
     kept, num_joined_duplicates, missing = cut_to_quota(
         _positions(boards), wanted, max_per_game_and_phase=settings.boards.max_per_game_and_phase
     )

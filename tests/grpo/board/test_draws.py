@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from grpo.board.draws import drawing_moves, repeating_moves
-from grpo.dataset.engine_games import made_up_endgame
+from grpo.dataset.engine_games import random_endgame
 
 
 def brute_force(board: chess.Board) -> list[chess.Move]:
@@ -79,7 +79,7 @@ def test_drawing_moves_are_those_of_brute_force_in_2500_endgames() -> None:
     met: Counter[str] = Counter()
     num_drawing = 0
     for number in range(2_500):
-        board = made_up_endgame(numpy_rng) if number % 5 == 0 else lone_endgame(rng)
+        board = random_endgame(numpy_rng) if number % 5 == 0 else lone_endgame(rng)
         fen = board.fen()
         expected = brute_force(board)
         assert drawing_moves(board) == expected, fen

@@ -104,7 +104,7 @@ def test_the_gap_between_two_rungs_is_better_known_than_their_distance_from_the_
 
 
 def test_a_rung_that_nobody_met_is_an_error() -> None:
-    with pytest.raises(ValueError, match="players 2 never met player 0"):
+    with pytest.raises(ValueError, match="players 2 are not connected with player 0"):
         rate_rungs(RUNGS[:3], {(1, 0): [0.5]})
 
 

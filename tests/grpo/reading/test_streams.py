@@ -257,7 +257,7 @@ def test_a_window_above_128_mebibytes_is_refused(tmp_path: Path) -> None:
         return stream.compress(TEXT) + stream.flush()
 
     assert unpacked(tmp_path, "x.pgn.zst", packed(27)) == TEXT
-    with pytest.raises(SourceError, match="needs 268,435,456 bytes to unpack: pack it anew without --long"):
+    with pytest.raises(SourceError, match="needs 268,435,456 bytes to unpack: compress it without --long"):
         unpacked(tmp_path, "x.pgn.zst", packed(28))
 
 
