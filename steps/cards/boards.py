@@ -13,7 +13,7 @@ _PIXELS: Final = 320
 
 
 def decision_boards(found: Mapping[str, Any], *, whose: str) -> Html:
-    """Return a policy's worst and best decisions as boards seen by the player to move; `found` are the facts of `TellingDecisions`."""
+    """Return a policy's worst and best decisions as boards seen by the player to move; `found` are the facts of `NotableDecisions`."""
     words = (
         f"Held-out boards, {found['num_boards']:,} in all; the likeliest move at T = 1, worths by the stronger search. Arrows: orange the"
         " policy's move, blue Stockfish's, green where they are one."

@@ -15,7 +15,7 @@ _NUM_OF_EACH_KIND: Final = 4
 
 def write_decisions(folder: Path, policy: "Policy", heldout: "BoardArrays", *, before: "Policy | None" = None) -> None:
     """Write a policy's most telling decisions into a folder, beside those of the policy that it came from if there is one."""
-    from grpo.evaluation.decisions import telling_decisions
+    from grpo.evaluation.decisions import notable_decisions
 
-    found = telling_decisions(policy, heldout, count=_NUM_OF_EACH_KIND, before=before)
+    found = notable_decisions(policy, heldout, count=_NUM_OF_EACH_KIND, before=before)
     write_json(folder / DECISIONS, found.facts() | {"num_boards": len(heldout)})
