@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from grpo.diagnosis.conditions import cancels, dominates, is_certain, is_constant, teach_nothing
+from grpo.diagnosis.conditions import cancels, dominates, have_zero_advantage, is_certain, is_constant
 from grpo.metrics.table import TERM_PAIRS, TERMS, Event
 from grpo.settings.grpo import AlarmConfig, GrpoConfig
 
@@ -243,7 +243,7 @@ class SilentGroups:
     def observe(self, observation: Observation) -> dict[str, str]:
         """Update with the fraction of zero-variance groups of one rollout."""
         self._window.add(observation.silent_groups)
-        is_silent = self._window.is_full and teach_nothing(self._window.mean(), self._settings)
+        is_silent = self._window.is_full and have_zero_advantage(self._window.mean(), self._settings)
         self._num_steps = self._num_steps + 1 if is_silent else 0
         if not is_silent:
             return {}

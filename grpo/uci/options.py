@@ -89,4 +89,4 @@ def _number(kind: type[_Number], name: str, value: str) -> _Number:
     try:
         return kind(value.replace(",", "."))  # Accept a decimal comma.
     except ValueError:
-        raise OptionError(f"{name} is no {'whole number' if kind is int else 'number'}") from None
+        raise OptionError(f"{name} is not a {'whole number' if kind is int else 'number'}") from None
