@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from grpo.dataset.table import Split
-from grpo.language.generate.generator import PolicySpeaker
+from grpo.language.generate.generator import PolicyAnswerGenerator
 from grpo.language.learn.evaluation import JudgedBoards, judge
 from grpo.language.learn.heldout_reward import heldout_reward, questions
 from grpo.language.learn.trainer import LanguageTrainer
@@ -74,13 +74,13 @@ def finetune_language(
         trainer.begin_from(origin)
     judged = JudgedBoards.of_table(table, config=settings.language)
     asked = questions(LanguageBoards.of_table(table, Split.VALIDATION, config=settings.language), settings.language.num_judged_boards)
-    speaker = PolicySpeaker(trainer.judged, settings.language)
+    generator = PolicyAnswerGenerator(trainer.judged, settings.language)
     TrainingLoop(
         trainer,
         policy_config,
         settings.grpo,
         first=first,
-        heldout=lambda: judge(speaker, judged).metrics() | heldout_reward(trainer.judged, asked, grader).metrics(),
+        heldout=lambda: judge(generator, judged).metrics() | heldout_reward(trainer.judged, asked, grader).metrics(),
         facts=facts,
         work=work,
         on_assessed=on_assessed,

@@ -182,7 +182,7 @@ def _answer_lines(batch: "SeenBatch", place: int, answer: "GradedAnswer") -> Ite
     decision = f"; best move {answer.decision or 'not there'}" if answer.example.task.value == "move" else ""
     legal = "" if not decision or answer.grades.is_legal_best else ", not legal" if answer.decision else ""
     yield (
-        f"      read: {read.num_sections} of {read.num_sections_wanted} sections, {read.num_fields} of {read.num_fields_wanted} fields"
+        f"      read: {read.num_sections} of {read.num_sections_expected} sections, {read.num_fields} of {read.num_fields_expected} fields"
         f"{decision}{legal}"
     )
     yield f"      {parts}"

@@ -14,7 +14,7 @@ from speakers import ScriptedSpeaker, naming
 from grpo.base.seeding import numpy_stream
 from grpo.engine.pool import EnginePool
 from grpo.language.generate.player import LanguagePlayer
-from grpo.language.generate.retries import asked_moves, named_move
+from grpo.language.generate.retries import moves_with_retries, named_move
 from grpo.play.adjudication import adjudicate
 from grpo.play.matches import UNDECIDED, End, MatchResult, play_match
 from grpo.play.pgn import match_pgn
@@ -79,7 +79,7 @@ def test_an_answer_that_can_be_read_in_part_is_not_whole() -> None:
 
 def test_who_names_a_legal_move_is_asked_once_and_draws_nothing() -> None:
     speaker, stream = ScriptedSpeaker(lambda fen, _: naming(first_legal(fen))), numpy_stream(0, "game")
-    (reply,) = asked_moves(speaker, [START], temperature=None, streams=[stream])
+    (reply,) = moves_with_retries(speaker, [START], temperature=None, streams=[stream])
     assert reply.move == chess.Move.from_uci("a2a3")
     assert reply.counts == ReplyCounts(num_moves=1, num_answers=1)
     assert stream.random() == numpy_stream(0, "game").random()
@@ -97,7 +97,7 @@ def test_what_fails_is_asked_again_drawn_at_1_all_failed_boards_together() -> No
         return naming(first_legal(fen)) if tries[fen] > num_failing else "" if tries[fen] == 1 else naming("a1a1")
 
     speaker = ScriptedSpeaker(answer)
-    replies = asked_moves(speaker, boards, temperature=None, streams=[numpy_stream(0, place) for place in range(8)])
+    replies = moves_with_retries(speaker, boards, temperature=None, streams=[numpy_stream(0, place) for place in range(8)])
     assert speaker.asked == [(None, 8), (1.0, 4), (1.0, 2)]
     assert [None if reply.move is None else reply.move.uci() for reply in replies] == [first_legal(board.fen()) for board in boards]
     assert [reply.counts.num_answers for reply in replies] == [1, 2, 1, 3] * 2
@@ -108,7 +108,7 @@ def test_what_fails_is_asked_again_drawn_at_1_all_failed_boards_together() -> No
 @pytest.mark.parametrize("max_questions", [1, 2, 5])
 def test_after_so_many_answers_without_a_legal_move_there_is_none(max_questions: int) -> None:
     speaker = ScriptedSpeaker(lambda fen, _: naming("e2e5"), max_questions=max_questions)
-    (reply,) = asked_moves(speaker, [START], temperature=None, streams=[numpy_stream(0, "game")])
+    (reply,) = moves_with_retries(speaker, [START], temperature=None, streams=[numpy_stream(0, "game")])
     assert reply.move is None
     assert len(speaker.asked) == max_questions
     assert reply.counts == ReplyCounts(num_moves=1, num_answers=max_questions, num_illegal=max_questions)
@@ -117,7 +117,7 @@ def test_after_so_many_answers_without_a_legal_move_there_is_none(max_questions:
 
 def test_a_sampling_player_draws_the_first_answer_at_its_temperature_and_later_ones_at_1() -> None:
     speaker = ScriptedSpeaker(lambda fen, _: "")
-    asked_moves(speaker, [START], temperature=0.5, streams=[numpy_stream(0, "game")])
+    moves_with_retries(speaker, [START], temperature=0.5, streams=[numpy_stream(0, "game")])
     assert speaker.asked == [(0.5, 1), (1.0, 1), (1.0, 1)]
 
 

@@ -35,7 +35,7 @@ HAND = move_example(
     mate_in=[None, None, None, None, -2, None, None],
     index=0,
 )
-KNIGHT = environment_example(chess.Board(), "g1f3", num_told=10, index=0)
+KNIGHT = environment_example(chess.Board(), "g1f3", num_history_moves=10, index=0)
 
 
 def some_examples() -> list[Example]:
@@ -291,7 +291,7 @@ def test_a_copy_of_the_old_position_is_worth_little() -> None:
 
 
 def test_after_an_illegal_move_the_old_position_is_right_and_the_flag_counts() -> None:
-    example = environment_example(chess.Board(), "e2e5", num_told=10, index=0)
+    example = environment_example(chess.Board(), "e2e5", num_history_moves=10, index=0)
     assert example.target == f"{chess.STARTING_FEN}+-1.0+0+1"
     as_if_legal = write_environment_answer(KNIGHT.new_fen, 0.001, terminated=False, truncated=False)
     assert part(example, as_if_legal, "outcome") == pytest.approx(1 / 3)

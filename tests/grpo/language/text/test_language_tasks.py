@@ -95,8 +95,8 @@ def test_a_written_outcome_is_read_back_whatever_white_space_is_around_it(
 )
 def test_no_text_raises_and_all_counts_are_possible(text: str) -> None:
     for answer in (read_move_answer(text), read_move_answer(text, num_legal=1), read_environment_answer(text)):
-        assert 0 <= answer.num_sections <= answer.num_sections_wanted
-        assert 0 <= answer.num_fields <= answer.num_fields_wanted
+        assert 0 <= answer.num_sections <= answer.num_sections_expected
+        assert 0 <= answer.num_fields <= answer.num_fields_expected
         assert answer.is_malformed == (answer.num_fields == 0)
         assert not (answer.is_readable and not answer.has_structure)
 
@@ -107,7 +107,7 @@ def test_no_text_raises_and_all_counts_are_possible(text: str) -> None:
 def test_what_is_no_plain_number_is_not_read(number: str) -> None:
     answer = read_move_answer(GOOD.replace("0.30", number or "0.30 -"))
     assert not answer.is_readable
-    assert None in answer.evaluations or answer.num_fields < answer.num_fields_wanted
+    assert None in answer.evaluations or answer.num_fields < answer.num_fields_expected
     assert not read_environment_answer(GOOD_ENVIRONMENT.replace("0.001", number)).is_readable
 
 
@@ -130,7 +130,7 @@ def test_an_answer_with_fewer_moves_is_whole_only_where_fewer_are_legal() -> Non
 
 def counts(answer: MoveAnswer | EnvironmentAnswer) -> tuple[int, int, int, int]:
     """Return sections and fields: there, wanted."""
-    return answer.num_sections, answer.num_sections_wanted, answer.num_fields, answer.num_fields_wanted
+    return answer.num_sections, answer.num_sections_expected, answer.num_fields, answer.num_fields_expected
 
 
 @pytest.mark.parametrize(
