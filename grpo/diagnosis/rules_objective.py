@@ -211,10 +211,12 @@ def loss_budget(case: Case) -> Finding | None:
     if not _add_up(case, names):
         return None
     for index, name in enumerate(names[1:], start=1):
-        shares = sorted(abs(values[index]) / total for _, values in rows if (total := sum(map(abs, values))) > 0)
-        if shares and dominates(shares[len(shares) // 2], _ALARMS):
+        fractions = sorted(abs(values[index]) / total for _, values in rows if (total := sum(map(abs, values))) > 0)
+        if fractions and dominates(fractions[len(fractions) // 2], _ALARMS):
             series = case.history.series[name]
-            evidence = f"{series.column} is {shares[0]:.1%} to {shares[-1]:.1%} of the terms' absolute values in {len(shares)} rows"
+            evidence = (
+                f"{series.column} is {fractions[0]:.1%} to {fractions[-1]:.1%} of the terms' absolute values in {len(fractions)} rows"
+            )
             coefficient = "entropy_coefficient" if name == "entropy_bonus" else "kl_coefficient"
             # On-policy a surrogate's value is near 0 whatever its gradient, so if the run learns, this is only a note.
             severity = Severity.NOTE if case.learns() else None

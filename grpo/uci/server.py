@@ -119,7 +119,7 @@ class UciEngine:
         try:
             self._board = read_position(words)
         except PositionError as error:
-            self._write(f"info string {error}; the position before is kept")
+            self._write(f"info string {error}; the previous position stays")
 
     def _go(self, words: Sequence[str]) -> None:
         self._send_best_move()  # A pending search ends now, as after `stop`.

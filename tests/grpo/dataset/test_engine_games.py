@@ -198,8 +198,8 @@ def test_made_up_endgames_are_legal_and_of_many_kinds() -> None:
     assert min(num_men) <= 4
     assert max(num_men) >= 14
     sides = [signature.split("-") for signature in signatures.elements()]
-    assert 50 < sum(own == rival for own, rival in sides) < 350, "even ones and uneven ones"
-    assert {piece for own, rival in sides for piece in own + rival} == set("KQRBNP")
+    assert 50 < sum(own == opponent for own, opponent in sides) < 350, "even ones and uneven ones"
+    assert {piece for own, opponent in sides for piece in own + opponent} == set("KQRBNP")
 
 
 def test_made_up_endgames_depend_on_their_generator_alone() -> None:

@@ -184,7 +184,7 @@ def test_a_position_that_is_none_is_refused_with_the_reason_and_the_old_one_kept
     (said,) = session.says(f"position fen {kept}", f"position {words}")
     assert said.startswith("info string ")
     assert reason in said
-    assert said.endswith("; the position before is kept")
+    assert said.endswith("; the previous position stays")
     assert chess.Move.from_uci(session.best("go")) in chess.Board(kept).legal_moves
 
 

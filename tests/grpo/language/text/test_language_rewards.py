@@ -284,9 +284,9 @@ def test_a_copy_of_the_old_position_is_worth_little() -> None:
         if not example.truncated:
             sure = write_environment_answer(example.fen, example.reward, terminated=example.terminated, truncated=False)
             assert part(example, sure, "similarity") == 0
-            # Not even with the side to move turned over and the clocks put right: what the men did is what counts.
-            men = example.fen.split()[0]
-            assert part(example, sure.replace(example.fen, f"{men} {example.new_fen.split(maxsplit=1)[1]}"), "similarity") < 0.25
+            # Not even with the side to move turned over and the clocks put right: what the pieces did is what counts.
+            pieces = example.fen.split()[0]
+            assert part(example, sure.replace(example.fen, f"{pieces} {example.new_fen.split(maxsplit=1)[1]}"), "similarity") < 0.25
     assert graded(KNIGHT, KNIGHT.prompt).total() == WEIGHTS.malformed
 
 

@@ -167,7 +167,7 @@ def test_sections_and_words_that_do_not_belong_are_counted(text: str, expected: 
         (AFTER_E4, (1, 4, 6, 9)),
         (AFTER_E4.rpartition(" ")[0] + "+0.001+0+0", (4, 4, 8, 9)),
         (AFTER_E4 + " 7+0.001+0+0", (4, 4, 9, 10)),
-        # Without the men the other fields of a FEN are nothing.
+        # Without the pieces the other fields of a FEN are nothing.
         ("8/8 w - - 0 1+0.001+0+0", (3, 4, 3, 9)),
         (f"{GOOD_ENVIRONMENT}+0+e2e4 d2d4", (4, 6, 9, 12)),
         (f"{GOOD_ENVIRONMENT}++", (4, 6, 9, 9)),
@@ -241,7 +241,7 @@ def test_similarity_worked_by_hand() -> None:
     assert similarity(START.replace(" w ", " b ")) == pytest.approx(FIELD_WEIGHT / wanted)
     # The pawn stays where it was, and is there twice.
     assert similarity(AFTER_E4.replace("PPPP1PPP", "PPPPPPPP")) == pytest.approx((1 + FIELD_WEIGHT) / wanted)
-    # Another man arrives.
+    # Another piece arrives.
     assert similarity(AFTER_E4.replace("4P3", "4N3")) == pytest.approx((1 + FIELD_WEIGHT) / wanted)
     # A third square changes too; a right is lost; a field is missing, or one too many.
     assert similarity(AFTER_E4.replace("/8/8/4P3", "/8/4P3/4P3")) == pytest.approx(wanted / (wanted + 1))
