@@ -34,8 +34,8 @@ from grpo.play.openings import make_openings
 from grpo.play.players import BestMovePlayer, EnginePlayer, Player, SamplingPlayer
 from grpo.policy.distribution import NetworkPolicy, PositionBatch
 from grpo.settings.tree import Settings
-from steps.bodies.build_boards import board_keys, read_boards
 from steps.runtime.machine import Machine
+from steps.step_io.dataset import board_keys, read_boards
 from steps.step_io.names import CHECKPOINTS
 
 TEMPERATURES = (0.0, 0.1, 0.2, 0.3, 0.5)

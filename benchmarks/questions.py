@@ -183,7 +183,7 @@ def one_run(lab: Path, name: str, seed: int) -> str:
             settings.grpo,
             seed=seed,
             values=LiveValues(pool, settings.values),
-            rival=EngineReplies(pool, nodes=1),
+            opponent=EngineReplies(pool, nodes=1),
         )
         begin = heldout_metrics(policy, heldout)
         curve: list[dict[str, float]] = []

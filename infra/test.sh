@@ -4,7 +4,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=$1
-groups=("tests/flows" "tests/data_checks tests/infra tests/steps" "tests/grpo")
+groups=("tests/flows" "tests/data_checks tests/docs tests/infra tests/steps" "tests/grpo")
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 processes=()

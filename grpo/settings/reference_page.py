@@ -185,7 +185,7 @@ def _presets(found: list[PageSection]) -> str:
             rows.append([f"`{setting.key}`", _default(setting.default), *cells])
     return (
         f"## Presets\n\nWhat each changes of `{DEFAULT_PRESET}`, which is the defaults; an empty cell changes nothing. The files, with what"
-        f" each is for, are in `grpo/presets`.\n\n{_table(['key', DEFAULT_PRESET, *names], rows)}"
+        f" each is for, are in `grpo/settings/presets`.\n\n{_table(['key', DEFAULT_PRESET, *names], rows)}"
     )
 
 

@@ -1,9 +1,8 @@
 """Rate the opponents that strength is measured with, by their own games."""
 
-from pathlib import Path
 from typing import Any, Final
 
-from grpo.base.files import read_json, write_json
+from grpo.base.files import write_json
 from grpo.base.seeding import numpy_stream
 from grpo.engine.identity import EngineIdentity
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
@@ -14,8 +13,16 @@ from grpo.play.openings import make_openings
 from grpo.settings.tree import Settings
 from grpo.statistics.intervals import expected_score
 from steps.step_io.names import REPORT
+from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 
+SPEC: Final = StepSpec(
+    name="calibrate",
+    body=__name__,
+    inputs=("engine", "opening book"),
+    shown=("ladder/rating", "ladder/rating_low", "ladder/rating_high"),
+    published=(REPORT,),
+)
 _SEED: Final = 0  # Not the run's: runs that differ in their seed are measured by one and the same ladder.
 
 
@@ -47,11 +54,6 @@ def calibrate_ladder(settings: Settings, *, engine: EngineIdentity, engine_path:
             "note": LADDER_NOTE,
         },
     )
-
-
-def read_ladder(calibrated: Path) -> Ladder:
-    """Return the ladder that the step `calibrate` left in a folder."""
-    return Ladder.from_facts(read_json(calibrated / REPORT))
 
 
 def _meeting_facts(ladder: Ladder, meeting: tuple[int, int], result: MatchResult) -> dict[str, Any]:

@@ -9,11 +9,18 @@ from grpo.base.errors import PlainError
 from grpo.base.files import ASIDE, read_json, write_json
 from grpo.metrics.table import Record
 from grpo.settings.tree import Settings
-from steps.bodies.build_boards import read_boards, read_game_table
+from steps.step_io.dataset import read_boards, read_game_table
 from steps.step_io.names import REPORT, SUMMARY, SUMMARY_PAGE
 from steps.step_io.names import REPORT as BOARDS_REPORT
+from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 
+SPEC: Final = StepSpec(
+    name="check_boards",
+    body=__name__,
+    inputs=("boards",),
+    published=(REPORT, SUMMARY_PAGE),
+)
 DATA_DOCS: Final = f"{ASIDE}/data_docs"
 """Great Expectations' own pages: aside, for there are times in them."""
 

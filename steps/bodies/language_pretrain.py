@@ -1,6 +1,7 @@
 """Take a language model, let it imitate the value tables' answers, and see that it can be read before GRPO is paid for."""
 
 from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -13,10 +14,19 @@ from grpo.language.text.examples import LanguageBoards
 from grpo.learning.checkpoints import weights_hash
 from grpo.metrics.table import Record
 from grpo.settings.tree import Settings
-from steps.bodies.build_boards import read_boards
 from steps.bodies.language_answers import shown_examples, write_answers
+from steps.step_io.dataset import read_boards
 from steps.step_io.names import REPORT
+from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
+
+SPEC: Final = StepSpec(
+    name="pretrain",
+    body=__name__,
+    inputs=("boards", "device", "model"),
+    shown=("language/clone_loss", "language/clone_validation_loss", "language/parse_rate"),
+    published=(REPORT,),
+)
 
 
 def pretrain_language(settings: Settings, boards: Path, device: torch.device, work: Work) -> None:

@@ -1,6 +1,7 @@
 """Imitate the moves played until the validation loss stops falling."""
 
 from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -10,9 +11,18 @@ from grpo.learning.checkpoints import save_policy, weights_hash
 from grpo.learning.imitation import ImitationResult, imitate
 from grpo.policy.distribution import new_policy
 from grpo.settings.tree import Settings
-from steps.bodies.build_boards import read_boards
+from steps.step_io.dataset import read_boards
 from steps.step_io.names import REPORT
+from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
+
+SPEC: Final = StepSpec(
+    name="pretrain",
+    body=__name__,
+    inputs=("boards", "device"),
+    shown=("imitation/validation_loss", "imitation/top1", "imitation/entropy"),
+    published=(REPORT,),
+)
 
 
 def pretrain_policy(settings: Settings, boards: Path, device: torch.device, work: Work) -> None:

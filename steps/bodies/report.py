@@ -1,15 +1,24 @@
 """The run's story on one page: what was compared, on which boards, and how training went."""
 
 import html
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from grpo.base.files import read_json, write_json
 from grpo.board.phases import PHASES
 from grpo.metrics.table import REWARD_PARTS, TASKS
+from grpo.policy.files import LANGUAGE, NETWORK
 from steps.step_io.names import DECISIONS, FINDINGS, REPORT, REPORT_PAGE
+from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work, read_history
+
+SPEC: Final = StepSpec(
+    name="report",
+    body=__name__,
+    inputs=("join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select"),
+    published=(REPORT_PAGE,),
+)
 
 
 def write_report(folders: Mapping[str, Path], work: Work) -> None:
@@ -124,7 +133,7 @@ def phase_rows(facts: Mapping[str, Any]) -> list[tuple[str, int, int]]:
 
 def _page(facts: Mapping[str, Any]) -> str:
     decision, training = facts["select"], facts["finetune"]
-    is_language = is_of_language(facts)
+    words = _WORDS[reported_kind(facts)]
     comparison = "\n".join(f"| {what} | {score} |" for what, score in comparison_rows(facts))
     phases = "\n".join(f"| {phase} | {met:,} | {kept:,} |" for phase, met, kept in phase_rows(facts))
     ladder = "\n".join(f"| {' | '.join(row)} |" for row in ladder_rows(facts))
@@ -153,10 +162,10 @@ For the claims games count as {decision["scored_by"]}. They ended by: {ends}.
 
 ## How it got there
 
-- {_cloning(facts["pretrain"]) if is_language else _imitation(facts["pretrain"])}
+- {words.pretraining(facts["pretrain"])}
 - GRPO went from step {training["first_step"]:,} to {training["last_step"]:,} and ended by `{training["reason"]}`{_because(training)};
-  entropy at T = 1 was {_nats(training["mean_entropy_at_end"])}{" an answer" if is_language else ""} then (mean of the last steps).
-- {_control(training["control"], is_language=is_language)}
+  entropy at T = 1 was {_nats(training["mean_entropy_at_end"])}{words.entropy_of} then (mean of the last steps).
+- {words.control(training["control"])}
 - Champion: {"the pretrained policy" if decision["champion_step"] == 0 else f"step {decision['champion_step']:,}"}.
   Peak, to resume from: step {decision["peak_step"]:,}.
 
@@ -179,9 +188,9 @@ Best moves, the rungs' ratings taken as exact: pretrained {facts["baseline"]["la
 """
 
 
-def is_of_language(facts: Mapping[str, Any]) -> bool:
-    """Return whether the reports of a run are of a language model."""
-    return "parse_rates" in facts["pretrain"]
+def reported_kind(facts: Mapping[str, Any]) -> str:
+    """Return the kind of policy that the reports of a run are of."""
+    return LANGUAGE if "parse_rates" in facts["pretrain"] else NETWORK
 
 
 def _imitation(found: Mapping[str, Any]) -> str:
@@ -202,12 +211,25 @@ def _cloning(found: Mapping[str, Any]) -> str:
   Answers drawn at T = 1 that could be read: {rates}."""
 
 
-def _control(found: Mapping[str, float], *, is_language: bool) -> str:
-    recoveries = f"ecoveries from critical entropy: {found['control/recoveries']:.0f}."
-    if is_language:  # No controller moves its coefficients.
-        return f"R{recoveries}"
+def _control(found: Mapping[str, float]) -> str:
     return f"""The entropy controller stood at a bound in {found["control/entropy_saturated"]:.0%} of the steps and changed nothing in
-  {found["control/entropy_idle"]:.0%}; r{recoveries}"""
+  {found["control/entropy_idle"]:.0%}; recoveries from critical entropy: {found["control/recoveries"]:.0f}."""
+
+
+def _recoveries(found: Mapping[str, float]) -> str:
+    return f"Recoveries from critical entropy: {found['control/recoveries']:.0f}."
+
+
+class _Words(NamedTuple):
+    pretraining: Callable[[Mapping[str, Any]], str]
+    entropy_of: str
+    control: Callable[[Mapping[str, float]], str]
+
+
+_WORDS: Final[Mapping[str, _Words]] = {
+    NETWORK: _Words(_imitation, "", _control),
+    LANGUAGE: _Words(_cloning, " an answer", _recoveries),  # No controller moves its coefficients.
+}
 
 
 def _outcome(decision: Mapping[str, Any]) -> str:

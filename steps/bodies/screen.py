@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import torch
 
@@ -13,12 +13,21 @@ from grpo.evaluation.halving import sequential_halving
 from grpo.evaluation.verdict import RegretEstimate, candidates_by_regret
 from grpo.learning.checkpoints import checkpoint_folders, checkpoint_step
 from grpo.settings.tree import Settings
-from steps.bodies.build_boards import board_keys
 from steps.bodies.game_cache import PlayedAhead, TaskPart
 from steps.bodies.selection_games import SelectionGames
 from steps.policies.open import Competitor, open_policy
+from steps.step_io.dataset import board_keys
 from steps.step_io.names import CHECKPOINTS
+from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work, read_history
+
+SPEC: Final = StepSpec(
+    name="screen",
+    body=__name__,
+    inputs=("boards", "pretrained", "ladder", "finetuned", "engine", "device", "opening book", "previous"),
+    is_archived=False,  # All of its games are among those of `select`.
+)
+CONFIRM_SPEC: Final = replace(SPEC, name="confirm", inputs=(*SPEC.inputs, "screened"))
 
 
 class SelectionError(PlainError, ValueError):

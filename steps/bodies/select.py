@@ -19,17 +19,23 @@ from grpo.policy.files import policy_file_names
 from grpo.settings.tree import SelectionConfig, Settings
 from grpo.statistics.intervals import LEVEL, ScoreInterval
 from grpo.statistics.sprt import Sprt, SprtModel
-from steps.bodies.baseline import match_facts, placement_facts
-from steps.bodies.build_boards import board_keys, read_boards
-from steps.bodies.calibrate import read_ladder
 from steps.bodies.game_cache import PlayedAhead
+from steps.bodies.measure import match_facts, placement_facts, read_ladder
 from steps.bodies.screen import Contest
 from steps.bodies.selection_games import CONFIRMATION, PREVIOUS, SelectionGames
-from steps.step_io.aliases import CHAMPION, PEAK
-from steps.step_io.names import PGN, REPORT
+from steps.step_io.aliases import CHAMPION, PEAK, PRETRAINED_STEP
+from steps.step_io.dataset import board_keys, read_boards
+from steps.step_io.names import DECISIONS, PGN, REPORT
+from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 
-PRETRAINED_STEP: Final = 0
+SPEC: Final = StepSpec(
+    name="select",
+    body=__name__,
+    inputs=("boards", "pretrained", "ladder", "finetuned", "engine", "device", "opening book", "previous"),
+    shown=("selection/score_best", "selection/score_best_low", "selection/score_best_high", "selection/score_sampled"),
+    published=(REPORT, DECISIONS, PGN),
+)
 
 
 def select_champion(

@@ -17,8 +17,8 @@ from grpo.play.openings import make_openings
 from grpo.play.pgn import match_pgn
 from grpo.play.players import Player
 from grpo.settings.tree import Settings
-from steps.bodies.baseline import place_player
 from steps.bodies.game_cache import PlayedAhead, TaskPart, put_together
+from steps.bodies.measure import place_player
 from steps.policies.open import Competitor, open_checkpoint
 from steps.step_io.work import Work
 

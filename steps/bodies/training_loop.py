@@ -23,7 +23,6 @@ from typing import Any, Final
 from grpo.base.errors import PlainError
 from grpo.base.files import CorruptError, StorageError, json_text, read_json, remove_folder, replace_file, verified_manifest
 from grpo.control.controller import Action
-from grpo.diagnosis.diagnose import Watch
 from grpo.learning.checkpoints import (
     TrainingState,
     checkpoint_folders,
@@ -35,15 +34,15 @@ from grpo.learning.checkpoints import (
     weights_hash,
 )
 from grpo.learning.distributed import ALONE, LostProcessError, Processes
-from grpo.learning.interface import Trainer
 from grpo.learning.learnability import refuse_unlearnable
-from grpo.learning.trainer import Snapshot
+from grpo.learning.lifecycle import Snapshot, TrainerLifecycle
 from grpo.metrics.table import Event, Record
+from grpo.policy.trainable import PolicyFormat
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.tree import PolicyConfig
-from steps.bodies.broadcast_checkpoint import handed_checkpoint
+from steps.bodies.broadcast_checkpoint import broadcast_checkpoint
 from steps.runtime.exit_codes import RESUMABLE
-from steps.step_io.names import CHECKPOINTS, FINDINGS, HISTORY, LEARNABILITY, REPORT
+from steps.step_io.names import CHECKPOINTS, HISTORY, LEARNABILITY, REPORT
 from steps.step_io.work import Work, read_journal
 
 RESUMABLE_EXIT: Final = RESUMABLE
@@ -54,8 +53,6 @@ _INTERRUPTED: Final = "interrupted"
 _HEALTHY_BEFORE: Final = "healthy_before"
 """Among a checkpoint's facts: the last healthy checkpoint before it, which is kept beside it."""
 _REGRET: Final = "heldout/regret_best"
-_FINDING: Final = "finding"
-"""Name of the event by which log, card and history hear of a finding."""
 
 
 class Terminated(BaseException):
@@ -96,8 +93,9 @@ class TrainingLoop:
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: TrainerLifecycle[Any],
         policy_config: PolicyConfig,
+        policy_format: PolicyFormat[Any],
         config: GrpoConfig,
         *,
         first: int,
@@ -112,9 +110,10 @@ class TrainingLoop:
         Args:
             trainer: at the step `first`.
             policy_config: what its policy's network is.
+            policy_format: how checkpoints hold the policy.
             config: GRPO's settings.
             first: where this run begins.
-            heldout: measures the policy that the trainer is judged by, as it is now.
+            heldout: measures the trainer's evaluation policy, as it is now.
             facts: written into each checkpoint: where it comes from.
             work: with a progress folder in the first process; the others need none.
             on_assessed: told what was found before the first update.
@@ -123,6 +122,7 @@ class TrainingLoop:
         assert work.progress_folder is not None or not processes.is_first
         self._trainer = trainer
         self._policy_config = policy_config
+        self._format = policy_format
         self._config = config
         self._first = first
         self._last = first + config.num_steps
@@ -134,7 +134,6 @@ class TrainingLoop:
         self._folder = work.progress_folder or work.folder
         self._checkpoints = self._folder / CHECKPOINTS
         self._interrupted = self._folder / _INTERRUPTED
-        self._watch = Watch({"grpo": config.model_dump(mode="json")})
         self._finished: tuple[int, Snapshot] | None = None
         self._healthy: int | None = None
 
@@ -163,7 +162,6 @@ class TrainingLoop:
             return
         for name in (REPORT, LEARNABILITY):
             shutil.copy(self._folder / name, self._work.folder / name)
-        self._write_findings()
         # Links, not moves: until the output is in the store, a kill would lose what was moved.
         shutil.copytree(self._checkpoints, self._work.folder / CHECKPOINTS, copy_function=_link)
 
@@ -188,25 +186,23 @@ class TrainingLoop:
             self._assess()
             if begun:
                 self._work.say(f"nothing in {self._folder} can be gone on from; starting anew")
-            self._work.go_on_after([])
-            self._work.record(self._watched(Record(self._first, self._heldout())))
+            self._work.resume_after([])
+            self._work.record(Record(self._first, self._heldout()))
         else:
             self._work.say(f"going on from {_place(state.step, self._folder)}")
-            self._work.go_on_after([record for record in records if record.step <= state.step])
-            for record in self._work.history():
-                self._watch.observe(record)  # What it finds in them was told before the kill.
+            self._work.resume_after([record for record in records if record.step <= state.step])
             self._prune(healthy=state.facts[_HEALTHY_BEFORE])  # The kill may have come before that.
             if self._work.terminal is not None:
-                self._work.terminal.goes_on_at(state.step - self._first)
+                self._work.terminal.resumes_at(state.step - self._first)
         self._healthy = self._trainer.healthy_step
         self._finished = self._trainer.num_steps_done, self._trainer.snapshot()
 
     def _go_on_from(self, found: Path | None) -> TrainingState | None:
         """Restore the trainer from the checkpoint that the first process has found, and return its state; None if it has found none."""
-        handed = handed_checkpoint(found, self._processes, self._trainer.policy.device)
-        if handed is None:
+        received = broadcast_checkpoint(found, self._processes, self._trainer.policy.device, self._format)
+        if received is None:
             return None
-        policy, state = handed
+        policy, state = received
         self._trainer.policy.network.load_state_dict(policy.network.state_dict())
         self._trainer.restore(state)
         return state
@@ -260,23 +256,12 @@ class TrainingLoop:
             record = replace(record, metrics={**record.metrics, **self._heldout()})
         if is_last:
             self._write_report()
-        self._work.record(self._watched(record))
+        self._work.record(record)
         if is_due:
             self._save()
         self._finished = record.step, self._trainer.snapshot()
         self._work.measured(self._trainer.timings())
         self._work.progress(record.step - self._first, self._config.num_steps, "steps")
-
-    def _watched(self, record: Record) -> Record:
-        """Return the record with what the diagnosis finds for the first time with it, as events."""
-        found = self._watch.observe(record)
-        return replace(record, events=(*record.events, *(Event(_FINDING, f"{each.severity}: {each.line}") for each in found)))
-
-    def _write_findings(self) -> None:
-        """Write, and say, what the whole history shows: of a run that went on after a kill the same as of one that did not."""
-        diagnosis = self._watch.diagnosis()
-        replace_file(self._work.folder / FINDINGS, json_text({**diagnosis.facts(), "tag": diagnosis.tag}).encode())
-        self._work.say(f"diagnosis: {diagnosis.tag}")
 
     def _is_over(self) -> bool:
         report = self._folder / REPORT
@@ -287,11 +272,11 @@ class TrainingLoop:
         healthy = self._trainer.healthy_step
         folder = None if healthy is None else self._checkpoints / checkpoint_name(healthy)
         is_there = self._processes.is_first and folder is not None and folder.exists()
-        handed = handed_checkpoint(folder if is_there else None, self._processes, self._trainer.policy.device)
-        if handed is None:
+        received = broadcast_checkpoint(folder if is_there else None, self._processes, self._trainer.policy.device, self._format)
+        if received is None:
             self._trainer.cannot_roll_back()
             return ()
-        policy, state = handed
+        policy, state = received
         return (self._trainer.roll_back(state, policy.network.state_dict()),)
 
     def _save(self) -> None:
@@ -303,11 +288,11 @@ class TrainingLoop:
         # The healthy one of the save before: it is wanted if this save turns out damaged, and a healthy one that is newer is the newest.
         self._prune(healthy=self._healthy)
         self._healthy = self._trainer.healthy_step
-        self._work.kept()
+        self._work.saved()
 
     def _write(self, root: Path) -> None:
         state = self._trainer.state({**self._facts, _HEALTHY_BEFORE: self._healthy})
-        save_checkpoint(root, self._trainer.judged, self._policy_config, state)
+        save_checkpoint(root, self._trainer.evaluation_policy, self._policy_config, state, self._format)
 
     def _prune(self, *, healthy: int | None) -> None:
         saved = {checkpoint_step(folder) for folder in checkpoint_folders(self._checkpoints)}
@@ -323,7 +308,7 @@ class TrainingLoop:
             if step > self._first and (saved is None or step > saved):
                 self._trainer.reset(snapshot)
                 self._write(self._interrupted)
-        self._work.kept()  # With nothing new too: it may have been cut short after the last checkpoint.
+        self._work.saved()  # With nothing new too: it may have been cut short after the last checkpoint.
         return self._saved()
 
     def _saved(self) -> int | None:
@@ -340,7 +325,7 @@ class TrainingLoop:
             "last_step": trainer.num_steps_done,
             "mean_entropy_at_end": entropy if math.isfinite(entropy) else None,  # None right after a rollback.
             "control": trainer.control.metrics(),
-            "weights": weights_hash(trainer.judged),
+            "weights": weights_hash(trainer.evaluation_policy),
         }
         replace_file(self._folder / REPORT, json_text(report).encode())
 

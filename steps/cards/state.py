@@ -1,14 +1,15 @@
-"""What a card is drawn from: what a step has told so far, and what it left when it was done."""
+"""The state that a card shows: a step's records so far, and its stored output."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from grpo.base.files import read_json
 from grpo.metrics.table import Record
-from steps.cards.html import badge, progress_bar
+from grpo.policy.files import NETWORK
+from steps.cards.html import CardPart, badge, progress_bar
 from steps.step_io.names import HISTORY
 from steps.step_io.work import progress_text, read_history
 
@@ -17,27 +18,27 @@ _FINDING: Final = "finding"
 
 @dataclass(slots=True)
 class Seen:
-    """A step as far as it has come."""
+    """The state of a step so far."""
 
     settings: Mapping[str, Any]
-    """The run's, as plain data."""
+    """Settings of the run, as plain data."""
     records: list[Record] = field(default_factory=list)
     progress: str = ""
-    """As markup; nothing before the first is told, and when the step is done."""
+    """Progress bar as markup; empty before the first progress and after the end."""
     folder: Path | None = None
-    """The stored output, once there is one, whoever made it."""
+    """Folder of the stored output; None before the end."""
     is_reused: bool = False
-    """Whether the output was in the store already."""
+    """Whether the store already had the output."""
     learnability: Mapping[str, Any] | None = None
-    """What GRPO's look before the first update found."""
+    """Result of the learnability check before the first update."""
     findings: Sequence[Mapping[str, Any]] = ()
-    """What the diagnosis says: facts of `Finding`s."""
+    """Findings of the diagnosis, as plain data."""
     _began: tuple[float, int] | None = None
 
     @property
-    def is_of_language(self) -> bool:
-        """Whether the run's policy is a language model."""
-        return bool(self.settings.get("policy", {}).get("kind") == "language")
+    def kind(self) -> str:
+        """The kind of the run's policy."""
+        return str(self.settings.get("policy", {}).get("kind", NETWORK))
 
     def log(self, record: Record) -> None:
         """Keep a record; when it says that the diagnosis has found something, ask it for all that the history shows."""
@@ -50,7 +51,7 @@ class Seen:
             self.findings = diagnose(history, self.settings).facts()["findings"]
 
     def progressed(self, done: int, total: int, unit: str) -> None:
-        """Take note of how far the work is; the pace counts from the first time that this is told."""
+        """Update the progress; the rate is measured from the first call."""
         now = time.monotonic()
         if self._began is None or done < self._began[1]:
             self._began = now, done
@@ -60,28 +61,41 @@ class Seen:
         self.progress = progress_bar(done, total, words)
 
     def finish(self, folder: Path, *, is_reused: bool) -> None:
-        """Take the stored output, and its history where nothing was told because the step had nothing to do."""
+        """Set the stored output; read its history if the output was reused, so that there are no records."""
         self.folder, self.is_reused, self.progress = folder, is_reused, ""
         if not self.records and (folder / HISTORY).exists():
             self.records = read_history(folder)
 
     def report(self, name: str = "report.json") -> dict[str, Any]:
-        """Return a file of the output; empty while there is none, or when it is of a time in which it was not written."""
+        """Return the content of a JSON file of the output; empty if it does not exist."""
         return dict(self._read(name) or {})
 
     def listed(self, name: str) -> list[Any]:
-        """Return a file of the output that holds a list; empty as `report` is."""
+        """Return the list in a JSON file of the output; empty if it does not exist."""
         return list(self._read(name) or [])
 
     def _read(self, name: str) -> Any:
         return read_json(self.folder / name) if self.folder is not None and (self.folder / name).exists() else None
 
     def state(self) -> str:
-        """Return progress, or how it ended, as markup."""
+        """Return the progress or the final status as markup."""
         if self.folder is not None:
-            return f"<p>{badge('done', 'good')} {'taken from the store: nothing had to be computed' if self.is_reused else ''}</p>"
-        return self.progress or f"<p>{badge('at work', 'plain')}</p>"
+            return f"<p>{badge('done', 'good')} {'reused from the store: nothing was computed' if self.is_reused else ''}</p>"
+        return self.progress or f"<p>{badge('running', 'plain')}</p>"
 
     def last(self, name: str) -> float | None:
         """Return a metric's latest value."""
         return next((record.metrics[name] for record in reversed(self.records) if name in record.metrics), None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KindPages:
+    """What the cards draw of one kind of policy."""
+
+    pretrain: Callable[[Seen], list[CardPart]]
+    training_figures: Callable[[Seen, Sequence[float]], list[CardPart]]
+    """Charts of GRPO, each with its numbers; the second argument is the steps at which something happened."""
+    latest: Mapping[str, str]
+    """Metric -> its label among the latest numbers."""
+    report_figures: Callable[[Sequence[Record]], list[CardPart]]
+    """Charts of the training in the final card."""

@@ -1,13 +1,13 @@
-"""The command `chess-grpo export`: a model as a folder that other programs can use, with the card that says what it is."""
+"""The command `chess-grpo export`: writes a model as safetensors, ONNX and JSON with a model card."""
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grpo.base.files import atomic_folder, write_manifest
-from grpo.policy.files import LANGUAGE, LANGUAGE_WEIGHTS, policy_facts
+from grpo.policy.files import policy_facts
 from grpo.settings.tree import ConfigError
+from steps.kinds.lookup import KINDS
 from steps.runs.facts import facts_behind
 from steps.runs.find_policy import FoundPolicy, find_policy
 from steps.runtime.machine import Machine
@@ -20,12 +20,12 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add `export` to the commands."""
     parser = commands.add_parser(
         "export",
-        description="Write a model as a folder for other programs: weights, ONNX, JSON with all that is needed to use them, a model card."
-        " The ONNX file is compared with the policy on 1,000 positions, and nothing is written when they differ. A language model is"
-        " written as transformers has it, without ONNX, and compared by its answers.",
+        description="Export a model to a folder for other programs: weights, ONNX, JSON with everything needed to use them, a model card."
+        " The ONNX file is compared with the policy on 1,000 positions; if they differ, nothing is written. A language model is"
+        " written in transformers' format, without ONNX, and compared by its answers.",
     )
     parser.add_argument("model", help="champion, peak, or the folder of a policy")
-    parser.add_argument("out", type=Path, help="the folder to make; it must not be there")
+    parser.add_argument("out", type=Path, help="the folder to create; it must not exist")
     parser.set_defaults(run=_export)
 
 
@@ -35,27 +35,16 @@ def _export(given: argparse.Namespace) -> int:
 
     out = given.out.resolve()
     if out.exists():
-        raise ConfigError(f"{out} is there already; name a folder that is not, or remove it")
+        raise ConfigError(f"{out} already exists; name another folder, or remove it")
     model = find_policy(given.model, Machine.here())
     facts = {"run": model.run, "policy_step": model.policy_step}
     with atomic_folder(out) as folder:
-        file, parity = _exported(model, folder, facts)
+        file, parity = KINDS[model.kind].export(model.folder, folder, facts)
         (folder / MODEL_CARD).write_text(model_card(_card_facts(model, folder, parity)), encoding="utf-8")
         write_manifest(folder, {"kind": "export", **facts})
     print(f"{file}: {parity}")
     print(f"written: {out}")
     return 0
-
-
-def _exported(model: FoundPolicy, folder: Path, facts: Mapping[str, Any]) -> tuple[str, str]:
-    """Write the model, and return the file that plays, and in words how it compares with the policy."""
-    if model.kind == LANGUAGE:
-        from steps.export.language import export_language_policy
-
-        return LANGUAGE_WEIGHTS, str(export_language_policy(model.folder, folder, facts=facts))
-    from steps.export.network import ONNX, export_policy
-
-    return ONNX, str(export_policy(model.folder, folder, facts=facts))
 
 
 def _card_facts(model: FoundPolicy, folder: Path, parity: str) -> "CardFacts":

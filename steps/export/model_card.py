@@ -1,7 +1,6 @@
-"""A policy's card: what it was made of and how, what was shown of it and what was not, and how to play it.
+"""The model card of a policy: data, training, settings, results, limits and how to play it.
 
-Whatever comes from a report or a manifest is text of somebody else's making (names of files, of engines): it is escaped, so that it is
-shown, and never obeyed, by who renders the page.
+Text from reports and manifests is untrusted (names of files, of engines), so it is escaped: it cannot become Markdown or HTML.
 """
 
 import html
@@ -41,39 +40,39 @@ _SHOWN_SETTINGS: Final = (
     "grpo.entropy_schedule",
     "grpo.kl_coefficient",
 )
-# Signs of Markdown: of brackets those that would end a link's text, of underscores all that are not within a word.
+# Markdown's special characters: brackets only where they would end a link's text, underscores only outside of words.
 _MARKUP: Final = re.compile(r"[\\`*{}|~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])")
-_NOT_KNOWN: Final = "Not known: the run that made this policy is not among the outputs of this machine.\n"
+_NOT_KNOWN: Final = "Unknown: the run that made this policy is not among the outputs of this machine.\n"
 
 
 class CardError(PlainError, ValueError):
-    """Reports do not say what a card has to say."""
+    """A report lacks a fact that the card needs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CardFacts:
-    """What a card is made of."""
+    """The facts of a card."""
 
     run: str
     """The run that made the policy, or the name of its folder."""
     policy_step: int | None
-    """0 is the pretrained policy; None when it is not known."""
+    """Training step; 0 is the pretrained policy, None when unknown."""
     network: Mapping[str, Any]
     """The section `policy` of the settings."""
     hashes: Mapping[str, str]
-    """What -> SHA-256."""
+    """Name -> SHA-256."""
     behind: RunFacts = field(default_factory=lambda: RunFacts(reports={}, manifests={}))
     language: Mapping[str, Any] = field(default_factory=dict)
-    """Of a language model: `language` and `origin` of its `policy.json`; empty for a network."""
+    """For a language model: `language` and `origin` of its `policy.json`; empty for a network."""
     parity: str = ""
-    """What was measured of the exported files; "" when there are none."""
+    """Result of the comparison of the exported files; "" when there are none."""
 
 
 def model_card(facts: CardFacts) -> str:
     """Return the card as Markdown.
 
-    Keys of reports that may be missing, and are then not spoken of: `promoted` and `ladder` of `select`,
-    `ladder` of `baseline`, and `adjudicated` of a match. Raises CardError for any other.
+    Optional keys of reports: `promoted` and `ladder` of `select`, `ladder` of `baseline`, and `adjudicated` of a match.
+    Raises CardError when any other is missing.
     """
     try:
         sections = {
@@ -101,18 +100,18 @@ def _step(facts: CardFacts) -> str:
 
 def _what(facts: CardFacts) -> str:
     network = facts.network
-    by = "cloning answers" if facts.language else "imitation of moves"
+    by = "behaviour cloning of answers" if facts.language else "behaviour cloning of moves"
     if facts.policy_step is None:
-        made = f"learnt by {by}, and perhaps by GRPO"
+        made = f"trained by {by}, and perhaps by GRPO"
     elif facts.policy_step == 0:
-        made = f"learnt by {by} alone"
+        made = f"trained by {by} only"
     else:
-        made = f"learnt by {by}, then by {facts.policy_step:,} steps of GRPO against an engine's values of all moves"
+        made = f"trained by {by}, then by {facts.policy_step:,} steps of GRPO with an engine's values of all moves as rewards"
     if facts.language:
         return _plain(language_card.what_it_is(facts.language, made)) + "\n"
     return (
         f"A network that gives every legal move of a chess position a probability, {made}. It has {_plain(network['channels'])} channels,"
-        f" {_plain(network['num_blocks'])} residual blocks and one layer of attention, sees one position and nothing of the game before it,"
+        f" {_plain(network['num_blocks'])} residual blocks and one layer of attention, sees one position without the game before it,"
         " and does not search.\n"
     )
 
@@ -137,8 +136,8 @@ def _data(behind: RunFacts) -> str:
         f"{_count(boards['rows'])} boards from {_count(boards['used_games'])} games ({splits}); no position is in two splits.\n\n"
         f"- Source: {sources}.\n- Moves to imitate from: {', '.join(_plain(name) for name in sorted(boards['labels']))}.\n"
         f"- Values of all legal moves by: {_plain(inputs['engine'])}.\n\n"
-        "| phase | met in the source | kept |\n| --- | --- | --- |\n"
-        + "".join(f"| {phase} | {_count(met)} | {_count(kept)} |\n" for phase, met, kept in rows)
+        "| phase | in the source | in the dataset |\n| --- | --- | --- |\n"
+        + "".join(f"| {phase} | {_count(natural)} | {_count(selected)} |\n" for phase, natural, selected in rows)
     )
 
 
@@ -148,18 +147,18 @@ def _training(behind: RunFacts) -> str:
         lines += _cloning(behind.reports["pretrain"])
     elif "pretrain" in behind.reports:
         imitation = behind.reports["pretrain"]
-        ended = "the validation loss had stopped falling" if imitation["has_converged"] else "its steps were spent: it had NOT converged"
+        ended = "the validation loss stopped falling" if imitation["has_converged"] else "it reached its maximum: it has NOT converged"
         lines.append(
-            f"- Imitation: {_count(imitation['num_steps'])} steps, ended because {ended}; validation loss"
+            f"- Behaviour cloning: {_count(imitation['num_steps'])} steps, ended because {ended}; validation loss"
             f" {imitation['validation_loss']:.3f} nats, top-1 {imitation['top1']:.3f}, top-5 {imitation['top5']:.3f}."
         )
     if "finetune" in behind.reports:
         training = behind.reports["finetune"]
         entropy = training["mean_entropy_at_end"]
-        shown = "not known (a rollback had just been made)" if entropy is None else f"{entropy:.2f} nats"
+        shown = "unknown (right after a rollback)" if entropy is None else f"{entropy:.2f} nats"
         because = f" ({_plain(training['message'])})" if training["message"] else ""
         lines.append(
-            f"- GRPO: steps {_count(training['first_step'])} to {_count(training['last_step'])}, ended by"
+            f"- GRPO: steps {_count(training['first_step'])} to {_count(training['last_step'])}, end reason"
             f" {_plain(training['reason'])}{because}; entropy at the end {shown}."
         )
     return "\n".join(lines) + "\n" if lines else _NOT_KNOWN
@@ -168,13 +167,13 @@ def _training(behind: RunFacts) -> str:
 def _cloning(found: Mapping[str, Any]) -> Iterator[str]:
     commit = f" at commit {_plain(found['commit'])}" if found["commit"] else ""
     yield f"- Model: {_plain(found['model'])}{commit}, {_count(found['num_parameters'])} parameters, {_count(found['num_tokens'])} tokens."
-    loss = f"; validation loss {found['clone_validation_loss']:.3f} nats a token" if found["num_steps"] else ""
+    loss = f"; validation loss {found['clone_validation_loss']:.3f} nats per token" if found["num_steps"] else ""
     rates = ", ".join(
         f"{words} task {rate['rate']:.3f} [{rate['low']:.3f}, {rate['high']:.3f}]"
         for task, words in TASKS.items()
         if (rate := found["parse_rates"].get(task))
     )
-    yield f"- Cloning of the value tables' answers: {_count(found['num_steps'])} steps{loss}. Readable at T = 1: {rates}."
+    yield f"- Behaviour cloning of answers from value tables: {_count(found['num_steps'])} steps{loss}. Parse rate at T = 1: {rates}."
 
 
 def _settings(facts: CardFacts) -> str:
@@ -200,7 +199,7 @@ def _results(facts: CardFacts) -> str:
         promoted = "" if "promoted" not in decision else "; promoted to champion" if decision["promoted"] else "; not promoted"
         remarks.append(
             f"Verdict: **{_plain(decision['verdict'])}**, by games {_plain(decision['scored_by'])}{promoted}. The confirmation games were"
-            " played once, from openings that served nothing else, after the candidate had been chosen;"
+            " played once, from openings that were not used before, after the candidate was chosen;"
             " of all games between checkpoints only these are reported.\n"
         )
         if facts.policy_step == 0:
@@ -242,7 +241,7 @@ def _baseline_rows(behind: RunFacts) -> Iterator[tuple[str, str, str]]:
 
 
 def _ladder_rows(who: str, report: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the place among opponents that were rated by their own games, a random mover being 0."""
+    """Yield the rating on the ladder of opponents, on which a random mover has 0."""
     if "ladder" in report:
         placed = report["ladder"]
         yield f"{who} on the ladder", _count(2 * sum(match["num_pairs"] for match in placed["games"])), _plain(placed["text"])
@@ -259,7 +258,7 @@ def _row(what: str, match: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _regret(facts: CardFacts) -> str:
-    """Return what is known of the regret on held-out boards, in win probability."""
+    """Return the regret on held-out boards, in win probability."""
     reports = facts.behind.reports
     lines = []
     if "baseline" in reports:
@@ -270,15 +269,15 @@ def _regret(facts: CardFacts) -> str:
     if facts.policy_step is not None and str(facts.policy_step) in regrets:
         lines.append(f"- step {facts.policy_step:,}, best move: {regrets[str(facts.policy_step)]['mean']:.4f}")
     return (
-        "\nWin probability lost a move on held-out boards, by a search deeper than the reward's:\n\n" + "\n".join(lines) + "\n"
+        "\nWin probability lost per move on held-out boards, by a search deeper than the reward's:\n\n" + "\n".join(lines) + "\n"
         if lines
         else ""
     )
 
 
 _DETERMINISTIC: Final = (
-    "Best moves are deterministic: two such players play one game from an opening and colour, so the number of distinct openings is the"
-    " sample size, and nothing is shown of other openings."
+    "Best moves are deterministic: two such players play one game per opening and colour, so the number of distinct openings is the"
+    " sample size, and the results say nothing about other openings."
 )
 
 
@@ -286,10 +285,10 @@ def _limits(facts: CardFacts) -> str:
     behind = facts.behind
     lines = [
         "No search, no clock, no memory of the game: it cannot see a repetition coming, and blunders what a search of two plies would see.",
-        "Elo differences are between the players of one match, and not calibrated to people's: none is a rating of Lichess or of any list,"
-        " and what was measured against one opponent need not hold against another.",
+        "Elo differences are between the players of one match, not human ratings: none is a rating of Lichess or of any list,"
+        " and a result against one opponent need not hold against another.",
         _plain(language_card.limits(facts.language)) if facts.language else _DETERMINISTIC,
-        "Values in training are an engine's at a low depth: what such a search misses, the policy was never told.",
+        "Values in training are an engine's at a low depth: the policy cannot learn what such a search misses.",
         "Standard chess only: no Chess960, no variants.",
     ]
     if "select" in behind.reports:
@@ -299,26 +298,26 @@ def _limits(facts: CardFacts) -> str:
         lines.insert(
             1,
             f"{drawn / total:.0%} of the {total:,} confirmation games with best moves ended by repetition, fifty moves or the ply cap"
-            f" ({ends[End.REPETITION] / total:.0%} by repetition): drawn for lack of technique, whatever the board said.",
+            f" ({ends[End.REPETITION] / total:.0%} by repetition): draws for lack of technique, whatever the position.",
         )
     else:
-        lines.insert(0, "Nothing is known here of its strength.")
+        lines.insert(0, "Its strength is unknown here.")
     return "".join(f"- {line}\n" for line in lines)
 
 
 def _licence(facts: CardFacts) -> str:
     behind = facts.behind
     text = (
-        "The code is under the MIT licence. Stockfish (GPL-3.0) was asked for values and moves as a program of its own; nothing of its code"
-        " or networks is in these files."
+        "The code is under the MIT licence. Stockfish (GPL-3.0) ran as a separate program for values and moves; these files contain none of its"
+        " code or networks."
     )
     if facts.language and (weights := language_card.licence(facts.language)):
         text += f" {_plain(weights)}"
     if "join_boards" not in behind.reports:
-        return f"{text} Where the boards came from is not known here, nor under which licence.\n"
+        return f"{text} Source and licence of the boards are unknown here.\n"
     files = sorted(name for name in behind.reports["join_boards"]["sources"] if name != "engine")
     if not files:
-        return f"{text} All boards come from games that the engine played for the run: nobody else has a right in them.\n"
+        return f"{text} All boards come from games that the engine played for the run: no third party has rights in them.\n"
     named = ", ".join(map(_plain, files))
     return f"{text} Boards come from files ({named}), under their publisher's licence; the database of Lichess, if it is that, is CC0.\n"
 
@@ -354,6 +353,6 @@ def _count(number: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    """Return a text of unknown origin such that Markdown and HTML show it as it is, in one line."""
+    """Escape an untrusted text for Markdown and HTML, on one line."""
     escaped = html.escape(" ".join(str(value).split()))
     return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", escaped)

@@ -1,10 +1,10 @@
-"""How an output is made: a step's body fills a folder that goes into the store, and what it has so far can survive a kill."""
+"""Computes an output: a step's body fills a folder that goes into the store; its progress can survive a kill."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from steps.step_io.work import Sink, TerminalSink, Work
+from steps.step_io.work import Sink, TerminalSink, Watcher, Work
 from steps.store.outputs import StepOutput, StepProgress, Store
 
 
@@ -15,41 +15,44 @@ def make_output(
     *,
     facts: Mapping[str, Any],
     body: Callable[[Work], None],
-    goes_on: bool,
+    resumes: bool,
     is_fresh: bool,
     sinks: tuple[Sink, ...],
     terminal: TerminalSink,
+    watcher: Watcher | None = None,
     whose: Mapping[str, Any] | None = None,
 ) -> StepOutput:
-    """Return a new output, made by `body`.
+    """Return a new output, computed by `body`.
 
     Args:
         store: where it goes.
         step: name of the step.
         version: of the output.
         facts: for its manifest.
-        body: fills the folder of the `Work` it is given.
-        goes_on: whether the body is given a progress folder, which nobody else has meanwhile, to go on from after a kill.
+        body: fills the folder of its `Work`.
+        resumes: whether the body has a progress folder, which nobody else has meanwhile, to resume from after a kill.
         is_fresh: begin with an empty progress folder.
-        sinks: who takes the records, and takes them again after a kill.
-        terminal: takes them once.
-        whose: facts of the run and its machine, kept with shared progress.
+        sinks: what logs the records, and logs them again after a kill.
+        terminal: logs each of them once.
+        watcher: follows the records.
+        whose: facts of the run and its machine, saved with shared progress.
 
-    Raises BusyError when `goes_on` and another process is making this version.
+    Raises BusyError when `resumes` and another process is computing this version.
     """
     progressing: AbstractContextManager[StepProgress | None] = (
-        store.progressing(step, version, is_fresh=is_fresh, facts=whose) if goes_on else nullcontext()
+        store.progressing(step, version, is_fresh=is_fresh, facts=whose) if resumes else nullcontext()
     )
     with progressing as progress:
         if (made := store.find(step, version)) is not None:
-            return made  # By another process, after we looked and before the lock was ours.
+            return made  # Another process computed it after we looked and before the lock was ours.
         with store.writing(step, version, facts) as folder:
             work = Work(
                 folder,
                 sinks,
                 terminal=terminal,
                 progress_folder=None if progress is None else progress.folder,
-                on_kept=None if progress is None else progress.keep,
+                on_saved=None if progress is None else progress.save,
+                watcher=watcher,
             )
             body(work)
             work.write_history()

@@ -9,10 +9,9 @@ from grpo.base.files import read_json
 from grpo.engine.identity import EngineIdentity
 from grpo.policy.files import ACTION_TABLE_HASH, POLICY
 from grpo.settings.tree import Settings
-from steps.bodies.select import PRETRAINED_STEP
+from steps.pipeline.job import BEFORE_FINETUNE, ResumeOrigin
 from steps.pipeline.resume_changes import ALLOWABLE, Change, Now, changes_since
-from steps.pipeline.run_step import BEFORE_FINETUNE, ResumeOrigin
-from steps.step_io.aliases import ALIASES
+from steps.step_io.aliases import ALIASES, PRETRAINED_STEP
 from steps.store.outputs import Store
 from steps.tracking.archive import NoCheckpointError, checkpoint_output, fetch_checkpoint, fetch_output, kept_steps, output_manifest
 from steps.tracking.registry import Registry

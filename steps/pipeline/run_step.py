@@ -1,92 +1,57 @@
-"""How a step is run: its output is taken from the store if its version is there, else made, and the tracker is told which."""
+"""Runs a step: its output comes from the store if its version is there, else from its body; the tracker logs which."""
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, NotRequired, TypedDict
+from typing import Any
 
 from grpo.base.files import MANIFEST, CorruptError
+from steps.pipeline.job import BEFORE_FINETUNE, Job, ResumeOrigin
 from steps.pipeline.make_output import make_output
 from steps.runtime.machine import Machine
 from steps.step_io.names import HISTORY
-from steps.step_io.work import Sink, TerminalSink, Work, read_history
+from steps.step_io.spec import StepSpec
+from steps.step_io.work import Sink, TerminalSink, Watcher, Work, read_history
 from steps.store.object_lease import Lease, shared_lease, tracking_lease_key
 from steps.store.objects import objects_at
 from steps.store.outputs import StepOutput, Store
 from steps.store.versions import StepVersion, step_version
-from steps.tracking.step_notes import chapter_note, headlines
+from steps.tracking.step_notes import headlines, step_note
 from steps.tracking.tracker import ChildRun, Tracker
 from steps.tracking.wandb_mirror import mirrored
-
-BEFORE_FINETUNE: Final = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline")
-"""Steps whose output a resumed run takes from its origin."""
-
-
-class ResumeOrigin(TypedDict):
-    """Where a resumed run comes from: plain data, kept in the run."""
-
-    name: str
-    """What the user asked for: peak, champion, RUN or RUN/STEP."""
-    mlflow_run: str
-    """The parent run."""
-    metaflow_run: str
-    policy_step: int
-    """The checkpoint's step; 0 is the pretrained policy."""
-    outputs: dict[str, StepOutput]
-    """By step."""
-
-
-class Job(TypedDict):
-    """What every step of a run needs to know: plain data, made by `start`."""
-
-    settings: dict[str, Any]
-    code: dict[str, Any]
-    """Commit, dirty flag and lock of the launching checkout."""
-    metaflow_run: str
-    mlflow_run: str
-    is_fresh: bool
-    """Make every output anew, even one that is in the store."""
-    origin: ResumeOrigin | None
-    """Where a resumed run goes on from."""
-    story: NotRequired[str]
-    """What the parent run's page says below how it is going (`story.head`)."""
 
 
 def run_step(
     job: Job,
     machine: Machine,
+    spec: StepSpec,
     *,
-    step: str,
-    module: str,
     settings: Mapping[str, Any],
     inputs: Mapping[str, str],
     work: Callable[[Work], None],
-    goes_on: bool = False,
-    shown: Sequence[str] = (),
     sinks: Sequence[Sink] = (),
-    is_archived: bool = True,
+    watcher: Watcher | None = None,
     publish: Callable[[Path, ChildRun], None] | None = None,
 ) -> StepOutput:
-    """Return a step's output: the origin's, the store's if its version is there, or a new one; tell the tracker which.
+    """Return a step's output: the origin's, the store's if its version is there, or a new one; log to the tracker which.
 
-    The whole output is kept in the tracking store too, once, so that other machines can go on from it.
+    The tracking store keeps the whole output too, once, so that other machines can resume from it.
 
     Args:
         job: the run.
         machine: this machine.
-        step: name of the step.
-        module: the module with its body, whose source (and that of what it imports) is part of the version.
+        spec: the step.
         settings: the part of the settings that the body reads.
         inputs: hashes of what it takes in.
-        work: the body; fills the folder of the `Work` it is given.
-        goes_on: whether the body, after a kill, goes on from what is in its `Work`'s progress folder.
-        shown: metrics to print.
-        sinks: who else takes the records.
-        is_archived: whether the tracking store keeps the output; not worth its room where another step's output holds all of it.
-        publish: logs what people want to open in the tracker, after the output was archived.
+        work: the body; fills the folder of its `Work`.
+        sinks: what else logs the records.
+        watcher: follows the records while the body works.
+        publish: logs what is not a file of `spec.published`, after the output was archived.
     """
+    step = spec.name
     store, tracker = Store.of(machine), Tracker(machine, must_answer=False)
-    version = step_version(step=step, module=module, settings=settings, inputs=inputs, code=job["code"])
+    version = step_version(spec, settings=settings, inputs=inputs, code=job["code"])
     tags = code_tags(job["code"]) | {"metaflow.run": job["metaflow_run"], "metaflow.step": step}
     with (
         _only_writer(job, machine, version) as lease,
@@ -94,7 +59,7 @@ def run_step(
         tracker.child(job["mlflow_run"], step, tags, job.get("story", "")) as child,
     ):
         mirror(child.journal)
-        # What an earlier try of this task has made is as fresh as can be.
+        # What an earlier attempt of this task has computed is fresh.
         is_fresh = job["is_fresh"] and machine.attempt == 0
         found = _found(job, store, tracker, version, is_fresh=is_fresh)
         if found is None:
@@ -104,27 +69,31 @@ def run_step(
                 version.version,
                 facts={"parts": version.parts, "code": job["code"]},
                 body=work,
-                goes_on=goes_on,
+                resumes=spec.resumes,
                 is_fresh=is_fresh,
                 sinks=(child, *sinks),
-                terminal=TerminalSink(step, shown, lambda text: print(text, flush=True)),
+                terminal=TerminalSink(step, spec.shown, lambda text: print(text, flush=True)),
+                watcher=watcher,
                 whose={"run": job["metaflow_run"], "device": inputs.get("device", "")},
             )
         else:
             print(f"{step}: reusing version {found['version']}, output {found['output_hash'][:12]}", flush=True)
             for record in read_history(store.folder(step, found["version"])):
                 child.log(record)
-            if goes_on:
+            if spec.resumes:
                 store.forget_progress(step, found["version"])
         folder = store.folder(step, found["version"])
         lease.confirm()
-        if is_archived:
+        if spec.is_archived:
             tracker.archive(child, found, folder)
         child.file(folder / MANIFEST)
         child.file(folder / HISTORY)
         child.headline(headlines(step, folder))
-        if note := chapter_note(step, folder):
+        if note := step_note(step, folder):
             child.note(note)
+        for name in spec.published:
+            if (folder / name).exists():
+                child.file(folder / name)
         if publish is not None:
             publish(folder, child)
         child.finished(found)
@@ -143,14 +112,14 @@ def _only_writer(job: Job, machine: Machine, version: StepVersion) -> AbstractCo
 
 
 def _found(job: Job, store: Store, tracker: Tracker, wanted: StepVersion, *, is_fresh: bool) -> StepOutput | None:
-    """Return the output that need not be made, verified by its hashes, or None."""
+    """Return the output that need not be computed, verified by its hashes, or None."""
     step, version = str(wanted.parts["step"]), wanted.version
     if job["origin"] is not None and step in BEFORE_FINETUNE and (output := _of_origin(job["origin"], store, tracker, wanted)):
         return output
     try:
         found = store.find(step, version)
     except CorruptError as error:
-        print(f"{step}: WARNING: {error}; set aside as {store.discard(step, version)}, and made anew", flush=True)
+        print(f"{step}: WARNING: {error}; set aside as {store.discard(step, version)}, and recomputed", flush=True)
         return None
     if found is not None and is_fresh:
         print(f"{step}: --fresh: version {version} set aside as {store.discard(step, version, everywhere=True)}", flush=True)
@@ -166,7 +135,7 @@ def _of_origin(origin: ResumeOrigin, store: Store, tracker: Tracker, wanted: Ste
     if step in ("calibrate", "baseline"):
         then = output_manifest(tracker, store, output)["parts"]
         if any(then[part].get(name) != now for part in ("settings", "inputs") for name, now in _measured_by(wanted, part)):
-            print(f"{step}: the origin's was measured with other settings or another engine: measured anew", flush=True)
+            print(f"{step}: the origin's was measured with other settings or another engine: measured again", flush=True)
             return None
     fetch_output(tracker, store, output)
     return output
@@ -180,3 +149,11 @@ def _measured_by(wanted: StepVersion, part: str) -> list[tuple[str, Any]]:
 def code_tags(code: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tags that lead from a tracked run to its commit."""
     return {"git.commit": code["commit"], "git.dirty": code["is_dirty"]}
+
+
+def log_plots(child: ChildRun, plots: Mapping[str, bytes]) -> None:
+    """Log pictures, by name, below `plots/` of a child run."""
+    with tempfile.TemporaryDirectory() as made:
+        for name, content in plots.items():
+            (Path(made) / f"{name}.svg").write_bytes(content)
+        child.file(Path(made), "plots")

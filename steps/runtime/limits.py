@@ -1,17 +1,17 @@
-"""What a kind of policy cannot do, refused before any work."""
+"""Language models train in one process only: the check that refuses more before any work."""
 
 from grpo.base.errors import PlainError
 
 
 class SeveralProcessesError(PlainError, RuntimeError):
-    """A language model is to be trained by more than one process."""
+    """More than one process was requested to train a language model."""
 
 
 def refuse_several(num_processes: int) -> None:
-    """Raise SeveralProcessesError for more than one process, on one machine or on several: of language models one trains, alone."""
+    """Raise SeveralProcessesError for more than one process, whether on one machine or on several."""
     if num_processes > 1:
         raise SeveralProcessesError(
-            f'policy.kind = "language" is trained by one process on one machine, and {num_processes} were asked for: run'
-            " flows/chess_grpo.py, and `chess-grpo finetune` without torchrun; more prompts or answers a step take"
-            " grpo.states_per_step, grpo.group_size and a GPU with more memory"
+            f'policy.kind = "language" trains in one process on one machine, but {num_processes} processes were requested: run'
+            " flows/chess_grpo.py, or `chess-grpo finetune` without torchrun; for more prompts or answers per step raise"
+            " grpo.states_per_step or grpo.group_size on a GPU with more memory"
         )

@@ -7,3 +7,5 @@ CHAMPION: Final = "champion"
 PEAK: Final = "peak"
 """The one to go on from: of its run the best lower bound."""
 ALIASES: Final = (CHAMPION, PEAK)
+PRETRAINED_STEP: Final = 0
+"""The step of the pretrained policy, before the first of GRPO."""

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from grpo.base.files import ASIDE
+
 REPORT: Final = "report.json"
 """Of every step that reports: its facts as plain JSON."""
 HISTORY: Final = "history.jsonl"
@@ -10,6 +12,8 @@ BOARDS: Final = "boards.parquet"
 """Of `join_boards`: the dataset; of `build_boards`: a unit of it."""
 GAMES: Final = "games.parquet"
 """Beside the boards: the games that they are from."""
+REJECTED: Final = "rejected.jsonl"
+"""Beside them: each game or position that was left out, and why."""
 SUMMARY: Final = "summary.md"
 """Of `check_boards`: what holds and what does not, as text."""
 SUMMARY_PAGE: Final = "summary.html"
@@ -22,8 +26,8 @@ CHECKPOINTS: Final = "checkpoints"
 """Of `finetune`: a folder, with a folder for each checkpoint."""
 LEARNABILITY: Final = "learnability.json"
 """Of `finetune`: what was found before the first update."""
-FINDINGS: Final = "findings.json"
-"""Of `finetune`: what the diagnosis found in its history."""
+FINDINGS: Final = f"{ASIDE}/findings.json"
+"""Of `finetune`: what the diagnosis found in its history; aside, for it follows from the history and the diagnosis of today."""
 CACHED_GAMES: Final = "games.json"
 """Of `screen` and `confirm`: the games that `select` need not play again."""
 PGN: Final = "games.pgn"

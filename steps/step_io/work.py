@@ -1,9 +1,9 @@
-"""What a step's body is handed: a folder to fill, and somewhere to send records and progress. Sinks take them."""
+"""What a step's body works with: a folder to fill, and sinks that log its records and progress."""
 
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -15,13 +15,23 @@ _SECONDS_BETWEEN_LINES: Final = 10.0
 
 
 class Sink(Protocol):
-    """Takes what a step reports while it works: a tracker, a card, the terminal."""
+    """Receives what a step reports while it works: a tracker, a card, the terminal."""
 
     def log(self, record: Record) -> None:
-        """Take one record."""
+        """Log one record."""
 
     def progress(self, done: int, total: int, unit: str) -> None:
-        """Take note that `done` of `total` units are done."""
+        """Report that `done` of `total` units are done."""
+
+
+class Watcher(Protocol):
+    """Follows a step's history while it grows, such as the diagnosis; what it finds is no part of the output."""
+
+    def observe(self, record: Record) -> tuple[Event, ...]:
+        """Return what is found for the first time with this record; the same records give the same events."""
+
+    def write(self, folder: Path) -> str:
+        """Write, aside in the output, what the whole history shows, and return it in a line."""
 
 
 @dataclass(slots=True)
@@ -31,27 +41,29 @@ class Work:
     folder: Path
     sinks: tuple[Sink, ...]
     terminal: "TerminalSink | None" = None
-    """One more sink; unlike the others it is not told again what it was told before a kill."""
+    """One more sink; unlike the others it does not log again what it logged before a kill."""
     progress_folder: Path | None = None
-    """Where a step that can go on after a kill keeps what it needs for that; the history's journal is there too."""
-    on_kept: Callable[[], None] | None = None
-    """Called whenever the progress folder holds something new to go on from."""
+    """Where a step that can resume after a kill saves what it needs for that; the history's journal is there too."""
+    on_saved: Callable[[], None] | None = None
+    """Called whenever the progress folder holds something new to resume from."""
+    watcher: Watcher | None = None
+    """Adds events to the records that sinks log, and none to the history."""
     _history: list[Record] = field(default_factory=list)
 
     def record(self, record: Record) -> None:
-        """Keep a record in the step's history, with a progress folder on the disk, and hand it to all sinks."""
+        """Append a record to the step's history (with a progress folder: on the disk), and log it to all sinks."""
         self._history.append(record)
         if self.progress_folder is not None:
             append_line(self.progress_folder / HISTORY, _line(record))
-        self.measured(record)
+        self.measured(self._observed(record))
 
     def measured(self, record: Record) -> None:
-        """Hand all sinks what may differ between two equal runs, such as a cache's hits; it is no part of the output."""
+        """Log to all sinks what may differ between two equal runs, such as a cache's hits; it is no part of the output."""
         for sink in self._listeners():
             sink.log(record)
 
     def progress(self, done: int, total: int, unit: str) -> None:
-        """Tell all sinks how far the work is."""
+        """Report to all sinks how far the work is."""
         for sink in self._listeners():
             sink.progress(done, total, unit)
 
@@ -60,30 +72,35 @@ class Work:
         if self.terminal is not None:
             self.terminal.say(text)
 
-    def kept(self) -> None:
-        """Take note that the progress folder holds something new to go on from, such as a checkpoint, whole on the disk."""
-        if self.on_kept is not None:
-            self.on_kept()
+    def saved(self) -> None:
+        """Report that the progress folder holds something new to resume from, such as a checkpoint, whole on the disk."""
+        if self.on_saved is not None:
+            self.on_saved()
 
     def history(self) -> tuple[Record, ...]:
         """Return all records so far, those from before a kill included."""
         return tuple(self._history)
 
-    def go_on_after(self, records: Sequence[Record]) -> None:
-        """Make these, from before a kill, the history so far; sinks that began anew with this process are told of them.
+    def resume_after(self, records: Sequence[Record]) -> None:
+        """Make these records, from before a kill, the history so far; sinks that began with this process log them again.
 
         The journal holds them and nothing else from here on.
         """
         assert self.progress_folder is not None
         replace_file(self.progress_folder / HISTORY, "".join(f"{_line(record)}\n" for record in records).encode())
         self._history = list(records)
-        for record in records:
+        for record in map(self._observed, records):
             for sink in self.sinks:
                 sink.log(record)
 
     def write_history(self) -> None:
-        """Write all records into the folder: part of the output, for they are as repeatable as it is."""
+        """Write all records into the folder: part of the output, for they are as repeatable as it is; and what the watcher found."""
         (self.folder / HISTORY).write_text("".join(f"{_line(record)}\n" for record in self._history), encoding="utf-8")
+        if self.watcher is not None:
+            self.say(self.watcher.write(self.folder))
+
+    def _observed(self, record: Record) -> Record:
+        return record if self.watcher is None else replace(record, events=(*record.events, *self.watcher.observe(record)))
 
     def _listeners(self) -> tuple[Sink, ...]:
         return self.sinks if self.terminal is None else (*self.sinks, self.terminal)
@@ -142,8 +159,8 @@ class TerminalSink:
         """Print a line."""
         self._say(f"{self._step}: {text}")
 
-    def goes_on_at(self, done: int) -> None:
-        """Take note that so much was done before this process began: it says nothing of the pace."""
+    def resumes_at(self, done: int) -> None:
+        """Leave out of the pace what was done before this process began."""
         self._done_before = done
 
     def log(self, record: Record) -> None:

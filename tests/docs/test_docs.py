@@ -168,7 +168,8 @@ def test_every_setting_that_a_page_names_with_its_section_is_one(page: Path) -> 
             and (name := found[1]).partition(".")[0] in sections
             and not re.search(r"\.(md|py|parquet|jsonl?|pgn|toml|epd|onnx)$", name)
         ):
-            is_module = (ROOT / "/".join(name.split(".")[:2])).with_suffix(".py").exists()
+            levels = name.split(".")
+            is_module = any(ROOT.joinpath(*levels[:depth]).with_suffix(".py").exists() for depth in range(2, len(levels) + 1))
             assert name in known or is_module, f"{name_of(page)}: {name}"
 
 

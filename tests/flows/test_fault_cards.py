@@ -13,8 +13,9 @@ from real_flow import FlowRun
 from grpo.engine.identity import EngineIdentity
 from grpo.metrics.table import Record
 from grpo.settings.tree import read_settings
-from steps.bodies.build_boards import build_units, join_units
+from steps.bodies.build_boards import build_units
 from steps.bodies.check_boards import DATA_DOCS, check_dataset
+from steps.bodies.join_boards import join_units
 from steps.cards import live
 from steps.cards.registry import PAGES, watch
 from steps.pipeline.make_output import make_output
@@ -53,7 +54,7 @@ def test_no_step_fails_when_its_card_does(cardless_run: FlowRun) -> None:
     assert cardless_run.succeeded, cardless_run.output[-3000:]
     assert len(CARDS) == 12
     for name in CARDS:
-        told = f"card {name}: WARNING: RuntimeError: broken on purpose; the step goes on without the rest of this card"
+        told = f"card {name}: WARNING: RuntimeError: broken on purpose; the step continues without further updates of this card"
         assert cardless_run.output.count(told) == NUM_TASKS.get(name, 1), name
 
 
@@ -98,7 +99,7 @@ def test_html_in_the_headers_of_games_and_in_their_files_name_is_text_everywhere
 
     def made(step: str, body: Callable[[Work], None]) -> StepOutput:
         terminal = TerminalSink(step, (), lambda text: None)
-        return make_output(store, step, "v", facts={}, body=body, goes_on=False, is_fresh=False, sinks=(), terminal=terminal)
+        return make_output(store, step, "v", facts={}, body=body, resumes=False, is_fresh=False, sinks=(), terminal=terminal)
 
     engine = EngineIdentity(name=EVIL, sha256="0" * 64)
     units = made("build_boards", lambda work: build_units(settings, [0], engine, stockfish, work, cache_folder=None))

@@ -36,7 +36,7 @@ from grpo.learning.checkpoints import load_policy, save_policy
 from grpo.learning.imitation import imitate
 from grpo.learning.objective import Moves, Objective, grpo_objective, logit_descents
 from grpo.learning.rollouts import Roller, Rollout
-from grpo.learning.self_play import MixedStates, OwnGames, state_counts
+from grpo.learning.self_play import MixedStates, SelfPlay, state_counts
 from grpo.learning.states import DatasetStates, LiveValues, States, StateSource
 from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Record
@@ -315,7 +315,7 @@ def history_of(lab: Lab, case: Case, *, seed: int, **size: Any) -> list[Record]:
         if case.states is not None:
             states = _Changed(states, case.states)  # type: ignore[assignment]
         trainer = GrpoTrainer(lab.policy(case.network), lab.policy(case.network), states, config, seed=seed)
-        records = [Record(0, heldout_metrics(trainer.judged, lab.heldout))]
+        records = [Record(0, heldout_metrics(trainer.evaluation_policy, lab.heldout))]
         if case.fault is not None:
             stack.enter_context(case.fault(trainer))
         is_over = False
@@ -326,7 +326,7 @@ def history_of(lab: Lab, case: Case, *, seed: int, **size: Any) -> list[Record]:
                 break
             is_over = trainer.outcome.action == Action.STOP or record.step == config.num_steps
             if is_over or record.step % config.steps_per_checkpoint == 0:
-                record = replace(record, metrics={**record.metrics, **heldout_metrics(trainer.judged, lab.heldout)})
+                record = replace(record, metrics={**record.metrics, **heldout_metrics(trainer.evaluation_policy, lab.heldout)})
             records.append(record)
     return records
 
@@ -339,7 +339,7 @@ def _states(lab: Lab, settings: Settings, stack: ExitStack) -> StateSource:
         return dataset
     pool = stack.enter_context(EnginePool(lab.engine, num_processes=1, options=engine_options(settings.values)))
     judged = frozenset(position_key(decode(row)) for row in lab.heldout.encodings)
-    own = OwnGames(
+    own = SelfPlay(
         LiveValues(pool, settings.values),
         config.own_games,
         states_per_step=num_own,

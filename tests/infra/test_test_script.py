@@ -11,7 +11,7 @@ STUB = """#!/usr/bin/env bash
 echo "ran: $*"
 case " $* " in *" {failing} "*) exit 1 ;; esac
 """
-FOLDERS = {path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/**/test_*.py")}
+FOLDERS = {f"tests/{path.relative_to(ROOT).parts[1]}" for path in ROOT.glob("tests/**/test_*.py")}
 PROOFS, SOAK = "tests/proofs", "tests/soak"
 HEAVY = {PROOFS, SOAK}
 """All that is in them is of `make prove`, which looks where pytest looks by itself, or of `make soak`."""

@@ -18,9 +18,11 @@ from grpo.engine.identity import identify
 from grpo.reading.games import SourceError
 from grpo.reading.streams import find_files, read_chunks
 from grpo.settings.tree import Settings, read_settings
-from steps.bodies.build_boards import build_units, join_units, read_boards
+from steps.bodies.build_boards import build_units
 from steps.bodies.check_boards import check_dataset
+from steps.bodies.join_boards import join_units
 from steps.runtime.machine import Machine
+from steps.step_io.dataset import read_boards
 from steps.step_io.work import Work
 
 pytestmark = pytest.mark.prove

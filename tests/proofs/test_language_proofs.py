@@ -15,7 +15,7 @@ from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
 from grpo.language.generate.generator import PolicyAnswerGenerator
 from grpo.language.generate.player import LanguagePlayer
 from grpo.language.learn.heldout_reward import heldout_reward, questions
-from grpo.language.model.loading import load_language_policy
+from grpo.language.model.loading import LANGUAGE_FORMAT, load_language_policy
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.rewards import Grades, grade
 from grpo.learning.checkpoints import load_checkpoint
@@ -25,10 +25,12 @@ from grpo.play.openings import make_openings
 from grpo.play.players import RandomPlayer
 from grpo.settings.tree import Settings, read_settings
 from grpo.statistics.intervals import wilson_interval
-from steps.bodies.baseline import match_facts
-from steps.bodies.build_boards import build_units, join_units, read_boards
+from steps.bodies.build_boards import build_units
+from steps.bodies.join_boards import join_units
 from steps.bodies.language_finetune import finetune_language
 from steps.bodies.language_pretrain import pretrain_language
+from steps.bodies.measure import match_facts
+from steps.step_io.dataset import read_boards
 from steps.step_io.work import Work, read_history
 
 pytestmark = pytest.mark.prove
@@ -81,7 +83,8 @@ def test_grpo_raises_the_graded_reward_and_leaves_the_parse_rate(trained: Traine
 
     last = sorted((trained.tuned / "checkpoints").iterdir())[-1]
     after, before = (
-        heldout_reward(policy, asked, grader) for policy in (load_checkpoint(last, CPU)[0], load_language_policy(trained.cloned, CPU)[0])
+        heldout_reward(policy, asked, grader)
+        for policy in (load_checkpoint(last, CPU, LANGUAGE_FORMAT)[0], load_language_policy(trained.cloned, CPU)[0])
     )
     mean, low, high = after.gain_over(before)
     print(
@@ -95,7 +98,7 @@ def test_grpo_raises_the_graded_reward_and_leaves_the_parse_rate(trained: Traine
 
 
 def test_it_plays_a_match_against_chance(trained: Trained, stockfish: str) -> None:
-    policy = load_checkpoint(sorted((trained.tuned / "checkpoints").iterdir())[-1], CPU)[0]
+    policy = load_checkpoint(sorted((trained.tuned / "checkpoints").iterdir())[-1], CPU, LANGUAGE_FORMAT)[0]
     player = LanguagePlayer(
         PolicyAnswerGenerator(policy, trained.settings.language), "tuned", temperature=None, rng=np.random.default_rng(0)
     )

@@ -27,7 +27,7 @@ class HeldoutReward:
     """[N], whether every field of the answer can be read."""
 
     def metrics(self) -> dict[str, float]:
-        """Return mean, its standard error, and the share of answers that can be read."""
+        """Return mean, its standard error, and the fraction of answers that can be read."""
         return {
             "heldout/reward": float(self.rewards.mean()),
             "heldout/reward_stderr": float(self.rewards.std(ddof=1) / math.sqrt(len(self.rewards))),

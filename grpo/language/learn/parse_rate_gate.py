@@ -31,9 +31,9 @@ class ParseRate:
     num: int
     """Answers."""
     legal_rate: float | None
-    """Policy task: share of the answers that name a legal best move."""
+    """Policy task: fraction of the answers that name a legal best move."""
     truncated: float
-    """Share of the answers that were cut; they count as unreadable."""
+    """Fraction of the answers that were cut; they count as unreadable."""
     example: str
     """The beginning of one answer, one that could not be read if there is any."""
 
@@ -67,7 +67,7 @@ class ParseRates:
 def parse_rates(policy: LanguagePolicy, boards: LanguageBoards, *, num_prompts: int, seed: int) -> ParseRates:
     """Return how many answers of each task that is trained can be read; the prompts are boards drawn without repetition.
 
-    Raises NonFiniteError when weights are no numbers.
+    Raises NonFiniteError when weights are NaN or infinite.
     """
     policy.refuse_nonfinite()
     share = policy.config.environment_share

@@ -16,8 +16,8 @@ from grpo.board.phases import PHASES, phase_of
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable, engine_options, value_tables
 from grpo.engine.pool import EnginePool
-from grpo.learning.checkpoints import load_checkpoint, save_checkpoint, weights_hash
-from grpo.learning.self_play import MixedStates, OwnGames, OwnGamesError, random_openings, state_counts, taken_plies
+from grpo.learning.checkpoints import NETWORK_FORMAT, load_checkpoint, save_checkpoint, weights_hash
+from grpo.learning.self_play import MixedStates, SelfPlay, SelfPlayError, random_openings, state_counts, taken_plies
 from grpo.learning.states import DatasetStates, LiveValues, States
 from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import METRICS
@@ -57,10 +57,10 @@ def always(moves: Sequence[str]) -> WrittenPolicy:
     return WrittenPolicy(lambda board, move: 100.0 * (line.get((board.board_fen(), board.turn)) == move.uci()))
 
 
-def own_games(values: Any = None, *, size: int = 8, first_step: int = 0, seed: int = 3, **settings: Any) -> OwnGames:
+def own_games(values: Any = None, *, size: int = 8, first_step: int = 0, seed: int = 3, **settings: Any) -> SelfPlay:
     """Return own games of few and short games."""
     config = OwnGamesConfig(**{"states_per_round": 40, "steps_per_round": 12, "max_plies": 12, **settings})
-    return OwnGames(
+    return SelfPlay(
         MadeUpValues() if values is None else values, config, states_per_step=size, first_step=first_step, seed=seed, reflects=False
     )
 
@@ -140,7 +140,7 @@ def test_a_game_that_repeats_itself_ends_and_gives_each_position_once() -> None:
 def test_games_that_give_too_little_are_given_up_with_a_hint() -> None:
     own = own_games(size=4, states_per_round=5, opening_plies=0, max_plies=100)
 
-    with pytest.raises(OwnGamesError, match=r"round 0: \d+ games gave only 4 distinct positions.* 5 are asked for.*own_games\.temperature"):
+    with pytest.raises(SelfPlayError, match=r"round 0: \d+ games gave only 4 distinct positions.* 5 are asked for.*own_games\.temperature"):
         own.states(0, always(SHUFFLE))
 
 
@@ -254,7 +254,7 @@ def test_a_round_whose_values_fail_must_still_give_a_steps_states(policy: Networ
     if is_enough:
         assert len(own.states(0, policy)) == 8
         return
-    with pytest.raises(OwnGamesError, match=rf"failed on {num_failing} of 40 positions.* fewer than the 8 states of a step"):
+    with pytest.raises(SelfPlayError, match=rf"failed on {num_failing} of 40 positions.* fewer than the 8 states of a step"):
         own.states(0, policy)
 
 
@@ -419,7 +419,7 @@ def test_a_step_has_the_datasets_states_first_and_own_ones_after(dataset: Datase
     for step in (0, 6, 12):
         states = mixed.states(step, policy)
         assert len(states) == 13
-        assert mixed.own_share == 8 / 13
+        assert mixed.self_play_fraction == 8 / 13
         assert raw(states.select_rows(torch.arange(5))) == raw(dataset.states(step, policy))
         assert raw(states.select_rows(torch.arange(5, 13))) == raw(own.states(step, policy))
 
@@ -486,7 +486,7 @@ def test_training_goes_on_after_a_checkpoint_in_the_middle_of_a_round_as_if_it_h
     )
 
     def trainer_of(policy: NetworkPolicy) -> GrpoTrainer:
-        own = OwnGames(MadeUpValues(), config.own_games, states_per_step=6, first_step=0, seed=0, reflects=False)
+        own = SelfPlay(MadeUpValues(), config.own_games, states_per_step=6, first_step=0, seed=0, reflects=False)
         return GrpoTrainer(
             policy, lively_policy(), MixedStates(DatasetStates(arrays, states_per_step=6, seed=0, reflects=False), own), config, seed=0
         )
@@ -496,8 +496,8 @@ def test_training_goes_on_after_a_checkpoint_in_the_middle_of_a_round_as_if_it_h
     first = trainer_of(lively_policy())
     for _ in range(num_before):
         first.step()
-    folder = save_checkpoint(tmp_path, first.policy, TINY, first.state({}))
-    policy, _, state = load_checkpoint(folder, CPU)
+    folder = save_checkpoint(tmp_path, first.policy, TINY, first.state({}), NETWORK_FORMAT)
+    policy, _, state = load_checkpoint(folder, CPU, NETWORK_FORMAT)
     again = trainer_of(policy)
     again.restore(state)
     assert [again.step() for _ in range(7 - num_before)] == records[num_before:]

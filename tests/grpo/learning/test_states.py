@@ -110,7 +110,7 @@ def test_the_step_is_all_of_its_state() -> None:
     source.states(5, POLICY)
     assert source.state() == ({}, {})
     assert source.round_metrics() == {}
-    assert source.own_share == 0
+    assert source.self_play_fraction == 0
 
 
 def test_joined_states_are_as_wide_as_the_widest_and_keep_their_order() -> None:

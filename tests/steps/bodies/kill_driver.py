@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).resolve().parent.parent
+TESTS = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TESTS.parent), str(TESTS / "grpo")]
 
 import torch  # noqa: E402
@@ -28,7 +28,8 @@ import steps.step_io.work  # noqa: E402
 import steps.store.outputs  # noqa: E402
 from grpo.base.errors import NonFiniteError  # noqa: E402
 from grpo.evaluation.regret import heldout_metrics  # noqa: E402
-from grpo.learning.self_play import MixedStates, OwnGames, state_counts  # noqa: E402
+from grpo.learning.checkpoints import NETWORK_FORMAT  # noqa: E402
+from grpo.learning.self_play import MixedStates, SelfPlay, state_counts  # noqa: E402
 from grpo.learning.states import DatasetStates, StateSource  # noqa: E402
 from grpo.learning.trainer import GrpoTrainer  # noqa: E402
 from grpo.policy.distribution import new_policy  # noqa: E402
@@ -117,7 +118,10 @@ FAILPOINTS: dict[str, Callable[[int, Deed], None]] = {
     "within the journal's line": within_line,
     "after the journal's line": lambda nth, deed: at(nth, steps.step_io.work, "append_line", deed, is_after=True),
     "before the checkpoint": lambda nth, deed: at(nth, steps.bodies.training_loop, "save_checkpoint", deed),
-    "between two files of a checkpoint": lambda nth, deed: at(nth, grpo.learning.checkpoints, "save_policy", deed, is_after=True),
+    # Three files of tensors each; the first has the weights.
+    "between two files of a checkpoint": lambda nth, deed: at(
+        3 * nth - 2, grpo.learning.checkpoints, "_write_tensors", deed, is_after=True
+    ),
     "before the checkpoint's manifest": lambda nth, deed: at(nth, grpo.learning.checkpoints, "write_manifest", deed),
     "before the checkpoint gets its name": lambda nth, deed: at(nth, os, "rename", deed),
     "after the checkpoint": lambda nth, deed: at(nth, steps.bodies.training_loop, "save_checkpoint", deed, is_after=True),
@@ -138,7 +142,7 @@ def finetune(job: dict[str, Any]) -> None:
     states: StateSource = DatasetStates(TRAIN, states_per_step=num_dataset, seed=0, reflects=True)
     if num_own:
         states = MixedStates(
-            states, OwnGames(MadeUpValues(), config.own_games, states_per_step=num_own, first_step=0, seed=0, reflects=True)
+            states, SelfPlay(MadeUpValues(), config.own_games, states_per_step=num_own, first_step=0, seed=0, reflects=True)
         )
     trainer = GrpoTrainer(policy, reference, states, config, seed=0, values=MadeUpValues())
     if "failpoint" in job:
@@ -153,9 +157,10 @@ def finetune(job: dict[str, Any]) -> None:
         TrainingLoop(
             trainer,
             TINY,
+            NETWORK_FORMAT,
             config,
             first=0,
-            heldout=lambda: heldout_metrics(trainer.judged, HELDOUT),
+            heldout=lambda: heldout_metrics(trainer.evaluation_policy, HELDOUT),
             facts={"settings": config.model_dump(mode="json")},
             work=work,
         ).run()
@@ -166,7 +171,7 @@ def finetune(job: dict[str, Any]) -> None:
         "v1",
         facts={},
         body=body,
-        goes_on=True,
+        resumes=True,
         is_fresh=job.get("is_fresh", False),
         sinks=(),
         terminal=TerminalSink("finetune", (), lambda text: print(text, flush=True)),

@@ -22,8 +22,9 @@ from grpo.play.matches import Adjudication, End, MatchResult, PlayedGame
 from grpo.play.players import BestMovePlayer
 from grpo.policy.distribution import new_policy
 from grpo.settings.tree import read_settings
-from steps.bodies.baseline import match_facts, place_player, placement_facts, play_baseline
-from steps.bodies.calibrate import calibrate_ladder, read_ladder
+from steps.bodies.baseline import play_baseline
+from steps.bodies.calibrate import calibrate_ladder
+from steps.bodies.measure import match_facts, place_player, placement_facts, read_ladder
 from steps.step_io.names import BOARDS, REPORT
 from steps.step_io.work import Work, read_history
 

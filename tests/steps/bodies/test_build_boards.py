@@ -25,7 +25,9 @@ from grpo.engine.identity import EngineIdentity, identify
 from grpo.metrics.table import Record
 from grpo.reading.games import Reason, SourceError
 from grpo.settings.tree import Settings, read_settings
-from steps.bodies.build_boards import board_keys, build_units, join_units, read_boards, read_game_table
+from steps.bodies.build_boards import build_units
+from steps.bodies.join_boards import join_units
+from steps.step_io.dataset import board_keys, read_boards, read_game_table
 from steps.step_io.work import Work, read_history
 
 FILES = ("boards.parquet", "games.parquet", "rejected.jsonl", "report.json", "history.jsonl")

@@ -9,7 +9,8 @@ from grpo.base.files import read_json
 from grpo.engine.identity import EngineIdentity
 from grpo.play.matches import End
 from grpo.settings.tree import Settings, read_settings
-from steps.bodies.calibrate import calibrate_ladder, read_ladder
+from steps.bodies.calibrate import calibrate_ladder
+from steps.bodies.measure import read_ladder
 from steps.step_io.names import REPORT
 from steps.step_io.work import Work
 from steps.store import settings_by_step

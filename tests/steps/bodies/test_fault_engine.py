@@ -16,8 +16,8 @@ from grpo.engine.answers import EngineError
 from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
 from grpo.evaluation.regret import heldout_metrics
-from grpo.learning.checkpoints import checkpoint_folders, checkpoint_step, verified_manifest
-from grpo.learning.self_play import MixedStates, OwnGames, state_counts
+from grpo.learning.checkpoints import NETWORK_FORMAT, checkpoint_folders, checkpoint_step, verified_manifest
+from grpo.learning.self_play import MixedStates, SelfPlay, state_counts
 from grpo.learning.states import DatasetStates, LiveValues
 from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Record
@@ -77,7 +77,7 @@ def finetuned(home: Path, engine: ScriptedEngine, *sinks: Breaker) -> Path:
         values = LiveValues(pool, VALUES)
         states = MixedStates(
             DatasetStates(TRAIN, states_per_step=num_dataset, seed=0, reflects=False),
-            OwnGames(values, CONFIG.own_games, states_per_step=num_own, first_step=0, seed=0, reflects=False),
+            SelfPlay(values, CONFIG.own_games, states_per_step=num_own, first_step=0, seed=0, reflects=False),
         )
         trainer = GrpoTrainer(policy, reference, states, CONFIG, seed=0, values=values)
         store = Store(home)
@@ -87,9 +87,16 @@ def finetuned(home: Path, engine: ScriptedEngine, *sinks: Breaker) -> Path:
             "v1",
             facts={},
             body=lambda work: TrainingLoop(
-                trainer, TINY, CONFIG, first=0, heldout=lambda: heldout_metrics(trainer.judged, HELDOUT), facts={}, work=work
+                trainer,
+                TINY,
+                NETWORK_FORMAT,
+                CONFIG,
+                first=0,
+                heldout=lambda: heldout_metrics(trainer.evaluation_policy, HELDOUT),
+                facts={},
+                work=work,
             ).run(),
-            goes_on=True,
+            resumes=True,
             is_fresh=False,
             sinks=sinks,
             terminal=TerminalSink("finetune", (), lambda text: None),

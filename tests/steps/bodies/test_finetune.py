@@ -15,7 +15,7 @@ from doubles import CPU, TINY, fake_arrays, some_boards
 
 from grpo.base.errors import NonFiniteError
 from grpo.evaluation.regret import heldout_metrics
-from grpo.learning.checkpoints import checkpoint_folders, checkpoint_step, verified_manifest
+from grpo.learning.checkpoints import NETWORK_FORMAT, checkpoint_folders, checkpoint_step, verified_manifest
 from grpo.learning.states import DatasetStates
 from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Event, Record
@@ -73,9 +73,16 @@ def finetuned(
         "v1",
         facts={},
         body=lambda work: TrainingLoop(
-            trainer, TINY, config, first=0, heldout=lambda: heldout_metrics(trainer.judged, HELDOUT), facts={}, work=work
+            trainer,
+            TINY,
+            NETWORK_FORMAT,
+            config,
+            first=0,
+            heldout=lambda: heldout_metrics(trainer.evaluation_policy, HELDOUT),
+            facts={},
+            work=work,
         ).run(),
-        goes_on=True,
+        resumes=True,
         is_fresh=False,
         sinks=() if listener is None else (listener,),
         terminal=TerminalSink("finetune", ("heldout/regret_best",), said.append),
@@ -257,7 +264,7 @@ def test_a_journal_is_read_up_to_the_first_torn_line(torn: bytes, tmp_path: Path
         file.write(torn)
     assert read_journal(tmp_path) == records
     again = Work(tmp_path / "out", (), progress_folder=tmp_path)
-    again.go_on_after(records[:2])
+    again.resume_after(records[:2])
     again.record(records[2])
     assert read_journal(tmp_path) == records
     assert (tmp_path / HISTORY).read_bytes().count(b"\n") == 3

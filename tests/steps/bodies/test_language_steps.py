@@ -14,7 +14,8 @@ from grpo.settings.language import LanguageConfig, model_folder
 from grpo.settings.tree import Settings, read_settings
 from steps.nodes.sockets import ONLY_NODE
 from steps.pipeline.resume_changes import CHANGEABLE_OF_LANGUAGE, Change, Now, changes_since
-from steps.pipeline.steps import finetune, start
+from steps.pipeline.start import start
+from steps.pipeline.training import finetune
 from steps.preflight.checks import preflight
 from steps.preflight.doctor import examine
 from steps.runtime.limits import SeveralProcessesError
@@ -181,13 +182,13 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 def language_line(machine: Machine, settings: Settings = LANGUAGE) -> tuple[bool, str]:
     """Return what is found of the language model; nothing is changed."""
-    [finding] = [each for each in preflight(settings, machine, only_looks=True)[0] if each.what == "language"]
+    [finding] = [each for each in preflight(settings, machine, read_only=True)[0] if each.what == "language"]
     return finding.is_fine, finding.detail
 
 
 def test_a_network_needs_no_extra(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extra, "find_spec", lambda name: None)
-    assert "language" not in [finding.what for finding in preflight(NETWORK, machine, only_looks=True)[0]]
+    assert "language" not in [finding.what for finding in preflight(NETWORK, machine, read_only=True)[0]]
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +209,7 @@ def test_a_folder_that_is_not_there_or_holds_no_model_is_found_and_a_hubs_name_i
 ) -> None:
     is_fine, detail = language_line(machine, with_language(model=str(tmp_path / "nowhere")))
     assert not is_fine
-    assert f"language.model = '{tmp_path}/nowhere' is no folder that is there" in detail
+    assert f"language.model = '{tmp_path}/nowhere' is not an existing folder" in detail
     is_fine, detail = language_line(machine, with_language(model=str(tmp_path)))
     assert not is_fine
     assert "has no config.json" in detail
@@ -216,7 +217,7 @@ def test_a_folder_that_is_not_there_or_holds_no_model_is_found_and_a_hubs_name_i
     assert language_line(machine, with_language(model=str(tmp_path))) == (True, f"the folder {tmp_path}")
     is_fine, detail = language_line(machine, with_language(model="jrahn/RookWorld-LM-124M"))
     assert is_fine
-    assert "of the hub, fetched by `pretrain`" in detail
+    assert "of the hub, downloaded by `pretrain`" in detail
 
 
 def test_the_doctor_compares_with_the_extras_lock(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +228,7 @@ def test_the_doctor_compares_with_the_extras_lock(machine: Machine, monkeypatch:
 
 
 def test_several_machines_or_processes_are_refused_before_anything_is_asked_of_them(machine: Machine) -> None:
-    with pytest.raises(SeveralProcessesError, match="one process on one machine, and 2 were asked for"):
+    with pytest.raises(SeveralProcessesError, match="one process on one machine, but 2 processes were requested"):
         start(LANGUAGE.model_dump(mode="json"), describe_code(), metaflow_run="1", is_fresh=False, resume_from=None, num_nodes=2)
     assert not machine.home.exists()
     job: Any = {"settings": LANGUAGE.model_dump(mode="json")}

@@ -29,7 +29,15 @@ from grpo.engine.move_values import ValueTable
 from grpo.evaluation.halving import halving_pairs
 from grpo.evaluation.regret import HeldoutScores
 from grpo.evaluation.verdict import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, ConfirmationEnd, Verdict
-from grpo.learning.checkpoints import TrainingState, load_checkpoint, load_policy, save_checkpoint, save_policy, weights_hash
+from grpo.learning.checkpoints import (
+    NETWORK_FORMAT,
+    TrainingState,
+    load_checkpoint,
+    load_policy,
+    save_checkpoint,
+    save_policy,
+    weights_hash,
+)
 from grpo.play.matches import Adjudication, End, MatchResult, PlayedGame
 from grpo.play.openings import OpeningsError
 from grpo.play.players import BestMovePlayer
@@ -43,19 +51,20 @@ from grpo.statistics.intervals import LEVEL, holm
 from grpo.statistics.sprt import SprtModel
 from steps.bodies import select as selecting
 from steps.bodies import selection_games
-from steps.bodies.calibrate import calibrate_ladder, read_ladder
+from steps.bodies.calibrate import calibrate_ladder
 from steps.bodies.game_cache import TaskPart
+from steps.bodies.measure import read_ladder
 from steps.bodies.report import comparison_rows, decision_rows, ladder_rows
 from steps.bodies.screen import SelectionError, play_ahead
-from steps.bodies.select import PRETRAINED_STEP, select_champion
+from steps.bodies.select import select_champion
 from steps.bodies.selection_games import CONFIRMATION, LADDER, PREVIOUS, SAMPLED, SCREENING, SelectionGames
 from steps.cards import live
 from steps.cards.registry import watch
-from steps.policies import open as policies
-from steps.policies import open_language
+from steps.policies import language as language_policies
+from steps.policies import network as network_policies
+from steps.policies.language import LanguageCompetitor
 from steps.policies.open import open_policy
-from steps.policies.open_language import LanguageCompetitor
-from steps.step_io.aliases import CHAMPION, PEAK
+from steps.step_io.aliases import CHAMPION, PEAK, PRETRAINED_STEP
 from steps.step_io.names import BOARDS, CACHED_GAMES, CHECKPOINTS, DECISIONS, HISTORY, PGN, REPORT
 from steps.step_io.work import Work, read_history
 
@@ -148,7 +157,7 @@ def write_finetuned(folder: Path, steps: Sequence[int] = STEPS, regrets: dict[in
     (folder / CHECKPOINTS).mkdir(parents=True)
     for step in steps:
         state = TrainingState(step=step, optimiser={"state": {}, "param_groups": []}, controllers={}, facts={})
-        save_checkpoint(folder / CHECKPOINTS, new_policy(TINY, seed=step, device=CPU), TINY, state)
+        save_checkpoint(folder / CHECKPOINTS, new_policy(TINY, seed=step, device=CPU), TINY, state, NETWORK_FORMAT)
     rows = [
         {"step": step, "heldout/regret_best": regret, "heldout/regret_best_stderr": 0.01}
         for step, regret in (REGRETS if regrets is None else regrets).items()
@@ -245,7 +254,7 @@ def strong(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         def player(policy: Policy, name: str) -> Any:
             return Greedy(name) if name in names else BestMovePlayer(policy, name)
 
-        monkeypatch.setattr(policies, "BestMovePlayer", player)
+        monkeypatch.setattr(network_policies, "BestMovePlayer", player)
 
     return make
 
@@ -304,7 +313,7 @@ def selected(inputs: Inputs, stockfish: str, tmp_path_factory: pytest.TempPathFa
     settings = settings_with(book=folder.parent / "exact.epd")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            policies,
+            network_policies,
             "BestMovePlayer",
             lambda policy, name: Greedy(name) if name == f"step {BEST}" else BestMovePlayer(policy, name),
         )
@@ -386,7 +395,7 @@ def test_a_clearly_better_candidate_is_promoted_and_its_weights_are_the_champion
 
 def test_the_peak_is_a_whole_checkpoint_with_its_lower_bound(selected: Selected) -> None:
     assert selected.report["peak_step"] == BEST
-    assert load_checkpoint(selected.folder / PEAK, CPU)[2].step == BEST
+    assert load_checkpoint(selected.folder / PEAK, CPU, NETWORK_FORMAT)[2].step == BEST
     lows = {entry["candidate"]: entry["so_far"]["low"] for entry in selected.report["screening"]}
     chosen = selected.report["candidate_step"]
     # What it was chosen by says too much of the chosen one.
@@ -607,7 +616,7 @@ def test_a_candidate_that_is_no_better_leaves_the_initial_policy_champion(select
     # The checkpoint is the initial policy itself: every pair of games is even.
     same = write_finetuned(tmp_path / "same", steps=())
     state = TrainingState(step=2, optimiser={"state": {}, "param_groups": []}, controllers={}, facts={})
-    save_checkpoint(same / CHECKPOINTS, load_policy(inputs.pretrained, CPU)[0], TINY, state)
+    save_checkpoint(same / CHECKPOINTS, load_policy(inputs.pretrained, CPU)[0], TINY, state, NETWORK_FORMAT)
     report, folder = select(ONE, finetuned=same)
     assert report["confirmation_best_moves"]["score"] == report["confirmation_best_moves"]["adjudicated"]["score"] == 0.5
     assert (report["verdict"], report["promoted"], report["replaces_previous"]) == (Verdict.NO_IMPROVEMENT, False, False)
@@ -618,7 +627,7 @@ def test_a_candidate_that_is_no_better_leaves_the_initial_policy_champion(select
     assert all(one != other for one, other in zip(games[SAMPLED][::2], games[SAMPLED][1::2], strict=True))
     for name in (WEIGHTS, POLICY):
         assert sha256_file(folder / CHAMPION / name) == sha256_file(inputs.pretrained / name)
-    assert load_checkpoint(folder / PEAK, CPU)[2].step == 2
+    assert load_checkpoint(folder / PEAK, CPU, NETWORK_FORMAT)[2].step == 2
 
 
 def test_the_peak_is_the_best_lower_bound_and_not_the_winner_of_the_games(select: Play, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -628,7 +637,7 @@ def test_the_peak_is_the_best_lower_bound_and_not_the_winner_of_the_games(select
     lows = {entry["candidate"]: entry["so_far"]["low"] for entry in report["screening"]}
     assert lows[4] > lows[2]
     assert (report["candidate_step"], report["peak_step"], report["peak_low"]) == (2, 4, lows[4])
-    assert load_checkpoint(folder / PEAK, CPU)[2].step == 4
+    assert load_checkpoint(folder / PEAK, CPU, NETWORK_FORMAT)[2].step == 4
 
 
 def phase_scores(endgame: float, others: float = 0.0, num_boards: int = 60) -> HeldoutScores:
@@ -649,7 +658,7 @@ def test_a_better_candidate_that_grew_worse_in_a_phase_is_not_promoted_and_the_p
         assert len(heldout) == NUM_BOARDS
         return phase_scores(0.3) if weights_hash(policy) == initial else phase_scores(0.3 + growth, others=-0.1)
 
-    monkeypatch.setattr(policies, "heldout_scores", scores)
+    monkeypatch.setattr(network_policies, "heldout_scores", scores)
     report, folder = select(ONE)
     assert report["claims"][0]["is_shown"]
     assert [(change["phase"], change["blocks"]) for change in report["phases"]] == [
@@ -669,7 +678,7 @@ def test_a_phase_of_less_than_two_held_out_boards_is_left_out(select: Play, monk
     few = phase_scores(0.3)
     kept = np.r_[0, 60:63]  # One of the opening, three of the middlegame.
     monkeypatch.setattr(
-        policies,
+        network_policies,
         "heldout_scores",
         lambda policy, heldout: replace(few, regret_best=few.regret_best[kept], phases=few.phases[kept]),
     )
@@ -992,7 +1001,7 @@ def speaking(inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert rules is not None, "the run's own rules decide"
         return LanguageCompetitor(ScriptedSpeaker(answer_of(seed), **dict(rules)), lambda: f"weights {seed}")
 
-    monkeypatch.setattr(open_language, "open_language_policy", opened)
+    monkeypatch.setattr(language_policies, "open_language_policy", opened)
     return {"pretrained": write_language_policy(tmp_path / "pretrained", 0), "finetuned": finetuned}
 
 

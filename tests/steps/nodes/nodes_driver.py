@@ -19,12 +19,14 @@ from doubles import CPU, TINY, MadeUpValues
 from kill_driver import BOARDS, CONFIG, HELDOUT, TRAIN, at
 
 import grpo.learning.distributed
+import steps.bodies.finetune
 import steps.bodies.training_loop
-import steps.nodes.worker
+import steps.kinds.network
 from grpo.base.errors import NonFiniteError, PlainError
 from grpo.evaluation.regret import heldout_metrics
+from grpo.learning.checkpoints import NETWORK_FORMAT
 from grpo.learning.distributed import Processes
-from grpo.learning.self_play import MixedStates, OwnGames, state_counts
+from grpo.learning.self_play import MixedStates, SelfPlay, state_counts
 from grpo.learning.states import DatasetStates, StateSource
 from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Record
@@ -67,7 +69,7 @@ def trained(job: dict[str, Any], processes: Processes, work: Work) -> None:
     num_dataset, num_own = state_counts(config.states_per_step, config.own_games.share)
     states: StateSource = DatasetStates(TRAIN, states_per_step=num_dataset, seed=0, reflects=True)
     if num_own:
-        own = OwnGames(MadeUpValues(), config.own_games, states_per_step=num_own, first_step=0, seed=0, reflects=True)
+        own = SelfPlay(MadeUpValues(), config.own_games, states_per_step=num_own, first_step=0, seed=0, reflects=True)
         states = MixedStates(states, own)
     trainer = GrpoTrainer(policy, reference, states, config, seed=0, values=MadeUpValues(), processes=processes)
     if "deed" in job and job["place"] == "step":
@@ -82,9 +84,10 @@ def trained(job: dict[str, Any], processes: Processes, work: Work) -> None:
     TrainingLoop(
         trainer,
         TINY,
+        NETWORK_FORMAT,
         config,
         first=0,
-        heldout=lambda: heldout_metrics(trainer.judged, HELDOUT),
+        heldout=lambda: heldout_metrics(trainer.evaluation_policy, HELDOUT),
         facts={},
         work=work,
         processes=processes,
@@ -96,12 +99,12 @@ def finetune(job: dict[str, Any]) -> None:
     home = Path(job["home"])
     node = Node(index=job["index"], count=job["count"], main_address="127.0.0.1", attempt=job["attempt"], num_processes=1)
     machine = Machine(stockfish="", home=home, tracking_uri="", device="cpu", num_threads=1)
-    steps.nodes.worker.finetune_policy = lambda settings, *, processes, work, **rest: trained(job, processes, work)  # type: ignore[assignment]
-    steps.nodes.worker.identify = lambda path: None  # type: ignore[assignment]
+    steps.bodies.finetune.finetune_policy = lambda settings, *, processes, work, **rest: trained(job, processes, work)  # type: ignore[assignment]
+    steps.kinds.network.identify = lambda path: None  # type: ignore[assignment]
     grpo.learning.distributed.PATIENCE = timedelta(seconds=job.get("patience", 60))  # type: ignore[misc]
     if "deed" in job and job["place"] == "checkpoint":
         at(job["step"], steps.bodies.training_loop, "save_checkpoint", DEEDS[job["deed"]], is_after=True)
-    with joined_nodes(node, machine, seconds_to_come=20) as team:
+    with joined_nodes(node, machine, seconds_to_connect=20) as team:
         if job.get("place") == "beginning":
             DEEDS[job["deed"]]()
         team.met({"engine": job.get("engine", "Stockfish")})
@@ -112,7 +115,7 @@ def finetune(job: dict[str, Any]) -> None:
                 "v1",
                 facts={},
                 body=lambda work: team.finetune(NO_TASK, work, lambda found: None),
-                goes_on=True,
+                resumes=True,
                 is_fresh=False,
                 sinks=(),
                 terminal=TerminalSink("finetune", (), lambda text: print(text, flush=True)),

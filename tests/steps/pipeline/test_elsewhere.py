@@ -13,10 +13,12 @@ from grpo.base.files import CorruptError, read_json, verified_manifest, write_js
 from grpo.engine.identity import EngineIdentity
 from grpo.policy.files import ACTION_TABLE_HASH
 from grpo.settings.tree import Settings, read_settings
+from steps.pipeline.job import BEFORE_FINETUNE, Job, ResumeOrigin
 from steps.pipeline.resume import OriginError, ResumeError, find_origin, origin_checkpoint, take_over
-from steps.pipeline.run_step import BEFORE_FINETUNE, Job, ResumeOrigin, run_step
+from steps.pipeline.run_step import run_step
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import PEAK
+from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 from steps.store import settings_by_step
 from steps.store.outputs import StepOutput, Store
@@ -98,7 +100,7 @@ def ran(first: Machine, settings: Settings) -> Ran:
         ]
         for step, sliced, inputs, body in steps:
             made.outputs[step] = run_step(
-                job, first, step=step, module="steps.step_io.work", settings=sliced, inputs=inputs, work=bodies.get(step, body)
+                job, first, StepSpec(name=step, body="steps.step_io.work"), settings=sliced, inputs=inputs, work=bodies.get(step, body)
             )
             if step == until:
                 return made
@@ -222,7 +224,7 @@ def test_what_was_fetched_once_is_there(run: OriginRun, second: Machine, setting
     for holder in artifacts.iterdir():
         shutil.rmtree(holder)
     job = Job(**{**run.job, "origin": origin})
-    output = run_step(job, second, step="pretrain", module="steps.step_io.work", settings={}, inputs={}, work=write_selection)
+    output = run_step(job, second, StepSpec(name="pretrain", body="steps.step_io.work"), settings={}, inputs={}, work=write_selection)
     assert output == {**run.outputs["pretrain"], "reused": True}
 
 
@@ -455,8 +457,7 @@ def test_the_origins_ladder_and_baseline_are_taken_unless_this_run_measures_othe
     output = run_step(
         job,
         second,
-        step=step,
-        module="steps.step_io.work",
+        StepSpec(name=step, body="steps.step_io.work"),
         settings=sliced,
         inputs=inputs,
         work=lambda work: write_json(work.folder / "report.json", {"anew": 1}),

@@ -17,7 +17,7 @@ from grpo.base.files import StorageError, replace_file, verified_manifest
 from grpo.engine.answers import Score
 from grpo.engine.cache import ValueCache
 from grpo.engine.identity import EngineIdentity
-from grpo.learning.checkpoints import TrainingState, latest_valid_checkpoint, save_checkpoint
+from grpo.learning.checkpoints import NETWORK_FORMAT, TrainingState, latest_valid_checkpoint, save_checkpoint
 from grpo.metrics.table import Record
 from grpo.policy.distribution import new_policy
 from steps.pipeline.make_output import make_output
@@ -56,7 +56,7 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_one_before_it(kind: str, tmp
 
         def save(step: int) -> Path:
             state = TrainingState(step=step, optimiser={"state": {}, "param_groups": []}, controllers={}, facts={})
-            return save_checkpoint(disk.place, policy, TINY, state)
+            return save_checkpoint(disk.place, policy, TINY, state, NETWORK_FORMAT)
 
         first = save(1)
         disk.spoil()
@@ -83,7 +83,7 @@ def test_an_output_that_finds_no_room_leaves_no_half_of_itself_and_can_be_made_l
             def work(work: Work) -> None:
                 pq.write_table(table, work.folder / "boards.parquet")
 
-            return make_output(store, "boards", version, facts={}, body=work, goes_on=False, is_fresh=False, sinks=(), terminal=terminal)
+            return make_output(store, "boards", version, facts={}, body=work, resumes=False, is_fresh=False, sinks=(), terminal=terminal)
 
         make("old")
         disk.spoil()
@@ -120,7 +120,7 @@ def test_a_journal_that_finds_no_room_keeps_every_whole_line(kind: str, tmp_path
     def body(disk: BadDisk) -> None:
         journal = disk.place / "history.jsonl"
         work = Work(disk.place, (), progress_folder=disk.place)
-        work.go_on_after([Record(0, {})])
+        work.resume_after([Record(0, {})])
         work.record(Record(1, {}))
         disk.spoil()
 
@@ -136,7 +136,7 @@ def test_a_journal_that_finds_no_room_keeps_every_whole_line(kind: str, tmp_path
         disk.mend()
         whole = read_journal(disk.place)
         again = Work(disk.place, (), progress_folder=disk.place)
-        again.go_on_after(whole)
+        again.resume_after(whole)
         again.record(Record(num_whole, {}))
         assert read_journal(disk.place) == [*whole, Record(num_whole, {})]
 

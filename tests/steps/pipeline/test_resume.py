@@ -11,9 +11,9 @@ import pytest
 from grpo.engine.identity import EngineIdentity
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.tree import Settings, read_settings
+from steps.pipeline.job import ResumeOrigin
 from steps.pipeline.resume import ResumeError, refuse_unlike
 from steps.pipeline.resume_changes import CHANGEABLE, Change, Now, changes_since, recorded
-from steps.pipeline.run_step import ResumeOrigin
 from steps.store import settings_by_step
 
 ENGINE = EngineIdentity(name="Scripted 1", sha256="0" * 64)

@@ -10,8 +10,10 @@ from mlflow.tracking import MlflowClient
 
 from grpo.metrics.table import Record
 from grpo.settings.tree import read_settings
-from steps.pipeline.run_step import Job, run_step
+from steps.pipeline.job import Job
+from steps.pipeline.run_step import run_step
 from steps.runtime.machine import Machine
+from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 from steps.store.outputs import StepOutput, Store
 from steps.tracking.tracker import Tracker
@@ -63,7 +65,7 @@ def run(job: Job, machine: Machine, text: str = "output", fail: bool = False) ->
         if fail:
             raise ZeroDivisionError
 
-    output = run_step(job, machine, step="finetune", module="steps.bodies.finetune", settings={"a": 1}, inputs={}, work=body)
+    output = run_step(job, machine, StepSpec(name="finetune", body="steps.bodies.finetune"), settings={"a": 1}, inputs={}, work=body)
     return output, calls
 
 
@@ -183,12 +185,10 @@ def test_a_step_can_be_left_out_of_the_tracking_store(new_job: Callable[..., Job
     output = run_step(
         job := new_job(),
         machine,
-        step="build_boards",
-        module="steps.bodies.build_boards",
+        StepSpec(name="build_boards", body="steps.bodies.build_boards", is_archived=False),
         settings={},
         inputs={},
         work=lambda work: None,
-        is_archived=False,
     )
     assert tracker.holder(output) is None
     [child] = runs_of(tracker, job)

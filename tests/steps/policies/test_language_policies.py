@@ -36,8 +36,9 @@ from grpo.settings.tree import PolicyConfig
 from steps.cli import export as export_command
 from steps.cli import match as match_command
 from steps.cli import solve as solve_command
-from steps.policies.open import NetworkCompetitor, open_policy
-from steps.policies.open_language import LanguageCompetitor
+from steps.policies.language import LanguageCompetitor
+from steps.policies.network import NetworkCompetitor
+from steps.policies.open import open_policy
 from steps.runs.find_policy import PolicyNotFoundError, find_policy
 from steps.runtime.machine import Machine
 
@@ -113,7 +114,7 @@ def test_a_folder_that_lacks_a_file_is_no_policy_and_the_message_names_what_is_n
     shutil.copytree(folder, partial)
     (partial / missing).unlink()
     assert not is_policy(partial)
-    with pytest.raises(PolicyNotFoundError, match=f"is no policy's folder: it has no {missing};"):
+    with pytest.raises(PolicyNotFoundError, match=f"is not the folder of a policy: it has no {missing};"):
         find_policy(str(partial), Machine.here())
 
 

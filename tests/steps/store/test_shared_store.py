@@ -37,10 +37,10 @@ class Machines:
     def store(self, name: str) -> Store:
         return Store(self.home(name), SharedStore(self.objects))
 
-    def make(self, name: str, body: Any, *, version: str = "v1", goes_on: bool = True, **more: Any) -> StepOutput:
+    def make(self, name: str, body: Any, *, version: str = "v1", resumes: bool = True, **more: Any) -> StepOutput:
         terminal = TerminalSink("finetune", (), print)
         given = {"facts": {}, "is_fresh": False, "sinks": (), **more}
-        return make_output(self.store(name), "finetune", version, body=body, goes_on=goes_on, terminal=terminal, **given)
+        return make_output(self.store(name), "finetune", version, body=body, resumes=resumes, terminal=terminal, **given)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def write(work: Work) -> None:
 
 
 def test_what_one_machine_made_another_opens_by_its_hash_and_finds_by_its_version(machines: Machines) -> None:
-    made = machines.make("one", write, goes_on=False)
+    made = machines.make("one", write, resumes=False)
     folder = machines.store("two").open(made)
     assert folder.is_relative_to(machines.home("two"))
     assert (folder / "deep" / "weights").read_bytes() == b"weights"
@@ -73,7 +73,7 @@ def test_an_output_from_before_there_was_a_shared_store_is_published_when_it_is_
         "v1",
         facts={},
         body=write,
-        goes_on=False,
+        resumes=False,
         is_fresh=False,
         sinks=(),
         terminal=TerminalSink("finetune", (), print),
@@ -85,7 +85,7 @@ def test_an_output_from_before_there_was_a_shared_store_is_published_when_it_is_
 
 
 def test_an_output_without_its_manifest_is_not_there(machines: Machines) -> None:
-    made = machines.make("one", write, goes_on=False)
+    made = machines.make("one", write, resumes=False)
     [manifest] = [key for key in machines.objects.keys("outputs/") if key.endswith("manifest.json")]
     machines.objects.delete(manifest)
     assert not machines.store("two").has(made)
@@ -95,7 +95,7 @@ def test_an_output_without_its_manifest_is_not_there(machines: Machines) -> None
 
 @pytest.mark.parametrize("damage", [lambda objects, key: objects.put(key, b"other"), lambda objects, key: objects.delete(key)])
 def test_a_damaged_copy_is_told_of_and_made_anew(damage: Any, machines: Machines, capsys: pytest.CaptureFixture[str]) -> None:
-    made = machines.make("one", write, goes_on=False)
+    made = machines.make("one", write, resumes=False)
     [weights] = [key for key in machines.objects.keys("outputs/") if key.endswith("weights")]
     damage(machines.objects, weights)
     with pytest.raises(CorruptError, match="weights"):
@@ -107,7 +107,7 @@ def test_a_damaged_copy_is_told_of_and_made_anew(damage: Any, machines: Machines
 
 
 def test_a_manifest_that_names_files_elsewhere_writes_none(machines: Machines) -> None:
-    made = machines.make("one", write, goes_on=False)
+    made = machines.make("one", write, resumes=False)
     [key] = [key for key in machines.objects.keys("outputs/") if key.endswith("manifest.json")]
     stored = machines.objects.get(key)
     assert stored is not None
@@ -135,7 +135,7 @@ def count_to(last: int, *, kill_at: int | None = None) -> Any:
             (work.progress_folder / f"number-{number}").write_text(str(number))
             for old in sorted(work.progress_folder.glob("number-*"))[:-2]:
                 old.unlink()
-            work.kept()
+            work.saved()
             if number == kill_at:
                 (work.progress_folder / "number-9").write_text("not kept")
                 raise Killed
@@ -161,7 +161,7 @@ def test_a_lost_machines_work_is_gone_on_from_as_it_was_last_kept(machines: Mach
     assert machines.objects.keys("progress/") == [], "what was kept goes when the output is there"
 
 
-def test_a_machine_that_comes_back_goes_on_from_its_own_disk_unless_another_was_further(
+def test_a_machine_that_comes_back_resumes_from_its_own_disk_unless_another_was_further(
     machines: Machines, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(Killed):
@@ -203,7 +203,7 @@ def test_damaged_progress_is_refused(machines: Machines) -> None:
         machines.make("one", count_to(6, kill_at=2))
     key = next(key for key in machines.objects.keys("progress/") if "/files/" in key)
     machines.objects.put(key, b"other")
-    with pytest.raises(CorruptError, match="changed since it was kept"):
+    with pytest.raises(CorruptError, match="changed since it was saved"):
         machines.make("two", count_to(6))
 
 
@@ -222,7 +222,7 @@ def test_a_shared_store_that_is_away_stops_no_training_and_gets_all_later(
     monkeypatch.setattr(type(machines.objects), "upload", failing)
     with pytest.raises(Killed):
         machines.make("one", count_to(6, kill_at=3))
-    assert capsys.readouterr().out.count("WARNING: a machine lost now would lose") == 2
+    assert capsys.readouterr().out.count("WARNING: if this machine is lost now") == 2
     with pytest.raises(Killed):
         machines.make("two", count_to(6, kill_at=4))
     assert "from 4" in capsys.readouterr().out
@@ -232,6 +232,6 @@ def test_a_run_that_begins_anew_on_another_kind_of_machine_says_so(machines: Mac
     with pytest.raises(Killed):
         machines.make("one", count_to(6, kill_at=2), whose={"run": "7", "device": "cpu AVX512"})
     machines.make("two", count_to(6), version="v2", whose={"run": "7", "device": "cpu AVX2"})
-    assert "WARNING: this run was begun as version v1 on cpu AVX512; here it is version v2 on cpu AVX2" in capsys.readouterr().out
+    assert "WARNING: this run began as version v1 on cpu AVX512; here it is version v2 on cpu AVX2" in capsys.readouterr().out
     machines.make("three", count_to(6), version="v3", whose={"run": "8", "device": "cpu AVX2"})
     assert "WARNING" not in capsys.readouterr().out

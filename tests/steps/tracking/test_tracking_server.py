@@ -7,8 +7,10 @@ import pytest
 from toggled_server import ServerProcess
 
 from grpo.base.files import CorruptError, verified_manifest
-from steps.pipeline.run_step import Job, run_step
+from steps.pipeline.job import Job
+from steps.pipeline.run_step import run_step
 from steps.runtime.machine import Machine
+from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 from steps.store.outputs import StepOutput, Store
 from steps.tracking.archive import fetch_output
@@ -37,7 +39,7 @@ def made(server: str, home: Path, name: str) -> tuple[Tracker, StepOutput]:
     parent = tracker.start_flow_run(metaflow_run=name, settings={}, tags={}, note="")
     code = {"commit": "abc", "is_dirty": False, "lock": name}
     job = Job(settings={}, code=code, metaflow_run=name, mlflow_run=parent, is_fresh=False, origin=None)
-    return tracker, run_step(job, machine, step="join_boards", module="steps.step_io.work", settings={}, inputs={}, work=write)
+    return tracker, run_step(job, machine, StepSpec(name="join_boards", body="steps.step_io.work"), settings={}, inputs={}, work=write)
 
 
 def test_an_output_is_fetched_from_a_server(server: str, tmp_path: Path) -> None:

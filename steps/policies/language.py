@@ -14,7 +14,7 @@ from grpo.evaluation.regret import HeldoutScores
 from grpo.language.generate.player import LanguagePlayer
 from grpo.language.generate.retries import AnswerGenerator
 from grpo.language.generate.uci_search import LanguageMoveFinder
-from grpo.language.learn.evaluation import JudgedBoards, LanguageSolver, judge
+from grpo.language.learn.evaluation import EvaluationBoards, LanguageSolver, evaluate_language
 from grpo.learning.checkpoints import weights_hash
 from grpo.play.players import Player
 from grpo.play.replies import ReplyCounts
@@ -61,11 +61,11 @@ class LanguageCompetitor:
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:
         """Return regret, expected value, and the shares of best answers that are whole and legal."""
-        return judge(self._generator, JudgedBoards.of_table(boards, config=self._generator.config)).metrics()
+        return evaluate_language(self._generator, EvaluationBoards.of_table(boards, config=self._generator.config)).metrics()
 
     def scores(self, boards: "pa.Table") -> HeldoutScores:
         """Return regret and expected value, board by board."""
-        return judge(self._generator, JudgedBoards.of_table(boards, config=self._generator.config)).scores
+        return evaluate_language(self._generator, EvaluationBoards.of_table(boards, config=self._generator.config)).scores
 
     def write_decisions(self, folder: Path, boards: "pa.Table", *, before: "Competitor | None" = None) -> None:
         """Write none: they are told with the probabilities of moves."""

@@ -1,0 +1,1 @@
+"""What differs between the kinds of policies: one object for each kind."""

@@ -1,0 +1,77 @@
+"""A language model, which writes its moves as text. The packages of the extra are imported only where they are used."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from grpo.policy.files import LANGUAGE, LANGUAGE_WEIGHTS
+from grpo.settings.language import SMALL, model_folder
+from grpo.settings.tree import Settings
+from steps.kinds.kind import PolicyKind
+from steps.runtime.machine import Machine
+
+if TYPE_CHECKING:
+    import torch
+
+    from grpo.learning.distributed import Processes
+    from steps.step_io.work import Work
+
+_MODEL_FILE: Final = "config.json"
+
+
+def _preflight(settings: Settings, machine: Machine) -> tuple[bool, str]:
+    """Look for the packages of the extra, and for a model's folder; `pretrain` asks the hub itself."""
+    from grpo.language.model.requirements import MissingExtraError, require_language_extra
+
+    try:
+        require_language_extra()
+    except MissingExtraError as error:
+        where = (
+            "in an image, build it with --build-arg EXTRA=language (docs/images.md)"
+            if machine.is_container
+            else "in a checkout, `make setup`, or `pip install -r requirements-language.lock`"
+        )
+        return False, f"{error}; {where}"
+    model = settings.language.model
+    folder = model_folder(model)
+    if folder is None:
+        return True, "small, built in" if model == SMALL else f"{model} of the hub, downloaded by `pretrain` unless it is cached"
+    if not (folder / _MODEL_FILE).is_file():
+        lack = f"has no {_MODEL_FILE}" if folder.is_dir() else "is not an existing folder"
+        remedy = "give a folder that transformers' `save_pretrained` wrote, the name of a model on the hub, or small"
+        return False, f"language.model = {model!r} {lack}; {remedy}"
+    return True, f"the folder {folder}"
+
+
+def _pretrain(settings: Settings, boards: Path, device: "torch.device", work: "Work") -> None:
+    from steps.bodies.language_pretrain import pretrain_language
+    from steps.store.settings_by_step import seen_by_cloning
+
+    pretrain_language(seen_by_cloning(settings), boards, device, work)
+
+
+def _finetune(settings: Settings, *, processes: "Processes", machine: Machine, num_engines: int, **given: Any) -> None:  # noqa: ARG001
+    from steps.bodies.language_finetune import finetune_language
+
+    LANGUAGE_KIND.refuse_several(processes.size)
+    finetune_language(settings, **given)
+
+
+def _export(source: Path, folder: Path, facts: Mapping[str, Any]) -> tuple[str, str]:
+    from steps.export.language import export_language_policy
+
+    return LANGUAGE_WEIGHTS, str(export_language_policy(source, folder, facts=facts))
+
+
+LANGUAGE_KIND: Final = PolicyKind(
+    name=LANGUAGE,
+    lock="language_lock",
+    preflight=_preflight,
+    pretrain=_pretrain,
+    pretrain_body="steps.bodies.language_pretrain",
+    finetune=_finetune,
+    finetune_body="steps.bodies.language_finetune",
+    trains_alone=True,
+    has_lines=False,
+    export=_export,
+)

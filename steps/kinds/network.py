@@ -1,0 +1,55 @@
+"""A network, which gives every legal move a probability."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from grpo.engine.identity import identify
+from grpo.policy.files import NETWORK
+from grpo.settings.tree import Settings
+from steps.kinds.kind import PolicyKind
+from steps.runtime.machine import Machine
+
+if TYPE_CHECKING:
+    import torch
+
+    from steps.step_io.work import Work
+
+
+def _pretrain(settings: Settings, boards: Path, device: "torch.device", work: "Work") -> None:
+    from steps.bodies.pretrain import pretrain_policy
+
+    pretrain_policy(settings, boards, device, work)
+
+
+def _finetune(settings: Settings, *, machine: Machine, num_engines: int, **given: Any) -> None:
+    from steps.bodies.finetune import finetune_policy
+
+    finetune_policy(
+        settings,
+        engine=identify(machine.stockfish),
+        engine_path=machine.stockfish,
+        num_processes=num_engines,
+        cache_folder=machine.value_cache,
+        **given,
+    )
+
+
+def _export(source: Path, folder: Path, facts: Mapping[str, Any]) -> tuple[str, str]:
+    from steps.export.network import ONNX, export_policy
+
+    return ONNX, str(export_policy(source, folder, facts=facts))
+
+
+NETWORK_KIND: Final = PolicyKind(
+    name=NETWORK,
+    lock="lock",
+    preflight=lambda _settings, _machine: None,
+    pretrain=_pretrain,
+    pretrain_body="steps.bodies.pretrain",
+    finetune=_finetune,
+    finetune_body="steps.bodies.finetune",
+    trains_alone=False,
+    has_lines=True,
+    export=_export,
+)

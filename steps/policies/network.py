@@ -1,0 +1,84 @@
+"""A network as games and measurements meet it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from grpo.base.files import write_json
+from grpo.base.seeding import torch_stream
+from grpo.dataset.table import Split, board_arrays
+from grpo.evaluation.decisions import notable_decisions
+from grpo.evaluation.exercises import Solver, expected_credits
+from grpo.evaluation.regret import HeldoutScores, heldout_metrics, heldout_scores, illegal_mass
+from grpo.learning.checkpoints import load_policy, weights_hash
+from grpo.play.players import BestMovePlayer, Player, SamplingPlayer
+from grpo.policy.distribution import NetworkPolicy
+from grpo.policy.files import NETWORK
+from grpo.settings.language import LanguageConfig
+from grpo.uci.search import MoveFinder, PolicyMoveFinder
+from steps.step_io.names import DECISIONS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from steps.policies.open import Competitor
+
+_NUM_OF_EACH_KIND: Final = 4
+
+
+class NetworkCompetitor:
+    """A network, which gives every legal move a probability."""
+
+    kind = NETWORK
+    is_deterministic = True
+
+    def __init__(self, policy: NetworkPolicy) -> None:
+        self.policy = policy
+        self.facts: Mapping[str, Any] = {}
+
+    @property
+    def weights(self) -> str:
+        """A hash of the weights."""
+        return weights_hash(self.policy)
+
+    def best_player(self, name: str, *, seed: int, stream: tuple[str | int, ...]) -> Player:  # noqa: ARG002
+        """Return who plays the likeliest moves; no chance has a part in them."""
+        return BestMovePlayer(self.policy, name)
+
+    def sampling_player(self, name: str, *, temperature: float, seed: int, stream: tuple[str | int, ...]) -> Player:
+        """Return who plays moves drawn at a temperature."""
+        return SamplingPlayer(self.policy, name, temperature=temperature, rng=torch_stream(seed, *stream))
+
+    def heldout(self, boards: "pa.Table") -> dict[str, float]:
+        """Return regret, expected value, entropy, agreement with the engine, and the mass of illegal moves before the mask."""
+        judged = board_arrays(boards, split=Split.HELDOUT, strong=True)
+        return {**heldout_metrics(self.policy, judged), "heldout/illegal_mass": float(illegal_mass(self.policy, judged).mean())}
+
+    def scores(self, boards: "pa.Table") -> HeldoutScores:
+        """Return regret and expected value board by board, at T = 1."""
+        return heldout_scores(self.policy, board_arrays(boards, split=Split.HELDOUT, strong=True))
+
+    def write_decisions(self, folder: Path, boards: "pa.Table", *, before: "Competitor | None" = None) -> None:
+        """Write the worst and best decisions, beside those of another network."""
+        judged = board_arrays(boards, split=Split.HELDOUT, strong=True)
+        other = before.policy if isinstance(before, NetworkCompetitor) else None
+        found = notable_decisions(self.policy, judged, count=_NUM_OF_EACH_KIND, before=other)
+        write_json(folder / DECISIONS, found.facts() | {"num_boards": len(judged)})
+
+    def solver(self, *, temperature: float) -> Solver:
+        """Return exact expectations at a temperature; 0 is the likeliest move."""
+        return lambda boards, credited: expected_credits(self.policy, boards, credited, temperature=temperature)
+
+    def solver_replies(self) -> None:
+        """Return None: the mask leaves legal moves alone."""
+
+    def move_finder(self) -> MoveFinder:
+        """Return what ranks the legal moves by probability."""
+        return PolicyMoveFinder(self.policy)
+
+
+def open_network(folder: Path, device: torch.device, _: LanguageConfig | None = None) -> NetworkCompetitor:
+    """Return the network of a folder; raises CorruptError or IncompatibleError when its files do not make one."""
+    return NetworkCompetitor(load_policy(folder, device)[0])

@@ -1,0 +1,24 @@
+"""Reads the dataset that `join_boards` leaves, for all steps behind it."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA
+from steps.step_io.names import BOARDS, GAMES
+
+
+def read_boards(folder: Path) -> pa.Table:
+    """Return the joined table of boards."""
+    return pq.read_table(folder / BOARDS, schema=BOARD_SCHEMA)
+
+
+def read_game_table(folder: Path) -> pa.Table:
+    """Return the joined table of games."""
+    return pq.read_table(folder / GAMES, schema=GAME_SCHEMA)
+
+
+def board_keys(folder: Path) -> set[str]:
+    """Return the keys of all boards: no opening of a match may be one of them."""
+    return set(pq.read_table(folder / BOARDS, columns=["key"])["key"].to_pylist())

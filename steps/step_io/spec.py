@@ -1,0 +1,26 @@
+"""What a step is, declared beside the body that computes it: `SPEC` of each module in `steps.bodies`."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepSpec:
+    """A step's name, what its version covers, and what people see of it.
+
+    A declaration changes no output: the hash of a body's code leaves `SPEC` out, and what it names is in the version by value.
+    """
+
+    name: str
+    """Of the step, in the flow, the store and the tracker."""
+    body: str
+    """The module that computes it: its code, and that of all it imports, is part of the version."""
+    inputs: tuple[str, ...] = ()
+    """What it takes besides settings: outputs of other steps, `engine`, `device`, files. Their hashes are part of the version."""
+    shown: tuple[str, ...] = ()
+    """Metrics that the terminal prints."""
+    published: tuple[str, ...] = ()
+    """Files of its output that are logged to the tracker by themselves; those that are not there are passed over."""
+    is_archived: bool = True
+    """Whether the tracking store keeps the whole output; not worth its room where another step's output holds all of it."""
+    resumes: bool = False
+    """Whether the body, after a kill, resumes from its progress folder."""
