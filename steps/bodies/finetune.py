@@ -31,6 +31,7 @@ from steps.step_io.work import Work
 SPEC: Final = StepSpec(
     name="finetune",
     body=__name__,
+    reads="finetune",
     inputs=("boards", "pretrained", "checkpoint", "engine", "device", "processes"),
     shown=("heldout/regret_best", "heldout/regret_sampled", "heldout/entropy"),
     published=(REPORT, LEARNABILITY, FINDINGS),

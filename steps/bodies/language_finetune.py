@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 
 from grpo.dataset.table import Split
-from grpo.language.generate.generator import PolicySpeaker
+from grpo.language.generate.generator import PolicyAnswerGenerator
 from grpo.language.learn.evaluation import EvaluationBoards, evaluate_language
 from grpo.language.learn.heldout_reward import heldout_reward, questions
 from grpo.language.learn.trainer import LanguageTrainer
@@ -26,6 +26,7 @@ from steps.step_io.work import Work
 SPEC: Final = StepSpec(
     name="finetune",
     body=__name__,
+    reads="finetune",
     inputs=("boards", "pretrained", "checkpoint", "engine", "device", "processes"),
     shown=("language/reward_mean", "language/parse_rate", "heldout/regret_best", "heldout/parse_rate"),
     published=(REPORT, LEARNABILITY, FINDINGS),
@@ -80,7 +81,7 @@ def finetune_language(
         trainer.begin_from(origin)
     evaluated = EvaluationBoards.of_table(table, config=settings.language)
     asked = questions(LanguageBoards.of_table(table, Split.VALIDATION, config=settings.language), settings.language.num_heldout_boards)
-    speaker = PolicySpeaker(trainer.evaluation_policy, settings.language)
+    generator = PolicyAnswerGenerator(trainer.evaluation_policy, settings.language)
     TrainingLoop(
         trainer,
         policy_config,
@@ -88,7 +89,7 @@ def finetune_language(
         settings.grpo,
         first=first,
         heldout=lambda: (
-            evaluate_language(speaker, evaluated).metrics() | heldout_reward(trainer.evaluation_policy, asked, grader).metrics()
+            evaluate_language(generator, evaluated).metrics() | heldout_reward(trainer.evaluation_policy, asked, grader).metrics()
         ),
         facts=facts,
         work=work,

@@ -95,7 +95,7 @@ class SelectionGames:
             self._rounds[round_number] = self._openings(f"{SCREENING} {round_number}", self._settings.selection.num_screening_pairs)
         result = self._against_initial(candidate, SCREENING, round_number, self._rounds[round_number])
         if self._by_adjudication is None:
-            self._by_adjudication = result.share_undecided() > MOSTLY_UNDECIDED
+            self._by_adjudication = result.undecided_fraction() > MOSTLY_UNDECIDED
         return self.scores(result)
 
     def confirmation(self, candidate: int, num_pairs: int) -> list[float]:

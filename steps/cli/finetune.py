@@ -11,13 +11,13 @@ from typing import Any
 from grpo.base.files import atomic_folder, json_text, read_json, remove_folder, remove_leftovers, replace_file, sha256_file, write_manifest
 from grpo.engine.identity import identify
 from grpo.policy.files import POLICY, WEIGHTS, is_policy, policy_kind, weights_file
+from grpo.settings.roles import settings_read_by
 from grpo.settings.tree import ConfigError
 from steps.cli.settings_options import add_settings, given_settings
 from steps.kinds.lookup import kind_of
 from steps.runtime.machine import Machine
 from steps.step_io.names import BOARDS
 from steps.step_io.work import TerminalSink, Work
-from steps.store import settings_by_step
 from steps.store.file_lock import file_lock
 
 
@@ -59,7 +59,7 @@ def _finetune(given: argparse.Namespace) -> int:
     kind = kind_of(settings)
     kind.refuse_several(int(os.environ.get("WORLD_SIZE", "1")))
     facts = {
-        "settings": settings_by_step.finetune_settings(settings),
+        "settings": settings_read_by("finetune", settings),
         "boards": sha256_file(given.boards / BOARDS),
         "pretrained": sha256_file(weights_file(given.pretrained)),
         "engine": str(identify(machine.stockfish)),

@@ -125,7 +125,7 @@ def _played(
             max_plies=config.max_plies,
             on_games_done=lambda done: terminal.progress(done, 2 * given.pairs, "games"),
         )
-        if given.adjudicate or (given.adjudicate is None and result.share_undecided() > MOSTLY_UNDECIDED):
+        if given.adjudicate or (given.adjudicate is None and result.undecided_fraction() > MOSTLY_UNDECIDED):
             return adjudicate(result, pool, depth=config.adjudication_depth, centipawns=config.adjudication_centipawns)
     return result
 

@@ -214,7 +214,7 @@ def _entrant(
     pool = stack.enter_context(EnginePool(path, num_processes=num_processes, options=options))
     player = EnginePlayer(pool, limit=contestant.limit, name=contestant.text)
     if contestant.random_share:
-        player = DilutedPlayer(player, share=contestant.random_share, rng=numpy_stream(seed, "contestant", place))
+        player = DilutedPlayer(player, random_fraction=contestant.random_share, rng=numpy_stream(seed, "contestant", place))
         player.name = contestant.text
     return Entrant(contestant=contestant, player=player, facts={**base, **facts}, is_deterministic=contestant.is_deterministic)
 

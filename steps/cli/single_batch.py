@@ -184,8 +184,8 @@ def _answer_lines(batch: "SeenBatch", place: int, answer: "GradedAnswer") -> Ite
     decision = f"; best move {answer.decision or 'missing'}" if answer.example.task.value == "move" else ""
     legal = "" if not decision or answer.grades.is_legal_best else ", not legal" if answer.decision else ""
     yield (
-        f"      parsed: {read.num_sections} of {read.num_sections_wanted} sections, {read.num_fields} of {read.num_fields_wanted} fields"
-        f"{decision}{legal}"
+        f"      parsed: {read.num_sections} of {read.num_sections_expected} sections,"
+        f" {read.num_fields} of {read.num_fields_expected} fields{decision}{legal}"
     )
     yield f"      {parts}"
 

@@ -55,7 +55,7 @@ def run_engine(given: argparse.Namespace) -> int:
         name=f"chess-grpo {model.run} {model.weights_hash[:12]}",
         options=options,
         load=lambda: _load(model, machine),
-        chance_seed=secrets.randbits(31),
+        random_seed=secrets.randbits(31),
         write=write,
     )
     try:

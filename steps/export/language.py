@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 
 from grpo.base.files import read_json, sha256_file, write_json
-from grpo.language.generate.generator import PolicySpeaker
+from grpo.language.generate.generator import PolicyAnswerGenerator
 from grpo.language.model.loading import load_language_policy
 from grpo.language.text.tasks import environment_prompt, move_prompt
 from grpo.learning.checkpoints import weights_hash
@@ -59,7 +59,7 @@ def export_language_policy(source: Path, folder: Path, *, facts: Mapping[str, An
     before, after = (load_language_policy(path, device)[0] for path in (source, folder))
     expected, found = weights_hash(before), weights_hash(after)
     prompts = [move_prompt(board.fen()) for board in random_play_positions(NUM_COMPARED, seed=_SEED)]
-    answers = (PolicySpeaker(policy, policy.config).greedy(prompts) for policy in (before, after))
+    answers = (PolicyAnswerGenerator(policy, policy.config).greedy(prompts) for policy in (before, after))
     same = SameAnswers(num_positions=NUM_COMPARED, num_equal=sum(one == other for one, other in zip(*answers, strict=True)))
     if found != expected or same.num_equal != same.num_positions:
         raise ParityError(

@@ -45,7 +45,7 @@ def _preflight(settings: Settings, machine: Machine) -> tuple[bool, str]:
 
 def _pretrain(settings: Settings, boards: Path, device: "torch.device", work: "Work") -> None:
     from steps.bodies.language_pretrain import pretrain_language
-    from steps.store.settings_by_step import seen_by_cloning
+    from steps.store.external_inputs import seen_by_cloning
 
     pretrain_language(seen_by_cloning(settings), boards, device, work)
 

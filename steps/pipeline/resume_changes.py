@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from grpo.engine.identity import EngineIdentity
-from grpo.settings.roles import is_read_by, may_change
+from grpo.settings.roles import is_read_by, may_change, settings_read_by
 from grpo.settings.tree import Settings
-from steps.store import settings_by_step
+from steps.store import external_inputs
 
 ALLOW_ENGINE: Final = "engine"
 ALLOW_OBJECTIVE: Final = "objective"
@@ -66,14 +66,14 @@ def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str,
     kind = parts["pretrain"]["settings"]["policy"].get("kind", "network")
     if kind != now.settings.policy.kind:  # Beside that no other difference says anything.
         return [Change(field=_KIND, before=kind, after=now.settings.policy.kind, is_refused=True)]
-    then_made, inputs = parts["join_boards"]["inputs"], settings_by_step.source_inputs(now.settings, now.engine)
+    then_made, inputs = parts["join_boards"]["inputs"], external_inputs.source_inputs(now.settings, now.engine)
     files_then = {name: each for name, each in then_made.items() if name.startswith(("file ", "judged "))}
     files_now = {name: each for name, each in inputs.items() if name.startswith(("file ", "judged "))}
-    pretrained = _differences(parts["pretrain"]["settings"], settings_by_step.pretrain_settings(now.settings))
+    pretrained = _differences(parts["pretrain"]["settings"], settings_read_by("pretrain", now.settings))
     model_then = {"language.model's files": parts["pretrain"]["inputs"].get("model")}
-    pretrained += _differences(model_then, {name: settings_by_step.model_inputs(now.settings).get("model") for name in model_then})
+    pretrained += _differences(model_then, {name: external_inputs.model_inputs(now.settings).get("model") for name in model_then})
     refused = [
-        *_differences(_full(parts["join_boards"]["settings"]), _full(settings_by_step.dataset_settings(now.settings))),
+        *_differences(parts["join_boards"]["settings"], settings_read_by("build_boards", now.settings)),
         *(each for each in pretrained if not may_change(each[0])),
         *_differences(files_then, files_now),
         *_differences({"action_table": action_table[:16]}, {"action_table": now.action_table[:16]}),
@@ -86,9 +86,9 @@ def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str,
     for step, each in parts.items():
         then = {name: value for name, value in each["settings"].items() if name in current}
         # Of what only measures, a field that the origin did not know yet is no change; of GRPO it is.
-        rest += _differences(then, settings_by_step.finetune_settings(now.settings) if step == "finetune" else _known(current, then))
+        rest += _differences(then, settings_read_by("finetune", now.settings) if step == "finetune" else _known(current, then))
     books = {"opening book": parts.get("baseline", {}).get("inputs", {}).get("opening book")}
-    rest += _differences(books, {"opening book": settings_by_step.opening_inputs(now.settings).get("opening book")})
+    rest += _differences(books, {"opening book": external_inputs.opening_inputs(now.settings).get("opening book")})
     rest += _differences(
         {"device": parts["pretrain"]["inputs"].get("device"), **_code(manifests["pretrain"]["code"], kind)},
         {"device": now.device, **_code(now.code, kind)},
@@ -123,11 +123,6 @@ def recorded(changes: Sequence[Change], allowed: Sequence[str]) -> dict[str, str
 def _code(code: Mapping[str, Any], kind: str) -> dict[str, Any]:
     lock = "lock" if kind == "network" else "language_lock"
     return {"code.commit": code["commit"], f"code.{lock}": code[lock]}
-
-
-def _full(dataset: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a dataset's settings with the one that has been taken out of its section under its full name."""
-    return {"evaluation.heldout_depth" if name == "heldout_depth" else name: value for name, value in dataset.items()}
 
 
 def _tag(field: str) -> str:

@@ -174,13 +174,13 @@ def _device(machine: Machine) -> PreflightCheck:
 
 def _book(settings: Settings) -> PreflightCheck:
     """Check that the opening book has enough distinct openings for the step that needs most of them."""
-    from grpo.play.ladder import make_rungs, meetings_of, num_openings_to_place
+    from grpo.play.ladder import ladder_pairings, make_rungs, num_openings_to_place
 
     evaluation, selection = settings.evaluation, settings.selection
     ladder, num_rungs = evaluation.ladder, len(make_rungs(evaluation.ladder))
     placement = num_openings_to_place(num_rungs, num_probe_pairs=ladder.num_probe_pairs, num_rung_pairs=ladder.num_rung_pairs)
     needed = max(
-        ladder.num_calibration_pairs * len(meetings_of(num_rungs)),
+        ladder.num_calibration_pairs * len(ladder_pairings(num_rungs)),
         evaluation.num_baseline_pairs + placement,
         len(halving_rounds(selection.num_candidates)) * selection.num_screening_pairs
         + 2 * selection.num_confirmation_pairs

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from grpo.base.files import in_need_of, replace_file
+from grpo.base.files import explain_write_errors, replace_file
 from steps.store.file_lock import BusyError, file_lock
 from steps.store.objects import Objects, Stored
 
@@ -74,7 +74,7 @@ class Journal:
         Raises StorageError when the disk is full.
         """
         content = (json.dumps({"kind": kind, **facts}) + "\n").encode()
-        with in_need_of(len(content), self.path), self.path.open("ab") as file:
+        with explain_write_errors(len(content), self.path), self.path.open("ab") as file:
             file.write(content)
 
     def waiting(self) -> list[JournalEntry]:
@@ -102,7 +102,7 @@ class Journal:
         # Atomic if the process is killed; after a crash of the machine it may be empty, and then all records are logged again.
         made = self.path.with_suffix(f"{_STATE}.new")
         content = json.dumps(asdict(progress))
-        with in_need_of(len(content), made):
+        with explain_write_errors(len(content), made):
             made.write_text(content, encoding="utf-8")
         made.replace(self.path.with_suffix(_STATE))
 

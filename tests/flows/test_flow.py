@@ -11,7 +11,7 @@ from real_flow import FlowRun, run_flow, run_in_one_process
 
 from grpo.base.files import sha256_file, verified_manifest
 from grpo.board.phases import PHASES, phase_of
-from grpo.dataset.quotas import wanted_boards
+from grpo.dataset.quotas import boards_per_cell
 from grpo.dataset.table import BOARD_SCHEMA
 from grpo.metrics.table import METRICS
 from grpo.settings.tree import read_settings
@@ -60,7 +60,7 @@ def test_the_boards_are_exactly_those_that_were_asked_for(first_run: FlowRun) ->
     for row in rows:
         assert row["phase"] == phase_of(chess.Board(row["fen"]))
         counts[row["split"], row["phase"]] = counts.get((row["split"], row["phase"]), 0) + 1
-    assert counts == {(split.value, phase.value): count for (split, phase), count in wanted_boards(config).items()}
+    assert counts == {(split.value, phase.value): count for (split, phase), count in boards_per_cell(config).items()}
 
 
 def test_no_game_and_no_position_is_in_two_splits(first_run: FlowRun) -> None:

@@ -20,7 +20,7 @@ from grpo.board.phases import PHASES, Phase
 from grpo.dataset.table import Split
 from grpo.evaluation.exercises import Credits
 from grpo.evaluation.regret import HeldoutScores
-from grpo.language.generate.retries import NamedMove, Speaker, drawn_moves, greedy_moves
+from grpo.language.generate.retries import AnswerGenerator, NamedMove, greedy_moves, sampled_moves
 from grpo.play.replies import ReplyCounts
 from grpo.settings.language import LanguageConfig
 
@@ -114,15 +114,15 @@ class LanguageEvaluation:
         }
 
 
-def evaluate_language(speaker: Speaker, boards: EvaluationBoards) -> LanguageEvaluation:
+def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> LanguageEvaluation:
     """Return regret and rates: of the best answers, and of `num_sampled_answers` drawn at T = 1, whose mean is the expected value.
 
     Every board draws from streams of its own, the same for all policies.
     """
-    best = greedy_moves(speaker, boards.boards)
-    num_drawn = speaker.config.num_sampled_answers
-    drawn = drawn_moves(
-        speaker,
+    best = greedy_moves(generator, boards.boards)
+    num_drawn = generator.config.num_sampled_answers
+    drawn = sampled_moves(
+        generator,
         [board for board in boards.boards for _ in range(num_drawn)],
         temperature=1.0,
         streams=[numpy_stream(_ROOT, "judged", row, number) for row in range(len(boards)) for number in range(num_drawn)],
@@ -146,15 +146,15 @@ def evaluate_language(speaker: Speaker, boards: EvaluationBoards) -> LanguageEva
 class LanguageSolver:
     """Solves exercises by best answers, one question each; an answer without a legal move has no credit."""
 
-    def __init__(self, speaker: Speaker) -> None:
+    def __init__(self, generator: AnswerGenerator) -> None:
         """Ask nothing yet."""
-        self._speaker = speaker
+        self._generator = generator
         self.counts = ReplyCounts()
         """Of all answers so far; every failed one counts as a forfeit, for nobody is asked again."""
 
     def __call__(self, boards: Sequence[chess.Board], credited: Sequence[Mapping[chess.Move, Credits]]) -> NDArray[np.float64]:
         """Return the credits, [B, 2], of the moves named."""
-        named = greedy_moves(self._speaker, boards)
+        named = greedy_moves(self._generator, boards)
         self.counts = sum((answer.counts(is_first=True) for answer in named), self.counts)
         found = [(0.0, 0.0) if answer.move is None else of.get(answer.move, (0.0, 0.0)) for answer, of in zip(named, credited, strict=True)]
         return np.array(found, dtype=np.float64).reshape(-1, 2)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from grpo.base.errors import PlainError
 from grpo.base.seeding import numpy_stream
-from grpo.language.generate.answers import drawn_answers
+from grpo.language.generate.answers import sampled_answers
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards, MoveExample
 from grpo.language.text.tasks import LanguageTask, MoveAnswer
@@ -98,7 +98,7 @@ def _prompts(boards: LanguageBoards, task: LanguageTask, num: int, seed: int) ->
 def _rate(policy: LanguagePolicy, examples: list[Example], *, seed: int) -> ParseRate:
     task = examples[0].task
     streams = [numpy_stream(seed, "gate", task, number) for number in range(len(examples))]
-    answers = drawn_answers(policy, [example.prompt for example in examples], temperature=1.0, streams=streams)
+    answers = sampled_answers(policy, [example.prompt for example in examples], temperature=1.0, streams=streams)
     readings = [example.read(answer.text) for example, answer in zip(examples, answers, strict=True)]
     is_read = [reading.is_readable and not answer.is_truncated for reading, answer in zip(readings, answers, strict=True)]
     num_legal = sum(

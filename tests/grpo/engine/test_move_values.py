@@ -129,13 +129,13 @@ def test_what_is_good_for_one_side_is_as_bad_for_the_other(
 ) -> None:
     losses = int(share * (1_000 - wins))
     draws = 1_000 - wins - losses
-    expected, rivals = (2 * wins + draws) / 2_000, (2 * losses + draws) / 2_000
-    for own, rival in (
+    expected, opponents = (2 * wins + draws) / 2_000, (2 * losses + draws) / 2_000
+    for own, opponent in (
         (Score(centipawns), Score(-centipawns)),
-        (Score(centipawns, expected=expected), Score(-centipawns, expected=rivals)),
+        (Score(centipawns, expected=expected), Score(-centipawns, expected=opponents)),
         (mate(mate_in), mate(-mate_in)),
     ):
-        assert sum(values_of(config, own) + values_of(config, rival)) == pytest.approx(1, abs=1e-12)
+        assert sum(values_of(config, own) + values_of(config, opponent)) == pytest.approx(1, abs=1e-12)
 
 
 @CONFIGS

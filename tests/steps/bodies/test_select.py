@@ -352,7 +352,7 @@ def test_a_book_with_too_few_positions_besides_the_datasets_is_refused_with_both
     small = tmp_path / "small.epd"
     write_book(small, 9)
     # The confirmation takes 8 of the 9, the dataset has 12: sampled games ask for 2, and 1 is left.
-    with pytest.raises(OpeningsError, match=r"^2 distinct openings are asked for, and 1 are to be had.*; 20 of them are in use elsewhere"):
+    with pytest.raises(OpeningsError, match=r"^2 distinct openings are needed, but only 1 are available.*; 20 of them are used elsewhere"):
         select(f'{ONE}evaluation.opening_book = "{small}"', uses_book=False)
 
 

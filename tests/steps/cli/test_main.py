@@ -185,7 +185,7 @@ def test_a_build_of_a_file_that_is_cut_short_names_file_and_byte(
     code, _, complaints = run("boards", "build", tmp_path / "out", *SETTINGS, *from_file(path))
     assert code == 1
     assert complaints.startswith(f"chess-grpo: {path}: ")
-    assert f"cut short: it ends at byte {len(whole) // 2:,}" in complaints
+    assert f"truncated: it ends at byte {len(whole) // 2:,}" in complaints
     assert not (tmp_path / "out").exists()
 
 
@@ -326,7 +326,7 @@ def test_inspect_of_a_file_that_is_cut_short_names_file_and_byte(run: Run, games
     code, said, complaints = run("boards", "inspect", path)
     assert (code, said) == (1, "")
     assert complaints.startswith(f"chess-grpo: {path}: ")
-    assert f"cut short: it ends at byte {len(whole) // 2:,}" in complaints
+    assert f"truncated: it ends at byte {len(whole) // 2:,}" in complaints
 
 
 @pytest.mark.parametrize(("name", "words"), [("absent.pgn", "no file found"), ("games.docx", "cannot tell by its suffix what it is")])

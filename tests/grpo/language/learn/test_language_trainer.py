@@ -231,7 +231,7 @@ def test_weights_that_are_no_numbers_are_refused_before_anything_else() -> None:
     policy = writer(config)
     with torch.no_grad():
         policy.network.lm_head.weight[0, 0] = math.nan
-    with pytest.raises(NonFiniteError, match=r"weights that are no numbers: lm_head.weight"):
+    with pytest.raises(NonFiniteError, match=r"NaN or infinite weights: lm_head.weight"):
         LanguageTrainer(policy, writer(config), written_boards(config), config, grader=graded(config))
 
 
@@ -241,7 +241,7 @@ def test_weights_that_become_so_in_a_run_end_it_at_once_and_the_last_good_ones_c
     snapshot, before = trainer.snapshot(), weights_hash(trainer.policy)
     with torch.no_grad():
         trainer.policy.network.lm_head.weight[0, 0] = math.inf
-    with pytest.raises(NonFiniteError, match="weights that are no numbers"):
+    with pytest.raises(NonFiniteError, match="NaN or infinite weights"):
         trainer.step()
     trainer.reset(snapshot)
     assert weights_hash(trainer.policy) == before

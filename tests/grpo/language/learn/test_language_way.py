@@ -9,7 +9,7 @@ import torch
 from small_language import cloned_folder, language_boards
 
 from grpo.dataset.table import Split
-from grpo.language.generate.generator import PolicySpeaker
+from grpo.language.generate.generator import PolicyAnswerGenerator
 from grpo.language.generate.player import LanguagePlayer
 from grpo.language.learn.heldout_reward import heldout_reward, questions
 from grpo.language.learn.trainer import LanguageTrainer
@@ -50,7 +50,7 @@ def test_a_cloned_model_passes_the_gate_gains_reward_keeps_its_format_and_plays(
     assert mean > 0
     assert after.is_readable.mean() > before.is_readable.mean() - 0.05
     player = LanguagePlayer(
-        PolicySpeaker(trainer.evaluation_policy, SETTINGS.language), "tuned", temperature=None, rng=np.random.default_rng(0)
+        PolicyAnswerGenerator(trainer.evaluation_policy, SETTINGS.language), "tuned", temperature=None, rng=np.random.default_rng(0)
     )
     openings = [chess.STARTING_FEN, "8/8/8/4k3/8/8/4K2R/8 w - - 0 1"]
     result = play_match(player, RandomPlayer(np.random.default_rng(1)), openings, max_plies=12)

@@ -1,6 +1,4 @@
-"""Which part of the settings each step reads: that part, and no other, is in the step's version."""
-
-from typing import Any
+"""What steps take in from outside of the run, by hash, and what of the settings cloning sees."""
 
 from grpo.base.files import file_hashes, sha256_json
 from grpo.engine.identity import EngineIdentity
@@ -8,50 +6,14 @@ from grpo.play.openings import book_files
 from grpo.policy.files import LANGUAGE
 from grpo.reading.streams import find_files, fingerprint, fingerprint_of_all
 from grpo.settings.language import LanguageConfig, model_folder
-from grpo.settings.roles import is_read_by, settings_read_by
+from grpo.settings.roles import is_read_by
 from grpo.settings.tree import Settings
-
-
-def dataset_settings(settings: Settings) -> dict[str, Any]:
-    """Return what makes the dataset."""
-    made = settings_read_by("build_boards", settings)
-    return made | {"heldout_depth": made.pop("evaluation")["heldout_depth"]}
-
-
-def check_settings(settings: Settings) -> dict[str, Any]:
-    """Return what the dataset is checked against."""
-    return settings_read_by("check_boards", settings)
-
-
-def pretrain_settings(settings: Settings) -> dict[str, Any]:
-    """Return what makes the pretrained policy of a dataset: imitation's settings, or those of a language model and its cloning."""
-    return settings_read_by("pretrain", settings)
 
 
 def seen_by_cloning(settings: Settings) -> Settings:
     """Return the settings with what cloning does not read at its default: a policy's folder holds its settings, and may hold no others."""
     unread = {name: field.default for name, field in LanguageConfig.model_fields.items() if not is_read_by("pretrain", f"language.{name}")}
     return settings.model_copy(update={"language": settings.language.model_copy(update=unread)})
-
-
-def ladder_settings(settings: Settings) -> dict[str, Any]:
-    """Return how the ladder's rungs are rated."""
-    return settings_read_by("calibrate", settings)
-
-
-def baseline_settings(settings: Settings) -> dict[str, Any]:
-    """Return how the pretrained policy is measured."""
-    return settings_read_by("baseline", settings)
-
-
-def finetune_settings(settings: Settings) -> dict[str, Any]:
-    """Return how the pretrained policy is fine-tuned; `values` is for positions that the dataset does not have."""
-    return settings_read_by("finetune", settings)
-
-
-def selection_settings(settings: Settings) -> dict[str, Any]:
-    """Return how the champion is chosen."""
-    return settings_read_by("select", settings)
 
 
 def source_inputs(settings: Settings, engine: EngineIdentity) -> dict[str, str]:
