@@ -319,7 +319,7 @@ def test_a_round_is_measured_once(policy: NetworkPolicy) -> None:
 
 
 def test_a_step_before_the_first_is_refused(policy: NetworkPolicy) -> None:
-    with pytest.raises(ValueError, match="step 4 comes before the first step that learns from own games, 5"):
+    with pytest.raises(ValueError, match="step 4 comes before the first step that learns from self-play, 5"):
         own_games(first_step=5).states(4, policy)
 
 
