@@ -1,4 +1,4 @@
-"""What the last run's champion is worth against its own start: the project's headline, on fresh games.
+"""Measures the last run's champion against its pretrained policy by fresh games: the headline result of the project.
 
 python benchmarks/headline.py [--pairs 300] [--home .chess_grpo] [--seed S]
 
@@ -127,7 +127,7 @@ def best(policy: NetworkPolicy) -> BestMovePlayer:
 
 
 def imitating_on(pretrained: Path, train: BoardArrays, num_positions: int, settings: Settings, seed: int) -> NetworkPolicy:
-    """Return the start after imitating so many positions more, at the learning rate at which imitation ended."""
+    """Return the pretrained policy after behaviour cloning of so many more positions, at the final learning rate of cloning."""
     policy, _ = load_policy(pretrained, torch.device("cpu"))
     rate = json.loads((pretrained / "report.json").read_text())["learning_rate"]
     optimiser = torch.optim.AdamW(policy.network.parameters(), lr=rate, weight_decay=settings.pretrain.weight_decay)

@@ -1,4 +1,4 @@
-"""A headless Chromium: pages as people see them, for tests that read them and for pictures of them."""
+"""Controls a headless Chromium (selenium), for tests of web pages and for screenshots."""
 
 import time
 from collections.abc import Callable, Iterator

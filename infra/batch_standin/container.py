@@ -1,4 +1,4 @@
-"""Containers without docker: a process in namespaces of its own, with the image, the system's folders and nothing else on its disk.
+"""Containers without Docker: a process in Linux namespaces of its own, with only the image and the system's folders on its disk.
 
 As in docker, the job's command is the first process: a shell in that place hands no SIGTERM on, nor ends from one, and with it everything
 ends that it has started.
@@ -185,6 +185,6 @@ def refusal() -> str:
 
 
 def require_containers() -> None:
-    """Raise ContainerError when containers cannot be made here: without them jobs would see the launcher's disk, and prove nothing."""
+    """Raise ContainerError when containers cannot be made here; without them jobs would see the launcher's disk."""
     if reason := refusal():
         raise ContainerError(reason)

@@ -308,8 +308,8 @@ def _limits(facts: CardFacts) -> str:
 def _licence(facts: CardFacts) -> str:
     behind = facts.behind
     text = (
-        "The code is under the MIT licence. Stockfish (GPL-3.0) ran as a separate program for values and moves; these files contain none of its"
-        " code or networks."
+        "The code is under the MIT licence. Stockfish (GPL-3.0) ran as a separate program for values and moves; these files contain none of"
+        " its code or networks."
     )
     if facts.language and (weights := language_card.licence(facts.language)):
         text += f" {_plain(weights)}"
