@@ -1,8 +1,8 @@
 """Benchmarks the engine pool against python-chess's two wrappers, on the same positions in one run: `python benchmarks/engine.py`.
 
-Every way is taken in turn, so that a change of the machine's speed hits all; quote the ratios, not the speeds. The first table is about
-the pipes alone: one line, depth 4, the hash kept, as a search from a rollout would be. The second is about what the product ships: the
-value of every legal move, repeatable, against one search a move through the wrapper. The third says what repeatable costs.
+All ways run in turn, so that a change of the machine's speed affects all; quote ratios, not speeds. The first table measures the pipes:
+one line, depth 4, hash not cleared. The second measures the product: reproducible values of all legal moves, against one search per move
+through the wrapper. The third shows the cost of reproducibility.
 """
 
 import asyncio
@@ -71,10 +71,10 @@ def bench_nodes(boards: Sequence[chess.Board]) -> float:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "positions"
         path.write_text("".join(f"{board.fen()}\n" for board in boards), encoding="utf-8")
-        told = subprocess.run(
+        output = subprocess.run(
             [_STOCKFISH, "bench", str(_HASH_MIB), "1", str(_DEPTH), str(path), "depth"], capture_output=True, text=True, check=True
         ).stderr
-    [nodes] = re.findall(r"Nodes/second\s*: (\d+)", told)
+    [nodes] = re.findall(r"Nodes/second\s*: (\d+)", output)
     return float(nodes)
 
 

@@ -1,11 +1,11 @@
 """Benchmarks games in lock-step against games one after another: `python benchmarks/matches.py [FOLDER_OF_A_POLICY ...]`.
 
-A policy's best moves against Stockfish. The plain loop plays one game at a time: one forward pass a move, one call of python-chess's
-SimpleEngine a move, `is_game_over(claim_draw=True)` after each. Its engine gets 50 ms a move, as in the loop that was measured before
-this project began (54 to 58 games a minute), or the fixed nodes of the games in lock-step, either with the hash cleared before each move,
-as ours is, so that equal positions get equal moves, or with the hash kept. All ways are taken in turn, with the same openings and both
-colours, so that a change of the machine's speed hits all; quote the ratios, not the speeds. A weak policy is mated sooner by a stronger
-engine, so that a game is not the same amount of work in all ways: plies a game are printed, and the ratio by plies beside that by games.
+A policy's best moves against Stockfish. The plain loop plays one game at a time: per move one forward pass, one call of python-chess's
+SimpleEngine, and `is_game_over(claim_draw=True)`. Its engine gets 50 ms per move, as in a loop that was measured before this project began
+(54 to 58 games per minute), or the fixed nodes of the games in lock-step. With fixed nodes the hash is cleared before each move, as in this
+project, or not cleared. All ways run in turn with the same openings and both colours, so that a change of the machine's speed affects all;
+quote ratios, not speeds. A stronger engine mates a weak policy sooner, so games differ in length: plies per game are printed, and ratios by
+plies as well as by games.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """Containers without Docker: a process in Linux namespaces of its own, with only the image and the system's folders on its disk.
 
-As in docker, the job's command is the first process: a shell in that place hands no SIGTERM on, nor ends from one, and with it everything
-ends that it has started.
+As in Docker, the job's command is PID 1: a shell as PID 1 ignores SIGTERM and does not forward it. When PID 1 ends, all processes of the
+container end.
 """
 
 import os

@@ -130,8 +130,8 @@ class BatchJob:
     def notice(self, node: int | None = None) -> bool:
         """Send containers a spot interruption notice as Metaflow's monitor does: by a file on their disk."""
         with self._lock:
-            told = self._containers if node is None else self._containers[node : node + 1]
-            return {container.write(SPOT_NOTICE, datetime.now().isoformat()) for container in told} == {True}
+            containers = self._containers if node is None else self._containers[node : node + 1]
+            return {container.write(SPOT_NOTICE, datetime.now().isoformat()) for container in containers} == {True}
 
     def run(self) -> None:
         """Run it to its end; in moto's thread of this job."""
