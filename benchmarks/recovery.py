@@ -1,4 +1,4 @@
-"""After a collapse: the field notes' recovery, the entropy bonus alone, and KL(reference || policy), from the same collapsed policies.
+"""Compares recoveries from an entropy collapse: the field notes' recovery, the entropy bonus alone, and KL(reference || policy).
 
 python benchmarks/recovery.py LAB [--plot docs/recovery.svg]     # LAB as made by benchmarks/questions.py; three seeds
 

@@ -114,7 +114,7 @@ def results(run: TrackedRun, regret_after: Estimate | None = None) -> list[Resul
         regret_after: the candidate's held-out regret, one of many values of its metric.
     """
     games = _params(run, _GAMES)
-    judged = {**games, **_params(run, _ADJUDICATION), "engine": run.tags.get(ENGINE)}
+    adjudicated = {**games, **_params(run, _ADJUDICATION), "engine": run.tags.get(ENGINE)}
     nodes = run.params.get("evaluation.opponent_nodes", "")
     ladder = {"ladder": _output_hash(run, "calibrate")}
     dataset = {"held-out boards": _dataset(run)}
@@ -134,7 +134,7 @@ def results(run: TrackedRun, regret_after: Estimate | None = None) -> list[Resul
             run,
             "select",
             (_AS_PLAYED, "selection/score_best", SCORE, {**start, **games}),
-            (_ADJUDICATED, "selection/score_adjudicated", SCORE, {**start, **judged}),
+            (_ADJUDICATED, "selection/score_adjudicated", SCORE, {**start, **adjudicated}),
             ("candidate against pretrained, sampled at T = 1", "selection/score_sampled", SCORE, {**start, **games}),
             ("candidate against the champion before", "selection/score_previous", SCORE, {"the champion before": None}),
             ("candidate on the ladder", "selection/rating", ELO, ladder),

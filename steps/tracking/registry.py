@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MODEL: Final = "chess-policy"
 POLICY_STEP: Final = "chess_grpo.policy_step"
-_ROLES: Final = {PEAK: "Peak of its run, to go on from", CHAMPION: "Champion of its run, to play"}
+_ROLES: Final = {PEAK: "Peak of its run, to resume from", CHAMPION: "Champion of its run, to play"}
 _LOW: Final = "chess_grpo.peak_lower_bound"
 _INITIAL: Final = "chess_grpo.initial_weights"
 
