@@ -225,7 +225,7 @@ class DominatingTerm:
 
 _DOMINATING_REMEDIES = {
     "entropy": "the policy is trained to be uniform, not to win; lower grpo.entropy_coefficient (or grpo.entropy_target.max_coefficient)",
-    "anchor_kl": "the policy is trained to stay where it was; lower grpo.kl_coefficient (or grpo.kl_target.max_coefficient), or refresh "
+    "reference_kl": "the policy is trained to stay where it was; lower grpo.kl_coefficient (or grpo.kl_target.max_coefficient), or refresh "
     "the reference by grpo.steps_per_reference_refresh",
     "recovery_kl": "natural while recovering from critical entropy, when no other gradient is left; if entropy does not rise, the "
     "learning rate is too low or the reference itself is certain of its moves",

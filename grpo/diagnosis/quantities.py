@@ -46,7 +46,7 @@ _OURS: Final[Mapping[str, tuple[str, ...]]] = {
     "reward_p90": ("grpo/reward_p90",),
     "reward_at_end": ("grpo/reward_at_end",),
     "advantage_std": ("grpo/advantage_std",),
-    "silent_groups": ("grpo/silent_groups", "language/silent_groups"),
+    "silent_groups": ("grpo/zero_variance_groups", "language/zero_variance_groups"),
     "agreement": ("grpo/agreement", "language/agreement"),
     "group_std": ("grpo/group_std_mean",),
     "training_regret": ("grpo/regret",),
@@ -130,6 +130,8 @@ FRACTIONS: Final = frozenset({"clip_fraction", "silent_groups", "agreement", "ag
 """Quantities between 0 and 1."""
 GAMES_NAMES: Final = ("games", "num_games", "n_games", "eval_games")
 
+_FORMER_TERM: Final = "anchor_kl"
+"""What histories of 2026-11-22 and before call the term `reference_kl`; they are diagnosed too."""
 _BY_OUR_NAME: Final = {name: quantity for quantity, names in _OURS.items() for name in names}
 assert _BY_OUR_NAME.keys() <= METRICS.keys(), "a quantity names a metric that is not declared"
 _BY_OTHER_NAME: Final = {name: quantity for quantity, names in _OTHERS.items() for name in names}
@@ -143,6 +145,7 @@ _LANGUAGE_MODEL: Final = re.compile(r"^language/|completion|response_len|num_tok
 
 def quantity_of(column: str) -> str | None:
     """Return the quantity of a column by our name or another trainer's, in any section; None if no rule reads it."""
+    column = column.replace(_FORMER_TERM, "reference_kl")
     if column in _BY_OUR_NAME:
         return _BY_OUR_NAME[column]
     if column in METRICS:

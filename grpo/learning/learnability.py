@@ -84,7 +84,7 @@ def assess_learnability(facts: RolloutFacts, step: InnerStep, config: GrpoConfig
         _on_policy(step),
         _reference(step, is_at_reference=is_at_reference),
         *_spread(facts),
-        _zero_variance(metrics["grpo/silent_groups"]),
+        _zero_variance(metrics["grpo/zero_variance_groups"]),
         _entropy(metrics, config),
         *_budget(step, config),
     ]

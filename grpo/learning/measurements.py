@@ -123,7 +123,7 @@ def _state_metrics(columns: Mapping[str, Tensor]) -> dict[str, float]:
         **{f"grpo/effective_moves/{phase}": math.exp(mean(entropy, rows)) for phase, rows in present},
         "grpo/log_num_legal": mean(columns["log_num_legal"]),
         "grpo/regret": mean(columns["regret"]),
-        "grpo/silent_groups": columns["has_zero_variance"][groups].mean().item() if groups.any() else 0.0,
+        "grpo/zero_variance_groups": columns["has_zero_variance"][groups].mean().item() if groups.any() else 0.0,
         "grpo/group_std_min": columns["spread"][groups].min().item() if groups.any() else 0.0,
         "grpo/group_std_mean": columns["spread"][groups].mean().item() if groups.any() else 0.0,
         **{f"grpo/group_std/{phase}": columns["spread"][groups & rows].mean().item() for phase, rows in present if (groups & rows).any()},
@@ -248,7 +248,7 @@ def inner_metrics(steps: Sequence[InnerStep], refused: InnerStep | None = None) 
         "grpo/loss": mean("loss"),
         **{f"grpo/raw/{term}": mean(f"raw/{term}") for term in ("policy", "entropy")},
         # Of the first step, that is, of the policy that was sampled: where they are not in the loss, the others do not know them.
-        **{f"grpo/raw/{term}": steps[0].mean(f"raw/{term}") for term in ("anchor_kl", "recovery_kl")},
+        **{f"grpo/raw/{term}": steps[0].mean(f"raw/{term}") for term in ("reference_kl", "recovery_kl")},
         **{f"grpo/weighted/{term}": mean(f"weighted/{term}") for term in TERMS},
         **_budget_metrics("logit", products),
         "grpo/kl_reference": steps[0].mean("kl_reference"),

@@ -40,7 +40,7 @@ class Objective:
     loss: Tensor
     raw: Mapping[str, Tensor]
     """Term -> its value without coefficient: `policy` the clipped surrogate, to be raised; `entropy` in nats at the rollout's temperature,
-    to be raised; `anchor_kl` and `recovery_kl` in nats, to be lowered."""
+    to be raised; `reference_kl` and `recovery_kl` in nats, to be lowered."""
     weighted: Mapping[str, Tensor]
     """Term -> what it adds to the loss."""
     ratios: Tensor
@@ -101,7 +101,7 @@ def grpo_objective(
     raw = {
         "policy": (moves.weights * clipped_surrogate(ratios, moves.advantages, **bounds)).sum(1),
         "entropy": entropy,
-        "anchor_kl": kl_reference if config.kl_direction == "policy_to_reference" else kl_from_reference,
+        "reference_kl": kl_reference if config.kl_direction == "policy_to_reference" else kl_from_reference,
         "recovery_kl": kl_from_reference,
     }
     # A term whose coefficient is 0 is no part of the loss: 0 times an infinite divergence would be NaN.
@@ -124,7 +124,7 @@ def _factors(knobs: Knobs) -> dict[str, float]:
     return {
         "policy": -1.0,
         "entropy": -knobs.entropy_coefficient,
-        "anchor_kl": knobs.kl_coefficient,
+        "reference_kl": knobs.kl_coefficient,
         "recovery_kl": knobs.recovery_coefficient,
     }
 
@@ -158,7 +158,7 @@ def logit_descents(
     gradients = {
         "policy": policy,
         "entropy": entropy,
-        "anchor_kl": to_reference if config.kl_direction == "policy_to_reference" else from_reference,
+        "reference_kl": to_reference if config.kl_direction == "policy_to_reference" else from_reference,
         "recovery_kl": from_reference,
     }
     # The factor in the loss is that of the value; descent goes against the loss's gradient.

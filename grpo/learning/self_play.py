@@ -132,12 +132,12 @@ class SelfPlay:
         ends = [game.end for game in games]
         self.num_forced = num_forced
         self._metrics = {
-            "own_games/games": float(len(games)),
-            "own_games/states": float(len(states)),
-            "own_games/dropped": float(num_dropped),
-            "own_games/plies": sum(len(game.moves) for game in games) / len(games),
-            "own_games/decisive": ends.count(End.CHECKMATE) / len(games),
-            "own_games/repeated": ends.count(End.REPETITION) / len(games),
+            "self_play/games": float(len(games)),
+            "self_play/states": float(len(states)),
+            "self_play/dropped": float(num_dropped),
+            "self_play/plies": sum(len(game.moves) for game in games) / len(games),
+            "self_play/decisive": ends.count(End.CHECKMATE) / len(games),
+            "self_play/repeated": ends.count(End.REPETITION) / len(games),
         }
         return states
 

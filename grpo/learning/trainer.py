@@ -327,7 +327,7 @@ def _observation(step: int, facts: RolloutFacts, first: InnerStep | None, config
         normalised_entropy=metrics["grpo/normalised_entropy"],
         log_num_legal=metrics["grpo/log_num_legal"],
         kl=math.nan if first is None else first.mean("kl_reference" if to_reference else "kl_from_reference"),
-        silent_groups=metrics["grpo/silent_groups"],
+        silent_groups=metrics["grpo/zero_variance_groups"],
         agreement=metrics["grpo/agreement"],
         agreement_max=metrics["grpo/agreement_max"],
         norms=norms,

@@ -57,7 +57,7 @@ METRIC_GROUPS: Final = (
         "Language model",
         'These replace the `grpo/` metrics with `policy.kind = "language"`: see [language models](language.md).',
     ),
-    Group("own_games/games", "Self-play", "Each round of self-play games, which provide further states."),
+    Group("self_play/games", "Self-play", "Each round of self-play games, which provide further states."),
     Group(
         "control/temperature", "Control", "The values that the [controllers](control.md) set, and how often they were at a bound or idle."
     ),

@@ -34,7 +34,7 @@ def _by_phase(name: str, unit: str, better: Better, meaning: str) -> list[Metric
     return [MetricSpec(f"{name}/{phase}", unit, better, f"{meaning} {phase.capitalize()} boards only.") for phase in PHASES]
 
 
-TERMS: Final = ("policy", "entropy", "anchor_kl", "recovery_kl")
+TERMS: Final = ("policy", "entropy", "reference_kl", "recovery_kl")
 """Terms of the objective: clipped surrogate, entropy, KL to the reference, and KL(reference || policy) while recovering."""
 TERM_PAIRS: Final = tuple(combinations(TERMS, 2))
 TERM_PRODUCTS: Final = (*((term, term) for term in TERMS), *TERM_PAIRS)
@@ -179,7 +179,7 @@ _SPECS: Final = [
     ),
     MetricSpec("grpo/advantage_max", "win probability", Better.NEITHER, "Largest absolute advantage."),
     MetricSpec(
-        "grpo/silent_groups",
+        "grpo/zero_variance_groups",
         "fraction of groups",
         Better.LOWER,
         "Zero-variance groups: all rewards are equal, so that all advantages are 0.",
@@ -265,7 +265,7 @@ _SPECS: Final = [
     MetricSpec("language/ratio_max", "1", Better.NEITHER, "Largest probability ratio of a token in the step."),
     MetricSpec("language/clip_fraction", "fraction of tokens", Better.NEITHER, "Tokens without gradient because of either clip."),
     *_by_task(
-        "language/silent_groups",
+        "language/zero_variance_groups",
         "fraction of groups",
         Better.LOWER,
         "Zero-variance groups: all rewards are equal, so that all advantages are 0.",
@@ -278,12 +278,12 @@ _SPECS: Final = [
     MetricSpec("language/skipped", "steps", Better.LOWER, "Optimiser steps of this rollout that were skipped because of NaN or infinity."),
     MetricSpec("language/optimiser_steps", "steps", Better.NEITHER, "Optimiser steps of this rollout."),
     MetricSpec("language/prompts", "prompts", Better.NEITHER, "Prompts of this rollout, each with a group of answers."),
-    MetricSpec("own_games/games", "games", Better.NEITHER, "Self-play games of this round."),
-    MetricSpec("own_games/states", "states", Better.NEITHER, "Distinct positions from the self-play games."),
-    MetricSpec("own_games/dropped", "states", Better.LOWER, "Positions dropped because the engine failed to value them."),
-    MetricSpec("own_games/plies", "plies", Better.NEITHER, "Mean length of the self-play games."),
-    MetricSpec("own_games/decisive", "fraction of games", Better.NEITHER, "Self-play games that ended in checkmate."),
-    MetricSpec("own_games/repeated", "fraction of games", Better.NEITHER, "Self-play games that ended by repetition."),
+    MetricSpec("self_play/games", "games", Better.NEITHER, "Self-play games of this round."),
+    MetricSpec("self_play/states", "states", Better.NEITHER, "Distinct positions from the self-play games."),
+    MetricSpec("self_play/dropped", "states", Better.LOWER, "Positions dropped because the engine failed to value them."),
+    MetricSpec("self_play/plies", "plies", Better.NEITHER, "Mean length of the self-play games."),
+    MetricSpec("self_play/decisive", "fraction of games", Better.NEITHER, "Self-play games that ended in checkmate."),
+    MetricSpec("self_play/repeated", "fraction of games", Better.NEITHER, "Self-play games that ended by repetition."),
     *(
         MetricSpec(f"control/{name}", unit, Better.NEITHER, meaning)
         for name, unit, meaning in (

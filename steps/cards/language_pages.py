@@ -18,7 +18,7 @@ _LATEST: Final[Mapping[str, str]] = {
     "language/entropy": "entropy of an answer at T = 1",
     "language/kl_reference": "KL to the reference, an answer",
     "language/sampled_scored_gap": "sampled against scored",
-    "language/silent_groups": "zero-variance groups",
+    "language/zero_variance_groups": "zero-variance groups",
     "heldout/regret_best": "held-out regret, best answers",
     "heldout/regret_sampled": "held-out regret, sampled",
     "control/kl_coefficient": "KL coefficient",
@@ -151,7 +151,7 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
         *metric_figure(
             "zero-variance groups",
             records,
-            {"language/silent_groups": "all rewards of a group equal"},
+            {"language/zero_variance_groups": "all rewards of a group equal"},
             note="Their advantage is zero.",
         ),
         *metric_figure("agreement within groups", records, {"language/agreement": "fraction of the most common answer"}),

@@ -14,7 +14,7 @@ _HEALTHY: Final = "#2f9e6e"
 _TERM_NAMES: Final = {
     "policy": "policy (reward)",
     "entropy": "entropy bonus",
-    "anchor_kl": "KL to the reference",
+    "reference_kl": "KL to the reference",
     "recovery_kl": "recovery KL",
 }
 _LATEST: Final = {
@@ -23,7 +23,7 @@ _LATEST: Final = {
     "grpo/log_num_legal": "ln(legal moves)",
     "grpo/kl_reference": "KL to the reference",
     "grpo/clip_fraction": "clipped",
-    "grpo/silent_groups": "zero-variance groups",
+    "grpo/zero_variance_groups": "zero-variance groups",
     "heldout/regret_best": "held-out regret, best moves",
     "heldout/regret_sampled": "held-out regret, sampled",
     "control/entropy_coefficient": "entropy coefficient",
@@ -110,7 +110,7 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
         *metric_figure(
             "zero-variance groups",
             records,
-            {"grpo/silent_groups": "all rewards of a group equal"},
+            {"grpo/zero_variance_groups": "all rewards of a group equal"},
             note="Their advantage is zero.",
         ),
         *metric_figure(

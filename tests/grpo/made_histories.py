@@ -175,14 +175,14 @@ def k1_in_the_loss(_: GrpoTrainer) -> Iterator[None]:
         honest = grpo_objective(new=new, moves=moves, **rest)
         mean_log_prob = (moves.weights * new.log_prob(moves.columns)).sum(1)
         k1 = (moves.weights * moves.old_log_probs).sum(1) - mean_log_prob
-        weighted = {**honest.weighted, "entropy": coefficient * mean_log_prob, "anchor_kl": coefficient * k1}
-        raw = {**honest.raw, "entropy": -mean_log_prob, "anchor_kl": k1}
+        weighted = {**honest.weighted, "entropy": coefficient * mean_log_prob, "reference_kl": coefficient * k1}
+        raw = {**honest.raw, "entropy": -mean_log_prob, "reference_kl": k1}
         return replace(honest, raw=raw, weighted=weighted, loss=torch.stack(list(weighted.values())).sum(0))
 
     def descents(*, new: MoveDistribution, moves: Moves, temperature: float, **rest: Any) -> dict[str, Tensor]:
         drawn = torch.zeros_like(new.probs).scatter_add_(1, moves.columns, moves.weights)
         push = coefficient * (drawn - new.probs).detach() / temperature
-        return {**logit_descents(new=new, moves=moves, temperature=temperature, **rest), "entropy": -push, "anchor_kl": push}
+        return {**logit_descents(new=new, moves=moves, temperature=temperature, **rest), "entropy": -push, "reference_kl": push}
 
     with mock.patch.object(training, "grpo_objective", loss_budget), mock.patch.object(training, "logit_descents", descents):
         yield

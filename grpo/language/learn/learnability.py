@@ -38,7 +38,7 @@ def assess_language_learnability(
         *_parsing(rates, settings),
         _truncation(metrics),
         _spread(metrics),
-        _zero_variance(metrics["language/silent_groups"]),
+        _zero_variance(metrics["language/zero_variance_groups"]),
         _entropy(metrics, settings),
     )
     return Learnability(findings=findings, metrics={**metrics, "language/sampled_scored_gap": gap.largest})

@@ -193,7 +193,7 @@ def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
         "answer_tokens": sum(len(answer.token_ids) for answer in answers) / len(answers),
         "entropy": entropies.mean().item(),
         "kl_reference": divergences.mean().item(),
-        "silent_groups": _fraction((rewards == rewards[:, :1]).all(1).tolist()),
+        "zero_variance_groups": _fraction((rewards == rewards[:, :1]).all(1).tolist()),
         "agreement": sum(map(agreement, groups)) / len(groups),
     }
 

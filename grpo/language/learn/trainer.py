@@ -256,7 +256,7 @@ class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
             normalised_entropy=metrics["language/normalised_entropy"],
             log_num_legal=self._log_vocabulary(),
             kl=metrics["language/kl_reference"],
-            silent_groups=metrics["language/silent_groups"],
+            silent_groups=metrics["language/zero_variance_groups"],
             agreement=metrics["language/agreement"],
             agreement_max=max(map(agreement, rollout.groups())),
             norms=dict.fromkeys(TERMS, 0.0),

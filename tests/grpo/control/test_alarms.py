@@ -157,7 +157,7 @@ def test_the_collapse_of_jan15_is_told_before_it_is_critical() -> None:
 
 # Gradients.
 
-OPPOSED = {"norms": {"entropy": 0.5, "anchor_kl": 0.4}, "cosines": {("entropy", "anchor_kl"): -0.99}}
+OPPOSED = {"norms": {"entropy": 0.5, "reference_kl": 0.4}, "cosines": {("entropy", "reference_kl"): -0.99}}
 
 
 def test_cancelling_terms_are_told_after_a_window_of_nothing_else() -> None:
@@ -170,7 +170,7 @@ def test_cancelling_terms_are_told_after_a_window_of_nothing_else() -> None:
     [(0.2, -0.99, True), (0.8, -0.99, True), (0.199, -0.99, False), (0.801, -0.99, False), (0.4, -0.95, False), (0.4, -0.951, True)],
 )
 def test_terms_cancel_when_opposite_and_alike_within_a_factor_of_two(norm: float, cosine: float, is_told: bool) -> None:
-    changes = {"norms": {"entropy": norm, "anchor_kl": 0.4}, "cosines": {("entropy", "anchor_kl"): cosine}}
+    changes = {"norms": {"entropy": norm, "reference_kl": 0.4}, "cosines": {("entropy", "reference_kl"): cosine}}
     assert begun(alarms_of(), [changes] * 4) == ([(4, "cancelling_terms")] if is_told else [])
 
 
@@ -181,7 +181,7 @@ def test_terms_that_are_not_there_do_not_cancel() -> None:
 
 def test_each_pair_is_an_alarm_of_its_own() -> None:
     against_policy = {"norms": {"entropy": 1.0}, "cosines": {("policy", "entropy"): -0.99}}
-    both = {"norms": {"entropy": 1.0, "anchor_kl": 1.0}, "cosines": {("policy", "entropy"): -0.99, ("entropy", "anchor_kl"): -0.99}}
+    both = {"norms": {"entropy": 1.0, "reference_kl": 1.0}, "cosines": {("policy", "entropy"): -0.99, ("entropy", "reference_kl"): -0.99}}
     assert begun(alarms_of(), [against_policy] * 4 + [both] * 6) == [(4, "cancelling_terms"), (8, "cancelling_terms")]
 
 
@@ -262,11 +262,11 @@ def test_two_controllers_are_two_alarms() -> None:
             None,
             ["0.1,", "4 steps to 4", "entropy_share = 0.15", "0.3 nats", "grpo.learning_rate"],
         ),
-        (OPPOSED, None, ["entropy and anchor_kl", "-0.990", "0.5", "0.4", "4 steps to 4", "grpo.kl_coefficient"]),
+        (OPPOSED, None, ["entropy and reference_kl", "-0.990", "0.5", "0.4", "4 steps to 4", "grpo.kl_coefficient"]),
         (
-            {"norms": {"anchor_kl": 99.0, "entropy": 0.0}},
+            {"norms": {"reference_kl": 99.0, "entropy": 0.0}},
             None,
-            ["anchor_kl has 99.0%", "4 steps to 4", "dominating_share = 0.9", "steps_per_reference"],
+            ["reference_kl has 99.0%", "4 steps to 4", "dominating_share = 0.9", "steps_per_reference"],
         ),
         ({"silent_groups": 1.0, "agreement": 0.91}, None, ["100.0%", "4 steps to 4", "silent_share = 0.95", "0.91", "grpo.group_size"]),
         ({"kl": 0.045}, {"kl": True}, ["kl controller", "100%", "0.045 nats", "0.3 (grpo.kl_target.nats)", "max_coefficient = 0.1"]),

@@ -360,7 +360,7 @@ OURS = {
     "grpo/effective_sample_size": 0.99,
     "grpo/logit_cosine/entropy_anchor_kl": -0.3,
     "grpo/logit_gradient/entropy": 0.01,
-    "grpo/logit_gradient/anchor_kl": 0.012,
+    "grpo/logit_gradient/reference_kl": 0.012,
     "grpo/logit_share/entropy": 0.2,
     "control/entropy_saturated": 0.0,
     "control/entropy_idle": 0.3,

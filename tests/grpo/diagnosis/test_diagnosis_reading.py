@@ -134,6 +134,8 @@ def test_both_exports_of_weights_and_biases_are_read(header: str, tmp_path: Path
         ("training/kl", "kl"),
         ("critic/rewards/mean", "reward"),
         ("train/frac_reward_zero_std", "silent_groups"),
+        ("grpo/silent_groups", "silent_groups"),
+        ("grpo/logit_share/anchor_kl", "logit_share/reference_kl"),
         ("train/clip_ratio/region_mean", "clip_fraction"),
         ("actor/grad_norm", "gradient_norm"),
         ("Avg Reward", "reward"),

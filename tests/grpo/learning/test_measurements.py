@@ -151,7 +151,7 @@ def test_the_facts_of_sampled_groups_worked_by_hand() -> None:
             "grpo/effective_moves/endgame": 3.0,
             "grpo/log_num_legal": (math.log(2) + math.log(3)) / 2,
             "grpo/regret": (0.1 + 0.5) / 2,
-            "grpo/silent_groups": 0.5,
+            "grpo/zero_variance_groups": 0.5,
             "grpo/group_std_min": 0.0,
             "grpo/group_std_mean": 0.03**0.5 / 2,
             "grpo/group_std/opening": 0.03**0.5,
@@ -191,7 +191,7 @@ def test_the_facts_of_all_legal_moves_worked_by_hand() -> None:
     expected = {
         "grpo/exact_cosine": 1.0,
         "grpo/exact_ratio": 1.0,
-        "grpo/silent_groups": 0.0,
+        "grpo/zero_variance_groups": 0.0,
         "grpo/group_std_min": 0.03**0.5,
         "grpo/group_std_mean": (0.03**0.5 + (1 / 6) ** 0.5) / 2,
         # What groups of growing size would come to: the probability of the likeliest move.
@@ -221,7 +221,7 @@ def test_the_facts_of_trajectories_worked_by_hand_with_their_first_states_counte
         "grpo/regret": (2 * 0.1 + 0.5) / 3,
         "grpo/log_num_legal": (2 * math.log(2) + math.log(3)) / 3,
         # The move from the later state is no group: it has no spread, and agrees with nobody.
-        "grpo/silent_groups": 0.0,
+        "grpo/zero_variance_groups": 0.0,
         "grpo/group_std_min": 0.2,
         "grpo/group_std_mean": 0.2,
         "grpo/agreement": 0.5,
@@ -244,7 +244,7 @@ def test_the_facts_of_trajectories_worked_by_hand_with_their_first_states_counte
 def test_where_every_state_has_one_move_there_are_no_groups_to_speak_of() -> None:
     moves, rewards = groups([[0], [2]])
     metrics = rollout_facts(rollout_of(moves, rewards), ALONE).metrics
-    names = ("silent_groups", "group_std_min", "group_std_mean", "agreement", "agreement_max")
+    names = ("zero_variance_groups", "group_std_min", "group_std_mean", "agreement", "agreement_max")
     assert [metrics[f"grpo/{name}"] for name in names] == [0.0, 0.0, 0.0, 1.0, 1.0]
 
 
@@ -253,7 +253,7 @@ def test_a_unanimous_group_agrees_wholly_whatever_its_size(size: int) -> None:
     moves, rewards = groups([[0] * size, [1] * size])
     float32 = replace(moves, weights=moves.weights.float())
     metrics = rollout_facts(rollout_of(float32, rewards.float()), ALONE).metrics
-    assert metrics["grpo/agreement"] == metrics["grpo/agreement_max"] == metrics["grpo/silent_groups"] == 1
+    assert metrics["grpo/agreement"] == metrics["grpo/agreement_max"] == metrics["grpo/zero_variance_groups"] == 1
     assert metrics["grpo/group_std_mean"] < 1e-8
 
 
@@ -261,7 +261,7 @@ def test_a_group_is_silent_only_when_all_of_its_rewards_are_equal() -> None:
     values = torch.tensor([[0.5, 0.5, 0.0], [0.5, 0.5 + 1e-5, 0.9]], dtype=torch.float64)
     moves, rewards = groups([[0, 1, 0, 1], [0, 0, 0, 1]], values=values)
     metrics = rollout_facts(rollout_of(moves, rewards, values=values), ALONE).metrics
-    assert metrics["grpo/silent_groups"] == 0.5
+    assert metrics["grpo/zero_variance_groups"] == 0.5
     assert metrics["grpo/agreement"] == (0.5 + 0.75) / 2, "two moves of one value are two moves"
 
 
@@ -271,7 +271,7 @@ def test_padding_does_not_break_the_silence_of_a_group() -> None:
         padded = replace(moves, weights=torch.tensor([[0.5, 0.5, 0.0], [1 / 3, 1 / 3, 1 / 3]], dtype=torch.float64))
         equal = torch.full_like(rewards, value).masked_fill(padded.weights == 0, 0.0)
         metrics = rollout_facts(rollout_of(padded, equal), ALONE).metrics
-        assert metrics["grpo/silent_groups"] == metrics["grpo/agreement"] == 1
+        assert metrics["grpo/zero_variance_groups"] == metrics["grpo/agreement"] == 1
         assert metrics["grpo/group_std_mean"] < 1e-12
 
 
@@ -366,7 +366,7 @@ def test_a_step_on_sampled_groups_worked_by_hand() -> None:
     assert step.mean("raw/policy") == pytest.approx(surrogate / 2)
     assert (step.mean("clip_low"), step.mean("clip_high")) == (0, 0)
     assert step.mean("raw/entropy") == pytest.approx(sum(entropies(NEW)) / 2)
-    assert step.mean("kl_reference") == step.mean("raw/anchor_kl") == pytest.approx(sum(divergence(NEW, REFERENCE)) / 2)
+    assert step.mean("kl_reference") == step.mean("raw/reference_kl") == pytest.approx(sum(divergence(NEW, REFERENCE)) / 2)
     assert step.mean("kl_from_reference") == step.mean("raw/recovery_kl") == pytest.approx(sum(divergence(REFERENCE, NEW)) / 2)
     assert step.kl_old == step.mean("kl_old") == pytest.approx(sum(divergence(PROBS, NEW)) / 2)
     loss = -surrogate / 2 - 0.3 * step.mean("raw/entropy") + 0.7 * step.mean("kl_reference") + 0.5 * step.mean("kl_from_reference")
@@ -474,11 +474,11 @@ def test_the_metrics_of_several_steps_are_their_mean_their_extreme_or_the_last()
         ("grpo/loss", "loss"),
         ("grpo/raw/policy", "raw/policy"),
         ("grpo/raw/entropy", "raw/entropy"),
-        ("grpo/weighted/anchor_kl", "weighted/anchor_kl"),
+        ("grpo/weighted/reference_kl", "weighted/reference_kl"),
     ):
         assert metrics[name] == pytest.approx((first.mean(key) + second.mean(key)) / 2)
     # Of the policy that was sampled: the later steps may not know the reference.
-    assert metrics["grpo/kl_reference"] == metrics["grpo/raw/anchor_kl"] == first.mean("kl_reference") > 0.01
+    assert metrics["grpo/kl_reference"] == metrics["grpo/raw/reference_kl"] == first.mean("kl_reference") > 0.01
     assert metrics["grpo/kl_from_reference"] == metrics["grpo/raw/recovery_kl"] == first.mean("kl_from_reference") > 0.01
     assert metrics["grpo/kl_old"] == second.kl_old > 0.01
     assert first.kl_old == pytest.approx(0, abs=1e-15)
@@ -500,14 +500,14 @@ def test_the_budget_in_parameters_is_reported_where_the_first_step_has_one() -> 
     assert (metrics["grpo/parameter_gradient/policy"], metrics["grpo/parameter_gradient/entropy"]) == (3, 4)
     assert metrics["grpo/parameter_share/policy"] == pytest.approx(3 / 7)
     assert metrics["grpo/parameter_cosine/policy_entropy"] == -1, "two terms that cancel"
-    assert metrics["grpo/parameter_cosine/policy_anchor_kl"] == metrics["grpo/parameter_share/anchor_kl"] == 0
+    assert metrics["grpo/parameter_cosine/policy_anchor_kl"] == metrics["grpo/parameter_share/reference_kl"] == 0
     assert metrics.keys() <= METRICS.keys()
 
 
 def test_the_cosines_show_when_a_term_without_coefficient_is_there() -> None:
     knobs = replace(KNOBS, kl_coefficient=0.0, recovery_coefficient=0.0)
     metrics = inner_metrics([pieces_of(exact(), [[0, 1]], total=2.0, knobs=knobs)])
-    for term in ("anchor_kl", "recovery_kl"):
+    for term in ("reference_kl", "recovery_kl"):
         assert metrics[f"grpo/logit_gradient/{term}"] == metrics[f"grpo/weighted/{term}"] == 0
         assert metrics[f"grpo/logit_cosine/entropy_{term}"] == 0
         assert metrics[f"grpo/raw/{term}"] > 0.001, "but its value is known"

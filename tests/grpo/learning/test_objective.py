@@ -186,10 +186,10 @@ def test_the_whole_objective_worked_by_hand(direction: Direction) -> None:
     kl_from_reference = math.log(1 / 6) / 8 + 7 * math.log(7 / 2) / 8
     anchor = kl_reference if direction == "policy_to_reference" else kl_from_reference
     assert {term: value.item() for term, value in made.raw.items()} == pytest.approx(
-        {"policy": surrogate, "entropy": entropy, "anchor_kl": anchor, "recovery_kl": kl_from_reference}
+        {"policy": surrogate, "entropy": entropy, "reference_kl": anchor, "recovery_kl": kl_from_reference}
     )
     assert {term: value.item() for term, value in made.weighted.items()} == pytest.approx(
-        {"policy": -surrogate, "entropy": -0.3 * entropy, "anchor_kl": 0.7 * anchor, "recovery_kl": 0.5 * kl_from_reference}
+        {"policy": -surrogate, "entropy": -0.3 * entropy, "reference_kl": 0.7 * anchor, "recovery_kl": 0.5 * kl_from_reference}
     )
     assert made.loss.item() == pytest.approx(-surrogate - 0.3 * entropy + 0.7 * anchor + 0.5 * kl_from_reference)
     assert (made.kl_reference.item(), made.kl_from_reference.item()) == pytest.approx((kl_reference, kl_from_reference))
@@ -268,7 +268,7 @@ def test_the_anchor_is_the_divergence_of_the_chosen_direction_and_recovery_alway
     case = Case(direction=direction)
     made = case.objective(case.logits)
     chosen = made.kl_reference if direction == "policy_to_reference" else made.kl_from_reference
-    assert torch.equal(made.raw["anchor_kl"], chosen)
+    assert torch.equal(made.raw["reference_kl"], chosen)
     assert torch.equal(made.raw["recovery_kl"], made.kl_from_reference)
     assert not torch.allclose(made.kl_reference, made.kl_from_reference)
 
@@ -342,7 +342,7 @@ def test_no_descent_points_along_a_shift_of_all_logits_or_at_an_illegal_move_or_
 
 @pytest.mark.parametrize("term", TERMS[1:])
 def test_a_term_without_a_coefficient_has_no_descent_and_with_twice_the_coefficient_twice_as_much(term: str) -> None:
-    name = {"entropy": "entropy", "anchor_kl": "kl", "recovery_kl": "recovery"}[term]
+    name = {"entropy": "entropy", "reference_kl": "kl", "recovery_kl": "recovery"}[term]
     case = Case()
     once, twice = case.descents(knobs(**{name: 0.2})), case.descents(knobs(**{name: 0.4}))
     assert torch.allclose(twice[term], 2 * once[term])
@@ -428,24 +428,24 @@ def test_a_budget_worked_by_hand() -> None:
     descents = {
         "policy": numbers(3, 0, 0),
         "entropy": numbers(0, 4, 0),
-        "anchor_kl": numbers(-3, -4, 0),
+        "reference_kl": numbers(-3, -4, 0),
         "recovery_kl": numbers(0, 0, 0),
     }
     products = {pair: value.item() for pair, value in gradient_products(descents).items()}
     assert products["policy", "policy"] == 9
-    assert products["entropy", "anchor_kl"] == -16
+    assert products["entropy", "reference_kl"] == -16
     assert set(products) == {*((term, term) for term in TERMS), *TERM_PAIRS}
     norms, shares, cosines = budget(products)
-    assert norms == {"policy": 3, "entropy": 4, "anchor_kl": 5, "recovery_kl": 0}
-    assert shares == pytest.approx({"policy": 3 / 12, "entropy": 4 / 12, "anchor_kl": 5 / 12, "recovery_kl": 0})
+    assert norms == {"policy": 3, "entropy": 4, "reference_kl": 5, "recovery_kl": 0}
+    assert shares == pytest.approx({"policy": 3 / 12, "entropy": 4 / 12, "reference_kl": 5 / 12, "recovery_kl": 0})
     assert cosines == pytest.approx(
         {
             ("policy", "entropy"): 0,
-            ("policy", "anchor_kl"): -0.6,
-            ("entropy", "anchor_kl"): -0.8,
+            ("policy", "reference_kl"): -0.6,
+            ("entropy", "reference_kl"): -0.8,
             ("policy", "recovery_kl"): 0,
             ("entropy", "recovery_kl"): 0,
-            ("anchor_kl", "recovery_kl"): 0,
+            ("reference_kl", "recovery_kl"): 0,
         }
     )
 
@@ -460,7 +460,7 @@ def test_a_term_without_a_coefficient_has_norm_and_cosines_zero_in_the_budget() 
     products = {pair: value.sum().item() for pair, value in gradient_products(Case().descents(knobs(entropy=0.3))).items()}
     norms, _, cosines = budget(products)
     assert min(norms["policy"], norms["entropy"]) > 0.01
-    assert norms["anchor_kl"] == norms["recovery_kl"] == 0
+    assert norms["reference_kl"] == norms["recovery_kl"] == 0
     assert [cosines[pair] for pair in TERM_PAIRS if pair != ("policy", "entropy")] == [0] * 5
     assert 0 < abs(cosines["policy", "entropy"]) <= 1
 
@@ -470,9 +470,9 @@ def test_to_an_even_reference_the_anchor_is_the_entropy_bonus_again() -> None:
     case = Case()
     case.reference = of(torch.zeros_like(case.logits), case.legal)
     descents = case.descents(knobs(entropy=0.2, kl=0.2))
-    assert torch.allclose(descents["anchor_kl"], descents["entropy"], atol=1e-15)
+    assert torch.allclose(descents["reference_kl"], descents["entropy"], atol=1e-15)
     products = {pair: value.sum().item() for pair, value in gradient_products(descents).items()}
-    assert budget(products)[2]["entropy", "anchor_kl"] == pytest.approx(1, abs=1e-12)
+    assert budget(products)[2]["entropy", "reference_kl"] == pytest.approx(1, abs=1e-12)
 
 
 # What the field notes called KL and entropy (grpo_facts.md, section 1).
@@ -496,18 +496,18 @@ def test_their_kl_as_a_loss_and_their_entropy_bonus_are_one_vector_with_opposite
     assert not of_both.any(), "as in feb04_loss_budget, 0.1 and 0.1: no regulariser at all"
     assert abs(entropy.item()) > 5 * abs(kl.item()), "while the values said that entropy is nearly everything"
     nothing = torch.zeros_like(of_kl)
-    descents = {"policy": nothing, "entropy": -of_bonus, "anchor_kl": -of_kl, "recovery_kl": nothing}
+    descents = {"policy": nothing, "entropy": -of_bonus, "reference_kl": -of_kl, "recovery_kl": nothing}
     norms, shares, cosines = budget({pair: value.sum().item() for pair, value in gradient_products(descents).items()})
-    assert norms["entropy"] == norms["anchor_kl"] > 0
-    assert shares["entropy"] == shares["anchor_kl"] == 0.5
-    assert cosines["entropy", "anchor_kl"] == pytest.approx(-1, abs=1e-12)
+    assert norms["entropy"] == norms["reference_kl"] > 0
+    assert shares["entropy"] == shares["reference_kl"] == 0.5
+    assert cosines["entropy", "reference_kl"] == pytest.approx(-1, abs=1e-12)
     assert norms["recovery_kl"] == cosines["entropy", "recovery_kl"] == 0
 
 
 def test_the_exact_entropy_bonus_and_the_exact_anchor_do_not_cancel() -> None:
     descents = Case().descents(knobs(entropy=0.1, kl=0.1))
     cosines = budget({pair: value.sum().item() for pair, value in gradient_products(descents).items()})[2]
-    assert abs(cosines["entropy", "anchor_kl"]) < 0.9
+    assert abs(cosines["entropy", "reference_kl"]) < 0.9
 
 
 def test_on_policy_their_bonus_has_no_expected_gradient_and_the_exact_entropy_has_one() -> None:
@@ -588,11 +588,11 @@ def test_once_pushed_onto_one_wrong_move_only_the_divergence_from_the_reference_
     tolerance = 0.12 if margin == 12 else 0.04
     assert made.raw["entropy"].item() == pytest.approx(entropy, rel=tolerance)
     assert norms["entropy"] == pytest.approx(of_entropy, rel=tolerance)
-    assert norms["anchor_kl"] == pytest.approx(of_anchor, rel=max(tolerance, 0.15 if margin == 12 else 0))
+    assert norms["reference_kl"] == pytest.approx(of_anchor, rel=max(tolerance, 0.15 if margin == 12 else 0))
     assert norms["recovery_kl"] == pytest.approx(of_recovery, rel=0.03)
     assert norms["policy"] == pytest.approx(of_policy, rel=0.12)
     if margin == 12:
-        assert norms["recovery_kl"] > 200 * max(norms["entropy"], norms["anchor_kl"])
+        assert norms["recovery_kl"] > 200 * max(norms["entropy"], norms["reference_kl"])
 
 
 # What must make no difference.
@@ -704,7 +704,7 @@ def test_without_coefficients_the_reference_may_be_left_out_and_with_one_it_may_
     made = grpo_objective(old=case.old, knobs=chosen, **parts)
     assert torch.equal(made.loss, whole.loss)
     assert torch.equal(made.kl_old, whole.kl_old)
-    assert not any(value.any() for value in (made.kl_reference, made.kl_from_reference, made.raw["anchor_kl"], made.raw["recovery_kl"]))
+    assert not any(value.any() for value in (made.kl_reference, made.kl_from_reference, made.raw["reference_kl"], made.raw["recovery_kl"]))
     found = logit_descents(objective=made, temperature=case.temperature, knobs=chosen, **parts)
     for term in TERMS:
         assert torch.equal(found[term], case.descents(chosen)[term])

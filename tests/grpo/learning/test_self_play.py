@@ -107,7 +107,7 @@ def test_a_round_gives_as_many_distinct_positions_with_a_choice_as_it_is_asked_f
     assert states.positions.is_legal.sum(1).min() > 1
     assert len(values.asked) == 300, "every position is valued once, and no other"
     assert {position_key(board) for board in values.asked} == set(keys_of(states))
-    assert own.round_metrics()["own_games/states"] == 300
+    assert own.round_metrics()["self_play/states"] == 300
 
 
 def test_each_move_has_its_own_value_and_each_board_its_phase(policy: NetworkPolicy) -> None:
@@ -132,9 +132,9 @@ def test_a_game_that_repeats_itself_ends_and_gives_each_position_once() -> None:
         line.add(position_key(board))
     assert set(keys_of(states)) == line
     metrics = own.round_metrics()
-    assert metrics["own_games/repeated"] == 1
-    assert metrics["own_games/decisive"] == 0
-    assert metrics["own_games/plies"] == 8, "twice around is the third time of the start position"
+    assert metrics["self_play/repeated"] == 1
+    assert metrics["self_play/decisive"] == 0
+    assert metrics["self_play/plies"] == 8, "twice around is the third time of the start position"
 
 
 def test_games_that_give_too_little_are_given_up_with_a_hint() -> None:
@@ -159,9 +159,9 @@ def test_a_forced_move_is_left_out_and_counted() -> None:
     assert own.num_forced == 1
     assert all(board.legal_moves.count() > 1 for board in values.asked)
     metrics = own.round_metrics()
-    assert metrics["own_games/decisive"] == 1
-    assert metrics["own_games/repeated"] == 0
-    assert metrics["own_games/plies"] == 6
+    assert metrics["self_play/decisive"] == 1
+    assert metrics["self_play/repeated"] == 0
+    assert metrics["self_play/plies"] == 6
     own.states(12, always(FOOLISH))
     assert own.num_forced == 1, "of the round at hand"
 
@@ -177,7 +177,7 @@ def test_games_are_cut_at_max_plies_and_the_opening_is_not_the_policys(policy: N
         board.push(move)
         after_one_move.add(position_key(board))
     assert set(keys_of(states)) <= after_one_move
-    assert own.round_metrics()["own_games/plies"] == 2
+    assert own.round_metrics()["self_play/plies"] == 2
 
 
 def test_games_begin_with_up_to_so_many_random_plies() -> None:
@@ -218,7 +218,7 @@ def test_all_games_of_a_step_move_together_at_the_temperature_of_the_settings(po
 
     assert {temperature for _, temperature in watched.calls} == {0.9}
     assert len(watched.calls) == 2 * 10, "a forward for each colour and ply, whatever the number of games"
-    assert own.round_metrics()["own_games/games"] == 64 == len(watched.calls[0][0]) + len(watched.calls[1][0])
+    assert own.round_metrics()["self_play/games"] == 64 == len(watched.calls[0][0]) + len(watched.calls[1][0])
 
 
 # Values that fail.
@@ -239,8 +239,8 @@ def test_positions_that_the_engine_fails_on_are_dropped_and_counted(policy: Netw
     assert num_failed > 0
     metrics = own.round_metrics()
     assert len(values.asked) == 40
-    assert metrics["own_games/dropped"] == num_failed
-    assert metrics["own_games/states"] == 40 - num_failed
+    assert metrics["self_play/dropped"] == num_failed
+    assert metrics["self_play/states"] == 40 - num_failed
     lucky = {position_key(board) for board in values.asked if not is_unlucky(board)}
     assert set(taken) <= lucky
     assert len(own.state()[1]["values"]) == len(lucky)
@@ -314,7 +314,7 @@ def test_a_round_is_measured_once(policy: NetworkPolicy) -> None:
         measured.append(own.round_metrics())
 
     assert [bool(metrics) for metrics in measured] == [True, False, True, False, True]
-    assert set(measured[0]) == {name for name in METRICS if name.startswith("own_games/")}
+    assert set(measured[0]) == {name for name in METRICS if name.startswith("self_play/")}
     assert own.round_metrics() == {}
 
 
@@ -432,7 +432,7 @@ def test_the_mixture_saves_measures_and_counts_what_its_parts_do(dataset: Datase
     first = mixed.states(0, policy)
 
     assert mixed.num_forced == 2
-    assert mixed.round_metrics()["own_games/plies"] == 6
+    assert mixed.round_metrics()["self_play/plies"] == 6
     assert mixed.round_metrics() == {}
 
     resumed = MixedStates(dataset, own_games(NoValues(), size=4, states_per_round=4, opening_plies=0))
@@ -470,7 +470,7 @@ def test_live_values_are_those_of_the_value_tables(pool: EnginePool, policy: Net
         assert not isinstance(table, EngineError)
         assert states.values[row, : len(table.values)].tolist() == table.values.tolist()
         assert int(states.positions.is_legal[row].sum()) == len(table.values)
-    assert own.round_metrics()["own_games/dropped"] == 0
+    assert own.round_metrics()["self_play/dropped"] == 0
     assert states.values.std() > 0.01
 
 

@@ -174,7 +174,7 @@ def test_at_the_first_inner_step_ratios_are_one_nothing_is_clipped_and_divergenc
     changes = with_depth(estimator, temperature=temperature, num_minibatches=1, kl_coefficient=0.1)
     metrics = double_trainer(**changes).step().metrics
     assert metrics["grpo/clip_fraction"] == 0
-    for name in ("grpo/kl_old", "grpo/kl_reference", "grpo/kl_from_reference", "grpo/weighted/anchor_kl"):
+    for name in ("grpo/kl_old", "grpo/kl_reference", "grpo/kl_from_reference", "grpo/weighted/reference_kl"):
         assert abs(metrics[name]) < 1e-12
     for name in ("grpo/ratio_min", "grpo/ratio_max"):
         assert metrics[name] == pytest.approx(1, abs=1e-12)
@@ -332,14 +332,14 @@ def test_k1_in_the_loss_with_an_equal_bonus_on_mean_log_probability_is_named_as_
         honest = grpo_objective(new=new, moves=moves, **rest)
         mean_log_prob = (moves.weights * new.log_prob(moves.columns)).sum(1)
         k1 = (moves.weights * moves.old_log_probs).sum(1) - mean_log_prob
-        weighted = {**honest.weighted, "entropy": coefficient * mean_log_prob, "anchor_kl": coefficient * k1}
+        weighted = {**honest.weighted, "entropy": coefficient * mean_log_prob, "reference_kl": coefficient * k1}
         return replace(honest, weighted=weighted, loss=torch.stack(list(weighted.values())).sum(0))
 
     def descents(*, new: MoveDistribution, moves: Moves, temperature: float, **rest: Any) -> dict[str, Tensor]:
         drawn = torch.zeros_like(new.probs).scatter_add_(1, moves.columns, moves.weights)
         push = coefficient * (drawn - new.probs).detach() / temperature
         honest = logit_descents(new=new, moves=moves, temperature=temperature, **rest)
-        return {**honest, "entropy": -push, "anchor_kl": push}
+        return {**honest, "entropy": -push, "reference_kl": push}
 
     monkeypatch.setattr(training, "grpo_objective", loss_budget)
     monkeypatch.setattr(training, "logit_descents", descents)
@@ -347,7 +347,7 @@ def test_k1_in_the_loss_with_an_equal_bonus_on_mean_log_probability_is_named_as_
     records = [trainer.step() for _ in range(window)]
     assert all(record.metrics["grpo/parameter_cosine/entropy_anchor_kl"] == pytest.approx(-1, abs=1e-4) for record in records)
     assert [event.name for event in records[-1].events if event.name == "cancelling_terms"] == ["cancelling_terms"]
-    assert "entropy and anchor_kl" in next(event.message for event in records[-1].events if event.name == "cancelling_terms")
+    assert "entropy and reference_kl" in next(event.message for event in records[-1].events if event.name == "cancelling_terms")
 
 
 @pytest.mark.parametrize("estimator", ["exact", "trajectory"])
@@ -572,7 +572,7 @@ def test_constant_rewards_move_no_weight(reward: float, estimator: str, divide_b
     trainer = trainer_of(arrays=arrays, estimator=estimator, divide_by_std=divide_by_std, entropy_coefficient=0.0)
     before = weights_hash(trainer.policy)
     record = trainer.step()
-    assert record.metrics["grpo/silent_groups"] == 1
+    assert record.metrics["grpo/zero_variance_groups"] == 1
     if estimator == "sampled":
         assert record.metrics["grpo/gradient_norm"] == 0
         assert weights_hash(trainer.policy) == before
@@ -596,15 +596,15 @@ def test_the_terms_of_the_loss_add_up_to_it(num_inner_epochs: int, direction: st
         metrics = record.metrics
         assert metrics["grpo/optimiser_steps"] == num_inner_epochs
         assert metrics["grpo/kl_reference"] > 0.01
-        terms = ("policy", "entropy", "anchor_kl", "recovery_kl")
+        terms = ("policy", "entropy", "reference_kl", "recovery_kl")
         assert metrics["grpo/loss"] == pytest.approx(sum(metrics[f"grpo/weighted/{term}"] for term in terms), abs=1e-6)
         assert metrics["grpo/weighted/policy"] == pytest.approx(-metrics["grpo/raw/policy"])
         assert metrics["grpo/weighted/entropy"] == pytest.approx(-0.01 * metrics["grpo/raw/entropy"])
         assert metrics["grpo/weighted/recovery_kl"] == 0
         watched = "grpo/kl_reference" if direction == "policy_to_reference" else "grpo/kl_from_reference"
-        assert metrics["grpo/raw/anchor_kl"] == metrics[watched]
+        assert metrics["grpo/raw/reference_kl"] == metrics[watched]
         if num_inner_epochs == 1:
-            assert metrics["grpo/weighted/anchor_kl"] == pytest.approx(0.2 * metrics["grpo/raw/anchor_kl"])
+            assert metrics["grpo/weighted/reference_kl"] == pytest.approx(0.2 * metrics["grpo/raw/reference_kl"])
 
 
 def test_a_failing_engine_is_counted_and_what_it_failed_on_is_no_reward() -> None:

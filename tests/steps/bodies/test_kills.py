@@ -250,7 +250,7 @@ def test_own_games_trajectories_and_a_changed_reference_are_gone_on_with_as_they
     assert driver.run(home, config=EVERYTHING)[0] == 0
     assert result_of(home) == whole(**EVERYTHING)
     assert whole(**EVERYTHING).history.count(b'"reference_refreshed"') >= 2
-    assert whole(**EVERYTHING).history.count(b'"own_games/games"') == 3, "rounds begin within the steps between two checkpoints"
+    assert whole(**EVERYTHING).history.count(b'"self_play/games"') == 3, "rounds begin within the steps between two checkpoints"
 
 
 def test_a_rollback_at_the_very_last_step_ends_the_run_like_any_other(whole: Callable[..., Result]) -> None:

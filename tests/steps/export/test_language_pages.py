@@ -56,7 +56,7 @@ def record(step: int, *events: Event) -> Record:
     """Return what a step of GRPO on a language model tells; nothing of a network is among it."""
     names = [
         *("language/reward_mean", "language/reward_trained", "language/parse_rate", "language/truncated", "language/malformed"),
-        *("language/entropy", "language/kl_reference", "language/kl_max", "language/silent_groups", "language/sampled_scored_gap"),
+        *("language/entropy", "language/kl_reference", "language/kl_max", "language/zero_variance_groups", "language/sampled_scored_gap"),
         *(f"language/reward/{part}" for part in REWARD_PARTS),
         *(f"language/{name}/{task}" for name in ("reward_mean", "parse_rate", "truncated", "entropy", "kl_reference") for task in TASKS),
         *("control/kl_coefficient", "control/learning_rate", "heldout/regret_best", "heldout/parse_rate"),
