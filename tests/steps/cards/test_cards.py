@@ -162,7 +162,7 @@ def test_the_entropy_chart_has_all_phases_and_the_floor_the_critical_and_the_ln_
     assert set(PHASES) <= found.keys()
     assert found["healthy (floor)"] == [(1, 1.0), (2, 1.0)]
     assert found["critical"] == [(1, 0.01), (2, 0.01)]
-    assert found["ln(legal moves): the most there can be"][-1] == (2, 3.25)
+    assert found["ln(legal moves): the maximum"][-1] == (2, 3.25)
     [marks] = [layer["data"]["values"] for layer in spec["layer"] if layer["mark"]["type"] == "rule"]
     assert marks == [{"x": 2}]
 
@@ -178,7 +178,7 @@ def test_a_critical_share_is_drawn_where_shares_are() -> None:
 def test_the_training_card_has_every_chart_that_is_asked_of_it_and_events_latest_first() -> None:
     records = [grpo_record(step, Event("entropy_low", f"told at {step}")) for step in (3, 4)]
     parts = finetune_page(Seen(SETTINGS, records=records))
-    words = ("entropy", "reward", "regret", "KL", "clipped", "gradient budget", "saturated", "silent")
+    words = ("entropy", "reward", "regret", "KL", "clipped", "gradient budget", "saturated", "zero-variance")
     assert all(any(word in title for title in charts(parts)) for word in words)
     assert lines_of(charts(parts)["gradient budget (shares of the logit gradient)"]).keys() == {
         "policy (reward)", "entropy bonus", "KL to the reference", "recovery KL",
@@ -205,7 +205,7 @@ def test_a_live_card_keeps_its_layout_for_a_new_one_makes_metaflow_wait(step: st
 
 def test_a_run_that_goes_on_from_another_says_that_it_built_no_boards(tmp_path: Path) -> None:
     write_json(tmp_path / "report.json", {"rows": 300, "duplicates": 2, "phases": {}})
-    assert "nothing was built" in markup(list(PAGES["build_boards"][1](Seen(SETTINGS, folder=tmp_path))))
+    assert "none were built" in markup(list(PAGES["build_boards"][1](Seen(SETTINGS, folder=tmp_path))))
 
 
 def test_findings_are_told_with_evidence_cause_remedy_steps_and_page() -> None:
@@ -253,7 +253,7 @@ def test_the_phase_histogram_is_in_shares_before_and_after() -> None:
     chart, beside = phase_chart(facts)
     assert isinstance(chart, Chart)
     found = {(bar["what"], bar["of"]): bar["share"] for bar in chart.spec["data"]["values"]}
-    assert found[("endgame", "met in the source")] == 0.5
+    assert found[("endgame", "found in the source")] == 0.5
     assert found[("endgame", "selected")] == 0.0
     assert found[("opening", "selected")] == 0.5
     assert '<td>endgame</td><td class="number">2</td><td class="number">0</td>' in markup([beside])

@@ -163,7 +163,7 @@ def test_the_seed_repeats_what_is_drawn_and_two_of_a_name_draw_apart(folder: Pat
 
 
 def test_a_policy_that_is_not_there_is_named(machine: Machine, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is no folder"), _entered([str(tmp_path / "none")], machine):
+    with pytest.raises(ValueError, match="is not a folder"), _entered([str(tmp_path / "none")], machine):
         pass
 
 

@@ -342,7 +342,7 @@ def test_inspect_looks_at_one_dataset_at_a_time(run: Run, games: Path, tmp_path:
     (tmp_path / "out" / "boards.parquet").write_bytes(b"")
     code, said, complaints = run("boards", "inspect", tmp_path / "out", games)
     assert (code, said) == (1, "")
-    assert complaints == "chess-grpo: inspect looks at one dataset at a time; name one folder, or files of games and positions\n"
+    assert complaints == "chess-grpo: inspect takes one dataset at a time; name one folder, or files of games and positions\n"
 
 
 # Usage.
@@ -370,9 +370,9 @@ def test_a_wrong_usage_ends_with_code_2_and_the_usage(arguments: tuple[str, ...]
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--help",), ["make a dataset of boards, or look at one"]),
-        (("boards", "--help"), ["make a dataset: positions with the value of every legal move, checked", "what is in a dataset"]),
-        (("boards", "build", "--help"), ["the folder to make; it must not be there", "--config", "--set", "boards.num_train=3000"]),
+        (("--help",), ["build or inspect a dataset of boards"]),
+        (("boards", "--help"), ["build a dataset: positions with engine values of all legal moves, checked", "what is in a dataset"]),
+        (("boards", "build", "--help"), ["the folder to create; it must not exist", "--config", "--set", "boards.num_train=3000"]),
         (("boards", "inspect", "--help"), ["--examples", "default 3", "--rejected", "with file and byte", "--set"]),
     ],
 )

@@ -198,7 +198,7 @@ def test_what_cannot_be_is_refused_before_any_game(run: Run, tmp_path: Path) -> 
     there = tmp_path / "there.pgn"
     there.write_text("mine")
     two = ("random", "random")
-    assert "names no player" in refused(run, "random", "stokfish:nodes=1")
+    assert "is not a player" in refused(run, "random", "stokfish:nodes=1")
     assert "give at least 1" in refused(run, *two, "--pairs", "0")
     assert "is there already" in refused(run, *two, "--pgn", there)
     assert "is there already" in refused(run, *two, "--json", there)
@@ -256,7 +256,7 @@ def test_games_begin_in_a_phase_when_one_is_asked_for(stockfish: str, run: Run, 
         (("--phase", "endgame"), "--phase and --boards go together"),
         (("--boards", "somewhere"), "--phase and --boards go together"),
         (("--boards", "somewhere", "--phase", "endgame", "--openings", "book.epd"), "give only one of the two"),
-        (("--boards", "somewhere", "--phase", "endgame"), "somewhere is no dataset"),
+        (("--boards", "somewhere", "--phase", "endgame"), "somewhere is not a dataset"),
     ],
 )
 def test_a_phase_needs_somewhere_to_come_from(stockfish: str, run: Run, words: tuple[str, ...], complaint: str) -> None:

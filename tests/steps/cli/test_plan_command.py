@@ -37,7 +37,7 @@ def test_the_whole_answer_to_the_facts_own_question(run: Run) -> None:
         "  against each other: 578 games (289 openings, each with both colours)",
         "  586 by the interval of this project's verdicts, which adds a pair lost and a pair won",
         "  each against a common opponent, scores near 0.50: 1,160 games each, 2,320 in all",
-        "Or one after the other until it is clear, by the sequential test",
+        "Or sequentially, until the result is clear, by",
         "SPRT [0, 30] Elo, logistic, alpha 0.05, beta 0.05:",
         "  if the truth is +0 Elo: about 519 games on average, accepted in 5%",
         "  if the truth is +15 Elo: about 864 games on average, accepted in 50%",
@@ -65,7 +65,7 @@ def test_the_sequential_test_takes_its_own_bounds_errors_and_model(run: Run) -> 
 
 def test_few_games_are_said_to_be_planned_by_a_rough_rule_and_too_few_to_show_nothing(run: Run) -> None:
     said = run("--elo", "400", "--draw-rate", "0", "--games", "6")[1]
-    assert "rough rule; play at least 60" in said
+    assert "rough for so few games; play at least 60" in said
     assert "6 head-to-head games show no difference with that probability" in said
     assert "rough rule" not in run()[1]
 

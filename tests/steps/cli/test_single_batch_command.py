@@ -57,10 +57,10 @@ def test_every_answer_is_shown_with_all_that_is_known_of_it(run: Run) -> None:
     lines = said.splitlines()
     assert [line.rpartition(",")[0] for line in lines if line.startswith("Prompt")] == ["Prompt 1 of 2", "Prompt 2 of 2"]
     assert sum("log-probability" in line and "sampled," in line and "scored," in line for line in lines) == 6
-    assert sum(line.strip().startswith("read: ") for line in lines) == 6
+    assert sum(line.strip().startswith("parsed: ") for line in lines) == 6
     assert sum("structure " in line or line.strip() == "malformed" for line in lines) == 6
     assert "2 prompts, 3 answers each: mean reward " in said
-    gap = float(said.rpartition("differ by ")[2].split()[0])
+    gap = float(said.rpartition("differ by at most ")[2].split()[0])
     assert gap < 1e-4
     assert "optimiser steps" not in said
 
@@ -105,7 +105,7 @@ def test_positions_are_valued_by_the_engine_and_asked_of_both_tasks_or_of_one(ru
     [
         (("network", "--boards", "boards"), "network is a chess network; single-batch is only"),
         (("model", "--boards", "boards", "--set", 'policy.kind = "network"'), 'give policy.kind = "language"'),
-        (("model", "--boards", "model"), "is no dataset"),
+        (("model", "--boards", "model"), "is not a dataset"),
         (("nowhere", "--boards", "boards"), "nowhere"),
         (("model", "--fen", "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"), "not a legal position with a move to play"),
         (("model", "--fen", "8/8/8/8/8/8/8/8 w - - 0 1"), "not a legal position with a move to play"),

@@ -116,7 +116,7 @@ def test_json_has_all_numbers(run: Run, tmp_path: Path, model: Path) -> None:
 def test_a_temperature_gives_expected_shares(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "puzzles.csv"
     path.write_text(table(4))
-    assert "moves at temperature 0.7, expected shares" in run(path, "--temperature", "0.7")
+    assert "moves at temperature 0.7, expected fractions" in run(path, "--temperature", "0.7")
     warm = found(run, path, "--temperature", "0.7")["files"]["puzzles.csv"]["solved"]["share"]
     hot = found(run, path, "--temperature", "1000")["files"]["puzzles.csv"]["solved"]["share"]
     board = chess.Board(ROOKS)

@@ -277,5 +277,5 @@ def test_the_command_writes_a_whole_folder_that_other_commands_take_for_a_model(
 def test_a_folder_that_is_there_is_refused_before_any_work(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "out").mkdir()
     assert main(["export", str(source), str(tmp_path / "out")]) == 1
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert list((tmp_path / "out").iterdir()) == []

@@ -155,12 +155,12 @@ def test_the_pictures_are_of_what_was_measured() -> None:
 def test_a_steps_page_tells_what_it_does_with_a_language_model(tmp_path: Path) -> None:
     (tmp_path / HISTORY).write_text('{"step": 1, "language/parse_rate": 0.9, "language/reward_mean": 3.0, "language/kl_reference": 0.0}\n')
     note = step_note("finetune", tmp_path)
-    assert note.startswith("GRPO: several answers are written for each prompt")
+    assert note.startswith("GRPO: samples several answers per prompt")
     assert "| `language/parse_rate` |  | 0.9 |" in note
     assert "grpo/" not in note
     assert headlines("finetune", tmp_path) == {"language/parse_rate": 0.9, "language/reward_mean": 3.0, "language/kl_reference": 0.0}
     (tmp_path / HISTORY).write_text('{"step": 1, "grpo/entropy": 2.0}\n')
-    assert step_note("finetune", tmp_path).startswith("GRPO: several moves are drawn for each position")
+    assert step_note("finetune", tmp_path).startswith("GRPO: samples several moves per position")
 
 
 def test_the_experiments_page_stays_within_what_mlflow_keeps() -> None:

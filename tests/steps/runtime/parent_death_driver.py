@@ -18,7 +18,9 @@ role, folder = sys.argv[1], Path(sys.argv[2])
 
 
 def note(what: str) -> None:
-    (folder / f"{role}.{what}").write_text(str(os.getpid()))
+    made = folder / f".{role}.{what}"  # Renamed, so that no reader finds an empty file.
+    made.write_text(str(os.getpid()))
+    made.replace(folder / f"{role}.{what}")
 
 
 def start(child: str) -> "subprocess.Popen[bytes]":

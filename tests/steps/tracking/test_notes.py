@@ -163,7 +163,7 @@ def test_every_column_of_the_dataset_has_a_word_of_mlflow() -> None:
     assert [column["name"] for column in columns] == BOARD_SCHEMA.names
     assert columns[0] == {"name": "fen", "type": "string", "required": True}
     unknown = pa.schema([pa.field("when", pa.date32())])
-    with pytest.raises(ValueError, match="no word"):
+    with pytest.raises(ValueError, match="has no type"):
         dataset_columns(unknown)
 
 
@@ -265,7 +265,7 @@ class MendableError(PlainError, RuntimeError):
     ("error", "said", "unsaid"),
     [
         (MendableError("the disk is full: make room"), "the disk is full: make room", "MendableError"),
-        (ValueError("secret-4711"), f"ValueError; what it said is in the task's log: `python {FLOW_FILE} logs 7/pretrain`", "secret-4711"),
+        (ValueError("secret-4711"), f"ValueError; the task's log has the message: `python {FLOW_FILE} logs 7/pretrain`", "secret-4711"),
     ],
 )
 def test_a_failed_runs_page_says_where_and_why_and_how_to_go_on_until_it_does(

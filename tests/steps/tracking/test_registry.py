@@ -22,12 +22,12 @@ HELD = Version(number=3, flow_run="f", policy_step=150, initial_weights="w", low
         (replace(HELD, low=0.5501), HELD, True, "lower bound 0.5501, above the lower bound 0.5500 of version 3"),
         (replace(HELD, low=0.5499), HELD, False, "its lower bound 0.5500 is not below this run's lower bound 0.5499"),
         (HELD, HELD, False, "is not below"),
-        (replace(HELD, low=0.1, initial_weights="x"), HELD, True, "version 3, which had it, came from another initial policy"),
-        (replace(HELD, low=0.1), replace(HELD, initial_weights=None, low=None), True, "does not say which initial policy"),
+        (replace(HELD, low=0.1, initial_weights="x"), HELD, True, "version 3, which had it, has another initial policy"),
+        (replace(HELD, low=0.1), replace(HELD, initial_weights=None, low=None), True, "does not name its initial policy"),
         (replace(HELD, low=None), HELD, False, "is not below this run's no lower bound"),
         (replace(HELD, low=0.1), replace(HELD, low=None), True, "lower bound 0.1000, above the no lower bound of version 3"),
         (replace(HELD, low=None), replace(HELD, low=None), False, "its no lower bound is not below"),
-        (replace(HELD, low=None, initial_weights="x"), HELD, True, "came from another initial policy"),
+        (replace(HELD, low=None, initial_weights="x"), HELD, True, "has another initial policy"),
     ],
 )
 def test_peak_moves_to_the_better_of_comparable_policies_and_to_the_newest_of_others(
