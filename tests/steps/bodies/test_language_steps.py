@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from steps.pipeline.steps import finetune, start
 
 from grpo.engine.identity import EngineIdentity
 from grpo.language.model import requirements as extra
 from grpo.settings.language import LanguageConfig, model_folder
 from grpo.settings.tree import Settings, read_settings
+from steps.kinds.kind import SeveralProcessesError
 from steps.nodes.sockets import ONLY_NODE
 from steps.pipeline.resume_changes import CHANGEABLE_OF_LANGUAGE, Change, Now, changes_since
-from steps.pipeline.steps import finetune, start
 from steps.preflight.checks import preflight
 from steps.preflight.doctor import examine
-from steps.runtime.limits import SeveralProcessesError
 from steps.runtime.machine import Machine
 from steps.store import settings_by_step
 from steps.store.versions import LANGUAGE_LOCK, describe_code
