@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from steps.pipeline.steps import finetune, start
 
 from grpo.engine.identity import EngineIdentity
 from grpo.language.model import requirements as extra
@@ -16,6 +15,8 @@ from grpo.settings.tree import Settings, read_settings
 from steps.kinds.kind import SeveralProcessesError
 from steps.nodes.sockets import ONLY_NODE
 from steps.pipeline.resume_changes import CHANGEABLE_OF_LANGUAGE, Change, Now, changes_since
+from steps.pipeline.start import start
+from steps.pipeline.training import finetune
 from steps.preflight.checks import preflight
 from steps.preflight.doctor import examine
 from steps.runtime.machine import Machine
