@@ -1,4 +1,4 @@
-# Everything a person types. `make run` and `make test` set up whatever is missing first.
+# All commands for users and developers. Each target installs missing packages first.
 VENV ?= .venv
 PYTHON ?= python3.11
 PY := $(VENV)/bin/python
@@ -23,28 +23,28 @@ check: setup  ## Lint, types, import contracts.
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-prove: setup  ## Heavy proofs: minutes to an hour.
+prove: setup  ## Slow tests: minutes to an hour.
 	@infra/install.sh $(VENV) --second-engine --browser
 	$(PY) -m pytest -m prove
 
-batch-demo: setup  ## The pipeline on a stand-in for AWS Batch, three times. ARGS="--preset test --seed 1"
+batch-demo: setup  ## Run the pipeline on a local stand-in for AWS Batch, three times. ARGS="--preset test --seed 1"
 	$(PY) -m infra.batch_demo $(ARGS)
 
-soak: setup  ## Faults by the hundred: an hour on 2 cores. ARGS="-k kills" for one part; the table is in build/soak.md.
+soak: setup  ## Soak tests with hundreds of injected faults: an hour on 2 cores. ARGS="-k kills" for one part; the table is in build/soak.md.
 	SOAK_TABLE="$${SOAK_TABLE:-build/soak.md}" $(PY) -m pytest tests/soak -m soak $(ARGS)
 
-ui: setup  ## The MLflow UI on the tracking store of this home. PORT=5001
+ui: setup  ## Start the MLflow UI on the tracking store of this home. PORT=5001
 	$(PY) -m steps.cli.main ui --port $(PORT)
 
-pictures: setup  ## docs/pictures, of the latest run. ARGS="HOME --run RUN" for another
+pictures: setup  ## Render docs/pictures from the latest run. ARGS="HOME --run RUN" for another
 	@infra/install.sh $(VENV) --browser
 	$(PY) -m infra.pictures $(ARGS)
 
-lock: setup  ## Renew the four locks from pyproject.toml.
+lock: setup  ## Update the four lock files from pyproject.toml.
 	infra/lock.sh
 
 setup:
 	@infra/install.sh $(VENV)
 
-clean:  ## Forget the environment; runs and outputs stay.
+clean:  ## Delete the environment; runs and outputs stay.
 	rm -rf $(VENV)

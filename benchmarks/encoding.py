@@ -1,4 +1,4 @@
-"""Two ways to do what is done to every board, side by side: `python benchmarks/encoding.py`. Quote the ratios, not the times."""
+"""Benchmarks board encoding and move lookup against simpler implementations: `python benchmarks/encoding.py`. Quote ratios, not times."""
 
 import random
 import statistics
@@ -45,7 +45,7 @@ def ids_by_dictionary(positions: list[chess.Board]) -> None:
 
 
 def compare(name: str, slow: Callable[[list[chess.Board]], object], fast: Callable[[list[chess.Board]], object]) -> None:
-    """Print the ratio of the two, taken in turn so that a change of the machine's speed hits both."""
+    """Print the ratio of the two; they alternate, so that a change of the machine's speed affects both."""
     positions, ratios = boards(), []
     for _ in range(_REPEATS):
         times = []

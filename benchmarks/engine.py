@@ -1,8 +1,8 @@
-"""Our engine pool against python-chess's two wrappers, on the same positions in one run: `python benchmarks/engine.py`.
+"""Benchmarks the engine pool against python-chess's two wrappers, on the same positions in one run: `python benchmarks/engine.py`.
 
-Every way is taken in turn, so that a change of the machine's speed hits all; quote the ratios, not the speeds. The first table is about
-the pipes alone: one line, depth 4, the hash kept, as a search from a rollout would be. The second is about what the product ships: the
-value of every legal move, repeatable, against one search a move through the wrapper. The third says what repeatable costs.
+All ways run in turn, so that a change of the machine's speed affects all; quote ratios, not speeds. The first table measures the pipes:
+one line, depth 4, hash not cleared. The second measures the product: reproducible values of all legal moves, against one search per move
+through the wrapper. The third shows the cost of reproducibility.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _STOCKFISH = os.environ.get("CHESS_GRPO_STOCKFISH") or shutil.which("stockfish")
 
 
 def positions(count: int) -> list[chess.Board]:
-    """Return boards of random games, from move 4 on, with the moves that led there, as rollouts of a weak policy reach them."""
+    """Return boards of random games with their moves, from move 4 on, like rollouts of a weak policy."""
     rng, found, board = random.Random(0), [], chess.Board()
     while len(found) < count:
         if board.ply() > 100 or not any(board.legal_moves):
@@ -71,10 +71,10 @@ def bench_nodes(boards: Sequence[chess.Board]) -> float:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "positions"
         path.write_text("".join(f"{board.fen()}\n" for board in boards), encoding="utf-8")
-        told = subprocess.run(
+        output = subprocess.run(
             [_STOCKFISH, "bench", str(_HASH_MIB), "1", str(_DEPTH), str(path), "depth"], capture_output=True, text=True, check=True
         ).stderr
-    [nodes] = re.findall(r"Nodes/second\s*: (\d+)", told)
+    [nodes] = re.findall(r"Nodes/second\s*: (\d+)", output)
     return float(nodes)
 
 
@@ -158,7 +158,7 @@ def tables_under(boards: Sequence[chess.Board], hash_mib: int, *, is_fresh: bool
 
 
 def show(title: str, unit: str, results: dict[str, list[float]], against: dict[str, str]) -> None:
-    """Print the median speed of each way, and the ratio to the way it is held against, with the range over the repeats."""
+    """Print the median speed of each way, and its ratio to the baseline, with the range over the repeats."""
     print(f"\n{title}\n{'':44}{unit:>14}   ratio [lowest, highest]")
     for name, speeds in results.items():
         line = f"  {name:42}{statistics.median(speeds):14,.0f}"
@@ -169,7 +169,7 @@ def show(title: str, unit: str, results: dict[str, list[float]], against: dict[s
 
 
 def main() -> None:
-    """Take all ways in turn, and print three tables."""
+    """Run all ways in turn, and print three tables."""
     boards = positions(_NUM_POSITIONS)
     few, some = boards[:_NUM_FOR_WRAPPERS], boards[:_NUM_FOR_TABLES]
     searches: dict[str, list[float]] = {}

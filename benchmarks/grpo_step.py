@@ -1,4 +1,4 @@
-"""A GRPO step beside the loop that a first version would be: `python benchmarks/grpo_step.py`.
+"""Benchmarks a GRPO step against a naive training loop: `python benchmarks/grpo_step.py`.
 
 The plain loop takes one state at a time: one forward pass, 16 sampled moves, one python-chess SimpleEngine search a move, one backward
 pass; an optimiser step after as many states as ours takes. Both have the same boards, the same network, groups of 16, one-step groups, both
@@ -137,14 +137,14 @@ def searched(engine: chess.engine.SimpleEngine, depth: int) -> Callable[[chess.B
 
 
 def our_steps(network: nn.Module | None, arrays: BoardArrays, states_per_step: int, num_steps: int) -> tuple[float, dict[str, float]]:
-    """Return transitions a second of our trainer, and the share of the time in each part, after one step of warm-up."""
+    """Return transitions per second of this project's trainer, and the fraction of time in each part, after one warm-up step."""
     config = GrpoConfig(states_per_step=states_per_step, group_size=_GROUP, critical_entropy=0.0)
 
     def policy_of() -> NetworkPolicy:
         return new_policy(PolicyConfig(), seed=0, device=_CPU) if network is None else NetworkPolicy(network, _CPU)
 
     trainer = GrpoTrainer(
-        policy_of(), policy_of(), DatasetStates(arrays, states_per_step=states_per_step, seed=0, reflects=False), config, seed=0
+        policy_of(), policy_of(), DatasetStates(arrays, states_per_step=states_per_step, seed=0, mirrors_boards=False), config, seed=0
     )
     trainer.step()
     spent = dict.fromkeys(("states", "rollout", "update", "other"), 0.0)
@@ -173,7 +173,7 @@ def forward_and_train(network: nn.Module, arrays: BoardArrays, count: int) -> tu
 
 
 def main() -> None:
-    """Take the ways in turn, and print ratios with their range over the repeats."""
+    """Run the ways in turn, and print ratios with their range over the repeats."""
     torch.set_num_threads(os.cpu_count() or 1)
     stockfish = Machine.here().stockfish
     boards = random_boards(_NUM_BOARDS)

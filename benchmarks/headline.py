@@ -1,15 +1,15 @@
-"""What the last run's champion is worth against its own start: the project's headline, on fresh games.
+"""Measures the last run's champion against its pretrained policy by fresh games: the headline result of the project.
 
 python benchmarks/headline.py [--pairs 300] [--home .chess_grpo] [--seed S]
 
-Reads the outputs behind the step `select` that was made last below the home, and compares its candidate, promoted or not. No opening is a
-board of the dataset or was one of the selection's, or serves two matches; all matches are with both colours, and best move against best
-move unless another temperature is named:
+Reads the outputs behind the latest output of `select` in the home, and compares its candidate, promoted or not. Openings are neither boards
+of the dataset nor openings of the selection, and each serves one match only. All matches are played with both colours, best moves against
+best moves unless another temperature is named:
 
-a, b  candidate against start, as played and with undecided games adjudicated;
-c     the same, each at the temperature at which it scored best against the start's best moves, in games on other openings;
-d     candidate against a control that goes on imitating, from the start, for as many positions as GRPO used;
-e     candidate and start against Stockfish with one node.
+a, b  candidate against the pretrained policy, as played and with undecided games adjudicated;
+c     the same, each at its best temperature, found in games on other openings;
+d     candidate against a control: behaviour cloning from the pretrained policy for as many further positions as GRPO used;
+e     candidate and pretrained policy against Stockfish with one node.
 """
 
 import argparse
@@ -127,7 +127,7 @@ def best(policy: NetworkPolicy) -> BestMovePlayer:
 
 
 def imitating_on(pretrained: Path, train: BoardArrays, num_positions: int, settings: Settings, seed: int) -> NetworkPolicy:
-    """Return the start after imitating so many positions more, at the learning rate at which imitation ended."""
+    """Return the pretrained policy after behaviour cloning of so many more positions, at the final learning rate of cloning."""
     policy, _ = load_policy(pretrained, torch.device("cpu"))
     rate = json.loads((pretrained / "report.json").read_text())["learning_rate"]
     optimiser = torch.optim.AdamW(policy.network.parameters(), lr=rate, weight_decay=settings.pretrain.weight_decay)

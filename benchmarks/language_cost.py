@@ -1,4 +1,4 @@
-"""Memory and time of one GRPO step on a GPT-2 of 124 M random weights, measured and as `memory_estimate` computes them.
+"""Measures memory and time of one GRPO step on a GPT-2 of 124 M random weights, and compares them with `memory_estimate`.
 
 nice -n 19 python benchmarks/language_cost.py [--prompts 2] [--group 4] [--answer-tokens 48] [--num-layers 12]
 

@@ -1,11 +1,11 @@
-"""Games in lock-step beside games one after another: `python benchmarks/matches.py [FOLDER_OF_A_POLICY ...]`.
+"""Benchmarks games in lock-step against games one after another: `python benchmarks/matches.py [FOLDER_OF_A_POLICY ...]`.
 
-A policy's best moves against Stockfish. The plain loop plays one game at a time: one forward pass a move, one call of python-chess's
-SimpleEngine a move, `is_game_over(claim_draw=True)` after each. Its engine gets 50 ms a move, as in the loop that was measured before
-this project began (54 to 58 games a minute), or the fixed nodes of the games in lock-step, either with the hash cleared before each move,
-as ours is, so that equal positions get equal moves, or with the hash kept. All ways are taken in turn, with the same openings and both
-colours, so that a change of the machine's speed hits all; quote the ratios, not the speeds. A weak policy is mated sooner by a stronger
-engine, so that a game is not the same amount of work in all ways: plies a game are printed, and the ratio by plies beside that by games.
+A policy's best moves against Stockfish. The plain loop plays one game at a time: per move one forward pass, one call of python-chess's
+SimpleEngine, and `is_game_over(claim_draw=True)`. Its engine gets 50 ms per move, as in a loop that was measured before this project began
+(54 to 58 games per minute), or the fixed nodes of the games in lock-step. With fixed nodes the hash is cleared before each move, as in this
+project, or not cleared. All ways run in turn with the same openings and both colours, so that a change of the machine's speed affects all;
+quote ratios, not speeds. A stronger engine mates a weak policy sooner, so games differ in length: plies per game are printed, and ratios by
+plies as well as by games.
 """
 
 import functools
@@ -64,7 +64,7 @@ class Speed:
 
 
 def in_lock_step(policy: NetworkPolicy, openings: Sequence[str], stockfish: str) -> Speed:
-    """Return our speed; engines are started before the clock, as the plain loop's is."""
+    """Return the speed of lock-step games; engines start before the clock, as in the plain loop."""
     with EnginePool(stockfish, num_processes=Machine.here().num_threads, options={"Hash": PLAYING_HASH_MIB}) as pool:
         players = BestMovePlayer(policy, "policy"), EnginePlayer(pool, limit=f"nodes {_NODES}", name="stockfish")
         play_match(*players, openings[:8], max_plies=4)
@@ -77,7 +77,7 @@ def in_lock_step(policy: NetworkPolicy, openings: Sequence[str], stockfish: str)
 def one_by_one(
     policy: NetworkPolicy, openings: Sequence[str], stockfish: str, limit: chess.engine.Limit, *, is_fresh: bool = False
 ) -> Speed:
-    """Return the plain loop's speed; python-chess clears the hash when it is told of a new game."""
+    """Return the plain loop's speed; python-chess clears the hash at each new game."""
     player, num_plies = BestMovePlayer(policy, "policy"), 0
     with chess.engine.SimpleEngine.popen_uci(stockfish) as engine:
         engine.configure({"Hash": PLAYING_HASH_MIB, "Threads": 1})
@@ -101,7 +101,7 @@ def one_by_one(
 
 
 def main() -> None:
-    """Take the ways in turn, and print ratios with their range over the repeats."""
+    """Run the ways in turn, and print ratios with their range over the repeats."""
     machine = Machine.here()
     torch.set_num_threads(machine.num_threads)
     openings = random_openings(_NUM_OPENINGS, max_plies=EvaluationConfig().opening_plies, rng=numpy_stream(0, "benchmark"))

@@ -1,4 +1,4 @@
-"""The field notes' open questions, answered by small runs: settings are chosen on seeds 0-2 and reported on seeds 3-5.
+"""Experiments on the field notes' open questions, by small runs: settings are chosen on seeds 0-2 and reported on seeds 3-5.
 
 python benchmarks/questions.py run LAB [--seeds 0 1 2] [--only NAME ...]   # makes boards and pretrained policies in LAB once
 python benchmarks/questions.py table LAB --seeds 3 4 5
@@ -46,17 +46,17 @@ boards.num_validation = 900
 boards.num_heldout = 1_500
 pretrain.max_steps = 1_500
 grpo.num_steps = 120
-grpo.own_games.share = 0.0
+grpo.self_play.fraction = 0.0
 grpo.entropy_schedule = "constant"
 grpo.critical_entropy = 0.0
 grpo.learning_rate = 1e-3
 grpo.recovery.kind = "stop"
 policy.sees_attacks = false
 grpo.learning_rate_decay = "constant"
-grpo.reflects = false
+grpo.mirrors_boards = false
 grpo.weight_averaging = 0.0
 """
-"""What all runs have in common; a 32-channel network of two blocks, and 256 states a step. The last four were defaults then."""
+"""Settings that all runs share: a 32-channel network of two blocks, and 256 states per step. The last four were defaults then."""
 
 FIELD_NOTES: Final = """
 grpo.entropy_schedule = "field_notes"
@@ -74,7 +74,7 @@ VARIANTS: Final[Mapping[str, str]] = {
     },
     "coefficient 0.25 (1.0 of theirs)": "grpo.entropy_coefficient = 0.25",
     "coefficient 0.375 (1.5 of theirs)": "grpo.entropy_coefficient = 0.375",
-    **{f"target {share}": f'grpo.entropy_schedule = "target"\ngrpo.entropy_target.share = {share}' for share in (0.3, 0.5, 0.65)},
+    **{f"target {share}": f'grpo.entropy_schedule = "target"\ngrpo.entropy_target.fraction = {share}' for share in (0.3, 0.5, 0.65)},
     "annealed to 0": 'grpo.entropy_schedule = "annealed"',
     "field notes' controller": FIELD_NOTES + "grpo.entropy_coefficient = 0.005",
     "exact": 'grpo.estimator = "exact"',
@@ -99,11 +99,11 @@ VARIANTS: Final[Mapping[str, str]] = {
     "trajectory": 'grpo.estimator = "trajectory"\ngrpo.states_per_step = 84\ngrpo.depth.num_own_moves = 3',
     "from random weights": "grpo.num_steps = 360",
 }
-"""Name -> what differs from `SIZE`."""
+"""Name of a variant -> its differences from `SIZE`."""
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["run", "table"])
     parser.add_argument("lab", type=Path)
@@ -149,7 +149,7 @@ def _arrays(lab: Path, split: Split) -> BoardArrays:
 
 
 def pretrained(lab: Path, seed: int) -> Path:
-    """Return the folder of the pretrained policy of a seed, made if it is not there."""
+    """Return the folder of a seed's pretrained policy; train it if it does not exist."""
     folder = lab / f"pretrained-{seed}"
     if not folder.exists():
         torch.set_num_threads(1)
@@ -164,7 +164,7 @@ def pretrained(lab: Path, seed: int) -> Path:
 
 
 def one_run(lab: Path, name: str, seed: int) -> str:
-    """Run one variant and keep its curve and its held-out numbers."""
+    """Run one variant and save its curve and its held-out results."""
     torch.set_num_threads(1)
     cpu = torch.device("cpu")
     settings = _settings(name, seed)
@@ -174,7 +174,7 @@ def one_run(lab: Path, name: str, seed: int) -> str:
     )
     policy.network.freeze(settings.policy.num_frozen_blocks)
     heldout = _arrays(lab, Split.HELDOUT)
-    states = DatasetStates(_arrays(lab, Split.TRAIN), states_per_step=settings.grpo.states_per_step, seed=seed, reflects=False)
+    states = DatasetStates(_arrays(lab, Split.TRAIN), states_per_step=settings.grpo.states_per_step, seed=seed, mirrors_boards=False)
     with EnginePool(Machine.here().stockfish, num_processes=1, options=engine_options(settings.values)) as pool:
         trainer = GrpoTrainer(
             policy,
@@ -183,7 +183,7 @@ def one_run(lab: Path, name: str, seed: int) -> str:
             settings.grpo,
             seed=seed,
             values=LiveValues(pool, settings.values),
-            rival=EngineReplies(pool, nodes=1),
+            opponent=EngineReplies(pool, nodes=1),
         )
         begin = heldout_metrics(policy, heldout)
         curve: list[dict[str, float]] = []
@@ -253,7 +253,7 @@ def table(lab: Path, seeds: Sequence[int], names: Sequence[str]) -> str:
 
 
 def phase_table(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Return at which step the normalised entropy of each phase first fell below half of its start, by seed."""
+    """Return, by seed, the step at which each phase's normalised entropy first fell below half of its initial value."""
     lines = ["| variant | " + " | ".join(f"{phase} halves at step" for phase in PHASES) + " |", "| --- | --- | --- | --- |"]
     for name in ("coefficient 0.0", "coefficient 0.005", "base"):
         cells = []

@@ -1,4 +1,4 @@
-"""After a collapse: the field notes' recovery, the entropy bonus alone, and KL(reference || policy), from the same collapsed policies.
+"""Compares recoveries from an entropy collapse: the field notes' recovery, the entropy bonus alone, and KL(reference || policy).
 
 python benchmarks/recovery.py LAB [--plot docs/recovery.svg]     # LAB as made by benchmarks/questions.py; three seeds
 
@@ -66,7 +66,7 @@ def curves(lab: Path, seed: int, num_further: int) -> dict[str, list[float]]:
     arrays = questions._arrays(lab, Split.TRAIN)
 
     def trainer_of(config: GrpoConfig, first_step: int) -> GrpoTrainer:
-        states = DatasetStates(arrays, states_per_step=config.states_per_step, seed=seed, reflects=False)
+        states = DatasetStates(arrays, states_per_step=config.states_per_step, seed=seed, mirrors_boards=False)
         return GrpoTrainer(policy, reference, states, config, seed=seed, first_step=first_step)
 
     trainer = trainer_of(_config(COLLAPSE), 0)

@@ -1,4 +1,4 @@
-"""Training steps beside busy neighbours, with torch's idle threads spinning or asleep: `python benchmarks/threads.py`."""
+"""Benchmarks training steps next to busy processes, with torch's idle threads spinning or sleeping: `python benchmarks/threads.py`."""
 
 import os
 import statistics
@@ -32,14 +32,14 @@ def steps_per_second() -> float:
 
 
 def measured(policy: str) -> float:
-    """Return the rate in a process of its own, for torch reads the variable when it is imported."""
+    """Return the rate in a new process, because torch reads the variable at import."""
     command = [sys.executable, __file__, "--one"]
     done = subprocess.run(command, env={**os.environ, "OMP_WAIT_POLICY": policy}, check=True, capture_output=True, text=True)
     return float(done.stdout)
 
 
 def compare(num_neighbours: int) -> None:
-    """Print the ratio of the two, in turn, beside so many processes that never sleep."""
+    """Print the ratio of the two, run in turn, next to so many busy processes."""
     neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(num_neighbours)]
     try:
         ratios = [measured("PASSIVE") / measured("ACTIVE") for _ in range(_REPEATS)]

@@ -1,1 +1,1 @@
-"""Checks of the data that steps hand on: a table in, a report out."""
+"""Data quality checks of the dataset with Great Expectations: from tables to a report."""

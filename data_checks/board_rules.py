@@ -1,4 +1,4 @@
-"""What must hold of the position of one row of the table of boards."""
+"""Rules on the position of one row of the table of boards."""
 
 from typing import Final
 
@@ -95,4 +95,4 @@ BOARD_RULES: Final[tuple[RowRule[BoardReading], ...]] = (
         breach=_impossible_ply,
     ),
 )
-"""In the order in which a reader should mend what breaks them."""
+"""In the order in which to fix violations."""

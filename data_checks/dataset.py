@@ -1,4 +1,4 @@
-"""What must hold of a dataset before anything learns from it: four suites of checks, of its games, boards, values and labels."""
+"""Dataset checks before training: four suites, of games, boards, values and labels."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from data_checks.report import DatasetReport
 from data_checks.rules import JOIN_REMEDY, MADE_BY_OTHER_CODE, BoardReading, BoardsOfGame, GameReading, R, RowRule
 from data_checks.value_rules import share_expected, value_rules
 from grpo.board.phases import PHASES
-from grpo.dataset.quotas import QuotaCell, wanted_boards
+from grpo.dataset.quotas import QuotaCell, boards_per_cell
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Split, phase_counts
 from grpo.settings.tree import BoardsConfig, ValuesConfig
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_FLAT_SHARE: Final = 0.25
-"""Boards whose moves are all worth the same teach nothing. Of engine games 0.5 % are (dead draws), of a constant table all."""
+"""Largest fraction of boards whose moves all have the same value, which have zero advantage; in engine games it is 0.5 % (dead draws)."""
 _ROWS_PER_BATCH: Final = 1_024
 _NUM_NAMED: Final = 3
 _CELLS_REMEDY: Final = "a part of the boards is missing, doubled, or made with other settings; make the boards again with these settings"
@@ -42,23 +42,23 @@ def check_dataset_tables(
     *,
     data_docs: Path | None = None,
 ) -> DatasetReport:
-    """Return what is wrong with a dataset, if anything.
+    """Run all checks of a dataset and return their report.
 
     Args:
-        boards: of `grpo.dataset.table.BOARD_SCHEMA`.
-        games: of `grpo.dataset.table.GAME_SCHEMA`.
-        facts: the join's report.
-        config: what was asked for; where files lie is not looked at.
-        values: how values were to be made.
-        data_docs: a folder for Great Expectations' own pages about the outcome; none are made without.
+        boards: Table of `grpo.dataset.table.BOARD_SCHEMA`.
+        games: Table of `grpo.dataset.table.GAME_SCHEMA`.
+        facts: Report of the step that joined the units.
+        config: Settings of the dataset; the paths of files are not used.
+        values: Settings of the values.
+        data_docs: Folder for Great Expectations' Data Docs; None writes none.
 
-    Raises ValueError when the columns are not those of the schemas: there is then nothing to check.
+    Raises ValueError if the columns are not those of the schemas.
     """
     for name, table, schema in (("board", boards, BOARD_SCHEMA), ("game", games, GAME_SCHEMA)):
         if [(field.name, field.type) for field in table.schema] != [(field.name, field.type) for field in schema]:
             raise ValueError(
-                f"the {name} table has other columns than grpo.boards.{name.upper()}_SCHEMA, so other code wrote it; make the boards again."
-                f" It has:\n{table.schema.to_string(show_field_metadata=False, show_schema_metadata=False)}"
+                f"the {name} table has other columns than grpo.dataset.table.{name.upper()}_SCHEMA, so other code wrote it;"
+                f" build the boards again. It has:\n{table.schema.to_string(show_field_metadata=False, show_schema_metadata=False)}"
             )
     least = _least_boards(config, facts)
     rules = value_rules(values)
@@ -74,14 +74,14 @@ def check_dataset_tables(
 
 
 def _least_boards(config: BoardsConfig, facts: Mapping[str, Any]) -> dict[QuotaCell, int]:
-    """Return how many boards each cell must have: where a shortage is accepted those that the report calls missing less, but one."""
+    """Return the minimum number of boards per cell: the quota, minus missing boards if a shortage is accepted, but at least one."""
     missing: Mapping[str, int] = facts["missing"] if config.shortage == "accept" else {}
-    wanted = wanted_boards(config)
+    wanted = boards_per_cell(config)
     return {(split, phase): max(1, count - missing.get(f"{split}/{phase}", 0)) for (split, phase), count in wanted.items()}
 
 
 def _board_columns(boards: pa.Table, games: pa.Table, rules: Sequence[RowRule[BoardReading]]) -> Columns:
-    """Return the plain text columns, one column a rule with what its `breach` says, and those of checks over all boards."""
+    """Return the text columns of the frames: one column per rule with the result of its `breach`, and those of checks over all boards."""
     num_plies = dict(zip(games["game_id"].to_pylist(), games["num_plies"].to_pylist(), strict=True))
     all_rules = (*BOARD_RULES, *rules, *LABEL_RULES)
     columns: Columns = {rule.name: [] for rule in all_rules}
@@ -116,12 +116,12 @@ def _board_columns(boards: pa.Table, games: pa.Table, rules: Sequence[RowRule[Bo
 
 
 def _once(breach: str | None, num_rows: int) -> list[str | None]:
-    """Return what a check over all rows says as a column that says it once."""
+    """Return the result of a check over all rows as a column whose first row has it."""
     return [breach, *[None] * (num_rows - 1)][:num_rows]
 
 
 def _leaks(what: str, names: Sequence[str | None], splits: Sequence[str | None]) -> list[str | None]:
-    """Return, row by row, in which splits the named thing is when that is more than one."""
+    """Return for each row the splits of the named thing if there is more than one."""
     found: dict[str, set[str]] = {}
     for name, split in zip(names, splits, strict=True):
         if name is not None and split is not None:
@@ -131,7 +131,7 @@ def _leaks(what: str, names: Sequence[str | None], splits: Sequence[str | None])
 
 
 def _not_throughout(shares: Sequence[str | None], fens: Sequence[str | None]) -> list[str | None]:
-    """Return, row by row, what is odd about the expected scores of a board when most have them, or have none."""
+    """Return for each row whether its expected scores differ from most boards, which have them for all moves or for none."""
     [(usual, _)] = Counter(share for share in shares if share in ("all", "none")).most_common(1) or [("all", 0)]
 
     def breach(share: str, fen: str | None) -> str:
@@ -192,7 +192,7 @@ def _unique(name: str, column: str, meaning: str) -> NamedCheck:
 
 
 def _at_least(name: str, what: str, count: int) -> NamedCheck:
-    """Return the check that there are rows at all: of an empty table every other check holds."""
+    """Return the check of the minimum number of rows, because every other check holds for an empty table."""
     from great_expectations.expectations import ExpectTableRowCountToBeBetween
 
     return NamedCheck(

@@ -1,4 +1,4 @@
-"""Runs named Great Expectations checks over frames, in memory and in silence, and tells the outcome in plain words."""
+"""Runs suites of Great Expectations checks over data frames in memory, and returns plain reports."""
 
 import html
 import logging
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from great_expectations.core import ExpectationValidationResult
     from great_expectations.expectations import Expectation
 
-# Great Expectations lists this many unexpected values; a key that occurs often fills some places of the list with itself.
+# Number of unexpected values that Great Expectations lists; the list may contain duplicates.
 _NUM_LISTED: Final = 100
 _SITE: Final = "data_docs"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamedCheck:
-    """One thing that must hold of a frame, as one or more expectations."""
+    """One check of a frame: a name, its meaning and remedy, and one or more expectations."""
 
     name: str
     meaning: str
     remedy: str
     expectations: Mapping[str, "Expectation"]
-    """Label -> expectation. The label says which rows a row count is about; elsewhere the unexpected values speak for themselves."""
+    """Label -> expectation. The label names the rows that a row count is about."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,40 +39,40 @@ class Suite:
     name: str
     checks: tuple[NamedCheck, ...]
     frame: "pd.DataFrame"
-    """Text only, all of it `guarded`."""
+    """Columns of text, all of it `guarded` (escaped)."""
 
 
 def guarded(text: str | None) -> str | None:
-    """Return the text as it may stand in HTML: Great Expectations puts values into its pages as they are.
+    """Return the text escaped for HTML, because Great Expectations does not escape values in its pages.
 
-    Names of files and what stands in games' headers come from anywhere.
+    File names and game headers are untrusted input.
     """
     return html.escape(text) if text else text
 
 
 def prepare_great_expectations() -> None:
-    """Import Great Expectations, which takes seconds, without analytics and without its hand on Python's warnings."""
+    """Import Great Expectations (takes seconds) without analytics, and undo its capture of Python's warnings."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     show_warning = warnings.showwarning
     import great_expectations  # noqa: F401
 
-    # Its import turns all of the program's warnings into log records, and unless logging is set up those are lost.
+    # Its import redirects all warnings to the log, where they are lost unless logging is configured.
     if warnings.showwarning is not show_warning:
         logging.captureWarnings(False)
 
 
 def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dict[str, CheckReport]:
-    """Return what each suite finds in its frame, by name; nothing is printed, and nothing is written but the pages asked for.
+    """Run the suites and return their reports by name, without printing; only Data Docs are written, if requested.
 
     Args:
-        suites: the checks, each suite with its frame.
-        data_docs: a folder for Great Expectations' own pages, its Data Docs; none are made without.
+        suites: The suites, each with its frame.
+        data_docs: Folder for Great Expectations' Data Docs; None writes none.
     """
     prepare_great_expectations()
     from great_expectations import ExpectationSuite, ValidationDefinition, get_context
     from great_expectations.data_context.types.base import DataContextConfig, InMemoryStoreBackendDefaults, ProgressBarsConfig
 
-    # The default of an ephemeral context makes a temporary folder and draws progress bars.
+    # The default ephemeral context creates a temporary folder and draws progress bars.
     context = get_context(
         mode="ephemeral",
         project_config=DataContextConfig(
@@ -102,7 +102,7 @@ def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dic
             batch_parameters={"dataframe": suite.frame},
             result_format={"result_format": "BASIC", "partial_unexpected_count": _NUM_LISTED},
         )
-        # Results come in an order of Great Expectations' own.
+        # Great Expectations does not keep the order of the expectations.
         found = {(result.expectation_config.meta["check"], result.expectation_config.meta["label"]): result for result in outcome.results}
         reports[suite.name] = CheckReport(
             results=tuple(_result(check, [found[check.name, label] for label in check.expectations]) for check in suite.checks)
@@ -123,7 +123,7 @@ def _site(folder: Path) -> dict[str, Any]:
 
 
 def _drop_unused_images(folder: Path) -> None:
-    """Remove pictures that no page shows: a guided tour, of 3 MB, that is switched off."""
+    """Remove images that no page uses: 3 MB of a guided tour that is switched off."""
     pages = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.html"))
     for path in (folder / "static" / "images").iterdir():
         if path.name not in pages:
@@ -144,7 +144,7 @@ def _result(check: NamedCheck, results: "Sequence[ExpectationValidationResult]")
             num_unexpected += found["unexpected_count"]
             examples += [html.unescape(str(value)) for value in found["partial_unexpected_list"]]
         else:
-            # Great Expectations turns an error of its own into an expectation that is not met.
+            # Great Expectations reports its own errors as failed expectations.
             raise RuntimeError(f"Great Expectations could not run {check.name} ({label}): {result.exception_info}")
     return CheckResult(
         name=check.name,

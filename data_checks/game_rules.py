@@ -1,4 +1,4 @@
-"""What must hold of one row of the table of games."""
+"""Rules on one row of the table of games."""
 
 import calendar
 import re
@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Final
 
 from data_checks.rules import JOIN_REMEDY, MADE_BY_OTHER_CODE, GameReading, RowRule, missing_columns, start_fault
-from grpo.dataset.quotas import split_of_game, split_shares
+from grpo.dataset.quotas import split_fractions, split_of_game
 from grpo.dataset.table import GAME_SCHEMA, Split
 from grpo.settings.tree import BoardsConfig
 
 PGN_RESULTS: Final = ("1-0", "0-1", "1/2-1/2", "*")
 MADE_UP: Final = ("engine", "endgame")
-"""Sources that are no files."""
+"""Sources that are not files."""
 _MAX_RATING: Final = 4_000
 _ESSENTIAL: Final = tuple(field.name for field in GAME_SCHEMA if not field.nullable)
 _DATE: Final = re.compile(r"(\d{4})\.(\d{2}|\?\?)\.(\d{2}|\?\?)", re.ASCII)
@@ -20,7 +20,7 @@ _PARSER_REMEDY: Final = "the file's header was misread; look at the game that so
 
 
 def game_rules(config: BoardsConfig) -> tuple[RowRule[GameReading], ...]:
-    """Return the rules, in the order in which a reader should mend what breaks them."""
+    """Return the rules, in the order in which to fix violations."""
     by_date = f"by date ({config.validation_from} and {config.heldout_from}), undated ones " if config.heldout_from else ""
     return (
         RowRule(
@@ -138,7 +138,7 @@ def _bad_date(reading: GameReading) -> str | None:
 
 
 def is_date(text: str) -> bool:
-    """Return whether this is a day of the calendar, of which month and day may be unknown."""
+    """Return whether this is a calendar date, in which month and day may be unknown."""
     found = _DATE.fullmatch(text)
     if found is None or found[1] == "0000":
         return False
@@ -158,7 +158,7 @@ def _other_split(reading: GameReading) -> str | None:
 
 
 def _split_not_as_drawn(config: BoardsConfig) -> Callable[[GameReading], str | None]:
-    shares = split_shares(config)
+    fractions = split_fractions(config)
 
     def breach(reading: GameReading) -> str | None:
         split, game_id, date = (reading.row[name] for name in ("split", "game_id", "date"))
@@ -168,7 +168,7 @@ def _split_not_as_drawn(config: BoardsConfig) -> Callable[[GameReading], str | N
             drawn = Split.HELDOUT if date >= config.heldout_from else Split.VALIDATION if date >= config.validation_from else Split.TRAIN
             why = f"by its date {date}"
         else:
-            drawn, why = split_of_game(game_id, shares), "by its id"
+            drawn, why = split_of_game(game_id, fractions), "by its id"
         return "" if split == drawn else f"{reading.name} is in {split}, and belongs to {drawn} {why}"
 
     return breach

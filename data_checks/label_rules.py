@@ -1,4 +1,4 @@
-"""What must hold of the label of one row of the table of boards, and of all labels together."""
+"""Rules on the label of one row of the table of boards, and a test that all labels together beat random moves."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from data_checks.value_rules import TOLERANCE
 
 LABELLERS: Final = ("game", "engine")
 MIN_BOARDS_FOR_CHANCE: Final = 300
-"""Played labels below this are too few to tell weak players from chance."""
+"""With fewer played labels, weak players cannot be distinguished from random moves."""
 NUM_STANDARD_ERRORS: Final = 3.0
 
 
@@ -62,21 +62,21 @@ LABEL_RULES: Final[tuple[RowRule[BoardReading], ...]] = (
         breach=_not_best,
     ),
 )
-"""In the order in which a reader should mend what breaks them."""
+"""In the order in which to fix violations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """How much better than chance one played label is."""
+    """The gain of one played label over a random move."""
 
     gain: float
-    """Value of the label less the mean value of the legal moves."""
+    """Value of the label minus the mean value of the legal moves."""
     variance: float
-    """Of the values of the legal moves: that of `gain` if the label were drawn at random from them."""
+    """Variance of the values of the legal moves, which is that of `gain` for a random label."""
 
     @classmethod
     def of(cls, reading: BoardReading) -> "Edge | None":
-        """Return the edge of a label that was played; None for others, and where label or values are not sound."""
+        """Return the edge of a played label; None for other labels, and for an invalid label or values."""
         row = reading.row
         values = reading.values if row["label_from"] == "game" else None
         if values is None or row["label"] not in row["moves"]:
@@ -92,13 +92,13 @@ CHANCE_MEANING: Final = (
 
 
 def chance_breach(edges: Sequence[Edge]) -> str | None:
-    """Return "" when the labels beat chance, a sentence when they do not, None when none was played.
+    """Return "" if the labels beat random moves, a sentence if they do not, None if no label was played.
 
-    The gain of labels that were drawn at random has mean 0 and a variance that the values give exactly, so that its standard error needs no
-    guess about the players. From 300 boards on such labels get past 3 standard errors once in 740 datasets. Players of whom a gain of
-    0.3 standard deviations a board can be expected (Stockfish at 60 to 960 nodes: 1.0) get 5.2 there, and more with every board.
-    With fewer boards honest weak players might not, so that only labels that are plainly worse than chance (of the wrong side, say) fail.
-    What this does not find: a part of the labels that is shuffled, as long as the rest makes up for it.
+    The gain of random labels has mean 0 and a variance that follows exactly from the values, so no assumption about the players is needed.
+    From 300 boards on, random labels exceed 3 standard errors once in 740 datasets. Players with an expected gain of 0.3 standard
+    deviations per board (Stockfish at 60 to 960 nodes: 1.0) reach 5.2 standard errors there. With fewer boards weak players might fail, so
+    only labels that are clearly worse than random (for example of the wrong side) fail. The test does not detect that a part of the labels
+    is shuffled, if the rest compensates for it.
     """
     if not edges:
         return None

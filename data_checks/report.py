@@ -1,4 +1,4 @@
-"""What the checks of a table found, in plain words and as plain data."""
+"""Reports of the data checks, as text and as plain data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,25 +9,25 @@ MAX_EXAMPLES: Final = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckResult:
-    """One check of a table, and what broke it."""
+    """The result of one check of a table."""
 
     name: str
     meaning: str
-    """What must hold, in plain words."""
+    """The condition that must hold."""
     remedy: str
-    """What usually breaks it, and what to do then."""
+    """The usual cause of a failure, and how to fix it."""
     is_met: bool
     num_checked: int
-    """Rows (or groups of rows) that could be looked at; a row that breaks an earlier rule may leave nothing to look at here."""
+    """Number of rows (or groups of rows) that could be checked; a row that violates an earlier rule may not be checkable."""
     num_unexpected: int
-    """How many of them break the rule."""
+    """Number of violations."""
     examples: tuple[str, ...]
-    """At most `MAX_EXAMPLES`, each naming the offending value."""
+    """At most `MAX_EXAMPLES` violations, each with the offending value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckReport:
-    """All checks of one table, in the order in which they are best read."""
+    """The results of all checks of one table, in reading order."""
 
     results: tuple[CheckResult, ...]
 
@@ -38,11 +38,11 @@ class CheckReport:
 
     @property
     def num_failed(self) -> int:
-        """How many checks are not met."""
+        """Number of failed checks."""
         return sum(not result.is_met for result in self.results)
 
     def as_text(self) -> str:
-        """Return a table with a line for each check, then an explanation of each that failed."""
+        """Return a table with a line for each check, then details of each failed one."""
         width = max((len(result.name) for result in self.results), default=0)
         lines = [
             f"{'ok' if result.is_met else 'FAIL':4}  {result.name:{width}}  {result.num_checked:>9,} checked  {result.meaning}"
@@ -84,7 +84,7 @@ class DatasetReport:
     """The reports of all suites of a dataset."""
 
     suites: Mapping[str, CheckReport]
-    """By name, in the order in which they are best read."""
+    """By name, in reading order."""
 
     @property
     def is_met(self) -> bool:
@@ -93,12 +93,12 @@ class DatasetReport:
 
     @property
     def num_failed(self) -> int:
-        """How many checks are not met, over all suites."""
+        """Number of failed checks over all suites."""
         return sum(report.num_failed for report in self.suites.values())
 
     @property
     def num_checks(self) -> int:
-        """How many checks there are, over all suites."""
+        """Number of checks over all suites."""
         return sum(len(report.results) for report in self.suites.values())
 
     @property
@@ -110,11 +110,11 @@ class DatasetReport:
         return f"{self.num_failed} of {self.num_checks} checks failed: {', '.join(failed)}"
 
     def as_text(self) -> str:
-        """Return the verdict, and each suite as `CheckReport.as_text` has it."""
+        """Return the verdict, and the text of each suite's report."""
         return "\n\n".join([self.verdict, *(f"== {name} ==\n{report.as_text()}" for name, report in self.suites.items())])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data for JSON; suites as a list, whose order JSON keeps."""
+        """Return the report as plain data for JSON, with the suites as a list to keep their order."""
         return {
             "is_met": self.is_met,
             "num_failed": self.num_failed,

@@ -1,4 +1,4 @@
-"""What must hold of one row, rule by rule, with a sentence for each breach, and what a row looks like to the rules."""
+"""Row rules: the type of a rule on one row, the parsed rows that rules get, and shared remedies."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -17,28 +17,28 @@ TableRow = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoardReading:
-    """A row of boards with its board, set up once for all rules."""
+    """A row of the table of boards, parsed once for all rules."""
 
     row_number: int
     """Counted from 0."""
     row: TableRow
-    """Of `grpo.dataset.table.BOARD_SCHEMA`."""
+    """Row of `grpo.dataset.table.BOARD_SCHEMA`."""
     fen_fault: str | None
-    """What is wrong with the FEN, "" if nothing is, None where there is none."""
+    """What is wrong with the FEN: "" if it is valid, None if there is none."""
     board: chess.Board | None
-    """None when the FEN is missing or illegal."""
+    """None if the FEN is missing or invalid."""
     legal_moves: list[str] | None
-    """UCI, in rising order of action id; None without a board."""
+    """UCI, in ascending order of action id; None without a board."""
     values: list[float] | None
-    """One within [0, 1] for each legal move; None where the row does not give just that."""
+    """One in [0, 1] for each legal move; None if the row's values are invalid."""
     scores: list[Score] | None
-    """One for each legal move; None where the columns do not give just that."""
+    """One for each legal move; None if the row's scores are invalid."""
     num_plies: int | None
-    """Of the row's game; None when the game is not in the table of games."""
+    """Plies of the row's game; None if the game is not in the table of games."""
 
     @classmethod
     def of(cls, row_number: int, row: TableRow, num_plies: int | None = None) -> Self:
-        """Return the reading of a row."""
+        """Parse a row."""
         board, fen_fault = (None, None) if row["fen"] is None else read_board(row["fen"])
         legal_moves = None
         if board is not None:
@@ -58,7 +58,7 @@ class BoardReading:
 
 @dataclass(slots=True)
 class BoardsOfGame:
-    """What the table of boards has of one game."""
+    """Counts of one game's boards in the table of boards."""
 
     splits: Counter[str]
     labels_from: Counter[str]
@@ -66,24 +66,24 @@ class BoardsOfGame:
 
     @property
     def num_boards(self) -> int:
-        """All of them."""
+        """Total number of boards."""
         return self.by_phase.total()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GameReading:
-    """A row of games with what there is of its boards."""
+    """A row of the table of games, with the counts of its boards."""
 
     row_number: int
     """Counted from 0."""
     row: TableRow
-    """Of `grpo.dataset.table.GAME_SCHEMA`."""
+    """Row of `grpo.dataset.table.GAME_SCHEMA`."""
     boards: BoardsOfGame | None
-    """None when no board names the game."""
+    """None if the game has no board."""
 
     @property
     def name(self) -> str:
-        """How a sentence names the game."""
+        """The game's name in messages."""
         return f"game {self.row['game_id']} ({self.row['source']} at {self.row['offset']})"
 
 
@@ -92,18 +92,21 @@ R = TypeVar("R", BoardReading, GameReading)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowRule(Generic[R]):
-    """One thing that must hold of every row."""
+    """A rule that must hold for every row."""
 
     name: str
     meaning: str
     remedy: str
     breach: Callable[[R], str | None]
-    """A sentence that names the offending value where the rule is broken, "" where it holds, and None where it cannot be looked at because
-    another rule is broken (no legal moves without a legal FEN), so that one fault is reported once."""
+    """Returns a sentence with the offending value if the rule is violated, and "" if it holds.
+
+    It returns None if the rule cannot be checked because another rule is violated (no legal moves without a valid FEN), so that one fault
+    is reported once.
+    """
 
 
 def read_board(fen: str) -> tuple[chess.Board | None, str]:
-    """Return the board and "", or no board and what is wrong with the FEN."""
+    """Return the board and "", or None and what is wrong with the FEN."""
     try:
         board = chess.Board(fen)
     except ValueError as error:
@@ -118,12 +121,12 @@ def read_board(fen: str) -> tuple[chess.Board | None, str]:
 
 @lru_cache(maxsize=1_024)
 def start_fault(fen: str) -> str:
-    """Return what is wrong with the FEN of a game's first position, or ""; most games begin at the same."""
+    """Return what is wrong with the FEN of a game's first position, or ""; cached, because most games share it."""
     return read_board(fen)[1]
 
 
 def missing_columns(row: TableRow, essential: tuple[str, ...]) -> str:
-    """Return the essential columns that have no value, as a list in words, or ""."""
+    """Return the names of the essential columns without a value, or ""."""
     return ", ".join(name for name in essential if row[name] is None)
 
 

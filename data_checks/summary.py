@@ -1,6 +1,6 @@
-"""A dataset and the outcome of its checks on one page: as Markdown for a tracker or a card, and as HTML that needs nothing but itself.
+"""Summary page of a dataset and its checks: as Markdown for the tracker and cards, and as self-contained HTML.
 
-Both are the same for the same dataset. Whatever comes from files and their names is escaped.
+Both are deterministic. Text from files and their names is escaped.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from grpo.dataset.table import Split
 
 _EXAMPLES_PER_PHASE: Final = 2
 _MAX_LISTED: Final = 12
-"""Of sources and the like: there may be thousands, and a tracker's note holds 5,000 characters."""
+"""Largest number of listed names: there may be thousands of sources, and a tracker note has at most 5,000 characters."""
 _MAX_NAME: Final = 80
 _MARKDOWN_MARKS: Final = "\\`*_{}[]()#+!|~$"
 _LABEL_COLOUR: Final = "#2f6fdfc0"
@@ -26,7 +26,7 @@ _BEST_COLOUR: Final = "#1f9d55c0"
 
 
 def summary_markdown(report: DatasetReport, facts: Mapping[str, Any]) -> str:
-    """Return verdict, counts and suites in at most some 5,000 characters."""
+    """Return verdict, counts and suites as Markdown in at most about 5,000 characters."""
     lines = [
         f"**{_plain(_capitalised(report.verdict))}.** {_size(facts)}",
         "",
@@ -49,7 +49,7 @@ def summary_text(facts: Mapping[str, Any]) -> str:
 
 
 def summary_page(report: DatasetReport, facts: Mapping[str, Any], boards: pa.Table) -> str:
-    """Return the whole page, with six boards drawn."""
+    """Return the HTML page, with diagrams of six boards."""
     counted = [(title, counts) for title, counts in _countings(facts) if counts]
     return f"""<!doctype html>
 <html lang="en">
@@ -85,7 +85,7 @@ def summary_page(report: DatasetReport, facts: Mapping[str, Any], boards: pa.Tab
 
 
 def example_rows(boards: pa.Table) -> list[dict[str, Any]]:
-    """Return two rows of each phase, those whose keys have the least hash: any two, and always the same."""
+    """Return two rows of each phase, those whose keys have the smallest hash: arbitrary but always the same."""
     columns = [boards[name].to_pylist() for name in ("phase", "key")]
     order: dict[Phase, list[tuple[bytes, int]]] = {phase: [] for phase in PHASES}
     for index, (phase, key) in enumerate(zip(*columns, strict=True)):
@@ -121,7 +121,7 @@ def _countings(facts: Mapping[str, Any]) -> list[tuple[str, Mapping[str, int]]]:
 
 
 def _commonest(counts: Mapping[str, int]) -> tuple[list[tuple[str, int]], int]:
-    """Return the commonest, by name where they are equal, and how many others there are."""
+    """Return the most frequent names (ties by name) with counts, and the number of other names."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return [(_cut(name), count) for name, count in ordered[:_MAX_LISTED]], len(ordered[_MAX_LISTED:])
 
@@ -140,7 +140,7 @@ def _capitalised(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return the text so that Markdown shows it as it is, and that it stays on its line."""
+    """Return the text on one line, escaped for Markdown."""
     text = html.escape(" ".join(text.split()))
     return "".join(f"&#{ord(character)};" if character in _MARKDOWN_MARKS else character for character in text)
 
@@ -152,11 +152,11 @@ def _text(text: Any) -> str:
 def _histogram(rows: Sequence[tuple[str, int, int]]) -> str:
     totals = [max(1, sum(met for _, met, _ in rows)), max(1, sum(kept for _, _, kept in rows))]
     bars = []
-    for place, (phase, *counts) in enumerate(rows):
-        bars.append(f'<text x="{place * 120 + 60}" y="172" text-anchor="middle">{_text(phase)}</text>')
+    for column, (phase, *counts) in enumerate(rows):
+        bars.append(f'<text x="{column * 120 + 60}" y="172" text-anchor="middle">{_text(phase)}</text>')
         for index, (count, total, what) in enumerate(zip(counts, totals, ("met", "kept"), strict=True)):
             height = 130 * count / total
-            x, y = place * 120 + 14 + index * 47, 150 - height
+            x, y = column * 120 + 14 + index * 47, 150 - height
             bars.append(f'<rect class="{what}" x="{x}" y="{y:.1f}" width="44" height="{height:.1f}"/>')
             bars.append(f'<text class="number" x="{x + 22}" y="{y - 4:.1f}" text-anchor="middle">{count / total:.0%}</text>')
     words = "; ".join(f"{phase}: {met:,} met, {kept:,} kept" for phase, met, kept in rows)

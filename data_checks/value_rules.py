@@ -1,4 +1,4 @@
-"""What must hold of the values of one row of the table of boards, and of the scores that they were made from."""
+"""Rules on the values of one row of the table of boards, and on the engine scores they were computed from."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -13,12 +13,12 @@ from grpo.engine.move_values import TRANSFORMS
 from grpo.settings.tree import ValuesConfig
 
 TOLERANCE: Final = 1e-6
-"""Values are stored as float32, whose grain below 1 is 6e-8."""
+"""Values are stored as float32, whose precision below 1 is 6e-8."""
 _NUM_SHOWN: Final = 3
 
 
 def value_rules(config: ValuesConfig) -> tuple[RowRule[BoardReading], ...]:
-    """Return the rules, in the order in which a reader should mend what breaks them."""
+    """Return the rules, in the order in which to fix violations."""
     return (
         RowRule(
             name="values_complete",
@@ -96,9 +96,9 @@ def value_rules(config: ValuesConfig) -> tuple[RowRule[BoardReading], ...]:
 
 
 def share_expected(reading: BoardReading) -> str | None:
-    """Return for how many moves of the board the engine stated an expected score: `all`, `some` or `none`; None where nothing tells.
+    """Return for how many moves the engine gave an expected score (`all`, `some` or `none`); None if the board does not show it.
 
-    A move that draws by rule has 1/2 whatever the engine can do.
+    Moves that draw by rule are ignored: they always have 1/2.
     """
     stated = {score.expected is not None for score in reading.scores or () if (score.expected, score.value) != (0.5, 0)}
     if not stated:
@@ -128,7 +128,7 @@ def _not_probability(column: str) -> Callable[[BoardReading], str | None]:
         values: Sequence[float | None] | None = reading.row[column]
         if values is None:
             return None
-        # NaN is in no range, so that it needs no test of its own.
+        # NaN is outside every range, so it needs no separate test.
         return _listed(
             reading, [f"{column}[{index}] = {value}" for index, value in enumerate(values) if value is None or not 0 <= value <= 1]
         )
@@ -170,7 +170,7 @@ def _not_as_scores(config: ValuesConfig) -> Callable[[BoardReading], str | None]
         if values is None or scores is None or _bad_expected(reading):
             return None
         made = transform(scores, config)
-        # In one piece first: hardly ever is there anything to tell move by move.
+        # Check all moves at once first, because violations are rare.
         if max((abs(value - due) for value, due in zip(values, made, strict=True)), default=0.0) <= TOLERANCE:
             return ""
         moves = reading.row["moves"]
@@ -189,7 +189,7 @@ def _shown(score: Score) -> str:
 
 
 def _rank(score: Score) -> tuple[int, int]:
-    """Return what orders scores as a player would: a near mate, a far one, centipawns, being mated late, being mated soon."""
+    """Return the sort key of a score: mates (the nearer the better), then centipawns, then being mated (the later the better)."""
     if not score.is_mate:
         return 0, score.value
     return (1, -score.value) if score.value > 0 else (-1, -score.value)
@@ -200,7 +200,7 @@ def _not_rising(reading: BoardReading) -> str | None:
     if values is None or scores is None:
         return None
     best: tuple[tuple[int, int], float, str, Score] | None = None
-    # Of equal scores the least value comes first, so that a value below the best one before it is one below that of a worse score.
+    # Equal scores are sorted by value, so that a value below the best previous one is below the value of a worse score.
     for move in sorted(zip(map(_rank, scores), values, reading.row["moves"], scores, strict=True)):
         if best is not None and move[1] < best[1] - TOLERANCE:
             return (

@@ -1,4 +1,4 @@
-"""The pipeline in one line: boards, checks, pretraining, ladder, baseline, GRPO, selection, report.
+"""The Metaflow flow of the pipeline: boards, checks, pretraining, ladder, baseline, GRPO, selection, report.
 
 python flows/chess_grpo.py run
 python flows/chess_grpo.py run --with batch
@@ -14,12 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# From a plain clone only this folder is on the path; in a container the packages lie beside this file.
+# In a checkout only this folder is on the path; in a container the packages are beside this file.
 _ROOT = Path(__file__).resolve().parent.parent
 if (_ROOT / "steps").is_dir() and str(_ROOT) not in sys.path:
     sys.path.insert(0, str(_ROOT))
 if os.environ.get("METAFLOW_USER", "root") == "root":
-    # Metaflow refuses root, by whichever variable it is named.
+    # Metaflow refuses to run as root, whichever variable names the user.
     os.environ["METAFLOW_USER"] = "chess-grpo" if os.environ.get("USER", "root") in ("", "root") else os.environ["USER"]
 from grpo.base.errors import PlainError  # noqa: E402
 from steps.batch.destination import prepare  # noqa: E402
@@ -29,12 +29,12 @@ try:
         print(note, file=sys.stderr)
 except PlainError as error:
     raise SystemExit(str(error)) from None
-# Torch's idle threads would spin on cores that the engine, or anybody else, needs (benchmarks/threads.py).
+# Torch's idle threads would otherwise spin on cores that the engine needs (benchmarks/threads.py).
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent:
-    # A command of this flow or of one beside it. Before the slow imports: what draws a card has several seconds of them, and its task may
-    # end meanwhile.
+    # A command of this flow or of the one beside it. Before the slow imports: a process that renders a card imports for several seconds,
+    # and its task may end meanwhile.
     from steps.runtime.parent_death import end_with_parent
 
     end_with_parent(grace_seconds=30, unwinds=bool({"batch", "kubernetes"} & set(sys.argv)))
@@ -45,23 +45,23 @@ from grpo.settings.tree import DEFAULT_PRESET, ConfigError, read_settings  # noq
 from steps.batch import deployment  # noqa: E402
 from steps.cards.registry import draw_start, watch  # noqa: E402
 from steps.runtime.exit_codes import NO_RETRY, RESUMABLE  # noqa: E402
-from steps.runtime.lazy_module import Later  # noqa: E402
+from steps.runtime.lazy_module import LazyModule  # noqa: E402
 from steps.store.versions import describe_code  # noqa: E402
 
 if TYPE_CHECKING:
     from steps.pipeline import dataset, end, evaluation, start, training
 else:
-    # What draws a card is a command of this file, many times in a run, and needs no tracker: without it, it takes a third of the time.
+    # Rendering a card runs this file, many times in a run; without these imports it takes a third of the time.
     # And a step imports only what it needs: torch takes seconds.
     start, dataset, training, evaluation, end = (
-        Later(f"steps.pipeline.{name}") for name in ("start", "dataset", "training", "evaluation", "end")
+        LazyModule(f"steps.pipeline.{name}") for name in ("start", "dataset", "training", "evaluation", "end")
     )
 
 deployment.name_shared_store()
 
 
 def plainly(body: Callable[..., None]) -> Callable[..., None]:
-    """End the task with nothing but the message when its error is a plain one: what is missing is no matter for a traceback."""
+    """Print only the message of a PlainError, without a traceback, and exit with the code for Metaflow's retries."""
 
     @functools.wraps(body)
     def wrapped(*arguments: Any) -> None:
@@ -76,7 +76,7 @@ def plainly(body: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parse(text: str) -> dict[str, Any]:
-    """Return the settings as plain data; bad ones end the command with nothing but their message."""
+    """Return the settings as plain data; invalid ones end the command with their message."""
     try:
         return read_settings(text).model_dump(mode="json")
     except ConfigError as error:
@@ -86,19 +86,19 @@ def _parse(text: str) -> dict[str, Any]:
 @deployment.Deployment
 @package_sources(["../steps", "../grpo", "../data_checks"], suffixes=[".py", ".toml"])
 class ChessGrpo(FlowSpec):
-    """Turn Stockfish and some games into a chess policy, and say by how much and how surely GRPO made it better."""
+    """Train a chess policy from games and Stockfish evaluations, and measure by games whether GRPO improved it."""
 
-    settings = Config("settings", default_value=DEFAULT_PRESET, parser=_parse, help="TOML: what differs from the preset it names")
-    code = Config("code", default_value="", parser=describe_code, help="Not for you: the commit this is launched from")
-    fresh = Parameter("fresh", type=bool, default=False, is_flag=True, help="Make every step's output anew, even one that is in the store")
-    resume_from = Parameter("resume-from", default="", help="peak, champion, RUN or RUN/STEP: go on from that checkpoint")
-    allow = Parameter("allow", default="", help="With resume-from: changes to allow that are refused otherwise: engine, objective")
+    settings = Config("settings", default_value=DEFAULT_PRESET, parser=_parse, help="TOML: a preset and the differences from it")
+    code = Config("code", default_value="", parser=describe_code, help="Internal: the commit from which the run is launched")
+    fresh = Parameter("fresh", type=bool, default=False, is_flag=True, help="Recompute every step's output, even if the store has it")
+    resume_from = Parameter("resume-from", default="", help="peak, champion, RUN or RUN/STEP: resume from that checkpoint")
+    allow = Parameter("allow", default="", help="With resume-from: changes to allow that are otherwise refused: engine, objective")
 
     @card(type="blank", id="start", refresh_interval=1)
     @step
     @plainly
     def start(self):
-        """Check in seconds what would fail in an hour."""
+        """Run the preflight checks and create the MLflow run."""
         self.job = start.start(
             self.settings,
             self.code,
@@ -116,7 +116,7 @@ class ChessGrpo(FlowSpec):
     @step
     @plainly
     def build_boards(self):
-        """Find positions, and value every legal move of each."""
+        """Find positions and evaluate every legal move of each."""
         card = watch("build_boards")
         self.part = card.finished(dataset.build_boards(self.job, self.input, [card]))
         self.next(self.join_boards)
@@ -125,7 +125,7 @@ class ChessGrpo(FlowSpec):
     @step
     @plainly
     def join_boards(self, inputs):
-        """Make one dataset of the parts, with exact quotas."""
+        """Join the parts into one dataset with exact quotas."""
         self.merge_artifacts(inputs, include=["job"])
         self.boards = watch("join_boards").finished(dataset.join_boards(self.job, [task.part for task in inputs]))
         self.next(self.check_boards)
@@ -134,7 +134,7 @@ class ChessGrpo(FlowSpec):
     @step
     @plainly
     def check_boards(self):
-        """Let no dataset through that is not what it says."""
+        """Validate the dataset, and stop the run if a check fails."""
         self.checks = watch("check_boards").finished(dataset.check_boards(self.job, self.boards))
         self.next(self.pretrain)
 
@@ -160,7 +160,7 @@ class ChessGrpo(FlowSpec):
     @step
     @plainly
     def baseline(self):
-        """Know the pretrained policy's strength before GRPO touches it."""
+        """Measure the pretrained policy's strength before GRPO."""
         card = watch("baseline")
         self.baseline_report = card.finished(evaluation.baseline(self.job, self.boards, self.pretrained, self.calibrated, [card]))
         self.next(self.finetune)
@@ -169,7 +169,7 @@ class ChessGrpo(FlowSpec):
     @step
     @plainly
     def finetune(self):
-        """Learn from groups of moves, and recover or stop when entropy goes critical."""
+        """Train with GRPO, and recover or stop when entropy becomes critical."""
         card = watch("finetune", self.job["settings"])
         self.finetuned = card.finished(training.finetune(self.job, self.boards, self.pretrained, [card], on_assessed=card.assessed))
         self.next(self.screen)
@@ -178,7 +178,7 @@ class ChessGrpo(FlowSpec):
     @step
     @plainly
     def screen(self):
-        """Choose a candidate by games against the pretrained policy."""
+        """Select a candidate by games against the pretrained policy."""
         card = watch("screen")
         self.screened = card.finished(evaluation.screen(self.job, self._contest(), [card]))
         self.shares = list(range(self.settings.selection.num_tasks))
@@ -188,7 +188,7 @@ class ChessGrpo(FlowSpec):
     @step
     @plainly
     def confirm(self):
-        """Play the fresh games that will judge it."""
+        """Play fresh games to evaluate the candidate."""
         card = watch("confirm")
         confirmed = evaluation.confirm(self.job, self._contest(), self.screened, self.input, [card])
         self.confirmed = card.finished(confirmed)
@@ -198,18 +198,18 @@ class ChessGrpo(FlowSpec):
     @step
     @plainly
     def select(self, inputs):
-        """Say which policy is the champion, by fresh games."""
+        """Choose the champion by the fresh games."""
         self.merge_artifacts(inputs, exclude=["confirmed"])
-        ahead = [self.screened, *(task.confirmed for task in inputs)]
+        precomputed = [self.screened, *(task.confirmed for task in inputs)]
         card = watch("select")
-        self.selected = card.finished(evaluation.select(self.job, self._contest(), ahead, [card]))
+        self.selected = card.finished(evaluation.select(self.job, self._contest(), precomputed, [card]))
         self.next(self.report)
 
     @card(type="blank", id="report")
     @step
     @plainly
     def report(self):
-        """Tell the run's story."""
+        """Write the report of the run."""
         outputs = [self.boards, self.checks, self.pretrained, self.calibrated, self.baseline_report, self.finetuned, self.selected]
         self.reported = watch("report").finished(end.report(self.job, {output["step"]: output for output in outputs}))
         self.next(self.end)
@@ -217,7 +217,7 @@ class ChessGrpo(FlowSpec):
     @step
     @plainly
     def end(self):
-        """Say where champion, report and UI are."""
+        """Print where champion, report and UI are."""
         self.summary = end.end(self.job, self.selected, self.reported)
         print(self.summary)
 

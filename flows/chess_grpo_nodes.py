@@ -1,10 +1,10 @@
-"""The same pipeline with GRPO on several machines at once: those of `finetune` train one policy together.
+"""The same flow with distributed GRPO: in `finetune` several machines (nodes) train one policy together.
 
 python flows/chess_grpo_nodes.py run
 python flows/chess_grpo_nodes.py run --with batch
 
-A flow of its own, for a parallel step needs a join behind it, and Step Functions and Airflow know no parallel steps: flows/chess_grpo.py
-stays one line that compiles for all. The number of machines is the setting resources.num_nodes.
+It is a flow of its own because a parallel step needs a join after it, and Step Functions and Airflow do not support parallel steps. The
+number of machines is the setting resources.num_nodes.
 """
 
 import os
@@ -20,13 +20,13 @@ from steps.nodes.sockets import Node
 
 
 class ChessGrpoNodes(ChessGrpo):
-    """Turn Stockfish and some games into a chess policy, with GRPO on several machines, and say by how much GRPO made it better."""
+    """Train a chess policy from games and Stockfish evaluations, with GRPO on several machines, and measure whether GRPO improved it."""
 
     @card(type="blank", id="baseline", refresh_interval=1)
     @step
     @plainly
     def baseline(self):
-        """Know the pretrained policy's strength before GRPO touches it."""
+        """Measure the pretrained policy's strength before GRPO."""
         card = watch("baseline")
         self.baseline_report = card.finished(evaluation.baseline(self.job, self.boards, self.pretrained, self.calibrated, [card]))
         self.next(self.finetune, num_parallel=self.settings.resources.num_nodes)
@@ -36,7 +36,7 @@ class ChessGrpoNodes(ChessGrpo):
     @step
     @plainly
     def finetune(self):
-        """Learn from groups of moves, together with the other machines."""
+        """Train with GRPO, together with the other nodes."""
         card = watch("finetune", self.job["settings"])
         node = Node(
             index=current.parallel.node_index,
@@ -45,14 +45,14 @@ class ChessGrpoNodes(ChessGrpo):
             attempt=f"{current.run_id}/{current.step_name}/{current.retry_count}",
         )
         self.finetuned = training.finetune(self.job, self.boards, self.pretrained, [card], on_assessed=card.assessed, node=node)
-        if node.index == 0:  # The others have nothing to draw from.
+        if node.index == 0:  # Only node 0 has the output.
             card.finished(self.finetuned)
         self.next(self.gather)
 
     @step
     @plainly
     def gather(self, inputs):
-        """Go on with what node 0 has stored; the others were told of it, and have nothing else."""
+        """Continue with the output that node 0 stored."""
         self.finetuned = inputs[0].finetuned
         self.merge_artifacts(inputs)
         self.next(self.screen)
@@ -62,6 +62,6 @@ class ChessGrpoNodes(ChessGrpo):
 
 
 if __name__ == "__main__":
-    # Metaflow starts the other nodes of this machine as `python`: let that be the one that runs this.
+    # Metaflow starts the other local nodes as `python`: put this interpreter first on the PATH.
     os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     deployment.main(ChessGrpoNodes)

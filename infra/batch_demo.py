@@ -1,6 +1,6 @@
-"""The pipeline on the stand-in for AWS Batch, to a verdict: plain, with a machine lost in `finetune`, and gone on from its peak.
+"""End-to-end demo on the AWS Batch stand-in: a plain run, a run with a spot interruption in `finetune`, and one resumed from its peak.
 
-`make batch-demo`, or python -m infra.batch_demo --preset test. Ends with 0 only if everything held that it says.
+`make batch-demo`, or python -m infra.batch_demo --preset test. The exit code is 0 only if all checks pass.
 """
 
 import argparse
@@ -31,7 +31,7 @@ _POLL_SECONDS: Final = 0.05
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launched:
-    """A run of the flow on the stand-in, as it ended."""
+    """A finished run of the flow on the stand-in."""
 
     name: str
     exit_code: int
@@ -40,12 +40,12 @@ class Launched:
 
     @property
     def run_id(self) -> str:
-        """Metaflow's run, or nothing when it never had a job."""
+        """Metaflow's run id; empty when it never had a job."""
         return self.jobs[0].run_id if self.jobs else ""
 
     @property
     def num_retries(self) -> int:
-        """Further tries of all its tasks."""
+        """Number of retries of all its tasks."""
         return sum(job.attempt > 0 for job in self.jobs)
 
 
@@ -55,16 +55,16 @@ class Result:
 
     verdict: str
     output_hash: str
-    """Of `finetune`."""
+    """Hash of the output of `finetune`."""
     weights: str
-    """Of the policy that it ended with."""
+    """Hash of the final policy's weights."""
     reused: frozenset[str]
-    """Steps whose output was there before."""
+    """Steps whose output was reused."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """Where runs are launched: the stand-in, a tracking server, and a secret that must not be found anywhere."""
+    """The environment in which runs are launched: stand-in, tracking server, and a canary secret that must not leak."""
 
     folder: Path
     standin: StandIn
@@ -76,13 +76,13 @@ class Stage:
     def launch(
         self, name: str, *arguments: str, datastore: str | None = None, watch: Callable[[list[BatchJob]], None] | None = None
     ) -> Launched:
-        """Run the user's command in an empty folder, to its end.
+        """Run the user's command in an empty folder and wait for its end.
 
         Args:
-            name: of the folder, and in the table.
-            arguments: after `run --with batch`.
-            datastore: another place for Metaflow's data, and so for what machines share.
-            watch: called again and again with the run's jobs so far.
+            name: name of the folder and of the row in the table.
+            arguments: arguments after `run --with batch`.
+            datastore: another location of Metaflow's data, and so of the shared store.
+            watch: called repeatedly with the run's jobs so far.
         """
         cwd = self.folder / name
         cwd.mkdir()
@@ -94,7 +94,7 @@ class Stage:
         before, shown, log = len(self.standin.jobs()), 0, cwd / "printed.log"
         environment = {name: value for name, value in self.standin.environment().items() if not name.startswith(("CHESS_GRPO_", "MLFLOW_"))}
         with log.open("wb") as output:
-            # It ends its jobs and itself, should we be killed.
+            # If this process is killed, the launcher gets SIGTERM and ends its jobs.
             guarded = ["setpriv", "--pdeathsig", "TERM", *command]
             process = subprocess.Popen(guarded, cwd=cwd, env=environment | variables, stdout=output, stderr=subprocess.STDOUT)
             try:
@@ -114,7 +114,7 @@ class Stage:
         return Launched(name=name, exit_code=process.returncode, printed=printed, jobs=tuple(jobs))
 
     def result(self, launched: Launched, *, datastore: str | None = None) -> Result:
-        """Return what a run left. Raises DemoError when it did not come to a verdict."""
+        """Return a run's result. Raises DemoError when it has no verdict."""
         from mlflow.tracking import MlflowClient
 
         from steps.tracking.tracker import EXPERIMENT, OUTPUT_HASH, STEP, VERSION
@@ -129,7 +129,7 @@ class Stage:
         verdict = tags.get("flow", {}).get("chess_grpo.verdict")
         if launched.exit_code != 0 or verdict is None or "finetune" not in tags:
             ended = f"{launched.name}: exit code {launched.exit_code}, no verdict"
-            raise DemoError(f"{ended}; it printed, at the end:\n{launched.printed[-4000:]}")
+            raise DemoError(f"{ended}; the end of its output:\n{launched.printed[-4000:]}")
         finetuned = tags["finetune"]
         place = f"outputs/finetune/{finetuned[VERSION]}/{finetuned[OUTPUT_HASH]}/report.json"
         bucket, _, prefix = (datastore or self.standin.datastore).removeprefix("s3://").partition("/")
@@ -138,7 +138,7 @@ class Stage:
         return Result(verdict=str(verdict), output_hash=finetuned[OUTPUT_HASH], weights=str(json.loads(report)["weights"]), reused=reused)
 
     def leaks(self) -> list[str]:
-        """Return where the secret is found: nowhere, one hopes, but in the Secrets Manager and in the launchers' memory."""
+        """Return where the canary secret leaked to; the Secrets Manager and the launchers' memory do not count."""
         return [
             *files_with(self.folder, self.canary),
             *objects_with(self.standin, self.canary),
@@ -147,23 +147,23 @@ class Stage:
 
 
 class DemoError(PlainError, RuntimeError):
-    """Something did not hold; the message says what."""
+    """A check failed; the message says which."""
 
 
-class Reaper:
-    """Loses the machine of a run's first `finetune`, once, at a random point after its first checkpoint is out of that machine."""
+class SpotInterrupter:
+    """Loses the machine of a run's first `finetune` once, at a random time after its first checkpoint is in the shared store."""
 
     def __init__(self, standin: StandIn, datastore: str, *, num_later_checkpoints: int, seed: int) -> None:
-        """Draw the point: before the last of the checkpoints that are still to come, at the pace of the first."""
+        """Draw the time: before the last checkpoint, judging by the time to the first."""
         self._standin = standin
         self._bucket, _, self._prefix = datastore.removeprefix("s3://").partition("/")
-        self._share = random.Random(seed).uniform(0, 0.8 * num_later_checkpoints)  # noqa: S311 - No secret.
+        self._fraction = random.Random(seed).uniform(0, 0.8 * num_later_checkpoints)  # noqa: S311 - No secret.
         self._trains_since: float | None = None
         self._loses_at: float | None = None
         self.lost: BatchJob | None = None
 
     def watch(self, jobs: list[BatchJob]) -> None:
-        """Look at the run's jobs; act when it is time."""
+        """Check the run's jobs, and lose the machine when it is time."""
         job = next((job for job in jobs if job.step == "finetune" and job.attempt == 0), None)
         if job is None or job.is_over or self.lost is not None:
             return
@@ -171,13 +171,13 @@ class Reaper:
         if self._trains_since is None:
             self._trains_since = now if "finetune: step 0:" in job.log() else None
         elif self._loses_at is None:
-            if self._is_kept():
-                self._loses_at = now + self._share * (now - self._trains_since)
+            if self._has_saved_checkpoint():
+                self._loses_at = now + self._fraction * (now - self._trains_since)
         elif now >= self._loses_at and job.lose():
             self.lost = job
             say(f"  {job.step}: its machine is lost {now - self._trains_since:.1f} s after the first step")
 
-    def _is_kept(self) -> bool:
+    def _has_saved_checkpoint(self) -> bool:
         s3 = self._standin.client("s3")
         found = s3.list_objects_v2(Bucket=self._bucket, Prefix=f"{self._prefix}/chess-grpo/progress/finetune/")
         return any(row["Key"].endswith("/index.json") for row in found.get("Contents", []))
@@ -189,17 +189,17 @@ def say(text: str) -> None:
 
 
 def _show(jobs: list[BatchJob], shown: int) -> int:
-    """Print the jobs that have ended, in their order; return how many that makes."""
+    """Print jobs that have ended, in order; return the number of printed jobs."""
     while shown < len(jobs) and jobs[shown].is_over:
         job = jobs[shown]
         ended = f"{job.status}, exit code {job.exit_code}, {job.seconds:.0f} s. {job.status_reason}"
-        say(f"  {job.step} {job.task_id}, try {job.attempt + 1}: {ended}")
+        say(f"  {job.step} {job.task_id}, attempt {job.attempt + 1}: {ended}")
         shown += 1
     return shown
 
 
 def run_demo(stage: Stage, *, seed: int) -> list[str]:
-    """Run all three, print a table, and return what did not hold."""
+    """Run all three, print a table, and return the failed checks."""
     config = read_settings(stage.settings).grpo
     elsewhere = f"{stage.standin.datastore}-2"
     problems: list[str] = []
@@ -210,50 +210,50 @@ def run_demo(stage: Stage, *, seed: int) -> list[str]:
 
     plain = stage.launch("plain")
     first = stage.result(plain)
-    check(plain.num_retries == 0, "plain: a task was tried again, though no machine was lost")
+    check(plain.num_retries == 0, "plain: a task was retried, though no machine was lost")
 
     num_later = config.num_steps // config.steps_per_checkpoint - 1
-    reaper = Reaper(stage.standin, elsewhere, num_later_checkpoints=num_later, seed=seed)
-    reclaimed = stage.launch("reclaimed", datastore=elsewhere, watch=reaper.watch)
-    second = stage.result(reclaimed, datastore=elsewhere)
-    check(reaper.lost is not None, "reclaimed: finetune ended before its machine could be lost; take another --seed")
-    check(not second.reused, f"reclaimed: {', '.join(sorted(second.reused))} came from the first run")
-    tries = [job for job in reclaimed.jobs if job.step == "finetune"]
-    check(len(tries) == 2, f"reclaimed: {len(tries)} tries of finetune, not 2")
-    check("going on from step" in tries[-1].log(), "reclaimed: the second try did not go on from a checkpoint")
-    check(second.output_hash == first.output_hash, "reclaimed: finetune's output is another")
-    check(second.weights == first.weights, "reclaimed: finetune's weights are others")
+    interrupter = SpotInterrupter(stage.standin, elsewhere, num_later_checkpoints=num_later, seed=seed)
+    interrupted = stage.launch("interrupted", datastore=elsewhere, watch=interrupter.watch)
+    second = stage.result(interrupted, datastore=elsewhere)
+    check(interrupter.lost is not None, "interrupted: finetune ended before its machine could be lost; take another --seed")
+    check(not second.reused, f"interrupted: {', '.join(sorted(second.reused))} came from the first run")
+    attempts = [job for job in interrupted.jobs if job.step == "finetune"]
+    check(len(attempts) == 2, f"interrupted: {len(attempts)} attempts of finetune, not 2")
+    check("going on from step" in attempts[-1].log(), "interrupted: the second attempt did not resume from a checkpoint")
+    check(second.output_hash == first.output_hash, "interrupted: finetune's output differs")
+    check(second.weights == first.weights, "interrupted: finetune's weights differ")
 
     resumed = stage.launch("resumed", "--resume-from", "peak")
     third = stage.result(resumed)
-    check(resumed.num_retries == 0, "resumed: a task was tried again, though no machine was lost")
-    check(third.weights != first.weights, "resumed: it ended with the weights that it began with")
+    check(resumed.num_retries == 0, "resumed: a task was retried, though no machine was lost")
+    check(third.weights != first.weights, "resumed: the weights did not change")
 
     leaks = stage.leaks()
-    check(secrets_with(stage.standin, stage.canary) == [SECRET], "the search does not find the secret even where it is")
-    check(not leaks, f"the secret is in {', '.join(leaks)}")
+    check(secrets_with(stage.standin, stage.canary) == [SECRET], "the search does not find the secret in the Secrets Manager")
+    check(not leaks, f"the secret leaked to {', '.join(leaks)}")
     rows = [("run", "jobs", "retries", "finetune's output", "weights", "verdict")]
-    for run, result in ((plain, first), (reclaimed, second), (resumed, third)):
+    for run, result in ((plain, first), (interrupted, second), (resumed, third)):
         rows.append((run.name, str(len(run.jobs)), str(run.num_retries), result.output_hash[:12], result.weights[:12], result.verdict))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     say("\n" + "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows))
-    say(f"secret found in: {', '.join(leaks) or 'nothing that the runs left'}")
+    say(f"leaks of the secret: {', '.join(leaks) or 'none'}")
     return problems
 
 
 def main() -> int:
-    """Run the demonstration; 0 when all held."""
+    """Run the demo; return 0 when all checks pass."""
     parser = argparse.ArgumentParser(prog="python -m infra.batch_demo", description=__doc__)
     parser.add_argument("--preset", default="smoke", help="smoke (the default) or test")
-    parser.add_argument("--seed", type=int, default=0, help="draws the point at which the machine is lost (0)")
-    parser.add_argument("--folder", type=Path, help="empty or not there; takes all that the runs leave. Without it, a temporary one")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the time at which the machine is lost (0)")
+    parser.add_argument("--folder", type=Path, help="an empty or new folder for all output of the runs (default: a temporary one)")
     given = parser.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="batch-demo-"))
     folder.mkdir(parents=True, exist_ok=True)
     engine = os.environ.get("CHESS_GRPO_STOCKFISH")
     canary = f"canary-{secrets.token_hex(12)}"
     try:
-        say(f"what the runs leave is in {folder}; the jobs' logs in {folder / 'standin' / 'logs'}")
+        say(f"output of the runs: {folder}; logs of the jobs: {folder / 'standin' / 'logs'}")
         with (
             batch_standin(folder / "standin", engine=Path(engine) if engine else None) as standin,
             mlflow_server(folder / "mlflow") as tracking,
@@ -264,7 +264,7 @@ def main() -> int:
     except PlainError as error:
         problems = [str(error)]
     for problem in problems:
-        say(f"DID NOT HOLD: {problem}")
+        say(f"FAILED: {problem}")
     return 1 if problems else 0
 
 

@@ -1,4 +1,4 @@
-"""A headless Chromium: pages as people see them, for tests that read them and for pictures of them."""
+"""Controls a headless Chromium (selenium), for tests of web pages and for screenshots."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -122,7 +122,7 @@ class Page:
         self._driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": script})
 
     def show_on(self, *, width: int, height: int, is_dark: bool = False, is_phone: bool = False) -> None:
-        """Show pages from now on as a screen of this size does, of somebody who likes them light or dark."""
+        """Emulate a screen of this size, in light or dark mode, from now on."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
         self._driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_phone}
@@ -152,7 +152,7 @@ class Page:
                 if found := look():
                     return found
             except (NoSuchElementException, StaleElementReferenceException):
-                pass  # It is being drawn anew.
+                pass  # The page is rerendering.
             if time.monotonic() > until:
                 raise BrowserError(f"{self.address} does not {what} within {seconds:.0f} s; it shows:\n{self.text[:3000]}")
             time.sleep(0.1)

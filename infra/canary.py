@@ -1,4 +1,4 @@
-"""Looking for a secret wherever a run leaves something, packed or not."""
+"""Searches for a leaked canary secret in files, S3 objects, archives and AWS Batch jobs."""
 
 import base64
 import gzip
@@ -18,7 +18,7 @@ _DEEPEST: Final = 4  # Archives in archives.
 
 
 def holds(data: bytes, secret: str, depth: int = 0) -> bool:
-    """Return whether bytes hold a secret: as they are, in base64 (as a password travels in HTTP), or in archives."""
+    """Return whether bytes contain a secret: literally, in base64 (as in HTTP basic authentication), or in archives."""
     if any(form in data for form in _forms(secret)):
         return True
     return depth < _DEEPEST and any(holds(part, secret, depth + 1) for part in _parts(data))
@@ -43,7 +43,7 @@ def objects_with(standin: StandIn, secret: str) -> list[str]:
 
 
 def jobs_with(standin: StandIn, secret: str) -> list[str]:
-    """Return the jobs and job definitions that hold a secret, in what AWS shows of them or in what their containers were given."""
+    """Return the jobs and job definitions that contain a secret, in their descriptions or their containers' variables."""
     batch = standin.client("batch")
     definitions = batch.describe_job_definitions()["jobDefinitions"]
     found = [row["jobDefinitionName"] for row in definitions if holds(repr(row).encode(), secret)]
@@ -55,7 +55,7 @@ def jobs_with(standin: StandIn, secret: str) -> list[str]:
 
 
 def secrets_with(standin: StandIn, secret: str) -> list[str]:
-    """Return the names of the secrets in the Secrets Manager that hold it: where it should be."""
+    """Return the names of the secrets in the Secrets Manager that contain it, where it belongs."""
     manager = standin.client("secretsmanager")
     names = [row["Name"] for row in manager.list_secrets()["SecretList"]]
     return [name for name in names if holds(manager.get_secret_value(SecretId=name)["SecretString"].encode(), secret)]
@@ -64,14 +64,14 @@ def secrets_with(standin: StandIn, secret: str) -> list[str]:
 def _forms(secret: str) -> Iterator[bytes]:
     yield secret.encode()
     yield secret.encode("utf-16-le")
-    # What stands before it in base64 shifts it by 0, 1 or 2 bytes; the ends of its image belong to its neighbours too.
+    # In base64 the secret may be shifted by 0, 1 or 2 bytes; characters at its ends depend on neighbouring bytes.
     for shift in range(3):
         image = base64.b64encode(b"\0" * shift + secret.encode())
         yield image[4 if shift else 0 : -4]
 
 
 def _parts(data: bytes) -> Iterator[bytes]:
-    """Give what is packed in bytes; nothing when they are no archive that we know, or a broken one."""
+    """Yield the members of an archive; nothing for other or broken data."""
     if data.startswith(_GZIP):
         try:
             yield gzip.decompress(data)

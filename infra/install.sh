@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Make an environment and make sure of Stockfish: for `make`, and, with --image, for the images (infra/Dockerfile, infra/Dockerfile.cpu).
+# Create a virtual environment and install Stockfish: for `make` and, with --image, for the images (infra/Dockerfile, infra/Dockerfile.cpu).
 # Usage: infra/install.sh VENV [--image [--language]] [--second-engine] [--browser]
-#   --image: only what the steps need, without the project's own code, and the one Stockfish that infra/stockfish.sha256 knows.
-#   --language: what a language model as the policy needs too; without --image it is there anyway.
-#   --second-engine: Debian's Fairy-Stockfish too, on which the tests check that any UCI engine will do.
-#   --browser: Debian's Chromium and its driver too, with which the tests look at the MLflow UI and the cards.
-# TORCH_INDEX: an index to take torch from (its CPU build, say); without it torch comes from where pip looks anyway.
+#   --image: only the steps' dependencies, without the project's code, and exactly the Stockfish of infra/stockfish.sha256.
+#   --language: also the packages for language models; without --image they are always installed.
+#   --second-engine: also Debian's Fairy-Stockfish, with which the tests check that any UCI engine works.
+#   --browser: also Debian's Chromium and its driver, with which the tests open the MLflow UI and the cards.
+# TORCH_INDEX: the package index of torch (such as its CPU builds); by default pip's own index.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 stockfish_version=15.1-4
@@ -16,7 +16,7 @@ for word in "$@"; do
         --language) with_language=yes ;;
         --second-engine) with_second_engine=yes ;;
         --browser) with_browser=yes ;;
-        -*) echo "install: $word is no option of infra/install.sh" >&2 && exit 2 ;;
+        -*) echo "install: $word is not an option of infra/install.sh" >&2 && exit 2 ;;
         *) venv=$word ;;
     esac
 done
@@ -35,7 +35,7 @@ if ! command -v "$python" >/dev/null; then
     exit 1
 fi
 
-# Stockfish first: what is wrong with it shows before minutes of downloads.
+# Stockfish first, so that its problems show before minutes of downloads.
 if [ -n "$is_image" ]; then
     if [ ! -x /usr/games/stockfish ]; then
         if ! can_apt; then
@@ -56,7 +56,7 @@ elif [ -z "${CHESS_GRPO_STOCKFISH:-}" ] && ! command -v stockfish >/dev/null && 
     fi
     from_debian stockfish
 fi
-# Its tests are skipped, aloud, where it cannot be had.
+# Its tests are skipped, with a message, where it is not available.
 if [ -n "$with_second_engine" ] && [ ! -x /usr/games/fairy-stockfish ] && can_apt; then
     from_debian fairy-stockfish
 fi
@@ -64,7 +64,7 @@ if [ -n "$with_browser" ] && { [ ! -x /usr/bin/chromium ] || [ ! -x /usr/bin/chr
     from_debian "chromium chromium-driver"
 fi
 
-# The stamp holds what was installed, so that a second call costs nothing and a changed lock is noticed.
+# The stamp is a hash of what was installed, so that a second call is fast and a changed lock is noticed.
 stamp="$venv/installed"
 lock=requirements.lock
 if [ -n "$is_image" ]; then
@@ -76,7 +76,7 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
     torch=$(grep -o 'torch==[0-9.]*' pyproject.toml)
     options=(--quiet --disable-pip-version-check)
     if [ -n "$is_image" ]; then
-        # Wheels alone, so that no package's own script runs as root and no compiler is needed; python-chess comes as source only.
+        # Wheels only, so that no package's build script runs as root and no compiler is needed; python-chess has no wheel.
         options+=(--no-cache-dir --only-binary=:all: --no-binary=chess)
     fi
     rm -f "$stamp"
@@ -84,14 +84,14 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
     if [ -n "${TORCH_INDEX:-}" ]; then
         pip install "${options[@]}" --no-deps --index-url "$TORCH_INDEX" "$torch"
     fi
-    # torch before the rest: a machine that has a CPU wheel set up for pip gets that one, and nothing after it asks for another.
+    # torch first: a machine whose pip is configured for a CPU wheel gets that one, and no later package replaces it.
     pip install "${options[@]}" --constraint requirements-torch.lock --constraint "$lock" "$torch"
     pip install "${options[@]}" --constraint requirements-torch.lock --requirement "$lock"
     if [ -z "$is_image" ]; then
         pip install --quiet --no-deps --editable .
     fi
     pip check >/dev/null || { pip check >&2; exit 1; }
-    # Which packages these are, for whoever compares them with what a step's version says (steps/store/versions.py).
+    # Record the hashes of the lock files, for comparison with those in versions of steps (steps/store/versions.py).
     sha256sum requirements-run.lock | cut -d ' ' -f 1 >"$venv/run-lock"
     if [ "$lock" != requirements-run.lock ]; then
         sha256sum requirements-language.lock | cut -d ' ' -f 1 >"$venv/language-lock"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Renew the locks. requirements.lock: every package that the project and its developers need; requirements-run.lock: those of them that the steps
-# need, and so the images; requirements-language.lock: those and what a language model as the policy needs; all without torch and what only torch
-# needs, which requirements-torch.lock pins for whichever build of torch comes.
+# Update the lock files. requirements.lock: all packages, with those for development; requirements-run.lock: the dependencies of the steps, and so
+# of the images; requirements-language.lock: those and the packages for language models. torch and its own dependencies are only in
+# requirements-torch.lock, which fits every build of torch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
@@ -16,7 +16,7 @@ export_lock --no-dev --prune torch >"$work/run"
 export_lock --no-dev --extra language --prune torch >"$work/language"
 export_lock --no-dev --no-annotate --prune torch | sort >"$work/without-torch"
 export_lock --no-dev --no-annotate | sort | comm -13 "$work/without-torch" - >"$work/torch"
-# Only now, so that a failure leaves the four as they were, and of one age.
+# Moved at the end, so that after a failure all four are still the old ones.
 mv "$work/all" requirements.lock
 mv "$work/run" requirements-run.lock
 mv "$work/language" requirements-language.lock

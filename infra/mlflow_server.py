@@ -1,4 +1,4 @@
-"""An MLflow server of our own on this machine: sqlite and artifacts in one folder, served over HTTP, and gone with the block."""
+"""Starts a local MLflow server for tests and demos: SQLite and artifacts in one folder, stopped at the end of a block."""
 
 import os
 import socket
@@ -21,12 +21,12 @@ _SECONDS_TO_START: Final = 600  # Half a minute on an idle machine.
 
 
 class ServerError(PlainError, RuntimeError):
-    """The server did not start; the message has what it said."""
+    """The server did not start; the message has the end of its log."""
 
 
 @contextmanager
 def mlflow_server(folder: Path) -> Iterator[str]:
-    """Give the address of a server that keeps all in a folder; it takes half a minute to start. Raises ServerError when it does not."""
+    """Yield the address of a server with all data in a folder; it takes half a minute to start. Raises ServerError when it does not."""
     folder.mkdir(parents=True, exist_ok=True)
     places = ["--backend-store-uri", f"sqlite:///{folder / DATABASE}", "--artifacts-destination", str(folder / ARTIFACTS)]
     with _served(places, folder / "server.log") as address:
@@ -35,7 +35,7 @@ def mlflow_server(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def mlflow_ui(store: str, log: Path) -> Iterator[str]:
-    """Give the address of the UI on an existing store, as `make ui` starts it. Raises ServerError when it does not start."""
+    """Yield the address of the UI on an existing store, as `make ui` starts it. Raises ServerError when it does not start."""
     with _served(["--backend-store-uri", store], log) as address:
         yield address
 

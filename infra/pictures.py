@@ -1,6 +1,6 @@
-"""Pictures of a run for the documentation, `docs/pictures/*.png`: MLflow's pages, and the cards of its steps.
+"""Takes the screenshots of the documentation, `docs/pictures/*.png`: MLflow's pages and Metaflow cards of a run.
 
-python -m infra.pictures [HOME] [--run RUN]   (`make pictures`; HOME is that of a finished run, `.chess_grpo` unless it is given)
+python -m infra.pictures [HOME] [--run RUN]   (`make pictures`; HOME is the home of a finished run, by default `.chess_grpo`)
 """
 
 import argparse
@@ -24,25 +24,25 @@ _NUM_COLOURS: Final = 96
 _WIDTH: Final = 1280
 _SECONDS_OF_DRAWING: Final = 2.0
 _HEIGHTS: Final = {"boards": 900, "baseline": 1250, "train": 2100, "decision": 900, "report": 900}
-"""Of the cards that the pages show, in pixels from their top."""
+"""Card -> height of its screenshot in pixels, from the top."""
 _CARDS: Final = ".metaflow/mf.cards/*/runs/*/steps/*/tasks/*/cards/*.html"
 _NAMELESS: Final = """\
 const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 while (walker.nextNode())
     walker.currentNode.nodeValue = walker.currentNode.nodeValue.replaceAll(arguments[0], '.chess_grpo');
 """
-"""Writes a home's path as its usual name: whose machine it was is nothing for a page."""
+"""Replaces the home's path by its default name, so that no machine's paths are visible."""
 
 
 class PictureError(PlainError, RuntimeError):
-    """There is no run to be drawn, or a picture is too large; the message says what to do."""
+    """There is no run to take pictures of, or a picture is too large; the message says what to do."""
 
 
 def draw_tracking(page: Page, address: str, client: Any, *, home: Path, metaflow_run: str = "") -> None:
-    """Draw MLflow's pages of a run: the table of runs, its steps, its own page, charts, a plot and the registered model."""
+    """Take pictures of MLflow's pages: table of runs, steps, parent run, charts, a plot and the registered model."""
     experiment = client.get_experiment_by_name("chess-grpo")
     if experiment is None:
-        raise PictureError("the store has no run: make one first (`make run CONFIG=smoke`), or name the home of one")
+        raise PictureError("the store has no run: start one (`make run CONFIG=smoke`), or give the home of one")
     where = f"/experiments/{experiment.experiment_id}"
 
     def found(step: str) -> str:
@@ -77,7 +77,7 @@ def draw_tracking(page: Page, address: str, client: Any, *, home: Path, metaflow
 
 
 def draw_cards(page: Page, folder: Path) -> None:
-    """Draw the beginnings of cards of the latest run below a folder with Metaflow's own store."""
+    """Take pictures of the top of the latest run's cards, below a folder with Metaflow's datastore."""
     # TYPE-ID-HASH.html
     newest = {path.stem.split("-")[1]: path for path in sorted(folder.glob(_CARDS), key=lambda each: each.stat().st_mtime)}
     page.go_offline()
@@ -88,23 +88,23 @@ def draw_cards(page: Page, folder: Path) -> None:
 
 def _draw(page: Page, name: str, height: int) -> None:
     path = page.picture(FOLDER / f"{name}.png", width=_WIDTH, height=height, seconds=_SECONDS_OF_DRAWING)
-    # A page of text and lines has few colours; so it weighs a third.
+    # Text and lines have few colours; a palette makes the file a third as large.
     Image.open(path).convert("RGB").quantize(_NUM_COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
     if (size := path.stat().st_size) > MAX_BYTES:
-        raise PictureError(f"{path.name} has {size:,} bytes, more than the {MAX_BYTES:,} that a page should load: draw less of it")
+        raise PictureError(f"{path.name} has {size:,} bytes, more than the limit of {MAX_BYTES:,}: reduce its height")
     print(f"{path.relative_to(FOLDER.parents[1])}: {size:,} bytes", flush=True)
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Draw all pictures; return 0, or 1 with the reason on the error stream."""
-    parser = argparse.ArgumentParser(prog="python -m infra.pictures", description="Pictures of a run for the documentation.")
+    """Take all pictures; return 0, or 1 with the reason on standard error."""
+    parser = argparse.ArgumentParser(prog="python -m infra.pictures", description="Screenshots of a run for the documentation.")
     parser.add_argument("home", nargs="?", type=Path, default=Path(".chess_grpo"), help="home of a finished run")
     parser.add_argument("--run", default="", help="Metaflow's id of the run; the latest if there is none")
     given = parser.parse_args(words)
     store = f"sqlite:///{(given.home / 'mlflow.db').resolve()}"
     try:
         if not (given.home / "mlflow.db").is_file():
-            raise PictureError(f"{given.home} is no home of a run: it has no mlflow.db; `make run CONFIG=smoke` makes one")
+            raise PictureError(f"{given.home} is not the home of a run: it has no mlflow.db; `make run CONFIG=smoke` creates one")
         from mlflow.tracking import MlflowClient
 
         with TemporaryDirectory() as made, mlflow_ui(store, Path(made) / "ui.log") as address, browser() as page:

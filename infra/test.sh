@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All tests, in three processes side by side: whole flows wait for the starts of their tasks, tests of engines for deadlines, and Metaflow,
-# once imported, breaks late imports of others. Takes the environment's python.
+# Run all tests in three parallel processes: whole flows wait for their tasks to start, engine tests wait for deadlines, and Metaflow, once
+# imported, breaks late imports of other tests. The argument is the environment's python.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=$1

@@ -1,12 +1,12 @@
-"""The mark of errors that are no fault of the code."""
+"""Base classes of user-facing errors: those that are not bugs and are shown without a traceback."""
 
 
 class PlainError(Exception):
-    """What went wrong, where, why and how to mend it, is all in the message: a traceback would only hide it."""
+    """An error whose message says what failed, where, why and how to fix it, so that no traceback is shown."""
 
     may_pass = False
-    """Whether the same again, later or on another machine, may do better with nothing mended by hand."""
+    """Whether a retry, later or on another machine, may succeed without anybody fixing anything."""
 
 
 class NonFiniteError(PlainError, RuntimeError):
-    """A loss, gradient or weight is not finite, and going on would not mend it."""
+    """A loss, gradient or weight is NaN or infinite, and more training would not fix it."""

@@ -1,4 +1,4 @@
-"""Content hashes and folders that appear whole or not at all."""
+"""Content hashes (SHA-256), manifests, and atomic writes of files and folders."""
 
 import errno
 import fcntl
@@ -18,33 +18,35 @@ from grpo.base.errors import PlainError
 
 MANIFEST: Final = "manifest.json"
 ASIDE: Final = "aside"
-"""A folder of an output, at whatever depth, for what differs between equal runs (pages with times in them): kept whole like all the rest,
-but no part of the output's hash."""
+"""Name of a folder, at any depth of an output, for files that differ between equal runs (pages with times in them).
+
+The manifest verifies these files too, but they are not part of the output's hash.
+"""
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_HALF_MADE: Final = "half-made-"  # In the names of folders being written: what else lies there under a dot may be anybody's.
+_TEMPORARY: Final = "half-made-"  # In the names of folders being written: other hidden files there may belong to anybody.
 
 
 class CorruptError(PlainError, RuntimeError):
-    """Files are not the ones that were written; the message names the first that differs."""
+    """Files differ from their manifest; the message names the first that differs."""
 
 
 class StorageError(PlainError, OSError):
-    """A file cannot be written; the message says which and why, how many bytes it needs, and how many are free."""
+    """A file cannot be written; the message says which, why, how many bytes it needs and how many are free."""
 
 
 def sha256_text(text: str) -> str:
-    """Return the SHA-256 of a text, in hex."""
+    """Return the SHA-256 of a text as hex."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def sha256_file(path: Path) -> str:
-    """Return the SHA-256 of a file's content, in hex."""
+    """Return the SHA-256 of a file's content as hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256_json(value: Any) -> str:
-    """Return the SHA-256 of a JSON-able value, whatever the order of its keys."""
+    """Return the SHA-256 of a JSON-serialisable value; the order of keys does not matter."""
     return sha256_text(json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False))
 
 
@@ -59,19 +61,19 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return what a JSON file holds."""
+    """Return the content of a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
-    """Return relative path -> SHA-256 of all files below the folder, but for its manifest; what is `ASIDE` is among them."""
+    """Return relative path -> SHA-256 of all files below the folder, `ASIDE` included, the manifest excluded."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     named = {path.relative_to(folder).as_posix(): path for path in files}
     return {name: sha256_file(path) for name, path in named.items() if name != MANIFEST}
 
 
 def write_manifest(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Write `manifest.json` with the hash of each file, the hash of them all but for those aside, and these facts; return it."""
+    """Write and return `manifest.json`: these facts, the hash of each file, and the hash of all files outside `ASIDE`."""
     found = file_hashes(folder)
     files = {name: digest for name, digest in found.items() if not _is_aside(name)}
     aside = {name: digest for name, digest in found.items() if _is_aside(name)}
@@ -81,14 +83,14 @@ def write_manifest(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def verified_manifest(folder: Path) -> dict[str, Any]:
-    """Return the folder's manifest after checking every file against it.
+    """Verify every file of a folder against its manifest, and return the manifest.
 
-    Raises CorruptError when a file is missing, added or changed, or when the manifest cannot be read.
+    Raises CorruptError if a file is missing, added or changed, or if the manifest cannot be read.
     """
     try:
         manifest = read_json(folder / MANIFEST)
         files: dict[str, str] = dict(manifest["files"])
-        aside: dict[str, str] = dict(manifest.get("aside", {}))  # Manifests from before there was any have none.
+        aside: dict[str, str] = dict(manifest.get("aside", {}))  # Older manifests have no such key.
         output_hash = manifest["output_hash"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CorruptError(f"{folder / MANIFEST} is missing or unreadable ({error})") from None
@@ -107,10 +109,10 @@ def _is_aside(name: str) -> bool:
 
 
 @contextmanager
-def in_need_of(num_bytes: int, target: Path) -> Iterator[None]:
-    """Turn the error of a full disk, a reached limit or a closed folder, while `target` is being written, into one that says what mends it.
+def explain_write_errors(num_bytes: int, target: Path) -> Iterator[None]:
+    """Turn a full disk, a quota or a missing permission while `target` is written into an error that says how to fix it.
 
-    Raises StorageError with the bytes that `target` needs and those that are free.
+    Raises StorageError with the bytes that `target` needs and the bytes that are free.
     """
     try:
         yield
@@ -122,12 +124,11 @@ def in_need_of(num_bytes: int, target: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_folder(target: Path, *, num_bytes: int | None = None) -> Iterator[Path]:
-    """Give an empty folder that becomes `target` when the block ends well, and vanishes when it does not.
+    """Yield an empty folder that is renamed to `target` if the block succeeds, and deleted if it raises.
 
-    Whoever finds `target` finds all of it, on the disk and not only in memory. An existing `target` stays if another writer was first.
+    Readers never see a partial `target`, and its files are synced to disk. An existing `target` stays if another writer was first.
 
-    Raises StorageError when the disk does not take it; it says how many bytes it needs (`num_bytes`, if that is known) and how many are
-    free without it.
+    Raises StorageError if the disk refuses; it states the bytes needed (`num_bytes`, if known) and the bytes free without the folder.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +144,7 @@ def atomic_folder(target: Path, *, num_bytes: int | None = None) -> Iterator[Pat
                 if not target.exists():
                     raise
             _sync(target.parent)
-    except OSError as error:  # What was made is gone by now, and counted as free.
+    except OSError as error:  # The temporary folder is deleted by now, so its bytes count as free.
         if not _is_refusal_to_write(error, target):
             raise
         raise _storage_error(error, target, num_bytes) from error
@@ -151,14 +152,14 @@ def atomic_folder(target: Path, *, num_bytes: int | None = None) -> Iterator[Pat
 
 @contextmanager
 def _held_folder(target: Path) -> Iterator[Path]:
-    """Give an empty folder beside `target`, locked as long as its writer lives; what is still there at the end is deleted."""
+    """Yield an empty temporary folder beside `target`, locked while its writer lives; delete it at the end if it is still there."""
     while True:
-        made = Path(tempfile.mkdtemp(prefix=f".{target.name}.{_HALF_MADE}", dir=target.parent))
+        made = Path(tempfile.mkdtemp(prefix=f".{target.name}.{_TEMPORARY}", dir=target.parent))
         try:
             handle = os.open(made, os.O_RDONLY)
         except FileNotFoundError:
-            continue  # Another writer took it for abandoned before it was ours.
-        with suppress(OSError):  # Some network file systems lock no folders: nobody will take ours for abandoned there either.
+            continue  # Another writer deleted it as abandoned before we locked it.
+        with suppress(OSError):  # Some network file systems cannot lock folders; there no writer deletes abandoned folders either.
             fcntl.flock(handle, fcntl.LOCK_EX)
         if made.exists():
             break
@@ -171,9 +172,9 @@ def _held_folder(target: Path) -> Iterator[Path]:
 
 
 def _remove_abandoned(target: Path) -> None:
-    """Delete what killed writers of `target` left beside it: folders that nobody has locked."""
-    for left in target.parent.glob(f".{glob.escape(target.name)}.{_HALF_MADE}*"):
-        with suppress(OSError):  # Its writer lives, or has just ended.
+    """Delete the unlocked temporary folders that killed writers of `target` left beside it."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.{_TEMPORARY}*"):
+        with suppress(OSError):  # Locked by a live writer, or just deleted.
             handle = os.open(left, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -183,14 +184,14 @@ def _remove_abandoned(target: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder so that nobody, not even after a crash, finds half of it under its name."""
+    """Delete a folder atomically: even after a crash, no reader finds half of it under its name."""
     going = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     folder.rename(going)  # Onto an empty folder.
     shutil.rmtree(going)
 
 
 def remove_leftovers(folder: Path, pattern: str = "**/.*") -> None:
-    """Delete below a folder what killed writers and deleters left there, under names with a dot; nobody may be writing now."""
+    """Delete hidden temporary files and folders of killed processes below a folder; no writer may be active."""
     for left in sorted(folder.glob(pattern)):
         if left.is_dir():
             shutil.rmtree(left)
@@ -199,11 +200,11 @@ def remove_leftovers(folder: Path, pattern: str = "**/.*") -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file that holds, whatever happens, either all of its old content or all of the new, on the disk.
+    """Replace a file atomically and sync it to disk: after a crash it holds all of the old content or all of the new.
 
-    Raises StorageError when there is no room for it; nothing else is left then but the old file.
+    Raises StorageError if there is no space; the old file then remains unchanged.
     """
-    with in_need_of(len(content), path):
+    with explain_write_errors(len(content), path):
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         made = Path(name)
         try:
@@ -219,16 +220,16 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add a line to a file that exists; it is on the disk when this returns, and only the last line can ever be torn."""
+    """Append a line to an existing file and sync it to disk; after a crash only the last line can be incomplete."""
     content = f"{line}\n".encode()
-    with in_need_of(len(content), path), path.open("ab") as file:
+    with explain_write_errors(len(content), path), path.open("ab") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
 
 
 def _is_refusal_to_write(error: OSError, target: Path) -> bool:
-    """Tell a disk that takes no more, and a folder of `target` that nobody or not this user may write, from all other errors."""
+    """Return whether an error means a full disk, a quota, a read-only file system or a missing permission at `target`."""
     if error.errno in (errno.EACCES, errno.EPERM):
         return isinstance(error.filename, str) and Path(error.filename).is_relative_to(target.parent)
     return error.errno in _NO_ROOM or error.errno == errno.EROFS
@@ -238,13 +239,13 @@ def _storage_error(error: OSError, target: Path, num_bytes: int | None) -> Stora
     place = next(folder for folder in target.parents if folder.exists())
     free, reason = shutil.disk_usage(place).free, os.strerror(error.errno or 0)
     needed = "" if num_bytes is None else f"it needs {num_bytes:,} bytes, and "
-    remedy = f"open {place} for this user, or work elsewhere (CHESS_GRPO_HOME)"
+    remedy = f"give this user write permission in {place}, or set CHESS_GRPO_HOME to another folder"
     if error.errno in _NO_ROOM:
         if num_bytes is None:
-            # What did not fit is larger than what it did not fit into.
+            # The write is larger than the space that refused it.
             limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0] if error.errno == errno.EFBIG else free
             needed = f"it needs more than {limit:,} bytes, and "
-        remedy = "make room, or raise the limit on a file's size or the quota"
+        remedy = "free disk space, or raise the file size limit or the quota"
     return StorageError(f"{target} could not be written ({reason}): {needed}{free:,} bytes are free there; {remedy}")
 
 

@@ -1,4 +1,4 @@
-"""Named random streams: one root seed, and a stream for each purpose that no other purpose can disturb."""
+"""Named random streams: one root seed, and an independent stream for each purpose."""
 
 import hashlib
 

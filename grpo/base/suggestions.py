@@ -1,11 +1,11 @@
-"""What was meant by a word that nobody knows."""
+"""Did-you-mean suggestions for unknown words."""
 
 import difflib
 from collections.abc import Iterable
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return which of the known words was meant, if one is near, and what is known.
+    """Return a message that suggests the nearest known word, if one is near, and lists all known words.
 
     >>> did_you_mean("smok", ["laptop", "smoke"])
     'did you mean smoke? known here: laptop, smoke'
@@ -15,7 +15,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the question whether a known word was meant, with a blank behind it; nothing where none is near.
+    """Return the question "did you mean ...?" with a trailing blank, or "" if no known word is near.
 
     >>> nearest("smok", ["laptop", "smoke"])
     'did you mean smoke? '

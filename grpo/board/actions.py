@@ -1,8 +1,7 @@
-"""The 1,968 UCI moves: move <-> id, and the legal ids of a board, seen from the mover's side.
+"""Action space: the 1,968 UCI moves, move <-> action id, and a board's legal action ids, from the mover's side.
 
-A move is looked up after turning the board so that the mover is White: Black's e7e5 has the id of White's e2e4. The
-table holds every queen and knight move between two squares (1,792) and, for the 44 pawn moves onto the last rank by file and
-direction, seen from both ends of the board, a piece to promote to (22 x 4 x 2 = 176).
+Black's moves are mirrored before the lookup, so that Black's e7e5 has the id of White's e2e4. The table holds every queen and knight move
+between two squares (1,792), and each promotion: 22 pawn moves onto a last rank x 4 pieces x 2 last ranks = 176.
 """
 
 from collections.abc import Sequence
@@ -13,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_LEGAL_MOVES: Final = 218
-"""The most legal moves that a reachable position has, https://www.chessprogramming.org/Encoding_Moves."""
+"""The largest number of legal moves in a reachable position, https://www.chessprogramming.org/Encoding_Moves."""
 
 _PROMOTIONS: Final = (chess.KNIGHT, chess.BISHOP, chess.ROOK, chess.QUEEN)
 
 
 def _all_moves() -> list[chess.Move]:
-    """Return every move of the table, sorted by its UCI text, so that ids never depend on how they were found."""
+    """Return every move of the table, sorted by UCI text, so that ids do not depend on the order of generation."""
     moves: list[chess.Move] = []
     for start in chess.SQUARES:
         lines = chess.BB_RANK_ATTACKS[start][0] | chess.BB_FILE_ATTACKS[start][0] | chess.BB_DIAG_ATTACKS[start][0]
@@ -36,7 +35,7 @@ ACTIONS: Final[tuple[chess.Move, ...]] = tuple(_all_moves())
 NUM_ACTIONS: Final = len(ACTIONS)
 _ID_OF: Final[dict[chess.Move, int]] = {move: index for index, move in enumerate(ACTIONS)}
 
-# One lookup table a colour: [from, to, promotion piece or 0] -> id. A dictionary of Move objects takes half as long again
+# One lookup table per colour: [from, to, promotion piece or 0] -> id. A dictionary of Move objects takes 1.5 times as long
 # (benchmarks/encoding.py).
 _NO_ACTION: Final = -1
 
@@ -55,14 +54,14 @@ _LOOKUP: Final[dict[chess.Color, list[list[list[int]]]]] = {turn: _lookup_table(
 
 
 def mirror_move(move: chess.Move) -> chess.Move:
-    """Return the move as the other side of the board sees it: e7e5 becomes e2e4."""
+    """Return the move mirrored to the other side of the board: e7e5 becomes e2e4."""
     return chess.Move(chess.square_mirror(move.from_square), chess.square_mirror(move.to_square), promotion=move.promotion)
 
 
 def action_id(move: chess.Move, turn: chess.Color) -> int:
-    """Return the id in [0, 1968) of the move that `turn` makes.
+    """Return the action id in [0, 1968) of a move by `turn`.
 
-    Raises ValueError for a move that is in no table, such as the null move or a drop.
+    Raises ValueError for a move outside the table, such as the null move or a drop.
     """
     index = _LOOKUP[turn][move.from_square][move.to_square][move.promotion or 0]
     if index == _NO_ACTION or move.drop is not None:
@@ -71,25 +70,25 @@ def action_id(move: chess.Move, turn: chess.Color) -> int:
 
 
 def action_move(index: int, turn: chess.Color) -> chess.Move:
-    """Return the move that `turn` makes by playing the action `index`."""
+    """Return the move that action `index` means for the player `turn`."""
     return ACTIONS[index] if turn == chess.WHITE else mirror_move(ACTIONS[index])
 
 
 ACTION_UCI: Final[dict[chess.Color, tuple[str, ...]]] = {
     turn: tuple(action_move(index, turn).uci() for index in range(NUM_ACTIONS)) for turn in chess.COLORS
 }
-"""Who moves -> the UCI text of each action as that player writes it."""
+"""Player to move -> UCI text of each action for that player."""
 
 
 def legal_action_ids(board: chess.Board) -> list[int]:
-    """Return the ids of all legal moves in rising order, so that the order says nothing about the moves."""
+    """Return the action ids of all legal moves in ascending order."""
     lookup = _LOOKUP[board.turn]
     turn, own = board.turn, board.occupied_co[board.turn]
     king = board.king(turn)
     ids: list[int] = []
     slow = own
     if king is not None and not board.is_check():
-        # Pieces that are not pinned go wherever they attack: read off the masks, this takes half as long (benchmarks/encoding.py).
+        # Unpinned pieces move wherever they attack: reading the attack masks takes half as long (benchmarks/encoding.py).
         lines = chess.BB_RANK_ATTACKS[king][0] | chess.BB_FILE_ATTACKS[king][0] | chess.BB_DIAG_ATTACKS[king][0]
         for start in chess.scan_forward(own & ~board.pawns & ~board.kings):
             square = chess.BB_SQUARES[start]
@@ -104,7 +103,7 @@ def legal_action_ids(board: chess.Board) -> list[int]:
 def action_geometry() -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return from-square, to-square and promotion (0 none or queen, 1 knight, 2 bishop, 3 rook), each of shape [1968].
 
-    A queen promotion shares the slot of a plain move: it is the move that a player means by pushing the pawn.
+    A queen promotion shares slot 0 with plain moves, because it is the default promotion.
     """
     slots: dict[int | None, int] = {None: 0, chess.QUEEN: 0, chess.KNIGHT: 1, chess.BISHOP: 2, chess.ROOK: 3}
     columns: Sequence[Sequence[int]] = [

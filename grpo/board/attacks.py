@@ -1,7 +1,7 @@
-"""Which men attack each square, counted by kind: what a small network would need many layers to find out.
+"""Attack maps: how many pieces of each type attack each square, an input feature that a small network would need many layers to compute.
 
-Legend: B boards; codes are those of `grpo.board.encoding` (0 none, 1-6 the mover's pawn..king, 7-12 the rival's), the mover's pawns going
-up.
+Legend: B boards; codes are those of `grpo.board.encoding` (0 none, 1-6 the mover's pawn..king, 7-12 the opponent's), with the mover's
+pawns moving up.
 """
 
 from typing import Final
@@ -20,22 +20,22 @@ _EDGE: Final = 7  # The longest ray.
 
 
 def attack_counts(codes_B64: Tensor) -> Tensor:
-    """Return how many men of each kind and side attack each square, shape [B, 64, 12], in the order of the piece codes.
+    """Return how many pieces of each type and side attack each square, shape [B, 64, 12], in the order of the piece codes.
 
-    A man attacks a square that he could capture on if a man of the other side stood there; pins are not looked at, and men of the
-    attacker's own side are defended in the same sense (`chess.Board.attackers`).
+    A piece attacks every square on which it could capture; pins are ignored, and squares of its own pieces count as attacked (defended),
+    as in `chess.Board.attackers`.
 
     Args:
         codes_B64: uint8, the first 64 bytes of `encoding.encode`.
     """
-    # Boards last: what is added up then lies side by side in memory.
-    num_boards = codes_B64.shape[0]  # Not `len`, which an exported network would have as a constant.
+    # The board axis is last, so that sums run over contiguous memory.
+    num_boards = codes_B64.shape[0]  # Not `len`, which an ONNX export would freeze to a constant.
     board = codes_B64.new_zeros((8 + 2 * _EDGE, 8 + 2 * _EDGE, num_boards))
     board[_EDGE:-_EDGE, _EDGE:-_EDGE] = codes_B64.T.reshape(8, 8, -1)
     counts = codes_B64.new_zeros((NUM_ATTACK_COUNTS, 8, 8, num_boards))
 
     def at(rank: int, file: int) -> Tensor:
-        """Return for each square the code of the square that lies so far from it."""
+        """Return for each square the piece code of the square at this offset from it."""
         return board[_EDGE + rank : _EDGE + rank + 8, _EDGE + file : _EDGE + file + 8]
 
     def add(kind: int, found: Tensor, sides: tuple[int, ...] = (0, 6)) -> None:

@@ -1,4 +1,4 @@
-"""Which moves end the game in a draw, by the rules and not by an engine's opinion."""
+"""Moves that draw by rule: stalemate, insufficient material, fifty-move rule, repetition; no engine is asked."""
 
 from collections.abc import Hashable
 
@@ -6,15 +6,15 @@ import chess
 
 
 def drawing_moves(board: chess.Board) -> list[chess.Move]:
-    """Return the legal moves after which nobody can win: stalemate, too little material, or the hundredth half-move without progress.
+    """Return the legal moves that end the game in a draw: stalemate, insufficient material or the fifty-move rule.
 
-    Mate comes before the fifty-move rule (FIDE Laws 9.6). For repetition, which needs a history, see `repeating_moves`.
+    Checkmate takes precedence over the fifty-move rule (FIDE Laws 9.6). Repetition needs a history: see `repeating_moves`.
     """
     num_enough = (board.pawns | board.rooks | board.queens).bit_count()
     if board.halfmove_clock >= 99 or not num_enough or _may_stalemate(board):
         moves = list(board.legal_moves)
     elif num_enough <= 2:
-        # One move can take one man away and turn a pawn into a minor piece: at most two of those that are enough to win.
+        # One move can capture one piece and promote a pawn to a minor piece, so it removes at most two winning pieces.
         moves = [move for move in board.legal_moves if move.promotion or board.is_capture(move)]
     else:
         return []
@@ -30,9 +30,9 @@ def drawing_moves(board: chess.Board) -> list[chess.Move]:
 
 
 def repeating_moves(board: chess.Board) -> list[chess.Move]:
-    """Return the legal moves that lead back to a position of the board's own history, its move stack; none for a board without one.
+    """Return the legal moves that repeat a position of the board's move stack; none if the stack is empty.
 
-    One return is enough, as in engines' searches: who may go back once may go back again, and three times is a draw.
+    One repetition counts as a draw, as in engine searches: a position that can be repeated once can be repeated again.
     """
     num_reversible = min(board.halfmove_clock, len(board.move_stack))
     if num_reversible < 3:
@@ -54,28 +54,28 @@ def repeating_moves(board: chess.Board) -> list[chess.Move]:
 
 
 def _position(board: chess.Board) -> Hashable:
-    """Return what makes two positions the same (FIDE Laws 9.2), but for whose move it is."""
-    men = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings, board.occupied_co[chess.WHITE])
-    return men, board.clean_castling_rights(), board.ep_square if board.has_legal_en_passant() else None
+    """Return a key that is equal for equal positions (FIDE Laws 9.2); it leaves out the player to move."""
+    pieces = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings, board.occupied_co[chess.WHITE])
+    return pieces, board.clean_castling_rights(), board.ep_square if board.has_legal_en_passant() else None
 
 
 def _may_stalemate(board: chess.Board) -> bool:
-    """Return False only when no move stalemates; playing every move to see takes as long as the engine's search, and this hardly any time.
+    """Return False only if no move stalemates: a fast filter, because trying every move takes as long as the engine's search.
 
-    A man that stands on no line with his own king can never be pinned; if he can move now, only being captured or (a pawn) blocked stops
-    him, and no move does that to more than two men (castling, en passant).
+    A piece that shares no line with its own king can never be pinned. If it can move now, only a capture or (of a pawn) a block stops it,
+    and no move does that to more than two pieces (castling, en passant).
     """
-    rival = not board.turn
-    king = board.king(rival)
+    opponent = not board.turn
+    king = board.king(opponent)
     assert king is not None
     lines = chess.BB_SQUARES[king]
     mine = board.occupied_co[board.turn]
     if mine & (board.bishops | board.rooks | board.queens | (board.pawns & (chess.BB_RANK_2 | chess.BB_RANK_7))):
         lines |= chess.BB_RANK_ATTACKS[king][0] | chess.BB_FILE_ATTACKS[king][0] | chess.BB_DIAG_ATTACKS[king][0]
-    theirs = board.occupied_co[rival]
+    theirs = board.occupied_co[opponent]
     free = theirs & ~lines
     pawns = free & board.pawns
-    steps = (pawns >> 8 if rival == chess.BLACK else pawns << 8) & ~board.occupied
+    steps = (pawns >> 8 if opponent == chess.BLACK else pawns << 8) & ~board.occupied
     num_mobile = steps.bit_count()
     for square in chess.scan_forward(free & ~board.pawns):
         if num_mobile >= 3:

@@ -1,16 +1,16 @@
-"""A board as a fixed-size array of bytes seen from the mover's side, and nothing lost on the way.
+"""Board encoding: a position as 71 bytes from the mover's side, reversible, and the key that identifies a position.
 
 Layout of the 71 bytes (`uint8`):
 
 | bytes | content |
 | --- | --- |
-| 0-63 | piece on each square a1..h8: 0 none, 1-6 the mover's pawn..king, 7-12 the rival's |
-| 64-67 | castling rights: mover's king side, mover's queen side, rival's king side, rival's queen side |
+| 0-63 | piece on each square a1..h8: 0 none, 1-6 the mover's pawn..king, 7-12 the opponent's |
+| 64-67 | castling rights: mover's king side, mover's queen side, opponent's king side, opponent's queen side |
 | 68 | file of the square on which an en-passant capture is legal + 1, 0 without one |
 | 69 | half-move clock, capped at 100 |
-| 70 | whether the mover is Black; kept for decoding, never shown to a network |
+| 70 | whether the mover is Black; for decoding only, no network sees it |
 
-The full-move number is dropped: it has no bearing on what is legal or what a move is worth.
+The full-move number is dropped: it affects neither the legal moves nor their values.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def mover_view(board: chess.Board) -> chess.Board:
 
 
 def encode(boards: Sequence[chess.Board]) -> NDArray[np.uint8]:
-    """Return the positions as bytes, shape [len(boards), 71]; standard castling only (Chess960 rights are not)."""
+    """Return the positions as bytes, shape [len(boards), 71]; Chess960 castling rights are not supported."""
     rows = np.zeros((len(boards), ENCODING_SIZE), dtype=np.uint8)
     for row, board in zip(rows, boards, strict=True):
         _encode_into(row, board)
@@ -50,7 +50,7 @@ def encode(boards: Sequence[chess.Board]) -> NDArray[np.uint8]:
 
 
 def _encode_into(row: NDArray[np.uint8], board: chess.Board) -> None:
-    # Straight from the bitboards: mirroring a python-chess board first takes twice as long (benchmarks/encoding.py).
+    # Read from the bitboards: mirroring a python-chess board first takes twice as long (benchmarks/encoding.py).
     white_moves = board.turn == chess.WHITE
     flip = 0 if white_moves else 56  # square ^ 56 swaps ranks 1 and 8
     kinds = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings)
@@ -62,7 +62,7 @@ def _encode_into(row: NDArray[np.uint8], board: chess.Board) -> None:
     for offset, (color, rook) in enumerate(_CASTLING_FLAGS):
         slot = offset if white_moves else (offset + 2) % 4
         row[CASTLING.start + slot] = bool(rights & board.occupied_co[color] & rook)
-    # Only where the capture is legal, as in a FEN: else a board reached by moves would differ from the same board read from a file.
+    # Only if the capture is legal, as in a FEN: otherwise a board reached by moves would differ from the same board read from a file.
     if board.ep_square is not None and board.has_legal_en_passant():
         row[EN_PASSANT] = chess.square_file(board.ep_square) + 1
     row[HALFMOVE_CLOCK] = min(board.halfmove_clock, MAX_HALFMOVE_CLOCK)
@@ -86,7 +86,7 @@ def decode(row: NDArray[np.uint8]) -> chess.Board:
 
 
 def mover_fen(board: chess.Board) -> str:
-    """Return the FEN of `mover_view(board)`: turned as a text, at a third of the time that turning the board takes."""
+    """Return the FEN of `mover_view(board)`; mirroring the text takes a third of the time that mirroring the board takes."""
     return turned_fen(board.fen())
 
 
@@ -101,10 +101,10 @@ def turned_fen(fen: str) -> str:
 
 
 def position_key(board: chess.Board) -> str:
-    """Return the text under which a position and its colour mirror are the same, whatever the clocks."""
+    """Return a text key that is equal for a position, its colour mirror, and other clock values."""
     return key_of_fen(mover_fen(board))
 
 
 def key_of_fen(mover_fen: str) -> str:
-    """Return the key of a position whose `mover_fen` is at hand."""
+    """Return the position key that belongs to a `mover_fen`."""
     return " ".join(mover_fen.split(" ", 4)[:4])

@@ -1,11 +1,11 @@
-"""Opening, middlegame or endgame, by one stated rule that needs nothing but the board.
+"""Game phase of a position: opening, middlegame or endgame, by one rule that needs only the board.
 
 The rule is Lichess's divider (scalachess, `Divider.scala`) without its mixedness score:
 
 - endgame: at most 6 queens, rooks, bishops and knights are left, both sides together;
 - opening: more than 10 of them are left, and each side still has at least 4 pieces (king included, pawns
   not) on its own back rank;
-- middlegame: all else.
+- middlegame: all other positions.
 """
 
 from enum import StrEnum
@@ -19,7 +19,7 @@ OPENING_MIN_BACK_RANK: Final = 4
 
 
 class Phase(StrEnum):
-    """The three phases, in the order of a game."""
+    """The three game phases, in the order of a game."""
 
     OPENING = "opening"
     MIDDLEGAME = "middlegame"
@@ -40,9 +40,9 @@ def phase_of(board: chess.BaseBoard) -> Phase:
     pieces = (board.queens | board.rooks | board.bishops | board.knights).bit_count()
     if pieces <= ENDGAME_MAX_PIECES:
         return Phase.ENDGAME
-    masters = board.occupied & ~board.pawns
-    white_home = (masters & board.occupied_co[chess.WHITE] & chess.BB_RANK_1).bit_count()
-    black_home = (masters & board.occupied_co[chess.BLACK] & chess.BB_RANK_8).bit_count()
+    officers = board.occupied & ~board.pawns
+    white_home = (officers & board.occupied_co[chess.WHITE] & chess.BB_RANK_1).bit_count()
+    black_home = (officers & board.occupied_co[chess.BLACK] & chess.BB_RANK_8).bit_count()
     if pieces >= OPENING_MIN_PIECES and min(white_home, black_home) >= OPENING_MIN_BACK_RANK:
         return Phase.OPENING
     return Phase.MIDDLEGAME

@@ -1,1 +1,1 @@
-"""Entropy recovery, adaptive coefficients, alarms, stop rules: pure state machines."""
+"""Training control: schedules, adaptive coefficients, entropy recovery, alarms and stop rules, as pure state machines."""

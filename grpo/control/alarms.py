@@ -1,6 +1,6 @@
-"""Warnings about a run, each told once when it begins: what was seen, in numbers, why that is likely, and the setting that mends it.
+"""Alarms of a training run, each logged once when it begins, with numbers, a likely cause and the setting that fixes it.
 
-An alarm has ended when its condition has been away for as many steps in a row as its window has; only then it can begin again.
+An alarm ends when its condition has been false for as many steps in a row as its window has; only then can it begin again.
 """
 
 import math
@@ -8,17 +8,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from grpo.diagnosis.conditions import cancels, dominates, is_certain, is_constant, teach_nothing
+from grpo.diagnosis.conditions import cancels, dominates, have_zero_advantage, is_certain, is_constant
 from grpo.metrics.table import TERM_PAIRS, TERMS, Event
 from grpo.settings.grpo import AlarmConfig, GrpoConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """What controllers and alarms may see of one finished rollout."""
+    """Measurements of one finished rollout, the input of controllers and alarms."""
 
     step: int
-    """Rollouts done, this one included."""
+    """Number of rollouts so far, including this one."""
     entropy: float
     """Mean exact entropy at T = 1, in nats."""
     normalised_entropy: float
@@ -26,17 +26,17 @@ class Observation:
     log_num_legal: float
     """Mean ln(legal moves)."""
     kl: float
-    """Mean exact divergence from the reference, in the direction of `kl_direction`, in nats."""
+    """Mean exact reference KL in nats, in the direction of `kl_direction`."""
     silent_groups: float
-    """Share of groups whose rewards are all equal."""
+    """Fraction of zero-variance groups (all rewards equal)."""
     agreement: float
-    """Mean share of a group that is its commonest move."""
+    """Mean fraction of a group that its most frequent move makes up."""
     agreement_max: float
-    """Largest share of a group that is its commonest move."""
+    """Largest fraction of a group that its most frequent move makes up."""
     norms: Mapping[str, float]
-    """By `TERMS`: norm of the weighted term's gradient in logits; 0 where the coefficient is 0."""
+    """By `TERMS`: norm of the weighted term's gradient in logits; 0 if the coefficient is 0."""
     cosines: Mapping[tuple[str, str], float]
-    """By `TERM_PAIRS`: cosine of the two gradients; 0 where either norm is 0."""
+    """By `TERM_PAIRS`: cosine of the two gradients; 0 if either norm is 0."""
 
 
 class Window:
@@ -47,24 +47,24 @@ class Window:
         self.values: list[float] = []
 
     def add(self, value: float) -> None:
-        """Take one value; one that is not finite was not measured and is left out."""
+        """Add one value; NaN and infinity mean that nothing was measured and are skipped."""
         if math.isfinite(value):
             self.values = [*self.values, float(value)][-self._size :]
 
     @property
     def is_full(self) -> bool:
-        """Whether there are as many values as it holds."""
+        """Whether the window is full."""
         return len(self.values) == self._size
 
     def mean(self) -> float:
-        """Return the mean of the values it has; NaN of none."""
+        """Return the mean of its values; NaN if there are none."""
         return sum(self.values) / len(self.values) if self.values else math.nan
 
     def trend(self) -> tuple[float, float]:
-        """Return the least-squares line's last value and its slope a step."""
+        """Return the last value and the slope per step of the least-squares line."""
         middle = (len(self.values) - 1) / 2
-        spread = sum((place - middle) ** 2 for place in range(len(self.values)))
-        slope = sum((place - middle) * value for place, value in enumerate(self.values)) / spread if spread else 0.0
+        spread = sum((index - middle) ** 2 for index in range(len(self.values)))
+        slope = sum((index - middle) * value for index, value in enumerate(self.values)) / spread if spread else 0.0
         return self.mean() + slope * middle, slope
 
     def state(self) -> list[float]:
@@ -72,32 +72,32 @@ class Window:
         return list(self.values)
 
     def restore(self, state: Iterable[float]) -> None:
-        """Take up the values, as many of the newest as it holds."""
+        """Restore the values, at most the newest `size`."""
         self.values = [float(value) for value in state][-self._size :]
 
 
 class Alarm(Protocol):
-    """Says at each step which conditions hold, each as event name, `/`, detail, with the words to tell it in."""
+    """Returns at each step the conditions that hold, as `event name/detail` -> message."""
 
     def observe(self, observation: Observation) -> dict[str, str]:
-        """Take one rollout."""
+        """Update with one rollout and return the conditions that hold."""
 
     def state(self) -> dict[str, Any]:
-        """Return the state, JSON-able."""
+        """Return the state as plain JSON data."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned."""
+        """Restore a state from `state`."""
 
 
 class LowEntropy:
-    """Level: mean normalised entropy below the alarm's share."""
+    """Level alarm: mean normalised entropy is below the alarm's threshold."""
 
     def __init__(self, settings: AlarmConfig) -> None:
         self._settings = settings
         self._window = Window(settings.window)
 
     def observe(self, observation: Observation) -> dict[str, str]:
-        """Take the normalised entropy of one rollout."""
+        """Update with the normalised entropy of one rollout."""
         self._window.add(observation.normalised_entropy)
         if not (self._window.is_full and is_certain(self._window.mean(), self._settings)):
             return {}
@@ -106,28 +106,28 @@ class LowEntropy:
                 f"mean normalised entropy over the {self._settings.window} steps to {observation.step} is {self._window.mean():.3g}, "
                 f"below grpo.alarms.entropy_share = {self._settings.entropy_share:g} (entropy now {observation.entropy:.3g} nats): the "
                 "policy grows certain faster than it learns; lower grpo.learning_rate, or raise grpo.entropy_coefficient (its bound and "
-                "grpo.entropy_target.share, where that controller moves it), while entropy still has a gradient"
+                "grpo.entropy_target.fraction, where that controller moves it), while entropy still has a gradient"
             )
         }
 
     def state(self) -> dict[str, Any]:
-        """Return the window."""
+        """Return the window as plain data."""
         return {"window": self._window.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the window."""
+        """Restore the window."""
         self._window.restore(state["window"])
 
 
 class FallingEntropy:
-    """Slope: the line through the window reaches critical entropy soon."""
+    """Slope alarm: the least-squares line through the window reaches critical entropy soon."""
 
     def __init__(self, config: GrpoConfig) -> None:
         self._config = config
         self._window = Window(config.alarms.window)
 
     def observe(self, observation: Observation) -> dict[str, str]:
-        """Take the entropy of one rollout, in the measure of `critical_measure`."""
+        """Update with the entropy of one rollout, in the measure of `critical_measure`."""
         config = self._config
         self._window.add(observation.entropy if config.critical_measure == "entropy" else observation.normalised_entropy)
         if config.critical_entropy == 0 or not self._window.is_full:
@@ -146,11 +146,11 @@ class FallingEntropy:
         }
 
     def state(self) -> dict[str, Any]:
-        """Return the window."""
+        """Return the window as plain data."""
         return {"window": self._window.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the window."""
+        """Restore the window."""
         self._window.restore(state["window"])
 
 
@@ -162,7 +162,7 @@ class CancellingTerms:
         self._num_steps = dict.fromkeys(TERM_PAIRS, 0)
 
     def observe(self, observation: Observation) -> dict[str, str]:
-        """Take norms and cosines of one rollout."""
+        """Update with the gradient norms and cosines of one rollout."""
         for one, other in TERM_PAIRS:
             norm, other_norm = observation.norms[one], observation.norms[other]
             cancel = cancels(observation.cosines[one, other], norm, other_norm, self._settings)
@@ -179,11 +179,11 @@ class CancellingTerms:
         }
 
     def state(self) -> dict[str, Any]:
-        """Return the steps in a row of each pair."""
+        """Return the number of steps in a row for each pair."""
         return {f"{one}/{other}": num_steps for (one, other), num_steps in self._num_steps.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the steps in a row of each pair."""
+        """Restore the number of steps in a row for each pair."""
         self._num_steps = {(one, other): int(state[f"{one}/{other}"]) for one, other in TERM_PAIRS}
 
 
@@ -192,14 +192,14 @@ _AGAINST_EACH_OTHER = "one regulariser undoes the other: set grpo.entropy_coeffi
 
 
 class DominatingTerm:
-    """A term other than the policy's has nearly all of the gradients' norms, in the mean over a window."""
+    """A term other than the policy term has nearly all of the gradient norm, in the mean over a window."""
 
     def __init__(self, settings: AlarmConfig) -> None:
         self._settings = settings
         self._windows = {term: Window(settings.window) for term in TERMS if term != "policy"}
 
     def observe(self, observation: Observation) -> dict[str, str]:
-        """Take the norms of one rollout; all 0 is nobody's share."""
+        """Update with the gradient norms of one rollout; if all are 0, no term has a fraction."""
         total = sum(observation.norms[term] for term in TERMS)
         for term, window in self._windows.items():
             window.add(observation.norms[term] / total if total != 0 else 0.0)
@@ -207,7 +207,7 @@ class DominatingTerm:
             f"dominating_term/{term}": (
                 f"{term} has {window.mean():.1%} of the sum of the terms' gradient norms over the {self._settings.window} steps to "
                 f"{observation.step}, more than grpo.alarms.dominating_share = {self._settings.dominating_share:g}: "
-                f"{_DOMINATING_MEND[term]}"
+                f"{_DOMINATING_REMEDIES[term]}"
             )
             for term, window in self._windows.items()
             if window.is_full and dominates(window.mean(), self._settings)
@@ -218,12 +218,12 @@ class DominatingTerm:
         return {term: window.state() for term, window in self._windows.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the windows."""
+        """Restore the windows."""
         for term, window in self._windows.items():
             window.restore(state[term])
 
 
-_DOMINATING_MEND = {
+_DOMINATING_REMEDIES = {
     "entropy": "the policy is trained to be uniform, not to win; lower grpo.entropy_coefficient (or grpo.entropy_target.max_coefficient)",
     "anchor_kl": "the policy is trained to stay where it was; lower grpo.kl_coefficient (or grpo.kl_target.max_coefficient), or refresh "
     "the reference by grpo.steps_per_reference_refresh",
@@ -233,7 +233,7 @@ _DOMINATING_MEND = {
 
 
 class SilentGroups:
-    """Nearly all groups have equal rewards, in the mean over a window."""
+    """Nearly all groups have zero variance (equal rewards), in the mean over a window."""
 
     def __init__(self, settings: AlarmConfig) -> None:
         self._settings = settings
@@ -241,9 +241,9 @@ class SilentGroups:
         self._num_steps = 0
 
     def observe(self, observation: Observation) -> dict[str, str]:
-        """Take the share of silent groups of one rollout."""
+        """Update with the fraction of zero-variance groups of one rollout."""
         self._window.add(observation.silent_groups)
-        is_silent = self._window.is_full and teach_nothing(self._window.mean(), self._settings)
+        is_silent = self._window.is_full and have_zero_advantage(self._window.mean(), self._settings)
         self._num_steps = self._num_steps + 1 if is_silent else 0
         if not is_silent:
             return {}
@@ -251,57 +251,57 @@ class SilentGroups:
             "silent_groups": (
                 f"{self._window.mean():.1%} of the groups over the {self._settings.window} steps to {observation.step} have equal "
                 f"rewards, more than grpo.alarms.silent_share = {self._settings.silent_share:g}: they teach nothing (entropy "
-                f"{observation.entropy:.3g} nats, action agreement {observation.agreement:.2f}); {_SILENCE_MEND}"
+                f"{observation.entropy:.3g} nats, action agreement {observation.agreement:.2f}); {_ZERO_VARIANCE_REMEDY}"
             )
         }
 
     @property
     def is_over(self) -> bool:
-        """Whether silence has lasted for `max_silent_windows` full windows, one after the other."""
+        """Whether groups have had zero variance for `max_silent_windows` full windows in a row."""
         return self._num_steps > (self._settings.max_silent_windows - 1) * self._settings.window
 
-    def forgive(self) -> None:
-        """Count the windows of silence from now on: while recovering, silence is no reason to stop."""
+    def reset_count(self) -> None:
+        """Restart the count of windows: during a recovery, zero-variance groups do not stop the run."""
         self._num_steps = 0
 
     def state(self) -> dict[str, Any]:
-        """Return the window, and for how many steps it has been silent."""
+        """Return the window and the number of steps for which the condition has held."""
         return {"window": self._window.state(), "num_steps": self._num_steps}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the window and the count."""
+        """Restore the window and the count."""
         self._window.restore(state["window"])
         self._num_steps = int(state["num_steps"])
 
 
-_SILENCE_MEND = (
+_ZERO_VARIANCE_REMEDY = (
     "if moves agree, the policy has collapsed: go back to an earlier checkpoint; if not, rewards do not tell moves apart: use other "
     "boards, a larger grpo.group_size, or a finer search for rewards"
 )
 
 
 class SaturatedController:
-    """A controller stands at a bound for nearly all of a window."""
+    """A controller is at a bound for nearly all of a window."""
 
     def __init__(self, config: GrpoConfig) -> None:
         self._config = config
         self._windows = {name: Window(config.alarms.window) for name in ("entropy", "kl")}
 
     def observe(self, observation: Observation, *, saturated: Mapping[str, bool]) -> dict[str, str]:
-        """Take which controllers stand at a bound after one rollout."""
+        """Update with the controllers that are at a bound after one rollout."""
         for name, is_saturated in saturated.items():
             self._windows[name].add(float(is_saturated))
         return {
             f"saturated_controller/{name}": (
                 f"the {name} controller stood at a bound in {window.mean():.0%} of the {self._config.alarms.window} steps to "
                 f"{observation.step}, more than grpo.alarms.saturated_share = {self._config.alarms.saturated_share:g}: it is a constant "
-                f"now; {self._mend(name, observation)}"
+                f"now; {self._remedy(name, observation)}"
             )
             for name, window in self._windows.items()
             if window.is_full and is_constant(window.mean(), self._config.alarms)
         }
 
-    def _mend(self, name: str, observation: Observation) -> str:
+    def _remedy(self, name: str, observation: Observation) -> str:
         config = self._config
         if name == "kl":
             target = config.kl_target
@@ -317,8 +317,8 @@ class SaturatedController:
             )
         goal = config.entropy_target
         return (
-            f"entropy is {observation.entropy:.3g} nats and its target {goal.share * observation.log_num_legal:.3g} "
-            f"(grpo.entropy_target.share = {goal.share:g}), out of reach between min_coefficient = {goal.min_coefficient:g} and "
+            f"entropy is {observation.entropy:.3g} nats and its target {goal.fraction * observation.log_num_legal:.3g} "
+            f"(grpo.entropy_target.fraction = {goal.fraction:g}), out of reach between min_coefficient = {goal.min_coefficient:g} and "
             f"max_coefficient = {goal.max_coefficient:g}: change the share, or the bound it stands at"
         )
 
@@ -327,20 +327,20 @@ class SaturatedController:
         return {name: window.state() for name, window in self._windows.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the windows."""
+        """Restore the windows."""
         for name, window in self._windows.items():
             window.restore(state[name])
 
 
 class Alarms:
-    """All alarms of a run; tells each when it begins, and not again before it has ended."""
+    """All alarms of a run; returns each when it begins, and not again before it has ended."""
 
     def __init__(self, config: GrpoConfig) -> None:
         self._config = config
         self.clear()
 
     def clear(self) -> None:
-        """Forget all that was seen, as after a rollback."""
+        """Clear all state after a rollback."""
         config = self._config
         self._silence = SilentGroups(config.alarms)
         self._alarms: dict[str, Alarm] = {
@@ -354,18 +354,18 @@ class Alarms:
         self._steps_away: dict[str, int] = {}
 
     def observe(self, observation: Observation, *, saturated: Mapping[str, bool], is_recovering: bool) -> tuple[Event, ...]:
-        """Take one rollout and return the alarms that begin with it.
+        """Update with one rollout and return the alarms that begin with it.
 
         Args:
-            observation: The rollout.
-            saturated: Of each controller that there is, `entropy` or `kl`, whether it stands at a bound after this rollout.
-            is_recovering: Whether KL(reference || policy) works on entropy now, so that silent groups are no reason to stop.
+            observation: The rollout's measurements.
+            saturated: Active controller (`entropy` or `kl`) -> whether it is at a bound after this rollout.
+            is_recovering: Whether a recovery by KL(reference || policy) is in progress, so that zero-variance groups do not stop the run.
         """
         holding = self._saturation.observe(observation, saturated=saturated)
         for alarm in self._alarms.values():
             holding |= alarm.observe(observation)
         if is_recovering:
-            self._silence.forgive()
+            self._silence.reset_count()
         begun = [Event(key.partition("/")[0], message) for key, message in holding.items() if key not in self._steps_away]
         away = {key: steps + 1 for key, steps in self._steps_away.items() if steps + 1 < self._config.alarms.window}
         self._steps_away = away | dict.fromkeys(holding, 0)
@@ -373,26 +373,26 @@ class Alarms:
 
     @property
     def has_nothing_to_learn(self) -> bool:
-        """Whether groups have been silent for so long that training is to stop."""
+        """Whether groups have had zero variance for so long that training must stop."""
         return self._silence.is_over
 
     def silence_message(self, observation: Observation) -> str:
-        """Return why training stops when `has_nothing_to_learn`."""
+        """Return the message of the stop for `has_nothing_to_learn`."""
         settings = self._config.alarms
         return (
             f"nothing to learn at step {observation.step}: for {settings.max_silent_windows} windows of {settings.window} steps "
             f"(grpo.alarms.max_silent_windows) more than {settings.silent_share:g} of the groups had equal rewards, now "
             f"{observation.silent_groups:.1%}; entropy {observation.entropy:.3g} nats, action agreement {observation.agreement:.2f}; "
-            f"{_SILENCE_MEND}"
+            f"{_ZERO_VARIANCE_REMEDY}"
         )
 
     def state(self) -> dict[str, Any]:
-        """Return the state of every alarm, and for how many steps each that has not ended has been away."""
+        """Return the state of every alarm, and for each active one the steps since its condition last held."""
         alarms = {name: alarm.state() for name, alarm in self._alarms.items()}
         return {"steps_away": dict(self._steps_away), "saturated_controller": self._saturation.state(), **alarms}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the state of every alarm."""
+        """Restore the state of every alarm."""
         self._steps_away = {str(key): int(steps) for key, steps in state["steps_away"].items()}
         self._saturation.restore(state["saturated_controller"])
         for name, alarm in self._alarms.items():

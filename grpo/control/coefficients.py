@@ -1,6 +1,6 @@
-"""Learning rate and coefficients of a run: schedules of the step, and controllers that follow what was measured.
+"""Learning rate schedule, entropy and KL coefficients: schedules of the step, and adaptive controllers of measured entropy and KL.
 
-A controller's state is a plain JSON dict; a knob never moves but by its own rule, and never out of its bounds.
+A controller's state is a plain JSON dict, and a coefficient never leaves its bounds.
 """
 
 import math
@@ -13,7 +13,7 @@ _MAX_KL_ERROR = 0.2  # Ziegler et al., arXiv 1909.08593, section 2.2: the relati
 
 
 class LearningRate:
-    """Warm-up, then decay, times every cut so far (non-finite steps, rollbacks), which stay until the run's end."""
+    """Learning rate: warm-up, then decay, multiplied by all cuts so far (non-finite steps, rollbacks), which are permanent."""
 
     def __init__(self, config: GrpoConfig, *, first_step: int) -> None:
         self._config = config
@@ -21,10 +21,10 @@ class LearningRate:
         self._cut = 1.0
 
     def at(self, step: int) -> float:
-        """Return the rate of the rollout after `step` rollouts.
+        """Return the learning rate of the rollout after `step` rollouts.
 
-        Step s of the run, from 0, has (s + 1) / (warmup + 1) of the rate while s < warmup, so that it is never 0; from s = warmup on
-        it decays, and would reach its final share at s = num_steps, one after the last.
+        Step s of the run, from 0, has (s + 1) / (warmup + 1) of the rate while s < warmup, so that it is never 0. From s = warmup on it
+        decays and would reach its final fraction at s = num_steps, one after the last step.
         """
         config = self._config
         done = max(step - self._first_step, 0)
@@ -39,23 +39,23 @@ class LearningRate:
                 left = 1 - progress
             case "cosine":
                 left = (1 + math.cos(math.pi * progress)) / 2
-        return rate * (config.final_learning_rate_share + (1 - config.final_learning_rate_share) * left)
+        return rate * (config.final_learning_rate_fraction + (1 - config.final_learning_rate_fraction) * left)
 
     def cut(self, factor: float) -> None:
-        """Multiply the rate by `factor`, for good."""
+        """Multiply the rate by `factor` permanently."""
         self._cut *= factor
 
     def state(self) -> dict[str, Any]:
-        """Return the product of all cuts; the rest follows from the step."""
+        """Return the product of all cuts; everything else follows from the step."""
         return {"cut": self._cut}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the product of all cuts."""
+        """Restore the product of all cuts."""
         self._cut = float(state["cut"])
 
 
 def scheduled_entropy_coefficient(config: GrpoConfig, *, steps_done: int) -> float:
-    """Return the entropy coefficient of `constant` or `annealed`, which look at nothing, after `steps_done` steps of the run."""
+    """Return the entropy coefficient of the schedules `constant` and `annealed` after `steps_done` steps of the run."""
     if config.entropy_schedule == "constant":
         return config.entropy_coefficient
     progress = min(max(steps_done, 0) / config.num_steps, 1.0)
@@ -63,10 +63,12 @@ def scheduled_entropy_coefficient(config: GrpoConfig, *, steps_done: int) -> flo
 
 
 class EntropyTargetController:
-    """Moves log(coefficient) by rate * (target - entropy), outside the dead band, where target = share * mean ln(legal moves).
+    """Integral controller of entropy with target = share * mean ln(legal moves).
 
-    The coefficient is the integral itself and is clamped, so nothing winds up: the first step of the other sign leaves the bound. Its
-    lower bound is above 0, so it always comes back.
+    Outside the dead band, log(coefficient) changes by rate * (target - entropy).
+
+    The clamped coefficient is the integral itself, so there is no wind-up: the first step of the other sign leaves the bound. The lower
+    bound is above 0, so the coefficient can always recover.
     """
 
     def __init__(self, settings: EntropyTarget, *, coefficient: float) -> None:
@@ -74,13 +76,13 @@ class EntropyTargetController:
         self.coefficient = coefficient
 
     def observe(self, *, entropy: float, log_num_legal: float) -> None:
-        """Take the exact entropy at T = 1 and the mean ln(legal moves) of one rollout, in nats."""
-        error = self._settings.share * log_num_legal - entropy
+        """Update with the exact entropy at T = 1 and the mean ln(legal moves) of one rollout, in nats."""
+        error = self._settings.fraction * log_num_legal - entropy
         if abs(error) <= self._settings.dead_band:
             return
         low, high = self._settings.min_coefficient, self._settings.max_coefficient
         log_coefficient = math.log(self.coefficient) + self._settings.rate * error
-        # Compared as logs, so that no exponential overflows and a bound is met to the last bit.
+        # Compared as logarithms, so that no exponential overflows and a bound is hit exactly.
         if log_coefficient >= math.log(high):
             self.coefficient = high
         elif log_coefficient <= math.log(low):
@@ -90,7 +92,7 @@ class EntropyTargetController:
 
     @property
     def is_saturated(self) -> bool:
-        """Whether the coefficient stands at a bound."""
+        """Whether the coefficient is at a bound."""
         return not self._settings.min_coefficient < self.coefficient < self._settings.max_coefficient
 
     def state(self) -> dict[str, Any]:
@@ -98,15 +100,15 @@ class EntropyTargetController:
         return {"coefficient": self.coefficient}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the coefficient, within the bounds of the settings."""
+        """Restore the coefficient, clipped to the bounds of the settings."""
         self.coefficient = min(max(float(state["coefficient"]), self._settings.min_coefficient), self._settings.max_coefficient)
 
 
 class FieldNotesController:
-    """The recovery controller of the field notes: moves entropy coefficient, KL coefficient and temperature together.
+    """The recovery controller of the field notes: boosts entropy coefficient, KL coefficient and temperature together.
 
-    Below the floor for `steps_threshold` steps in a row, each is moved once, within its bound, and the count starts again; a step at or
-    above the floor starts the count again too, but boosted values stay. A value that the settings put beyond its bound is left there.
+    After `steps_threshold` steps in a row below the floor, it changes each value once, within its bound, and restarts the count. A step at
+    or above the floor also restarts the count, but boosted values stay. A value that the settings put beyond its bound is left unchanged.
     """
 
     def __init__(self, settings: FieldNotesRecovery, *, entropy_coefficient: float, kl_coefficient: float, temperature: float) -> None:
@@ -117,11 +119,11 @@ class FieldNotesController:
         self._steps_below = 0
 
     def is_critical(self, entropy: float) -> bool:
-        """Return whether this one entropy ends the run."""
+        """Return whether a single entropy this low stops the run."""
         return entropy < self._settings.entropy_critical
 
     def observe(self, entropy: float) -> bool:
-        """Take the exact entropy of one rollout, in nats at T = 1, and return whether it boosted; a critical one moves nothing."""
+        """Update with the exact entropy of one rollout, in nats at T = 1; return whether it boosted. Critical entropy changes nothing."""
         if self.is_critical(entropy):
             return False
         self._steps_below = self._steps_below + 1 if entropy < self._settings.entropy_floor else 0
@@ -144,14 +146,14 @@ class FieldNotesController:
     def is_saturated(self) -> bool:
         """Whether one more boost would change nothing.
 
-        A KL coefficient whose bound is 0 is not asked: multiplication never brings it there.
+        A KL coefficient with bound 0 is ignored, because multiplication never reaches 0.
         """
         entropy_coefficient, kl_coefficient, temperature = self._boosted()
         is_kl_at_bound = kl_coefficient == self.kl_coefficient or self._settings.min_kl_coefficient == 0
         return entropy_coefficient == self.entropy_coefficient and temperature == self.temperature and is_kl_at_bound
 
     def forget(self) -> None:
-        """Start the count again, as after a rollback; boosted values stay."""
+        """Restart the count after a rollback; boosted values stay."""
         self._steps_below = 0
 
     def state(self) -> dict[str, Any]:
@@ -164,7 +166,7 @@ class FieldNotesController:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the three values and the count."""
+        """Restore the three values and the count."""
         self.entropy_coefficient = float(state["entropy_coefficient"])
         self.kl_coefficient = float(state["kl_coefficient"])
         self.temperature = float(state["temperature"])
@@ -172,14 +174,14 @@ class FieldNotesController:
 
 
 class KlController:
-    """Holds the anchor's divergence near its target: coefficient *= 1 + clip(KL / target - 1, -0.2, 0.2) / horizon, within bounds."""
+    """Adaptive coefficient of the reference KL: coefficient *= 1 + clip(KL / target - 1, -0.2, 0.2) / horizon, within bounds."""
 
     def __init__(self, settings: KlTarget, *, coefficient: float) -> None:
         self._settings = settings
         self.coefficient = self._within_bounds(coefficient)
 
     def observe(self, kl: float) -> None:
-        """Take the exact divergence of one rollout, in nats; one that is not finite moves nothing."""
+        """Update with the exact reference KL of one rollout, in nats; NaN and infinity are ignored."""
         if not math.isfinite(kl):
             return
         error = min(max(kl / self._settings.nats - 1, -_MAX_KL_ERROR), _MAX_KL_ERROR)
@@ -190,7 +192,7 @@ class KlController:
 
     @property
     def is_saturated(self) -> bool:
-        """Whether the coefficient stands at a bound."""
+        """Whether the coefficient is at a bound."""
         return not self._settings.min_coefficient < self.coefficient < self._settings.max_coefficient
 
     def state(self) -> dict[str, Any]:
@@ -198,12 +200,12 @@ class KlController:
         return {"coefficient": self.coefficient}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the coefficient, within the bounds of the settings."""
+        """Restore the coefficient, clipped to the bounds of the settings."""
         self.coefficient = self._within_bounds(float(state["coefficient"]))
 
 
 class Usefulness:
-    """In how many of a run's steps a controller stood at a bound afterwards, or changed nothing though not at a bound."""
+    """Counts the steps after which a controller was at a bound, and those in which it changed nothing although not at a bound."""
 
     def __init__(self) -> None:
         self._num_steps = 0
@@ -211,19 +213,19 @@ class Usefulness:
         self._num_idle = 0
 
     def observe(self, *, is_saturated: bool, has_changed: bool) -> None:
-        """Take what the controller did in one step."""
+        """Count one step of the controller."""
         self._num_steps += 1
         self._num_saturated += is_saturated
         self._num_idle += not is_saturated and not has_changed
 
     @property
     def saturated(self) -> float:
-        """Share of the steps at a bound; 0 without steps, as when there is no controller."""
+        """Fraction of the steps at a bound; 0 without steps or controller."""
         return self._num_saturated / max(self._num_steps, 1)
 
     @property
     def idle(self) -> float:
-        """Share of the steps that changed nothing though not at a bound; 0 without steps."""
+        """Fraction of the steps that changed nothing although not at a bound; 0 without steps."""
         return self._num_idle / max(self._num_steps, 1)
 
     def state(self) -> dict[str, Any]:
@@ -231,7 +233,7 @@ class Usefulness:
         return {"num_steps": self._num_steps, "num_saturated": self._num_saturated, "num_idle": self._num_idle}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the three counts."""
+        """Restore the three counts."""
         self._num_steps = int(state["num_steps"])
         self._num_saturated = int(state["num_saturated"])
         self._num_idle = int(state["num_idle"])

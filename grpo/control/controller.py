@@ -1,7 +1,7 @@
-"""What steers a run from rollout to rollout, as one pure state machine, whose state is plain JSON in the checkpoint.
+"""Training controller: sets learning rate, coefficients and temperature per rollout; stops, rolls back or recovers at critical entropy.
 
-Learning rate and coefficients are in `grpo/control/coefficients.py`, warnings in `grpo/control/alarms.py`; here is what happens at critical
-entropy.
+It is a pure state machine whose state is plain JSON in the checkpoint. Schedules and adaptive coefficients are in
+`grpo/control/coefficients.py`, warnings in `grpo/control/alarms.py`; this module handles critical entropy.
 """
 
 import math
@@ -25,15 +25,15 @@ from grpo.settings.grpo import GrpoConfig
 __all__ = ["ENTROPY_CRITICAL", "NOTHING_TO_LEARN", "Action", "Control", "CriticalEntropy", "Knobs", "Observation", "Outcome"]
 
 ENTROPY_CRITICAL: Final = "entropy_critical"
-"""Reason of a stop: entropy is critical, and nothing is left to be done about it."""
+"""Reason for a stop: entropy is critical, and no recovery is configured or left."""
 NOTHING_TO_LEARN: Final = "nothing_to_learn"
-"""Reason of a stop: nearly all groups have been silent for too long."""
+"""Reason for a stop: nearly all groups have had zero variance for too long."""
 
-_MAX_RECOVERY_WINDOWS: Final = 20  # A recovery by KL(reference || policy) that takes more critical windows than this has failed.
+_MAX_RECOVERY_WINDOWS: Final = 20  # In critical windows: a recovery by KL(reference || policy) that takes longer has failed.
 
 
 class Action(StrEnum):
-    """What the trainer is to do after a rollout."""
+    """What the trainer does after a rollout."""
 
     GO_ON = "go_on"
     STOP = "stop"
@@ -42,37 +42,37 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Knobs:
-    """What one rollout and its optimiser steps run with."""
+    """Control values of one rollout and its optimiser steps."""
 
     temperature: float
-    """Of the policy that is sampled and trained."""
+    """Temperature of sampling and of the loss."""
     entropy_coefficient: float
-    """Win probability that one nat of entropy is worth."""
+    """Coefficient of the entropy bonus, in win probability per nat."""
     kl_coefficient: float
-    """Win probability that one nat of divergence from the reference costs."""
+    """Coefficient of the reference KL, in win probability per nat."""
     recovery_coefficient: float
-    """Win probability that one nat of KL(reference || policy) costs; 0 unless recovering."""
+    """Coefficient of KL(reference || policy), in win probability per nat; 0 unless recovering."""
     learning_rate: float
-    """The optimiser's."""
+    """Learning rate of the optimiser."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What follows from one rollout."""
+    """The controller's decision after one rollout."""
 
     action: Action
     reason: str = ""
-    """Of a stop: `ENTROPY_CRITICAL` or `NOTHING_TO_LEARN`; else empty."""
+    """For a stop, `ENTROPY_CRITICAL` or `NOTHING_TO_LEARN`; else empty."""
     message: str = ""
-    """Of a stop or a rollback: why, in numbers; else empty."""
+    """For a stop or a rollback, the reason with numbers; else empty."""
     events: tuple[Event, ...] = ()
-    """What people should be told, `entropy_critical` included; `rolled_back` is the trainer's to tell."""
+    """Events to log, including `entropy_critical`; the trainer logs `rolled_back` itself."""
 
 
 class CriticalEntropy:
-    """Says when the mean entropy over the last few steps is critical; never before the window is full.
+    """Detects critical mean entropy over a window of steps; never before the window is full.
 
-    Entropy is exact and at T = 1, so that a raised temperature never counts as recovery.
+    Entropy is exact and at T = 1, so that a higher temperature does not count as recovery.
     """
 
     def __init__(self, config: GrpoConfig) -> None:
@@ -80,7 +80,7 @@ class CriticalEntropy:
         self._windows = {name: Window(config.critical_window) for name in ("entropy", "normalised_entropy", "agreement", "agreement_max")}
 
     def observe(self, observation: Observation) -> None:
-        """Take the entropies of one rollout, and the agreement of its groups as evidence."""
+        """Add the entropies of one rollout, and the agreement of its groups for the message."""
         for name, window in self._windows.items():
             window.add(getattr(observation, name))
 
@@ -90,11 +90,11 @@ class CriticalEntropy:
         return window.is_full and window.mean() < self._config.critical_entropy
 
     def mean_entropy(self) -> float:
-        """Return the mean entropy over the window, or what there is of it, in nats; NaN before the first rollout."""
+        """Return the mean entropy over the (possibly partial) window in nats; NaN before the first rollout."""
         return self._windows["entropy"].mean()
 
     def message(self) -> str:
-        """Return measure, mean, threshold and window in words, with the agreement of the groups as evidence."""
+        """Return a text with measure, mean, threshold, window and the groups' agreement."""
         measure = self._config.critical_measure
         unit = " nats" if measure == "entropy" else " of ln(legal moves)"
         agreement_max = max(self._windows["agreement_max"].values, default=math.nan)
@@ -105,26 +105,26 @@ class CriticalEntropy:
         )
 
     def clear(self) -> None:
-        """Forget the windows, as after a rollback."""
+        """Clear the windows after a rollback."""
         for window in self._windows.values():
             window.restore([])
 
     def state(self) -> dict[str, Any]:
-        """Return the windows."""
+        """Return the windows as plain data."""
         return {name: window.state() for name, window in self._windows.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the windows."""
+        """Restore the windows."""
         for name, window in self._windows.items():
             window.restore(state[name])
 
 
 class Control:
-    """Turns what was seen of each rollout into the knobs of the next one, warnings, recoveries and stops.
+    """Computes the knobs of the next rollout from the observations so far, and decides on warnings, recoveries and stops.
 
     Args:
         config: The run's settings.
-        first_step: Rollouts done when this run began; its schedules count from there.
+        first_step: Number of rollouts before this run; its schedules count from there.
     """
 
     def __init__(self, config: GrpoConfig, *, first_step: int) -> None:
@@ -141,7 +141,7 @@ class Control:
         self._steps_recovering: int | None = None
 
     def knobs(self, step: int) -> Knobs:
-        """Return what the rollout after `step` rollouts runs with; changes nothing."""
+        """Return the knobs of the rollout after `step` rollouts, without changing the state."""
         entropy, config = self._entropy, self._config
         temperature, kl_coefficient = config.temperature, config.kl_coefficient if self._kl is None else self._kl.coefficient
         match entropy:
@@ -161,14 +161,14 @@ class Control:
         )
 
     def observe(self, observation: Observation) -> Outcome:
-        """Take one finished rollout and return what follows; entropies that are not finite are no observation, and nothing moves."""
+        """Update the state with one finished rollout and return the decision; non-finite entropies are ignored."""
         if not math.isfinite(observation.entropy + observation.normalised_entropy + observation.log_num_legal):
             return Outcome(Action.GO_ON)
         is_recovering = self._steps_recovering is not None
         events = self._move_coefficients(observation)
         events += self._alarms.observe(observation, saturated=self._saturated(), is_recovering=is_recovering)
         self._critical.observe(observation)
-        outcome = self._judge(observation)
+        outcome = self._decide(observation)
         return Outcome(outcome.action, outcome.reason, outcome.message, (*events, *outcome.events))
 
     def _move_coefficients(self, observation: Observation) -> tuple[Event, ...]:
@@ -190,7 +190,7 @@ class Control:
         return events
 
     def _positions(self) -> dict[str, tuple[float, ...]]:
-        """Return where each controller that there is stands."""
+        """Return the current values of each active controller."""
         positions: dict[str, tuple[float, ...]] = {}
         match self._entropy:
             case FieldNotesController() as notes:
@@ -204,7 +204,7 @@ class Control:
         return positions
 
     def _saturated(self) -> dict[str, bool]:
-        """Return of each controller that there is whether it stands at a bound."""
+        """Return for each active controller whether it is at a bound."""
         controllers = {"entropy": self._entropy, "kl": self._kl}
         return {name: controller.is_saturated for name, controller in controllers.items() if controller is not None}
 
@@ -218,8 +218,8 @@ class Control:
             f"KL coefficient {notes.kl_coefficient:.4g}, temperature {notes.temperature:.4g}{stuck}"
         )
 
-    def _judge(self, observation: Observation) -> Outcome:
-        """Return what entropy and silence ask for."""
+    def _decide(self, observation: Observation) -> Outcome:
+        """Return the decision that follows from entropy and zero-variance groups."""
         notes = self._config.field_notes
         if isinstance(self._entropy, FieldNotesController) and notes is not None and self._entropy.is_critical(observation.entropy):
             return _stop(
@@ -273,7 +273,7 @@ class Control:
         )
 
     def rolled_back(self) -> None:
-        """Take note that the trainer went back to a healthy checkpoint: windows begin anew, and the learning rate is cut."""
+        """Update the state after a rollback to a healthy checkpoint: clear the windows and cut the learning rate."""
         self._critical.clear()
         self._alarms.clear()
         if isinstance(self._entropy, FieldNotesController):
@@ -282,7 +282,7 @@ class Control:
         self._num_recoveries += 1
 
     def no_checkpoint(self) -> Outcome:
-        """Return what follows when there is no healthy checkpoint to roll back to; `entropy_critical` was told already."""
+        """Return the stop for a rollback without a healthy checkpoint; `entropy_critical` was logged already."""
         message = (
             f"{self._critical.message()}; there is no healthy checkpoint to roll back to (mean entropy of at least "
             f"{self._config.recovery.healthy_entropy:g} nats, grpo.recovery.healthy_entropy): lower it or grpo.steps_per_checkpoint, or "
@@ -291,26 +291,26 @@ class Control:
         return Outcome(Action.STOP, ENTROPY_CRITICAL, message)
 
     def skipped(self) -> bool:
-        """Take note of a non-finite optimiser step: cut the learning rate, and return whether there were too many in a row."""
+        """Count a skipped optimiser step (NaN or infinite), cut the learning rate, and return whether too many were skipped in a row."""
         self._learning_rate.cut(self._config.skipped_learning_rate_factor)
         self._num_skipped_in_a_row += 1
         return self._num_skipped_in_a_row >= self._config.max_skipped_steps
 
     def finite(self) -> None:
-        """Take note of an optimiser step that went well; cuts of the learning rate stay."""
+        """Reset the count of skipped optimiser steps after a finite one; cuts of the learning rate stay."""
         self._num_skipped_in_a_row = 0
 
     @property
     def is_healthy(self) -> bool:
-        """Whether a checkpoint made now counts as healthy: mean entropy over the window is, and no recovery is under way."""
+        """Whether a checkpoint made now counts as healthy: mean entropy is high enough, and no recovery is in progress."""
         return self._steps_recovering is None and self.mean_entropy() >= self._config.recovery.healthy_entropy
 
     def mean_entropy(self) -> float:
-        """Return the mean entropy over the critical window, or what there is of it, in nats; NaN before the first rollout."""
+        """Return the mean entropy over the (possibly partial) critical window in nats; NaN before the first rollout."""
         return self._critical.mean_entropy()
 
     def metrics(self) -> dict[str, float]:
-        """Return how useful the controllers are (0 for one that there is not) and the recoveries; knobs are the trainer's to log."""
+        """Return saturation and idleness of the controllers (0 for inactive ones) and the recoveries; the trainer logs the knobs."""
         return {
             "control/entropy_saturated": self._usefulness["entropy"].saturated,
             "control/entropy_idle": self._usefulness["entropy"].idle,
@@ -320,7 +320,7 @@ class Control:
         }
 
     def state(self) -> dict[str, Any]:
-        """Return the state, JSON-able."""
+        """Return the state as plain JSON data."""
         return {
             "learning_rate": self._learning_rate.state(),
             "entropy": {self._config.entropy_schedule: self._entropy.state()} if self._entropy is not None else {},
@@ -334,7 +334,7 @@ class Control:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned; a controller that it does not have begins as the settings say."""
+        """Restore a state from `state`; a controller that is not in it starts from the settings."""
         self._learning_rate.restore(state["learning_rate"])
         if self._entropy is not None and self._config.entropy_schedule in state["entropy"]:
             self._entropy.restore(state["entropy"][self._config.entropy_schedule])

@@ -1,1 +1,1 @@
-"""Games to a table of boards with exact quotas."""
+"""Dataset: games to a table of boards with exact quotas per split and game phase."""

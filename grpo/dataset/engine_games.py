@@ -1,4 +1,4 @@
-"""Games that Stockfish plays against itself: whole ones, the embedded default, and ones from made-up endgames, to fill a quota."""
+"""Engine self-play games as data: whole games (the default source), and games from random endgames, to fill a quota."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -14,7 +14,7 @@ from grpo.reading.games import Game, Reason, Rejection
 from grpo.settings.tree import EngineGames
 
 MAX_IDLE_GAMES: Final = 300
-"""Engine games in a row that add nothing: what is missing will not come."""
+"""Number of engine games in a row without a new board after which a unit stops."""
 _MAX_ENDGAME_PLIES: Final = 40
 _NUM_TRIES: Final = 2
 _MAX_FAILED_IN_A_ROW: Final = 5  # Games: one that hangs costs a minute.
@@ -29,12 +29,12 @@ def engine_games(
     source: str,
     is_wanted: Callable[[str], bool],
 ) -> Iterator[Game | Rejection]:
-    """Yield games for ever, `source` being `engine` (from the start position) or `endgame` (from made-up ones).
+    """Yield games without end; `source` is `engine` (from the start position) or `endgame` (from random endgames).
 
-    A game depends on seed, source, unit and its number alone; those that are not wanted, by their id, are never played. One during which
-    the engine failed is played again from its seed, then left out as a Rejection.
+    A game depends only on seed, source, unit and its number. Games whose id `is_wanted` rejects are not played. A game during which the
+    engine failed is replayed from its seed; after a second failure it is yielded as a Rejection.
 
-    Raises EngineError when the engine fails in game after game.
+    Raises EngineError if the engine fails in several games in a row.
     """
     num_failed_in_a_row = 0
     number = -1
@@ -43,7 +43,7 @@ def engine_games(
         game_id = f"{source}-{unit}-{number}"
         if not is_wanted(game_id):
             continue
-        # A kept hash makes a move depend on what came before, so a game that failed half-way is played again as a whole.
+        # The engine's hash makes a move depend on earlier searches, so a game that failed half-way is replayed as a whole.
         for _ in range(_NUM_TRIES):
             try:
                 game = _game(config, source, number, game_id=game_id, rng=numpy_stream(seed, f"{source}_game", unit, number), pool=pool)
@@ -66,25 +66,25 @@ def engine_games(
 def _game(config: EngineGames, source: str, number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePool) -> Game:
     nodes = {color: int(rng.choice(config.nodes)) for color in chess.COLORS}
     if source == "endgame":
-        board, max_plies, num_random = made_up_endgame(rng), _MAX_ENDGAME_PLIES, 0
+        board, max_plies, num_random = random_endgame(rng), _MAX_ENDGAME_PLIES, 0
     else:
         board, max_plies = chess.Board(), config.max_plies
         num_random = int(rng.integers(0, config.random_opening_plies + 1))
     start = board.fen()
     boards: list[chess.Board] = []
     moves: list[chess.Move] = []
-    made: list[str] = []
+    played: list[str] = []
     is_label: list[bool] = []
     is_fresh = True
-    while len(made) < max_plies and not _is_over(board):
-        is_random = len(made) < num_random or rng.random() < config.random_move_probability
+    while len(played) < max_plies and not _is_over(board):
+        is_random = len(played) < num_random or rng.random() < config.random_move_probability
         if is_random:
             legal = sorted(board.legal_moves, key=chess.Move.uci)
             if not legal:
                 break
             move = legal[int(rng.integers(len(legal)))]
         else:
-            best_move = pool.best_move(start, " ".join(made), f"nodes {nodes[board.turn]}", is_fresh=is_fresh)
+            best_move = pool.best_move(start, " ".join(played), f"nodes {nodes[board.turn]}", is_fresh=is_fresh)
             if not best_move:
                 if any(board.legal_moves):
                     raise EngineError(f"{board.fen()}: the engine found no move")
@@ -94,7 +94,7 @@ def _game(config: EngineGames, source: str, number: int, *, game_id: str, rng: n
         boards.append(board.copy(stack=False))
         is_label.append(not is_random)
         moves.append(move)
-        made.append(move.uci())
+        played.append(move.uci())
         board.push(move)
         if board.was_into_check():
             raise EngineError(f"{boards[-1].fen()}: {move} is not legal")
@@ -110,7 +110,7 @@ def _game(config: EngineGames, source: str, number: int, *, game_id: str, rng: n
 
 
 def _read(text: str, board: chess.Board) -> chess.Move:
-    """Return the engine's move, which is still to be made to see that it leaves no king in check: cheaper so than before it is made."""
+    """Return the engine's move if it is pseudo-legal; the caller checks after the push that the king is not in check, which is cheaper."""
     try:
         move = chess.Move.from_uci(text)
     except chess.InvalidMoveError:
@@ -121,20 +121,20 @@ def _read(text: str, board: chess.Board) -> chess.Move:
 
 
 def _is_over(board: chess.Board) -> bool:
-    # Not `board.is_game_over()`: the engine itself says when there is no move, and two plies of shuffling at the end teach nothing.
+    # Cheaper than `board.is_game_over()`: the engine reports when there is no move. Games also end early after 30 moves without progress.
     has_enough = board.pawns | board.rooks | board.queens
     return board.halfmove_clock >= 60 or (not has_enough and board.is_insufficient_material())
 
 
-def made_up_endgame(rng: np.random.Generator) -> chess.Board:
-    """Return a legal endgame with material of many kinds: up to three pieces and five pawns a side, more often even than not."""
+def random_endgame(rng: np.random.Generator) -> chess.Board:
+    """Return a random legal endgame with up to three pieces and five pawns per side; material is usually equal."""
     while True:
         board = chess.Board.empty()
         num_pieces = int(rng.integers(0, ENDGAME_MAX_PIECES // 2 + 1))
         num_pawns = int(rng.integers(0, 6))
         squares = [int(square) for square in rng.permutation(64)]
         for color in chess.COLORS:
-            # One side may have a piece or two pawns less.
+            # One side may have one piece or two pawns fewer.
             pieces = rng.choice([chess.QUEEN, chess.ROOK, chess.ROOK, chess.BISHOP, chess.KNIGHT], size=max(0, num_pieces - _few(rng)))
             board.set_piece_at(squares.pop(), chess.Piece(chess.KING, color))
             for kind in pieces:
@@ -153,7 +153,7 @@ def _few(rng: np.random.Generator) -> int:
 
 
 def material_signature(board: chess.Board) -> str:
-    """Return what stands on the board, the stronger side first: `KRPP-KRP`."""
+    """Return the material on the board, the stronger side first: `KRPP-KRP`."""
     sides = []
     for color in chess.COLORS:
         mine = board.occupied_co[color]

@@ -1,4 +1,4 @@
-"""What the policy will be judged by, as a set of positions that no board may be."""
+"""Excluded positions: puzzles, suites and books of the evaluation, which must not become boards of the dataset."""
 
 import hashlib
 from array import array
@@ -14,40 +14,40 @@ from grpo.reading.epd import read_positions, read_puzzles
 from grpo.reading.games import Game, Reason, Rejection, SourceError
 from grpo.reading.streams import FileKind, SourceFile, find_files, fingerprint_of_all, read_chunks
 
-# What is left out for these reasons holds no position that is not met elsewhere, or that anybody could be asked about.
+# Entries rejected for these reasons contain no position that needs to be excluded.
 _HARMLESS: Final = frozenset({Reason.GAME_OVER, Reason.DUPLICATE})
 
 
-class JudgedPositions:
-    """Positions, by `position_key`, that judge the policy; of each 8 bytes of a hash are kept, so that millions fit into memory.
+class ExcludedPositions:
+    """A set of evaluation positions by `position_key`; 8 bytes of hash are stored for each, so that millions fit into memory.
 
-    One of n judged positions is taken for an unjudged one never; an unjudged one for a judged one by a chance of n / 2**64.
+    There are no false negatives; the probability of a false positive is n / 2**64 for n positions.
     """
 
     def __init__(self, hashes: NDArray[np.uint64], fingerprint: str) -> None:
         self._hashes = hashes
         """Sorted, each once, shape [len(self)]."""
         self.fingerprint = fingerprint
-        """A hash of the files' contents, whatever their order and their names."""
+        """A hash of the files' contents, independent of their order and names."""
 
     @classmethod
     def read(cls, patterns: Sequence[str]) -> Self:
-        """Read the files that the patterns stand for (see `grpo.reading.streams.find_files`); no pattern, no position.
+        """Read the files that the patterns match (see `grpo.reading.streams.find_files`); without a pattern the set is empty.
 
-        Of lists each position counts, of puzzles those of `read_puzzles`, of games each position from the start to the end.
+        All positions of lists and games count, and those of puzzles that `read_puzzles` yields.
 
-        Raises SourceError when a file, or an entry of one, cannot be read: a judge that is misread judges nothing.
+        Raises SourceError if a file, or an entry of one, cannot be read, so that no evaluation position is missed.
         """
         files = find_files(patterns)
         hashes = array("Q", (_hash(position_key(board)) for file in files for board in _boards(file)))
         return cls(np.unique(np.frombuffer(hashes, dtype=np.uint64)), fingerprint_of_all(files))
 
     def __contains__(self, key: object) -> bool:
-        """Return whether this `position_key` is that of a judged position."""
+        """Return whether the position with this `position_key` is excluded."""
         assert isinstance(key, str)
-        wanted = np.uint64(_hash(key))
-        place = int(np.searchsorted(self._hashes, wanted))
-        return place < len(self._hashes) and bool(self._hashes[place] == wanted)
+        key_hash = np.uint64(_hash(key))
+        index = int(np.searchsorted(self._hashes, key_hash))
+        return index < len(self._hashes) and bool(self._hashes[index] == key_hash)
 
     def __len__(self) -> int:
         return len(self._hashes)
@@ -66,14 +66,14 @@ def _boards(file: SourceFile) -> Iterator[chess.Board]:
         if isinstance(entry, Game):
             yield from entry.boards
             if entry.moves:
-                # What an opening book is about is the position at which its lines end.
+                # Include the final position: a match starts from the position after the last move of a book's line.
                 last = entry.boards[-1].copy(stack=False)
                 last.push(entry.moves[-1])
                 yield last
         elif entry.reason not in _HARMLESS:
             raise SourceError(
-                f"{file.name}, byte {entry.offset:,}: {entry.reason} ({entry.detail}); mend or remove this entry of {file.uri}:"
-                " what is judged by it cannot be kept apart"
+                f"{file.name}, byte {entry.offset:,}: {entry.reason} ({entry.detail}); fix or remove this entry of {file.uri}:"
+                " otherwise its positions could not be excluded from the dataset"
             )
 
 

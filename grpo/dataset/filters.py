@@ -1,7 +1,4 @@
-"""Which games and positions of files are used; each filter counts what it drops.
-
-`max_centipawns` alone is not applied here: it needs the engine.
-"""
+"""Filters of games and positions from files; each counts what it drops. Only `max_centipawns` is applied elsewhere: it needs the engine."""
 
 import re
 from collections import Counter
@@ -21,11 +18,11 @@ _CLASSES: Final = (
     (1_500, TimeControl.RAPID),
 )
 _DAY: Final = 86_400
-# `300+3`, `300`, `40/7200`, `40/7200+30`; of several periods (`40/7200:3600`) the first.
+# `300+3`, `300`, `40/7200`, `40/7200+30`; the first of several periods (`40/7200:3600`).
 _PERIOD: Final = re.compile(r"(?:([0-9]{1,4})/)?([0-9]{1,8}(?:\.[0-9]{1,6})?)(?:\+([0-9]{1,8}(?:\.[0-9]{1,6})?))?(?::.*)?")
 
-# Programs that play under their own name, as whole words, with or without a version: `Stockfish 16`, `Stockfish_16`, `lichess AI level 5`.
-# Names that people bear too (Fritz, Maia, Dragon, Junior) are left to the titles.
+# Engines that play under their own name, as whole words, with or without a version: `Stockfish 16`, `Stockfish_16`, `lichess AI level 5`.
+# Names that people have too (Fritz, Maia, Dragon, Junior) are not listed; titles identify those.
 _PROGRAM: Final = re.compile(
     r"(?<![a-z])(?:lichess ai|stockfish|komodo|houdini|rybka|leela chess zero|leela zero|lc0|lczero|alphazero|deep blue|deep fritz"
     r"|deep junior|gnu ?chess|crafty)(?![a-z])"
@@ -35,10 +32,10 @@ _UNRATED: Final = re.compile(r"\b(?:unrated|casual)\b", re.IGNORECASE)
 
 
 def filtered(pgn_game: PgnGame, filters: GameFilters, dropped_positions: Counter[str]) -> Game | Rejection:
-    """Return the game with labels only where the filters want them, or a Rejection whose detail is the first filter that drops it.
+    """Return the game with labels only on positions that pass the filters, or a Rejection with the first filter that drops the game.
 
-    Positions that a filter takes from the labels are added to `dropped_positions` under the filter's name, each under the first that
-    takes it. A game without a position left is still a game.
+    Each dropped position is counted in `dropped_positions` under the first filter that drops it. A game without any position left is
+    still returned.
     """
     game = pgn_game.game
     for name, drops in _GAME_FILTERS.items():
@@ -67,7 +64,7 @@ def _position_filter(ply: int, clock: float | None, filters: GameFilters) -> str
 
 
 def is_rated(headers: Mapping[str, str]) -> bool:
-    """Return whether the Rated tag, or else the Event tag (as Lichess writes it: `Rated Blitz game`), calls a game rated."""
+    """Return whether a game is rated by its Rated tag, or else by its Event tag (Lichess: `Rated Blitz game`)."""
     tag = headers.get("Rated")
     if tag is not None:
         return tag.strip().lower() in ("true", "1")
@@ -76,7 +73,7 @@ def is_rated(headers: Mapping[str, str]) -> bool:
 
 
 def has_program(headers: Mapping[str, str]) -> bool:
-    """Return whether a player is a program by title (BOT), by the standard's WhiteType and BlackType tags, or by name."""
+    """Return whether a player is a program by title (BOT), by the WhiteType or BlackType tag, or by name."""
     return any(
         headers.get(f"{color}Title", "").strip().upper() == "BOT"
         or headers.get(f"{color}Type", "").strip().lower() == "program"
@@ -86,10 +83,10 @@ def has_program(headers: Mapping[str, str]) -> bool:
 
 
 def time_control(tag: str | None) -> TimeControl | None:
-    """Return the class of a TimeControl tag, or None when it is unknown.
+    """Return the class of a TimeControl tag, or None if it is unknown.
 
-    `-` is correspondence, as on Lichess, and so is a period of a day or more for one move (`1/86400`, chess.com's daily games). Sand
-    clocks (`*60`) have no class.
+    `-` is correspondence, as on Lichess; so is a period of a day or more for one move (`1/86400`, chess.com's daily games). Sandclocks
+    (`*60`) have no class.
     """
     text = (tag or "").strip()
     if text == "-":
@@ -102,7 +99,7 @@ def time_control(tag: str | None) -> TimeControl | None:
         return TimeControl.CORRESPONDENCE
     duration = float(base) + 40 * float(increment or 0)
     if not duration:
-        return None  # `0` and `0+0`: a clock that nobody can play with, so the tag means something else.
+        return None  # `0` and `0+0` are not playable, so the tag means something else.
     return next((name for limit, name in _CLASSES if duration < limit), TimeControl.CLASSICAL)
 
 
@@ -120,7 +117,7 @@ def _is_gap_too_wide(game: Game, most: int | None) -> bool:
     )
 
 
-# Filter -> whether it drops a game; in the order of `GameFilters`, the first one that drops a game counts it.
+# Filter -> whether it drops a game, in the order of `GameFilters`; the first one that drops a game counts it.
 _GAME_FILTERS: Final[Mapping[str, Callable[[PgnGame, GameFilters], bool]]] = {
     "rated_only": lambda pgn, filters: filters.rated_only and not is_rated(pgn.headers),
     "humans_only": lambda pgn, filters: filters.humans_only and has_program(pgn.headers),

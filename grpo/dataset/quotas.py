@@ -1,6 +1,6 @@
-"""How many boards of each phase each split gets, and which ones of those that games offer.
+"""Quotas: the number of boards per split and game phase, and the choice of boards from games.
 
-Which split a game belongs to depends on the game alone, so that no game is on both sides, in whatever order or parts games are read.
+A game's split depends only on the game, so that no game is in two splits, whatever the order or the units in which games are read.
 """
 
 import hashlib
@@ -22,54 +22,54 @@ from grpo.settings.tree import BoardsConfig
 QuotaCell = tuple[Split, Phase]
 
 
-def split_of_game(game_id: str, shares: Mapping[Split, float]) -> Split:
-    """Return the split of a game: a hash of its id, so that no order, file or machine changes it."""
+def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
+    """Return the split of a game by a hash of its id, independent of order, file and machine."""
     point = int.from_bytes(hashlib.sha256(f"split/{game_id}".encode()).digest()[:8], "big") / 2**64
     for split in (Split.HELDOUT, Split.VALIDATION):
-        if point < shares[split]:
+        if point < fractions[split]:
             return split
-        point -= shares[split]
+        point -= fractions[split]
     return Split.TRAIN
 
 
-def split_shares(config: BoardsConfig) -> dict[Split, float]:
-    """Return the share of games that each split gets, in proportion to the boards it needs.
+def split_fractions(config: BoardsConfig) -> dict[Split, float]:
+    """Return the fraction of games for each split, in proportion to the boards it needs.
 
-    A small split gets half as much again: it has few games, and a shortage there would keep the large ones waiting.
+    The small splits get 1.5 times as much: they have few games, and a shortage there would delay the whole dataset.
     """
     total = config.num_train + config.num_validation + config.num_heldout
     heldout, validation = (min(0.3, 1.5 * count / total) for count in (config.num_heldout, config.num_validation))
     return {Split.HELDOUT: heldout, Split.VALIDATION: validation, Split.TRAIN: 1 - heldout - validation}
 
 
-def wanted_boards(config: BoardsConfig) -> dict[QuotaCell, int]:
-    """Return how many boards each split has of each phase, exactly."""
+def boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
+    """Return the exact number of boards for each split and phase."""
     counts = {Split.TRAIN: config.num_train, Split.VALIDATION: config.num_validation, Split.HELDOUT: config.num_heldout}
     return {(split, phase): count // len(PHASES) for split, count in counts.items() for phase in PHASES}
 
 
 def cell_names(cells: Mapping[QuotaCell, int]) -> dict[str, int]:
-    """Return the cells that have a count, by "split/phase"."""
+    """Return the nonzero cells by the name "split/phase"."""
     return {f"{split}/{phase}": count for (split, phase), count in cells.items() if count}
 
 
 @dataclass(slots=True)
 class SourceReport:
-    """What was read, and what was left out for which reason."""
+    """Counts of games and positions that were read, and of those that were rejected, by reason."""
 
     num_games: int = 0
-    """Games (and listed positions) that could be used."""
+    """Usable games (and listed positions)."""
     rejected: Counter[str] = field(default_factory=Counter)
     """Reason -> games; for a filter, `filtered: NAME`."""
     natural_phases: Counter[str] = field(default_factory=Counter)
-    """Phase -> positions met before balancing."""
+    """Phase -> positions read, before balancing."""
     num_duplicates: int = 0
-    """Positions that were there already, or their mirror."""
+    """Positions that were in the dataset already, or whose colour mirror was."""
     left_out: Counter[str] = field(default_factory=Counter)
-    """Reason -> positions: a filter's name, `judged` (one that the policy will be judged by), `engine failure`."""
+    """Reason -> positions: a filter's name, `judged` (an excluded evaluation position), `engine failure`."""
 
     def reject(self, rejection: Rejection) -> None:
-        """Count a game that is left out."""
+        """Count a rejected game."""
         self.rejected[f"{rejection.reason}: {rejection.detail}" if rejection.reason == "filtered" else rejection.reason.value] += 1
 
     def as_facts(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class SourceReport:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A position that a quota took from a game, with its board."""
+    """A position that a quota selected from a game, with its board."""
 
     position: Position
     board: chess.Board
@@ -105,7 +105,7 @@ class Candidate:
 
 
 class Quota:
-    """Takes positions from games until each cell of (split, phase) has what it wants."""
+    """Selects positions from games until each cell of (split, phase) is full."""
 
     def __init__(
         self,
@@ -114,23 +114,31 @@ class Quota:
         *,
         seed: int,
         report: SourceReport,
-        judged: Container[str] = frozenset(),
+        excluded: Container[str] = frozenset(),
     ) -> None:
-        """Take nothing whose key is in `judged`; count in `report` what is met and left out."""
+        """Start with empty cells.
+
+        Args:
+            wanted: Number of boards for each cell.
+            config: The dataset's settings.
+            seed: Root of the random streams.
+            report: Where positions and rejections are counted.
+            excluded: Position keys that must not be selected.
+        """
         self.missing = dict(wanted)
-        """What each cell still wants."""
+        """Boards that each cell still needs."""
         self.games: dict[str, dict[str, Any]] = {}
-        """Game id -> row of `GAME_SCHEMA`, of the games that something was taken from."""
+        """Game id -> row of `GAME_SCHEMA`, of the games with a selected position."""
         self._config = config
-        self._shares = split_shares(config)
+        self._fractions = split_fractions(config)
         self._seed = seed
         self._report = report
-        self._judged = judged
+        self._excluded = excluded
         self._seen: set[str] = set()
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing is missing any more."""
+        """Whether no board is missing."""
         return not self.lacks(PHASES)
 
     def lacks(self, phases: Sequence[Phase]) -> bool:
@@ -138,20 +146,20 @@ class Quota:
         return any(missing for (_, phase), missing in self.missing.items() if phase in phases)
 
     def split_of(self, game_id: str, date: str | None) -> Split:
-        """Return the split of a game: by its date where the settings have days and it has one, else by its hash."""
+        """Return the split of a game: by its date if the settings split by date and it has one, else by its hash."""
         if date is None or not self._config.heldout_from:
-            return split_of_game(game_id, self._shares)
+            return split_of_game(game_id, self._fractions)
         if date >= self._config.heldout_from:
             return Split.HELDOUT
         return Split.VALIDATION if date >= self._config.validation_from else Split.TRAIN
 
-    def wants(self, game_id: str, phases: Sequence[Phase] = PHASES) -> bool:
-        """Return whether an undated game could add anything of these phases, so that it need not be played in vain."""
-        split = split_of_game(game_id, self._shares)
+    def needs(self, game_id: str, phases: Sequence[Phase] = PHASES) -> bool:
+        """Return whether an undated game could add a board of these phases; if not, it need not be played."""
+        split = split_of_game(game_id, self._fractions)
         return any(self.missing[split, phase] for phase in phases)
 
     def offer(self, game: Game) -> list[Candidate]:
-        """Take what is needed from the game, and return it."""
+        """Select the needed positions of a game, and return them."""
         self._report.num_games += 1
         split = self.split_of(game.game_id, game.date)
         plies: dict[Phase, list[int]] = {phase: [] for phase in PHASES}
@@ -160,32 +168,32 @@ class Quota:
             self._report.natural_phases[phase] += 1
             if is_label:
                 plies[phase].append(ply)
-        taken: list[Candidate] = []
+        selected: list[Candidate] = []
         rng = numpy_stream(self._seed, "positions", game.game_id)
         for phase, candidates in plies.items():
-            wanted = min(self._config.max_per_game_and_phase, self.missing[split, phase])
-            if not wanted or not candidates:
+            num_needed = min(self._config.max_per_game_and_phase, self.missing[split, phase])
+            if not num_needed or not candidates:
                 continue
             for choice in rng.permutation(len(candidates)):
-                candidate = self._take(game, candidates[choice], split, phase)
+                candidate = self._candidate(game, candidates[choice], split, phase)
                 if candidate is not None:
-                    taken.append(candidate)
+                    selected.append(candidate)
                     self.missing[split, phase] -= 1
-                    wanted -= 1
-                    if not wanted:
+                    num_needed -= 1
+                    if not num_needed:
                         break
-        if taken:
+        if selected:
             self.games[game.game_id] = _game_row(game, split)
-        return taken
+        return selected
 
-    def give_back(self, candidate: Candidate, reason: str) -> None:
-        """Want one more where this was taken, and count why it is of no use; it will not be taken again."""
+    def discard(self, candidate: Candidate, reason: str) -> None:
+        """Remove a selected candidate and count the reason; its position is not selected again."""
         self.missing[candidate.position.split, candidate.position.phase] += 1
         self._report.left_out[reason] += 1
 
-    def _take(self, game: Game, ply: int, split: Split, phase: Phase) -> Candidate | None:
+    def _candidate(self, game: Game, ply: int, split: Split, phase: Phase) -> Candidate | None:
         board = game.boards[ply]
-        # One legal move leaves nothing to learn, and a group of it no spread.
+        # With one legal move all rewards of a group are equal, so there is nothing to learn.
         if len(list(islice(board.legal_moves, 2))) < 2:
             return None
         fen = board.fen()
@@ -195,7 +203,7 @@ class Quota:
             self._report.num_duplicates += 1
             return None
         self._seen.add(key)
-        if key in self._judged:
+        if key in self._excluded:
             self._report.left_out["judged"] += 1
             return None
         position = Position(
@@ -231,7 +239,7 @@ def _game_row(game: Game, split: Split) -> dict[str, Any]:
 
 
 def shortage_message(missing: Mapping[QuotaCell, int], report: SourceReport, what: str) -> str:
-    """Return the text of a SourceError for boards that could not be found, with the histogram of what was met."""
+    """Return the text of a SourceError for missing boards, with counts of the positions that were read."""
     met = ", ".join(f"{report.natural_phases[phase]:,} {phase}" for phase in PHASES)
     lacking = ", ".join(f"{count:,} of {cell}" for cell, count in cell_names(missing).items())
     rejected = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.rejected.items())) or "none"
@@ -247,11 +255,11 @@ def shortage_message(missing: Mapping[QuotaCell, int], report: SourceReport, wha
 def cut_to_quota(
     positions: Sequence[Position], wanted: Mapping[QuotaCell, int], *, max_per_game_and_phase: int
 ) -> tuple[list[int], int, dict[QuotaCell, int]]:
-    """Return the indices of exactly the wanted boards, how many duplicates were met on the way, and what each cell still misses.
+    """Return the indices of exactly the wanted boards, the number of duplicates among them, and the missing boards of each cell.
 
-    Which boards stay depends on a hash of their keys and never on the order of the parts. Of equal boards in several splits the
-    held-out one stays, then the validation one, so that the boards that judge are never thinned out by those that train. A game that two
-    parts met under different texts gives no more boards than any other.
+    The choice depends on a hash of the boards' keys, not on the order of the units. Of equal boards in several splits, the held-out one
+    stays, then the validation one, so that training boards never displace evaluation boards. The limit per game and phase also holds for a
+    game that two units read under different texts.
     """
     rank = {Split.HELDOUT: 0, Split.VALIDATION: 1, Split.TRAIN: 2}
     hashed = [hashlib.sha256(position.key.encode()).digest() for position in positions]

@@ -1,7 +1,7 @@
-"""The versioned dataset of positions: record type, table schema, and the arrays that training reads.
+"""Schema of the dataset of positions: record type, Parquet table schema, and the arrays that training reads.
 
 A table row is one board with the value of every legal move. The list columns `moves`, `values`, `centipawns`, `mate_in` and
-`strong_values` run in parallel, in rising order of action id.
+`strong_values` are parallel, in ascending order of action id.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from grpo.engine.move_values import ValueTable
 
 
 class Split(StrEnum):
-    """What a board is for; all boards of one game are in one split."""
+    """Splits of the dataset; all boards of one game are in one split."""
 
     TRAIN = "train"
     VALIDATION = "validation"
@@ -30,27 +30,27 @@ class Split(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Position:
-    """A board on which somebody moved, before its moves are valued."""
+    """A board of the dataset before its moves have values."""
 
     fen: str
     """Full FEN with both clocks."""
     key: str
-    """The same for this position and its colour mirror, whatever the clocks (`encoding.position_key`)."""
+    """Equal for the position, its colour mirror and other clocks (`encoding.position_key`)."""
     phase: Phase
     split: Split
     label: str
-    """UCI, the move to imitate: the one played, or "" where nobody played and the best of the value table will be taken."""
+    """The move to imitate, in UCI: the move played, or "" if none was played, for the best move of the value table."""
     game_id: str
     ply: int
     """Half-moves since the game's first position."""
     source: str
     """`engine`, `endgame`, or the file's name."""
     offset: int
-    """Of the game in its source: bytes in a file, the game's number among engine games."""
+    """Byte offset in a file, or the game's number among engine games."""
     white_rating: int | None = None
     black_rating: int | None = None
     date: str | None = None
-    """`YYYY.MM.DD`, with `??` for what is not known."""
+    """`YYYY.MM.DD`, with `??` for an unknown month or day."""
 
 
 BOARD_SCHEMA: Final = pa.schema(
@@ -79,9 +79,12 @@ BOARD_SCHEMA: Final = pa.schema(
         pa.field("transform", pa.string(), nullable=False),
     ]
 )
-"""`label_from`: `game` (somebody played it) or `engine` (the best of the value table). `centipawns`, `mate_in`, `expected`: the scores that
-`values` were made from, null where a move has no score of that kind. `strong_values`: by the stronger search of the evaluation, on
-held-out boards only. `engine`, `limit`, `transform`: who made `values`, and how."""
+"""Columns of the boards.
+
+`label_from`: `game` (the move played) or `engine` (the best move of the value table). `centipawns`, `mate_in`, `expected`: the scores from
+which `values` were computed, null where a move has no score of that kind. `strong_values`: values by the evaluation's stronger search, on
+held-out boards only. `engine`, `limit`, `transform`: how `values` were computed.
+"""
 
 
 GAME_SCHEMA: Final = pa.schema(
@@ -98,7 +101,7 @@ GAME_SCHEMA: Final = pa.schema(
         pa.field("date", pa.string()),
     ]
 )
-"""The games that boards came from, one row each. A listed position is a game of 0 plies."""
+"""Columns of the games that boards come from; a listed position is a game of 0 plies."""
 
 
 def board_row(
@@ -107,7 +110,7 @@ def board_row(
     """Return one row of `BOARD_SCHEMA`."""
     facts = {name: getattr(position, name) for name in Position.__slots__}
     if not position.label:
-        # Where nobody played, the best move is the label; of equally good ones the first, which the order of action ids makes any.
+        # Without a move played, the label is the best move; ties go to the lowest action id.
         facts["label"] = table.moves[int(table.values.argmax())]
     return facts | {
         "label_from": "game" if position.label else "engine",
@@ -124,27 +127,27 @@ def board_row(
 
 
 def board_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return the rows as a table of `BOARD_SCHEMA`; no rows give an empty table with all columns."""
+    """Return the rows as a table of `BOARD_SCHEMA`."""
     return pa.Table.from_pylist([dict(row) for row in rows], schema=BOARD_SCHEMA)
 
 
 def phase_counts(phases: Sequence[str]) -> dict[str, int]:
-    """Return how many boards each phase has, all phases named, in the order of a game."""
+    """Return the number of boards of every phase, in the order of a game."""
     return {phase.value: sum(name == phase for name in phases) for phase in PHASES}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoardArrays:
-    """Boards as arrays: N boards, A the most legal moves that one of them has; padding is masked."""
+    """Boards as arrays: N boards, A most legal moves of a board; padding is masked."""
 
     encodings: NDArray[np.uint8]
     """[N, 71], see `encoding`."""
     action_ids: NDArray[np.int64]
-    """[N, A], legal moves in rising order, then 0."""
+    """[N, A], legal moves in ascending order, then 0 as padding."""
     is_legal: NDArray[np.bool_]
     """[N, A], False on padding."""
     values: NDArray[np.float32]
-    """[N, A], win probability of each legal move for the mover; `strong_values` where they were asked for."""
+    """[N, A], value of each legal move for the mover (the reward), or `strong_values`."""
     played: NDArray[np.int64]
     """[N], the column of the move that was played."""
     phases: NDArray[np.int64]
@@ -155,9 +158,9 @@ class BoardArrays:
 
 
 def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> BoardArrays:
-    """Return the boards of one split, with the values of the reward's search or, if `strong`, of the evaluation's.
+    """Return the boards of one split, with the values of the reward's search or, if `strong`, of the evaluation's search.
 
-    Raises ValueError when the split is empty, or has no values of the search that was asked for.
+    Raises ValueError if the split is empty, or has no such values.
     """
     rows = [row for row in table.to_pylist() if row["split"] == split]
     if not rows:

@@ -1,7 +1,7 @@
-"""Where positions come from: games of the engine against itself (the embedded default), or files of games and of positions.
+"""Units: the parallel parts of a dataset build, each of which fills its own quota from engine games or from files.
 
-A dataset is made in units. Each takes its own games until its own quota is full: engine games by their numbers, games of files by a hash of
-their text. So units can be made anywhere, in any order, and give the same boards.
+Engine games are assigned to units by number, and games of files by a hash of their text. Units can therefore be built anywhere and in any
+order with the same result.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Final
 from grpo.board.phases import PHASES, Phase
 from grpo.dataset.engine_games import MAX_IDLE_GAMES, engine_games
 from grpo.dataset.filters import filtered
-from grpo.dataset.quotas import Candidate, Quota, QuotaCell, SourceReport, wanted_boards
+from grpo.dataset.quotas import Candidate, Quota, QuotaCell, SourceReport, boards_per_cell
 from grpo.engine.pool import EnginePool
 from grpo.reading.epd import read_positions
 from grpo.reading.games import Game, Reason, Rejection
@@ -19,18 +19,18 @@ from grpo.reading.pgn import PgnGame, SeenGames, read_pgn_games
 from grpo.reading.streams import FileKind, SourceFile, find_files, read_chunks
 from grpo.settings.tree import BoardsConfig
 
-_SURPLUS: Final = 1.06  # A unit makes a little more than its share, since two units may find the same opening positions ...
-_SURPLUS_SPREAD: Final = 2.0  # ... and by chance more of them where a share is small: so many times its square root.
+_SURPLUS: Final = 1.06  # A unit collects more than its part, because two units may find the same opening positions ...
+_SURPLUS_SPREAD: Final = 2.0  # ... plus this many times the square root of its part, for the random variation of small parts.
 _CANDIDATES_AT_ONCE: Final = 512
 
 
-def unit_wanted(config: BoardsConfig) -> dict[QuotaCell, int]:
-    """Return what each of the `config.num_units` parts of a dataset is to find: its share, and a little more."""
-    wanted = wanted_boards(config)
+def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
+    """Return the number of boards per cell that each of the `config.num_units` units collects: its part and a surplus."""
+    wanted = boards_per_cell(config)
     if config.num_units == 1:
         return wanted
-    shares = {cell: count / config.num_units for cell, count in wanted.items()}
-    return {cell: math.ceil(_SURPLUS * share + _SURPLUS_SPREAD * math.sqrt(share)) for cell, share in shares.items()}
+    parts = {cell: count / config.num_units for cell, count in wanted.items()}
+    return {cell: math.ceil(_SURPLUS * part + _SURPLUS_SPREAD * math.sqrt(part)) for cell, part in parts.items()}
 
 
 def fill_unit(
@@ -40,65 +40,65 @@ def fill_unit(
     seed: int,
     players: EnginePool,
     report: SourceReport,
-    judged: Container[str],
+    excluded: Container[str],
     on_rejection: Callable[[Rejection], None],
-    judge: Callable[[list[Candidate], Quota], None],
+    on_candidates: Callable[[list[Candidate], Quota], None],
 ) -> Quota:
-    """Fill the quotas of one unit as far as its games go; what is still missing then is in the quota that is returned.
+    """Fill the quota of one unit as far as its games go, and return the quota with the boards that are still missing.
 
     Args:
-        config: which positions.
-        unit: its number.
-        seed: root of its random streams.
-        players: engines for engine games; without MultiPV.
-        report: takes the counts.
-        judged: keys of positions that the policy will be judged by.
-        on_rejection: is told each game that is left out.
-        judge: is handed the candidates of many games at a time; gives those back to the quota that turn out to be of no use.
+        config: The dataset's settings.
+        unit: Number of the unit.
+        seed: Root of its random streams.
+        players: Engines for engine games, without MultiPV.
+        report: Where positions and rejections are counted.
+        excluded: Keys of evaluation positions, which must not be selected.
+        on_rejection: Called with each rejected game.
+        on_candidates: Called with the candidates of many games at a time; it discards unusable ones from the quota.
     """
-    quota = Quota(unit_wanted(config), config, seed=seed, report=report, judged=judged)
+    quota = Quota(unit_boards_per_cell(config), config, seed=seed, report=report, excluded=excluded)
 
     def fill(games: Iterator[Game | Rejection], phases: tuple[Phase, ...]) -> None:
-        waiting: list[Candidate] = []
+        pending: list[Candidate] = []
         num_idle = 0
         for game in games:
             if isinstance(game, Rejection):
                 report.reject(game)
                 on_rejection(game)
                 continue
-            taken = quota.offer(game)
-            waiting += taken
-            # Games of files come to an end by themselves.
-            num_idle = 0 if taken or (config.source == "files" and game.source != "endgame") else num_idle + 1
-            if waiting and (len(waiting) >= _CANDIDATES_AT_ONCE or not quota.lacks(phases)):
-                judge(waiting, quota)
-                waiting = []
+            selected = quota.offer(game)
+            pending += selected
+            # Files end by themselves, so only engine games count as idle.
+            num_idle = 0 if selected or (config.source == "files" and game.source != "endgame") else num_idle + 1
+            if pending and (len(pending) >= _CANDIDATES_AT_ONCE or not quota.lacks(phases)):
+                on_candidates(pending, quota)
+                pending = []
             if num_idle >= MAX_IDLE_GAMES or not quota.lacks(phases):
                 break
-        if waiting:
-            judge(waiting, quota)
+        if pending:
+            on_candidates(pending, quota)
 
     if config.source == "files":
         fill(file_games(config, unit=unit, report=report), PHASES)
     else:
-        fill(engine_games(config.games, unit=unit, seed=seed, pool=players, source="engine", is_wanted=quota.wants), PHASES)
-    if config.shortage == "endgames" and quota.lacks(wanted := (Phase.ENDGAME,)):
-        made = engine_games(
+        fill(engine_games(config.games, unit=unit, seed=seed, pool=players, source="engine", is_wanted=quota.needs), PHASES)
+    if config.shortage == "endgames" and quota.lacks(endgames := (Phase.ENDGAME,)):
+        games = engine_games(
             config.games,
             unit=unit,
             seed=seed,
             pool=players,
             source="endgame",
-            is_wanted=lambda game_id: quota.wants(game_id, wanted),
+            is_wanted=lambda game_id: quota.needs(game_id, endgames),
         )
-        fill(made, wanted)
+        fill(games, endgames)
     return quota
 
 
 def file_games(config: BoardsConfig, *, unit: int, report: SourceReport) -> Iterator[Game | Rejection]:
-    """Yield the usable games and listed positions of the unit's share of all files, and a Rejection for each of the others.
+    """Yield the usable games and listed positions of the unit's part of all files, and a Rejection for each unusable one.
 
-    Raises SourceError when a file cannot be read to its end.
+    Raises SourceError if a file cannot be read to its end.
     """
     seen = SeenGames()
 

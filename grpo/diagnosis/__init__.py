@@ -1,1 +1,1 @@
-"""A run's history in, named findings out: each with evidence, its true cause, and a remedy."""
+"""Diagnosis of a training run: from its metric history to named findings, each with evidence, cause and remedy."""

@@ -1,4 +1,4 @@
-"""What every rule is handed: the history, the settings for its remedy, and a way to say what it found."""
+"""Input of every diagnosis rule: the history, the settings for its remedy, and a function that builds its finding."""
 
 import statistics
 from collections.abc import Callable, Iterable
@@ -10,21 +10,21 @@ from grpo.diagnosis.given import Given
 from grpo.diagnosis.history import History, Sample, Series
 
 MOST_LEGAL_MOVES: Final = 218
-"""The most legal moves that a chess position can have (R3R2Q/... of Petrovic, 1964)."""
+"""The largest number of legal moves in a chess position (R3R2Q/... of Petrovic, 1964)."""
 
 ONE_SIDED: Final = 1.645
 """Standard errors of a one-sided 95 % bound."""
 _NOTICED: Final = 0.02
-"""Share of a regret by which it must fall to count as falling."""
+"""Fraction by which a regret must fall to count as falling."""
 _LINE, _SURE = 10, 3.0
-"""Rows of a line, and its standard errors, for a fall that noise does not make."""
+"""Minimum rows of a fitted line, and minimum standard errors of its fall, so that noise is not a fall."""
 _FELL: Final = 0.85
-"""Of the beginning's: half of the rows below it are a fall, line or not; with noise of 5 % on each of four rows 1 in 100 looks so."""
+"""A median of the second half below this fraction of the early level is a fall; with noise of 5 % on four rows, 1 in 100 looks like one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A run to be looked at."""
+    """A run to diagnose."""
 
     history: History
     given: Given
@@ -40,7 +40,7 @@ class Case:
         return series.late() if series is not None else None if summary is None else summary.last
 
     def typical(self, quantity: str) -> float | None:
-        """Return the quantity's median, or else its mean, or else the middle of its range."""
+        """Return the quantity's median, else its mean, else the middle of its range."""
         series, summary = self.history.get(quantity), self.history.summaries.get(quantity)
         if series is not None:
             return series.median()
@@ -55,13 +55,13 @@ class Case:
         series, summary = self.history.get(quantity), self.history.summaries.get(quantity)
         return series.lowest.value if series is not None else None if summary is None else summary.low
 
-    def floor(self, quantity: str, share: float) -> float | None:
-        """Return what at most this share of the quantity's rows is below, or else its smallest value."""
+    def floor(self, quantity: str, fraction: float) -> float | None:
+        """Return the quantile of the quantity at this fraction, or else its smallest value."""
         series, summary = self.history.get(quantity), self.history.summaries.get(quantity)
-        return series.quantile(share) if series is not None else None if summary is None else summary.low
+        return series.quantile(fraction) if series is not None else None if summary is None else summary.low
 
     def learns(self) -> bool:
-        """Return whether reward rises, or a regret falls, by a straight line and beyond its error."""
+        """Return whether the least-squares line of reward rises, or that of a regret falls, by more than its error."""
         reward = self.history.get("reward")
         if reward is not None:
             rise, error = reward.total_rise()
@@ -70,7 +70,7 @@ class Case:
         return any(_falls(self.history.get(name)) for name in ("training_regret", "regret"))
 
     def at_start(self, quantity: str) -> tuple[float, str] | None:
-        """Return the quantity's value before or at the first update, with the words for where it stands; None when that was not kept."""
+        """Return the quantity's value before or at the first update, with a text that says where; None if it was not recorded."""
         series, summary = self.history.get(quantity), self.history.summaries.get(quantity)
         is_first = self.history.begins_untrained and series is not None and series.first.step <= (1 if self.history.is_ours else 0)
         if series is not None and is_first and series.first.end == series.first.step:
@@ -89,26 +89,26 @@ class Case:
         cause: str = "",
         severity: Severity | None = None,
     ) -> Finding:
-        """Return a finding of the table.
+        """Return the finding with this name.
 
         Args:
-            name: which.
-            evidence: what was seen, in numbers and steps.
-            rows: those that it rests on.
-            remedy: what to do here, put before the table's.
-            cause: what is known of it here, put before the table's.
-            severity: if another than the table's.
+            name: Name in the table of findings.
+            evidence: Evidence with numbers and steps.
+            rows: The rows of the evidence.
+            remedy: Remedy for this run, put before that of the table.
+            cause: Cause in this run, put before that of the table.
+            severity: Severity, if not that of the table.
         """
         entry = ENTRIES[name]
-        resting = list(rows)
+        evidence_rows = list(rows)
         return Finding(
             name=name,
             severity=severity or entry.severity,
             evidence=tuple(evidence),
             cause=f"{cause} {(entry.ours if self.history.is_ours else '') or entry.cause}".strip(),
             remedy=f"{remedy} {entry.remedy}".strip(),
-            first_step=round(min(row.step for row in resting)) if resting else None,
-            last_step=round(max(row.end for row in resting)) if resting else None,
+            first_step=round(min(row.step for row in evidence_rows)) if evidence_rows else None,
+            last_step=round(max(row.end for row in evidence_rows)) if evidence_rows else None,
         )
 
 
@@ -116,7 +116,7 @@ def _falls(series: Series | None) -> bool:
     if series is None or len(series) < 3:
         return False
     rise, error = series.total_rise()
-    # Of a few noisy rows a line falls often enough, and a single one is no level.
+    # A line through a few noisy rows often falls, and a single row is not a level.
     is_line = len(series) >= _LINE and rise + _SURE * error < 0 and -rise > _NOTICED * series.early()
     return is_line or statistics.median(series.values[len(series) // 2 :]) < _FELL * series.early()
 
@@ -125,6 +125,6 @@ DiagnosisRule = Callable[[Case], Finding | None]
 
 
 def way(series: Series) -> str:
-    """Return a series' beginning and end in words."""
+    """Return a text with a series' first and last value."""
     first, last = series.first, series.last
     return f"{series.column} from {first.value:.3g} (step {first.step:.0f}) to {last.value:.3g} (step {last.end:.0f})"

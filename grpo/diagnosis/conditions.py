@@ -1,6 +1,6 @@
-"""The conditions that alarms, stop rules, the look before the first update and the diagnosis share: each is said once.
+"""Conditions shared by alarms, stop rules, the learnability check before the first update, and the diagnosis.
 
-Their thresholds are in the settings `grpo.alarms`: a run's own for its alarms and stops, the defaults for a history, whoever made it.
+Their thresholds are the settings `grpo.alarms`: a run's own settings for its alarms and stops, the defaults for the diagnosis.
 """
 
 from grpo.settings.grpo import AlarmConfig
@@ -11,21 +11,21 @@ def cancels(cosine: float, norm: float, other_norm: float, alarms: AlarmConfig) 
     return cosine < alarms.cancelling_cosine and norm > 0 and other_norm > 0 and other_norm / 2 <= norm <= 2 * other_norm
 
 
-def dominates(share: float, alarms: AlarmConfig) -> bool:
-    """Return whether a term with this share of the sum of the gradients' norms leaves the others next to nothing."""
-    return share > alarms.dominating_share
+def dominates(norm_fraction: float, alarms: AlarmConfig) -> bool:
+    """Return whether a term has too large a fraction of the sum of the gradient norms."""
+    return norm_fraction > alarms.dominating_share
 
 
 def is_certain(normalised_entropy: float, alarms: AlarmConfig) -> bool:
-    """Return whether a policy with this share of ln(legal moves) has nearly made up its mind."""
+    """Return whether a policy with this fraction of ln(legal moves) is nearly deterministic."""
     return normalised_entropy < alarms.entropy_share
 
 
-def is_constant(share: float, alarms: AlarmConfig) -> bool:
-    """Return whether a controller that stands at a bound in this share of the steps is a constant."""
-    return share > alarms.saturated_share
+def is_constant(saturated_fraction: float, alarms: AlarmConfig) -> bool:
+    """Return whether a controller that is at a bound in this fraction of the steps is effectively constant."""
+    return saturated_fraction > alarms.saturated_share
 
 
-def teach_nothing(silent_share: float, alarms: AlarmConfig) -> bool:
-    """Return whether groups of which this share have equal rewards leave nothing to learn; lasting, it is a reason to stop."""
-    return silent_share > alarms.silent_share
+def have_zero_advantage(zero_variance_fraction: float, alarms: AlarmConfig) -> bool:
+    """Return whether so many groups have zero variance (equal rewards) that there is nothing to learn; if it lasts, training stops."""
+    return zero_variance_fraction > alarms.silent_share

@@ -1,4 +1,4 @@
-"""All rules over one history: at its end, or while it grows."""
+"""Runs all diagnosis rules over a run's history, after the run or during training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,36 +47,36 @@ _WORST_FIRST: Final = (Severity.CRITICAL, Severity.WARNING, Severity.NOTE)
 _STEPS_BETWEEN_LOOKS: Final = 10
 _MIN_ROWS: Final = 20
 _AT_ONCE: Final = frozenset({"unlearned_language_model", "scored_otherwise", "kl_at_step_zero"})
-"""What one row shows of a language model, whose steps take minutes where a network's take seconds."""
+"""Findings that are checked at every row of a language model, because its steps take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What was found, the worst first; `healthy` alone, with notes, when it is nothing bad."""
+    """All findings, the worst first; `healthy` and notes if there is no warning or critical finding."""
 
     findings: tuple[Finding, ...]
 
     @property
     def is_healthy(self) -> bool:
-        """Whether nothing was found that is more than a note."""
+        """Whether all findings are notes."""
         return all(finding.severity == Severity.NOTE for finding in self.findings)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of what was found."""
+        """Names of the findings."""
         return tuple(finding.name for finding in self.findings)
 
     @property
     def tag(self) -> str:
-        """Return it in a word or a few, for a run's tag: `healthy`, or the names of what is more than a note."""
+        """Return the value of the run's tag: `healthy`, or the names of all findings that are not notes."""
         return HEALTHY if self.is_healthy else ", ".join(each.name for each in self.findings if each.severity != Severity.NOTE)
 
     def facts(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the findings as plain data."""
         return {"verdict": HEALTHY if self.is_healthy else "findings", "findings": [finding.facts() for finding in self.findings]}
 
     def text(self) -> str:
-        """Return it for people, with evidence, cause, remedy and page of each."""
+        """Return the findings as text, with evidence, cause, remedy and page of each."""
         parts = []
         for finding in self.findings:
             steps = "" if finding.first_step is None else f" (steps {finding.first_step:,} to {finding.last_step:,})"
@@ -89,53 +89,53 @@ class Diagnosis:
 
 
 def diagnose(history: History, settings: Mapping[str, Any] | None = None) -> Diagnosis:
-    """Return what the history shows.
+    """Return the findings in a run's history.
 
     Args:
-        history: of one run.
-        settings: the run's, ours or another trainer's, as plain data; they sharpen evidence and remedy, and change no verdict. What a
-            settings file recorded of the run (`final`, `ranges`) counts as history.
+        history: The history of one run.
+        settings: The run's settings (ours or another trainer's) as plain data. They make evidence and remedy more specific and do not
+            change the verdict, but measurements in them (`final`, `ranges`) count as history.
     """
     case = Case(with_recorded(history, settings), Given(settings))
     found = [finding for rule in RULES.values() if (finding := rule(case)) is not None]
-    found.sort(key=lambda finding: _WORST_FIRST.index(finding.severity))  # Stable: of equals in the table's order.
+    found.sort(key=lambda finding: _WORST_FIRST.index(finding.severity))  # Stable: ties stay in the order of the rules.
     if all(finding.severity == Severity.NOTE for finding in found):
         found.insert(0, case.found(HEALTHY, (f"{len(RULES)} rules over {history.num_rows:,} rows",)))
     return Diagnosis(tuple(found))
 
 
 class Watch:
-    """The same rules on a run that is under way: tells each finding once, when it begins."""
+    """Runs the rules during training and returns each finding once, when it first appears."""
 
     def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
-        """Begin; the settings are the run's."""
+        """Start with an empty history and the run's settings."""
         self._settings = settings
         self._history = History(is_ours=True)
-        self._told: set[str] = set()
+        self._returned: set[str] = set()
         self._num_seen = 0
 
     def observe(self, record: Record) -> tuple[Finding, ...]:
-        """Take the next record, and return what is found with it that was not found before.
+        """Add the next record, and return the new findings.
 
-        Rules are asked at every tenth record, from the twentieth on, so that they cost next to nothing and a few odd rows are no finding;
-        at each at which a number is not finite. Of a language model, what one row shows is told with that row. The same records give the
-        same findings, so that a run that goes on after a kill is fed its journal again.
+        The rules run at every tenth record from the twentieth on, so that they cost little and a few outliers are not a finding, and at
+        each record with NaN or infinity. For a language model, the rules of `_AT_ONCE` run at every record. Equal records give equal
+        findings, so that a resumed run replays its journal.
         """
         num_bad = len(self._history.not_finite)
         self._history.add(record)
         self._num_seen += 1
         is_bad = len(self._history.not_finite) > num_bad
         if is_bad or (self._num_seen >= _MIN_ROWS and self._num_seen % _STEPS_BETWEEN_LOOKS == 0):
-            return self._new(self.diagnosis())
-        if self._history.is_of_words:
-            return self._new(Diagnosis(tuple(each for each in self.diagnosis().findings if each.name in _AT_ONCE)))
+            return self._not_returned(self.diagnosis())
+        if self._history.is_of_language_model:
+            return self._not_returned(Diagnosis(tuple(each for each in self.diagnosis().findings if each.name in _AT_ONCE)))
         return ()
 
     def diagnosis(self) -> Diagnosis:
-        """Return what all records so far show."""
+        """Return the diagnosis of all records so far."""
         return diagnose(self._history, self._settings)
 
-    def _new(self, found: Diagnosis) -> tuple[Finding, ...]:
-        new = tuple(each for each in found.findings if each.severity != Severity.NOTE and each.name not in self._told)
-        self._told |= {each.name for each in new}
+    def _not_returned(self, found: Diagnosis) -> tuple[Finding, ...]:
+        new = tuple(each for each in found.findings if each.severity != Severity.NOTE and each.name not in self._returned)
+        self._returned |= {each.name for each in new}
         return new

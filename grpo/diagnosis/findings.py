@@ -1,7 +1,4 @@
-"""What a diagnosis can find: each finding's name, how bad it is, what it means, its true cause, and what mends it.
-
-`docs/diagnosis.md` is printed from this table.
-"""
+"""Table of all findings of the diagnosis: name, severity, meaning, detection rule, cause and remedy; source of `docs/diagnosis.md`."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -10,14 +7,14 @@ from typing import Any, Final
 
 
 class Severity(StrEnum):
-    """How bad a finding is."""
+    """Severity of a finding."""
 
     NOTE = "note"
-    """Worth knowing; the run is healthy all the same."""
+    """Worth knowing; the run is still healthy."""
     WARNING = "warning"
-    """Something does not do what it is there for."""
+    """Something does not serve its purpose."""
     CRITICAL = "critical"
-    """What the run shows or makes is not to be relied on."""
+    """The run's measurements or its policy are not reliable."""
 
 
 DIAGNOSIS_PAGE: Final = "docs/diagnosis.md"
@@ -26,47 +23,47 @@ HEALTHY: Final = "healthy"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One thing that was found in a run's history."""
+    """One finding in a run's history."""
 
     name: str
     severity: Severity
     evidence: tuple[str, ...]
-    """What was seen, in numbers and steps."""
+    """Evidence with numbers and steps."""
     cause: str
     remedy: str
-    """With the setting that it is about."""
+    """The remedy, with the setting to change."""
     first_step: int | None
-    """Of the rows that it rests on; None where they have none."""
+    """First step of the evidence; None if it has no steps."""
     last_step: int | None
 
     @property
     def page(self) -> str:
-        """Where it is explained."""
+        """Page and anchor that explain the finding."""
         return f"{DIAGNOSIS_PAGE}#{self.name}"
 
     def facts(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the finding as plain data."""
         return asdict(self) | {"severity": self.severity.value, "evidence": list(self.evidence), "page": self.page}
 
     @property
     def line(self) -> str:
-        """Return it in one line: name, what was seen, what to do."""
+        """Return the finding as one line: name, evidence, remedy."""
         return f"{self.name}: {'; '.join(self.evidence)}. {self.remedy}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """A row of the table."""
+    """A row of the table of findings."""
 
     severity: Severity
     meaning: str
     """One line."""
     seen: str
-    """By which rows a history shows it, with the threshold."""
+    """The detection rule with its thresholds."""
     cause: str
     remedy: str
     ours: str = ""
-    """Its cause in a run of our own trainer, where entropy and divergence are exact, if that is another."""
+    """The cause in a run of our own trainer, where entropy and KL are exact, if it differs."""
 
 
 _CRITICAL, _WARNING, _NOTE = Severity.CRITICAL, Severity.WARNING, Severity.NOTE
@@ -74,144 +71,142 @@ _CRITICAL, _WARNING, _NOTE = Severity.CRITICAL, Severity.WARNING, Severity.NOTE
 ENTRIES: Final[Mapping[str, Entry]] = {
     "nan_steps": Entry(
         severity=_CRITICAL,
-        meaning="Loss, gradient or reward was not finite.",
-        seen="A cell of a column that is looked at, or of any loss or gradient, says inf; or nan, where it does not stand for"
-        " nothing recorded (before a column begins, or in the gaps of one that is kept now and then); or `skipped` counts such"
-        " steps.",
-        cause="An infinite log-probability (0 * -inf over masked moves or tokens), a reward that nobody could compute, or weights that a"
-        " step too large has already spoilt. Replaced by 0 it would have trained on nothing and said nothing.",
-        remedy="Skip the step and leave weights and optimiser untouched, cut the learning rate, stop after a few in a row; and find the"
-        " first cell: that is where the number was made.",
+        meaning="Loss, gradient or reward was NaN or infinite.",
+        seen="A cell of a known column, or of any loss or gradient, is inf; or is nan where it does not mean that nothing was recorded"
+        " (before a column begins, or in the gaps of a column that is logged at intervals); or `skipped` counts such steps.",
+        cause="An infinite log-probability (0 * -inf over masked moves or tokens), a reward that could not be computed, or weights that a"
+        " too large step has already damaged. Replacing the value by 0 would hide the problem and train on nothing.",
+        remedy="Skip the step and leave weights and optimiser unchanged, cut the learning rate, and stop after a few skips in a row. Find"
+        " the first such cell: that is where the value arose.",
     ),
     "unlearned_language_model": Entry(
         severity=_CRITICAL,
-        meaning="The language model cannot write an answer yet: GRPO has nothing to choose from.",
-        seen="Fewer than a tenth of the first answers could be parsed and fewer than half of the last, or the table says that"
+        meaning="The language model cannot write a valid answer yet, so that GRPO has nothing to select.",
+        seen="Fewer than a tenth of the first answers were parsed and fewer than half of the last, or the table says that the"
         " weights are random.",
-        cause="Random or wrong weights write garbage; every answer of a group then has the same worst reward, so that no advantage is"
-        " left, and what is divided by its spread is not a number.",
+        cause="Random or wrong weights write garbage. Every answer of a group then has the same worst reward, so that all advantages are"
+        " 0, and NaN if they are divided by the group's standard deviation.",
         remedy="Load the pretrained weights and refuse to start without them; clone behaviour first; grade the reward, so that a nearly"
         " right answer is worth more than garbage.",
     ),
     "lost_format": Entry(
         severity=_CRITICAL,
-        meaning="The language model could write answers, and writes fewer and fewer that can be read.",
-        seen="The share of answers parsed is lower at the end than at the beginning by more than 0.2.",
-        cause="The policy has left the reference, which knew the format, for something that was rewarded more, or by steps too large for"
-        " its weights; with truncated answers out of the loss, nothing teaches it to end one.",
-        remedy="Go back to the checkpoint from before; a larger `grpo.kl_coefficient`, or a larger weight of structure and parsing in"
+        meaning="The language model loses the answer format: fewer and fewer of its answers can be parsed.",
+        seen="The fraction of parsed answers is lower at the end than at the beginning by more than 0.2.",
+        cause="The policy has left the reference, which knew the format, for something with a higher reward, or because of too large"
+        " steps. If truncated answers are left out of the loss, nothing trains the model to end an answer.",
+        remedy="Go back to a checkpoint from before; use a larger `grpo.kl_coefficient`, or a larger weight of structure and parsing in"
         " `[language.rewards]`.",
     ),
     "impossible_entropy": Entry(
         severity=_CRITICAL,
-        meaning="What is called entropy is larger than any entropy over legal moves can be, or negative.",
-        seen="A value a tenth above ln 218 = 5.38 nats (no position has more than 218 legal moves), or more than a twentieth of the"
-        " rows above it, above 1.25 times the mean ln(legal moves) of their steps, or below 0. Not of a language model.",
+        meaning="The logged entropy is larger than any entropy over legal moves, or negative.",
+        seen="A value more than a tenth above ln 218 = 5.38 nats (no position has more than 218 legal moves), or more than a twentieth of"
+        " the rows above it, above 1.25 times the mean ln(legal moves) of their steps, or below 0. Not for language models.",
         cause="It is -mean(log p_new(sampled move)), a cross-entropy: equal to the entropy only while the policy is the one that was"
-        " sampled. Repeated on a stale batch it climbs without bound while the true entropy falls to 0; as a bonus, boosting it"
-        " makes the spikes.",
-        remedy="Compute entropy exactly, -sum p ln p over the legal moves, for the log, the bonus and whatever watches it.",
-        ours="Our entropy is exact, so that this is a damaged or mixed-up history, or a mistake in the code.",
+        " sampled. On a stale batch it grows without bound while the true entropy falls to 0; as a bonus, a larger coefficient"
+        " causes the spikes.",
+        remedy="Compute entropy exactly, -sum p ln p over the legal moves, for logging, for the bonus and for monitors.",
+        ours="Our entropy is exact, so the history is damaged or mixed up, or the code has a bug.",
     ),
     "kl_trap": Entry(
         severity=_CRITICAL,
-        meaning="The entropy bonus was raised again and again, and entropy collapsed all the same.",
-        seen="Entropy collapsed while its coefficient rose at least threefold from where it stood when entropy began to fall.",
-        cause="The bonus was the sampled -mean(log p), which on-policy has no expected gradient and off-policy diverges; and a KL term"
-        " to the policy's own old self, estimated by mean(log old - log new), is the same vector with the opposite sign. The field"
-        " notes blamed that anchor alone; it was the estimator that the boost multiplied. After a collapse not even an exact bonus"
-        " helps: its gradient is gone with the entropy.",
+        meaning="The entropy bonus was raised repeatedly, and entropy collapsed anyway.",
+        seen="Entropy collapsed while its coefficient rose at least threefold from its value when entropy began to fall.",
+        cause="The bonus was the sampled -mean(log p), which on-policy has zero expected gradient and off-policy diverges; and a KL term"
+        " to the old policy, estimated by mean(log old - log new), is the same vector with the opposite sign. The field notes blamed"
+        " that KL term alone, but the boost multiplied a wrong estimator. After a collapse not even an exact bonus helps: its"
+        " gradient vanishes with the entropy.",
         remedy="Act while entropy is normal, with the exact entropy; stop below a critical entropy; go back to a healthy checkpoint, or"
-        " add KL(reference || policy) to a frozen healthy reference, which alone still pulls (`grpo.recovery.kind`).",
-        ours="The policy term pushed harder than the largest entropy coefficient could hold. After a collapse no multiple of the"
-        " bonus helps: its gradient is gone with the entropy.",
+        " add KL(reference || policy) to a frozen healthy reference, whose gradient does not vanish (`grpo.recovery.kind`).",
+        ours="The policy term was stronger than the largest entropy coefficient. After a collapse no multiple of the bonus helps:"
+        " its gradient vanishes with the entropy.",
     ),
     "entropy_collapse": Entry(
         severity=_CRITICAL,
-        meaning="The policy became certain of its moves long before it could know them.",
+        meaning="Entropy collapsed: the policy became nearly deterministic before it had learned good moves.",
         seen="Entropy at the end is below 0.4 of that at the beginning and below 1.2 nats, or below 0.15 nats; or normalised entropy"
-        " is below 0.15; or our trainer stopped at critical entropy. Of a language model: below a tenth of the beginning's, with"
-        " nothing learnt, or such a stop.",
-        cause="The policy term pushed harder than anything kept entropy up: the learning rate is too high, or the entropy term too weak"
-        " (a sampled bonus has no expected gradient at all on-policy). Groups then agree, advantages vanish, and the loss rises"
-        " towards 0 without anything having got better.",
+        " is below 0.15; or our trainer stopped at critical entropy. For a language model: below a tenth of the initial entropy without"
+        " learning, or such a stop.",
+        cause="The policy term was stronger than the terms that keep entropy up: the learning rate is too high, or the entropy term too"
+        " weak (a sampled bonus has zero expected gradient on-policy). The moves of a group then agree, advantages vanish, and the loss"
+        " rises towards 0 without any improvement.",
         remedy="Go back to a checkpoint from before, with a lower learning rate or a stronger, exact entropy term.",
     ),
     "scored_otherwise": Entry(
         severity=_CRITICAL,
         meaning="Tokens are scored with other log-probabilities than they were sampled with.",
         seen="The largest difference of a token's log-probability between sampling and scoring is above 0.01 nats.",
-        cause="The two see another model or another text: left padding whose pads count as positions in one of them (GPT-2: 5.1 nats with"
-        " 37 pads, and a logged KL of 0), another temperature, top-k or top-p in one alone, dropout, a precision, a tokenizer that"
-        " writes back other tokens than it read. With one update a rollout every ratio is 1 all the same, and shows nothing.",
-        remedy="Give both the same positions, mask, temperature and distribution, and assert it at the start of a run on prompts of mixed"
-        " length, as `grpo/language` does.",
+        cause="Sampling and scoring see a different model or text: left padding that counts as positions in one of them (GPT-2: 5.1 nats"
+        " with 37 pads, and a logged KL of 0), another temperature, top-k or top-p in only one of them, dropout, another precision, or a"
+        " tokenizer that does not round-trip. With one update per rollout every ratio is 1 anyway and shows nothing.",
+        remedy="Use the same positions, mask, temperature and distribution for both, and assert it at the start of a run on prompts of"
+        " mixed length, as `grpo/language` does.",
     ),
     "temperature_mismatch": Entry(
         severity=_CRITICAL,
         meaning="Moves are sampled from one distribution and scored by another.",
-        seen="Before or at the first update, with identical weights, more than 0.35 of the ratios are clipped (a fifth, where KL is"
-        " not 0 there either), and it does not grow; or KL is above 0.001 there and below 0.5. Of our own runs: KL(old ||"
-        " policy) before a rollout's first update has a median above 0.001, or ratios are clipped with one optimiser step a"
+        seen="Before or at the first update, with identical weights, more than 0.35 of the ratios are clipped (a fifth if KL is not 0"
+        " there either), and the fraction does not grow; or KL is above 0.001 there and below 0.5. For our own runs: KL(old ||"
+        " policy) before a rollout's first update has a median above 0.001, or ratios are clipped with one optimiser step per"
         " rollout.",
-        cause="Another temperature in the sampler than in the loss (1.3 against 1.0 clips 0.557 of the ratios and shows a KL of 0.0455"
+        cause="Another temperature in the sampler than in the loss (1.3 against 1.0 clips 0.557 of the ratios and gives a KL of 0.0455"
         " with identical weights, at a harmless-looking mean ratio); or dropout, top-k, padding, precision, a mask, or rewards and"
-        " moves of different groups. Clipping, KL and every controller on top of them then work on an artefact.",
-        remedy="Score with the very distribution that was sampled, temperature included, from one code path, and assert at each rollout"
-        " that before the first update every ratio is 1 and no move clipped.",
+        " moves of different groups. Clipping, KL and every controller based on them then work on an artefact.",
+        remedy="Score with the same distribution that was sampled, including the temperature, from one code path, and assert at each"
+        " rollout that before the first update every ratio is 1 and no move is clipped.",
     ),
     "kl_at_step_zero": Entry(
         severity=_CRITICAL,
         meaning="KL is not 0 before the first update.",
-        seen="KL is above 0.001, or the KL penalty above 0.00001, at step 0 (of our own runs: in the first rollout's row). KL to the"
-        " policy that was sampled counts only with one optimiser step a rollout, and a count of logged rows, as W&B's `_step`,"
+        seen="KL is above 0.001, or the KL penalty above 0.00001, at step 0 (for our own runs: in the first rollout's row). KL to the"
+        " policy that was sampled counts only with one optimiser step per rollout, and a count of logged rows, such as W&B's `_step`,"
         " has no such step.",
-        cause="Identical weights have a KL of exactly 0. What is seen is scoring that differs from sampling (temperature, top-k, top-p,"
-        " padding, precision, dropout), or a reference that is another model than the one that begins.",
+        cause="Identical weights have a KL of exactly 0. Either scoring differs from sampling (temperature, top-k, top-p, padding,"
+        " precision, dropout), or the reference is not the initial policy.",
         remedy="Compare sampler's and scorer's log-probabilities of the same moves before training; they must agree to rounding.",
     ),
     "cancelling_terms": Entry(
         severity=_CRITICAL,
-        meaning="Two terms of the loss pull in opposite directions with like strength: together they do nothing.",
-        seen="A cosine below -0.95 between two terms' gradients whose norms are within a factor of two, in half of the steps or"
-        " more. Where only loss values were kept: an entropy bonus and a KL penalty of opposite sign, whose coefficients are"
-        " within a quarter of each other or whose penalty rose at least threefold while nothing else moved, where nothing is"
-        " learnt and a KL at step 0 or an impossible entropy shows that both are estimates.",
+        meaning="Two terms of the loss cancel: their gradients are opposite and of similar size.",
+        seen="A cosine below -0.95 between two terms' gradients whose norms are within a factor of two, in at least half of the steps."
+        " If only loss values were logged: an entropy bonus and a KL penalty of opposite sign, whose coefficients are within a quarter"
+        " of each other or whose penalty rose at least threefold while nothing else moved, if nothing is learned and a KL at step 0 or"
+        " an impossible entropy shows that both are estimates.",
         cause="The sampled bonus -mean(log new) and the sampled KL mean(log old - log new) are, as loss terms, the same vector with"
         " opposite sign: the loss is policy + (entropy coefficient - KL coefficient) * mean(log new) + a constant.",
-        remedy="Use the exact entropy and an exact KL to a frozen reference, and keep only one of the two strong; log each term's"
-        " gradient, not its value.",
-        ours="Two of the objective's terms want opposite things with like force, at nearly every step: what one does the other undoes.",
+        remedy="Use the exact entropy and an exact KL to a frozen reference, with a large coefficient for only one of the two; log each"
+        " term's gradient, not its value.",
+        ours="Two terms of the objective have opposite gradients of similar size at nearly every step, so that they cancel.",
     ),
     "loss_budget": Entry(
         severity=_WARNING,
         meaning="Nearly all of the loss is one regulariser.",
-        seen="A regulariser has more than 0.9 of the sum of the terms' gradient norms or, where only loss values were kept, of their"
-        " absolute values, in the median row. By values alone it is a note where the run learns.",
+        seen="A regulariser has more than 0.9 of the sum of the terms' gradient norms or, if only loss values were logged, of their"
+        " absolute values, in the median row. By values alone it is a note if the run learns.",
         cause="Its coefficient is out of proportion to the rewards. A share of values is not a share of gradients: a sampled bonus that"
         " is 95 % of the value has no expected gradient on-policy, so that the value hides what the policy is really trained by.",
         remedy="Log each term's own gradient norm; lower the coefficient until the policy term leads.",
     ),
     "saturated_controller": Entry(
         severity=_WARNING,
-        meaning="A controller stands at its bound: it is a constant.",
-        seen="At a bound in more than 0.9 of the steps; or the measured KL is (but for a tenth of the rows) more than 1.5 times its"
-        " target; or a coefficient rose at least threefold, not in a straight line as a warm-up does, and stood still in the"
-        " second half.",
-        cause="The target is out of reach. A KL that scoring mismatches hold up (see temperature_mismatch) no coefficient can lower.",
-        remedy="Find what holds the measured quantity where it is; only then change the target or the bound.",
+        meaning="A controller is at its bound, so its coefficient is constant.",
+        seen="At a bound in more than 0.9 of the steps; or the measured KL is more than 1.5 times its target, except in a tenth of the"
+        " rows; or a coefficient rose at least threefold, not linearly as in a warm-up, and did not change in the second half.",
+        cause="The target is out of reach. No coefficient can lower a KL that is caused by a scoring mismatch (see temperature_mismatch).",
+        remedy="Find out why the measured quantity does not change; only then change the target or the bound.",
     ),
     "dead_monitor": Entry(
         severity=_WARNING,
-        meaning="What watches entropy has never acted, and never could.",
-        seen="The entropy controller changed nothing in all of a hundred steps or more; or the entropy term moved by less than a"
-        " seventh of itself over a thousand steps or more while it was nearly all of the loss and nothing was learnt.",
-        cause="Its threshold lies where the quantity never comes, often because another number is watched than the one that is meant.",
-        remedy="Watch the exact entropy, by its level and its slope, with a threshold that a healthy run comes near; test that it fires.",
+        meaning="The entropy controller or monitor has never acted.",
+        seen="The entropy controller changed nothing in a hundred steps or more; or the entropy term changed by less than a seventh"
+        " over a thousand steps or more while it was nearly all of the loss and nothing was learned.",
+        cause="The quantity never reaches its threshold, often because it monitors another number than intended.",
+        remedy="Monitor the level and the slope of the exact entropy, with a threshold that a healthy run comes near; test that it fires.",
     ),
     "high_clip_fraction": Entry(
         severity=_WARNING,
-        meaning="A fifth of the moves or more are clipped out of the gradient, in most steps.",
+        meaning="Clipping removes a fifth of the moves or more from the gradient in most steps.",
         seen="Median clip fraction above 0.2.",
         cause="Either the policy has moved far from the one that was sampled (too many optimiser steps for one rollout, or too large"
         " ones), or it is scored by another distribution than it was sampled from (see temperature_mismatch).",
@@ -219,9 +214,9 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     ),
     "stale_policy": Entry(
         severity=_WARNING,
-        meaning="The policy that is trained has left the one that was sampled.",
+        meaning="The rollout is stale: the trained policy has moved far from the one that was sampled.",
         seen="Effective sample size below 0.7; or the clip fraction grows from below 0.15 to above 0.25; or above 0.2 with more than"
-        " four optimiser steps a rollout.",
+        " four optimiser steps per rollout.",
         cause="Too many optimiser steps, or too large ones, on one rollout: ratios spread, and a few moves make up the gradient.",
         remedy="Fewer inner epochs, a trust region that ends them (`grpo.max_kl_old`), or a lower learning rate.",
     ),
@@ -244,76 +239,74 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         severity=_WARNING,
         meaning="The engine failed on many states.",
         seen="More than a twentieth of the states were dropped; or over a tenth of the rewards (and not nearly all) are exactly 0 or 1.",
-        cause="An engine that dies, hangs or answers nothing. Dropped states teach nothing; taken as reward 0 they would teach nonsense.",
-        remedy="Look into the step's log for the engine's errors; `chess-grpo doctor` tries it.",
+        cause="The engine dies, hangs or gives no answer. Dropped states are lost; counted as reward 0 they would be wrong rewards.",
+        remedy="See the step's log for the engine's errors; `chess-grpo doctor` tests it.",
     ),
     "silent_groups": Entry(
         severity=_WARNING,
-        meaning="In most groups all rewards are equal: they teach nothing.",
-        seen="More than half of the groups are silent at the end (more than 0.95: critical), or rewards have no spread at all.",
-        cause="The policy samples the same move again and again (see group_agreement), or the reward does not tell moves apart.",
-        remedy="If moves agree, the policy has collapsed: go back. If not: other boards, larger groups, or a finer reward.",
+        meaning="Most groups have zero variance: all rewards are equal, so that all advantages are 0.",
+        seen="More than half of the groups have zero variance at the end (more than 0.95: critical), or all rewards are equal.",
+        cause="The policy samples the same move again and again (see group_agreement), or the reward does not distinguish moves.",
+        remedy="If moves agree, the policy has collapsed: go back to an earlier checkpoint. If not, use other boards, larger groups, or a"
+        " finer reward.",
     ),
     "group_agreement": Entry(
         severity=_WARNING,
         meaning="The moves of a group are nearly all the same.",
         seen="Mean agreement above 0.75 at the end.",
-        cause="Entropy is nearly gone; with equal moves advantages are 0, and only regularisers train.",
-        remedy="Go back to a checkpoint from before; keep entropy up while it is there.",
+        cause="Entropy is nearly 0; with equal moves all advantages are 0, and only regularisers train.",
+        remedy="Go back to an earlier checkpoint; keep entropy up before it collapses.",
     ),
     "flat_reward": Entry(
         severity=_WARNING,
         meaning="Reward does not rise.",
-        seen="Over a hundred steps or more, no regret falls, and the rise that the rows leave possible is below 0.15 standard"
-        " deviations of a reward (windows: no later one is 0.1 above the first; where no deviation was kept: below two of the"
-        " rows').",
-        cause="The policy is not trained by its reward: the learning rate is too small, clipping or cancelling terms leave no gradient,"
+        seen="Over a hundred steps or more, no regret falls, and the upper bound of the reward's rise is below 0.15 standard deviations"
+        " of a reward (for windows: no later one is 0.1 above the first; without a logged deviation: below two deviations of the rows).",
+        cause="The reward does not train the policy: the learning rate is too small, clipping or cancelling terms leave no gradient,"
         " or the policy collapsed.",
-        remedy="Look at what else is named here; where nothing is, raise the learning rate, or compare the estimated with the exact"
-        " gradient.",
+        remedy="See the other findings; if there are none, raise the learning rate, or compare the estimated with the exact gradient.",
     ),
     "unbelievable_peak": Entry(
         severity=_WARNING,
         meaning="The best evaluation may be luck.",
-        seen="The best score is not above the mean of the others at the 5 % level, the choice among so many looks taken into"
-        " account. Where the scores rise as a whole it is a note.",
+        seen="The best score is not above the mean of the others at the 5 % level, corrected for the number of evaluations. If the"
+        " scores rise as a whole, it is a note.",
         cause="Few games: a score of 0.10 of 64 games has the 95 % interval 0.048 to 0.198, and the best of several equal checkpoints"
         " looks better than it is (the winner's curse).",
-        remedy="Play fresh games of the chosen checkpoint against the initial policy, in pairs of openings, as many as the difference"
-        " needs.",
+        remedy="Play fresh paired games of the chosen checkpoint against the initial policy, as many as the difference needs.",
     ),
     "no_baseline": Entry(
         severity=_WARNING,
-        meaning="Nobody knows how strong the policy was before.",
-        seen="Evaluations begin after the history does. Where no strength was recorded at all, this is a note.",
-        cause="Without the start's strength no later number says whether training helped.",
+        meaning="The initial policy's strength was not measured.",
+        seen="Evaluations begin after the history does. If no strength was recorded at all, this is a note.",
+        cause="Without the initial strength, later scores do not show whether training helped.",
         remedy="Measure the initial policy by the same games before the first update.",
     ),
     "lost_strength": Entry(
         severity=_CRITICAL,
         meaning="The policy plays worse than before.",
         seen="The last score is below the first at the 5 % level.",
-        cause="Training pushed it somewhere that its reward does not punish, or it collapsed; or the opponent became stronger.",
+        cause="Training led it to weaknesses that its reward does not punish, or it collapsed; or the opponent became stronger.",
         remedy="Keep the initial policy, or the best checkpoint that fresh games confirm.",
     ),
     "regret_without_strength": Entry(
         severity=_WARNING,
-        meaning="Regret on given boards fell, and games are not won more often.",
-        seen="Regret fell by more than a tenth, beyond its error, while the last score is not above the first at the 5 % level, and"
-        " a gain of 0.06 can be excluded.",
-        cause="A policy that sees only positions of others learns to value moves, not to win games: it never meets its own mistakes, and"
-        " goes round in won positions.",
-        remedy="Train on states of the policy's own games too; judge by games.",
+        meaning="Regret on held-out boards fell, but the score in games did not rise.",
+        seen="Regret fell by more than a tenth and more than its error, while the last score is not above the first at the 5 % level,"
+        " and a gain of 0.06 can be excluded.",
+        cause="A policy that sees only positions from other games learns to value moves, not to win games: it never meets its own"
+        " mistakes, and does not make progress in won positions.",
+        remedy="Train on self-play states too; measure strength by games.",
     ),
     HEALTHY: Entry(
         severity=_NOTE,
-        meaning="Nothing of all this was found.",
+        meaning="There is no warning or critical finding.",
         seen="No finding of severity warning or critical.",
         cause="What was recorded shows no failure that is known here; what was not recorded cannot.",
         remedy="Nothing to mend. Whether the policy is better, games say.",
     ),
 }
-"""In the order in which they are told, the worst of equal severity first."""
+"""In the order of reports: of equal severity, the worst first."""
 
 FINDING_MEANINGS: Final[Mapping[str, str]] = {name: entry.meaning for name, entry in ENTRIES.items()}
 """Every name -> one line of meaning."""

@@ -1,4 +1,4 @@
-"""The settings of a diagnosed run, ours or another trainer's, under one name each; and what they themselves recorded."""
+"""Settings of the diagnosed run (ours or another trainer's) under common names, and measurements that a settings file contains."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,39 +19,39 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "entropy_floor": ("grpo.field_notes.entropy_floor", "entropy_floor"),
     "optimiser_steps": ("grpo.num_inner_epochs", "optimizer_steps_per_rollout", "ppo_epochs", "num_iterations"),
     "group_size": ("grpo.group_size", "group_size", "num_generations"),
-    "own_games": ("grpo.own_games.share",),
+    "self_play": ("grpo.self_play.fraction",),
 }
-"""What a remedy may turn -> our setting, by which it is named when no settings are given, and names that others have for it."""
+"""Setting that a remedy may name -> our name (used if no settings are given), and the names in other trainers."""
 
 
 class Given:
-    """Looks settings up for remedies; without any, remedies name our own settings."""
+    """Looks up settings for remedies; without settings, remedies use our own names."""
 
     def __init__(self, settings: Mapping[str, Any] | None) -> None:
-        """Take settings as a tree of plain data, or None."""
+        """Store settings given as a tree of plain data, or None."""
         self._flat = {} if settings is None else _flat(settings)
 
     def value(self, name: str) -> float | None:
-        """Return a setting's number; None when it is not given, or is none."""
+        """Return a setting's value; None if it is not given or not a number."""
         found = self._flat.get(self._key(name))
         return float(found) if isinstance(found, int | float) and not isinstance(found, bool) and math.isfinite(found) else None
 
     def named(self, name: str) -> str:
-        """Return how to call a setting in a remedy: its name in the given settings, with its value; else our own name."""
+        """Return a setting's name for a remedy: its name and value in the given settings, else our own name."""
         key, value = self._key(name), self.value(name)
         return f"`{key}`" if value is None else f"`{key}` (here {value:g})"
 
     def _key(self, name: str) -> str:
         whole = (key for key in _NAMES[name] if key in self._flat)
-        # Others nest them: `actor.optim.lr` is a learning rate too.
-        nested = (key for wanted in _NAMES[name] for key in self._flat if key.rpartition(".")[2] == wanted)
+        # Other trainers nest settings: `actor.optim.lr` is a learning rate too.
+        nested = (key for known in _NAMES[name] for key in self._flat if key.rpartition(".")[2] == known)
         return next(whole, None) or next(nested, _NAMES[name][0])
 
 
 def with_recorded(history: History, settings: Mapping[str, Any] | None) -> History:
-    """Return the history with what a settings file recorded of the run beside its settings: `final` values, and `ranges` as [low, high].
+    """Return the history with the measurements of a settings file added: `final` values, and `ranges` as [low, high].
 
-    These are measurements, wherever they stand, so that they count in the verdict; settings do not.
+    Because these are measurements, they count in the verdict, unlike settings.
     """
     recorded: dict[str, Summary] = {}
     for name, value in _mapping(settings, "final").items():
@@ -70,7 +70,7 @@ def _is_number(value: Any) -> bool:
 
 
 def are_of_several_runs(settings: Mapping[str, Any]) -> bool:
-    """Return whether this is a table of runs: its values are settings of their own, and at least two have the same one."""
+    """Return whether this is a table of runs: all values are settings of a run, and at least two share a setting."""
     if not settings or not all(isinstance(value, Mapping) for value in settings.values()):
         return False
     known = {key for keys in _NAMES.values() for key in keys}
@@ -87,7 +87,7 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping) and set(value) <= {"value", "desc"} and "value" in value:
-            flat[f"{prefix}{name}"] = value["value"]  # So W&B writes it.
+            flat[f"{prefix}{name}"] = value["value"]  # W&B's format.
         elif isinstance(value, Mapping):
             if prefix or name not in ("final", "ranges"):
                 flat |= _flat(value, f"{prefix}{name}.")

@@ -1,4 +1,4 @@
-"""A run's history: series of quantities by step, statistics where no series was kept, and evaluations by games."""
+"""A run's history: series of quantities by step, summary statistics for quantities without series, and evaluations by games."""
 
 import math
 import statistics
@@ -7,32 +7,32 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Self
 
-from grpo.diagnosis.quantities import is_of_words, quantity_of
+from grpo.diagnosis.quantities import is_language_model_column, quantity_of
 from grpo.metrics.table import Record
 
-_END_SHARE: Final = 0.1
+_END_FRACTION: Final = 0.1
 _MAX_END: Final = 20
-"""Rows at either end of a series whose median stands for that end: a tenth of it, and no more than these."""
+"""Maximum number of rows for the level at either end of a series, which is the median of a tenth of its rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value: of a step, or the mean of a window of steps."""
+    """One value of a step, or the mean of a window of steps."""
 
     step: float
     value: float
     end: float
-    """Last step of the window; the step itself where there is none."""
+    """Last step of the window, or the step itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The finite values of one quantity, in the order of their steps; empty cells are no rows."""
+    """The finite values of one quantity in the order of steps; empty cells are skipped."""
 
     column: str
-    """As the file calls it, so that people find it again."""
+    """Name of the column in the file."""
     rows: Sequence[Sample]
-    """Never empty; of a run that goes on it grows."""
+    """Never empty; grows during a run."""
 
     def __len__(self) -> int:
         """Return the number of values."""
@@ -81,45 +81,44 @@ class Series:
         return statistics.median(self.values)
 
     def total_rise(self) -> tuple[float, float]:
-        """Return by how much a straight line through the rows rises from the first to the last, and that rise's standard error.
+        """Return the rise of the least-squares line from the first to the last row, and its standard error.
 
-        Infinite with fewer than three rows, or when all are of one step.
+        The error is infinite for fewer than three rows, or if all rows have the same step.
         """
         number, slope, spread, rests = len(self.rows), *self._line()
         if number < 3 or spread == 0:
             return 0.0, math.inf
         square = sum(rest**2 for rest in rests)
-        # Neighbouring rows that err alike say less than their number: with a lag-one autocorrelation of r, n rows are worth
-        # n (1 - r) / (1 + r).
+        # Autocorrelated rows carry less information: with a lag-one autocorrelation of r, n rows are worth n (1 - r) / (1 + r).
         alike = sum(one * other for one, other in pairwise(rests)) / square if square > 0 else 0.0
         wider = math.sqrt((1 + alike) / (1 - alike)) if 0 < alike < 1 else 1.0
         length = self.rows[-1].step - self.rows[0].step
         return slope * length, wider * math.sqrt(square / (number - 2) / spread) * length
 
     def rest_deviation(self) -> float:
-        """Return the standard deviation of the rows around a straight line through them."""
+        """Return the standard deviation of the rows around the least-squares line."""
         _, _, rests = self._line()
         return math.sqrt(sum(rest**2 for rest in rests) / max(1, len(self.rows) - 2))
 
     def _line(self) -> tuple[float, float, list[float]]:
-        """Return the slope of the least-squares line, the sum of squares of the steps around their mean, and what each row is off by."""
+        """Return the slope of the least-squares line, the sum of squares of the steps around their mean, and the residuals."""
         middle, mean = statistics.fmean(row.step for row in self.rows), statistics.fmean(self.values)
         spread = sum((row.step - middle) ** 2 for row in self.rows)
         slope = sum((row.step - middle) * (row.value - mean) for row in self.rows) / spread if spread else 0.0
         return slope, spread, [row.value - mean - slope * (row.step - middle) for row in self.rows]
 
-    def quantile(self, share: float) -> float:
-        """Return the value below which this share of the rows is."""
-        return sorted(self.values)[round(share * (len(self.rows) - 1))]
+    def quantile(self, fraction: float) -> float:
+        """Return the value below which this fraction of the rows lies."""
+        return sorted(self.values)[round(fraction * (len(self.rows) - 1))]
 
 
 def _end_size(number: int) -> int:
-    return max(1, min(_MAX_END, round(number * _END_SHARE)))
+    return max(1, min(_MAX_END, round(number * _END_FRACTION)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
-    """Statistics of a quantity that was not kept as a series; what was not recorded is None."""
+    """Summary statistics of a quantity without series; None if not recorded."""
 
     column: str
     mean: float | None = None
@@ -133,39 +132,39 @@ class Summary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """Games of one checkpoint; a win counts 1, a draw 0.5."""
+    """Games of one checkpoint; a win is 1, a draw 0.5."""
 
     step: float
     score: float
     games: float | None
     low: float | None = None
-    """Lower end of the score's 95 % interval, where one was recorded; None leaves it to be had from the number of games."""
+    """Lower end of the score's 95 % interval, if recorded; otherwise it is computed from the number of games."""
     high: float | None = None
 
 
 @dataclass(slots=True)
 class History:
-    """All that was recorded of one run; grows while the run goes on."""
+    """Everything recorded of one run; grows during the run."""
 
     series: dict[str, Series] = field(default_factory=dict)
     """By quantity."""
     summaries: dict[str, Summary] = field(default_factory=dict)
-    """By quantity; of quantities that have a series too, both."""
+    """By quantity; a quantity may have both a series and a summary."""
     evaluations: tuple[Evaluation, ...] = ()
     not_finite: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """By column: steps whose value was recorded as NaN or infinite, which is not the same as not recorded."""
+    """By column: steps whose value was recorded as NaN or infinite (not: steps without a record)."""
     events: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """By name: steps at which our own trainer told of something."""
+    """By name: steps at which our own trainer logged the event."""
     notes: dict[str, tuple[tuple[float, str], ...]] = field(default_factory=dict)
-    """By column: what stands in words in a row."""
+    """By column: (step, text) of cells with text."""
     unused: tuple[str, ...] = ()
-    """Columns that no rule asks for."""
-    is_of_words: bool = False
-    """Whether it is a language model's: its entropies are over tokens, and no bound of chess holds for them."""
+    """Columns that no rule reads."""
+    is_of_language_model: bool = False
+    """Whether the run trains a language model: its entropies are over tokens, so that the bound ln(legal moves) does not hold."""
     begins_untrained: bool = True
-    """Whether step 0 is before the first update; of a count of what was logged it is not known."""
+    """Whether step 0 is before the first update; unknown (False) if the step counts logged rows."""
     is_ours: bool = False
-    """Whether it is of our own trainer: entropies and divergences are exact, and gradients were measured."""
+    """Whether the run is of our own trainer: entropies and KL divergences are exact, and gradients were measured."""
     _rows: dict[str, list[Sample]] = field(default_factory=dict)
 
     @classmethod
@@ -177,14 +176,14 @@ class History:
         return history
 
     def add(self, record: Record) -> None:
-        """Take the next record of our own trainer."""
+        """Add the next record of our own trainer."""
         for event in record.events:
             self.events[event.name] = (*self.events.get(event.name, ()), record.step)
-        for name, value in sorted(record.metrics.items()):  # As a journal has them, so that a run that goes on says the same.
+        for name, value in sorted(record.metrics.items()):  # Sorted as in a journal, so that a resumed run gives the same result.
             quantity = quantity_of(name)
             if quantity is None:
                 continue
-            self.is_of_words |= is_of_words(name)
+            self.is_of_language_model |= is_language_model_column(name)
             if math.isfinite(value):
                 rows = self._rows.setdefault(quantity, [])
                 rows.append(Sample(record.step, float(value), record.step))
@@ -193,11 +192,11 @@ class History:
                 self.not_finite[name] = (*self.not_finite.get(name, ()), record.step)
 
     def get(self, quantity: str) -> Series | None:
-        """Return a series, or None when nothing of it was recorded."""
+        """Return the series of a quantity, or None if it was not recorded."""
         return self.series.get(quantity)
 
     def at_same_steps(self, *quantities: str) -> list[tuple[float, tuple[float, ...]]]:
-        """Return the steps at which all of these were recorded, with their values."""
+        """Return the steps at which all of these quantities were recorded, with their values."""
         found = [self.get(quantity) for quantity in quantities]
         tables: list[Mapping[float, float]] = [{row.step: row.value for row in series.rows} for series in found if series is not None]
         if len(tables) < len(quantities):
@@ -205,22 +204,22 @@ class History:
         return [(step, tuple(table[step] for table in tables)) for step in sorted(set.intersection(*(set(table) for table in tables)))]
 
     def ends_with(self, event: str) -> bool:
-        """Return whether our trainer told of something at the last step that there is: that is how a stop rule ends a run."""
+        """Return whether our trainer logged this event at the last step, as a stop rule does."""
         last = max((series.last.end for series in self.series.values()), default=math.inf)
         return max(self.events.get(event, ()), default=-math.inf) >= last
 
     @property
     def num_rows(self) -> int:
-        """Rows of the longest series."""
+        """Number of rows of the longest series."""
         return max((len(series) for series in self.series.values()), default=0)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing that a rule could look at."""
+        """Whether there is nothing that a rule could read."""
         return not (self.series or self.summaries or self.evaluations or self.not_finite)
 
     def joined(self, other: "History") -> "History":
-        """Return both: of a quantity that both have, all rows, at equal steps those of this one."""
+        """Return the union of both histories; for rows of a quantity at equal steps, this one's are used."""
         series = dict(self.series)
         for quantity, theirs in other.series.items():
             mine = series.get(quantity)
@@ -238,7 +237,7 @@ class History:
             events={**other.events, **self.events},
             notes={**other.notes, **self.notes},
             unused=(*self.unused, *(name for name in other.unused if name not in self.unused)),
-            is_of_words=self.is_of_words or other.is_of_words,
+            is_of_language_model=self.is_of_language_model or other.is_of_language_model,
             begins_untrained=self.begins_untrained and other.begins_untrained,
             is_ours=self.is_ours or other.is_ours,
         )

@@ -1,13 +1,13 @@
-"""`docs/diagnosis.md`, printed from the table of findings and the names of quantities."""
+"""Prints `docs/diagnosis.md` from the table of findings and the names of quantities."""
 
 from grpo.diagnosis.findings import ENTRIES
 from grpo.diagnosis.quantities import names_of
 
 _HEAD = """# Diagnosis
 
-Printed from `grpo/diagnosis/` by `python -m grpo.diagnosis.page > docs/diagnosis.md`; a test holds them together.
+Printed from `grpo/diagnosis/` by `python -m grpo.diagnosis.page > docs/diagnosis.md`; a test compares them.
 
-A run's history in, named findings out: each with its evidence (numbers and steps), its true cause, and a remedy.
+The diagnosis reads a run's history and returns named findings, each with evidence (numbers and steps), cause and remedy.
 
 ```
 chess-grpo diagnose last                                  # a run of ours: its number, an MLflow id, `last`, `peak` or `champion`
@@ -15,27 +15,27 @@ chess-grpo diagnose --history losses.csv rewards.csv --evals evals.csv --setting
 chess-grpo diagnose --history wandb_export.csv --json
 ```
 
-Exit code 0: healthy (notes are no illness); 1: something was found; 2: the input cannot be used, and the message says why.
+Exit code 0: healthy, possibly with notes; 1: there are findings; 2: the input is not usable, and the message says why.
 
-The verdict comes from the history alone. Settings sharpen evidence and remedy, which then names the run's own settings with their values;
-what a settings file recorded of the run itself, under `final` (last values) and `ranges` (lowest and highest), counts as history. A level
-at the beginning or the end is the median of the first or last tenth of the rows, at most 20 of them, so that a few odd rows are no
-finding. The same rules look at a run of ours while it trains, at every tenth step from the twentieth on: a finding is told once in the
-log, is drawn on the card, ends up in `findings.json` and in the tag `chess_grpo.findings`.
+The verdict depends only on the history. Settings make evidence and remedy more specific: the remedy then names the run's own settings
+with their values. Measurements in a settings file, under `final` (last values) and `ranges` (minimum and maximum), count as history. The
+level at the beginning or the end is the median of the first or last tenth of the rows, at most 20 of them, so that a few outliers are not
+a finding. The same rules run during our own training, at every tenth step from the twentieth on. A finding is logged once, shown on the
+card, and saved in `findings.json` and in the tag `chess_grpo.findings`.
 
-What a single row shows (a KL at step 0, one NaN) is not seen when that row is left out; all else stands with every third row, and with
-noise of 5 %, for histories of 30 rows or more that are not next to a threshold.
+A finding that depends on a single row (a KL at step 0, one NaN) is lost if that row is missing. All other findings also hold with every
+third row and with noise of 5 %, for histories of 30 rows or more that are not close to a threshold.
 
 ## What is read
 
-CSV files (parted by comma, semicolon or tab), several of one run: a column of steps (or of windows: `step_from`, `step_to`) and columns
-with some cells empty; statistics instead of a series (`metric, mean, min, max, first, last`); one row a value (`key, value, step`, as
-MLflow exports); W&B's exports (`_step`, or `run - metric` columns). An empty cell was not recorded; a cell that says nan was, and is not
-finite. `--evals` is a table of `step`, `score` (a win 1, a draw 0.5, the mean) and `games`. `--settings` is a JSON object of settings, or
-one with those of several runs, of which the one is taken whose name a history file has. Columns are known by these names, whatever
-section stands before them (`train/`, `actor/`, ...):
+One or more CSV files of one run, separated by comma, semicolon or tab, in one of these formats: a column of steps (or windows: `step_from`,
+`step_to`) with one column per metric, in which cells may be empty; statistics instead of a series (`metric, mean, min, max, first, last`);
+one row per value (`key, value, step`, as MLflow exports); W&B's exports (`_step`, or `run - metric` columns). An empty cell means not
+recorded; a cell `nan` means recorded and not finite. `--evals` is a table of `step`, `score` (mean; a win is 1, a draw 0.5) and `games`.
+`--settings` is a JSON object of settings, or an object with the settings of several runs, of which the one with the name of a history file
+is used. Columns are recognised by these names, with any section as prefix (`train/`, `actor/`, ...):
 
-| quantity | our metric | names of others |
+| quantity | our metric | names in other trainers |
 | --- | --- | --- |
 """
 

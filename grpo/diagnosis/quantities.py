@@ -1,6 +1,6 @@
-"""What a history may hold, under one name each, and the names that our metric table and other people's trainers have for it.
+"""Quantities that the diagnosis reads, and their names in our metric table and in other trainers.
 
-Names of others were read off the metric lists of TRL, verl, OpenRLHF and of the field notes' runs.
+The names in other trainers come from TRL, verl, OpenRLHF and the field notes' runs.
 """
 
 import re
@@ -22,9 +22,9 @@ STEP_NAMES: Final = (
     "timesteps",
     "epoch",
 )
-"""Columns that hold the step, whatever section they are in, the likeliest first."""
+"""Names of the step column, in any section, the most likely first."""
 LOGGED_NAMES: Final = ("_step",)
-"""Columns that count what was logged, as W&B does: their 0 is after the first update."""
+"""Names of columns that count logged rows, as in W&B; their 0 is after the first update."""
 FROM_NAMES: Final = ("step_from", "from_step", "step_start")
 TO_NAMES: Final = ("step_to", "to_step", "step_end")
 
@@ -126,8 +126,8 @@ _OTHERS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 SCORE_NAMES: Final = ("score", "eval_score", "win_rate", "eval_win_rate", "winrate")
-SHARES: Final = frozenset({"clip_fraction", "silent_groups", "agreement", "agreement_max", "truncated"})
-"""Quantities that lie between 0 and 1."""
+FRACTIONS: Final = frozenset({"clip_fraction", "silent_groups", "agreement", "agreement_max", "truncated"})
+"""Quantities between 0 and 1."""
 GAMES_NAMES: Final = ("games", "num_games", "n_games", "eval_games")
 
 _BY_OUR_NAME: Final = {name: quantity for quantity, names in _OURS.items() for name in names}
@@ -137,21 +137,21 @@ _BY_OTHER_NAME: Final = {name: quantity for quantity, names in _OTHERS.items() f
 _SECTIONS: Final = (
     r"(?:train|training|trainer|actor|critic|grpo|loss|losses|policy|objective|metrics|rollout|control|stats|charts|time|ppo|rl)"
 )
-"""Before a name, that say nothing. `eval`, `val` and `heldout` do: what stands there is measured otherwise than in training."""
-_OF_WORDS: Final = re.compile(r"^language/|completion|response_len|num_tokens|answer_len|prompt_len")
+"""Prefixes of column names to ignore. `eval`, `val` and `heldout` are not ignored, because they are not measured in training."""
+_LANGUAGE_MODEL: Final = re.compile(r"^language/|completion|response_len|num_tokens|answer_len|prompt_len")
 
 
 def quantity_of(column: str) -> str | None:
-    """Return what a column holds, by our name of it or another's, whatever section it is in; None when it is none that is asked for."""
+    """Return the quantity of a column by our name or another trainer's, in any section; None if no rule reads it."""
     if column in _BY_OUR_NAME:
         return _BY_OUR_NAME[column]
     if column in METRICS:
-        return None  # One of ours that says something else, such as an entropy of one phase.
+        return None  # Another metric of ours, such as the entropy of one phase.
     return _BY_OTHER_NAME.get(plain_name(column))
 
 
 def plain_name(column: str) -> str:
-    """Return a column's name in small letters without its sections: `actor/pg_clipfrac` is `pg_clipfrac`."""
+    """Return a column's name in lower case without its sections: `actor/pg_clipfrac` becomes `pg_clipfrac`."""
     words = column.strip().lower()
     while (shorter := re.sub(rf"^{_SECTIONS}[/.:]", "", words)) != words:
         words = shorter
@@ -159,10 +159,10 @@ def plain_name(column: str) -> str:
 
 
 def names_of() -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-    """Return each quantity with our metric of it and the names that others have for it."""
+    """Return each quantity with our metrics and its names in other trainers."""
     return [(quantity, _OURS.get(quantity, ()), _OTHERS.get(quantity, ())) for quantity in sorted(_OURS.keys() | _OTHERS.keys())]
 
 
-def is_of_words(column: str) -> bool:
-    """Return whether a column is one that only a language model's trainer has."""
-    return quantity_of(column) in ("parsed", "truncated") or _OF_WORDS.search(column.lower()) is not None
+def is_language_model_column(column: str) -> bool:
+    """Return whether only language model trainers log this column."""
+    return quantity_of(column) in ("parsed", "truncated") or _LANGUAGE_MODEL.search(column.lower()) is not None

@@ -1,7 +1,7 @@
-"""Histories from CSV files: one row a step with some cells empty, windows of steps, statistics, or one row a value.
+"""Reads histories from CSV files: one row per step, windows of steps, summary statistics, or one row per value.
 
-So the tables of the field notes are read, several of one run, and what W&B (`run - metric` columns, or `_step`) and MLflow (`run_id, key,
-value, step, timestamp`) export.
+It reads the tables of the field notes (several per run), and the exports of W&B (`run - metric` columns, or `_step`), MLflow (`run_id, key,
+value, step, timestamp`) and TensorBoard.
 """
 
 import csv
@@ -15,14 +15,14 @@ from typing import Final, NoReturn
 from grpo.base.errors import PlainError
 from grpo.diagnosis.history import Evaluation, History, Sample, Series, Summary
 from grpo.diagnosis.quantities import (
+    FRACTIONS,
     FROM_NAMES,
     GAMES_NAMES,
     LOGGED_NAMES,
     SCORE_NAMES,
-    SHARES,
     STEP_NAMES,
     TO_NAMES,
-    is_of_words,
+    is_language_model_column,
     plain_name,
     quantity_of,
 )
@@ -32,30 +32,30 @@ _KEY_NAMES: Final = ("key", "metric", "metric_name", "name")
 _RUN_NAMES: Final = ("run_id", "run_uuid", "run", "run_name")
 _STATISTICS: Final = ("mean", "min", "max", "first", "last")
 _MAX_BYTES: Final = 512 * 2**20
-_WORDS: Final = frozenset({"nan", "+nan", "-nan", "inf", "+inf", "-inf", "infinity", "-infinity"})
+_NON_FINITE: Final = frozenset({"nan", "+nan", "-nan", "inf", "+inf", "-inf", "infinity", "-infinity"})
 _DELIMITERS: Final = (",", ";", "\t")
 _DENSE: Final = 0.8
-"""A column with at least this share of numbers between its first and its last was recorded at each row; a nan among them is one."""
+"""A column with at least this fraction of finite values between its first and last one was recorded at every row, so its NaNs count."""
 _A_FEW: Final = 5
 _EMPTY: Final = frozenset({"none", "null", "n/a", "na", "-"})
 _WATCHED: Final = re.compile(r"loss|grad")
-"""Columns that no rule asks for, in which a number that is none says something all the same."""
+"""Columns without a rule in which NaN or infinity is still reported."""
 
 Table = list[dict[str, str]]
 
 
 class HistoryError(PlainError, ValueError):
-    """A file is no history; the message says which, where in it, why, and what would be one."""
+    """A file is not a history; the message says which, where, why, and what is expected."""
 
 
 def read_run_history(paths: Sequence[Path], *, evals: Path | None = None) -> History:
-    """Return what these files say of one run.
+    """Return the history of one run from its files.
 
     Args:
-        paths: tables of the same run; columns may differ, overlap and be empty here and there.
-        evals: a table of step, score and number of games, if one was kept.
+        paths: Tables of the same run; columns may differ, overlap and have empty cells.
+        evals: A table of step, score and number of games, if there is one.
 
-    Raises HistoryError when a file is no table, or holds nothing that could be diagnosed.
+    Raises HistoryError if a file is not a table, or contains nothing to diagnose.
     """
     history = History()
     for path in paths:
@@ -68,8 +68,8 @@ def read_run_history(paths: Sequence[Path], *, evals: Path | None = None) -> His
     if history.is_empty:
         found = ", ".join(history.unused) or "none"
         raise HistoryError(
-            f"{', '.join(map(str, paths))}: no column holds anything to diagnose (found: {found}); wanted are such as entropy, kl,"
-            " clip_fraction, reward, loss and its terms (docs/diagnosis.md lists all names)"
+            f"{', '.join(map(str, paths))}: no column holds anything to diagnose (found: {found}); expected are columns such as entropy,"
+            " kl, clip_fraction, reward, loss and its terms (docs/diagnosis.md lists all names)"
         )
     return history
 
@@ -82,7 +82,7 @@ def _history(path: Path) -> History:
     key = next((plain[name] for name in _KEY_NAMES if name in plain), None)
     if key is not None and "value" in plain:
         return _long(path, table, plain, key)
-    if plain.keys() <= {"wall_time", "step", "value"} and "value" in plain:  # TensorBoard's: the quantity is in the file's name.
+    if plain.keys() <= {"wall_time", "step", "value"} and "value" in plain:  # TensorBoard: the file's name has the quantity.
         name = path.stem.rpartition("tag-")[2]
         quantity = next((known for known in (name, name.rpartition("_")[2], name.partition("_")[2]) if quantity_of(known)), name)
         return _wide(path, [{"step": row[plain["step"]], quantity: row[plain["value"]]} for row in table], ["step", quantity])
@@ -102,7 +102,7 @@ def _table(path: Path) -> tuple[Table, list[str]]:
             names = [name.strip() for name in next(reader, [])]
             rows = [[cell.strip() for cell in row] for row in reader if any(cell.strip() for cell in row)]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise HistoryError(f"{path}: is no CSV text in UTF-8 ({error})") from None
+        raise HistoryError(f"{path}: is not CSV text in UTF-8 ({error})") from None
     if len(names) < 2 and not (names and names[0].startswith(("{", "["))):
         raise HistoryError(f"{path}: its first line names {len(names)} columns; a history has a line of names, a step, and a value or more")
     if len(set(names)) < len(names):
@@ -123,14 +123,16 @@ def _wide(path: Path, table: Table, names: Sequence[str]) -> History:
     start = next((by_plain[name] for name in FROM_NAMES if name in by_plain), None)
     end = next((by_plain[name] for name in TO_NAMES if name in by_plain), None)
     step = start or _step_column(path, names)
-    table = _not_gone_back(path, [row for row in table if row[step] or any(_cell(row[name]) for name in names if quantity_of(name))], step)
+    table = _without_replaced_rows(
+        path, [row for row in table if row[step] or any(_cell(row[name]) for name in names if quantity_of(name))], step
+    )
     history, unused, taken = History(), [], dict[str, str]()
     steps = _steps(path, table, step)
     ends = _steps(path, table, end) if end is not None else steps
     columns = {name: column for name in names if name not in (step, start, end) and (column := _exported(path, name, taken)) is not None}
     for name, column in columns.items():
         quantity = quantity_of(column)
-        if quantity is None and _says_words(table, name):
+        if quantity is None and _has_text(table, name):
             history.notes[name] = tuple((at, row[name]) for at, row in zip(steps, table, strict=True) if row[name])
         elif quantity is None:
             unused += [] if column.lower() in (*SCORE_NAMES, *GAMES_NAMES) else [name]
@@ -142,7 +144,7 @@ def _wide(path: Path, table: Table, names: Sequence[str]) -> History:
             if rows and not _is_setting(path, column, quantity, rows):
                 history.series[quantity] = Series(column, rows)
     history.is_ours = any(column in METRICS for column in columns.values())
-    history.is_of_words = any(map(is_of_words, columns.values()))
+    history.is_of_language_model = any(map(is_language_model_column, columns.values()))
     history.begins_untrained = plain_name(step) == step.lower() and not taken
     history.unused = tuple(unused)
     history.evaluations = _evaluations(path, table, names, is_history=True)
@@ -158,25 +160,25 @@ def _step_column(path: Path, names: Sequence[str]) -> str:
     return found
 
 
-def _not_gone_back(path: Path, table: Table, step: str) -> Table:
-    """Return the rows without those that a run that went on from an earlier step made anew."""
-    kept: Table = []
+def _without_replaced_rows(path: Path, table: Table, step: str) -> Table:
+    """Return the rows without those that a run, resumed from an earlier step, logged again later."""
+    rows: Table = []
     for row, at in zip(table, _steps(path, table, step), strict=True):
-        if kept and float(kept[-1][step]) > at:
-            kept = [earlier for earlier in kept if float(earlier[step]) < at]
-        kept.append(row)
-    return kept
+        if rows and float(rows[-1][step]) > at:
+            rows = [earlier for earlier in rows if float(earlier[step]) < at]
+        rows.append(row)
+    return rows
 
 
-def _says_words(table: Table, name: str) -> bool:
+def _has_text(table: Table, name: str) -> bool:
     return any(_cell(row[name]) and _number(row[name]) is None for row in table)
 
 
 def _is_setting(path: Path, column: str, quantity: str, rows: Sequence[Sample]) -> bool:
-    """Return whether a column is a setting that has a measurement's name, such as the bound of a clip: it never changes."""
-    if quantity in SHARES and max(row.value for row in rows) > 1 + 1e-6:
+    """Return whether a column is a constant setting under a measurement's name, such as the bound of a clip."""
+    if quantity in FRACTIONS and max(row.value for row in rows) > 1 + 1e-6:
         most = max(row.value for row in rows)
-        raise HistoryError(f"{path}: column {column}: {most:g} is no share; if it is in percent, divide by 100")
+        raise HistoryError(f"{path}: column {column}: {most:g} is not between 0 and 1; if it is in percent, divide by 100")
     return quantity == "clip_fraction" and len(rows) >= _A_FEW and len({row.value for row in rows}) == 1 and rows[0].value > 0
 
 
@@ -185,7 +187,7 @@ def _named(column: str, steps: tuple[float, ...]) -> dict[str, tuple[float, ...]
 
 
 def _exported(path: Path, name: str, taken: dict[str, str]) -> str | None:
-    """Return a column's name without what W&B puts round it: `run - metric`, and `__MIN`, `__MAX` beside it, which say nothing more."""
+    """Return the metric's name in a column of W&B's export (`run - metric`); None for the redundant `__MIN` and `__MAX` columns."""
     run, dash, column = name.rpartition(" - ")
     if not dash:
         return name
@@ -197,8 +199,8 @@ def _exported(path: Path, name: str, taken: dict[str, str]) -> str | None:
 
 
 def _column(path: Path, table: Table, name: str, steps: Sequence[float], ends: Sequence[float]) -> tuple[list[Sample], tuple[float, ...]]:
-    """Return a column's finite values, and the steps of those that are recorded as not finite."""
-    rows, told = [], []
+    """Return a column's finite values, and the steps of NaN or infinite values."""
+    rows, recorded = [], []
     for number, (row, step, end) in enumerate(zip(table, steps, ends, strict=True), start=2):
         cell = _cell(row[name])
         if not cell:
@@ -206,30 +208,30 @@ def _column(path: Path, table: Table, name: str, steps: Sequence[float], ends: S
         value = _number(cell)
         if value is None:
             _refuse_cell(path, number, name, cell)
-        told.append((step, value))
+        recorded.append((step, value))
         if math.isfinite(value):
             rows.append(Sample(step, value, end))
     rows.sort(key=lambda row: row.step)
-    return rows, _not_finite(told)
+    return rows, _not_finite(recorded)
 
 
-def _not_finite(told: Sequence[tuple[float, float]]) -> tuple[float, ...]:
-    """Return the steps at which a column really was not finite.
+def _not_finite(recorded: Sequence[tuple[float, float]]) -> tuple[float, ...]:
+    """Return the steps at which a column really was NaN or infinite.
 
-    Programs also write nan for what they did not record: before a column begins, and between the rows of one that is kept now and then.
-    What follows the last finite value, beyond such a gap, is no gap.
+    Programs also write nan where nothing was recorded: before a column begins, and between the rows of a column that is logged at
+    intervals. NaNs after the last finite value that last longer than such a gap count.
     """
-    finite = [place for place, (_, value) in enumerate(told) if math.isfinite(value)]
-    bad = [place for place, (_, value) in enumerate(told) if math.isinf(value)]
+    finite = [index for index, (_, value) in enumerate(recorded) if math.isfinite(value)]
+    bad = [index for index, (_, value) in enumerate(recorded) if math.isinf(value)]
     if not finite:
-        return tuple(step for step, _ in told)
+        return tuple(step for step, _ in recorded)
     gap = max((later - earlier - 1 for earlier, later in pairwise(finite)), default=0)
     if len(finite) >= _DENSE * (finite[-1] - finite[0] + 1):
-        bad += [place for place in range(finite[0], finite[-1]) if math.isnan(told[place][1])]
+        bad += [index for index in range(finite[0], finite[-1]) if math.isnan(recorded[index][1])]
         gap = 0
-    if len(told) - 1 - finite[-1] > 2 * gap:
-        bad += [place for place in range(finite[-1] + 1, len(told)) if math.isnan(told[place][1])]
-    return tuple(told[place][0] for place in sorted(set(bad)))
+    if len(recorded) - 1 - finite[-1] > 2 * gap:
+        bad += [index for index in range(finite[-1] + 1, len(recorded)) if math.isnan(recorded[index][1])]
+    return tuple(recorded[index][0] for index in sorted(set(bad)))
 
 
 def _steps(path: Path, table: Table, name: str) -> list[float]:
@@ -243,7 +245,7 @@ def _steps(path: Path, table: Table, name: str) -> list[float]:
 
 
 def _long(path: Path, table: Table, plain: Mapping[str, str], key: str) -> History:
-    """Read one row a value."""
+    """Read a table with one row per value."""
     run = next((plain[name] for name in _RUN_NAMES if name in plain), None)
     runs = sorted({row[run] for row in table}) if run is not None else []
     if len(runs) > 1:
@@ -252,7 +254,9 @@ def _long(path: Path, table: Table, plain: Mapping[str, str], key: str) -> Histo
         raise HistoryError(f"{path}: has keys and values, and no column `step`; export it too")
     columns = list(dict.fromkeys(row[key] for row in table))
     unused = tuple(name for name in columns if quantity_of(name) is None)
-    history = History(unused=unused, is_ours=any(name in METRICS for name in columns), is_of_words=any(map(is_of_words, columns)))
+    history = History(
+        unused=unused, is_ours=any(name in METRICS for name in columns), is_of_language_model=any(map(is_language_model_column, columns))
+    )
     for name in columns:
         quantity = quantity_of(name)
         part = [row for row in table if row[key] == name]
@@ -267,7 +271,7 @@ def _long(path: Path, table: Table, plain: Mapping[str, str], key: str) -> Histo
 
 
 def _statistics(path: Path, table: Table, plain: Mapping[str, str]) -> History:
-    """Read statistics of metrics: one row a metric."""
+    """Read a table of summary statistics with one row per metric."""
     summaries, unused = {}, []
     for number, row in enumerate(table, start=2):
         column = row[plain["metric"]]
@@ -289,7 +293,7 @@ def _statistics(path: Path, table: Table, plain: Mapping[str, str]) -> History:
 
 
 def _evaluations(path: Path, table: Table, names: Sequence[str], *, is_history: bool) -> tuple[Evaluation, ...]:
-    """Return what a table says of games; in a history a score that is no share of points is another's, and is left alone."""
+    """Return the evaluations by games in a table; in a history, a score outside [0, 1] is another quantity and is ignored."""
     by_plain = {name.strip().lower().replace("/", "_"): name for name in reversed(names)}
     score = next((by_plain[name] for name in SCORE_NAMES if name in by_plain), None)
     games = next((by_plain[name] for name in GAMES_NAMES if name in by_plain), None)
@@ -307,8 +311,8 @@ def _evaluations(path: Path, table: Table, names: Sequence[str], *, is_history: 
             if is_history:
                 return ()
             raise HistoryError(
-                f"{path}: row {number}: the score {row[score]} is no share of the points; a win is 1, a draw 0.5, and all a mean (if it is"
-                " in percent, divide by 100)"
+                f"{path}: row {number}: the score {row[score]} is not between 0 and 1; it is the mean over games, in which a win is 1 and a"
+                " draw 0.5 (if it is in percent, divide by 100)"
             )
         count = _number(_cell(row[games])) if games is not None and _cell(row[games]) else None
         found.append(Evaluation(step=at, score=value, games=count if count is not None and count > 0 else None))
@@ -316,13 +320,13 @@ def _evaluations(path: Path, table: Table, names: Sequence[str], *, is_history: 
 
 
 def _cell(cell: str) -> str:
-    """Return what a cell says; nothing where it says that there is nothing."""
+    """Return a cell's text; "" for the texts that mean an empty cell."""
     return "" if cell.lower() in _EMPTY else cell
 
 
 def _number(cell: str) -> float | None:
-    """Return a cell's number, NaN and infinities included; None when it is none."""
-    if cell.lower() in _WORDS:
+    """Return a cell's number, including NaN and infinity; None if it is not a number."""
+    if cell.lower() in _NON_FINITE:
         return float(cell)
     try:
         return float(cell.replace("_", "x"))  # Python reads 1_000 as a number; no exporter writes it.
@@ -331,13 +335,13 @@ def _number(cell: str) -> float | None:
 
 
 def _refuse_cell(path: Path, number: int, name: str, cell: str) -> NoReturn:
-    raise HistoryError(f"{path}: row {number}, column {name}: {cell!r} is no number")
+    raise HistoryError(f"{path}: row {number}, column {name}: {cell!r} is not a number")
 
 
 def columns_text(history: History) -> str:
-    """Return which columns were looked at and which were not, for people."""
+    """Return a text with the columns that were used and those that were not."""
     used = sorted({series.column for series in history.series.values()} | {summary.column for summary in history.summaries.values()})
-    return f"looked at {_list(used)}; not at {_list(history.unused)}"
+    return f"used {_list(used)}; not used {_list(history.unused)}"
 
 
 def _list(names: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Rules about entropy, and what was done to keep it."""
+"""Diagnosis rules about entropy and entropy controllers."""
 
 import math
 from typing import Final
@@ -10,30 +10,30 @@ from grpo.diagnosis.history import Series
 from grpo.settings.grpo import AlarmConfig, RecoveryConfig
 
 _MOST: Final = math.log(MOST_LEGAL_MOVES)
-_BEYOND, _BEYOND_SHARE = 1.1, 0.05
-"""A value so far above the bound is enough; of values next to it more than this share of the rows."""
+_BEYOND, _BEYOND_FRACTION = 1.1, 0.05
+"""One value this far above the bound is enough; of values closer to it, more than this fraction of the rows."""
 _OVER_LEGAL: Final = 1.25
-"""Of ln(legal moves): above it is no rounding, and no noise."""
+"""Ratio to ln(legal moves) above which rounding and noise are excluded."""
 _ALARMS, _HEALTHY_NATS = AlarmConfig(), RecoveryConfig().healthy_entropy
-_KEPT_SHARE, _COLLAPSED, _GONE = 0.4, 1.2 * _HEALTHY_NATS, 0.15
-_OF_WORDS_SHARE, _OF_WORDS_LEARNT = 0.1, 0.05
+_LEFT_FRACTION, _COLLAPSED, _GONE = 0.4, 1.2 * _HEALTHY_NATS, 0.15
+_LANGUAGE_LEFT_FRACTION, _LANGUAGE_LEFT_IF_LEARNING = 0.1, 0.05
 _A_FEW: Final = 3
 _STOPPED: Final = "entropy_critical"
-"""The event with which our trainer stops at critical entropy, wherever its settings draw that line."""
+"""The event with which our trainer stops at critical entropy."""
 _BOOSTED, _FALLING = 3.0, 0.8
 _STILL: Final = 0.15
 _LONG: Final = 1_000
 
 
 def impossible_entropy(case: Case) -> Finding | None:
-    """Find entropies that no distribution over legal moves has."""
-    if _is_of_words(case):
-        return None  # Its alphabet is larger.
+    """Find entropies that are impossible for a distribution over legal moves."""
+    if _is_language_model(case):
+        return None  # Its vocabulary is larger.
     series, summary = case.history.get("entropy"), case.history.summaries.get("entropy")
     if series is not None:
         limits = {step: limit for step, (limit,) in case.history.at_same_steps("log_num_legal")}
         bad = [row for row in series.rows if not -0.01 <= row.value <= min(_MOST, _OVER_LEGAL * limits.get(row.step, math.inf))]
-        if any(not -0.1 <= row.value <= _BEYOND * _MOST for row in bad) or len(bad) > max(1, _BEYOND_SHARE * len(series)):
+        if any(not -0.1 <= row.value <= _BEYOND * _MOST for row in bad) or len(bad) > max(1, _BEYOND_FRACTION * len(series)):
             worst = max(bad, key=lambda row: abs(row.value))
             return case.found(
                 "impossible_entropy",
@@ -51,7 +51,7 @@ def impossible_entropy(case: Case) -> Finding | None:
 
 
 def entropy_collapse(case: Case) -> Finding | None:
-    """Find a policy that grew certain."""
+    """Find an entropy collapse."""
     if not has_collapsed(case):
         return None
     entropy = _possible(case)
@@ -67,10 +67,10 @@ def entropy_collapse(case: Case) -> Finding | None:
             ]
         )
         return case.found("entropy_collapse", seen, rows=() if normalised is None else normalised.rows[-1:], remedy=_slower(case))
-    evidence = [way(entropy) + ("" if _is_of_words(case) else _effective(entropy))]
+    evidence = [way(entropy) + ("" if _is_language_model(case) else _effective(entropy))]
     middle = (entropy.early() + entropy.late()) / 2
-    # What came back after that is the estimator's doing where values were impossible, and no health.
-    fallen = next((place for place, row in enumerate(entropy.rows) if row.value < middle), len(entropy) - 1)
+    # A later rise is not a recovery if values were impossible: it comes from the estimator.
+    fallen = next((index for index, row in enumerate(entropy.rows) if row.value < middle), len(entropy) - 1)
     healthy = entropy.rows[max(0, fallen - 1)]
     evidence += [way(series) for name in ("reward", "reward_std") if (series := case.history.get(name)) is not None and len(series) > 1]
     loss = case.history.get("loss")
@@ -92,7 +92,7 @@ def _effective(entropy: Series) -> str:
 
 
 def kl_trap(case: Case) -> Finding | None:
-    """Find a collapse that a rising entropy coefficient did not stop."""
+    """Find an entropy collapse despite a rising entropy coefficient."""
     coefficient, boost = case.history.get("entropy_coefficient"), _boost(case)
     if coefficient is None or boost is None:
         return None
@@ -111,12 +111,12 @@ def kl_trap(case: Case) -> Finding | None:
 
 
 def _boost(case: Case) -> tuple[float, float] | None:
-    """Return from what to what the entropy coefficient was raised after a collapse had begun; None when it was not, or there was none."""
+    """Return the entropy coefficient before and after it was raised during a collapse; None if it was not raised, or without collapse."""
     coefficient, entropy = case.history.get("entropy_coefficient"), _possible(case)
     if coefficient is None or entropy is None or not has_collapsed(case):
         return None
     fell = next((row.step for row in entropy.rows if row.value < _FALLING * entropy.early()), entropy.last.step)
-    # A coefficient that was warmed up before that was raised by a plan.
+    # A rise before that is a warm-up.
     before = [row.value for row in coefficient.rows if row.step <= fell]
     after = max((row.value for row in coefficient.rows if row.step > fell), default=0.0)
     return (before[-1], after) if before and 0 < _BOOSTED * before[-1] <= after else None
@@ -148,7 +148,7 @@ def dead_monitor(case: Case) -> Finding | None:
 
 
 def is_still(series: Series) -> bool:
-    """Return whether a series hardly moves: neither from end to end nor in its middle three fifths by a seventh of itself."""
+    """Return whether a series is nearly constant: its ends, and its middle three fifths, differ by less than a seventh of its median."""
     values, size = sorted(series.values), _STILL * abs(series.median())
     middle = values[round(0.8 * (len(values) - 1))] - values[round(0.2 * (len(values) - 1))]
     return size > 0 and middle < size and abs(series.late() - series.early()) < size
@@ -161,32 +161,32 @@ def is_nearly_all(case: Case) -> bool:
 
 
 def has_collapsed(case: Case) -> bool:
-    """Return whether the policy has grown certain; of a language model, nearly so, and without learning anything by it."""
+    """Return whether entropy has collapsed; for a language model, the threshold depends on whether it learns."""
     early, late = case.early("entropy"), case.late("entropy")
     if "entropy" in case.history.series:
-        entropy = case.history.series["entropy"] if _is_of_words(case) else _possible(case)
+        entropy = case.history.series["entropy"] if _is_language_model(case) else _possible(case)
         early, late = (entropy.early(), entropy.late()) if entropy is not None and len(entropy) >= _A_FEW else (None, None)
-    if _is_of_words(case):
-        share = _OF_WORDS_LEARNT if case.learns() else _OF_WORDS_SHARE
-        is_gone = early is not None and late is not None and 0 < late < share * early
+    if _is_language_model(case):
+        fraction = _LANGUAGE_LEFT_IF_LEARNING if case.learns() else _LANGUAGE_LEFT_FRACTION
+        is_gone = early is not None and late is not None and 0 < late < fraction * early
         return is_gone or case.history.ends_with(_STOPPED)
     normalised = case.late("normalised_entropy")
     if (normalised is not None and is_certain(normalised, _ALARMS)) or case.history.ends_with(_STOPPED):
         return True
-    return early is not None and late is not None and (late < _GONE or late < min(_COLLAPSED, _KEPT_SHARE * early))
+    return early is not None and late is not None and (late < _GONE or late < min(_COLLAPSED, _LEFT_FRACTION * early))
 
 
 def _possible(case: Case) -> Series | None:
-    """Return entropy without the values that are none."""
+    """Return entropy without impossible values."""
     series = case.history.get("entropy")
     if series is None:
         return None
-    rows = [row for row in series.rows if -0.01 <= row.value <= (math.inf if _is_of_words(case) else _MOST)]
+    rows = [row for row in series.rows if -0.01 <= row.value <= (math.inf if _is_language_model(case) else _MOST)]
     return Series(series.column, rows) if rows else None
 
 
-def _is_of_words(case: Case) -> bool:
-    return case.history.is_of_words or "parsed" in case.history.summaries
+def _is_language_model(case: Case) -> bool:
+    return case.history.is_of_language_model or "parsed" in case.history.summaries
 
 
 def _slower(case: Case) -> str:

@@ -1,4 +1,4 @@
-"""Rules about the objective: scoring, terms, controllers, clipping, numbers that are none."""
+"""Diagnosis rules about the objective: scoring, terms, controllers, clipping, NaN and infinite values."""
 
 from typing import Final
 
@@ -11,36 +11,36 @@ from grpo.metrics.table import TERM_PAIRS, TERMS
 from grpo.settings.grpo import AlarmConfig
 
 _ALARMS: Final = AlarmConfig()
-"""Thresholds that alarms have too are said there, once."""
+"""Thresholds shared with the alarms."""
 _CLIPPED: Final = 0.2
 _CLIPPED_FOR_CERTAIN: Final = 0.35
-"""More than updates of one step clip, where nobody says how many there are."""
+"""Above what the updates of one step clip, if the number of updates is unknown."""
 _CLIPPED_ALONE: Final = 0.01
-"""Of ratios that must all be 1."""
+"""For ratios that must all be 1."""
 _KL, _PENALTY = 1e-3, 1e-5
-"""Above rounding, of a KL in nats, and of one times its coefficient."""
+"""Above rounding errors: a KL in nats, and a KL times its coefficient."""
 _SCORED_OTHERWISE: Final = 0.01
-"""Nats of one token: rounding in float32 is below 0.0001, and padding that shifts positions makes whole nats."""
+"""In nats per token: rounding in float32 is below 0.0001, and padding that shifts positions gives several nats."""
 _KL_BY_SCORING: Final = 0.5
-"""Nats: a larger one before any update is another model's, and not another way to score (1.3 against 1.0 shows 0.05)."""
+"""In nats: a larger KL before any update means another model, not another way of scoring (temperature 1.3 against 1.0 gives 0.05)."""
 _ROSE: Final = 3.0
 _NEAR: Final = 0.25
 _MANY_STEPS: Final = 4
 _A_FEW: Final = 4
 _BLOWN_UP: Final = 100.0
-"""Times: a floor of 0.02 under the deviation (`grpo.std_floor`) lets no more than 50 through."""
+"""Ratio: a floor of 0.02 for the standard deviation (`grpo.std_floor`) allows at most 50."""
 _MOST_COLUMNS: Final = 4
-"""Named one by one."""
+"""Columns that are listed by name."""
 _SPREAD_RATIOS: Final = 0.7
 _POINTS_ELSEWHERE: Final = 0.15
-"""Groups of four on a random network have 0.3, of sixteen 0.6 and more; with swapped groups it is 0, give or take 0.1."""
+"""Groups of four on a random network have a cosine of 0.3, groups of sixteen 0.6 or more; with swapped groups it is 0 +- 0.1."""
 _KL_TARGET_MISSED: Final = 1.5
 _FEW: Final = 0.1
-"""Of the rows may lie below what is said of all: noise makes such."""
+"""Fraction of the rows that may violate a condition because of noise."""
 
 
 def nan_steps(case: Case) -> Finding | None:
-    """Find numbers that are none."""
+    """Find NaN and infinite values."""
     evidence, rows = [], []
     bad = case.history.not_finite
     for number, (column, steps) in enumerate(bad.items()):
@@ -60,13 +60,13 @@ def nan_steps(case: Case) -> Finding | None:
 
 
 def kl_at_step_zero(case: Case) -> Finding | None:
-    """Find a divergence where there can be none."""
+    """Find a KL above 0 before the first update."""
     evidence = [words for _, words in _divergence(case)]
     return case.found("kl_at_step_zero", evidence, rows=_first_rows(case, "kl", "kl_penalty", "kl_old")) if evidence else None
 
 
 def _divergence(case: Case) -> list[tuple[float, str]]:
-    """Return what diverges before any update; of a penalty, whose coefficient is not known, less is enough."""
+    """Return KL values above 0 before any update; for a penalty, whose coefficient is unknown, the threshold is lower."""
     # KL to the policy that was sampled is not 0 after some updates of the same step.
     names = ["kl", *(["kl_old"] if case.typical("optimiser_steps") == 1 and not case.history.is_ours else [])]
     found = [start for name in names for start in _starts(case, name) if start[0] > _KL]
@@ -95,16 +95,16 @@ def scored_otherwise(case: Case) -> Finding | None:
 
 
 def temperature_mismatch(case: Case) -> Finding | None:
-    """Find that moves are scored by another distribution than they were sampled from."""
-    if case.history.is_of_words:
-        return None  # Of a language model more than the temperature can differ: see scored_otherwise and kl_at_step_zero.
+    """Find moves that are scored by another distribution than they were sampled from."""
+    if case.history.is_of_language_model:
+        return None  # For language models more than the temperature can differ: see scored_otherwise and kl_at_step_zero.
     if case.history.is_ours:
         return _measured_mismatch(case)
     clipped = _CLIPPED if _divergence(case) else _CLIPPED_FOR_CERTAIN
     evidence = [words for value, words in _starts(case, "clip_fraction") if value > clipped] + _clipped_always(case, clipped)
     steps = case.typical("optimiser_steps")
     if steps is not None and steps > _MANY_STEPS:
-        return None  # Then it may have come with the updates: see stale_policy.
+        return None  # The updates may be the cause: see stale_policy.
     if evidence:
         late, early = case.late("clip_fraction"), case.early("clip_fraction")
         if late is not None and early is not None and late > 2 * early:
@@ -121,7 +121,7 @@ def temperature_mismatch(case: Case) -> Finding | None:
 
 
 def _measured_mismatch(case: Case) -> Finding | None:
-    """Return it where our trainer measured what must be exact: before a rollout's first update every ratio is 1."""
+    """Return the finding for our own trainer, whose ratios before a rollout's first update must all be 1."""
     first, clipped, steps = case.history.get("kl_old_first"), case.history.get("clip_fraction"), case.typical("optimiser_steps")
     evidence: list[str] = []
     rows: list[Sample] = []
@@ -135,7 +135,7 @@ def _measured_mismatch(case: Case) -> Finding | None:
 
 
 def _clipped_always(case: Case, clipped: float) -> list[str]:
-    """Return that clipping is high from the first row on and does not grow, as it would by updates."""
+    """Return evidence that clipping is high from the first row on and does not grow, as it would because of updates."""
     series, lowest = case.history.get("clip_fraction"), case.floor("clip_fraction", _FEW)
     if lowest is None or lowest <= clipped:
         return []
@@ -149,7 +149,7 @@ def _clipped_always(case: Case, clipped: float) -> list[str]:
 
 
 def cancelling_terms(case: Case) -> Finding | None:
-    """Find two terms that undo each other."""
+    """Find two terms whose gradients cancel."""
     for one, other in TERM_PAIRS:
         rows = case.history.at_same_steps(f"logit_cosine/{one}_{other}", f"logit_gradient/{one}", f"logit_gradient/{other}")
         hit = [step for step, (cosine, norm, norm_of_other) in rows if cancels(cosine, norm, norm_of_other, _ALARMS)]
@@ -160,7 +160,7 @@ def cancelling_terms(case: Case) -> Finding | None:
 
 
 def _cancelling_values(case: Case) -> Finding | None:
-    """Find it where only values of the loss's terms were kept."""
+    """Find cancelling terms if only values of the loss's terms were logged."""
     values = case.history.at_same_steps("kl_penalty", "entropy_bonus")
     if not values or sum(penalty * bonus < 0 for _, (penalty, bonus) in values) < 0.8 * len(values):
         return None
@@ -169,7 +169,7 @@ def _cancelling_values(case: Case) -> Finding | None:
     coefficients = case.history.at_same_steps("kl_penalty", "kl", "entropy_bonus", "entropy")
     near = [step for step, (p, kl, b, h) in coefficients if kl > 0 and h > 0 and _is_near(p / kl, -b / h)]
     if case.learns() or not (_divergence(case) or impossible_entropy(case)):
-        return None  # Exact terms do not cancel, whatever their values; only such signs say that these are estimates by the sampled moves.
+        return None  # Exact terms do not cancel, whatever their values; only these signs show that the terms are sampled estimates.
     if coefficients and 2 * len(near) >= len(coefficients):
         evidence.append(
             f"their coefficients, value over quantity, are within a quarter of each other in {len(near)} of {len(coefficients)} rows"
@@ -199,7 +199,7 @@ def _is_near(one: float, other: float) -> bool:
 
 
 def loss_budget(case: Case) -> Finding | None:
-    """Find a regulariser that has nearly all of the loss."""
+    """Find a regulariser that makes up nearly all of the loss."""
     for term in TERMS:
         share = case.history.get(f"logit_share/{term}")
         if share is not None and term not in ("policy", "recovery_kl") and dominates(share.median(), _ALARMS):
@@ -210,13 +210,15 @@ def loss_budget(case: Case) -> Finding | None:
     rows = case.history.at_same_steps(*names)
     if not _add_up(case, names):
         return None
-    for place, name in enumerate(names[1:], start=1):
-        shares = sorted(abs(values[place]) / total for _, values in rows if (total := sum(map(abs, values))) > 0)
-        if shares and dominates(shares[len(shares) // 2], _ALARMS):
+    for index, name in enumerate(names[1:], start=1):
+        fractions = sorted(abs(values[index]) / total for _, values in rows if (total := sum(map(abs, values))) > 0)
+        if fractions and dominates(fractions[len(fractions) // 2], _ALARMS):
             series = case.history.series[name]
-            evidence = f"{series.column} is {shares[0]:.1%} to {shares[-1]:.1%} of the terms' absolute values in {len(shares)} rows"
+            evidence = (
+                f"{series.column} is {fractions[0]:.1%} to {fractions[-1]:.1%} of the terms' absolute values in {len(fractions)} rows"
+            )
             coefficient = "entropy_coefficient" if name == "entropy_bonus" else "kl_coefficient"
-            # On-policy a surrogate's value is next to 0 whatever it teaches: where the run learns, this is the value's doing.
+            # On-policy a surrogate's value is near 0 whatever its gradient, so if the run learns, this is only a note.
             severity = Severity.NOTE if case.learns() else None
             remedy = f"Lower {case.given.named(coefficient)}."
             return case.found("loss_budget", (evidence,), rows=series.rows, remedy=remedy, severity=severity)
@@ -224,14 +226,14 @@ def loss_budget(case: Case) -> Finding | None:
 
 
 def _add_up(case: Case, names: list[str]) -> bool:
-    """Return whether the terms are weighted, as they stand in the loss: where it was kept, they add up to it."""
+    """Return whether the logged terms include their coefficients: if the loss was logged, they add up to it."""
     rows = case.history.at_same_steps("loss", *names)
     hit = [abs(sum(values) - loss) <= 0.1 * max(abs(loss), *map(abs, values)) for _, (loss, *values) in rows]
     return not rows or 2 * sum(hit) >= len(hit)
 
 
 def saturated_controller(case: Case) -> Finding | None:
-    """Find a controller that is a constant."""
+    """Find a controller that is stuck at its bound."""
     for name in ("entropy", "kl"):
         share = case.history.get(f"{name}_saturated")
         if share is not None and share.last.end >= _ALARMS.window and is_constant(share.late(), _ALARMS):
@@ -250,9 +252,9 @@ def saturated_controller(case: Case) -> Finding | None:
             evidence.append(f"{coefficient.column} rose to {half.median():.3g} by step {half.first.step:.0f} and did not move again")
             rows += half.rows
     penalty, bonus = case.history.get("kl_penalty"), case.history.get("entropy_bonus")
-    is_told = bool(evidence) or case.learns()
+    is_explained = bool(evidence) or case.learns()
     if (
-        not is_told
+        not is_explained
         and penalty is not None
         and bonus is not None
         and len(penalty) >= 4
@@ -276,21 +278,21 @@ def saturated_controller(case: Case) -> Finding | None:
 
 
 def _at_bound(coefficient: Series) -> Series | None:
-    """Return the part in which a coefficient that a controller raised no longer moves; None when there is none, or a plan raised it."""
+    """Return the part in which a coefficient that a controller raised is constant; None if there is none, or if it was a warm-up."""
     if len(coefficient) < _A_FEW:
         return None
     half = Series(coefficient.column, coefficient.rows[len(coefficient) // 2 :])
     low, high = coefficient.early(), half.median()
     if not (high >= _ROSE * low > 0 and is_still(half)):
         return None
-    ramp = [row.value for row in coefficient.rows[: next(place for place, row in enumerate(coefficient.rows) if row.value >= 0.95 * high)]]
-    # Half-way up a warm-up in a straight line stands at the middle, a controller that multiplies far below.
+    ramp = [row.value for row in coefficient.rows[: next(index for index, row in enumerate(coefficient.rows) if row.value >= 0.95 * high)]]
+    # Half-way up, a linear warm-up is at the middle value; a multiplicative controller is far below it.
     is_straight = len(ramp) >= _A_FEW and ramp[len(ramp) // 2] > 0.8 * (ramp[0] + ramp[-1]) / 2
     return None if is_straight else half
 
 
 def high_clip_fraction(case: Case) -> Finding | None:
-    """Find that most steps clip much."""
+    """Find a high clip fraction in most steps."""
     typical = case.typical("clip_fraction")
     if typical is None or typical <= _CLIPPED:
         return None
@@ -302,7 +304,7 @@ def high_clip_fraction(case: Case) -> Finding | None:
 
 
 def stale_policy(case: Case) -> Finding | None:
-    """Find that one rollout was trained on for too long."""
+    """Find too many or too large updates per rollout."""
     size, clipped = case.history.get("effective_sample_size"), case.history.get("clip_fraction")
     steps = case.typical("optimiser_steps") or case.given.value("optimiser_steps") or 0
     evidence = []
@@ -321,7 +323,7 @@ def stale_policy(case: Case) -> Finding | None:
 
 
 def wrong_gradient(case: Case) -> Finding | None:
-    """Find an estimator that does not estimate the gradient."""
+    """Find a policy gradient that does not point along the exact gradient."""
     cosine = case.history.get("exact_cosine")
     if cosine is None or cosine.median() >= _POINTS_ELSEWHERE:
         return None
@@ -329,7 +331,7 @@ def wrong_gradient(case: Case) -> Finding | None:
 
 
 def exploding_advantages(case: Case) -> Finding | None:
-    """Find advantages that no reward explains."""
+    """Find advantages that are too large for the rewards."""
     both = [(step, of_advantages / of_groups) for step, (of_advantages, of_groups) in _spreads(case) if of_groups > 0]
     ratios = sorted(ratio for _, ratio in both)
     if not ratios or ratios[len(ratios) // 2] <= _BLOWN_UP:

@@ -1,10 +1,10 @@
-"""Rules about rewards and groups: whether there is anything to learn from, and whether it is learnt."""
+"""Diagnosis rules about rewards, groups and answer format."""
 
 import math
 from typing import Final
 
 from grpo.diagnosis.case import ONE_SIDED, Case, way
-from grpo.diagnosis.conditions import teach_nothing
+from grpo.diagnosis.conditions import have_zero_advantage
 from grpo.diagnosis.findings import Finding, Severity
 from grpo.diagnosis.history import Series
 from grpo.settings.grpo import AlarmConfig
@@ -17,14 +17,14 @@ _PILED_UP: Final = 0.1
 _MIN_STEPS: Final = 100
 _A_FEW: Final = 3
 _UNNOTICED: Final = 0.15
-"""Standard deviations of a reward."""
+"""In standard deviations of a reward."""
 _LEARNT: Final = 0.5
 _FORGOTTEN: Final = 0.2
-"""Of all answers; some hundred of them a look are read to within 0.1."""
+"""Fraction of all answers; with about a hundred answers per evaluation, its error is below 0.1."""
 
 
 def unlearned_language_model(case: Case) -> Finding | None:
-    """Find a language model that cannot answer yet."""
+    """Find a language model that cannot write valid answers yet."""
     parsed, truncated = case.history.get("parsed"), case.history.get("truncated")
     evidence = []
     if parsed is not None and parsed.first.value < 0.1 and parsed.late() < _LEARNT:
@@ -44,7 +44,7 @@ def unlearned_language_model(case: Case) -> Finding | None:
 
 
 def lost_format(case: Case) -> Finding | None:
-    """Find a language model that could write an answer and cannot any more."""
+    """Find a language model that loses the answer format."""
     parsed, truncated = case.history.get("parsed"), case.history.get("truncated")
     if parsed is None or len(parsed) < _A_FEW or parsed.early() - parsed.late() <= _FORGOTTEN:
         return None
@@ -57,13 +57,13 @@ def lost_format(case: Case) -> Finding | None:
 
 
 def failed_values(case: Case) -> Finding | None:
-    """Find that the engine valued too little, or that failures were taken for rewards."""
+    """Find many states that the engine failed on, or failures that were counted as rewards."""
     dropped, trained, at_end = (case.history.get(name) for name in ("states_dropped", "states", "reward_at_end"))
     if dropped is not None and trained is not None:
         lost, kept = sum(dropped.values), sum(trained.values)
         if lost > _FAILED * (lost + kept):
             return case.found("failed_values", (f"{lost:.0f} states dropped beside {kept:.0f} that trained",), rows=dropped.rows)
-    # Of real values few are certain; a reward that knows only won and lost has nearly all of them there, and is another matter.
+    # Few engine values are exactly 0 or 1; a binary reward, with nearly all values there, is not a failure.
     if at_end is not None and _PILED_UP < at_end.median() < 1 - _PILED_UP:
         evidence = f"{at_end.column} has a median of {at_end.median():.2f}: so many rewards are exactly 0 or 1"
         return case.found("failed_values", (evidence,), rows=at_end.rows)
@@ -71,10 +71,10 @@ def failed_values(case: Case) -> Finding | None:
 
 
 def silent_groups(case: Case) -> Finding | None:
-    """Find groups without differences."""
+    """Find zero-variance groups."""
     silent, late = case.history.get("silent_groups"), case.late("silent_groups")
     if late is not None and late > _MOSTLY:
-        severity = Severity.CRITICAL if teach_nothing(late, _ALARMS) else None
+        severity = Severity.CRITICAL if have_zero_advantage(late, _ALARMS) else None
         evidence = f"{late:.0%} of the groups are silent at the end" if silent is None else way(silent)
         return case.found("silent_groups", (evidence,), rows=() if silent is None else silent.rows[-1:], severity=severity)
     for name in ("group_std", "reward_std"):
@@ -85,7 +85,7 @@ def silent_groups(case: Case) -> Finding | None:
 
 
 def group_agreement(case: Case) -> Finding | None:
-    """Find groups of equal moves."""
+    """Find groups whose moves are nearly all the same."""
     series, late = case.history.get("agreement"), case.late("agreement")
     if late is None or late <= _AGREEING:
         return None
@@ -96,7 +96,7 @@ def group_agreement(case: Case) -> Finding | None:
 
 
 def flat_reward(case: Case) -> Finding | None:
-    """Find that reward does not rise, where there are rows enough to say so."""
+    """Find a reward that does not rise, if there are enough rows."""
     reward = case.history.get("reward")
     if reward is None or reward.num_steps < _MIN_STEPS or case.learns():
         return None
@@ -111,9 +111,9 @@ def flat_reward(case: Case) -> Finding | None:
         return None
     rise, error = reward.total_rise()
     possible = rise + ONE_SIDED * error
-    # Without a reward's own deviation, that of the rows around the line is the measure: a rise within two of it is lost in it.
+    # Without the reward's own deviation, use that of the rows around the line: a rise within two of these is noise.
     unnoticed = 2 * reward.rest_deviation() if spread is None else _UNNOTICED * spread
-    # A quick rise with a plateau behind it is no line, and is learning all the same.
+    # A quick rise with a plateau is not linear, but still counts as learning.
     if possible > unnoticed or reward.late() - reward.early() > unnoticed:
         return None
     return case.found(
@@ -122,10 +122,10 @@ def flat_reward(case: Case) -> Finding | None:
 
 
 def _spread(case: Case, reward: Series) -> float | None:
-    """Return the standard deviation of single rewards, as far as the history tells it."""
-    told = case.typical("reward_std")
-    if told is not None:
-        return told
+    """Return the standard deviation of single rewards, if the history has it or a percentile."""
+    logged = case.typical("reward_std")
+    if logged is not None:
+        return logged
     upper = case.typical("reward_p90")
     # 1.2816: the normal distribution's 90th percentile.
     return None if upper is None or upper <= reward.median() else (upper - reward.median()) / 1.2816

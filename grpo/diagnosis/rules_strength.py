@@ -1,4 +1,4 @@
-"""Rules about playing strength: what evaluations by games allow to say."""
+"""Diagnosis rules about playing strength, from evaluations by games."""
 
 import math
 from typing import Final
@@ -10,13 +10,13 @@ from grpo.statistics.intervals import wilson_interval
 
 _LEVEL: Final = 0.05
 _WORTH_A_WORD: Final = 0.06
-"""A gain of the score that could not be excluded is no gain that is missing: 0.06 is some 40 Elo."""
+"""Score gain that must be excluded before a missing gain is reported: 0.06 is about 40 Elo."""
 _PLATEAU, _MANY_GAMES = 0.02, 400
 _MANY_ROWS: Final = 10
 
 
 def unbelievable_peak(case: Case) -> Finding | None:
-    """Find a best evaluation that luck explains; a note where the scores rise as a whole."""
+    """Find a best evaluation that chance explains; a note if the scores rise as a whole."""
     looks = [each for each in case.history.evaluations if each.games is not None and each.low is None]
     if len(looks) < 2:
         return None
@@ -43,7 +43,7 @@ def unbelievable_peak(case: Case) -> Finding | None:
 
 
 def _trend(looks: list[Evaluation]) -> float:
-    """Return by how many standard errors scores rise with the step (the test of Cochran and Armitage; draws make it too careful)."""
+    """Return the rise of the scores with the step in standard errors (Cochran-Armitage test; draws make it conservative)."""
     games = [each.games or 0.0 for each in looks]
     total = sum(games)
     pooled = sum(each.score * count for each, count in zip(looks, games, strict=True)) / total
@@ -54,22 +54,22 @@ def _trend(looks: list[Evaluation]) -> float:
 
 
 def _chance(best: Evaluation, others: list[Evaluation]) -> float:
-    """Return the one-sided p-value of the best against the mean of the others, all games pooled for the variance, by a normal tail."""
+    """Return the one-sided p-value of the best score against the mean of the others (normal approximation, pooled variance)."""
     assert best.games is not None
     games = sum(each.games or 0.0 for each in others)
     points = sum(each.score * (each.games or 0.0) for each in others)
     pooled = (points + best.score * best.games) / (games + best.games)
-    # A draw makes the variance smaller than this, so that too few peaks are believed and not too many.
+    # Draws make the true variance smaller, so that this test is conservative.
     error = math.sqrt(max(pooled * (1 - pooled), 1e-9) * (1 / games + 1 / best.games))
     return 0.5 * math.erfc((best.score - points / games) / error / math.sqrt(2))
 
 
 def no_baseline(case: Case) -> Finding | None:
-    """Find that strength was not measured before training."""
+    """Find a missing measurement of strength before training."""
     looks = case.history.evaluations
     if looks:
         first = min(looks, key=lambda each: each.step)
-        # A run that went on from elsewhere begins where its history begins.
+        # A resumed run begins where its history begins.
         begun = min((series.first.step for series in case.history.series.values()), default=0.0)
         if first.step <= max(0.0, begun):
             return None
@@ -79,12 +79,12 @@ def no_baseline(case: Case) -> Finding | None:
     if measured is not None and measured.first.step <= 0:
         return None
     if case.history.is_ours:
-        return None  # Its baseline is another step's.
+        return None  # Another pipeline step measures its baseline.
     return case.found("no_baseline", ("no playing strength was recorded at all",), severity=Severity.NOTE)
 
 
 def regret_without_strength(case: Case) -> Finding | None:
-    """Find that moves got better and games did not, where there are games enough to say so."""
+    """Find falling regret without a rising score, if there are enough games."""
     regret = case.history.get("regret_best") or case.history.get("regret")
     gain = _gain(case)
     if regret is None or len(regret) < 2 or gain is None:
@@ -98,12 +98,12 @@ def regret_without_strength(case: Case) -> Finding | None:
         return None
     evidence = (f"{regret.column} from {regret.early():.4g} to {regret.late():.4g}", words)
     last = case.history.evaluations[-1]
-    remedy = f"Raise {case.given.named('own_games')}."
+    remedy = f"Raise {case.given.named('self_play')}."
     return case.found("regret_without_strength", evidence, rows=[Sample(last.step, last.score, last.step)], remedy=remedy)
 
 
 def lost_strength(case: Case) -> Finding | None:
-    """Find that the policy plays worse than it did."""
+    """Find a policy that plays worse than at the beginning."""
     gain = _gain(case)
     if gain is None or gain[0] > -ONE_SIDED * gain[1]:
         return None
@@ -112,7 +112,7 @@ def lost_strength(case: Case) -> Finding | None:
 
 
 def _gain(case: Case) -> tuple[float, float, str] | None:
-    """Return by how much the last score is above the first, its standard error, and both in words; None when one has no interval."""
+    """Return the last score minus the first, its standard error, and a text with both; None if one has no interval."""
     looks = case.history.evaluations
     if len(looks) < 2:
         return None

@@ -1,1 +1,1 @@
-"""UCI engines over raw pipes: pooled, deadlined, respawned; they raise, and never invent a score."""
+"""UCI engines that are asked for scores and moves: processes with timeouts and restarts, move values (the reward) and their cache."""

@@ -1,4 +1,4 @@
-"""What an engine said after `go`: the best move, and a score for each line of the last iteration in which every line was searched."""
+"""Parser of UCI engine output: the best move, and the score of each MultiPV line of the last complete iteration."""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from grpo.base.errors import PlainError
 
 _NO_MOVE: Final = (b"(none)", b"0000", b"NULL")
-# As Stockfish and its kin write a line. Others may order the words otherwise: `_words` reads those, at a third of the speed.
+# The word order of Stockfish. `_words` parses any other order, at a third of the speed.
 _LINE: Final = re.compile(
     rb"^info depth (\d+)(?: seldepth \d+)?(?: multipv (\d+))? score (cp|mate) (-?\d+)(?: wdl (\d+) (\d+) \d+)?( lowerbound| upperbound)?"
     rb"(?: wdl (\d+) (\d+) \d+)? .*?\bpv (\S+)",
@@ -18,7 +18,7 @@ _NODES: Final = re.compile(rb" nodes (\d+)")
 
 
 class EngineError(PlainError, RuntimeError):
-    """The engine died, or answered nothing usable in time; the position stays unscored."""
+    """The engine died or gave no usable answer in time; the position stays unscored."""
 
 
 class Score(NamedTuple):
@@ -28,19 +28,19 @@ class Score(NamedTuple):
     """Centipawns, or moves to mate (negative when the mover is mated)."""
     is_mate: bool = False
     expected: float | None = None
-    """Wins plus half the draws, in [0, 1], by the engine's own model of its games (`UCI_ShowWDL`); None from engines that have none."""
+    """Expected score (wins plus half the draws) in [0, 1] by the engine's WDL model (`UCI_ShowWDL`); None if it has none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineAnswer:
-    """What a search said."""
+    """The result of one search."""
 
     best_move: str
     """UCI."""
     scores: Mapping[str, Score]
-    """UCI move -> score, of the last iteration in which every line was searched."""
+    """UCI move -> score, of the last complete iteration."""
     num_nodes: int = field(default=0, compare=False)
-    """Nodes the engine says it searched."""
+    """Number of nodes searched, as reported by the engine."""
 
 
 class _Line(NamedTuple):
@@ -51,9 +51,9 @@ class _Line(NamedTuple):
 
 
 def parse_best_move(data: bytes) -> str:
-    """Return the best move of an answer in UCI, or "" when the engine says that there is none.
+    """Return the best move in UCI, or "" if the engine reports that there is none.
 
-    Raises EngineError when the text has no such line.
+    Raises EngineError if the output has no `bestmove` line.
     """
     words = data[data.rfind(b"bestmove") :].split(None, 2) if data.startswith(b"bestmove") or b"\nbestmove" in data else []
     if len(words) < 2:
@@ -65,10 +65,10 @@ def parse_answer(data: bytes, *, num_lines: int | None = None) -> EngineAnswer:
     """Return the best move and the scores of the last complete iteration.
 
     Args:
-        data: all lines since `go`.
-        num_lines: how many lines a complete iteration has; by default the highest rank that any line names.
+        data: All output since `go`.
+        num_lines: Number of lines of a complete iteration; by default the highest `multipv` rank in the output.
 
-    Raises EngineError when the text names no move or no score.
+    Raises EngineError if the output has no move or no score.
     """
     lines = data.split(b"\n")
     best_move = parse_best_move(data)
@@ -86,9 +86,9 @@ def parse_answer(data: bytes, *, num_lines: int | None = None) -> EngineAnswer:
 
 
 def _last_lines(lines: list[bytes], num_lines: int) -> dict[bytes, Score] | None:
-    """Return the scores when the last lines are one whole iteration, as they are after a search to a depth; else None.
+    """Return the scores if the last lines are one complete iteration, as after a search to a fixed depth; else None.
 
-    All in one go of the regular expression: line by line takes three times as long, and this is most of what a table costs us.
+    One regular expression matches all lines at once: line by line takes three times as long, and dominates our cost of a table.
     """
     found = _LINE.findall(b"\n".join(lines[-num_lines - 2 :]))
     if len(found) != num_lines or any(line[0] != found[0][0] or line[6] for line in found):
@@ -101,7 +101,7 @@ def _last_complete_iteration(lines: list[bytes], num_lines: int | None) -> dict[
     iterations: dict[int, dict[bytes, Score]] = {}
     highest_rank = 0
     complete: dict[bytes, Score] | None = None
-    # Backwards: what was said last counts, and when the number of lines is known the earlier iterations need not be read.
+    # Backwards, because the last score of a move counts; if `num_lines` is known, earlier iterations are not parsed.
     for text in reversed(lines):
         line = _line(text)
         if line is None:
@@ -123,7 +123,7 @@ def _last_complete_iteration(lines: list[bytes], num_lines: int | None) -> dict[
 
 
 def _line(text: bytes) -> _Line | None:
-    """Return what a line says about a move, or None when it gives no exact score."""
+    """Return the parsed `info` line, or None if it has no exact score."""
     found = _LINE.match(text)
     if found is None:
         is_line = text.startswith(b"info ") and not text.startswith(b"info string") and b" pv " in text and b" score " in text
@@ -135,7 +135,7 @@ def _line(text: bytes) -> _Line | None:
 
 
 def _score(kind: bytes, value: bytes, wins: bytes | None, draws: bytes | None) -> Score:
-    """Return the score of a line; wins and draws are per mille, and neither is given by an engine without a model of its games."""
+    """Return the score of a line; wins and draws are per mille, and None for an engine without a WDL model."""
     return Score(int(value), kind == b"mate", (2 * int(wins) + int(draws)) / 2000 if wins and draws else None)
 
 
@@ -144,8 +144,8 @@ def _words(text: bytes) -> _Line | None:
     if b"lowerbound" in words or b"upperbound" in words or b"depth" not in words:
         return None
 
-    def after(name: bytes, places: int = 1) -> bytes:
-        return words[words.index(name) + places]
+    def after(name: bytes, offset: int = 1) -> bytes:
+        return words[words.index(name) + offset]
 
     wins, draws = (after(b"wdl"), after(b"wdl", 2)) if b"wdl" in words else (None, None)
     return _Line(

@@ -1,8 +1,8 @@
-"""Engine answers on disk, by what they depend on: engine, options, limit and full position. Shared by runs, safe under several writers.
+"""On-disk cache of engine scores, keyed by engine, options, limit and full position; shared by runs, safe for concurrent writers.
 
-One sqlite file an engine and set of options; a key is limit and FEN. Only whole answers are stored, each with a checksum: what was damaged
-since is a miss. Scores are stored as the engine gave them, so that another transform needs no new search. A cache costs no result: where it
-cannot be read or written (full, read-only, locked) there is a warning, and everything is a miss.
+There is one sqlite file per engine and set of options; the key is limit and FEN. Only complete answers are stored, each with a checksum;
+a damaged row is a miss. Raw engine scores are stored, so that another transform needs no new search. The cache never changes a result: if
+it cannot be read or written (full, read-only, locked), it warns and everything is a miss.
 """
 
 import hashlib
@@ -21,33 +21,33 @@ from grpo.board.actions import ACTION_UCI, NUM_ACTIONS
 from grpo.engine.answers import Score
 from grpo.engine.identity import EngineIdentity
 
-_FORMAT: Final = 1  # Part of every file's name: another layout is another file.
+_FORMAT: Final = 1  # Hashed into the file's name, so that another layout is another file.
 _BUSY_SECONDS: Final = 60.0
 _SCORE: Final = struct.Struct("<hi?h")  # Action id, value, whether it is a mate, expected score in units.
 _NO_EXPECTED: Final = -1
-_EXPECTED_UNITS: Final = 2_000  # Engines give wins and draws per mille; wins plus half the draws come in halves of that.
+_EXPECTED_UNITS: Final = 2_000  # Engines report wins and draws per mille, so wins plus half the draws is a multiple of 1/2000.
 _Result = TypeVar("_Result")
 _ID_OF: Final = {uci: index for index, uci in enumerate(ACTION_UCI[chess.WHITE])}
 
 
 class ValueCache:
-    """The answers of one engine under one set of options."""
+    """The cached answers of one engine under one set of options."""
 
     def __init__(self, folder: Path, *, engine: EngineIdentity, options: Mapping[str, str | int]) -> None:
-        """Open (or make) the file of this engine and these options in `folder`; a damaged one is set aside and begun anew."""
+        """Open or create the file of this engine and these options in `folder`; a damaged file is renamed and replaced."""
         identity = {"format": _FORMAT, "engine": str(engine), "sha256": engine.sha256, "options": dict(options)}
         self.path = folder / f"values-{sha256_json(identity)[:24]}.sqlite"
         self.num_hits = self.num_misses = self.num_stored = self.num_damaged = 0
         self._prefix = sha256_json(identity).encode()
         self._has_warned = False
-        with suppress(OSError):  # sqlite says that there is no file, and why no run ends by it is said below.
+        with suppress(OSError):  # sqlite then fails to open the file, and `_use` warns.
             folder.mkdir(parents=True, exist_ok=True)
         self._use(_make_table)
 
     def get(self, limit: str, fens: Iterable[str]) -> dict[str, dict[str, Score]]:
-        """Return FEN -> (UCI move -> score) of those positions that are known under this limit."""
-        wanted = list(dict.fromkeys(fens))
-        rows = self._use(lambda connection: _rows(connection, limit, wanted)) or {}
+        """Return FEN -> (UCI move -> score) of the positions that are cached under this limit."""
+        distinct_fens = list(dict.fromkeys(fens))
+        rows = self._use(lambda connection: _rows(connection, limit, distinct_fens)) or {}
         found: dict[str, dict[str, Score]] = {}
         for fen, (scores, checksum) in rows.items():
             if isinstance(scores, bytes) and checksum == self._checksum(limit, fen, scores):
@@ -55,11 +55,11 @@ class ValueCache:
             else:
                 self.num_damaged += 1
         self.num_hits += len(found)
-        self.num_misses += len(wanted) - len(found)
+        self.num_misses += len(distinct_fens) - len(found)
         return found
 
     def put(self, limit: str, answers: Mapping[str, Mapping[str, Score]]) -> None:
-        """Store the scores of whole answers, by FEN, in one transaction."""
+        """Store the scores of complete answers, by FEN, in one transaction."""
         if not answers:
             return
         packed = {fen: _packed(scores) for fen, scores in answers.items()}
@@ -74,12 +74,12 @@ class ValueCache:
         return self._use(lambda connection: int(connection.execute("SELECT count(*) FROM answers").fetchone()[0])) or 0
 
     def _use(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result | None:
-        """Do something in a transaction; a file that turns out to be damaged is set aside first. Return None if it cannot be done."""
+        """Return the result of `work` in a transaction, or None if sqlite fails; a damaged file is renamed and replaced first."""
         for _ in range(2):
             try:
                 with closing(self._connect()) as connection, connection:
                     return work(connection)
-            except sqlite3.OperationalError as error:  # Locked, read-only or full: the file itself may be sound.
+            except sqlite3.OperationalError as error:  # Locked, read-only or full: the file itself may be intact.
                 self._warn(error)
                 return None
             except sqlite3.DatabaseError:
@@ -94,12 +94,12 @@ class ValueCache:
         return None
 
     def _connect(self) -> sqlite3.Connection:
-        # Who has waited in vain once does not wait again for each batch.
+        # After one timeout, later batches do not wait for the lock again.
         return sqlite3.connect(self.path, timeout=0 if self._has_warned else _BUSY_SECONDS)
 
     def _warn(self, error: Exception) -> None:
         if not self._has_warned:
-            warnings.warn(f"{self.path}: {error}; going on without what cannot be kept there", RuntimeWarning, stacklevel=4)
+            warnings.warn(f"{self.path}: {error}; continuing without this cache", RuntimeWarning, stacklevel=4)
         self._has_warned = True
 
     def _checksum(self, limit: str, fen: str, scores: bytes) -> bytes:
@@ -115,7 +115,7 @@ def _make_table(connection: sqlite3.Connection) -> None:
 
 
 def _rows(connection: sqlite3.Connection, limit: str, fens: Sequence[str]) -> dict[str, tuple[object, object]]:
-    """Return FEN -> packed scores and their checksum, of those that are there."""
+    """Return FEN -> packed scores and their checksum, of the cached positions."""
     query = "SELECT scores, checksum FROM answers WHERE position = ? AND search = ?"
     rows = {fen: connection.execute(query, (fen, limit)).fetchone() for fen in fens}
     return {fen: row for fen, row in rows.items() if row is not None}

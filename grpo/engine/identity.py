@@ -1,4 +1,4 @@
-"""Which engine it was: what is computed with one engine must never be taken for the work of another."""
+"""Identity of a UCI engine: name, hash of its binary and of its network, so that results of two engines are never mixed up."""
 
 import shutil
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from grpo.engine.process import START_SECONDS, EngineProcess
 
 
 class EngineMissingError(EngineError):
-    """There is no UCI engine at the path that was given."""
+    """There is no UCI engine at the given path."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +20,7 @@ class EngineIdentity:
     name: str
     sha256: str
     network_sha256: str = ""
-    """"" when the network is inside the engine's file, as Stockfish's is, or there is none."""
+    """"" if the network is embedded in the engine's file, as in Stockfish, or if there is none."""
 
     def __str__(self) -> str:
         network = f", network {self.network_sha256[:16]}" if self.network_sha256 else ""
@@ -28,9 +28,9 @@ class EngineIdentity:
 
 
 def identify(path: str) -> EngineIdentity:
-    """Return the identity of the engine at `path`.
+    """Start the engine at `path` and return its identity.
 
-    Raises EngineMissingError when there is none, or when it does not speak UCI.
+    Raises EngineMissingError if there is none, or if it does not speak UCI.
     """
     found = find_engine(path)
     try:
@@ -45,9 +45,9 @@ def identify(path: str) -> EngineIdentity:
 
 
 def find_engine(path: str) -> str:
-    """Return where the program is that `path` names.
+    """Return the full path of the engine that `path` names.
 
-    Raises EngineMissingError when there is none.
+    Raises EngineMissingError if there is none.
     """
     found = shutil.which(path)
     if found is None:
@@ -58,7 +58,7 @@ def find_engine(path: str) -> str:
 
 
 def _network(process: EngineProcess, engine: Path) -> str:
-    """Return the hash of the network file that the engine would load by its default: beside itself, or in the working directory."""
+    """Return the hash of the network file that the engine loads by default: from the working directory or beside its binary."""
     words = process.declared.get("EvalFile", "").split(" default ")
     name = words[1].strip() if len(words) > 1 else ""
     if not name or name == "<empty>":

@@ -1,22 +1,22 @@
-"""The value of every legal move of a position, by one search.
+"""The reward: a value in [0, 1] for every legal move of a position, computed from one MultiPV search of the engine.
 
-Values are data: under a fixed engine, depth and cleared hash the value of a move does not depend on the policy, so that a table computed
-once serves all of training. One search with as many lines as there are legal moves values all of them.
+With a fixed engine, depth and cleared hash, a move's value does not depend on the policy. A table computed once therefore serves all of
+training. One search with as many lines as legal moves scores all of them.
 
-How an engine's score becomes a value in [0, 1], by the name of `values.transform`. All rise with the score, and what is good for one
-side is as bad for the other:
+`values.transform` names the function from an engine score to a value. Each one is increasing in the score, and symmetric between the two
+players:
 
 `logistic`
-    band + (1 - 2 band) / (1 + exp(-slope * cp)); mate in n is 1 - band * (1 - 1/n), being mated its mirror image. A slope of 0.003 is
-    a good deal flatter than games' results are, which keeps a gradient in won and lost positions: a policy rewarded by the bare chance of
-    winning does not learn to finish.
+    band + (1 - 2 band) / (1 + exp(-slope * cp)); mate in n is 1 - band * (1 - 1/n), and being mated is its mirror image. A slope of 0.003
+    is flatter than the results of games. This keeps a gradient in won and lost positions: a policy that is rewarded by the plain win
+    probability does not learn to finish games.
 `wdl`
-    The same band for mates; between, (1 - share) * (W + D/2) + share * logistic(cp), where W and D are the engine's own chances to
-    win and draw (`UCI_ShowWDL`). An engine without them gets 1 / (1 + exp(-0.00368208 cp)) in their place, fitted on human games
-    (https://lichess.org/page/accuracy). The share keeps a gradient where W is 1 or 0 to the engine's three digits.
+    The same band for mates; otherwise (1 - share) * (W + D/2) + share * logistic(cp), where W and D are the engine's win and draw
+    probabilities (`UCI_ShowWDL`). An engine without them gets 1 / (1 + exp(-0.00368208 cp)) instead, fitted on human games
+    (https://lichess.org/page/accuracy). The logistic share keeps a gradient where W rounds to 1 or 0.
 `clipped_centipawns`
-    The reward of the field notes, for comparison: 1/2 + clip((cp after - cp before) / 1000, -2, 2) / 4, where the evaluation before the
-    move is that of the best one, and mate in n counts as 10,000 - 100 n. Not a chance: the best move of any position has 1/2.
+    The reward of the field notes, for comparison: 1/2 + clip((cp after - cp before) / 1000, -2, 2) / 4. The evaluation before the move is
+    that of the best move, and mate in n counts as 10,000 - 100 n. This is not a probability: the best move of every position has 1/2.
 """
 
 import math
@@ -39,7 +39,7 @@ from grpo.settings.tree import ValuesConfig
 
 LICHESS_SLOPE: Final = 0.00368208
 _DRAW: Final = Score(0, expected=0.5)
-_BOARDS_PER_BATCH: Final = 256  # Of the cache: one look-up, one transaction.
+_BOARDS_PER_BATCH: Final = 256  # Per cache look-up and per cache transaction.
 
 
 def _logistic(x: float) -> float:
@@ -58,7 +58,7 @@ def _logistic_values(scores: Sequence[Score], config: ValuesConfig) -> list[floa
 
 
 def _wdl_values(scores: Sequence[Score], config: ValuesConfig) -> list[float]:
-    share = config.wdl_logistic_share
+    share = config.wdl_logistic_fraction
     values = []
     for score in scores:
         expected = _logistic(LICHESS_SLOPE * score.value) if score.expected is None else score.expected
@@ -83,23 +83,23 @@ TRANSFORMS: Final[Mapping[str, Callable[[Sequence[Score], ValuesConfig], list[fl
     "wdl": _wdl_values,
     "clipped_centipawns": _clipped_values,
 }
-"""Name -> function from the scores of all legal moves of one position to their values; see the module's docstring."""
+"""Name of the transform -> function from the scores of all legal moves of one position to their values; see the module's docstring."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValueTable:
-    """All legal moves of one position with their values, in rising order of action id."""
+    """The reward table of one position: all legal moves with their values, in ascending order of action id."""
 
     moves: tuple[str, ...]
     """UCI."""
     values: NDArray[np.float32]
     """In [0, 1] for the mover, shape [len(moves)]."""
     scores: tuple[Score, ...]
-    """What the values were made from: the engine's own, but for moves that end the game in a draw."""
+    """The scores from which the values were computed: the engine's own, except for moves that end the game in a draw."""
 
 
 def engine_options(config: ValuesConfig) -> dict[str, str | int]:
-    """Return the UCI options under which tables are made; engines without one of them do without."""
+    """Return the UCI options for computing tables; an option that an engine does not declare is not sent."""
     return {"Hash": config.hash_mib, "MultiPV": MAX_LINES, "UCI_ShowWDL": "true"}
 
 
@@ -120,14 +120,20 @@ def value_tables(
     cache: ValueCache | None = None,
     mover_fens: Sequence[str] | None = None,
 ) -> Iterator[ValueTable | EngineError]:
-    """Yield one table a board, in order; a board whose search failed gets the EngineError, and no value.
+    """Yield the reward table of each board, in order; a board whose search failed yields the EngineError instead.
 
-    The search is of the board seen from the mover's side, as the policy sees it: an engine's search knows left from right and White from
-    Black, and would value a position and its colour mirror differently. The hash is cleared before each position, so that no table
-    depends on the others. Moves that end the game in a draw are worth one; so are, for a board with a history (a move stack), those that
-    lead back into it, which no search of a position alone can know.
+    The engine searches the board from the mover's side, as the policy sees it, because an engine would otherwise score a position and its
+    colour mirror differently. The hash is cleared before each position, so that no table depends on the others. Moves that end the game
+    in a draw have the value of a draw. So have moves that repeat a position of the board's move stack, which the engine cannot know.
 
-    The pool must have been made with `engine_options(config)`. `mover_fens` are those of the boards, for who has them.
+    Args:
+        boards: Positions with at least one legal move each.
+        pool: Engines that were started with `engine_options(config)`.
+        config: The transform and its parameters.
+        depth: Search depth.
+        cache: Where scores are looked up first and stored after.
+        mover_fens: `mover_fen` of each board, if the caller has them already.
+
     Raises ValueError for a board without a legal move.
     """
     limit = f"depth {depth}"
@@ -137,9 +143,9 @@ def value_tables(
         for start in range(0, len(boards), _BOARDS_PER_BATCH):
             batch = slice(start, start + _BOARDS_PER_BATCH)
             fens = map(mover_fen, boards[batch]) if mover_fens is None else mover_fens[batch]
-            made = [_entry(board, fen) for board, fen in zip(boards[batch], fens, strict=True)]
-            known = {} if cache is None else cache.get(limit, [entry.fen for entry in made])
-            for entry in made:
+            new_entries = [_entry(board, fen) for board, fen in zip(boards[batch], fens, strict=True)]
+            known = {} if cache is None else cache.get(limit, [entry.fen for entry in new_entries])
+            for entry in new_entries:
                 entry.scores = known.get(entry.fen)
                 entries.append(entry)
                 if entry.scores is None:

@@ -1,4 +1,4 @@
-"""One engine process: a pipe in, a pipe out, deadlines, and nothing left of it however its owner ends."""
+"""One UCI engine process over pipes, with timeouts; it is killed however its owner ends."""
 
 import contextlib
 import os
@@ -15,35 +15,35 @@ from typing import Final, Self
 from grpo.engine.answers import EngineError
 
 START_SECONDS: Final = 4.0
-"""From the start of a process to its `readyok`, when all that is asked is whether it is an engine."""
+"""Timeout from the start of a process to its `readyok`, for checking whether a program is an engine."""
 SILENT_SECONDS: Final = 30.0
-"""An engine that neither writes nor computes for so long hangs; a healthy one answers in milliseconds, so this decides no result."""
+"""Timeout for an engine that neither writes nor uses CPU; a healthy engine answers in milliseconds, so this decides no result."""
 BUSY_SECONDS: Final = 900.0
-"""The same for one that computes: deep searches may be silent for minutes."""
+"""Timeout for an engine that uses CPU: deep searches may be silent for minutes."""
 MAX_ANSWER_BYTES: Final = 1 << 26
-"""An engine that writes more for one search floods; the deepest search over all moves writes a tenth of it."""
-_LEAST_SHARE: Final = 0.05  # Of a core: what computes gets more on the busiest machine, what hangs (or waits in a loop) uses none.
+"""Largest output of one search; the deepest search over all moves writes a tenth of it."""
+_MIN_CPU_FRACTION: Final = 0.05  # Of a core: a computing engine gets more on the busiest machine, a hung one uses none.
 _READ_BYTES: Final = 1 << 18
 _CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 class EngineProcess:
-    """An engine that has said `uciok` and has taken its options."""
+    """A running engine whose UCI handshake is done and whose options are set."""
 
     def __init__(self, path: str, options: Mapping[str, str | int], *, start_seconds: float) -> None:
-        """Start the engine; options that it does not declare are left out.
+        """Start the engine and set its options; options that it does not declare are not sent.
 
-        Raises EngineError when it cannot be started, or does not speak UCI in time.
+        Raises EngineError if it cannot be started, or does not complete the UCI handshake in time.
         """
         self.name = ""
         self.declared: dict[str, str] = {}
-        """Option -> what the engine says about it (`type spin default 1 min 1 max 500`)."""
+        """Option -> the engine's declaration of it (`type spin default 1 min 1 max 500`)."""
         self._buffer = bytearray()
         self._scanned = 0
         self._poll = select.poll()
         self._ticks_when_silent: int | None = None
-        # PR_SET_PDEATHSIG by util-linux's setpriv: when this process is killed by force, nobody else could end a hung engine.
-        # Without setpriv (no Linux) engines end by the end of their input, as UCI has it.
+        # PR_SET_PDEATHSIG by util-linux's setpriv: if this process gets SIGKILL, nothing else would end a hung engine.
+        # Without setpriv (not Linux), engines end at the end of their input.
         guard = [setpriv, "--pdeathsig", "KILL", "--"] if (setpriv := shutil.which("setpriv")) else []
         try:
             self._popen = subprocess.Popen(
@@ -72,12 +72,12 @@ class EngineProcess:
             raise
 
     def maximum(self, option: str) -> int:
-        """Return the largest value that a number option takes, 0 when the engine does not have it."""
+        """Return the maximum of a numeric option, or 0 if the engine does not have it."""
         words = self.declared.get(option, "").split()
         return int(words[words.index("max") + 1]) if "max" in words else 0
 
     def send(self, commands: str) -> None:
-        """Send commands, and start waiting for what they bring."""
+        """Send commands, and restart the timeouts."""
         self._last_seen = self._asked = time.monotonic()
         self._ticks_when_silent = None
         try:
@@ -86,7 +86,7 @@ class EngineProcess:
             raise EngineError("the engine has died") from None
 
     def read(self) -> None:
-        """Take what the engine has written; call it when there is something."""
+        """Read available output into the buffer; blocks if there is none."""
         chunk = os.read(self.stdout, _READ_BYTES)
         if not chunk:
             raise EngineError("the engine has died")
@@ -98,7 +98,7 @@ class EngineProcess:
             raise EngineError(f"no answer in {BUSY_SECONDS:g} s; lower the depth (values.depth, evaluation.heldout_depth)")
 
     def take_until(self, word: bytes) -> bytes | None:
-        """Return, and forget, what has come up to and with the first whole line that begins with `word`; None when it has not come."""
+        """Remove and return the output up to and including the first complete line that begins with `word`; None if it is not there yet."""
         at = self._buffer.find(word, self._scanned)
         while at > 0 and self._buffer[at - 1] != 10:
             at = self._buffer.find(word, at + 1)
@@ -109,13 +109,13 @@ class EngineProcess:
         taken = bytes(self._buffer[: end + 1])
         del self._buffer[: end + 1]
         self._scanned = 0
-        self._asked = self._last_seen  # What was sent ahead begins now.
+        self._asked = self._last_seen  # The next queued search starts now.
         return taken
 
     def answer(self) -> bytes:
-        """Return what comes up to and with the best move.
+        """Wait for and return the output up to and including the best move.
 
-        Raises EngineError when the engine dies, floods or hangs.
+        Raises EngineError if the engine dies, hangs, or writes more than `MAX_ANSWER_BYTES`.
         """
         while (taken := self.take_until(b"bestmove")) is None:
             if self._poll.poll(self.seconds_left() * 1000):
@@ -125,12 +125,12 @@ class EngineProcess:
         return taken
 
     def seconds_left(self) -> float:
-        """Return after how many seconds of silence `raise_if_hung` is worth a call."""
-        patience = SILENT_SECONDS if self._ticks_when_silent is not None else SILENT_SECONDS / 2
-        return max(0.0, self._last_seen + patience - time.monotonic())
+        """Return the seconds of further silence after which to call `raise_if_hung`."""
+        timeout = SILENT_SECONDS if self._ticks_when_silent is not None else SILENT_SECONDS / 2
+        return max(0.0, self._last_seen + timeout - time.monotonic())
 
     def raise_if_hung(self) -> None:
-        """Raise EngineError when the engine has been silent for too long without computing, or has computed for too long."""
+        """Raise EngineError if the engine was silent for too long without using CPU, or has searched for too long."""
         now = time.monotonic()
         if now - self._asked > BUSY_SECONDS:
             raise EngineError(f"no answer in {BUSY_SECONDS:g} s; lower the depth (values.depth, evaluation.heldout_depth)")
@@ -140,23 +140,23 @@ class EngineProcess:
         if self._ticks_when_silent is None:
             self._ticks_when_silent = used
         elif now - self._last_seen >= SILENT_SECONDS:
-            if used - self._ticks_when_silent < SILENT_SECONDS / 2 * _LEAST_SHARE * _CLOCK_TICKS:
+            if used - self._ticks_when_silent < SILENT_SECONDS / 2 * _MIN_CPU_FRACTION * _CLOCK_TICKS:
                 raise EngineError(f"silent for {SILENT_SECONDS:g} s")
-            self._last_seen, self._ticks_when_silent = now, None  # It computes; look again.
+            self._last_seen, self._ticks_when_silent = now, None  # It uses CPU; restart the timeout.
 
     def is_alive(self) -> bool:
-        """Return whether the process has not ended."""
+        """Return whether the process is still running."""
         return self._popen.poll() is None
 
     def kill(self) -> None:
-        """End the process and whatever it started; safe to call twice."""
+        """Kill the process and its children; safe to call twice."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.communicate()
 
     def _wait_for(self, word: bytes, deadline: float) -> bytes:
         while (taken := self.take_until(word)) is None:
-            # The clock as well: a program that never stops writing always has something to read.
+            # Check the clock too: a program that never stops writing always has something to read.
             left = deadline - time.monotonic()
             if left <= 0 or not self._poll.poll(left * 1000):
                 raise EngineError(f"no {word.decode()} in time")
@@ -165,7 +165,7 @@ class EngineProcess:
 
     def _used_ticks(self) -> int:
         try:
-            # utime and stime, after the command's name, which is in parentheses and may hold anything.
+            # utime and stime follow the command's name, which stands in parentheses and may contain anything.
             fields = Path(f"/proc/{self._popen.pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         except OSError:
             return 0

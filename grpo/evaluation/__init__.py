@@ -1,1 +1,1 @@
-"""What a checkpoint is measured by: regret, puzzles, halving, phase guard, verdict."""
+"""Evaluation of checkpoints: held-out regret, puzzles, EPD suites, sequential halving, phase guard, and the verdict."""

@@ -1,4 +1,4 @@
-"""A policy's most telling decisions on held-out boards, to be drawn: those that give most away, and the hardest that it gets right."""
+"""A policy's most instructive decisions on held-out boards, for diagrams: the worst blunders, and the hardest best moves it finds."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -20,60 +20,60 @@ _BATCH = 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JudgedMove:
-    """A legal move as policy and engine see it."""
+class ValuedMove:
+    """A legal move with the policy's probability and the engine's value."""
 
     move: str
     """UCI."""
     probability: float
-    """The policy's, at T = 1."""
+    """The policy's probability at T = 1."""
     value: float
-    """Win probability for the mover, by the stronger search."""
+    """Value for the mover, by the stronger search."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TellingDecision:
-    """What a policy does on one board, beside what the engine would do."""
+class NotableDecision:
+    """The policy's move and the engine's best move on one board."""
 
     fen: str
-    """With full-move number 1: an encoded board has none."""
+    """FEN with full-move number 1, because encoded boards have no move number."""
     phase: str
-    chosen: JudgedMove
-    """The policy's likeliest move."""
-    best: JudgedMove
-    """The move of the best value: the chosen one where that is among the best, else the first of them."""
+    chosen: ValuedMove
+    """The policy's most likely move."""
+    best: ValuedMove
+    """The move with the best value; among equals the chosen move, else the first."""
     regret: float
-    """Best value less the chosen move's."""
+    """Best value minus the value of the chosen move."""
     margin: float
-    """Best value less that of the next best move: what it costs to miss the best one."""
-    before: JudgedMove | None
-    """The likeliest move of the policy that this one is compared with, if there is one, with that policy's probability."""
+    """Best value minus the second best value: the cost of missing the best move."""
+    before: ValuedMove | None
+    """The most likely move of the policy to compare with, if there is one, with that policy's probability."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TellingDecisions:
-    """Few decisions that say much."""
+class NotableDecisions:
+    """The worst and the best decisions of a policy."""
 
-    worst: tuple[TellingDecision, ...]
-    """Largest regret first; no decision without one."""
-    best: tuple[TellingDecision, ...]
-    """Decided right, and largest margin first: one move alone held the position's worth, and the policy plays it."""
+    worst: tuple[NotableDecision, ...]
+    """Decisions with regret, the largest first."""
+    best: tuple[NotableDecision, ...]
+    """Correct decisions, the largest margin first: the policy found the only good move."""
 
     def facts(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the decisions as plain data."""
         return asdict(self)
 
 
-def telling_decisions(policy: Policy, boards: BoardArrays, *, count: int, before: Policy | None = None) -> TellingDecisions:
-    """Return a policy's worst and best decisions, best moves at T = 1; `values` must be those of the stronger search.
+def notable_decisions(policy: Policy, boards: BoardArrays, *, count: int, before: Policy | None = None) -> NotableDecisions:
+    """Return a policy's worst and best greedy decisions at T = 1; `values` must be those of the stronger search.
 
-    Boards with one legal move are left out, for nothing is decided there; of equals the first board counts.
+    Boards with one legal move are skipped; ties go to the first board.
 
     Args:
-        policy: whose decisions.
-        boards: held-out ones.
-        count: of each kind, at most.
-        before: a policy whose moves on the same boards are told beside.
+        policy: The policy.
+        boards: Held-out boards.
+        count: Maximum number of decisions of each kind.
+        before: A policy whose moves on the same boards are shown for comparison.
     """
     probs = _probabilities(policy, boards)
     chosen = probs.argmax(1)
@@ -85,26 +85,26 @@ def telling_decisions(policy: Policy, boards: BoardArrays, *, count: int, before
     margin = np.where(np.isfinite(second), ordered[:, 0] - second, 0.0)
     earlier = None if before is None else _probabilities(before, boards)
 
-    def decision(row: int) -> TellingDecision:
-        def judged(column: int, of_whom: NDArray[np.float64]) -> JudgedMove:
+    def decision(row: int) -> NotableDecision:
+        def valued_move(column: int, probabilities: NDArray[np.float64]) -> ValuedMove:
             move = action_move(int(boards.action_ids[row, column]), board.turn)
-            return JudgedMove(move=move.uci(), probability=float(of_whom[row, column]), value=float(values[row, column]))
+            return ValuedMove(move=move.uci(), probability=float(probabilities[row, column]), value=float(values[row, column]))
 
         board: chess.Board = decode(boards.encodings[row])
         best = int(chosen[row]) if regret[row] == 0 else int(values[row].argmax())
-        return TellingDecision(
+        return NotableDecision(
             fen=board.fen(),
             phase=PHASES[int(boards.phases[row])].value,
-            chosen=judged(int(chosen[row]), probs),
-            best=judged(best, probs),
+            chosen=valued_move(int(chosen[row]), probs),
+            best=valued_move(best, probs),
             regret=float(regret[row]),
             margin=float(margin[row]),
-            before=None if earlier is None else judged(int(earlier[row].argmax()), earlier),
+            before=None if earlier is None else valued_move(int(earlier[row].argmax()), earlier),
         )
 
     wrong = [row for row in _largest(regret) if regret[row] > 0]
     right = [row for row in _largest(margin) if regret[row] == 0 and margin[row] > 0]
-    return TellingDecisions(worst=tuple(map(decision, wrong[:count])), best=tuple(map(decision, right[:count])))
+    return NotableDecisions(worst=tuple(map(decision, wrong[:count])), best=tuple(map(decision, right[:count])))
 
 
 def _largest(of_boards: NDArray[np.float64]) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""What puzzles and test suites have in common: entries that are left out and why, and shares that are solved, with intervals."""
+"""Shared parts of puzzles and EPD suites: rejected entries with reasons, expected credits, and solved fractions with intervals."""
 
 import math
 from collections import Counter
@@ -21,36 +21,36 @@ _BATCH: Final = 512
 
 
 class Fault(StrEnum):
-    """Why an entry is no exercise, where no `Reason` of games and positions says it."""
+    """Why an entry is not an exercise, in addition to `Reason` of games and positions."""
 
     UNREADABLE_ROW = "unreadable row"
-    """Not a row of the table, or not of operations."""
+    """Not a row of the table, or not valid EPD operations."""
     NO_RATING = "no rating"
-    """Neither a number nor within what Lichess gives."""
+    """Not a number, or outside Lichess's range."""
     UNFINISHED = "unfinished solution"
-    """It ends with the opponent's move, or the solver has none."""
+    """The solution ends with the opponent's move, or has no move of the solver."""
     NO_ANSWER = "no answer"
-    """Nothing says what is right or wrong."""
+    """The entry does not say which moves are right or wrong."""
     CONTRADICTING_ANSWERS = "contradicting answers"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeftOut:
-    """An entry of a file that is no exercise."""
+    """A rejected entry of a file of exercises."""
 
     source: str
     offset: int
-    """Byte of the unpacked file at which its line begins."""
+    """Byte offset of its line in the decompressed file."""
     reason: Reason | Fault
     detail: str
-    """What exactly was found, at most 120 characters."""
+    """What was found, in at most 120 characters."""
 
     def __str__(self) -> str:
         return f"{self.source}, byte {self.offset:,}: {self.reason}{f' ({self.detail})' if self.detail else ''}"
 
 
 class ExerciseError(ValueError):
-    """An entry is no exercise, for this reason."""
+    """An entry is not a valid exercise, for this reason."""
 
     def __init__(self, reason: Reason | Fault, detail: str) -> None:
         super().__init__(reason, detail)
@@ -59,13 +59,13 @@ class ExerciseError(ValueError):
 
 @dataclass(kw_only=True, slots=True)
 class LeftOuts:
-    """Counts entries that are left out, by reason, with the first of each."""
+    """Counts of rejected entries by reason, with the first example of each."""
 
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
 
     def add(self, entry: LeftOut) -> None:
-        """Count one."""
+        """Count a rejected entry."""
         self.counts[entry.reason.value] += 1
         self.examples.setdefault(entry.reason.value, str(entry))
 
@@ -76,17 +76,17 @@ class LeftOuts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SolvedFraction:
-    """How much of some exercises was solved, with Wilson's 95 % interval."""
+    """The solved fraction of some exercises, with Wilson's 95 % interval."""
 
     num: int
     solved: float
-    """Exercises; a whole number for best moves, an expectation for sampled ones; points in parts of the most there is count too."""
+    """Number of solved exercises: an integer for best moves, an expected value for sampled moves, or a sum of fractions of points."""
     low: float
     high: float
 
     @property
     def share(self) -> float:
-        """Solved of all, in [0, 1]."""
+        """The solved fraction, in [0, 1]."""
         return self.solved / self.num
 
     def __str__(self) -> str:
@@ -97,29 +97,29 @@ class SolvedFraction:
         return {"num": self.num, "solved": self.solved, "share": self.share, "low": self.low, "high": self.high}
 
 
-def share_of(parts: Sequence[float]) -> SolvedFraction:
-    """Return the share of at least one exercise, each a number in [0, 1]; where they are not 0 or 1, the interval is on the wide side."""
+def solved_fraction(parts: Sequence[float]) -> SolvedFraction:
+    """Return the solved fraction of at least one exercise, each a number in [0, 1]; other values than 0 and 1 make the interval wide."""
     low, high = wilson_interval(math.fsum(parts), len(parts))
     return SolvedFraction(num=len(parts), solved=math.fsum(parts), low=low, high=high)
 
 
 Credits = tuple[float, float]
-"""Two kinds of credit for one move, each in [0, 1]: of a puzzle, going on and mating otherwise; of a suite, solving and points."""
+"""Two credits for one move, each in [0, 1]: for a puzzle, continuing the solution and mating otherwise; for a suite, solving and points."""
 Solver = Callable[[Sequence[chess.Board], Sequence[Mapping[chess.Move, Credits]]], NDArray[np.float64]]
-"""Whoever solves exercises: given B boards, each with the credits of its moves, the credits to expect of its own, [B, 2]."""
+"""Function from B boards, with the credits of their moves, to the expected credits of the solver's move, [B, 2]."""
 
 
 @torch.no_grad()
 def expected_credits(
     policy: Policy, boards: Sequence[chess.Board], credited: Sequence[Mapping[chess.Move, Credits]], *, temperature: float
 ) -> NDArray[np.float64]:
-    """Return the expected credits, [B, 2], of the policy's move on each board; without randomness at any temperature.
+    """Return the exact expected credits, [B, 2], of the policy's move on each board; no moves are sampled.
 
     Args:
-        policy: who moves.
-        boards: B of them, each with a legal move.
-        credited: for each board, legal move -> its credits; moves that are not named have none.
-        temperature: of the moves; 0 is the likeliest move.
+        policy: The policy.
+        boards: B boards with a legal move each.
+        credited: For each board, legal move -> credits; other moves have none.
+        temperature: Sampling temperature; 0 means the most likely move.
     """
     parts = [np.zeros((0, 2))]
     for start in range(0, len(boards), _BATCH):

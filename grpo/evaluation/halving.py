@@ -1,8 +1,8 @@
-"""Sequential halving: spend games where the choice is close (Karnin, Koren and Somekh, ICML 2013).
+"""Sequential halving: chooses a checkpoint and spends most games on close candidates (Karnin, Koren and Somekh, ICML 2013).
 
-All candidates of a round play the same fresh openings, so that the luck of an opening favours none of them; scores add up over the
-rounds, and the lower half leaves. What is left has been chosen by these games, so they say too much of its strength (the winner's
-curse): only games played afterwards may be reported.
+All candidates of a round play the same fresh openings, so that no opening favours one of them. Scores are summed over the rounds, and the
+lower half is eliminated. These games overestimate the winner's strength, because it was chosen by them (the winner's curse): only games
+played afterwards may be reported.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,17 +17,17 @@ class HalvingEntry:
 
     round: int
     candidate: int
-    """Its step."""
+    """Step of the checkpoint."""
     pair_scores: tuple[float, ...]
-    """Of this round's openings, against the initial policy."""
+    """Pair scores of this round against the initial policy."""
     so_far: ScoreInterval
-    """Of all its rounds together: what decided whether it stays."""
+    """Score over all rounds so far, which decided whether it stays."""
     kept: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HalvingTrace:
-    """Who played whom with what result, in the order it happened, and who is left."""
+    """All rounds of a halving with their results, and the winner."""
 
     entries: tuple[HalvingEntry, ...]
     winner: int
@@ -38,7 +38,7 @@ class HalvingTrace:
 
 
 def halving_rounds(num_candidates: int) -> tuple[int, ...]:
-    """Return how many candidates play in each round; half of them, rounded up, stay. One candidate needs no round.
+    """Return the number of candidates in each round; half of them, rounded up, stay. One candidate needs no round.
 
     >>> halving_rounds(5)
     (5, 3, 2)
@@ -51,7 +51,7 @@ def halving_rounds(num_candidates: int) -> tuple[int, ...]:
 
 
 def halving_pairs(num_candidates: int, *, pairs_per_round: int) -> int:
-    """Return how many pairs of games all rounds hold when each candidate plays this many a round; for progress.
+    """Return the number of pairs of games over all rounds, if each candidate plays `pairs_per_round` in a round.
 
     >>> halving_pairs(5, pairs_per_round=30)
     300
@@ -63,11 +63,11 @@ def sequential_halving(candidates: Sequence[int], play: Callable[[int, int], Seq
     """Halve the candidates by games until one is left.
 
     Args:
-        candidates: steps of checkpoints, the most promising first: of equal scores the earlier listed stays.
+        candidates: Steps of checkpoints, the most promising first; of equal scores the one listed earlier stays.
         play: (candidate, round) -> its fresh pair scores against the initial policy, on openings that all candidates of the round
             share. Rounds count from 0.
 
-    Raises ValueError when there is no candidate, when one is named twice, or when candidates of a round played different numbers of pairs.
+    Raises ValueError if there is no candidate, if one is listed twice, or if candidates of a round played unequal numbers of pairs.
     """
     if not candidates or len(set(candidates)) < len(candidates):
         raise ValueError(f"halving needs candidates, each named once, not {list(candidates)}")
@@ -80,7 +80,7 @@ def sequential_halving(candidates: Sequence[int], play: Callable[[int, int], Seq
             raise ValueError(f"round {round_number} is no comparison: pairs played { ({who: len(pairs) for who, pairs in fresh.items()}) }")
         for candidate, pairs in fresh.items():
             scores[candidate].extend(pairs)
-        kept = set(sorted(left, key=lambda candidate: -sum(scores[candidate]))[: _num_kept(len(left))])  # Stable: the earlier of equals.
+        kept = set(sorted(left, key=lambda candidate: -sum(scores[candidate]))[: _num_kept(len(left))])  # Stable: the earlier of ties.
         entries += [
             HalvingEntry(
                 round=round_number,

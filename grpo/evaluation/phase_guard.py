@@ -1,10 +1,9 @@
-"""A policy may not pay for its strength with one phase of the game.
+"""Phase guard: blocks promotion of a candidate whose held-out regret has grown in one phase of the game.
 
-The measure is held-out regret, board by board, candidate less initial policy: the boards are the same, so what is hard about them cancels.
-The rule: a phase blocks when its regret is *shown* to have grown by more than the tolerance, one-sided 2.5 % by Holm over the phases. So
-at most one candidate in forty that is within the tolerance everywhere is blocked by noise, however few the boards; and one that is
-worse than the tolerance by three standard errors is blocked nearly always. A point estimate beyond the tolerance would block good
-candidates by the luck of some boards; asking for proof of *no* regression would promote nobody with the boards at hand.
+The measure is held-out regret per board, candidate minus initial policy; pairing by board cancels the boards' difficulty. A phase blocks if
+its regret is *shown* to have grown by more than the tolerance (one-sided 2.5 %, Holm over the phases). At most one in forty candidates
+within the tolerance is therefore blocked by noise, and a candidate that exceeds it by three standard errors is nearly always blocked.
+A point estimate alone would block good candidates by chance, and requiring proof of *no* regression would block every candidate.
 """
 
 import math
@@ -16,31 +15,31 @@ from typing import Final
 from grpo.statistics.intervals import LEVEL, Z95, Estimate, holm
 
 FEWEST_BOARDS: Final = 30
-"""Below this the normal interval is not to be trusted; such a phase is reported and cannot block."""
+"""With fewer boards the normal interval is not reliable; such a phase is reported but cannot block."""
 _NORMAL: Final = NormalDist()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseChange:
-    """How held-out regret changed in one phase; above 0 is worse than the initial policy."""
+    """The change of held-out regret in one phase; above 0 is worse than the initial policy."""
 
     phase: str
     change: Estimate
     """Mean difference with its 95 % interval."""
     num_boards: int
     adjusted_p: float
-    """One-sided, against "no worse than the tolerance", by Holm over the phases; 1 where there are too few boards."""
+    """One-sided p-value of "no worse than the tolerance", Holm-adjusted over the phases; 1 for too few boards."""
     blocks: bool
 
 
 def phase_changes(differences: Mapping[str, Sequence[float]], *, tolerance: float) -> tuple[PhaseChange, ...]:
-    """Return how each phase changed, and whether it blocks promotion.
+    """Return the change of each phase, and whether it blocks promotion.
 
     Args:
-        differences: by phase, each board's regret under the candidate less that under the initial policy.
-        tolerance: growth of mean regret, in win probability, that is put up with.
+        differences: By phase, each board's regret of the candidate minus that of the initial policy.
+        tolerance: Allowed growth of mean regret, in win probability.
 
-    Raises ValueError when a phase has fewer than two boards: leave it out, for nothing is known of it.
+    Raises ValueError if a phase has fewer than two boards; leave such a phase out.
     """
     for phase, values in differences.items():
         if len(values) < 2:
@@ -62,7 +61,7 @@ def _p_value(differences: Sequence[float], tolerance: float) -> float:
     excess, error = fmean(differences) - tolerance, _standard_error(differences)
     if len(differences) < FEWEST_BOARDS:
         return 1.0
-    if error == 0:  # All boards changed by the same: there is no noise to hide in.
+    if error == 0:  # All boards changed by the same amount, so there is no noise.
         return 0.0 if excess > 0 else 1.0
     return _NORMAL.cdf(-excess / error)
 

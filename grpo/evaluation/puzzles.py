@@ -1,4 +1,4 @@
-"""Lichess puzzles: read strictly, solved as on Lichess, reported by rating and theme (https://database.lichess.org/#puzzles)."""
+"""Lichess puzzles: strict parser, solving by Lichess's rules, and reports by rating and theme (https://database.lichess.org/#puzzles)."""
 
 import csv
 import math
@@ -11,34 +11,34 @@ import chess
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo.evaluation.exercises import Credits, ExerciseError, Fault, LeftOut, SolvedFraction, Solver, share_of
+from grpo.evaluation.exercises import Credits, ExerciseError, Fault, LeftOut, SolvedFraction, Solver, solved_fraction
 from grpo.reading.epd import MAX_LINE_SIZE, lines
 from grpo.reading.games import Reason, SourceError
 from grpo.statistics.intervals import Z95
 
 COLUMNS: Final = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")
-"""Columns that the table must have, in any order; others are not read."""
+"""Required columns of the table, in any order; others are ignored."""
 BAND: Final = 200
-"""Width of a band of ratings."""
+"""Width of a rating band."""
 _RATINGS: Final = range(1, 4_001)
 _MAX_DETAIL: Final = 120
-_LOGISTIC: Final = math.log(10) / 400  # Of Elo's expected score.
+_LOGISTIC: Final = math.log(10) / 400  # Logistic slope of Elo's expected score.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Puzzle:
-    """A position, the opponent's move that begins the puzzle, and the moves that solve it with the opponent's replies between."""
+    """A position, the opponent's first move, and the solution with the opponent's replies."""
 
     puzzle_id: str
     board: chess.Board
     """Before the opponent's move."""
     moves: tuple[chess.Move, ...]
-    """Opponent's and solver's in turn; the last is the solver's."""
+    """Alternating moves of opponent and solver; the last one is the solver's."""
     rating: int
     themes: tuple[str, ...]
 
     def own_boards(self) -> list[chess.Board]:
-        """Return the positions in which the solver is to move, if he moves as the solution does."""
+        """Return the positions with the solver to move, along the solution."""
         board, found = self.board.copy(stack=False), []
         for ply, move in enumerate(self.moves):
             if ply % 2:
@@ -48,42 +48,42 @@ class Puzzle:
 
 
 def read_puzzle_table(chunks: Iterable[bytes], source: str) -> Iterator[Puzzle | LeftOut]:
-    """Yield each puzzle of a table, or the reason why a row is none; blank lines are neither.
+    """Yield each puzzle of a table, or a LeftOut for an invalid row; skip blank lines.
 
     Args:
-        chunks: The (unpacked) bytes, cut anywhere.
+        chunks: The decompressed bytes, split anywhere.
         source: Name of the file.
 
-    Raises SourceError when there is no header with all of `COLUMNS`.
+    Raises SourceError if there is no header with all of `COLUMNS`.
     """
-    places: list[int] | None = None
+    columns: list[int] | None = None
     seen: set[str] = set()
     for offset, line in lines(chunks):
         if not line.strip() and len(line) <= MAX_LINE_SIZE:
             continue
         try:
             cells = _cells(line)
-            if places is None:
+            if columns is None:
                 missing = [column for column in COLUMNS if column not in cells]
                 if missing:
                     raise ExerciseError(Fault.UNREADABLE_ROW, f"no column {', '.join(missing)}")
-                places = [cells.index(column) for column in COLUMNS]
+                columns = [cells.index(column) for column in COLUMNS]
                 continue
-            if len(cells) <= max(places):
+            if len(cells) <= max(columns):
                 raise ExerciseError(Fault.UNREADABLE_ROW, f"only {len(cells)} cells")
-            puzzle = _puzzle(*(cells[place].strip() for place in places))
+            puzzle = _puzzle(*(cells[index].strip() for index in columns))
             if puzzle.puzzle_id in seen:
                 raise ExerciseError(Reason.DUPLICATE, puzzle.puzzle_id)
             seen.add(puzzle.puzzle_id)
             yield puzzle
         except ExerciseError as error:
-            if places is None:
+            if columns is None:
                 raise SourceError(
                     f"{source}: its first line is not the header of a puzzle table ({error.detail[:_MAX_DETAIL]}); it must name"
                     f" {', '.join(COLUMNS)}: download it again from https://database.lichess.org"
                 ) from error
             yield LeftOut(source=source, offset=offset, reason=error.reason, detail=error.detail[:_MAX_DETAIL])
-    if places is None:
+    if columns is None:
         raise SourceError(f"{source}: no header and no puzzle in it; download it again from https://database.lichess.org")
 
 
@@ -133,9 +133,9 @@ def _legal_move(board: chess.Board, text: str) -> chess.Move:
 
 
 def solve_puzzles(solver: Solver, puzzles: Sequence[Puzzle]) -> NDArray[np.float64]:
-    """Return the chance, [N], that a solver solves each puzzle: 0 or 1 where it plays its best moves, exact where it gives expectations.
+    """Return the probability, [N], that a solver solves each puzzle: 0 or 1 for best moves, exact for expected credits.
 
-    Each own move must be the solution's, or else give mate, which ends the puzzle, as on Lichess.
+    Each move of the solver must be the solution's move or give checkmate, which ends the puzzle, as on Lichess.
     """
     boards: list[chess.Board] = []
     credited: list[Mapping[chess.Move, Credits]] = []
@@ -143,21 +143,21 @@ def solve_puzzles(solver: Solver, puzzles: Sequence[Puzzle]) -> NDArray[np.float
         for board, move in zip(puzzle.own_boards(), puzzle.moves[1::2], strict=True):
             boards.append(board)
             credited.append({**dict.fromkeys(_mates(board), (0.0, 1.0)), move: (1.0, 0.0)})
-    goes_on, mates = solver(boards, credited).T.tolist()
-    chances: list[float] = []
-    place = 0
+    continues, mates = solver(boards, credited).T.tolist()
+    probabilities: list[float] = []
+    start = 0
     for puzzle in puzzles:
-        end = place + len(puzzle.moves) // 2
-        chance = 1.0
-        for index in reversed(range(place, end)):
-            chance = mates[index] + goes_on[index] * chance
-        chances.append(chance)
-        place = end
-    return np.array(chances)
+        end = start + len(puzzle.moves) // 2
+        probability = 1.0
+        for index in reversed(range(start, end)):
+            probability = mates[index] + continues[index] * probability
+        probabilities.append(probability)
+        start = end
+    return np.array(probabilities)
 
 
 def _mates(board: chess.Board) -> list[chess.Move]:
-    """Return all moves that give mate."""
+    """Return all moves that give checkmate."""
     found = []
     for move in board.legal_moves:
         if board.gives_check(move):
@@ -170,7 +170,7 @@ def _mates(board: chess.Board) -> list[chess.Move]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PerformanceRating:
-    """The rating at which so much would have been expected to be solved, with its 95 % interval."""
+    """The rating at which the expected number of solved puzzles equals the actual one, with its 95 % interval."""
 
     rating: float
     low: float
@@ -181,10 +181,10 @@ class PerformanceRating:
 
 
 def performance_rating(ratings: Sequence[int], chances: Sequence[float]) -> PerformanceRating:
-    """Return the likeliest rating R of a solver, by Elo's 1 / (1 + 10^((r - R) / 400)) for each puzzle's rating r.
+    """Return the maximum-likelihood rating R of a solver, by Elo's 1 / (1 + 10^((r - R) / 400)) for each puzzle's rating r.
 
-    Two puzzles of the mean rating are added, one solved and one failed, so that a finite number comes out even when all were solved or all
-    failed; the interval is R +- 1.96 / sqrt(Fisher information). The scale is that of Lichess's puzzles, not of games.
+    One solved and one failed puzzle of the mean rating are added, so that the rating is finite even if all were solved or failed. The
+    interval is R +- 1.96 / sqrt(Fisher information). The scale is that of Lichess's puzzles, not of games.
 
     Raises ValueError without a puzzle.
     """
@@ -193,7 +193,7 @@ def performance_rating(ratings: Sequence[int], chances: Sequence[float]) -> Perf
     mean = float(np.mean(ratings))
     against = np.array([*ratings, mean, mean], dtype=np.float64)
     scored = float(np.sum(chances)) + 1.0
-    low, high = against.min() - 4_000, against.max() + 4_000  # Beyond what a million puzzles, all solved, can give.
+    low, high = against.min() - 4_000, against.max() + 4_000  # Beyond the rating for a million solved puzzles.
     while high - low > 1e-6:
         middle = (low + high) / 2
         low, high = (middle, high) if _expected(middle, against).sum() < scored else (low, middle)
@@ -208,13 +208,13 @@ def _expected(rating: float, against: NDArray[np.float64]) -> NDArray[np.float64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PuzzleReport:
-    """What share of some puzzles was solved."""
+    """The solved fraction of some puzzles, by rating and theme."""
 
     solved: SolvedFraction
     by_band: Mapping[str, SolvedFraction]
-    """Ratings such as `800-999`, lowest first."""
+    """Rating band such as `800-999` -> solved fraction, lowest first."""
     by_theme: Mapping[str, SolvedFraction]
-    """Most frequent first; a puzzle counts for each of its themes."""
+    """Theme -> solved fraction, most frequent first; a puzzle counts for each of its themes."""
     performance: PerformanceRating
 
     def facts(self) -> dict[str, Any]:
@@ -230,7 +230,7 @@ class PuzzleReport:
 
 
 def puzzle_report(puzzles: Sequence[Puzzle], chances: Sequence[float]) -> PuzzleReport:
-    """Return the shares of puzzles, at least one, that `solve_puzzles` found solved."""
+    """Return the report on at least one puzzle from the probabilities of `solve_puzzles`."""
     bands: dict[int, list[float]] = defaultdict(list)
     themes: dict[str, list[float]] = defaultdict(list)
     for puzzle, chance in zip(puzzles, chances, strict=True):
@@ -238,8 +238,8 @@ def puzzle_report(puzzles: Sequence[Puzzle], chances: Sequence[float]) -> Puzzle
         for theme in puzzle.themes:
             themes[theme].append(chance)
     return PuzzleReport(
-        solved=share_of(chances),
-        by_band={f"{low}-{low + BAND - 1}": share_of(bands[low]) for low in sorted(bands)},
-        by_theme={theme: share_of(themes[theme]) for theme in sorted(themes, key=lambda theme: (-len(themes[theme]), theme))},
+        solved=solved_fraction(chances),
+        by_band={f"{low}-{low + BAND - 1}": solved_fraction(bands[low]) for low in sorted(bands)},
+        by_theme={theme: solved_fraction(themes[theme]) for theme in sorted(themes, key=lambda theme: (-len(themes[theme]), theme))},
         performance=performance_rating([puzzle.rating for puzzle in puzzles], chances),
     )

@@ -1,7 +1,7 @@
-"""Held-out regret: what the policy's moves give away, under a stronger search than the reward's.
+"""Held-out regret: the value that the policy's moves lose, under a stronger search than the reward's.
 
-The cheapest signal of strength; it screens checkpoints, games decide. Regret of a state: max Q - sum p Q (moves sampled), and
-max Q - Q(likeliest move). Two policies are compared board by board, for most of the spread lies between boards.
+It is the cheapest measure of strength: it screens checkpoints, and games decide. The regret of a state is max Q - sum p Q (sampled moves)
+or max Q - Q(most likely move). Two policies are compared board by board, because most of the variance lies between boards.
 """
 
 import math
@@ -23,10 +23,10 @@ from grpo.statistics.intervals import Z95
 from grpo.statistics.rank_correlation import rank_correlations
 
 _BATCH = 512
-_RANKED_AT_ONCE = 64  # Boards whose moves are compared with each other: A x A numbers each.
+_RANKED_AT_ONCE = 64  # Boards per batch of rank correlations, which need A x A numbers each.
 BLUNDER = 0.10
-"""A move that is worth at least this much less than the best is a blunder."""
-_PAD: Final = 0.5  # A draw given away for a loss, on one board by the one policy and on one by the other.
+"""A move whose value is at least this much below the best is a blunder."""
+_PAD: Final = 0.5  # A draw turned into a loss, on one board by each policy.
 
 Column = Literal["regret_best", "regret_sampled", "expected_value"]
 
@@ -64,7 +64,7 @@ def heldout_metrics(policy: Policy, boards: BoardArrays) -> dict[str, float]:
             for index, phase in enumerate(PHASES)
             if (phases == index).any()
         },
-        # Boards without a ranking say nothing about agreement.
+        # Boards whose moves all have equal values have no ranking and are skipped.
         **{name: column.nanmean().item() for name, column in ranked.items() if not column.isnan().all()},
     }
 
@@ -74,18 +74,18 @@ _BY_PHASE = ("heldout/expected_value", "heldout/regret_sampled", "heldout/regret
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class HeldoutScores:
-    """What a policy makes of each of N held-out boards, at T = 1."""
+    """A policy's regret and expected value on each of N held-out boards, at T = 1."""
 
     regret_best: NDArray[np.float64]
-    """[N], best value less value of the likeliest move."""
+    """[N], best value minus value of the most likely move."""
     regret_sampled: NDArray[np.float64]
-    """[N], best value less expected value."""
+    """[N], best value minus expected value."""
     expected_value: NDArray[np.float64]
     """[N]."""
     phases: NDArray[np.int64]
     """[N], index into `PHASES`."""
     boards: str
-    """A hash of the boards and their values: only scores of the same ones can be paired."""
+    """A hash of the boards and their values; only scores of equal boards can be paired."""
 
     def __len__(self) -> int:
         return len(self.phases)
@@ -93,22 +93,22 @@ class HeldoutScores:
 
 @torch.no_grad()
 def heldout_scores(policy: Policy, boards: BoardArrays) -> HeldoutScores:
-    """Return regret and expected value board by board; `values` must be those of the stronger search."""
+    """Return regret and expected value per board; `values` must be those of the stronger search."""
     best, expected, tops = [], [], []
     for distribution, of_moves in _distributions(policy, boards):
         tops.append(of_moves.masked_fill(~distribution.is_legal, -torch.inf).max(1).values.cpu())
         best.append(of_moves.gather(1, distribution.best()[:, None])[:, 0].cpu())
         expected.append(distribution.expectation(of_moves).cpu())
     top, of_best, mean = (torch.cat(parts).double().numpy() for parts in (tops, best, expected))
-    marks = "".join(array.tobytes().hex() for array in (boards.encodings, boards.values[boards.is_legal]))
+    content = "".join(array.tobytes().hex() for array in (boards.encodings, boards.values[boards.is_legal]))
     return HeldoutScores(
-        regret_best=top - of_best, regret_sampled=top - mean, expected_value=mean, phases=boards.phases, boards=sha256_text(marks)
+        regret_best=top - of_best, regret_sampled=top - mean, expected_value=mean, phases=boards.phases, boards=sha256_text(content)
     )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeanDifference:
-    """The mean of one policy's column less another's over the same boards, with its 95 % interval."""
+    """The mean difference of two policies' column over the same boards, with its 95 % interval."""
 
     mean: float
     stderr: float
@@ -123,14 +123,14 @@ class MeanDifference:
 def paired_difference(
     one: HeldoutScores, other: HeldoutScores, *, column: Column = "regret_best", phase: Phase | None = None
 ) -> MeanDifference:
-    """Return the mean of `one` less `other` over the boards (of a phase), with its standard error and 95 % interval.
+    """Return the mean of `one` minus `other` over the boards (of a phase), with its standard error and 95 % interval.
 
-    The interval is the normal one, after adding one difference 0.5 above the mean and one 0.5 below it (after Agresti and Coull, The
-    American Statistician 52, 1998): what gives half a point away is rare, and a handful of boards, or boards on which both policies play
-    alike, must not look certain. 30 boards without a difference give 0 +- 0.043, 600 of them 0 +- 0.0023; where differences have a standard
-    deviation of 0.1, an interval of 600 boards becomes 4 % wider by it.
+    The interval is the normal one after adding one difference 0.5 above the mean and one 0.5 below it (after Agresti and Coull, The
+    American Statistician 52, 1998). Large differences are rare, so a few boards, or boards on which both policies play alike, must not
+    look certain. 30 boards without a difference give 0 +- 0.043, 600 give 0 +- 0.0023. If differences have a standard deviation of 0.1,
+    the interval of 600 boards becomes 4 % wider.
 
-    Raises ValueError when the scores are of different boards, or the phase has none.
+    Raises ValueError if the scores are of different boards, or the phase has none.
     """
     if one.boards != other.boards:
         raise ValueError("the scores are of different boards or values: pair scores of the same dataset's held-out split")
@@ -153,10 +153,10 @@ def differences_by_phase(one: HeldoutScores, other: HeldoutScores, *, column: Co
 
 @torch.no_grad()
 def illegal_mass(policy: Policy, boards: BoardArrays) -> NDArray[np.float64]:
-    """Return the probability, [N], of all illegal moves under the softmax over every action there is, before the mask, at T = 1.
+    """Return the probability, [N], of all illegal moves under the softmax over all actions, before the mask, at T = 1.
 
-    No game depends on it; it tells how much of the rules the network itself has learned. It takes a forward pass of its own, as long as
-    that of `heldout_metrics` (0.28 s for 512 boards of the default network, one thread), hence it is no part of that.
+    It has no effect on play; it measures how well the network itself has learned the rules. It needs its own forward pass (0.28 s for 512
+    boards of the default network, one thread), so `heldout_metrics` does not include it.
     """
     encodings = torch.from_numpy(boards.encodings)
     action_ids, is_legal = torch.from_numpy(boards.action_ids), torch.from_numpy(boards.is_legal)
@@ -169,7 +169,7 @@ def illegal_mass(policy: Policy, boards: BoardArrays) -> NDArray[np.float64]:
             is_legal=torch.ones(1, 1, dtype=torch.bool).expand(shape),
         )
         probs = policy.distribution(everything, temperature=1.0).probs.double().cpu()
-        # Summed over the illegal moves, not 1 less the legal: a small mass would be lost in rounding.
+        # Summed over the illegal moves rather than 1 minus the legal ones, which would lose a small mass in rounding.
         illegal = torch.ones(shape, dtype=torch.bool)
         row, column = is_legal[rows].nonzero(as_tuple=True)
         illegal[row, action_ids[rows][row, column]] = False

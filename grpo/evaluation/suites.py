@@ -1,6 +1,6 @@
-"""Test suites in EPD: best moves, moves to avoid, and points for several moves as in the Strategic Test Suite (STS).
+"""EPD test suites: best moves, moves to avoid, and points for several moves as in the Strategic Test Suite (STS).
 
-https://www.chessprogramming.org/Extended_Position_Description; points stand in `c0 "f5=10, Be5+=2"`, or as `c8 "10 2"` beside moves in
+https://www.chessprogramming.org/Extended_Position_Description; points are in `c0 "f5=10, Be5+=2"`, or in `c8 "10 2"` with the moves in
 `c9 "f4f5 d4e5"` (UCI) or `c7 "f5 Be5+"` (SAN).
 """
 
@@ -14,7 +14,7 @@ import chess
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo.evaluation.exercises import Credits, ExerciseError, Fault, LeftOut, SolvedFraction, Solver, share_of
+from grpo.evaluation.exercises import Credits, ExerciseError, Fault, LeftOut, SolvedFraction, Solver, solved_fraction
 from grpo.reading.epd import MAX_LINE_SIZE, lines, read_line
 from grpo.reading.games import Reason
 
@@ -32,25 +32,25 @@ _NUMBER: Final = re.compile(r"[\s.,:#_-]*\d+\s*\Z")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """A position with the moves that are right, wrong, or worth points."""
+    """A position with its best moves, moves to avoid, or points for moves."""
 
     problem_id: str
-    """The operation `id`, or else file name and byte."""
+    """The operation `id`, or file name and byte offset."""
     suite: str
-    """The id without its number; without an id, the file's name."""
+    """The id without its number, or the file's name."""
     board: chess.Board
     best: frozenset[chess.Move]
-    """`bm`; empty where it is not given."""
+    """`bm`; empty if not given."""
     avoid: frozenset[chess.Move]
     """`am`."""
     points: Mapping[chess.Move, int]
-    """What moves are worth; empty where it is not given."""
+    """Points of moves; empty if not given."""
 
     def credits(self) -> dict[chess.Move, Credits]:
-        """Return legal move -> (1 where it solves the problem, its points of the most there are); moves that get nothing are left out.
+        """Return legal move -> (1 if it solves the problem, its fraction of the maximal points); moves without credit are left out.
 
-        A best move solves, where there is none a move of most points, where there are no points any move but those to avoid. Without points
-        a solution is worth all of them.
+        The solutions are the best moves; if there are none, the moves with the most points; without points, all moves except those to
+        avoid. Without points a solution gets all of them.
         """
         most = max(self.points.values(), default=0)
         right = self.best or {move for move, points in self.points.items() if points == most} or set(self.board.legal_moves) - self.avoid
@@ -59,12 +59,12 @@ class Problem:
 
 
 def read_suite(chunks: Iterable[bytes], source: str) -> Iterator[Problem | LeftOut]:
-    """Yield each problem of an EPD file, or the reason why a line is none; blank lines and `#` comments are neither.
+    """Yield each problem of an EPD file, or a LeftOut for an invalid line; skip blank lines and `#` comments.
 
-    A move may be in SAN or UCI; a line of which one move is illegal, ambiguous or no move is no problem at all.
+    A move may be in SAN or UCI. A line with an illegal, ambiguous or unreadable move is invalid.
 
     Args:
-        chunks: The (unpacked) bytes, cut anywhere.
+        chunks: The decompressed bytes, split anywhere.
         source: Name of the file.
     """
     seen: set[object] = set()
@@ -110,20 +110,20 @@ def _problem(line: bytes, source: str, offset: int) -> Problem:
 def _operations(text: str) -> dict[str, list[str]]:
     """Return opcode -> operands, without quotes."""
     found: dict[str, list[str]] = {}
-    place = clocks.end() if (clocks := _CLOCKS.match(text)) else 0
-    while text[place:].strip(" \t;"):
-        operation = _OPERATION.match(text, place + len(text[place:]) - len(text[place:].lstrip(" \t;")))
+    position = clocks.end() if (clocks := _CLOCKS.match(text)) else 0
+    while text[position:].strip(" \t;"):
+        operation = _OPERATION.match(text, position + len(text[position:]) - len(text[position:].lstrip(" \t;")))
         if operation is None:
-            raise ExerciseError(Fault.UNREADABLE_ROW, text[place:].strip())
+            raise ExerciseError(Fault.UNREADABLE_ROW, text[position:].strip())
         if operation[1] in found:
             raise ExerciseError(Fault.UNREADABLE_ROW, f"{operation[1]} is given twice")
         found[operation[1]] = [re.sub(r"\\(.)", r"\1", word[1:-1]) if word[0] == '"' else word for word in _OPERANDS.findall(operation[2])]
-        place = operation.end()
+        position = operation.end()
     return found
 
 
 def _move(board: chess.Board, text: str) -> chess.Move:
-    """Return the legal move that SAN or UCI stands for; SAN may lack its check mark, or have one too many, or a glyph."""
+    """Return the legal move for a text in SAN or UCI; SAN may have a missing or wrong check mark, or a glyph."""
     plain = _GLYPHS.sub("", text.strip(","))
     if plain in _NULL:
         raise ExerciseError(Reason.NULL_MOVE, text)
@@ -138,9 +138,9 @@ def _move(board: chess.Board, text: str) -> chess.Move:
 
 
 def _points(board: chess.Board, operations: Mapping[str, str], *, has_answer: bool) -> dict[chess.Move, int]:
-    """Return move -> points, empty where `c0`, or `c8` with `c9` or `c7`, is no list of them: comments may hold anything.
+    """Return move -> points; empty if `c0`, or `c8` with `c9` or `c7`, is not a list of points, because comments may contain anything.
 
-    A `c0` such as "depth=12" looks like points and is none: beside another answer it is a comment if its first word is no move.
+    A `c0` such as "depth=12" only looks like points: beside another answer it is a comment if its first word is not a move.
     """
     numbers = operations.get("c8", "").split()
     for opcode in ("c9", "c7"):
@@ -171,18 +171,18 @@ def _worth(board: chess.Board, pairs: Iterable[tuple[str, str]]) -> dict[chess.M
 
 
 def solve_suite(solver: Solver, problems: Sequence[Problem]) -> NDArray[np.float64]:
-    """Return what a solver's move is expected to get on each problem, [N, 2]: solved, and share of the most points."""
+    """Return the expected credits of the solver's move on each problem, [N, 2]: solved, and fraction of the maximal points."""
     return solver([problem.board for problem in problems], [problem.credits() for problem in problems])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SuiteReport:
-    """What share of some problems was solved, and of their points reached."""
+    """The solved fraction of some problems, and the fraction of their points."""
 
     solved: SolvedFraction
     points: SolvedFraction
     by_suite: Mapping[str, tuple[SolvedFraction, SolvedFraction]]
-    """Suite -> solved, points; by name."""
+    """Suite -> (solved, points), sorted by name."""
 
     def facts(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
@@ -194,14 +194,14 @@ class SuiteReport:
 
 
 def suite_report(problems: Sequence[Problem], reached: NDArray[np.float64]) -> SuiteReport:
-    """Return the shares of problems, at least one, from what `solve_suite` found."""
+    """Return the report on at least one problem from the credits of `solve_suite`."""
     rows: dict[str, list[int]] = defaultdict(list)
     for row, problem in enumerate(problems):
         rows[problem.suite].append(row)
 
-    def shares(of: Sequence[int]) -> tuple[SolvedFraction, SolvedFraction]:
+    def fractions(of: Sequence[int]) -> tuple[SolvedFraction, SolvedFraction]:
         solved, points = reached[of].T.tolist()
-        return share_of(solved), share_of(points)
+        return solved_fraction(solved), solved_fraction(points)
 
-    solved, points = shares(range(len(problems)))
-    return SuiteReport(solved=solved, points=points, by_suite={suite: shares(rows[suite]) for suite in sorted(rows)})
+    solved, points = fractions(range(len(problems)))
+    return SuiteReport(solved=solved, points=points, by_suite={suite: fractions(rows[suite]) for suite in sorted(rows)})

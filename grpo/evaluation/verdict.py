@@ -1,8 +1,8 @@
-"""Which checkpoint may be called better than the initial policy, and with what certainty.
+"""The verdict: whether the chosen checkpoint is better than the initial policy, with what certainty, and which step is the peak.
 
-The best of many equal checkpoints looks better than it is (the winner's curse), so three stages share no game: held-out regret screens all,
-sequential halving (`grpo.evaluation.halving`) chooses one, and only the confirmation games, played after the choice, are reported.
-Everything here is arithmetic on scores: the games are played by whom it is handed.
+The best of many equal checkpoints looks better than it is (the winner's curse), so the three stages of selection share no game. Held-out
+regret screens all checkpoints, sequential halving (`grpo.evaluation.halving`) chooses one, and only the confirmation games, which are
+played after the choice, are reported. This module only computes on scores; callers pass in a function that plays the games.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from grpo.statistics.sprt import Sprt, SprtOutcome
 
 
 class Verdict(StrEnum):
-    """What the confirmation games, and the held-out boards by phase, say of the candidate."""
+    """The verdict on a candidate, by confirmation games and by held-out regret per phase."""
 
     BETTER = "better"
     NO_IMPROVEMENT = "no improvement shown"
@@ -23,7 +23,7 @@ class Verdict(StrEnum):
 
 
 class ConfirmationEnd(StrEnum):
-    """Why no more confirmation games were played."""
+    """Why the confirmation games ended."""
 
     ALL_PLAYED = "all planned pairs are played"
     ACCEPTED = "the SPRT accepts"
@@ -38,42 +38,42 @@ class Confirmation:
     pair_scores: tuple[float, ...]
     end: ConfirmationEnd
     interval: ScoreInterval
-    """Of a test that stopped early it leans a little towards what stopped it; the verdict is then the SPRT's."""
+    """Slightly biased if an SPRT stopped early; the verdict is then the SPRT's."""
     p_value: float
-    """One-sided, against "no better". Of an SPRT its alpha when it accepts, else 1: a p-value looked at again and again is none."""
+    """One-sided p-value of "no better". For an SPRT, its alpha if it accepts, else 1, because repeated looks invalidate a p-value."""
     log_likelihood_ratio: float | None
-    """Of an SPRT."""
+    """Log-likelihood ratio of the SPRT, if one was used."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """One thing that may be said of the candidate."""
+    """One claim about the candidate with its p-value."""
 
     name: str
     interval: ScoreInterval
     p_value: float
     adjusted_p: float
-    """By Holm over the claims of its family."""
+    """Holm-adjusted over the claims of its family."""
     is_shown: bool
-    """The adjusted value is at most 2.5 %."""
+    """Whether the adjusted p-value is at most 2.5 %."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """The verdict with all it rests on, as plain data."""
+    """The verdict with its reasons and claims, as plain data."""
 
     candidate: int
-    """Its step."""
+    """Step of the checkpoint."""
     verdict: Verdict
     promoted: bool
-    """The candidate is this run's champion; else the initial policy stays."""
+    """Whether the candidate is this run's champion; otherwise the initial policy stays."""
     replaces_previous: bool
-    """The registry's champion gives way: promoted, and shown to be better than it where there is one besides the initial policy."""
+    """Whether it replaces the registry's champion: it is promoted, and shown to be better than that one if there is one."""
     reasons: tuple[str, ...]
     claims: tuple[Claim, ...]
-    """Those that decide: against the initial policy, and against the previous champion where there is one."""
+    """The deciding claims: against the initial policy, and against the previous champion if there is one."""
     beside: tuple[Claim, ...]
-    """Other ways of scoring or playing; a family of their own, for they decide nothing."""
+    """Claims for other ways of scoring or playing; a separate family, because they decide nothing."""
     phases: tuple[PhaseChange, ...]
 
 
@@ -95,30 +95,30 @@ BETTER_THAN_PREVIOUS = "better than the previous champion"
 
 
 def candidates_by_regret(regret_by_step: Mapping[int, float], count: int) -> list[int]:
-    """Return the steps of the checkpoints with the lowest held-out regret, best first; the later one of equals."""
+    """Return the steps of the checkpoints with the lowest held-out regret, best first; ties go to the later step."""
     return sorted(regret_by_step, key=lambda step: (regret_by_step[step], -step))[:count]
 
 
 def play_confirmation(play: Callable[[int], Sequence[float]], *, num_pairs: int, batch_pairs: int, sprt: Sprt | None) -> Confirmation:
-    """Play the fresh games that the verdict rests on: all of them, or under an SPRT as few as it needs.
+    """Play the confirmation games: all of them, or, with an SPRT, as few as it needs.
 
     Args:
-        play: takes a number of pairs, plays that many further openings, returns their mean scores seen from the candidate.
-        num_pairs: how many in all; under an SPRT at most.
-        batch_pairs: how many are played between two looks of the SPRT; without one all are played at once.
-        sprt: give each of several deciding tests alpha = `LEVEL` / their number, so that Holm can accept it by itself.
+        play: Takes a number of pairs, plays that many further openings, and returns the candidate's pair scores.
+        num_pairs: Number of pairs; with an SPRT the maximum.
+        batch_pairs: Pairs between two evaluations of the SPRT; without an SPRT all pairs are played at once.
+        sprt: With several deciding tests, give each alpha = `LEVEL` / their number, so that Holm can accept each by itself.
 
-    Raises ValueError when a number is not positive, or `play` returned another number of scores than asked for.
+    Raises ValueError if a number is not positive, or if `play` returns another number of scores.
     """
     if min(num_pairs, batch_pairs) < 1:
         raise ValueError(f"num_pairs ({num_pairs}) and batch_pairs ({batch_pairs}) must be at least 1")
     scores: list[float] = []
     outcome = SprtOutcome.GO_ON
     while len(scores) < num_pairs and outcome == SprtOutcome.GO_ON:
-        asked = num_pairs if sprt is None else min(batch_pairs, num_pairs - len(scores))
-        fresh = play(asked)
-        if len(fresh) != asked:
-            raise ValueError(f"asked for {asked} confirmation pairs and got {len(fresh)}")
+        num_next = num_pairs if sprt is None else min(batch_pairs, num_pairs - len(scores))
+        fresh = play(num_next)
+        if len(fresh) != num_next:
+            raise ValueError(f"asked for {num_next} confirmation pairs and got {len(fresh)}")
         scores.extend(fresh)
         outcome = SprtOutcome.GO_ON if sprt is None else sprt.outcome(scores)
     accepted = outcome == SprtOutcome.ACCEPT
@@ -146,18 +146,18 @@ def decide(
     beside: Mapping[str, Sequence[float]],
     phases: Sequence[PhaseChange],
 ) -> Decision:
-    """Return the verdict on a candidate. "No improvement shown" is one, and then the initial policy stays champion.
+    """Return the verdict on a candidate; with "no improvement shown" the initial policy stays champion.
 
-    The claim of being better than the initial policy decides. That of being better than the registry's previous champion decides whether
-    that one gives way; being two, both are adjusted by Holm. Other scores (sampled moves, adjudicated games) are reported and
-    never make a champion: at T = 1 sampled moves measure how sharp a policy is as much as how good it is.
+    The claim of being better than the initial policy decides. The claim of being better than the registry's previous champion decides
+    whether that one is replaced; both claims are adjusted by Holm. Other scores (sampled moves, adjudicated games) are reported but never
+    make a champion: at T = 1 sampled moves measure a policy's sharpness as much as its strength.
 
     Args:
-        candidate: its step.
-        against_initial: the confirmation games.
-        against_previous: the same against the registry's champion, None where there is none or it is the initial policy.
-        beside: name of a further claim -> mean scores of its pairs; none without a pair.
-        phases: of `phase_changes`; one that blocks keeps the candidate from promotion.
+        candidate: Step of the checkpoint.
+        against_initial: The confirmation games against the initial policy.
+        against_previous: Confirmation games against the registry's champion; None if there is none or it is the initial policy.
+        beside: Name of a further claim -> its pair scores, at least one.
+        phases: Results of `phase_changes`; one that blocks prevents promotion.
     """
     deciding = {BETTER_THAN_INITIAL: against_initial}
     if against_previous is not None:
@@ -198,16 +198,16 @@ def _phase_reason(change: PhaseChange) -> str:
 
 
 def peak_step(*, games: Mapping[int, ScoreInterval], regrets: Mapping[int, RegretEstimate]) -> int:
-    """Return the step that `peak` names: the best lower bound against the initial policy.
+    """Return the step of the alias `peak`: the best lower bound of the score against the initial policy.
 
-    Where none played, the lowest upper end of regret. A bound, not a point: the highest of many noisy scores is mostly luck.
-    Of equals the first named.
+    If no step played games, it is the step with the lowest upper bound of regret. A bound is used because the highest of many noisy
+    estimates is mostly luck. Ties go to the first step.
 
     Args:
-        games: step -> score over all its games against the initial policy.
-        regrets: step -> held-out regret; looked at only when no step played.
+        games: Step -> score over all its games against the initial policy.
+        regrets: Step -> held-out regret; used only if no step played games.
 
-    Raises ValueError when nothing was measured.
+    Raises ValueError if nothing was measured.
     """
     if games:
         return max(games, key=lambda step: games[step].low)

@@ -1,1 +1,1 @@
-"""A language model as the policy. Needs the extra `language`; nothing outside imports it before a run asks for it."""
+"""A language model as the policy; needs the extra `language` and is imported lazily."""

@@ -20,7 +20,7 @@ def group_advantages(rewards_BG: Tensor, config: GrpoConfig, *, is_member_BG: Te
     Args:
         rewards_BG: of the moves of each group.
         config: baseline, and whether and how the spread is divided out.
-        is_member_BG: which places of a group are taken; all, if not given. The rest, and a group of one, gets 0.
+        is_member_BG: which members a group has; all, if not given. The rest, and a group of one, gets 0.
     """
     # In float64: rounded in float32, the mean of equal rewards is not that reward, and Adam makes full steps of the rest.
     member = torch.ones_like(rewards_BG, dtype=torch.float64) if is_member_BG is None else is_member_BG.double()

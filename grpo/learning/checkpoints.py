@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 from safetensors.torch import load_file, save
@@ -22,12 +22,12 @@ from grpo.base.files import (
     write_manifest,
 )
 from grpo.policy.distribution import NetworkPolicy
-from grpo.policy.files import ACTION_TABLE_HASH, LANGUAGE, POLICY, WEIGHTS, IncompatibleError, policy_facts, policy_kind
+from grpo.policy.files import ACTION_TABLE_HASH, NETWORK, POLICY, WEIGHTS, IncompatibleError, policy_facts, policy_kind
 from grpo.policy.network import PolicyNetwork
+from grpo.policy.trainable import PolicyFormat, TrainablePolicy
 from grpo.settings.tree import PolicyConfig
 
-if TYPE_CHECKING:  # Needs an extra, which policies of the other kind do without.
-    from grpo.language.model.policy import LanguagePolicy
+_Policy = TypeVar("_Policy", bound=TrainablePolicy)
 
 _OPTIMISER: Final = "optimiser.safetensors"
 _TENSORS: Final = "tensors.safetensors"
@@ -58,7 +58,11 @@ def load_policy(folder: Path, device: torch.device) -> tuple[NetworkPolicy, Poli
     return NetworkPolicy(network, device), config
 
 
-def weights_hash(policy: "NetworkPolicy | LanguagePolicy") -> str:
+NETWORK_FORMAT: Final = PolicyFormat(kind=NETWORK, save=save_policy, load=load_policy)
+"""Of chess networks."""
+
+
+def weights_hash(policy: TrainablePolicy) -> str:
     """Return a hash of the weights: equal for equal numbers, wherever they lie."""
     return hash_of_weights(policy.network.state_dict())
 
@@ -76,7 +80,7 @@ def sha256_bytes(tensor: Tensor) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingState:
-    """What training needs, besides the weights, to go on as if it had never stopped.
+    """What training needs, besides the weights, to resume as if it had never stopped.
 
     Random streams are named by step (`seeding`), so that the step is all of their state.
     """
@@ -90,10 +94,10 @@ class TrainingState:
     facts: Mapping[str, Any]
     """What the weights came from: settings, dataset hash, reference hash."""
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    """What is too large for JSON: states of the policy's own games, a refreshed reference."""
+    """What is too large for JSON: self-play states, a refreshed reference."""
 
 
-def save_checkpoint(root: Path, policy: "NetworkPolicy | LanguagePolicy", config: PolicyConfig, state: TrainingState) -> Path:
+def save_checkpoint(root: Path, policy: _Policy, config: PolicyConfig, state: TrainingState, policy_format: PolicyFormat[_Policy]) -> Path:
     """Write a complete checkpoint below `root` and return its folder; a crash leaves all of it or nothing.
 
     Raises StorageError when there is no room for it; earlier checkpoints stay as they are.
@@ -104,7 +108,7 @@ def save_checkpoint(root: Path, policy: "NetworkPolicy | LanguagePolicy", config
     optimiser, rest = _split_optimiser(state.optimiser)
     num_bytes = sum(tensor.nbytes for tensors in (policy.network.state_dict(), optimiser, state.tensors) for tensor in tensors.values())
     with atomic_folder(target, num_bytes=num_bytes + _JSON_BYTES) as folder:
-        _write_policy(folder, policy, config)
+        policy_format.save(folder, policy, config)
         _write_tensors(folder / _OPTIMISER, optimiser)
         _write_tensors(folder / _TENSORS, state.tensors)
         write_json(
@@ -115,13 +119,19 @@ def save_checkpoint(root: Path, policy: "NetworkPolicy | LanguagePolicy", config
     return target
 
 
-def load_checkpoint(folder: Path, device: torch.device) -> "tuple[NetworkPolicy | LanguagePolicy, PolicyConfig, TrainingState]":
-    """Return the policy, of whichever kind, and training state of a checkpoint after checking every file's hash.
+def load_checkpoint(
+    folder: Path, device: torch.device, policy_format: PolicyFormat[_Policy]
+) -> tuple[_Policy, PolicyConfig, TrainingState]:
+    """Return the policy and training state of a checkpoint after checking every file's hash.
 
-    Raises CorruptError when a file is not as it was written.
+    Raises CorruptError when a file is not as it was written, IncompatibleError when its policy is of another kind than the format's.
     """
     verified_manifest(folder)
-    policy, config = _read_policy(folder, device)
+    if (kind := policy_kind(folder)) != policy_format.kind:
+        raise IncompatibleError(
+            f"{folder} holds a policy of kind {kind!r}, and this run trains one of kind {policy_format.kind!r}: resume from another run"
+        )
+    policy, config = policy_format.load(folder, device)
     saved = read_json(folder / _STATE)
     state = TrainingState(
         step=saved["step"],
@@ -167,7 +177,7 @@ def checkpoints_to_delete(regrets: Mapping[int, float], *, healthy: int | None, 
     The best, the newest and the last healthy one stay, whatever `keep` is; of the rest those with the lowest regret.
 
     Args:
-        regrets: step -> held-out regret of each checkpoint that is there; one that is no number is the worst.
+        regrets: step -> held-out regret of each checkpoint that is there; NaN is the worst.
         healthy: step of the checkpoint that a rollback would go to.
         keep: how many may stay.
     """
@@ -180,23 +190,6 @@ def checkpoints_to_delete(regrets: Mapping[int, float], *, healthy: int | None, 
     protected = {min(regrets, key=badness), max(regrets), healthy} & regrets.keys()
     rest = sorted(regrets.keys() - protected, key=badness)
     return sorted(rest[max(keep - len(protected), 0) :])
-
-
-def _read_policy(folder: Path, device: torch.device) -> "tuple[NetworkPolicy | LanguagePolicy, PolicyConfig]":
-    if policy_kind(folder) == LANGUAGE:
-        from grpo.language.model.loading import load_language_policy
-
-        return load_language_policy(folder, device)
-    return load_policy(folder, device)
-
-
-def _write_policy(folder: Path, policy: "NetworkPolicy | LanguagePolicy", config: PolicyConfig) -> None:
-    if isinstance(policy, NetworkPolicy):
-        save_policy(folder, policy, config)
-    else:
-        from grpo.language.model.loading import save_language_policy
-
-        save_language_policy(folder, policy, config)
 
 
 def _is_whole(folder: Path) -> bool:

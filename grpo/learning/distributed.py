@@ -1,7 +1,7 @@
-"""The processes that train one policy together: sums of gradients, per-state numbers gathered from all, and what the first one hands on.
+"""The processes that train one policy together: sums of gradients, per-state numbers gathered from all, and what the first one broadcasts.
 
-Started by torchrun, which sets RANK, WORLD_SIZE and the rest, or told where they meet; every process holds the same policy and learns from
-its own rows. They share no disk: what the first has read, it hands to the others. Alone, there is nothing to do.
+Started by torchrun, which sets RANK, WORLD_SIZE and the rest, or by a rendezvous; every process holds the same policy and learns from
+its own rows. They share no disk: the first broadcasts what it has read. Alone, there is nothing to do.
 """
 
 import os
@@ -24,7 +24,7 @@ One that ended is noticed at once, by its closed connections; this is for one th
 
 
 class LostProcessError(PlainError, RuntimeError):
-    """Another process ended or does not answer, so that nothing can be summed any more; from a checkpoint all can go on."""
+    """Another process ended or does not answer, so that nothing can be summed any more; all can resume from a checkpoint."""
 
     may_pass = True
 
@@ -95,7 +95,7 @@ class Processes:
             distributed.all_reduce(flag)
         return bool(flag.item() > 0)
 
-    def handed(self, content: bytes, device: torch.device) -> bytes:
+    def broadcast(self, content: bytes, device: torch.device) -> bytes:
         """Return the first process's bytes, in every process; what the others give is ignored."""
         if self.size == 1:
             return content
@@ -115,23 +115,23 @@ ALONE: Final = Processes()
 
 
 @contextmanager
-def joined_processes(device: torch.device, meeting: Rendezvous | None = None) -> Iterator[Processes]:
-    """Give this process's place among those that train together.
+def joined_processes(device: torch.device, rendezvous: Rendezvous | None = None) -> Iterator[Processes]:
+    """Give this process's rank among those that train together.
 
     Args:
         device: of this process: a GPU is its alone.
-        meeting: where they meet; None for those that torchrun started, and for one that nobody did, which is alone.
+        rendezvous: where they meet; None for those that torchrun started, and for one that nobody did, which is alone.
 
     Raises LostProcessError when the others do not come.
     """
-    if meeting is None and os.environ.get("WORLD_SIZE", "1") != "1":
+    if rendezvous is None and os.environ.get("WORLD_SIZE", "1") != "1":
         named = os.environ
-        meeting = Rendezvous(
+        rendezvous = Rendezvous(
             address=named["MASTER_ADDR"], port=int(named["MASTER_PORT"]), rank=int(named["RANK"]), size=int(named["WORLD_SIZE"])
         )
         method = "env://"  # Torchrun's agent may have opened the port already; that is for torch to know.
-    elif meeting is not None and meeting.size > 1:
-        method = f"tcp://{meeting.address}:{meeting.port}"
+    elif rendezvous is not None and rendezvous.size > 1:
+        method = f"tcp://{rendezvous.address}:{rendezvous.port}"
     else:
         yield ALONE
         return
@@ -140,13 +140,13 @@ def joined_processes(device: torch.device, meeting: Rendezvous | None = None) ->
         distributed.init_process_group(
             "nccl" if is_gpu else "gloo",
             init_method=method,
-            rank=meeting.rank,
-            world_size=meeting.size,
+            rank=rendezvous.rank,
+            world_size=rendezvous.size,
             timeout=PATIENCE,
             device_id=device if is_gpu else None,  # Else NCCL guesses it from the rank, which counts over all machines.
         )
     try:
-        yield Processes(meeting.rank, meeting.size)
+        yield Processes(rendezvous.rank, rendezvous.size)
     finally:
         distributed.destroy_process_group()
 

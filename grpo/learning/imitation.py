@@ -127,6 +127,6 @@ def _loss(policy: NetworkPolicy, positions: PositionBatch, played: Tensor) -> Te
 def _batches(num_boards: int, size: int, *, seed: int, first_step: int) -> Iterator[Tensor]:
     """Yield the batches from a step on to the end of its epoch; each epoch has an order of its own."""
     per_epoch = max(1, num_boards // size)
-    epoch, place = divmod(first_step, per_epoch)
+    epoch, index = divmod(first_step, per_epoch)
     order = torch.randperm(num_boards, generator=torch_stream(seed, "imitation", epoch))
-    yield from torch.split(order[place * size : per_epoch * size], size)
+    yield from torch.split(order[index * size : per_epoch * size], size)

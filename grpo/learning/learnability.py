@@ -18,7 +18,7 @@ from grpo.settings.grpo import GrpoConfig
 
 _MIN_SPREAD = 0.005
 """Win probability: where moves of a group differ by less, the engine's own error (about 0.05 at depth 2) is ten times the signal."""
-_MAX_SILENT_WARNED, _MAX_SILENT = 0.5, 0.95
+_MAX_ZERO_VARIANCE_WARNED, _MAX_ZERO_VARIANCE = 0.5, 0.95
 _NEARLY_UNIFORM = 0.95
 _NEARLY_EMPTY = 1e-9
 
@@ -84,7 +84,7 @@ def assess_learnability(facts: RolloutFacts, step: InnerStep, config: GrpoConfig
         _on_policy(step),
         _reference(step, is_at_reference=is_at_reference),
         *_spread(facts),
-        _silent(metrics["grpo/silent_groups"]),
+        _zero_variance(metrics["grpo/silent_groups"]),
         _entropy(metrics, config),
         *_budget(step, config),
     ]
@@ -165,18 +165,18 @@ def _spread(facts: RolloutFacts) -> list[LearnabilityFinding]:
     return found
 
 
-def _silent(share: float) -> LearnabilityFinding:
+def _zero_variance(fraction: float) -> LearnabilityFinding:
     return finding(
         "silent groups",
-        f"{share:.1%} of the groups have equal rewards",
+        f"{fraction:.1%} of the groups have equal rewards",
         (
-            share > _MAX_SILENT,
+            fraction > _MAX_ZERO_VARIANCE,
             Consequence.REFUSAL,
             "There is nothing to learn from: the policy always plays the same move (raise grpo.temperature), or all moves are worth the"
             " same (other boards, another values.transform)",
         ),
         (
-            share > _MAX_SILENT_WARNED,
+            fraction > _MAX_ZERO_VARIANCE_WARNED,
             Consequence.WARNING,
             "Most groups teach nothing: a larger grpo.group_size or temperature makes them differ",
         ),
@@ -219,9 +219,9 @@ def _budget(step: InnerStep, config: GrpoConfig) -> list[LearnabilityFinding]:
     for space, products in (("logits", step.products), ("parameters", step.parameter_budget)):
         if products is None:
             continue
-        norms, shares, cosines = budget(products)
-        seen = ", ".join(f"{term} {norms[term]:.2e} ({shares[term]:.0%})" for term in TERMS if norms[term])
-        dominating = [term for term in TERMS if term != "policy" and dominates(shares[term], alarms)]
+        norms, fractions, cosines = budget(products)
+        seen = ", ".join(f"{term} {norms[term]:.2e} ({fractions[term]:.0%})" for term in TERMS if norms[term])
+        dominating = [term for term in TERMS if term != "policy" and dominates(fractions[term], alarms)]
         cancelling = [
             f"{one} and {other} (cosine {cosines[one, other]:.3f})"
             for one, other in TERM_PAIRS

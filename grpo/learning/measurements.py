@@ -18,7 +18,7 @@ from grpo.metrics.table import TERM_PRODUCTS, TERMS
 from grpo.policy.distribution import MoveDistribution
 
 _AT_END = 1e-6
-_SILENT = 1e-6
+_ZERO_SPREAD = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -52,10 +52,11 @@ def rollout_facts(rollout: Rollout, processes: Processes) -> RolloutFacts:
     size = is_real.sum(1)
     # In float64, in which equal rewards have no spread and a unanimous group agrees wholly.
     weights = moves.weights.double()
-    shares = weights / weights.sum(1, keepdim=True)
-    shares_BA = torch.zeros_like(old.log_probs, dtype=torch.float64).scatter_add_(1, moves.columns, weights) / weights.sum(1, keepdim=True)
-    mean_B1 = (shares * rollout.rewards).sum(1, keepdim=True)
-    spread = (shares * (rollout.rewards - mean_B1) ** 2).sum(1).sqrt()
+    total_B1 = weights.sum(1, keepdim=True)
+    fractions = weights / total_B1
+    fractions_BA = torch.zeros_like(old.log_probs, dtype=torch.float64).scatter_add_(1, moves.columns, weights) / total_B1
+    mean_B1 = (fractions * rollout.rewards).sum(1, keepdim=True)
+    spread = (fractions * (rollout.rewards - mean_B1) ** 2).sum(1).sqrt()
     low = rollout.rewards.masked_fill(~is_real, math.inf).amin(1)
     high = rollout.rewards.masked_fill(~is_real, -math.inf).amax(1)
     exact = exact_policy_ascent(old, values, temperature=rollout.temperature)
@@ -73,9 +74,9 @@ def rollout_facts(rollout: Rollout, processes: Processes) -> RolloutFacts:
         "size": size,
         "is_group": size > 1,
         "spread": spread,
-        # With `exact` all moves are there: a group is silent when those that have any probability are worth the same.
-        "is_silent": (high == low) | (spread < _SILENT),
-        "agreement": shares_BA.amax(1),
+        # With `exact` all moves are there: a group has zero variance when those that have any probability are worth the same.
+        "has_zero_variance": (high == low) | (spread < _ZERO_SPREAD),
+        "agreement": fractions_BA.amax(1),
         "exact_exact": (exact * exact).sum(1) * weight_squared,
         "estimated_estimated": (estimated * estimated).sum(1) * weight_squared,
         "exact_estimated": (exact * estimated).sum(1) * weight_squared,
@@ -109,7 +110,7 @@ def _state_metrics(columns: Mapping[str, Tensor]) -> dict[str, float]:
         return ((of[rows] * weight[rows]).sum() / weight[rows].sum()).item()
 
     present = [(phase, phases == index) for index, phase in enumerate(PHASES) if (phases == index).any()]
-    # Groups of one (later plies of trajectories) are silent by nature, and agree with themselves.
+    # Groups of one (later plies of trajectories) have zero variance by nature, and agree with themselves.
     groups = columns["is_group"] > 0
     norms = columns["exact_exact"].sum().sqrt(), columns["estimated_estimated"].sum().sqrt()
     product, size = columns["exact_estimated"].sum(), norms[0] * norms[1]
@@ -122,7 +123,7 @@ def _state_metrics(columns: Mapping[str, Tensor]) -> dict[str, float]:
         **{f"grpo/effective_moves/{phase}": math.exp(mean(entropy, rows)) for phase, rows in present},
         "grpo/log_num_legal": mean(columns["log_num_legal"]),
         "grpo/regret": mean(columns["regret"]),
-        "grpo/silent_groups": columns["is_silent"][groups].mean().item() if groups.any() else 0.0,
+        "grpo/silent_groups": columns["has_zero_variance"][groups].mean().item() if groups.any() else 0.0,
         "grpo/group_std_min": columns["spread"][groups].min().item() if groups.any() else 0.0,
         "grpo/group_std_mean": columns["spread"][groups].mean().item() if groups.any() else 0.0,
         **{f"grpo/group_std/{phase}": columns["spread"][groups & rows].mean().item() for phase, rows in present if (groups & rows).any()},
@@ -134,22 +135,22 @@ def _state_metrics(columns: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def _reward_metrics(rewards: Tensor, advantages: Tensor, values: Tensor, weights: Tensor) -> dict[str, float]:
-    shares = weights / weights.sum()
-    mean = (shares * rewards).sum()
-    advantage_mean = (shares * advantages).sum()
+    fractions = weights / weights.sum()
+    mean = (fractions * rewards).sum()
+    advantage_mean = (fractions * advantages).sum()
     order = rewards.argsort()
     # The first reward at which nine tenths of the weight have been passed.
-    place = torch.searchsorted(shares[order].cumsum(0), torch.tensor(0.9, dtype=shares.dtype)).clamp(max=len(rewards) - 1)
+    index = torch.searchsorted(fractions[order].cumsum(0), torch.tensor(0.9, dtype=fractions.dtype)).clamp(max=len(rewards) - 1)
     # Of the move's value: the reward of a trajectory is a difference of values, 0 for every best move.
     at_end = (values <= _AT_END) | (values >= 1 - _AT_END)
     return {
         "grpo/reward_mean": mean.item(),
-        "grpo/reward_std": (shares * (rewards - mean) ** 2).sum().sqrt().item(),
-        "grpo/reward_p90": rewards[order][place].item(),
+        "grpo/reward_std": (fractions * (rewards - mean) ** 2).sum().sqrt().item(),
+        "grpo/reward_p90": rewards[order][index].item(),
         "grpo/reward_best": rewards.max().item(),
-        "grpo/reward_at_end": (shares * at_end).sum().item(),
+        "grpo/reward_at_end": (fractions * at_end).sum().item(),
         "grpo/advantage_mean": advantage_mean.item(),
-        "grpo/advantage_std": (shares * (advantages - advantage_mean) ** 2).sum().sqrt().item(),
+        "grpo/advantage_std": (fractions * (advantages - advantage_mean) ** 2).sum().sqrt().item(),
         "grpo/advantage_max": advantages.abs().max().item(),
     }
 
@@ -175,8 +176,8 @@ class InnerStep:
     @torch.no_grad()
     def add(self, piece: Rollout, objective: Objective, products: Mapping[tuple[str, str], Tensor]) -> None:
         """Take up one piece of the minibatch."""
-        weight, shares = piece.state_weights.double(), piece.moves.weights
-        ratios, is_real = objective.ratios.double(), shares > 0
+        weight, fractions = piece.state_weights.double(), piece.moves.weights
+        ratios, is_real = objective.ratios.double(), fractions > 0
         per_state = {
             "loss": objective.loss,
             **{f"raw/{term}": objective.raw[term] for term in TERMS},
@@ -184,10 +185,10 @@ class InnerStep:
             "kl_reference": objective.kl_reference,
             "kl_from_reference": objective.kl_from_reference,
             "kl_old": objective.kl_old,
-            "clip_low": (shares * objective.is_clipped_low).sum(1),
-            "clip_high": (shares * objective.is_clipped_high).sum(1),
-            "ratio": (shares * ratios).sum(1),
-            "ratio_squared": (shares * ratios**2).sum(1),
+            "clip_low": (fractions * objective.is_clipped_low).sum(1),
+            "clip_high": (fractions * objective.is_clipped_high).sum(1),
+            "ratio": (fractions * ratios).sum(1),
+            "ratio_squared": (fractions * ratios**2).sum(1),
             # Once more times its weight: the loss's gradient has each state's times its weight, and these are products of two.
             **{f"product/{one}/{other}": value * weight for (one, other), value in products.items()},
         }
@@ -268,9 +269,9 @@ def inner_metrics(steps: Sequence[InnerStep], refused: InnerStep | None = None) 
 
 
 def _budget_metrics(space: str, products: Mapping[tuple[str, str], float]) -> dict[str, float]:
-    norms, shares, cosines = budget(products)
+    norms, fractions, cosines = budget(products)
     return {
         **{f"grpo/{space}_gradient/{term}": norm for term, norm in norms.items()},
-        **{f"grpo/{space}_share/{term}": share for term, share in shares.items()},
+        **{f"grpo/{space}_share/{term}": fraction for term, fraction in fractions.items()},
         **{f"grpo/{space}_cosine/{one}_{other}": cosine for (one, other), cosine in cosines.items()},
     }

@@ -74,14 +74,14 @@ def is_clipped(ratios_BM: Tensor, advantages_BM: Tensor, *, clip_low: float, cli
 def grpo_objective(
     *, new: MoveDistribution, old: MoveDistribution, reference: MoveDistribution | None, moves: Moves, config: GrpoConfig, knobs: Knobs
 ) -> Objective:
-    """Return loss = -surrogate - entropy_coefficient * H + kl_coefficient * anchor + recovery_coefficient * KL(reference || new).
+    """Return loss = -surrogate - entropy_coefficient * H + kl_coefficient * reference KL + recovery_coefficient * KL(reference || new).
 
     Args:
         new: the policy being trained; the only part with a gradient.
         old: what was sampled from.
         reference: the frozen healthy policy; without it, divergences are given as 0, and both their coefficients must be.
         moves: what the surrogate sums over.
-        config: clip bounds, and which way the anchor's divergence is taken.
+        config: clip bounds, and the direction of the reference KL.
         knobs: coefficients of this step, in win probability per nat.
     """
     shapes = {tuple(tensor.shape) for tensor in (moves.columns, moves.weights, moves.old_log_probs, moves.advantages)}
@@ -185,15 +185,15 @@ def gradient_products(descents: Mapping[str, Tensor]) -> dict[tuple[str, str], T
 
 
 def budget(products: Mapping[tuple[str, str], float]) -> tuple[dict[str, float], dict[str, float], dict[tuple[str, str], float]]:
-    """Return each term's norm, its share of the sum of norms, and each pair's cosine, from summed inner products.
+    """Return each term's norm, its fraction of the sum of norms, and each pair's cosine, from summed inner products.
 
     A cosine with a vector of length 0 is 0.
     """
     norms = {term: max(0.0, products[term, term]) ** 0.5 for term in TERMS}
     total = sum(norms.values())
-    shares = {term: norm / total if total else 0.0 for term, norm in norms.items()}
+    fractions = {term: norm / total if total else 0.0 for term, norm in norms.items()}
     cosines = {}
     for one, other in TERM_PAIRS:
         size = norms[one] * norms[other]
         cosines[one, other] = products[one, other] / size if size else 0.0
-    return norms, shares, cosines
+    return norms, fractions, cosines

@@ -3,7 +3,7 @@
 Legend: B states, A legal moves (padded), G moves of a group, M moves of a state that are in the surrogate.
 
 `sampled`: G moves from one state, compared with each other. `exact`: all legal moves, weighted by their probabilities. With depth, one of
-the moves (in `exact` a sampled one) is played, a rival replies, and each further own-move state that is reached has a group of its own.
+the moves (in `exact` a sampled one) is played, an opponent replies, and each further own-move state that is reached has a group of its own.
 `trajectory`: G trajectories from one board, each with one move from each of its states; a move's reward is what it changes,
 Q(s, a) - max Q(s), and the G rewards of one ply are compared with each other, although their states differ after the first.
 """
@@ -30,7 +30,7 @@ from grpo.settings.grpo import GrpoConfig
 
 
 class Replies(Protocol):
-    """A rival, or a teacher, that is no policy."""
+    """An opponent, or a teacher, that is no policy."""
 
     def replies(self, boards: Sequence[chess.Board]) -> list[chess.Move | None]:
         """Return a move for each board; None where it failed."""
@@ -59,7 +59,7 @@ class Rollout:
     indices: Tensor
     """[B] number of each state among all processes' states of this rollout, rising."""
     state_weights: Tensor
-    """[B] how much a state counts in means: 1, but in the first states of trajectories, which stand for G states, G."""
+    """[B] how much a state counts in means: 1, but in the initial states of trajectories, which stand for G states, G."""
     moves: Moves
     rewards: Tensor
     """[B, M] of each move, for the player who moved; 0 on padding."""
@@ -81,18 +81,18 @@ class Rollout:
         width = states.positions.is_legal.shape[1]
         # Up to the last one that counts: in `exact` a move whose probability is 0 in float32 may lie between others.
         is_used = (self.moves.weights[rows] > 0).any(0)
-        places = int(is_used.nonzero().max()) + 1 if is_used.any() else 0
+        num_moves = int(is_used.nonzero().max()) + 1 if is_used.any() else 0
         return Rollout(
             states=states,
             indices=self.indices[rows],
             state_weights=self.state_weights[rows],
             moves=Moves(
-                columns=self.moves.columns[rows][:, :places],
-                weights=self.moves.weights[rows][:, :places],
-                old_log_probs=self.moves.old_log_probs[rows][:, :places],
-                advantages=self.moves.advantages[rows][:, :places],
+                columns=self.moves.columns[rows][:, :num_moves],
+                weights=self.moves.weights[rows][:, :num_moves],
+                old_log_probs=self.moves.old_log_probs[rows][:, :num_moves],
+                advantages=self.moves.advantages[rows][:, :num_moves],
             ),
-            rewards=self.rewards[rows][:, :places],
+            rewards=self.rewards[rows][:, :num_moves],
             old=MoveDistribution(log_probs=self.old.log_probs[rows][:, :width], is_legal=self.old.is_legal[rows][:, :width]),
             temperature=self.temperature,
             num_dropped=self.num_dropped,
@@ -124,7 +124,7 @@ class Rollout:
 def sampling_distribution(policy: Policy, positions: PositionBatch, *, temperature: float, max_states: int) -> MoveDistribution:
     """Return what is sampled from, on the CPU, by forward passes of at most `max_states` states.
 
-    Raises NonFiniteError when the policy's probabilities are no numbers.
+    Raises NonFiniteError when the policy's probabilities are NaN or infinite.
     """
     parts = [
         policy.distribution(positions.select_rows(rows), temperature=temperature)
@@ -140,31 +140,31 @@ def sampling_distribution(policy: Policy, positions: PositionBatch, *, temperatu
 class Roller:
     """Makes rollouts."""
 
-    def __init__(self, config: GrpoConfig, *, seed: int, values: ValueSource | None = None, rival: Replies | None = None) -> None:
-        """Take the settings, the root of all random streams, and what states beyond the first ones need: values, and an engine.
+    def __init__(self, config: GrpoConfig, *, seed: int, values: ValueSource | None = None, opponent: Replies | None = None) -> None:
+        """Take the settings, the root of all random streams, and what states beyond the initial ones need: values, and an engine.
 
         Raises ValueError when the settings need one that is not there.
         """
         depth = config.depth
-        needs_engine = depth.rival == "engine" or depth.teacher_probability > 0
-        if depth.num_own_moves > 1 and (values is None or (needs_engine and rival is None)):
-            raise ValueError("depth.num_own_moves above 1 needs a source of values, and an engine where it is rival or teacher")
-        self._config, self._seed, self._values, self._rival = config, seed, values, rival
+        needs_engine = depth.opponent == "engine" or depth.teacher_probability > 0
+        if depth.num_own_moves > 1 and (values is None or (needs_engine and opponent is None)):
+            raise ValueError("depth.num_own_moves above 1 needs a source of values, and an engine where it is opponent or teacher")
+        self._config, self._seed, self._values, self._opponent = config, seed, values, opponent
         self._per_state = config.group_size if config.estimator == "trajectory" else 1
         """Trajectories that begin in one state."""
 
     def rollout(self, policy: Policy, states: States, indices: Tensor, *, num_states: int, step: int, temperature: float) -> Rollout:
-        """Return the rollout from these first states.
+        """Return the rollout from these initial states.
 
         Args:
             policy: sampled as it is.
-            states: this process's first states.
-            indices: [B] which of all processes' first states they are, rising.
-            num_states: how many first states all processes have together.
+            states: this process's initial states.
+            indices: [B] which of all processes' initial states they are, rising.
+            num_states: how many initial states all processes have together.
             step: names the random streams.
             temperature: of the policy.
 
-        Raises NonFiniteError when the policy's probabilities are no numbers.
+        Raises NonFiniteError when the policy's probabilities are NaN or infinite.
         """
         draw = _Draw(self._seed, step, num_states * self._per_state, temperature)
         old = self._sampled_from(policy, states.positions, temperature)
@@ -218,12 +218,15 @@ class Roller:
         )
 
     def _reply(self, policy: Policy, walk: "_Trajectories", draw: "_Draw", level: int) -> int:
-        """Play each trajectory's own move and the rival's reply; games that end leave. Return how many ended because the rival failed."""
+        """Play each trajectory's own move and the opponent's reply; games that end leave.
+
+        Returns how many ended because the opponent failed.
+        """
         walk.play()
         if not walk.boards:
             return 0
         depth = self._config.depth
-        by_engine = torch.full((len(walk.boards),), depth.rival == "engine")
+        by_engine = torch.full((len(walk.boards),), depth.opponent == "engine")
         if 2 * level - 1 < depth.teacher_plies:
             by_engine |= draw.uniforms("teacher", level)[walk.ids] < depth.teacher_probability
         chosen: list[chess.Move | None] = [None] * len(walk.boards)
@@ -233,8 +236,8 @@ class Roller:
                 continue
             boards = [walk.boards[row] for row in rows]
             if is_engine:
-                assert self._rival is not None
-                moves = self._rival.replies(boards)
+                assert self._opponent is not None
+                moves = self._opponent.replies(boards)
             else:
                 moves = self._sampled_moves(policy, boards, draw.uniforms("replies", level)[walk.ids[rows]], draw.temperature)
             for row, move in zip(rows, moves, strict=True):
@@ -283,11 +286,11 @@ class Roller:
             advantages = group_advantages(level.rewards, self._config)
         else:
             ids = (level.indices - num_states) % (num_states * size)
-            places = torch.searchsorted(first, ids // size) * size + ids % size
-            rewards = torch.zeros(num_first * size, dtype=level.rewards.dtype).index_put_((places,), level.rewards[:, 0])
-            is_member = torch.zeros(num_first * size, dtype=torch.bool).index_fill_(0, places, True)
+            indices = torch.searchsorted(first, ids // size) * size + ids % size
+            rewards = torch.zeros(num_first * size, dtype=level.rewards.dtype).index_put_((indices,), level.rewards[:, 0])
+            is_member = torch.zeros(num_first * size, dtype=torch.bool).index_fill_(0, indices, True)
             compared = group_advantages(rewards.view(num_first, size), self._config, is_member_BG=is_member.view(num_first, size))
-            advantages = compared.flatten()[places][:, None]
+            advantages = compared.flatten()[indices][:, None]
         return replace(level, moves=replace(level.moves, advantages=advantages))
 
 
@@ -307,7 +310,7 @@ class _Draw:
 
 @dataclass(slots=True)
 class _Trajectories:
-    """Games that go on from states of a rollout."""
+    """Games that continue from states of a rollout."""
 
     ids: Tensor
     """[N] which of all processes' trajectories each is, rising."""
@@ -354,7 +357,7 @@ def _stacked(levels: Sequence[Rollout], *, num_dropped: int, num_forced: int) ->
     if len(levels) == 1:
         return replace(levels[0], num_dropped=num_dropped, num_forced=num_forced)
     width = max(level.old.log_probs.shape[1] for level in levels)
-    places = max(level.rewards.shape[1] for level in levels)
+    num_moves = max(level.rewards.shape[1] for level in levels)
 
     def stacked(parts: Sequence[Tensor], size: int) -> Tensor:
         return torch.cat([torch.nn.functional.pad(part, (0, size - part.shape[1])) for part in parts])
@@ -364,12 +367,12 @@ def _stacked(levels: Sequence[Rollout], *, num_dropped: int, num_forced: int) ->
         indices=torch.cat([level.indices for level in levels]),
         state_weights=torch.cat([level.state_weights for level in levels]),
         moves=Moves(
-            columns=stacked([level.moves.columns for level in levels], places),
-            weights=stacked([level.moves.weights for level in levels], places),
-            old_log_probs=stacked([level.moves.old_log_probs for level in levels], places),
-            advantages=stacked([level.moves.advantages for level in levels], places),
+            columns=stacked([level.moves.columns for level in levels], num_moves),
+            weights=stacked([level.moves.weights for level in levels], num_moves),
+            old_log_probs=stacked([level.moves.old_log_probs for level in levels], num_moves),
+            advantages=stacked([level.moves.advantages for level in levels], num_moves),
         ),
-        rewards=stacked([level.rewards for level in levels], places),
+        rewards=stacked([level.rewards for level in levels], num_moves),
         old=MoveDistribution(
             log_probs=stacked([level.old.log_probs for level in levels], width),
             is_legal=stacked([level.old.is_legal for level in levels], width),

@@ -1,4 +1,4 @@
-"""States from the policy's own games, played anew in rounds as the policy changes."""
+"""States from self-play, in rounds that follow the policy as it changes."""
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -15,7 +15,7 @@ from grpo.learning.states import DatasetStates, States, ValueSource, first_image
 from grpo.play.matches import End, PlayedGame, play_match
 from grpo.play.players import SamplingPlayer, random_move
 from grpo.policy.distribution import Policy, PositionBatch
-from grpo.settings.grpo import OwnGamesConfig
+from grpo.settings.grpo import SelfPlayConfig
 
 _OPENINGS_PER_BATCH: Final = 32  # Two games each, the colours changed, and all 64 in lock-step.
 _MIN_BATCHES: Final = 4  # That many, and one game a state on top, before a round is given up.
@@ -23,36 +23,36 @@ _MIN_STRIDE: Final = 3  # Neighbouring plies are nearly the same position; odd, 
 _MAX_STATES_PER_GAME: Final = 32  # A long game is thinned out: its shuffling would outnumber the short ones' decisions.
 
 
-class OwnGamesError(PlainError, RuntimeError):
-    """The policy's games did not give enough states."""
+class SelfPlayError(PlainError, RuntimeError):
+    """Self-play did not give enough states."""
 
 
-class OwnGames:
-    """Positions from games that the policy plays against itself, valued once a round."""
+class SelfPlay:
+    """Positions from the policy's games against itself, valued once a round."""
 
     def __init__(
         self,
         values: ValueSource,
-        config: OwnGamesConfig,
+        config: SelfPlayConfig,
         *,
         states_per_step: int,
         first_step: int,
         seed: int,
-        reflects: bool,
+        mirrors_boards: bool,
         exclude: Container[str] = frozenset(),
     ) -> None:
         """Play nothing yet; rounds are counted from `first_step`, and positions whose keys are excluded are never states.
 
-        `reflects` is that of `DatasetStates`.
+        `mirrors_boards` is that of `DatasetStates`.
 
         Raises ValueError when a round's states are fewer than a step takes.
         """
         if not 1 <= states_per_step <= config.states_per_round:
             raise ValueError(
-                f"a round of own games gives {config.states_per_round} states, of which a step takes {states_per_step}: set"
-                " own_games.states_per_round to what a step takes or more"
+                f"a round of self-play gives {config.states_per_round} states, of which a step takes {states_per_step}: set"
+                " self_play.states_per_round to what a step takes or more"
             )
-        self.own_share = 1.0
+        self.self_play_fraction = 1.0
         self.num_forced = 0
         """Positions of this round that were left out because they have one legal move."""
         self._values = values
@@ -61,7 +61,7 @@ class OwnGames:
         """States of a step."""
         self._first_step = first_step
         self._seed = seed
-        self._reflects = reflects
+        self._reflects = mirrors_boards
         self._exclude = exclude
         self._round: int | None = None
         self._states: States | None = None
@@ -70,18 +70,18 @@ class OwnGames:
     def states(self, step: int, policy: Policy) -> States:
         """Return the states of a step; if its round's are not at hand, the policy plays the round as it is now.
 
-        An epoch's last few states are left for the next. Raises OwnGamesError when games or engine give too few states, ValueError for a
+        An epoch's last few states are left for the next. Raises SelfPlayError when games or engine give too few states, ValueError for a
         step before the first.
         """
         if step < self._first_step:
-            raise ValueError(f"step {step} comes before the first step that learns from own games, {self._first_step}")
+            raise ValueError(f"step {step} comes before the first step that learns from self-play, {self._first_step}")
         number, step_of_round = divmod(step - self._first_step, self._config.steps_per_round)
         if self._states is None or number != self._round:
             self._states = self._play_round(number, policy)
             self._round = number
-        epoch, place = divmod(step_of_round, len(self._states) // self.size)
+        epoch, index = divmod(step_of_round, len(self._states) // self.size)
         order = torch.randperm(len(self._states), generator=torch_stream(self._seed, "own_games", number, "order", epoch))
-        rows = order[place * self.size : (place + 1) * self.size]
+        rows = order[index * self.size : (index + 1) * self.size]
         states = self._states.select_rows(rows)
         if not self._reflects:
             return states
@@ -125,9 +125,9 @@ class OwnGames:
         boards, games, num_forced = self._play_games(number, policy)
         states, _, num_dropped = valued_states(boards, self._values)
         if states is None or len(states) < self.size:
-            raise OwnGamesError(
-                f"own games, round {number}: the engine failed on {num_dropped} of {len(boards)} positions, and what is left is fewer than"
-                f" the {self.size} states of a step. Look at the engine (engine.path), or raise own_games.states_per_round"
+            raise SelfPlayError(
+                f"self-play, round {number}: the engine failed on {num_dropped} of {len(boards)} positions, and what is left is fewer than"
+                f" the {self.size} states of a step. Look at the engine (engine.path), or raise self_play.states_per_round"
             )
         ends = [game.end for game in games]
         self.num_forced = num_forced
@@ -155,10 +155,10 @@ class OwnGames:
         max_games = _MIN_BATCHES * 2 * _OPENINGS_PER_BATCH + config.states_per_round
         while len(found) < config.states_per_round:
             if len(games) >= max_games:
-                raise OwnGamesError(
-                    f"own games, round {number}: {len(games)} games gave only {len(found)} distinct positions with a choice of moves, and"
+                raise SelfPlayError(
+                    f"self-play, round {number}: {len(games)} games gave only {len(found)} distinct positions with a choice of moves, and"
                     f" {config.states_per_round} are asked for. The policy plays the same over and over, or its games are too short: raise"
-                    " own_games.temperature, own_games.opening_plies or own_games.max_plies, or lower own_games.states_per_round"
+                    " self_play.temperature, self_play.opening_plies or self_play.max_plies, or lower self_play.states_per_round"
                 )
             openings = random_openings(_OPENINGS_PER_BATCH, max_plies=config.opening_plies, rng=opening_rng)
             batch = play_match(player, player, openings, max_plies=config.max_plies).games
@@ -177,9 +177,9 @@ class OwnGames:
 
 
 class MixedStates:
-    """States of the dataset and of the policy's own games, in this order."""
+    """States of the dataset and of self-play, in this order."""
 
-    def __init__(self, dataset: DatasetStates, own: OwnGames) -> None:
+    def __init__(self, dataset: DatasetStates, own: SelfPlay) -> None:
         """Each source knows how many states of a step are its own: see `state_counts`."""
         self._dataset = dataset
         self._own = own
@@ -190,8 +190,8 @@ class MixedStates:
         return self._dataset.num_forced + self._own.num_forced
 
     @property
-    def own_share(self) -> float:
-        """Of the states of a step, those from own games."""
+    def self_play_fraction(self) -> float:
+        """Fraction of the states of a step that come from self-play."""
         return self._own.size / (self._own.size + self._dataset.size)
 
     def states(self, step: int, policy: Policy) -> States:
@@ -199,11 +199,11 @@ class MixedStates:
         return joined([self._dataset.states(step, policy), self._own.states(step, policy)])
 
     def round_metrics(self) -> dict[str, float]:
-        """Return `OwnGames.round_metrics`."""
+        """Return `SelfPlay.round_metrics`."""
         return self._own.round_metrics()
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Return `OwnGames.state`; the dataset's rows depend on the step alone."""
+        """Return `SelfPlay.state`; the dataset's rows depend on the step alone."""
         return self._own.state()
 
     def restore(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -212,7 +212,7 @@ class MixedStates:
 
 
 def state_counts(states_per_step: int, share: float) -> tuple[int, int]:
-    """Return how many states of a step are of the dataset and how many of own games; at least one is of the dataset.
+    """Return how many states of a step are of the dataset and how many of self-play; at least one is of the dataset.
 
     >>> state_counts(256, 0.33)
     (172, 84)

@@ -114,15 +114,15 @@ def valued_states(boards: Sequence[chess.Board], values: ValueSource) -> tuple[S
 
 
 class StateSource(Protocol):
-    """Where GRPO's states come from: dataset boards, and the policy's own games."""
+    """Where GRPO's states come from: dataset boards, and self-play."""
 
     @property
     def num_forced(self) -> int:
         """States that were left out because they have one legal move."""
 
     @property
-    def own_share(self) -> float:
-        """Of the states of a step, those from the policy's own games."""
+    def self_play_fraction(self) -> float:
+        """Fraction of the states of a step that come from self-play."""
 
     def states(self, step: int, policy: Policy) -> States:
         """Return the states of a step; the same step and policy give the same states, whatever was asked before."""
@@ -145,12 +145,12 @@ def first_images(num_states: int, rng: torch.Generator) -> Tensor:
 class DatasetStates:
     """Dataset boards with their value tables, in a new order each epoch; the step is all of its state."""
 
-    own_share = 0.0
+    self_play_fraction = 0.0
 
-    def __init__(self, arrays: BoardArrays, *, states_per_step: int, seed: int, reflects: bool) -> None:
+    def __init__(self, arrays: BoardArrays, *, states_per_step: int, seed: int, mirrors_boards: bool) -> None:
         """Leave out boards with one legal move: whatever is sampled there, nothing can be learnt from it.
 
-        With `reflects`, a random half of the boards is shown as mirror images, in the next epoch the other half, and so on.
+        With `mirrors_boards`, a random half of the boards is shown as mirror images, in the next epoch the other half, and so on.
         Raises ValueError when fewer boards are left than a step takes.
         """
         everything = States(
@@ -169,17 +169,17 @@ class DatasetStates:
         self.size = states_per_step
         """States of a step."""
         self._seed = seed
-        self._is_image = first_images(len(self._all), torch_stream(seed, "states", "reflection")) if reflects else None
+        self._is_image = first_images(len(self._all), torch_stream(seed, "states", "reflection")) if mirrors_boards else None
         self._epoch = -1
         self._order = torch.empty(0, dtype=torch.int64)
 
     def states(self, step: int, policy: Policy) -> States:  # noqa: ARG002
         """Return the states of a step; an epoch's last few boards are left for the next."""
-        epoch, place = divmod(step, len(self._all) // self.size)
+        epoch, index = divmod(step, len(self._all) // self.size)
         if epoch != self._epoch:
             self._epoch = epoch
             self._order = torch.randperm(len(self._all), generator=torch_stream(self._seed, "states", epoch))
-        rows = self._order[place * self.size : (place + 1) * self.size]
+        rows = self._order[index * self.size : (index + 1) * self.size]
         states = self._all.select_rows(rows)
         return states if self._is_image is None else states.reflected(self._is_image[rows] ^ bool(epoch % 2))
 

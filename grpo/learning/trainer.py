@@ -5,10 +5,6 @@ Legend: B states, A legal moves (padded), M moves of a state that are in the sur
 
 import copy
 import math
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -16,11 +12,12 @@ from torch import Tensor, nn
 
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import torch_stream
-from grpo.control.controller import Action, Control, Knobs, Observation, Outcome
-from grpo.learning.checkpoints import TrainingState, weights_hash
+from grpo.control.controller import Knobs, Observation
+from grpo.learning.checkpoints import TrainingState
 from grpo.learning.distributed import ALONE, Processes
 from grpo.learning.invariants import InvariantError, assert_on_policy, assert_rollout
 from grpo.learning.learnability import Learnability, assess_learnability
+from grpo.learning.lifecycle import PRECISIONS, TrainerLifecycle, copied, prefixed, unprefixed
 from grpo.learning.measurements import InnerStep, RolloutFacts, inner_metrics, rollout_facts
 from grpo.learning.objective import Objective, budget, gradient_products, grpo_objective, logit_descents
 from grpo.learning.rollouts import Replies, Roller, Rollout
@@ -28,30 +25,14 @@ from grpo.learning.states import States, StateSource, ValueSource
 from grpo.metrics.table import TERM_PAIRS, TERM_PRODUCTS, TERMS, Event, Record
 from grpo.policy.averaging import WeightAverage
 from grpo.policy.distribution import MoveDistribution, NetworkPolicy
-from grpo.policy.files import IncompatibleError
 from grpo.settings.grpo import GrpoConfig
 
 _TRAINING: Final = "training."
-"""Prefix of the weights that are trained, among a checkpoint's tensors, where the weights that it is judged by are their average."""
-PRECISIONS: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+"""Prefix of the trained weights among a checkpoint's tensors, where the evaluation policy has their moving average (EMA)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Snapshot:
-    """All that a step changes, as it was after one: kept in memory, so that an interrupted step can be taken back."""
-
-    weights: Mapping[str, Tensor]
-    """Of the policy that a checkpoint would hold."""
-    optimiser: Mapping[str, Any]
-    controllers: Mapping[str, Any]
-    tensors: Mapping[str, Tensor]
-    reference: Mapping[str, Tensor]
-    """Its weights; none where it is never refreshed."""
-    step: int
-
-
-class GrpoTrainer:
-    """Group relative policy optimisation of one policy; call `step` as often as wanted, and look at `outcome` after each."""
+class GrpoTrainer(TrainerLifecycle[NetworkPolicy]):
+    """Group relative policy optimisation of a chess network."""
 
     def __init__(
         self,
@@ -63,7 +44,7 @@ class GrpoTrainer:
         seed: int,
         first_step: int = 0,
         values: ValueSource | None = None,
-        rival: Replies | None = None,
+        opponent: Replies | None = None,
         processes: Processes = ALONE,
     ) -> None:
         """Prepare training.
@@ -71,12 +52,12 @@ class GrpoTrainer:
         Args:
             policy: what is trained; a copy of the reference, or a resumed policy.
             reference: the frozen healthy policy of the KL terms.
-            states: where first states come from.
+            states: where initial states come from.
             config: GRPO's settings.
             seed: root of all random streams.
             first_step: rollouts that were done when this run began; schedules count from there.
-            values: values moves in states beyond the first ones; needed with depth.
-            rival: Stockfish as rival or teacher; needed where the settings say so.
+            values: values moves in states beyond the initial ones; needed with depth.
+            opponent: Stockfish as opponent or teacher; needed where the settings say so.
             processes: who trains with us, each on its own rows.
 
         Raises ValueError for a network with dropout, which would be trained as another policy than the one that plays, and for more
@@ -85,159 +66,50 @@ class GrpoTrainer:
         refuse_dropout(policy.network)
         if processes.size > config.states_per_step:
             raise ValueError(f"{processes.size} processes cannot share {config.states_per_step} states a step: start fewer")
-        self._precision = PRECISIONS[config.precision]
-        self._average = WeightAverage(policy, decay=config.weight_averaging) if config.weight_averaging else None
-        self.policy: NetworkPolicy = policy.at_precision(self._precision, is_compiled=config.is_compiled)
-        self.num_steps_done = first_step
-        self.healthy_step: int | None = None
-        """The last checkpoint whose policy was healthy; the loop that writes checkpoints calls `checkpointed`."""
-        self.outcome = Outcome(Action.GO_ON, "", "", ())
-        self.control = Control(config, first_step=first_step)
+        precision = PRECISIONS[config.precision]
         # A copy: a refreshed reference changes, and the caller's must not.
-        self._reference = copy.deepcopy(reference).at_precision(self._precision, is_compiled=False)
-        self._reference_hash = weights_hash(self._reference)
-        self._is_reference_refreshed = False
+        self._reference = copy.deepcopy(reference).at_precision(precision, is_compiled=False)
+        self._average = WeightAverage(policy, decay=config.weight_averaging) if config.weight_averaging else None
+        super().__init__(
+            policy.at_precision(precision, is_compiled=config.is_compiled), self._reference.network, config, first_step=first_step
+        )
         self._states = states
-        self._config = config
         self._seed = seed
-        self._first_step = first_step
         self._processes = processes
-        self._roller = Roller(config, seed=seed, values=values, rival=rival)
-        self._parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
-        self._optimiser = torch.optim.Adam(self._parameters, lr=config.learning_rate)
-        self._clock = _Clock()
+        self._roller = Roller(config, seed=seed, values=values, opponent=opponent)
+        self._num_transitions = 0
 
     @property
-    def judged(self) -> NetworkPolicy:
-        """The policy that is measured, saved and played: the average of the weights, or the weights themselves where there is none."""
+    def evaluation_policy(self) -> NetworkPolicy:
+        """The policy that is measured, saved and played: the EMA policy, or the trained one where weights are not averaged."""
         return self.policy if self._average is None else self._average.policy
-
-    def state(self, facts: Mapping[str, Any]) -> TrainingState:
-        """Return what a checkpoint needs besides the weights of the policy that is judged."""
-        source, tensors = self._states.state()
-        reference = self._reference.network.state_dict() if self._is_reference_refreshed else {}
-        training = {} if self._average is None else self.policy.network.state_dict()
-        return TrainingState(
-            step=self.num_steps_done,
-            optimiser=self._optimiser.state_dict(),
-            controllers={
-                "control": self.control.state(),
-                "states": source,
-                "trainer": {
-                    "healthy_step": self.healthy_step,
-                    "reference": self._reference_hash,
-                    "is_reference_refreshed": self._is_reference_refreshed,
-                },
-            },
-            tensors={
-                **{f"states.{name}": tensor for name, tensor in tensors.items()},
-                **{f"reference.{name}": tensor for name, tensor in reference.items()},
-                **{f"{_TRAINING}{name}": tensor for name, tensor in training.items()},
-            },
-            facts=facts,
-        )
-
-    def restore(self, state: TrainingState) -> None:
-        """Take up a checkpoint's state, its weights being the policy's already.
-
-        Raises IncompatibleError when the reference is not the one that the checkpoint was trained against.
-        """
-        self._take_up_reference(state)
-        self._take_up_weights(state)
-        self._load_optimiser(state)
-        self.num_steps_done = state.step
-        self.healthy_step = state.controllers["trainer"]["healthy_step"]
-        self.control.restore(state.controllers["control"])
-        self._states.restore(state.controllers["states"], _named("states.", state.tensors))
-
-    def begin_from(self, state: TrainingState) -> None:
-        """Begin a new run at a checkpoint of another: weights are the policy's already; schedules and controllers begin anew.
-
-        Its optimiser is taken up, and its reference if that had been refreshed. Raises IncompatibleError when the reference is another.
-        """
-        self._take_up_reference(state)
-        if self._average is not None:
-            self._average.begin_at(self.policy)
-        self._load_optimiser(state)
-
-    def _take_up_weights(self, state: TrainingState) -> None:
-        """Sort out the policy's weights, which are those that a checkpoint was judged by: training goes on from those beside them."""
-        if self._average is not None:
-            self._average.begin_at(self.policy)
-        if training := _named(_TRAINING, state.tensors):
-            self.policy.network.load_state_dict(training)
-
-    def _take_up_reference(self, state: TrainingState) -> None:
-        then = state.controllers["trainer"]
-        if then["is_reference_refreshed"] or self._is_reference_refreshed:
-            if then["is_reference_refreshed"]:
-                self._reference.network.load_state_dict(_named("reference.", state.tensors))
-            self._reference_hash = weights_hash(self._reference)
-        self._is_reference_refreshed = then["is_reference_refreshed"]
-        if self._reference_hash != then["reference"]:
-            raise IncompatibleError(
-                f"the checkpoint of step {state.step:,} was trained against reference {then['reference'][:12]}, here it is"
-                f" {self._reference_hash[:12]}: a KL to another reference is another objective; take up the pretrained policy of that run"
-            )
-
-    def _load_optimiser(self, state: TrainingState) -> None:
-        # A copy: the optimiser keeps the tensors it is given, and changes them in place.
-        self._optimiser.load_state_dict(_copied(dict(state.optimiser)))
-
-    def snapshot(self) -> Snapshot:
-        """Return a copy of all that a step changes."""
-        state = self.state({})
-        return Snapshot(
-            weights=_copied(self.judged.network.state_dict()),
-            optimiser=_copied(state.optimiser),
-            controllers=dict(state.controllers),
-            # Those of the states are never changed in place; the reference is copied below.
-            tensors={name: _copied(tensor) if name.startswith(_TRAINING) else tensor for name, tensor in state.tensors.items()},
-            reference=_copied(self._reference.network.state_dict()) if self._config.steps_per_reference_refresh else {},
-            step=state.step,
-        )
-
-    def reset(self, snapshot: Snapshot) -> None:
-        """Take back whatever was done since the snapshot."""
-        self.policy.network.load_state_dict(dict(snapshot.weights))
-        if snapshot.reference:
-            self._reference.network.load_state_dict(dict(snapshot.reference))
-        self.restore(
-            TrainingState(
-                step=snapshot.step,
-                optimiser=snapshot.optimiser,
-                controllers=snapshot.controllers,
-                tensors=snapshot.tensors,
-                facts={},
-            )
-        )
-
-    def checkpointed(self) -> None:
-        """Take note, before its state is asked for, that a checkpoint is made now; it is the one to roll back to if it is healthy."""
-        if self.control.is_healthy:
-            self.healthy_step = self.num_steps_done
-
-    def roll_back(self, state: TrainingState, weights: Mapping[str, Tensor]) -> Event:
-        """Take back weights and optimiser to a healthy checkpoint's; steps go on being counted, and the learning rate is cut."""
-        self.policy.network.load_state_dict(dict(weights))
-        self._take_up_weights(state)
-        self._load_optimiser(state)
-        self.control.rolled_back()
-        self.outcome = Outcome(Action.GO_ON, "", "", ())
-        return Event("rolled_back", f"weights and optimiser are those of step {state.step:,} again")
-
-    def cannot_roll_back(self) -> None:
-        """Take note that there is no healthy checkpoint: training stops."""
-        self.outcome = self.control.no_checkpoint()
 
     def timings(self) -> Record:
         """Return where the last step's time went: it differs between equal runs."""
-        return Record(self.num_steps_done, self._clock.metrics())
+        rate = self._num_transitions / self._clock.total if self._clock.total else 0.0
+        return Record(self.num_steps_done, {**self._clock.metrics(), "time/transitions_per_second": rate})
+
+    def _own_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        source, tensors = self._states.state()
+        training = {} if self._average is None else self.policy.network.state_dict()
+        return {"states": source}, {**prefixed("states.", tensors), **prefixed(_TRAINING, copied(training))}
+
+    def _restore_own(self, state: TrainingState) -> None:
+        self._states.restore(state.controllers["states"], unprefixed("states.", state.tensors))
+
+    def _load_training_weights(self, state: TrainingState | None) -> None:
+        if self._average is not None:
+            self._average.begin_at(self.policy)
+        if state is not None and (training := unprefixed(_TRAINING, state.tensors)):
+            self.policy.network.load_state_dict(training)
+
+    def _knob_metrics(self, knobs: Knobs) -> dict[str, float]:
+        return {**super()._knob_metrics(knobs), "control/recovery_coefficient": knobs.recovery_coefficient}
 
     def preflight(self) -> Learnability:
         """Return whether there is anything to learn, from the rollout that the next step will make; changes nothing.
 
-        Raises NonFiniteError when the policy's probabilities are no numbers.
+        Raises NonFiniteError when the policy's probabilities are NaN or infinite.
         """
         knobs = self.control.knobs(self.num_steps_done)
         rollout = self._rollout(knobs)
@@ -253,18 +125,12 @@ class GrpoTrainer:
         Raises InvariantError when the first inner step does not score as the sampler did, NonFiniteError after too many non-finite
         steps in a row.
         """
-        self._clock.begin()
-        knobs = self.control.knobs(self.num_steps_done)
-        for group in self._optimiser.param_groups:
-            group["lr"] = knobs.learning_rate
-        events: list[Event] = []
+        knobs = self._begin_step()
+        self._num_transitions = 0
         rollout, problem = self._finite_rollout(knobs)
         if rollout is None:
-            self._skip(problem, events)
-            self.num_steps_done += 1
-            self.outcome = Outcome(Action.GO_ON, "", "", ())
-            self._clock.end(0)
-            return Record(self.num_steps_done, {**_knob_metrics(knobs), "grpo/skipped": 1.0}, tuple(events))
+            return self._end_skipped_step(problem, {**self._knob_metrics(knobs), "grpo/skipped": 1.0})
+        events: list[Event] = []
         facts = rollout_facts(rollout, self._processes)
         assert_rollout(rollout, self._config)
         inner, num_skipped, refused = self._learn(rollout, facts, knobs, events)
@@ -274,18 +140,15 @@ class GrpoTrainer:
         metrics = {
             **facts.metrics,
             **self._states.round_metrics(),
-            "grpo/states_own": self._states.own_share,
+            "grpo/states_own": self._states.self_play_fraction,
             "grpo/source_forced": float(self._states.num_forced),
             **(inner_metrics(inner, refused) if inner else {}),
-            **_knob_metrics(knobs),
+            **self._knob_metrics(knobs),
             "grpo/skipped": float(num_skipped),
             "grpo/optimiser_steps": float(len(inner)),
         }
-        self.outcome = self.control.observe(_observation(self.num_steps_done, facts, inner[0] if inner else None, self._config))
-        events += self.outcome.events
-        events += self._refreshed_reference()
-        self._clock.end(facts.num_transitions)
-        return Record(self.num_steps_done, metrics | self.control.metrics(), tuple(events))
+        self._num_transitions = facts.num_transitions
+        return self._end_step(metrics, _observation(self.num_steps_done, facts, inner[0] if inner else None, self._config), events)
 
     def _finite_rollout(self, knobs: Knobs) -> tuple[Rollout | None, str]:
         """Return the rollout; none, and why, where the policy's probabilities are not finite in any process."""
@@ -370,11 +233,11 @@ class GrpoTrainer:
             piece = minibatch.select_rows(rows)
             objective, products = self._objective(piece, knobs, is_first=is_first)
             # The denominator is that of the whole minibatch, known before the first piece.
-            shares = (piece.state_weights.double() / step.total).to(objective.loss.dtype)
+            fractions = (piece.state_weights.double() / step.total).to(objective.loss.dtype)
             if wants_budget:
-                self._add_term_gradients(objective, shares, by_term)
+                self._add_term_gradients(objective, fractions, by_term)
             if torch.isfinite(objective.loss).all():
-                (objective.loss * shares).sum().backward()  # type: ignore[no-untyped-call]
+                (objective.loss * fractions).sum().backward()  # type: ignore[no-untyped-call]
             else:
                 step.is_finite = False
             step.add(piece, objective, products)
@@ -406,9 +269,9 @@ class GrpoTrainer:
             parameter.grad = torch.zeros_like(parameter)
         return parameter.grad
 
-    def _add_term_gradients(self, objective: Objective, shares: Tensor, by_term: dict[str, list[Tensor]]) -> None:
+    def _add_term_gradients(self, objective: Objective, fractions: Tensor, by_term: dict[str, list[Tensor]]) -> None:
         for term in TERMS:
-            term_loss = (objective.weighted[term] * shares).sum()
+            term_loss = (objective.weighted[term] * fractions).sum()
             if not term_loss.requires_grad:
                 continue
             found = torch.autograd.grad(term_loss, self._parameters, retain_graph=True, materialize_grads=True)
@@ -435,26 +298,6 @@ class GrpoTrainer:
         step.gradient_norm = norm
         self._optimiser.step()
         return ""
-
-    def _skip(self, problem: str, events: list[Event]) -> None:
-        """Count a step that was left out, and raise NonFiniteError after too many."""
-        is_enough = self.control.skipped()
-        after = f"step {self.num_steps_done + 1:,}: {problem}"
-        events.append(Event("step_skipped", f"{after}; nothing was changed, and the learning rate is cut from the next rollout on"))
-        if is_enough:
-            raise NonFiniteError(
-                f"{after}, {self._config.max_skipped_steps} times in a row; the weights are those before it. Lower grpo.learning_rate, or"
-                " look for values that are not finite"
-            )
-
-    def _refreshed_reference(self) -> list[Event]:
-        every = self._config.steps_per_reference_refresh
-        if not every or (self.num_steps_done - self._first_step) % every or not self.control.is_healthy:
-            return []
-        self._reference.network.load_state_dict(_copied(self.policy.network.state_dict()))
-        self._reference_hash = weights_hash(self._reference)
-        self._is_reference_refreshed = True
-        return [Event("reference_refreshed", f"step {self.num_steps_done:,}: the reference is the policy as it is now")]
 
 
 def refuse_dropout(network: nn.Module) -> None:
@@ -490,55 +333,3 @@ def _observation(step: int, facts: RolloutFacts, first: InnerStep | None, config
         norms=norms,
         cosines=cosines,
     )
-
-
-def _knob_metrics(knobs: Knobs) -> dict[str, float]:
-    return {
-        "control/temperature": knobs.temperature,
-        "control/entropy_coefficient": knobs.entropy_coefficient,
-        "control/kl_coefficient": knobs.kl_coefficient,
-        "control/recovery_coefficient": knobs.recovery_coefficient,
-        "control/learning_rate": knobs.learning_rate,
-    }
-
-
-def _named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _copied(value: Any) -> Any:
-    """Return a deep copy in which every tensor is one of its own."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value] if isinstance(value, list) else value
-
-
-class _Clock:
-    """Where a step's wall time goes."""
-
-    def __init__(self) -> None:
-        self._total, self._num_transitions = 0.0, 0
-        self.begin()
-
-    def begin(self) -> None:
-        self._parts, self._started = dict.fromkeys(("states", "rollout", "update"), 0.0), time.perf_counter()
-
-    @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._parts[name] += time.perf_counter() - started
-
-    def end(self, num_transitions: int) -> None:
-        self._total, self._num_transitions = time.perf_counter() - self._started, num_transitions
-
-    def metrics(self) -> dict[str, float]:
-        return {
-            **{f"time/{name}": seconds for name, seconds in self._parts.items()},
-            "time/other": max(0.0, self._total - sum(self._parts.values())),
-            "time/transitions_per_second": self._num_transitions / self._total if self._total else 0.0,
-        }

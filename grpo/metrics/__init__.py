@@ -1,1 +1,1 @@
-"""The table of metrics, and its page."""
+"""Metric definitions (names, units, meanings), and the page `docs/metrics.md` printed from them."""

@@ -1,4 +1,4 @@
-"""The table of metrics as a page for people: in groups that say what each is for, with its units explained."""
+"""Prints `docs/metrics.md` from the table of metrics: groups of metrics, with units explained."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from grpo.metrics.table import EVENTS, METRICS, MetricSpec
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Metrics that are read together: those of the table from `first` to the next group's."""
+    """A group of metrics on the page: the table's rows from `first` to the first of the next group."""
 
     first: str
     title: str
@@ -17,75 +17,83 @@ class Group:
 
 
 METRIC_GROUPS: Final = (
-    Group("boards/games", "Boards", "What the dataset was made of, and what was left out. Of `build_boards` and `join_boards`."),
-    Group("cache/hits", "Engine answers on disk", "How much of the engine's work was there already. They differ between equal runs."),
-    Group("checks/failed", "Checks", "The gate between the dataset and training; 0, or there was no training."),
+    Group("boards/games", "Boards", "What the dataset contains, and what was rejected; logged by `build_boards` and `join_boards`."),
+    Group("cache/hits", "Engine cache", "How many engine searches were cached already. These differ between equal runs."),
+    Group("checks/failed", "Checks", "The gate between the dataset and training; training needs 0."),
     Group(
-        "imitation/train_loss", "Imitation", "How `pretrain` went. A validation loss that still falls at the end is a weak start for GRPO."
+        "imitation/train_loss",
+        "Imitation",
+        "The `pretrain` step. A validation loss that still falls at the end means a weak start for GRPO.",
     ),
     Group(
         "grpo/loss",
         "GRPO: terms of the objective",
-        "The four terms of [the objective](objective.md), each alone. The level of the loss says little; who trains the policy is in the"
-        " shares of the gradients.",
+        "The four terms of [the objective](objective.md), each alone. The level of the loss says little; the fractions of the gradient"
+        " norms show which term trains the policy.",
     ),
     Group(
         "grpo/entropy",
         "GRPO: entropy",
-        "How certain the policy is, exactly, at T = 1. What is done when it falls is in [control](control.md).",
+        "The exact entropy of the policy at T = 1. [Control](control.md) describes what happens when it falls.",
     ),
     Group(
         "grpo/kl_reference",
         "GRPO: distance from the reference and from the rollout",
-        "How far the policy is from where it began, and from the one that was sampled. Ratios are 1 before a rollout's first update.",
+        "How far the policy is from the reference, and from the policy that was sampled. Ratios are 1 before a rollout's first update.",
     ),
-    Group("grpo/reward_mean", "GRPO: rewards", "What the moves are worth that were sampled, by the reward's own search."),
+    Group("grpo/reward_mean", "GRPO: rewards", "Rewards of the sampled moves, by the reward's own search."),
     Group(
         "grpo/advantage_mean",
         "GRPO: groups and advantages",
-        "What the policy term learns from. A group whose rewards are equal teaches nothing.",
+        "The input of the policy term. A group whose rewards are all equal (zero variance) has zero advantage.",
     ),
-    Group("grpo/gradient_norm", "GRPO: optimiser and states", "What a step took, and what it had to leave out."),
+    Group(
+        "grpo/gradient_norm",
+        "GRPO: optimiser and states",
+        "The gradient norm of a step, and the states and optimiser steps that it used or skipped.",
+    ),
     Group(
         "language/clone_loss",
         "Language model",
-        'In place of the `grpo/` metrics with `policy.kind = "language"`: [what is measured of text](language.md).',
+        'These replace the `grpo/` metrics with `policy.kind = "language"`: see [language models](language.md).',
     ),
-    Group("own_games/games", "Own games", "Each round of games that the policy plays against itself for further states."),
-    Group("control/temperature", "Control", "What the [controllers](control.md) set, and how often they stood at a bound or still."),
+    Group("own_games/games", "Self-play", "Each round of self-play games, which provide further states."),
+    Group(
+        "control/temperature", "Control", "The values that the [controllers](control.md) set, and how often they were at a bound or idle."
+    ),
     Group(
         "heldout/expected_value",
         "Held-out boards",
-        "Boards that nothing was learnt from, under a stronger search than the reward's. At each checkpoint; cheap, and decides nothing.",
+        "Boards that were not trained on, valued by a stronger search than the reward's. Measured at each checkpoint; decides nothing.",
     ),
-    Group("time/states", "Time", "Where the seconds of a GRPO step go."),
-    Group("ladder/rating", "Ladder", "The opponents that all runs of a machine are measured by."),
-    Group("baseline/score_random", "Baseline", "The pretrained policy before GRPO, by games."),
+    Group("time/states", "Time", "Wall time of a GRPO step by part."),
+    Group("ladder/rating", "Ladder", "Ratings of the opponents against which all runs on a machine are measured."),
+    Group("baseline/score_random", "Baseline", "Games of the pretrained policy before GRPO."),
     Group(
         "selection/score_best",
         "Selection",
-        "The candidate by games that were played after it was chosen ([evaluation](evaluation.md)). These carry the verdict.",
+        "Games of the candidate that were played after it was chosen ([evaluation](evaluation.md)). The verdict depends on these.",
     ),
-    Group("run/regret_before", "Runs", "Of a whole run, beside its steps' own, so that runs can be compared."),
-    Group("work/items_per_second", "Work", "Of any step."),
+    Group("run/regret_before", "Runs", "Metrics of a whole run, for comparing runs."),
+    Group("work/items_per_second", "Work", "Speed and duration of any step."),
 )
-"""In the order of the table."""
+"""Groups in the order of the table."""
 
 UNITS: Final[Mapping[str, str]] = {
-    "nats": "of entropy, divergence and cross-entropy; 1 nat is 1.44 bits, and exp(nats) a number of equally likely moves.",
-    "win probability": "0 to 1, of the player to move, by [the engine's values](values.md); differences and gradients of it too.",
-    "win probability/nat": "what one nat is worth, or costs, in the objective.",
-    "nats/token": "the same, a token of text.",
-    "points": "of a language model's graded reward: the weights of its parts are in `[language.rewards]`.",
-    "score": "0 to 1 a game: a win is 1, a draw 0.5; one half is as strong.",
-    "Elo": "400 log10(s / (1 - s)) of an expected score s: +100 is 0.64, +200 is 0.76. Ratings count from a random mover.",
+    "nats": "unit of entropy, KL divergence and cross-entropy; 1 nat is 1.44 bits, and exp(nats) is a number of equally likely moves.",
+    "win probability": "0 to 1, for the player to move, by [the engine's values](values.md); also for differences and gradients of it.",
+    "win probability/nat": "the weight of one nat in the objective.",
+    "nats/token": "nats per token of text.",
+    "points": "unit of a language model's graded reward; `[language.rewards]` has the weights of its parts.",
+    "score": "0 to 1 per game: a win is 1, a draw 0.5; a score of 0.5 means equal strength.",
+    "Elo": "400 log10(s / (1 - s)) of an expected score s: +100 is 0.64, +200 is 0.76. Ratings are relative to a random mover.",
     "probability": "0 to 1.",
-    "1": "a pure number: a ratio, a cosine, a rate.",
-    "fraction": "0 to 1; `fraction of ...` says of what.",
-    "see meaning": "it differs from term to term.",
-    "s": "seconds of wall time; `1/s` is so many a second.",
+    "1": "a dimensionless number: a ratio, a cosine, a rate.",
+    "fraction": "0 to 1; `fraction of ...` names the whole.",
+    "see meaning": "depends on the term.",
+    "s": "seconds of wall time; `1/s` is a rate per second.",
 }
-"""What needs a word of its own; all other units are things that are counted."""
+"""Units that need an explanation; all other units are counts."""
 
 
 def metrics_page() -> str:
@@ -99,12 +107,12 @@ def metrics_page() -> str:
     )
     return (
         "# Metrics\n\nPrinted from `grpo/metrics/table.py` by `python -m grpo.metrics.page > docs/metrics.md`; a test compares them.\n\n"
-        "*Better* says which way a metric should go; `neither` means that its level is to be watched, and not to be moved for its own"
-        " sake. Names that end in a phase (`/opening`, `/middlegame`, `/endgame`) are the same of the boards of that phase; those that"
-        " end in a term or a pair of terms, the same of these terms.\n\n"
+        "*Better* is the direction of improvement; `neither` means that a metric is only to be watched. Names that end in a phase"
+        " (`/opening`, `/middlegame`, `/endgame`) are the same metric on boards of that phase. Names that end in a term or a pair of terms"
+        " are the same metric of these terms.\n\n"
         f"Units:\n\n{units}\n\n{groups}\n\n"
-        "## Events\n\nWhat happened in a run, beside the numbers, with a message that names the step, what was seen and the setting that"
-        f" mends it.\n\n| name | meaning |\n| --- | --- |\n{events}\n"
+        "## Events\n\nEvents of a run are logged with a message that has the step, the evidence and the setting that fixes the problem."
+        f"\n\n| name | meaning |\n| --- | --- |\n{events}\n"
     )
 
 
@@ -117,7 +125,7 @@ def grouped() -> Iterator[tuple[Group, list[MetricSpec]]]:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|")  # A bar would end the cell.
+    return text.replace("|", "\\|")  # An unescaped bar would end the cell.
 
 
 if __name__ == "__main__":

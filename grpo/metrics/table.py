@@ -1,6 +1,6 @@
-"""The table of every metric: name, unit, which way is better, meaning. `docs/metrics.md` is printed from it by `grpo.metrics.page`.
+"""Metric definitions: name, unit, direction of improvement and meaning of every metric and event; source of `docs/metrics.md`.
 
-A metric exists when it is in this table: `Record` refuses any other name, so that a typo cannot start a second series.
+`Record` refuses names that are not in this table, so that a typo cannot start a second series.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from grpo.board.phases import PHASES
 
 
 class Better(StrEnum):
-    """Which way a metric should go."""
+    """Direction of improvement of a metric."""
 
     LOWER = "lower"
     HIGHER = "higher"
@@ -22,7 +22,7 @@ class Better(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """One row of the table."""
+    """Definition of one metric."""
 
     name: str
     unit: str
@@ -38,7 +38,7 @@ TERMS: Final = ("policy", "entropy", "anchor_kl", "recovery_kl")
 """Terms of the objective: clipped surrogate, entropy, KL to the reference, and KL(reference || policy) while recovering."""
 TERM_PAIRS: Final = tuple(combinations(TERMS, 2))
 TERM_PRODUCTS: Final = (*((term, term) for term in TERMS), *TERM_PAIRS)
-"""Pairs whose inner products make a gradient budget: each term with itself, for its norm, and with each other."""
+"""Pairs whose inner products are measured for the gradient budget: each term with itself (for its norm) and with each other."""
 
 
 def _by_term(name: str, unit: str, meaning: str) -> list[MetricSpec]:
@@ -46,25 +46,25 @@ def _by_term(name: str, unit: str, meaning: str) -> list[MetricSpec]:
 
 
 TASKS: Final[Mapping[str, str]] = {"move": "policy", "environment": "environment"}
-"""Tasks of a language model: name -> name in words."""
+"""Tasks of a language model: name -> display name."""
 
 
 def _by_task(name: str, unit: str, better: Better, meaning: str) -> list[MetricSpec]:
-    """Return the metric over all answers, and over those of each task."""
+    """Return the metric over all answers, and the metric of each task."""
     parts = [MetricSpec(f"{name}/{task}", unit, better, f"{meaning} {words.capitalize()} task only.") for task, words in TASKS.items()]
     return [MetricSpec(name, unit, better, meaning), *parts]
 
 
 REWARD_PARTS: Final[Mapping[str, str]] = {
-    "structure": "Sections that are there.",
-    "parsing": "Fields that can be read.",
+    "structure": "Fraction of the sections that are present.",
+    "parsing": "Fraction of the fields that can be parsed.",
     "move_quality": "Policy task: how good the listed moves are.",
-    "evaluation": "Policy task: how near the evaluations are.",
+    "evaluation": "Policy task: how accurate the evaluations are.",
     "best_move": "Policy task: how good the named best move is.",
-    "similarity": "Environment task: how much of the new position is right.",
-    "outcome": "Environment task: reward and flags that are right.",
+    "similarity": "Environment task: how much of the new position is correct.",
+    "outcome": "Environment task: correct reward and flags.",
 }
-"""Parts of a language model's graded reward."""
+"""Parts of a language model's graded reward -> meaning."""
 
 
 def _by_pair(name: str, meaning: str) -> list[MetricSpec]:
@@ -72,36 +72,45 @@ def _by_pair(name: str, meaning: str) -> list[MetricSpec]:
 
 
 _SPECS: Final = [
-    MetricSpec("boards/games", "games", Better.NEITHER, "Games that the source gave."),
-    MetricSpec("boards/rejected_games", "games", Better.LOWER, "Games left out; the reasons are in the step's report."),
-    MetricSpec("boards/duplicates", "boards", Better.NEITHER, "Boards left out because they (or their mirror) were there already."),
-    MetricSpec("boards/dropped", "boards", Better.LOWER, "Boards left out because the engine failed on them three times."),
-    MetricSpec("boards/left_out", "boards", Better.NEITHER, "Positions of usable games left out by a filter, as judged ones, or dropped."),
-    MetricSpec("boards/missing", "boards", Better.LOWER, "Boards that were asked for and not found, where the settings accept that."),
+    MetricSpec("boards/games", "games", Better.NEITHER, "Usable games (and listed positions) of the source."),
+    MetricSpec("boards/rejected_games", "games", Better.LOWER, "Rejected games; the reasons are in the step's report."),
+    MetricSpec(
+        "boards/duplicates", "boards", Better.NEITHER, "Boards dropped because they (or their colour mirror) were in the dataset already."
+    ),
+    MetricSpec("boards/dropped", "boards", Better.LOWER, "Boards dropped because the engine failed on them three times."),
+    MetricSpec(
+        "boards/left_out",
+        "boards",
+        Better.NEITHER,
+        "Positions of usable games that a filter dropped, that are evaluation positions, or that the engine failed on.",
+    ),
+    MetricSpec("boards/missing", "boards", Better.LOWER, "Boards missing from the quota, if the settings accept a shortage."),
     MetricSpec("boards/rows", "boards", Better.NEITHER, "Boards in the dataset."),
-    MetricSpec("boards/endgame_signatures", "kinds", Better.HIGHER, "Different material on the endgame boards, such as KRPP-KRP."),
-    *_by_phase("boards/natural", "positions", Better.NEITHER, "Positions met in the source, before balancing."),
+    MetricSpec(
+        "boards/endgame_signatures", "kinds", Better.HIGHER, "Distinct material signatures of the endgame boards, such as KRPP-KRP."
+    ),
+    *_by_phase("boards/natural", "positions", Better.NEITHER, "Positions in the source, before balancing."),
     *_by_phase("boards/kept", "boards", Better.NEITHER, "Boards in the dataset, after balancing."),
-    MetricSpec("cache/hits", "searches", Better.HIGHER, "Positions whose engine answer was on disk already."),
+    MetricSpec("cache/hits", "searches", Better.HIGHER, "Positions whose engine answer was in the cache."),
     MetricSpec("cache/misses", "searches", Better.NEITHER, "Positions that had to be searched."),
-    MetricSpec("cache/stored", "searches", Better.NEITHER, "Engine answers written to disk; failed searches never are."),
-    MetricSpec("cache/damaged", "searches", Better.LOWER, "Stored answers (or files of them) that were not as written, and made anew."),
+    MetricSpec("cache/stored", "searches", Better.NEITHER, "Engine answers written to the cache; failed searches are never cached."),
+    MetricSpec("cache/damaged", "searches", Better.LOWER, "Cached answers (or cache files) that were damaged and recomputed."),
     MetricSpec("checks/failed", "expectations", Better.LOWER, "Expectations about the dataset that do not hold."),
-    MetricSpec("imitation/train_loss", "nats", Better.LOWER, "Mean cross-entropy of the move played, since the last look."),
+    MetricSpec("imitation/train_loss", "nats", Better.LOWER, "Mean cross-entropy of the move played, since the last validation."),
     MetricSpec("imitation/validation_loss", "nats", Better.LOWER, "Mean cross-entropy of the move played, on boards of other games."),
-    MetricSpec("imitation/top1", "fraction of boards", Better.HIGHER, "How often the likeliest move is the one played."),
-    MetricSpec("imitation/top5", "fraction of boards", Better.HIGHER, "How often the move played is among the five likeliest."),
+    MetricSpec("imitation/top1", "fraction of boards", Better.HIGHER, "How often the most likely move is the move played."),
+    MetricSpec("imitation/top5", "fraction of boards", Better.HIGHER, "How often the move played is among the five most likely moves."),
     MetricSpec("imitation/entropy", "nats", Better.NEITHER, "Mean exact entropy of the policy at T = 1."),
-    MetricSpec("imitation/perplexity", "moves", Better.LOWER, "exp(validation loss): among how many equal moves it seems to guess."),
-    MetricSpec("imitation/learning_rate", "1", Better.NEITHER, "Of the optimiser."),
-    MetricSpec("grpo/loss", "win probability", Better.NEITHER, "What is minimised; its level says little, its parts below do."),
+    MetricSpec("imitation/perplexity", "moves", Better.LOWER, "exp(validation loss): the number of equally likely moves with this loss."),
+    MetricSpec("imitation/learning_rate", "1", Better.NEITHER, "Learning rate of the optimiser."),
+    MetricSpec("grpo/loss", "win probability", Better.NEITHER, "The minimised loss; its level says little, see its terms below."),
     *_by_term("grpo/raw", "see meaning", "Mean value of the term without its coefficient: win probability for `policy`, else nats."),
-    *_by_term("grpo/weighted", "win probability", "The term as it stands in the loss: raw value times coefficient, with its sign."),
+    *_by_term("grpo/weighted", "win probability", "The term in the loss: raw value times coefficient, with its sign."),
     *_by_term("grpo/logit_gradient", "win probability", "Norm of the weighted term's gradient in logits, root mean square over states."),
-    *_by_term("grpo/logit_share", "fraction", "Share of the term in the sum of the norms of all terms' logit gradients."),
+    *_by_term("grpo/logit_share", "fraction", "The term's fraction of the sum of the norms of all terms' logit gradients."),
     *_by_pair("grpo/logit_cosine", "Cosine between two weighted terms' descent directions in logits; near -1 they cancel."),
     *_by_term("grpo/parameter_gradient", "1", "Norm of the weighted term's gradient in the trained parameters; every few steps."),
-    *_by_term("grpo/parameter_share", "fraction", "Share of the term in the sum of the norms of all terms' parameter gradients."),
+    *_by_term("grpo/parameter_share", "fraction", "The term's fraction of the sum of the norms of all terms' parameter gradients."),
     *_by_pair("grpo/parameter_cosine", "Cosine between two weighted terms' descent directions in the trained parameters."),
     MetricSpec("grpo/exact_cosine", "1", Better.HIGHER, "Cosine between the estimator's policy gradient in logits and the exact one."),
     MetricSpec("grpo/exact_ratio", "1", Better.NEITHER, "Norm of the exact policy gradient in logits over that of the estimator's."),
@@ -113,7 +122,7 @@ _SPECS: Final = [
     *_by_phase("grpo/normalised_entropy", "fraction", Better.NEITHER, "Mean of entropy / ln(legal moves) at T = 1."),
     MetricSpec("grpo/effective_moves", "moves", Better.NEITHER, "exp(mean entropy at T = 1)."),
     *_by_phase("grpo/effective_moves", "moves", Better.NEITHER, "exp(mean entropy at T = 1)."),
-    MetricSpec("grpo/log_num_legal", "nats", Better.NEITHER, "Mean ln(legal moves): what entropy can be at most."),
+    MetricSpec("grpo/log_num_legal", "nats", Better.NEITHER, "Mean ln(legal moves): the upper bound of entropy."),
     MetricSpec(
         "grpo/kl_reference",
         "nats",
@@ -137,71 +146,98 @@ _SPECS: Final = [
         "grpo/kl_old",
         "nats",
         Better.NEITHER,
-        "Mean exact KL(old || policy) on the last minibatch looked at, before its update: 0 with one optimiser step a rollout.",
+        "Mean exact KL(old || policy) on the last minibatch used, before its update: 0 with one optimiser step per rollout.",
     ),
     MetricSpec("grpo/ratio_min", "1", Better.NEITHER, "Smallest probability ratio of the step."),
     MetricSpec("grpo/ratio_max", "1", Better.NEITHER, "Largest probability ratio of the step."),
-    MetricSpec("grpo/clip_fraction", "fraction of moves", Better.NEITHER, "Moves that either clip took out of the gradient."),
-    MetricSpec("grpo/clip_low_fraction", "fraction of moves", Better.NEITHER, "Moves that the lower clip took out of the gradient."),
-    MetricSpec("grpo/clip_high_fraction", "fraction of moves", Better.NEITHER, "Moves that the upper clip took out of the gradient."),
+    MetricSpec("grpo/clip_fraction", "fraction of moves", Better.NEITHER, "Moves without gradient because of either clip."),
+    MetricSpec("grpo/clip_low_fraction", "fraction of moves", Better.NEITHER, "Moves without gradient because of the lower clip."),
+    MetricSpec("grpo/clip_high_fraction", "fraction of moves", Better.NEITHER, "Moves without gradient because of the upper clip."),
     MetricSpec(
         "grpo/effective_sample_size", "fraction of moves", Better.HIGHER, "(sum of ratios)^2 / (number * sum of squares): 1 when on-policy."
     ),
-    MetricSpec("grpo/optimiser_steps", "steps", Better.NEITHER, "Of this rollout: steps since the old policy was synced."),
-    MetricSpec("grpo/reward_mean", "win probability", Better.HIGHER, "Mean over sampled moves, on training states."),
-    MetricSpec("grpo/reward_std", "win probability", Better.NEITHER, "Over all sampled moves of the step."),
+    MetricSpec("grpo/optimiser_steps", "steps", Better.NEITHER, "Optimiser steps of this rollout: steps since the old policy was synced."),
+    MetricSpec("grpo/reward_mean", "win probability", Better.HIGHER, "Mean reward of the sampled moves, on training states."),
+    MetricSpec("grpo/reward_std", "win probability", Better.NEITHER, "Standard deviation of the rewards of all sampled moves of the step."),
     MetricSpec("grpo/reward_p90", "win probability", Better.HIGHER, "90th percentile of the sampled moves' rewards."),
     MetricSpec("grpo/reward_best", "win probability", Better.HIGHER, "Largest reward of the step."),
-    MetricSpec("grpo/reward_at_end", "fraction of moves", Better.NEITHER, "Sampled moves whose reward is at an end of its scale, 0 or 1."),
+    MetricSpec("grpo/reward_at_end", "fraction of moves", Better.NEITHER, "Sampled moves whose reward is exactly 0 or 1."),
     MetricSpec(
         "grpo/regret",
         "win probability",
         Better.LOWER,
-        "Mean best value less the policy's expected value at T = 1, on training states, reward's search.",
+        "Mean of best value minus the policy's expected value at T = 1, on training states, by the reward's search.",
     ),
-    MetricSpec("grpo/advantage_mean", "win probability", Better.NEITHER, "Over all moves of the step; 0 up to rounding for group means."),
-    MetricSpec("grpo/advantage_std", "win probability", Better.NEITHER, "Over all sampled moves of the step."),
+    MetricSpec(
+        "grpo/advantage_mean",
+        "win probability",
+        Better.NEITHER,
+        "Mean advantage over all moves of the step; 0 up to rounding for group means.",
+    ),
+    MetricSpec(
+        "grpo/advantage_std", "win probability", Better.NEITHER, "Standard deviation of the advantages of all sampled moves of the step."
+    ),
     MetricSpec("grpo/advantage_max", "win probability", Better.NEITHER, "Largest absolute advantage."),
-    MetricSpec("grpo/silent_groups", "fraction of groups", Better.LOWER, "Groups whose rewards are all equal, so that they teach nothing."),
+    MetricSpec(
+        "grpo/silent_groups",
+        "fraction of groups",
+        Better.LOWER,
+        "Zero-variance groups: all rewards are equal, so that all advantages are 0.",
+    ),
     MetricSpec("grpo/group_std_min", "win probability", Better.NEITHER, "Smallest standard deviation of rewards within a group."),
     MetricSpec("grpo/group_std_mean", "win probability", Better.NEITHER, "Mean standard deviation of rewards within a group."),
     *_by_phase("grpo/group_std", "win probability", Better.NEITHER, "Mean standard deviation of rewards within a group."),
-    MetricSpec("grpo/agreement", "fraction of moves", Better.NEITHER, "Mean share of a group that is its commonest move."),
-    MetricSpec("grpo/agreement_max", "fraction of moves", Better.NEITHER, "Largest share of a group that is its commonest move."),
-    MetricSpec("grpo/gradient_norm", "1", Better.NEITHER, "Euclidean norm before clipping, mean over the step."),
-    MetricSpec("grpo/skipped", "steps", Better.LOWER, "Optimiser steps of this rollout left out because a number was not finite."),
-    MetricSpec("grpo/states", "states", Better.NEITHER, "States that trained: own moves with a choice, and with a value."),
-    MetricSpec("grpo/states_own", "fraction of states", Better.NEITHER, "First states that come from the policy's own games, as set."),
+    MetricSpec("grpo/agreement", "fraction of moves", Better.NEITHER, "Mean fraction of a group that its most frequent move makes up."),
     MetricSpec(
-        "grpo/states_dropped", "states", Better.LOWER, "States that the engine failed to value, and trajectories it failed to reply to."
+        "grpo/agreement_max", "fraction of moves", Better.NEITHER, "Largest fraction of a group that its most frequent move makes up."
     ),
-    MetricSpec("grpo/states_forced", "states", Better.NEITHER, "States that trajectories passed through because they have one legal move."),
+    MetricSpec("grpo/gradient_norm", "1", Better.NEITHER, "Euclidean norm of the gradient before clipping, mean over the step."),
+    MetricSpec("grpo/skipped", "steps", Better.LOWER, "Optimiser steps of this rollout that were skipped because of NaN or infinity."),
+    MetricSpec("grpo/states", "states", Better.NEITHER, "States used for training: those with several legal moves and with values."),
+    MetricSpec("grpo/states_own", "fraction of states", Better.NEITHER, "Initial states that come from self-play, as set."),
     MetricSpec(
-        "grpo/source_forced", "states", Better.NEITHER, "Boards and own games' positions never used because they have one legal move."
+        "grpo/states_dropped",
+        "states",
+        Better.LOWER,
+        "States that the engine failed to value, and trajectories in which it failed to reply.",
     ),
     MetricSpec(
-        "language/clone_loss", "nats/token", Better.LOWER, "Cloning: mean cross-entropy of the answers' tokens, since the last look."
+        "grpo/states_forced", "states", Better.NEITHER, "States of trajectories that were not trained on because they have one legal move."
     ),
-    *_by_task("language/clone_validation_loss", "nats/token", Better.LOWER, "Cloning: the same on boards of other games."),
-    MetricSpec("language/loss", "points", Better.NEITHER, "What TRL minimises: policy term and KL term; its level says little."),
     MetricSpec(
-        "language/kl_term", "points", Better.NEITHER, "The KL term as it stands in the loss: coefficient times TRL's estimate a token."
+        "grpo/source_forced",
+        "states",
+        Better.NEITHER,
+        "Boards and self-play positions that are never used because they have one legal move.",
     ),
+    MetricSpec(
+        "language/clone_loss", "nats/token", Better.LOWER, "Cloning: mean cross-entropy of the answers' tokens, since the last validation."
+    ),
+    *_by_task(
+        "language/clone_validation_loss",
+        "nats/token",
+        Better.LOWER,
+        "Cloning: mean cross-entropy of the answers' tokens, on boards of other games.",
+    ),
+    MetricSpec("language/loss", "points", Better.NEITHER, "The loss that TRL minimises: policy term and KL term; its level says little."),
+    MetricSpec("language/kl_term", "points", Better.NEITHER, "The KL term in the loss: coefficient times TRL's estimate per token."),
     *_by_task("language/reward_mean", "points", Better.HIGHER, "Mean graded reward of the step's answers, all parts at full weight."),
-    MetricSpec("language/reward_stderr", "points", Better.NEITHER, "Standard error of that mean, by prompts."),
+    MetricSpec("language/reward_stderr", "points", Better.NEITHER, "Standard error of `language/reward_mean`, over prompts."),
     MetricSpec("language/reward_std", "points", Better.NEITHER, "Standard deviation of the graded reward over all answers."),
     MetricSpec(
-        "language/reward_trained", "points", Better.HIGHER, "Mean of the reward that was trained on, warm-up of its parts included."
+        "language/reward_trained", "points", Better.HIGHER, "Mean of the reward used for training, including the warm-up of its parts."
     ),
     *(
         MetricSpec(f"language/reward/{part}", "points", Better.HIGHER, f"Mean of one part of the reward, times its weight. {words}")
         for part, words in REWARD_PARTS.items()
     ),
-    *_by_task("language/parse_rate", "fraction of answers", Better.HIGHER, "Answers of which every field can be read."),
-    *_by_task("language/structure_rate", "fraction of answers", Better.HIGHER, "Answers that have every section."),
-    *_by_task("language/malformed", "fraction of answers", Better.LOWER, "Answers in which no section can be found."),
-    MetricSpec("language/legal_rate", "fraction of answers", Better.HIGHER, "Answers of the policy task that name a legal best move."),
-    *_by_task("language/truncated", "fraction of answers", Better.LOWER, "Answers cut at the greatest length, which the loss leaves out."),
+    *_by_task("language/parse_rate", "fraction of answers", Better.HIGHER, "Answers in which every field can be parsed."),
+    *_by_task("language/structure_rate", "fraction of answers", Better.HIGHER, "Answers with all sections."),
+    *_by_task("language/malformed", "fraction of answers", Better.LOWER, "Answers without any section."),
+    MetricSpec("language/legal_rate", "fraction of answers", Better.HIGHER, "Answers of the policy task with a legal best move."),
+    *_by_task(
+        "language/truncated", "fraction of answers", Better.LOWER, "Answers truncated at the maximum length, which the loss leaves out."
+    ),
     *_by_task("language/answer_tokens", "tokens", Better.NEITHER, "Mean length of an answer."),
     *_by_task(
         "language/entropy",
@@ -217,48 +253,57 @@ _SPECS: Final = [
         Better.NEITHER,
         "KL(policy || reference) of an answer: exact at each token, summed along sampled answers, before the update.",
     ),
-    MetricSpec("language/kl_max", "nats", Better.NEITHER, "The largest such divergence of one answer."),
+    MetricSpec("language/kl_max", "nats", Better.NEITHER, "The largest KL(policy || reference) of an answer."),
     MetricSpec("language/kl_masked", "fraction of answers", Better.LOWER, "Answers left out for `language.max_collection_kl`."),
     MetricSpec(
         "language/sampled_scored_gap",
         "nats",
         Better.LOWER,
-        "Largest difference between the log-probability that a token was sampled with and the one it is scored with, in the look before.",
+        "Largest difference between a token's log-probability when sampled and when scored, before the update.",
     ),
     MetricSpec("language/ratio_min", "1", Better.NEITHER, "Smallest probability ratio of a token in the step."),
     MetricSpec("language/ratio_max", "1", Better.NEITHER, "Largest probability ratio of a token in the step."),
-    MetricSpec("language/clip_fraction", "fraction of tokens", Better.NEITHER, "Tokens that either clip took out of the gradient."),
+    MetricSpec("language/clip_fraction", "fraction of tokens", Better.NEITHER, "Tokens without gradient because of either clip."),
     *_by_task(
-        "language/silent_groups", "fraction of groups", Better.LOWER, "Groups whose rewards are all equal, so that they teach nothing."
+        "language/silent_groups",
+        "fraction of groups",
+        Better.LOWER,
+        "Zero-variance groups: all rewards are equal, so that all advantages are 0.",
     ),
-    *_by_task("language/agreement", "fraction of answers", Better.NEITHER, "Mean share of a group that is its commonest answer."),
+    *_by_task(
+        "language/agreement", "fraction of answers", Better.NEITHER, "Mean fraction of a group that its most frequent answer makes up."
+    ),
     MetricSpec("language/advantage_max", "points", Better.NEITHER, "Largest absolute advantage."),
-    MetricSpec("language/gradient_norm", "1", Better.NEITHER, "Euclidean norm before clipping, mean over the step."),
-    MetricSpec("language/skipped", "steps", Better.LOWER, "Optimiser steps of this rollout left out because a number was not finite."),
-    MetricSpec("language/optimiser_steps", "steps", Better.NEITHER, "Of this rollout."),
-    MetricSpec("language/prompts", "prompts", Better.NEITHER, "Of this rollout, each with a group of answers."),
-    MetricSpec("own_games/games", "games", Better.NEITHER, "Games that the policy played against itself in this round."),
-    MetricSpec("own_games/states", "states", Better.NEITHER, "Distinct positions taken from them."),
-    MetricSpec("own_games/dropped", "states", Better.LOWER, "Positions left out because the engine failed to value them."),
-    MetricSpec("own_games/plies", "plies", Better.NEITHER, "Mean length of the games."),
-    MetricSpec("own_games/decisive", "fraction of games", Better.NEITHER, "Games that ended by mate."),
-    MetricSpec("own_games/repeated", "fraction of games", Better.NEITHER, "Games that ended by repetition."),
+    MetricSpec("language/gradient_norm", "1", Better.NEITHER, "Euclidean norm of the gradient before clipping, mean over the step."),
+    MetricSpec("language/skipped", "steps", Better.LOWER, "Optimiser steps of this rollout that were skipped because of NaN or infinity."),
+    MetricSpec("language/optimiser_steps", "steps", Better.NEITHER, "Optimiser steps of this rollout."),
+    MetricSpec("language/prompts", "prompts", Better.NEITHER, "Prompts of this rollout, each with a group of answers."),
+    MetricSpec("own_games/games", "games", Better.NEITHER, "Self-play games of this round."),
+    MetricSpec("own_games/states", "states", Better.NEITHER, "Distinct positions from the self-play games."),
+    MetricSpec("own_games/dropped", "states", Better.LOWER, "Positions dropped because the engine failed to value them."),
+    MetricSpec("own_games/plies", "plies", Better.NEITHER, "Mean length of the self-play games."),
+    MetricSpec("own_games/decisive", "fraction of games", Better.NEITHER, "Self-play games that ended in checkmate."),
+    MetricSpec("own_games/repeated", "fraction of games", Better.NEITHER, "Self-play games that ended by repetition."),
     *(
         MetricSpec(f"control/{name}", unit, Better.NEITHER, meaning)
         for name, unit, meaning in (
-            ("temperature", "1", "Of the rollout and its loss."),
-            ("entropy_coefficient", "win probability/nat", "What a nat of entropy is worth at this step."),
-            ("kl_coefficient", "win probability/nat", "What a nat of divergence from the reference costs at this step."),
-            ("recovery_coefficient", "win probability/nat", "What a nat of KL(reference || policy) costs while recovering."),
-            ("learning_rate", "1", "Of the optimiser at this step."),
-            ("entropy_saturated", "fraction of steps", "Share of the run's steps at whose end the entropy controller stood at a bound."),
+            ("temperature", "1", "Temperature of the rollout and its loss."),
+            ("entropy_coefficient", "win probability/nat", "Entropy coefficient at this step."),
+            ("kl_coefficient", "win probability/nat", "Coefficient of the reference KL at this step."),
+            ("recovery_coefficient", "win probability/nat", "Coefficient of KL(reference || policy) during a recovery, else 0."),
+            ("learning_rate", "1", "Learning rate of the optimiser at this step."),
+            ("entropy_saturated", "fraction of steps", "Fraction of the run's steps after which the entropy controller was at a bound."),
             (
                 "entropy_idle",
                 "fraction of steps",
-                "Share of the run's steps in which the entropy controller changed nothing, not at a bound.",
+                "Fraction of the run's steps in which the entropy controller changed nothing although not at a bound.",
             ),
-            ("kl_saturated", "fraction of steps", "Share of the run's steps at whose end the KL controller stood at a bound."),
-            ("kl_idle", "fraction of steps", "Share of the run's steps in which the KL controller changed nothing, not at a bound."),
+            ("kl_saturated", "fraction of steps", "Fraction of the run's steps after which the KL controller was at a bound."),
+            (
+                "kl_idle",
+                "fraction of steps",
+                "Fraction of the run's steps in which the KL controller changed nothing although not at a bound.",
+            ),
             ("recoveries", "times", "Recoveries from critical entropy so far."),
         )
     ),
@@ -268,17 +313,17 @@ _SPECS: Final = [
         "heldout/regret_sampled",
         "win probability",
         Better.LOWER,
-        "Best value less expected value at T = 1, held-out boards, stronger search.",
+        "Best value minus expected value at T = 1, held-out boards, stronger search.",
     ),
-    *_by_phase("heldout/regret_sampled", "win probability", Better.LOWER, "Best value less expected value at T = 1, stronger search."),
+    *_by_phase("heldout/regret_sampled", "win probability", Better.LOWER, "Best value minus expected value at T = 1, stronger search."),
     MetricSpec(
         "heldout/regret_best",
         "win probability",
         Better.LOWER,
-        "Best value less value of the likeliest move, held-out boards, stronger search.",
+        "Best value minus value of the most likely move, held-out boards, stronger search.",
     ),
     MetricSpec("heldout/regret_best_stderr", "win probability", Better.NEITHER, "Standard error of `heldout/regret_best`."),
-    *_by_phase("heldout/regret_best", "win probability", Better.LOWER, "Best value less value of the likeliest move, stronger search."),
+    *_by_phase("heldout/regret_best", "win probability", Better.LOWER, "Best value minus value of the most likely move, stronger search."),
     MetricSpec("heldout/entropy", "nats", Better.NEITHER, "Mean exact entropy at T = 1 on held-out boards."),
     *_by_phase("heldout/entropy", "nats", Better.NEITHER, "Mean exact entropy at T = 1."),
     MetricSpec("heldout/best_move_probability", "probability", Better.HIGHER, "Mean probability at T = 1 of the move with the best value."),
@@ -286,50 +331,55 @@ _SPECS: Final = [
         "heldout/blunder_mass",
         "probability",
         Better.LOWER,
-        "Mean probability at T = 1 of moves worth at least 0.10 less than the best.",
+        "Mean probability at T = 1 of moves whose value is at least 0.10 below the best.",
     ),
     MetricSpec(
         "heldout/spearman",
         "1",
         Better.HIGHER,
-        "Mean rank correlation (Spearman) of the policy's probabilities and the values of a held-out board's moves, ties shared.",
+        "Mean rank correlation (Spearman) between the policy's probabilities and the values of a held-out board's moves, with ties.",
     ),
-    MetricSpec("heldout/kendall", "1", Better.HIGHER, "The same by Kendall's tau-b; boards whose moves are all of one value are left out."),
+    MetricSpec("heldout/kendall", "1", Better.HIGHER, "The same by Kendall's tau-b; boards whose moves all have equal values are skipped."),
     MetricSpec(
         "heldout/illegal_mass",
         "probability",
         Better.LOWER,
-        "Mean probability at T = 1 of all illegal moves, before the mask, on held-out boards; of no effect on play.",
-    ),
-    MetricSpec("heldout/reward", "points", Better.HIGHER, "Language model: graded reward of answers drawn at T = 1 on validation boards."),
-    MetricSpec("heldout/reward_stderr", "points", Better.NEITHER, "Standard error of `heldout/reward`, by questions."),
-    MetricSpec(
-        "heldout/parse_rate_drawn", "fraction of answers", Better.HIGHER, "Those of these answers of which every field can be read."
+        "Mean probability at T = 1 of all illegal moves before masking, on held-out boards; it has no effect on play.",
     ),
     MetricSpec(
-        "heldout/parse_rate", "fraction of answers", Better.HIGHER, "Language model: greedy answers of which every field can be read."
+        "heldout/reward", "points", Better.HIGHER, "Language model: graded reward of answers sampled at T = 1 on validation boards."
     ),
-    MetricSpec("heldout/legal_rate", "fraction of answers", Better.HIGHER, "Language model: greedy answers that name a legal best move."),
+    MetricSpec("heldout/reward_stderr", "points", Better.NEITHER, "Standard error of `heldout/reward`, over prompts."),
+    MetricSpec(
+        "heldout/parse_rate_drawn",
+        "fraction of answers",
+        Better.HIGHER,
+        "Language model: answers sampled at T = 1 in which every field can be parsed.",
+    ),
+    MetricSpec(
+        "heldout/parse_rate", "fraction of answers", Better.HIGHER, "Language model: greedy answers in which every field can be parsed."
+    ),
+    MetricSpec("heldout/legal_rate", "fraction of answers", Better.HIGHER, "Language model: greedy answers with a legal best move."),
     *(
         MetricSpec(f"time/{part}", "s", Better.NEITHER, meaning)
         for part, meaning in (
-            ("states", "Of a GRPO step: finding its states, own games and their values included."),
-            ("rollout", "Of a GRPO step: forward passes of sampling, and trajectories with their rivals and values."),
-            ("update", "Of a GRPO step: forward and backward passes of the loss, and optimiser."),
-            ("other", "Of a GRPO step: measuring and everything else."),
+            ("states", "GRPO step: selecting states, including self-play and its values."),
+            ("rollout", "GRPO step: forward passes of sampling, and trajectories with opponents' replies and values."),
+            ("update", "GRPO step: forward and backward passes of the loss, and the optimiser."),
+            ("other", "GRPO step: measurements and everything else."),
         )
     ),
-    MetricSpec("time/transitions_per_second", "1/s", Better.HIGHER, "Moves with an advantage, over all of a GRPO step's wall time."),
+    MetricSpec("time/transitions_per_second", "1/s", Better.HIGHER, "Moves with an advantage per second of a GRPO step's wall time."),
     MetricSpec(
         "ladder/rating",
         "Elo",
         Better.NEITHER,
-        "A rung of the ladder above the random mover; the MLflow step is the rung's number, 0 being the random mover.",
+        "Rating of a rung above the random mover; the MLflow step is the rung's number, and 0 is the random mover.",
     ),
     MetricSpec("ladder/rating_low", "Elo", Better.NEITHER, "Lower end of its 95 % interval."),
     MetricSpec("ladder/rating_high", "Elo", Better.NEITHER, "Upper end of its 95 % interval."),
     MetricSpec(
-        "baseline/score_random", "score", Better.HIGHER, "Pretrained policy, best move, against a random mover; a win is 1, a draw 0.5."
+        "baseline/score_random", "score", Better.HIGHER, "Pretrained policy (best moves) against a random mover; a win is 1, a draw 0.5."
     ),
     MetricSpec("baseline/score_random_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
     MetricSpec("baseline/score_random_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
@@ -337,31 +387,31 @@ _SPECS: Final = [
         "baseline/score_engine",
         "score",
         Better.HIGHER,
-        "Pretrained policy, best move, against Stockfish with `evaluation.opponent_nodes`, games played out.",
+        "Pretrained policy (best moves) against Stockfish with `evaluation.opponent_nodes`, as played.",
     ),
     MetricSpec("baseline/score_engine_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
     MetricSpec("baseline/score_engine_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
-    MetricSpec("baseline/rating", "Elo", Better.HIGHER, "Pretrained policy, best move, on the ladder: above a random mover."),
-    MetricSpec("baseline/rating_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval, if the rungs' ratings were exact."),
-    MetricSpec("baseline/rating_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval, if the rungs' ratings were exact."),
-    MetricSpec("selection/score_best", "score", Better.HIGHER, "Confirmation: candidate against pretrained policy, best moves."),
+    MetricSpec("baseline/rating", "Elo", Better.HIGHER, "Pretrained policy (best moves) on the ladder: Elo above a random mover."),
+    MetricSpec("baseline/rating_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval, with the rungs' ratings taken as exact."),
+    MetricSpec("baseline/rating_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval, with the rungs' ratings taken as exact."),
+    MetricSpec("selection/score_best", "score", Better.HIGHER, "Confirmation games: candidate against pretrained policy, best moves."),
     MetricSpec("selection/score_best_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
     MetricSpec("selection/score_best_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
-    MetricSpec("selection/score_adjudicated", "score", Better.HIGHER, "The same games, undecided ones won by who stands better."),
+    MetricSpec("selection/score_adjudicated", "score", Better.HIGHER, "The same games with undecided ones adjudicated by the engine."),
     MetricSpec("selection/score_adjudicated_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
     MetricSpec("selection/score_adjudicated_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
     MetricSpec("selection/score_previous", "score", Better.HIGHER, "Candidate against the registry's previous champion, best moves."),
     MetricSpec("selection/score_previous_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
     MetricSpec("selection/score_previous_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
-    MetricSpec("selection/rating", "Elo", Better.HIGHER, "The candidate's place on the ladder, above a random mover."),
+    MetricSpec("selection/rating", "Elo", Better.HIGHER, "The candidate on the ladder: Elo above a random mover."),
     MetricSpec("selection/rating_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval, the ladder taken as exact."),
     MetricSpec("selection/rating_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval, the ladder taken as exact."),
-    MetricSpec("selection/score_sampled", "score", Better.HIGHER, "The same with sampled moves, T = 1."),
+    MetricSpec("selection/score_sampled", "score", Better.HIGHER, "Candidate against pretrained policy, sampled moves at T = 1."),
     MetricSpec("selection/score_sampled_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
     MetricSpec("selection/score_sampled_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
-    MetricSpec("run/regret_before", "win probability", Better.LOWER, "Of a whole run: `heldout/regret_best` before the first update."),
-    MetricSpec("run/regret_after", "win probability", Better.LOWER, "Of a whole run: `heldout/regret_best` at the last checkpoint."),
-    MetricSpec("run/findings", "findings", Better.LOWER, "Of a whole run: what diagnosis found in the history of `finetune`."),
+    MetricSpec("run/regret_before", "win probability", Better.LOWER, "`heldout/regret_best` before the first update."),
+    MetricSpec("run/regret_after", "win probability", Better.LOWER, "`heldout/regret_best` at the last checkpoint."),
+    MetricSpec("run/findings", "findings", Better.LOWER, "Number of findings of the diagnosis in the history of `finetune`."),
     MetricSpec("work/items_per_second", "1/s", Better.HIGHER, "Speed of the step's main work: boards, states or games."),
     MetricSpec("work/seconds", "s", Better.LOWER, "Wall time of the step."),
 ]
@@ -371,48 +421,48 @@ assert len(METRICS) == len(_SPECS), "two metrics have one name"
 
 
 EVENTS: Final[Mapping[str, str]] = {
-    "entropy_low": "Normalised entropy is below the alarm's share: act while it is still normal.",
-    "entropy_falling": "At its present slope, entropy becomes critical soon.",
+    "entropy_low": "Normalised entropy is below the alarm's threshold: act before it becomes critical.",
+    "entropy_falling": "At its current slope, entropy becomes critical soon.",
     "entropy_critical": "Entropy (or normalised entropy, the message says which) is critical: recovery or stop.",
     "entropy_boost": "The field notes' recovery raised the entropy coefficient and temperature and lowered the KL coefficient.",
     "recovery_started": "KL(reference || policy) joins the loss until entropy is healthy again.",
     "recovery_ended": "Entropy is healthy again.",
-    "rolled_back": "Weights and optimiser are those of the last healthy checkpoint again, with a smaller learning rate.",
-    "reference_refreshed": "The KL reference is a copy of the policy now.",
-    "cancelling_terms": "Two terms' gradients are opposite and alike in size: together they do nothing.",
-    "dominating_term": "A regulariser has nearly all of the gradient.",
-    "silent_groups": "Nearly all groups have equal rewards: there is nothing to learn from.",
-    "saturated_controller": "A controller stands at its bound: it is a constant.",
-    "step_skipped": "A number was not finite: nothing was changed, and the learning rate is cut from the next rollout on.",
-    "finding": "The diagnosis of the run so far names something for the first time; docs/diagnosis.md explains each name.",
-    "trust_region": "Optimiser steps of a rollout ended early, because the policy had moved far enough from the one that was sampled.",
+    "rolled_back": "Weights and optimiser were restored from the last healthy checkpoint, and the learning rate was cut.",
+    "reference_refreshed": "The KL reference was replaced by a copy of the policy.",
+    "cancelling_terms": "Two terms' gradients are opposite and of similar size, so that they cancel.",
+    "dominating_term": "A regulariser makes up nearly all of the gradient.",
+    "silent_groups": "Nearly all groups have zero variance (equal rewards): there is nothing to learn.",
+    "saturated_controller": "A controller is at its bound, so its coefficient is constant.",
+    "step_skipped": "A loss or gradient was NaN or infinite: the step was skipped, and the learning rate is cut from the next rollout on.",
+    "finding": "The diagnosis of the run has a new finding; docs/diagnosis.md explains each.",
+    "trust_region": "Optimiser steps of a rollout ended early, because KL(old || policy) reached its limit.",
 }
 """Every event: name -> meaning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that people should be told of, in words with numbers."""
+    """An event of a run with a message for people."""
 
     name: str
     message: str
 
     def __post_init__(self) -> None:
-        """Refuse names that the table does not have."""
+        """Refuse names that are not in the table."""
         if self.name not in EVENTS:
             raise ValueError(f"event {self.name!r} is not declared in grpo/metrics/table.py")
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What was measured at one step of some work: plain numbers under declared names; and what happened."""
+    """Metrics and events of one step."""
 
     step: int
     metrics: Mapping[str, float]
     events: tuple[Event, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse names that the table does not have."""
+        """Refuse names that are not in the table."""
         unknown = self.metrics.keys() - METRICS.keys()
         if unknown:
             raise ValueError(f"metrics that are not declared in grpo/metrics/table.py: {', '.join(sorted(unknown))}")

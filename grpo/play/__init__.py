@@ -1,1 +1,1 @@
-"""Players, games between them, openings, and the ladder of opponents."""
+"""Matches: players, paired games, openings, adjudication, PGN, and the ladder of rated opponents."""

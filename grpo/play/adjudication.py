@@ -1,4 +1,4 @@
-"""Games that were drawn for lack of technique, decided by what their final positions are worth."""
+"""Adjudication: scores undecided draws by the engine's evaluation of their final positions."""
 
 from dataclasses import replace
 
@@ -10,22 +10,22 @@ from grpo.play.matches import UNDECIDED, Adjudication, MatchResult, PlayedGame
 
 
 def adjudicate(result: MatchResult, pool: EnginePool, *, depth: int, centipawns: int) -> MatchResult:
-    """Return the match with a second score: undecided games are won by the side that stands more than `centipawns` better.
+    """Return the match with a second score, in which a side that is more than `centipawns` better wins an undecided game.
 
-    Undecided are draws by repetition, fifty moves or the ply cap; stalemates and draws for want of material stay draws. The final position
-    is searched with its count of the fifty moves set to 0: what is asked is who would win who knew how, and close to the fiftieth move a
-    search finds every position drawn. A forced mate counts as any number of centipawns. The scores as played remain beside.
+    Undecided games are draws by repetition, by the fifty-move rule or by the ply cap; stalemate and insufficient material stay draws. The
+    final position is searched with its half-move clock set to 0, because near the fiftieth move a search scores every position as a draw.
+    A forced mate exceeds any number of centipawns. The scores as played are not changed.
 
     Args:
-        result: the match as it was played.
-        pool: engines that value positions, without MultiPV.
-        depth: of the search.
-        centipawns: the threshold; a value that equals it is a draw.
+        result: The match as played.
+        pool: Engines without MultiPV.
+        depth: Search depth.
+        centipawns: The threshold; an evaluation equal to it is a draw.
 
-    Raises EngineError when several searches in a row fail; a game whose single search failed stays a draw, and is counted.
+    Raises EngineError if several searches in a row fail; a game whose single search failed stays a draw and is counted.
     """
     finals = {game: _final_board(game) for game in result.games if game.end in UNDECIDED}
-    # Deterministic players come to the same end many times.
+    # Deterministic players reach the same final position many times.
     distinct = {board.fen(): board for board in finals.values()}
     answers = dict(
         zip(distinct, pool.search([Query(fen=fen, limit=f"depth {depth}", board=board) for fen, board in distinct.items()]), strict=True)
@@ -48,7 +48,7 @@ def _final_board(game: PlayedGame) -> chess.Board:
 
 
 def _first_score(game: PlayedGame, board: chess.Board, answer: EngineAnswer | EngineError, centipawns: int) -> float | None:
-    """Return the first player's score, None when the engine failed."""
+    """Return the first player's score, or None if the engine failed."""
     if isinstance(answer, EngineError):
         return None
     value, is_mate, _ = answer.scores.get(answer.best_move) or next(iter(answer.scores.values()))

@@ -1,7 +1,7 @@
-"""A ladder of opponents from a random mover to Stockfish, rated by their own games; and where a player stands on it.
+"""Elo ladder: opponents from a random mover to Stockfish, rated by games against each other, and the placement of a player on it.
 
-Ratings are Elo above the random mover. Each rung plays its next two neighbours and no others (far pairs end all alike and tell nothing), so
-that errors add up along the ladder: a rung's interval is wide, counted from the random mover, and that of its gap to the next is not.
+Ratings are Elo above the random mover. Each rung plays only the next two rungs below it, because results of distant pairs are all alike and
+carry no information. Errors therefore add up along the ladder: the interval of a rung's rating is wide, that of its gap to the next is not.
 """
 
 import math
@@ -19,8 +19,8 @@ from grpo.settings.tree import LadderConfig
 from grpo.statistics.intervals import Z95
 from grpo.statistics.ratings import Matrix, PlayedPairs, Rating, Vector, fit_ratings, rate_against
 
-LOWEST_TELLING, HIGHEST_TELLING = 0.2, 0.8
-"""Scores beyond tell little: near 0 and 1 a hundred Elo are a few games."""
+MIN_INFORMATIVE_SCORE, MAX_INFORMATIVE_SCORE = 0.2, 0.8
+"""Scores outside these bounds carry little information: near 0 and 1, a hundred Elo are a few games."""
 LADDER_NOTE: Final = (
     "Elo above a random mover. Intervals (95 %) come from pairs of games. Each rung met its next two neighbours only, so that errors add up"
     " along the ladder: gaps between neighbours are known better than distances from the random mover."
@@ -29,50 +29,50 @@ LADDER_NOTE: Final = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rung:
-    """An opponent: Stockfish at full strength with so many nodes a move, a share of whose moves is random."""
+    """An opponent of the ladder: Stockfish at full strength with fixed nodes per move, where a fraction of moves is random."""
 
     nodes: int
     random_share: float
-    """1 is a random mover, whatever the nodes."""
+    """Fraction of random moves; 1 is a random mover, whatever the nodes."""
 
     @property
     def name(self) -> str:
-        """Return what the rung is called in tables."""
+        """Return the rung's name in tables."""
         if self.random_share == 1:
             return "random"
         return f"stockfish-{self.nodes}-nodes" + (f", {100 * self.random_share:g} % random" if self.random_share else "")
 
     def player(self, pool: EnginePool, rng: np.random.Generator) -> Player:
-        """Return the opponent, whose chance comes from `rng`."""
+        """Return the opponent; its random moves come from `rng`."""
         if self.random_share == 1:
             return RandomPlayer(rng)
         engine = EnginePlayer(pool, limit=f"nodes {self.nodes}", name=f"stockfish-{self.nodes}-nodes")
-        return DilutedPlayer(engine, share=self.random_share, rng=rng) if self.random_share else engine
+        return DilutedPlayer(engine, random_fraction=self.random_share, rng=rng) if self.random_share else engine
 
 
 def make_rungs(config: LadderConfig) -> tuple[Rung, ...]:
-    """Return the rungs that the settings describe, weakest first: diluted ones, then those with ever more nodes."""
-    diluted = [Rung(nodes=config.nodes[0], random_share=share) for share in config.random_shares]
+    """Return the rungs of the settings, weakest first: those with random moves, then those with more and more nodes."""
+    diluted = [Rung(nodes=config.nodes[0], random_share=share) for share in config.random_fractions]
     return (*diluted, *(Rung(nodes=nodes, random_share=0.0) for nodes in config.nodes))
 
 
-def meetings_of(num_rungs: int) -> list[tuple[int, int]]:
-    """Return who plays whom, each rung the next two below it, as (stronger, weaker)."""
+def ladder_pairings(num_rungs: int) -> list[tuple[int, int]]:
+    """Return the pairings (stronger, weaker): each rung plays the next two below it."""
     return [(upper, lower) for upper in range(num_rungs) for lower in (upper - 1, upper - 2) if lower >= 0]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ladder:
-    """Rungs with their ratings, and the covariance of the ratings' errors."""
+    """Rungs with their ratings and the covariance of the ratings' errors."""
 
     rungs: tuple[Rung, ...]
     ratings: Vector
-    """[rungs], Elo above the first, which is 0."""
+    """[rungs], Elo above the first rung, which is 0."""
     covariance: Matrix
     """[rungs, rungs], Elo squared."""
 
     def interval(self, rung: int, above: int = 0) -> tuple[float, float, float]:
-        """Return how far a rung is above another, the random mover if none is named: Elo, and both ends of its 95 % interval."""
+        """Return a rung's Elo above another (by default the random mover), and both ends of its 95 % interval."""
         elo = float(self.ratings[rung] - self.ratings[above])
         weights = np.zeros(len(self.rungs))
         weights[rung] += 1
@@ -106,13 +106,13 @@ class Ladder:
 
 
 def rate_rungs(rungs: Sequence[Rung], pair_scores: Mapping[tuple[int, int], Sequence[float]]) -> Ladder:
-    """Return the ladder that the rungs' games make.
+    """Return the ladder with ratings fitted to the rungs' games.
 
     Args:
-        rungs: the first is 0 by definition.
-        pair_scores: (one, other) -> scores of the one, by pairs.
+        rungs: The first one has rating 0 by definition.
+        pair_scores: (one, other) -> scores of the first-named, by pairs.
 
-    Raises ValueError when a rung met no other, or when the games leave the rungs in two parts.
+    Raises ValueError if the games do not connect all rungs.
     """
     played = [PlayedPairs(first=one, second=other, pair_scores=tuple(scores)) for (one, other), scores in pair_scores.items()]
     ratings = fit_ratings(len(rungs), played)
@@ -120,20 +120,20 @@ def rate_rungs(rungs: Sequence[Rung], pair_scores: Mapping[tuple[int, int], Sequ
 
 
 class Reach(StrEnum):
-    """Whether the ladder has a rung that says how strong a player is."""
+    """Whether a rung of the ladder is close enough to a player to measure its strength."""
 
     WITHIN = "within"
     BELOW = "below"
-    """Even the weakest rung is too strong."""
+    """The weakest rung is too strong."""
     ABOVE = "above"
-    """Even the strongest rung is too weak."""
+    """The strongest rung is too weak."""
     BETWEEN = "between"
     """Too strong for one rung and too weak for the next."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RungGames:
-    """The games against one rung, seen from the player who is rated."""
+    """The games against one rung, from the rated player's side."""
 
     rung: int
     result: MatchResult
@@ -144,30 +144,30 @@ class RungGames:
         return self.result.interval().score
 
     @property
-    def is_telling(self) -> bool:
+    def is_informative(self) -> bool:
         """Return whether the score is neither near 0 nor near 1."""
-        return LOWEST_TELLING <= self.score <= HIGHEST_TELLING
+        return MIN_INFORMATIVE_SCORE <= self.score <= MAX_INFORMATIVE_SCORE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LadderPlacement:
-    """Where a player stands: its rating in Elo above the random mover, and the games that say so."""
+    """A player's rating in Elo above the random mover, and the games it comes from."""
 
     rating: float
     low: float
-    """Lower end of the 95 % interval, if the rungs' own ratings were exact: for comparisons of players on one ladder."""
+    """Lower end of the 95 % interval with the rungs' ratings taken as exact: for comparing players on the same ladder."""
     high: float
     low_of_all: float
-    """The same with the errors of the ladder, counted from the random mover."""
+    """Lower end of the 95 % interval with the errors of the rungs' ratings included."""
     high_of_all: float
     reach: Reach
     probes: tuple[RungGames, ...]
-    """A few pairs that only found the rungs; they are no part of the rating."""
+    """A few pairs that located the nearest rungs; they do not enter the rating."""
     games: tuple[RungGames, ...]
-    """Against the nearest rungs, the lower first: these make the rating."""
+    """The games against the nearest rungs, the weaker first; the rating comes from these."""
 
     def text(self, ladder: Ladder) -> str:
-        """Return the rating in words."""
+        """Return the rating as one line of text."""
         names = " and ".join(f"{ladder.rungs[part.rung].name} ({part.score:.3f})" for part in self.games)
         warning = {
             Reach.WITHIN: "",
@@ -180,7 +180,7 @@ class LadderPlacement:
 
 
 def num_openings_to_place(num_rungs: int, *, num_probe_pairs: int, num_rung_pairs: int) -> int:
-    """Return how many openings `place_on_ladder` may need: a halving of the rungs, and the two nearest ones."""
+    """Return the most openings that `place_on_ladder` needs: a binary search over the rungs, then the two nearest rungs."""
     return num_rungs.bit_length() * num_probe_pairs + 2 * num_rung_pairs
 
 
@@ -192,19 +192,19 @@ def place_on_ladder(
     num_probe_pairs: int,
     num_rung_pairs: int,
 ) -> LadderPlacement:
-    """Rate a player: a few pairs against the middle rung, then up or down by halves, then many against the two nearest rungs.
+    """Rate a player: find its level with a binary search of a few pairs per rung, then play many pairs against the two nearest rungs.
 
     Args:
-        play: plays each of these openings with both colours against a rung, and returns the games as the player sees them.
-        ladder: at least two rungs.
-        openings: FENs, as many as `num_openings_to_place` says; each serves once.
-        num_probe_pairs: openings of a probe.
-        num_rung_pairs: openings against each of the nearest rungs.
+        play: Plays each opening with both colours against a rung, and returns the games from the player's side.
+        ladder: At least two rungs.
+        openings: FENs, at least `num_openings_to_place` of them; each is used once.
+        num_probe_pairs: Openings per rung of the binary search.
+        num_rung_pairs: Openings against each of the nearest rungs.
     """
-    waiting = iter(openings)
+    unused_openings = iter(openings)
 
     def games_of(rung: int, num_pairs: int) -> RungGames:
-        return RungGames(rung=rung, result=play(ladder.rungs[rung], [next(waiting) for _ in range(num_pairs)]))
+        return RungGames(rung=rung, result=play(ladder.rungs[rung], [next(unused_openings) for _ in range(num_pairs)]))
 
     by_rating = [int(index) for index in np.argsort(ladder.ratings, kind="stable")]
     probes: list[RungGames] = []
@@ -212,7 +212,7 @@ def place_on_ladder(
     while above - below > 1:
         middle = (below + above) // 2
         probes.append(games_of(by_rating[middle], num_probe_pairs))
-        if probes[-1].is_telling:
+        if probes[-1].is_informative:
             break
         below, above = (middle, above) if probes[-1].score > 0.5 else (below, middle)
     guess = _rating(ladder, probes).elo
@@ -240,10 +240,10 @@ def _rating(ladder: Ladder, games: Sequence[RungGames]) -> Rating:
 
 
 def _reach(games: Sequence[RungGames], *, lowest: int, highest: int) -> Reach:
-    if any(part.is_telling for part in games):
+    if any(part.is_informative for part in games):
         return Reach.WITHIN
-    if any(part.rung == lowest and part.score < LOWEST_TELLING for part in games):
+    if any(part.rung == lowest and part.score < MIN_INFORMATIVE_SCORE for part in games):
         return Reach.BELOW
-    if any(part.rung == highest and part.score > HIGHEST_TELLING for part in games):
+    if any(part.rung == highest and part.score > MAX_INFORMATIVE_SCORE for part in games):
         return Reach.ABOVE
     return Reach.BETWEEN

@@ -1,4 +1,4 @@
-"""Games between two players: paired openings, both colours, all boards in lock-step."""
+"""Matches between two players: each opening is played with both colours, and all games advance in lock-step as a batch."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,44 +23,44 @@ class End(StrEnum):
     FIFTY_MOVES = "fifty moves"
     PLY_CAP = "ply cap"
     FORFEIT = "no legal move named"
-    """Lost by who was to move: a player who is asked in words gave no answer with a legal move, however often the rule asks."""
+    """The player to move loses: a language model gave no answer with a legal move in all its attempts."""
 
 
 UNDECIDED: Final = frozenset((End.REPETITION, End.FIFTY_MOVES, End.PLY_CAP))
-"""Draws that the board does not force: one side may stand to win, and not know how."""
+"""Draws in which one side may have a winning position that it could not convert."""
 _LOST_BY_MOVER: Final = frozenset((End.CHECKMATE, End.FORFEIT))
 MOSTLY_UNDECIDED: Final = 0.5
-"""Where more games than this share are undecided, their adjudicated score says more than the one as played."""
+"""Above this fraction of undecided games, the adjudicated score is more informative than the score as played."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlayedGame:
-    """One game, seen from the first player of the match."""
+    """One game of a match, from the first player's side."""
 
     opening: str
     first_is_white: bool
     moves: tuple[str, ...]
     end: End
     score: float
-    """Of the first player: 1, 0.5 or 0."""
+    """Score of the first player: 1, 0.5 or 0."""
     adjudicated: float | None = None
-    """The same by the value of the final position; None where no engine was asked for it, or where it failed."""
+    """Adjudicated score of the first player; None if no engine was asked, or if it failed."""
     first_replies: ReplyCounts | None = None
-    """Of the first player, where it is one who may fail to name a legal move; None for others."""
+    """Answer counts of the first player if it can fail to name a legal move (a language model), else None."""
     second_replies: ReplyCounts | None = None
-    """The same of the second player."""
+    """Answer counts of the second player, likewise."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adjudication:
-    """By which rule undecided games were given to the side that stands better."""
+    """The rule by which undecided games were adjudicated."""
 
     depth: int
-    """Of the search that values the final position."""
+    """Search depth for the final position."""
     centipawns: int
-    """More than that for one side is a win."""
+    """An evaluation above this for one side is a win."""
     num_failed: int
-    """Games whose position the engine could not value; they are still draws."""
+    """Games whose final position the engine failed on; they stay draws."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,71 +71,70 @@ class MatchResult:
     second: str
     games: tuple[PlayedGame, ...]
     adjudication: Adjudication | None = None
-    """None when games count as they were played, and in no other way."""
+    """None if the match was not adjudicated."""
 
     @property
     def is_adjudicated(self) -> bool:
-        """Whether there is a second score, by the value of the final positions."""
+        """Whether there is an adjudicated score."""
         return self.adjudication is not None
 
     @property
     def num_openings(self) -> int:
-        """Distinct openings, whatever their move numbers: the sample size when both players always play the same."""
+        """Number of distinct openings, move numbers ignored: the sample size if both players are deterministic."""
         return len({_without_move_number(game.opening) for game in self.games})
 
     @property
     def num_distinct_games(self) -> int:
-        """Games that differ in opening, colours or moves."""
+        """Number of games that differ in opening, colours or moves."""
         return len({(_without_move_number(game.opening), game.first_is_white, game.moves) for game in self.games})
 
     def pair_scores(self, *, adjudicated: bool = False) -> list[float]:
         """Return the first player's mean score in each pair of games, as played or as adjudicated.
 
-        Raises ValueError when there is no adjudication.
+        Raises ValueError if `adjudicated` is set and the match was not adjudicated.
         """
         if adjudicated and not self.is_adjudicated:
-            raise ValueError(f"the match of {self.first} and {self.second} was not adjudicated: call grpo.adjudication.adjudicate first")
+            raise ValueError(
+                f"the match of {self.first} and {self.second} was not adjudicated: call grpo.play.adjudication.adjudicate first"
+            )
         scores = [game.adjudicated if adjudicated and game.adjudicated is not None else game.score for game in self.games]
         return [(one + other) / 2 for one, other in zip(scores[::2], scores[1::2], strict=True)]
 
     def interval(self, *, adjudicated: bool = False) -> ScoreInterval:
-        """Return the first player's score with its interval, by pairs."""
+        """Return the first player's score with its 95 % interval, computed over pairs."""
         return paired_interval(self.pair_scores(adjudicated=adjudicated))
 
     def joined(self, other: "MatchResult") -> "MatchResult":
-        """Return the games of both as one match.
+        """Return the games of both matches as one match.
 
-        Raises ValueError when players or adjudication differ.
+        Raises ValueError if the players or the adjudication rules differ.
         """
         one, two = self.adjudication, other.adjudication
         rules = [None if rule is None else (rule.depth, rule.centipawns) for rule in (one, two)]
         if (self.first, self.second) != (other.first, other.second) or rules[0] != rules[1]:
             raise ValueError(
-                f"{self.first} against {self.second} and {other.first} against {other.second}, adjudicated by {rules}, are no one match"
+                f"{self.first} against {self.second} and {other.first} against {other.second}, adjudicated by {rules}, cannot be joined"
             )
         if one is not None and two is not None:
             one = replace(one, num_failed=one.num_failed + two.num_failed)
         return replace(self, games=self.games + other.games, adjudication=one)
 
     def ends(self) -> dict[str, int]:
-        """Return how many games ended in which way, all ways named."""
+        """Return the number of games for every way to end."""
         counts = Counter(game.end for game in self.games)
         return {end.value: counts[end] for end in End}
 
-    def share_undecided(self) -> float:
-        """Return the share of games that were drawn although the board did not force it: by repetition, fifty moves or the ply cap.
+    def undecided_fraction(self) -> float:
+        """Return the fraction of games that were drawn by repetition, by the fifty-move rule or by the ply cap.
 
-        Raises ValueError when there is no game.
+        Raises ValueError if there is no game.
         """
         if not self.games:
-            raise ValueError("no games, no share: play at least one opening")
+            raise ValueError("no games, no fraction: play at least one opening")
         return sum(game.end in UNDECIDED for game in self.games) / len(self.games)
 
     def replies(self) -> dict[str, ReplyCounts]:
-        """Return player -> what its answers were like, over all games, for those of the two who may fail to name a legal move.
-
-        The players are called `first` and `second`.
-        """
+        """Return player (`first` or `second`) -> answer counts over all games, for players that can fail to name a legal move."""
         of_games = {
             "first": [game.first_replies for game in self.games if game.first_replies is not None],
             "second": [game.second_replies for game in self.games if game.second_replies is not None],
@@ -143,13 +142,13 @@ class MatchResult:
         return {player: sum(counts, ReplyCounts()) for player, counts in of_games.items() if counts}
 
     def wins_draws_losses(self) -> tuple[int, int, int]:
-        """Return how many games the first player won, drew and lost, as played."""
+        """Return the number of games that the first player won, drew and lost, as played."""
         counts = Counter(game.score for game in self.games)
         return counts[1.0], counts[0.5], counts[0.0]
 
 
 class _Board:
-    """A game in progress, with its own count of repetitions: python-chess's is a search back through the game at each ply."""
+    """A game in progress with its own repetition count, because python-chess searches back through the game at every ply."""
 
     def __init__(self, opening: str, first_is_white: bool) -> None:
         self.opening = opening
@@ -164,7 +163,7 @@ class _Board:
         return (self.board.turn == chess.WHITE) == self.first_is_white
 
     def record_reply(self, answer: chess.Move | Reply) -> chess.Move | None:
-        """Return the move of an answer, None when the game is given up, and note what it took."""
+        """Add an answer's counts, and return its move, or None if the player forfeits."""
         if not isinstance(answer, Reply):
             return answer
         is_first = self.is_first_to_move()
@@ -206,7 +205,7 @@ class _Board:
 
 
 def _position(board: chess.Board) -> tuple[int | None, ...]:
-    """Return what makes two positions the same by the rules; written out, for a FEN's text takes 20 times as long."""
+    """Return a key that is equal for positions that count as a repetition; building a FEN instead takes 20 times as long."""
     return (
         board.pawns,
         board.knights,
@@ -237,33 +236,33 @@ def play_match(
     """Play each opening with both colours and return the games, in the order of the openings.
 
     Args:
-        first: the player whose score it is.
-        second: the opponent.
+        first: The player whose score is reported.
+        second: The opponent.
         openings: FENs of distinct positions.
-        max_plies: a game that gets here, counted from its opening, is a draw.
-        on_games_done: told now and then how many games are over.
-        numbers: the openings' places in a larger match, of which these are a share; players draw in a game what they would draw there.
+        max_plies: A game of this length, counted from its opening, is a draw.
+        on_games_done: Called from time to time with the number of finished games.
+        numbers: Indices of the openings in a larger match of which this is a part, so that players use the same random numbers as there.
 
-    Raises ValueError when a player's move is not legal.
+    Raises ValueError if a player's move is not legal.
     """
-    places = range(len(openings)) if numbers is None else numbers
-    drawn_as = [2 * place + colour for place in places for colour in (0, 1)]
+    indices_of_openings = range(len(openings)) if numbers is None else numbers
+    game_numbers = [2 * index + colour for index in indices_of_openings for colour in (0, 1)]
     games = [_Board(opening, first_is_white) for opening in openings for first_is_white in (True, False)]
     played: list[PlayedGame | None] = [None] * len(games)
-    open_games = list(range(len(games)))
-    while open_games:
-        num_open = len(open_games)
-        for index in open_games:
+    unfinished = list(range(len(games)))
+    while unfinished:
+        num_unfinished = len(unfinished)
+        for index in unfinished:
             end = games[index].end(max_plies)
             if end is not None:
                 played[index] = games[index].finished(end)
-        open_games = [index for index in open_games if played[index] is None]
-        to_move = {player: [i for i in open_games if games[i].is_first_to_move() is player] for player in (True, False)}
+        unfinished = [index for index in unfinished if played[index] is None]
+        to_move = {player: [i for i in unfinished if games[i].is_first_to_move() is player] for player in (True, False)}
         for is_first, indices in to_move.items():
             if indices:
                 player = first if is_first else second
                 for index, answer in zip(
-                    indices, player.choose([games[i].board for i in indices], [drawn_as[i] for i in indices]), strict=True
+                    indices, player.choose([games[i].board for i in indices], [game_numbers[i] for i in indices]), strict=True
                 ):
                     move = games[index].record_reply(answer)
                     if move is None:
@@ -272,7 +271,7 @@ def play_match(
                     if not games[index].board.is_legal(move):
                         raise ValueError(f"{player.name} played {move.uci()} in {games[index].board.fen()}, which is not legal")
                     games[index].push(move)
-        open_games = [index for index in open_games if played[index] is None]
-        if on_games_done is not None and len(open_games) < num_open:
-            on_games_done(len(games) - len(open_games))
+        unfinished = [index for index in unfinished if played[index] is None]
+        if on_games_done is not None and len(unfinished) < num_unfinished:
+            on_games_done(len(games) - len(unfinished))
     return MatchResult(first=first.name, second=second.name, games=tuple(game for game in played if game is not None))

@@ -1,6 +1,6 @@
-"""Start positions of matches, all distinct: random plies that a search finds even enough, a book, or positions of one phase.
+"""Openings of matches, all distinct: balanced positions after random plies, an opening book, or positions of one game phase.
 
-A deterministic pair of players plays one game from one opening and colour, so that the number of distinct openings is the sample size.
+Deterministic players repeat their game from the same opening and colours, so the number of distinct openings is the sample size.
 """
 
 from collections import Counter
@@ -29,19 +29,19 @@ _LIMIT = "depth 6"
 
 
 class OpeningsError(PlainError, ValueError):
-    """There are fewer distinct openings than were asked for; the message has both numbers, and what to change."""
+    """There are fewer distinct openings than requested; the message has both numbers, and what to change."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpeningBook:
-    """The openings of one book, and what of it is none."""
+    """The openings of one book, and counts of its rejected entries."""
 
     name: str
-    """As it was given."""
+    """The book's path or pattern as given."""
     openings: Mapping[str, str]
-    """`position_key` -> full FEN, in an order that depends on the positions alone."""
+    """`position_key` -> full FEN, in an order that depends only on the positions."""
     left_out: Mapping[Reason, int]
-    """Why an entry is no opening -> how many: repeated positions (`DUPLICATE`), finished ones (`GAME_OVER`), unreadable ones."""
+    """Reason -> number of rejected entries: repeated positions (`DUPLICATE`), finished ones (`GAME_OVER`), unreadable ones."""
 
     def __str__(self) -> str:
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.left_out.items()))
@@ -49,19 +49,19 @@ class OpeningBook:
 
 
 def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Generator, pool: EnginePool, exclude: set[str]) -> list[str]:
-    """Return the FENs of `count` distinct openings, and add their keys to `exclude`, whose positions are not used.
+    """Return the FENs of `count` distinct openings that are not in `exclude`, and add their keys to `exclude`.
 
-    They are drawn from the book that the settings name, as they are there, however uneven: both colours play each. Without a book they
-    are random plies that a search finds even enough. One `exclude` for all stages keeps the stages apart.
+    With an opening book in the settings, openings are drawn from it, however unbalanced, because both colours play each. Without a book
+    they are positions after random plies that the engine finds balanced. Share one `exclude` between stages to give them distinct openings.
 
     Args:
-        config: where openings come from.
-        count: how many.
-        rng: draws them; fewer are the beginning of more.
-        pool: judges the generator's; a book asks it nothing.
-        exclude: `position_key` of each position that may not be used.
+        config: Where openings come from.
+        count: Number of openings.
+        rng: Draws them; a smaller count gives the beginning of the same list.
+        pool: Engine that checks the balance of generated positions; not used with a book.
+        exclude: `position_key` of each position that must not be used.
 
-    Raises OpeningsError when a book has too few, SourceError when it cannot be read, EngineError when the generator finds too few.
+    Raises OpeningsError if a book has too few, SourceError if it cannot be read, EngineError if the generator finds too few.
     """
     if config.opening_book:
         return drawn_openings(read_book(config.opening_book, max_plies=config.opening_book_plies), count=count, rng=rng, exclude=exclude)
@@ -73,7 +73,7 @@ def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Genera
             if board is not None and position_key(board) not in exclude:
                 exclude.add(position_key(board))
                 candidates.append(board)
-        openings += [board.fen() for board in _even(candidates, pool, config.max_opening_centipawns)]
+        openings += [board.fen() for board in _balanced(candidates, pool, config.max_opening_centipawns)]
         if len(openings) >= count:
             return openings[:count]
     raise EngineError(
@@ -83,16 +83,16 @@ def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Genera
 
 
 def drawn_openings(book: OpeningBook, *, count: int, rng: np.random.Generator, exclude: set[str]) -> list[str]:
-    """Return `count` of the book's openings, drawn without replacement from those not in `exclude`, and add their keys to it.
+    """Return `count` openings of the book, drawn without replacement from those not in `exclude`, and add their keys to `exclude`.
 
-    Raises OpeningsError when fewer are left.
+    Raises OpeningsError if fewer are left.
     """
     usable = [key for key in book.openings if key not in exclude]
     if len(usable) < count:
         used = len(book.openings) - len(usable)
         raise OpeningsError(
-            f"{count:,} distinct openings are asked for, and {len(usable):,} are to be had: {book}; {used:,} of them are in use elsewhere"
-            " (boards of the dataset, or openings of other stages). Give a larger evaluation.opening_book, or ask for fewer pairs of games"
+            f"{count:,} distinct openings are needed, but only {len(usable):,} are available: {book}; {used:,} of them are used elsewhere"
+            " (boards of the dataset, or openings of other stages). Use a larger evaluation.opening_book, or play fewer pairs of games"
         )
     drawn = [usable[index] for index in rng.permutation(len(usable))[:count]]
     exclude.update(drawn)
@@ -109,62 +109,62 @@ def phase_openings(
     pool: EnginePool,
     exclude: set[str],
 ) -> list[str]:
-    """Return `count` of these positions that are of the phase, distinct, going on, and even enough by a search; see `make_openings`.
+    """Return `count` distinct positions of the phase that are not finished and that the engine finds balanced; see `make_openings`.
 
-    Candidates are, say, boards of a dataset's held-out split, whose keys may then not be in `exclude`; or a book's. In which order they
-    come does not matter: `rng` draws the order in which they are looked at.
+    Candidates may be boards of a dataset's held-out split (then their keys must not be in `exclude`) or a book's positions. Their order
+    does not matter: `rng` draws the order in which they are examined.
 
-    Raises OpeningsError when there are too few, ValueError for a text that is no FEN.
+    Raises OpeningsError if there are too few, ValueError for a text that is not a FEN.
     """
     found: dict[str, str] = {}
     for board in map(chess.Board, fens):
         if phase_of(board) == phase and not _is_over(board):
-            _note(found, board)
+            _add(found, board)
     usable = [chess.Board(fen) for key, fen in sorted(found.items()) if key not in exclude]
-    waiting = [usable[index] for index in rng.permutation(len(usable))]
+    candidates = [usable[index] for index in rng.permutation(len(usable))]
     openings: list[str] = []
-    for start in range(0, len(waiting), _CANDIDATES_PER_ROUND):
-        for board in _even(waiting[start : start + _CANDIDATES_PER_ROUND], pool, config.max_opening_centipawns):
+    for start in range(0, len(candidates), _CANDIDATES_PER_ROUND):
+        for board in _balanced(candidates[start : start + _CANDIDATES_PER_ROUND], pool, config.max_opening_centipawns):
             openings.append(board.fen())
             exclude.add(position_key(board))
             if len(openings) == count:
                 return openings
     raise OpeningsError(
-        f"{count:,} distinct {phase} openings are asked for, and {len(openings):,} are to be had: of {len(found):,} distinct positions"
-        f" {len(usable):,} are not in use elsewhere, and of those {len(openings):,} are within {config.max_opening_centipawns} centipawns."
+        f"{count:,} distinct {phase} openings are needed, but only {len(openings):,} are available: of {len(found):,} distinct positions"
+        f" {len(usable):,} are not used elsewhere, and of those {len(openings):,} are within {config.max_opening_centipawns} centipawns."
         " Give more positions, or raise evaluation.max_opening_centipawns"
     )
 
 
 def keys_of(encodings: NDArray[np.uint8]) -> set[str]:
-    """Return the `position_key` of encoded boards [N, 71], such as states of own games, for an `exclude`."""
+    """Return the position keys of encoded boards [N, 71], such as self-play states, for `exclude`."""
     return {position_key(decode(row)) for row in encodings}
 
 
 def book_files(book: str) -> list[SourceFile]:
-    """Return the files that the setting `evaluation.opening_book` stands for.
+    """Return the files that the setting `evaluation.opening_book` matches.
 
-    Raises SourceError when there are none, or one of them is a puzzle table.
+    Raises SourceError if there are none, or if one of them is a puzzle table.
     """
     files = find_files([book])
     for file in files:
         if file.kind == FileKind.PUZZLES:
             raise SourceError(
-                f"{file.uri}: a puzzle table is no opening book; give evaluation.opening_book games (.pgn) or positions (.epd)"
+                f"{file.uri}: a puzzle table is not an opening book; give evaluation.opening_book games (.pgn) or positions (.epd)"
             )
     return files
 
 
 def read_book(book: str, *, max_plies: int) -> OpeningBook:
-    """Return the openings of a book: each listed position, or the one at the end of each game's moves, of which `max_plies` at most count.
+    """Return the openings of a book: each listed position, and the position after at most `max_plies` plies of each game.
 
-    What is no opening is left out and counted. A book that was read is kept, for as long as its content stays the same.
+    Entries that are not openings are counted. The result is cached until the content of the files changes.
 
     Args:
-        book: path, folder, glob or `s3://` address of PGN, EPD or FEN files, packed or not.
-        max_plies: where a longer game is cut.
+        book: Path, folder, glob or `s3://` address of PGN, EPD or FEN files, compressed or not.
+        max_plies: Longer games are cut here.
 
-    Raises SourceError when a file cannot be read, is cut short, or holds something else; OpeningsError when there is no opening in it.
+    Raises SourceError if a file cannot be read, is truncated or has another content; OpeningsError if it contains no opening.
     """
     return _read_book(book, max_plies, fingerprint_of_all(book_files(book)))
 
@@ -180,12 +180,12 @@ def _read_book(book: str, max_plies: int, _fingerprint: str) -> OpeningBook:
                 left_out[entry.reason] += 1
             elif _is_over(board := _line_end(entry, max_plies)):
                 left_out[Reason.GAME_OVER] += 1
-            elif not _note(found, board):
+            elif not _add(found, board):
                 left_out[Reason.DUPLICATE] += 1
-    read_so = OpeningBook(name=book, openings=dict(sorted(found.items())), left_out=dict(left_out))
+    opening_book = OpeningBook(name=book, openings=dict(sorted(found.items())), left_out=dict(left_out))
     if not found:
-        raise OpeningsError(f"{read_so}; give evaluation.opening_book a file with games or positions to begin from")
-    return read_so
+        raise OpeningsError(f"{opening_book}; give evaluation.opening_book a file with games or positions to begin from")
+    return opening_book
 
 
 def _line_end(game: Game, max_plies: int) -> chess.Board:
@@ -197,8 +197,8 @@ def _line_end(game: Game, max_plies: int) -> chess.Board:
     return board
 
 
-def _note(found: dict[str, str], board: chess.Board) -> bool:
-    """Note a position and return whether it is new; of those that differ in clocks or colours the least FEN stays, whoever came first."""
+def _add(found: dict[str, str], board: chess.Board) -> bool:
+    """Add a position and return whether it is new; of those that differ only in clocks or colours, the smallest FEN stays."""
     fen = board.fen()
     key = key_of_fen(turned_fen(fen))
     is_new = key not in found
@@ -210,8 +210,8 @@ def _is_over(board: chess.Board) -> bool:
     return not any(board.legal_moves) or board.is_insufficient_material() or board.halfmove_clock >= MAX_HALFMOVE_CLOCK
 
 
-def _even(boards: Sequence[chess.Board], pool: EnginePool, max_centipawns: int) -> Iterator[chess.Board]:
-    """Yield the boards that a search finds even enough, in their order; those on which the engine fails are left out."""
+def _balanced(boards: Sequence[chess.Board], pool: EnginePool, max_centipawns: int) -> Iterator[chess.Board]:
+    """Yield the boards within `max_centipawns` by the engine's search, in order; boards on which the engine fails are skipped."""
     answers = pool.search([Query(fen=board.fen(), limit=_LIMIT, board=board) for board in boards])
     for board, answer in zip(boards, answers, strict=True):
         if isinstance(answer, EngineError):

@@ -1,4 +1,4 @@
-"""All games of a match as PGN: who played, from where, how each ended, and what another score would say."""
+"""PGN export of a match: players, opening, result, termination and adjudicated result of every game."""
 
 import re
 import textwrap
@@ -10,9 +10,9 @@ import chess
 from grpo.play.matches import MatchResult, PlayedGame
 from grpo.reading.pgn_split import TAG_NAME
 
-_LINE_WIDTH: Final = 80  # What the PGN standard asks of export.
+_LINE_WIDTH: Final = 80  # The PGN standard's export format.
 _UNKNOWN: Final = {"Site": "?", "Date": "????.??.??"}
-_OURS: Final = frozenset(
+_WRITTEN_HERE: Final = frozenset(
     (
         *("Event", "Round", "White", "Black", "Result", "SetUp", "FEN", "Seed", "PlyCount", "Termination"),
         *("AdjudicatedResult", "Adjudication", "WhiteAnswers", "BlackAnswers"),
@@ -22,23 +22,25 @@ _RESULTS: Final = {1.0: "1-0", 0.5: "1/2-1/2", 0.0: "0-1"}
 
 
 def match_pgn(result: MatchResult, *, event: str, seed: int, facts: Mapping[str, str] | None = None) -> str:
-    """Return the games in the match's order, a round being `pair.game` from 1; equal matches give equal texts.
+    """Return the match's games as PGN, in order; the tag `Round` is `pair.game`, counted from 1. Equal matches give equal texts.
 
-    `Result` is the game as it was played; `AdjudicatedResult` says what the final position was worth, where an engine was asked;
-    `WhiteAnswers` and `BlackAnswers` what a player's answers were like who may fail to name a legal move.
+    `Result` is the result as played. `AdjudicatedResult` is that of the adjudicated score, if there is one. `WhiteAnswers` and
+    `BlackAnswers` have the answer counts of a player that can fail to name a legal move.
 
     Args:
-        result: the match.
-        event: what it was played for.
-        seed: the root of its random streams.
-        facts: further tags of every game; of the standard ones, `Site` and `Date`.
+        result: The match.
+        event: Value of the `Event` tag.
+        seed: Root seed of the match's random streams.
+        facts: Further tags of every game; of the standard tags only `Site` and `Date`.
 
-    Raises ValueError when a fact's name is no tag's name, or one of those that are written here.
+    Raises ValueError if a fact's name is not a valid tag name, or is written by this function.
     """
     facts = facts or {}
     for name in facts:
-        if name in _OURS or not re.fullmatch(TAG_NAME, name):
-            raise ValueError(f"{name!r} cannot be a further tag: {'the match itself writes it' if name in _OURS else 'it is no tag name'}")
+        if name in _WRITTEN_HERE or not re.fullmatch(TAG_NAME, name):
+            raise ValueError(
+                f"{name!r} cannot be a further tag: {'the match itself writes it' if name in _WRITTEN_HERE else 'it is not a tag name'}"
+            )
     texts = []
     for index, game in enumerate(result.games):
         board = chess.Board(game.opening)
@@ -75,18 +77,18 @@ def _adjudication(result: MatchResult, game: PlayedGame) -> dict[str, str]:
 
 
 def _answers(game: PlayedGame) -> dict[str, str]:
-    """Return how those players answered who may fail to name a legal move."""
+    """Return the tags with answer counts, for players that can fail to name a legal move."""
     white, black = (game.first_replies, game.second_replies) if game.first_is_white else (game.second_replies, game.first_replies)
     return {f"{colour}Answers": str(counts) for colour, counts in (("White", white), ("Black", black)) if counts is not None}
 
 
 def _escaped(value: str) -> str:
-    """Return a tag's value with quotes and backslashes escaped, and in one line."""
+    """Return a tag's value on one line, with quotes and backslashes escaped."""
     return re.sub(r'(["\\])', r"\\\1", " ".join(value.split()))
 
 
 def _movetext(board: chess.Board, moves: tuple[str, ...], result: str) -> str:
-    """Return the moves in standard notation; `board` is played to the end."""
+    """Return the moves in SAN; `board` is advanced to the end of the game."""
     words = []
     for ply, uci in enumerate(moves):
         if board.turn == chess.WHITE:

@@ -1,7 +1,7 @@
-"""Whoever moves in a match: a policy, a UCI engine, or chance; each answers for many boards at once.
+"""Players of a match: a policy, a UCI engine, or a random mover; each chooses moves for a batch of boards.
 
-What a player draws in a game comes from a stream of that game alone, so that a game is the same whichever others are played beside it and
-whenever they end. The streams go on from one match to the next: to repeat a match, make its players anew from the same named streams.
+A player's random numbers in a game come from that game's own stream, so that a game does not depend on the other games of the batch. The
+streams continue from one match to the next: to repeat a match, create its players again from the same named streams.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,40 +21,40 @@ from grpo.policy.distribution import MoveDistribution, Policy, PositionBatch
 
 _BOARDS_PER_FORWARD = 1_024
 NUM_ROOTS: Final = 2**63 - 1
-"""As many roots of `GameStreams` there are to draw from."""
+"""Number of possible roots of `GameStreams`."""
 
 
 class Player(Protocol):
-    """Chooses a legal move on each of many boards, from games that have nothing to do with each other."""
+    """Chooses a legal move on each board of a batch; the boards belong to independent games."""
 
     name: str
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> Sequence[chess.Move | Reply]:
-        """Return a legal move for each board; each board has one. Who may fail to name one returns replies, which say so.
+        """Return a legal move for each board; a player that can fail to name one returns a `Reply` instead.
 
         Args:
-            boards: positions with this player to move.
-            games: the number of each board's game in its match; chance that has a part in a game may depend on it, and on no other game.
+            boards: Positions with this player to move and at least one legal move.
+            games: Number of each board's game in its match; random choices in a game may depend on it, but not on other games.
         """
 
 
 class BestMovePlayer:
-    """A policy's likeliest move."""
+    """Plays a policy's most likely move (greedy)."""
 
     def __init__(self, policy: Policy, name: str) -> None:
         self.name = name
         self._policy = policy
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:  # noqa: ARG002
-        """Return the likeliest moves."""
+        """Return the most likely moves."""
         return _policy_moves(self._policy, boards, temperature=1.0, pick=lambda distribution, _: distribution.best())
 
 
 class SamplingPlayer:
-    """A policy's moves drawn at a temperature."""
+    """Samples a policy's moves at a temperature."""
 
     def __init__(self, policy: Policy, name: str, *, temperature: float, rng: torch.Generator) -> None:
-        """Take one number from `rng`, from which the streams of all games follow."""
+        """Draw one number from `rng` as the root of the streams of all games."""
         self.name = name
         self._policy = policy
         self._temperature = temperature
@@ -72,12 +72,12 @@ class SamplingPlayer:
 
 
 class RandomPlayer:
-    """Any legal move with equal chance."""
+    """Plays a uniformly random legal move."""
 
     name = "random"
 
     def __init__(self, rng: np.random.Generator) -> None:
-        """Take one number from `rng`, from which the streams of all games follow."""
+        """Draw one number from `rng` as the root of the streams of all games."""
         self._streams = GameStreams(int(rng.integers(NUM_ROOTS)))
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
@@ -86,16 +86,16 @@ class RandomPlayer:
 
 
 class EnginePlayer:
-    """A UCI engine with a fixed limit a move, such as Stockfish at full strength with 50 nodes.
+    """A UCI engine with a fixed limit per move, such as Stockfish at full strength with 50 nodes.
 
-    Which engine, and how strong by its options (`Skill Level`, `UCI_Elo`), is the pool's affair. Each move is a search of its own that
-    knows the position and nothing of the game before it, not even for repetitions. With a limit of nodes or depth the same position always
-    gets the same answer, but for one case: Stockfish with a `Skill Level` below 20, or `UCI_LimitStrength`, draws among its lines with
-    numbers seeded by the clock, and such games cannot be repeated. A `DilutedPlayer` is weaker and can.
+    The pool determines the engine and its options (`Skill Level`, `UCI_Elo`). Each move is an independent search of the position without
+    the game's history, so repetitions are unknown to it. With a limit of nodes or depth, equal positions get equal moves, with one
+    exception: Stockfish with a `Skill Level` below 20, or with `UCI_LimitStrength`, chooses moves with random numbers that are seeded by
+    the clock, so such games are not reproducible. A `DilutedPlayer` is weaker and reproducible.
     """
 
     def __init__(self, pool: EnginePool, *, limit: str, name: str) -> None:
-        """Play with what follows UCI's `go` as `limit`: `nodes 50`, `depth 3`."""
+        """Set the pool, the arguments of UCI's `go` (`nodes 50`, `depth 3`) as `limit`, and the player's name."""
         self.name = name
         self._pool = pool
         self._limit = limit
@@ -103,7 +103,7 @@ class EnginePlayer:
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:  # noqa: ARG002
         """Return the engine's moves.
 
-        Raises EngineError when it fails on a board: a game cannot go on with an invented move.
+        Raises EngineError if it fails on a board.
         """
         answers = self._pool.search([Query(fen=fen_of(board), limit=self._limit, board=board) for board in boards])
         moves = []
@@ -111,33 +111,33 @@ class EnginePlayer:
             if isinstance(answer, EngineError):
                 raise answer
             move = chess.Move.from_uci(answer.best_move)
-            # The pool has seen that it is legal; what is left is castling in Chess960's way, as the king taking its own rook.
+            # The pool has checked that the move is legal; only Chess960 castling (king takes own rook) needs a conversion.
             is_own = board.occupied_co[board.turn] & chess.BB_SQUARES[move.to_square]
             moves.append(board.parse_uci(answer.best_move) if is_own else move)
         return moves
 
 
 class DilutedPlayer:
-    """Another player, with some of its moves replaced by random ones: rungs of a ladder below the weakest search."""
+    """Another player with some of its moves replaced by random ones: a ladder's rungs below the weakest search."""
 
-    def __init__(self, player: Player, *, share: float, rng: np.random.Generator) -> None:
-        """Play a random legal move with probability `share`, else what `player` plays.
+    def __init__(self, player: Player, *, random_fraction: float, rng: np.random.Generator) -> None:
+        """Play a random legal move with probability `random_fraction`, else the move of `player`.
 
-        Raises ValueError when `share` is no probability.
+        Raises ValueError if `random_fraction` is not a probability.
         """
-        if not 0 <= share <= 1:
-            raise ValueError(f"a share of random moves lies in [0, 1], not {share}")
-        self.name = f"{player.name}, {100 * share:g} % random"
+        if not 0 <= random_fraction <= 1:
+            raise ValueError(f"the fraction of random moves lies in [0, 1], not {random_fraction}")
+        self.name = f"{player.name}, {100 * random_fraction:g} % random"
         self._player = player
-        self._share = share
+        self._random_fraction = random_fraction
         self._streams = GameStreams(int(rng.integers(NUM_ROOTS)))
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move | Reply]:
-        """Return the moves; the other player is asked only for those that are its own."""
+        """Return the moves; the wrapped player chooses only those that are not random."""
         moves: list[chess.Move | Reply | None] = []
         for board, game in zip(boards, games, strict=True):
             stream = self._streams.of(game)
-            moves.append(random_move(board, stream) if stream.random() < self._share else None)
+            moves.append(random_move(board, stream) if stream.random() < self._random_fraction else None)
         own = [index for index, move in enumerate(moves) if move is None]
         if own:
             answers = self._player.choose([boards[index] for index in own], [games[index] for index in own])
@@ -147,13 +147,13 @@ class DilutedPlayer:
 
 
 def random_move(board: chess.Board, rng: np.random.Generator) -> chess.Move:
-    """Return a legal move, each with equal chance; the draw picks among them as sorted by their UCI texts."""
+    """Return a uniformly random legal move; the draw is an index into the moves sorted by UCI text."""
     ids = sorted(legal_action_ids(board), key=ACTION_UCI[board.turn].__getitem__)
     return action_move(ids[int(rng.integers(len(ids)))], board.turn)
 
 
 def fen_of(board: chess.Board) -> str:
-    """Return `board.fen()` in a third of the time, which is as long as a small search takes; standard chess only."""
+    """Return `board.fen()` in a third of the time (`board.fen()` takes as long as a small search); standard chess only."""
     squares = ["1"] * 64
     kinds = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings)
     for color, symbols in ((chess.WHITE, "PNBRQK"), (chess.BLACK, "pnbrqk")):
@@ -169,15 +169,15 @@ def fen_of(board: chess.Board) -> str:
 
 
 class GameStreams:
-    """One stream of random numbers for each game."""
+    """One random stream per game."""
 
     def __init__(self, root: int) -> None:
-        """Begin all streams at their start; which they are follows from `root`."""
+        """Start all streams; `root` determines them."""
         self._root = root
         self._streams: dict[int, np.random.Generator] = {}
 
     def of(self, game: int) -> np.random.Generator:
-        """Return the stream of a game, where its last draw left it."""
+        """Return the stream of a game; it continues after its last draw."""
         if game not in self._streams:
             self._streams[game] = numpy_stream(self._root, "game", game)
         return self._streams[game]
@@ -187,7 +187,7 @@ class GameStreams:
 def _policy_moves(
     policy: Policy, boards: Sequence[chess.Board], *, temperature: float, pick: Callable[[MoveDistribution, slice], Tensor]
 ) -> list[chess.Move]:
-    """Return the moves whose columns `pick` names, given a forward's distribution and which of the boards it is about."""
+    """Return the moves whose columns `pick` returns, given the distribution of one forward pass and the slice of its boards."""
     moves: list[chess.Move] = []
     for start in range(0, len(boards), _BOARDS_PER_FORWARD):
         rows = slice(start, start + _BOARDS_PER_FORWARD)

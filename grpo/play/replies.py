@@ -1,4 +1,4 @@
-"""What a player answers who may fail to name a legal move: the move, or none, and what it took to get it."""
+"""Answers of players that can fail to name a legal move (language models): the move or a forfeit, with counts of failed answers."""
 
 from dataclasses import dataclass
 
@@ -7,19 +7,19 @@ import chess
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplyCounts:
-    """How often a player was asked for a move, and what was wrong with its answers; sums of them are of the same kind."""
+    """Counts of a player's answers by what was wrong with them; counts can be added."""
 
     num_moves: int = 0
-    """Moves it was asked for."""
+    """Moves requested."""
     num_answers: int = 0
-    """Answers it gave: one a move, and one more whenever it was asked again."""
+    """Answers given: one per move, plus one per retry."""
     num_unreadable: int = 0
-    """Answers in which no move could be read."""
+    """Answers in which no move could be parsed."""
     num_illegal: int = 0
-    """Answers that named a move which is not legal."""
+    """Answers with an illegal move."""
 
     def __add__(self, other: "ReplyCounts") -> "ReplyCounts":
-        """Return the counts of both together."""
+        """Return the sum of both counts."""
         return ReplyCounts(
             num_moves=self.num_moves + other.num_moves,
             num_answers=self.num_answers + other.num_answers,
@@ -28,38 +28,38 @@ class ReplyCounts:
         )
 
     @property
-    def num_asked_again(self) -> int:
-        """Questions beyond the first of a move."""
+    def num_retries(self) -> int:
+        """Answers beyond the first one of a move."""
         return self.num_answers - self.num_moves
 
     @property
     def num_forfeits(self) -> int:
-        """Games given up: failed answers after which it was not asked again."""
-        return self.num_unreadable + self.num_illegal - self.num_asked_again
+        """Games forfeited: failed answers without a retry."""
+        return self.num_unreadable + self.num_illegal - self.num_retries
 
     def facts(self) -> dict[str, int]:
-        """Return all numbers as plain data."""
+        """Return all counts as plain data."""
         return {
             "moves": self.num_moves,
             "answers": self.num_answers,
             "unreadable": self.num_unreadable,
             "illegal": self.num_illegal,
-            "asked_again": self.num_asked_again,
+            "asked_again": self.num_retries,
             "forfeits": self.num_forfeits,
         }
 
     def __str__(self) -> str:
         return (
             f"{self.num_answers:,} answers for {self.num_moves:,} moves: {self.num_unreadable:,} unreadable, {self.num_illegal:,} illegal,"
-            f" {self.num_asked_again:,} asked again, {self.num_forfeits:,} games forfeited"
+            f" {self.num_retries:,} asked again, {self.num_forfeits:,} games forfeited"
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
-    """The answer of a player who is asked in words."""
+    """The answer of a player that can fail to name a legal move."""
 
     move: chess.Move | None
-    """A legal move; None gives the game up."""
+    """A legal move, or None to forfeit the game."""
     counts: ReplyCounts
-    """Of this one move."""
+    """Counts of this one move."""

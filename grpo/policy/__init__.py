@@ -1,1 +1,1 @@
-"""The network, the distribution over legal moves, weight averaging, and policy files on disk."""
+"""The policy network, the distribution over legal moves, weight averaging (EMA), and policy files on disk."""

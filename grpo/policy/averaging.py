@@ -1,4 +1,4 @@
-"""An average of the weights over training: a step moves them to and fro, and most of that is noise of its sample."""
+"""EMA of the policy's weights over training steps; it averages out the noise of single updates."""
 
 import copy
 
@@ -8,24 +8,24 @@ from grpo.policy.distribution import NetworkPolicy
 
 
 class WeightAverage:
-    """An exponential average of a policy's weights over steps (Polyak and Juditsky, SIAM J. Control Optim. 30, 1992)."""
+    """Exponential moving average (EMA) of a policy's weights (Polyak and Juditsky, SIAM J. Control Optim. 30, 1992)."""
 
     def __init__(self, policy: NetworkPolicy, *, decay: float) -> None:
-        """Begin at the policy as it is; `decay` is the share that the average keeps at each step, in (0, 1)."""
+        """Start from the policy's weights; `decay` in (0, 1) is the weight of the old average at each step."""
         self.policy = NetworkPolicy(copy.deepcopy(policy.network), policy.device)
-        """The policy whose weights are the average; in full precision, whatever the training's."""
+        """The policy with the averaged weights, in full precision."""
         self._decay = decay
 
     def begin_at(self, policy: NetworkPolicy) -> None:
-        """Make the policy's weights the average."""
+        """Set the average to the policy's weights."""
         self.policy.network.load_state_dict(policy.network.state_dict())
 
     @torch.no_grad()
     def update(self, policy: NetworkPolicy, num_steps: int) -> None:
-        """Take up the weights after the `num_steps`-th step since the beginning, which counts from 1.
+        """Update the average with the weights after step `num_steps`, counted from 1.
 
-        The first steps weigh more, so that the beginning is soon forgotten: the share that is kept is num_steps / (num_steps + 9) at most.
+        The decay is at most num_steps / (num_steps + 9), so that the initial weights are forgotten soon.
         """
-        kept = min(self._decay, num_steps / (num_steps + 9))
+        decay = min(self._decay, num_steps / (num_steps + 9))
         for mean, weights in zip(self.policy.network.parameters(), policy.network.parameters(), strict=True):
-            mean.lerp_(weights, 1 - kept)
+            mean.lerp_(weights, 1 - decay)

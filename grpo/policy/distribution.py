@@ -1,7 +1,7 @@
-"""The one way from boards to a distribution over legal moves at a temperature; sampler, loss and reports all go through it.
+"""Policy distribution over the legal moves of a batch of boards, at a temperature; sampling, loss and metrics all use it.
 
-Legend: B boards, A legal moves of the batch's richest board (padded), G moves of a group. Padding has probability 0 and log-probability 0,
-so that sums over A need no care (with minus infinity, 0 * -inf would be NaN).
+Legend: B boards, A most legal moves of a board in the batch (padded), G moves of a group. Padding has probability 0 and log-probability 0,
+so that sums over A are finite (with minus infinity, 0 * -inf would be NaN).
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ from grpo.settings.tree import PolicyConfig
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class PositionBatch:
-    """Boards ready for a policy: their bytes, from which they can be decoded, and their legal moves."""
+    """A batch of boards as input of a policy: encodings and legal moves."""
 
     encodings: Tensor
     """[B, 71] uint8."""
     action_ids: Tensor
-    """[B, A] int64, rising, then 0."""
+    """[B, A] int64, ascending, then 0 as padding."""
     is_legal: Tensor
     """[B, A] bool, False on padding."""
 
@@ -37,7 +37,7 @@ class PositionBatch:
 
     @classmethod
     def from_boards(cls, boards: Sequence[chess.Board]) -> Self:
-        """Return the batch of these boards, each of which must have a legal move."""
+        """Return the batch of these boards; each must have a legal move."""
         ids = [legal_action_ids(board) for board in boards]
         width = max(map(len, ids))
         action_ids = np.zeros((len(boards), width), dtype=np.int64)
@@ -61,7 +61,7 @@ class PositionBatch:
         )
 
     def select_rows(self, rows: Tensor) -> Self:
-        """Return the batch of the given rows, no wider than its own boards need."""
+        """Return the batch of the given rows, with no more padding than needed."""
         is_legal = self.is_legal[rows]
         width = int(is_legal.sum(1).max()) if len(is_legal) else 0
         return type(self)(encodings=self.encodings[rows], action_ids=self.action_ids[rows][:, :width], is_legal=is_legal[:, :width])
@@ -111,25 +111,25 @@ class MoveDistribution:
         return (self.probs * values_BA).sum(1)
 
     def log_prob(self, columns_BG: Tensor) -> Tensor:
-        """Return the log-probabilities of the moves in these columns, [B, G]."""
+        """Return the log-probabilities of the moves in the given columns, [B, G]."""
         return self.log_probs.gather(1, columns_BG)
 
     def sample(self, num_moves: int, rng: torch.Generator) -> Tensor:
-        """Return columns of independently drawn moves, [B, num_moves] int64, on the CPU, where the generator is."""
+        """Return columns of independently sampled moves, [B, num_moves] int64, on the CPU like the generator."""
         return self.sample_at(torch.rand(len(self.log_probs), num_moves, dtype=torch.float64, generator=rng))
 
     def sample_at(self, uniforms_BG: Tensor) -> Tensor:
-        """Return the columns that numbers in [0, 1) stand for, [B, G] int64, on the CPU: the inverse of the cumulative probabilities.
+        """Return the columns for uniform numbers in [0, 1), [B, G] int64, on the CPU, by inverse transform sampling.
 
-        A row's moves depend on its own numbers alone, however the rows are split over batches and processes.
+        A row's moves depend only on its own numbers, however rows are split over batches and processes.
         """
         cumulated = self.probs.double().cpu().cumsum(1)
         columns = torch.searchsorted(cumulated, uniforms_BG * cumulated[:, -1:], right=True)
-        # Rounding may make the last product the total itself.
+        # Rounding can make the product equal to the total.
         return torch.minimum(columns, (self.num_legal().cpu() - 1)[:, None])
 
     def best(self) -> Tensor:
-        """Return the column of the likeliest move, [B]; the lowest action id among equals."""
+        """Return the column of the most likely move, [B]; ties go to the lowest action id."""
         return self.probs.argmax(1)
 
     def num_legal(self) -> Tensor:
@@ -137,12 +137,12 @@ class MoveDistribution:
         return self.is_legal.sum(1)
 
     def detach(self) -> Self:
-        """Return the same numbers outside the gradient."""
+        """Return the distribution detached from the gradient."""
         return type(self)(log_probs=self.log_probs.detach(), is_legal=self.is_legal)
 
 
 class Policy(Protocol):
-    """Anything that gives every legal move of a board a probability: a network, or a language model."""
+    """A policy that gives every legal move of a board a probability: the chess network or a language model."""
 
     def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
         """Return the distribution over the legal moves of each board at this temperature."""
@@ -154,13 +154,13 @@ class NetworkPolicy:
     def __init__(
         self, network: nn.Module, device: torch.device, *, precision: torch.dtype = torch.float32, is_compiled: bool = False
     ) -> None:
-        """Move the network to the device and into evaluation mode, in which it stays: sampling and scoring must be one function.
+        """Move the network to the device and set evaluation mode for good, because sampling and scoring must be the same function.
 
         Args:
-            network: takes encodings [B, 71] and action ids [B, A], and returns logits [B, A].
-            device: where it computes.
-            precision: of its inside (autocast); what it returns, and all that follows, is float32 or better.
-            is_compiled: whether torch compiles it.
+            network: Takes encodings [B, 71] and action ids [B, A], and returns logits [B, A].
+            device: Where the network runs.
+            precision: Of the forward pass (autocast); the outputs are float32 or better.
+            is_compiled: Whether to use `torch.compile`.
         """
         self.network = network.to(device).eval()
         self.device = device
@@ -170,22 +170,22 @@ class NetworkPolicy:
     def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
         """Return the distribution over the legal moves of each board at this temperature.
 
-        Raises RuntimeError when the network is in training mode.
+        Raises RuntimeError if the network is in training mode.
         """
         if self.network.training:
-            raise RuntimeError("the policy's network is in training mode, in which layers such as dropout score another policy")
+            raise RuntimeError("the policy's network is in training mode, in which layers such as dropout change its probabilities")
         batch = positions.to(self.device)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._precision == torch.bfloat16):
             logits = self._forward(batch.encodings, batch.action_ids)
         return MoveDistribution.from_logits(logits, batch.is_legal, temperature=temperature)
 
     def at_precision(self, precision: torch.dtype, *, is_compiled: bool) -> "NetworkPolicy":
-        """Return a policy with the same network, not a copy of it, that computes otherwise."""
+        """Return a policy that shares this network and computes at another precision."""
         return type(self)(self.network, self.device, precision=precision, is_compiled=is_compiled)
 
 
 def new_policy(config: PolicyConfig, *, seed: int, device: torch.device) -> NetworkPolicy:
-    """Return a policy with random weights that depend on the seed alone."""
+    """Return a policy with random weights that depend only on the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(named_seed(seed, "network"))
         return NetworkPolicy(PolicyNetwork(config), device)

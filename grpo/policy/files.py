@@ -1,4 +1,4 @@
-"""The files that a policy is on disk, known without torch: who only names or checks a policy need not wait for its import."""
+"""Files of a policy on disk: names, kind and compatibility checks; needs no import of torch."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -9,16 +9,16 @@ from grpo.board.actions import ACTIONS
 
 NETWORK: Final = "network"
 LANGUAGE: Final = "language"
-"""The kinds of policies, as `policy.kind` names them."""
+"""The kinds of policies: the values of `policy.kind`."""
 WEIGHTS: Final = "weights.safetensors"
-"""Of a network."""
+"""Weights of a chess network."""
 LANGUAGE_WEIGHTS: Final = "model.safetensors"
-"""Of a language model, as transformers names it."""
+"""Weights of a language model, under transformers' name."""
 POLICY: Final = "policy.json"
 CHESS_TOKENS: Final = "chess_tokens.json"
-"""Of a language model whose tokenizer is ours, which transformers does not know."""
+"""Vocabulary of our own chess tokenizer, for language models that use it."""
 _LANGUAGE_CONFIG: Final = "config.json"
-# What transformers writes beside the weights of a causal model, and the vocabularies of its tokenizers.
+# Files that transformers writes beside the weights of a causal LM, and the vocabularies of its tokenizers.
 _LANGUAGE_FILES: Final = (
     _LANGUAGE_CONFIG,
     "generation_config.json",
@@ -38,38 +38,38 @@ ACTION_TABLE_HASH: Final = sha256_text(" ".join(move.uci() for move in ACTIONS))
 
 
 class IncompatibleError(PlainError, RuntimeError):
-    """A policy was made with another action table."""
+    """A policy was made with another action table or by another version of the code."""
 
 
 def missing_files(folder: Path) -> list[str]:
-    """Return which files a folder lacks to be a policy: of a language model where it has one of its files, else of a network."""
+    """Return the files that a folder lacks to be a policy: a language model if it has one of its files, else a network."""
     is_language = any((folder / name).is_file() for name in (LANGUAGE_WEIGHTS, _LANGUAGE_CONFIG))
-    wanted = (LANGUAGE_WEIGHTS, _LANGUAGE_CONFIG, POLICY) if is_language else (WEIGHTS, POLICY)
-    return [name for name in wanted if not (folder / name).is_file()]
+    required = (LANGUAGE_WEIGHTS, _LANGUAGE_CONFIG, POLICY) if is_language else (WEIGHTS, POLICY)
+    return [name for name in required if not (folder / name).is_file()]
 
 
 def is_policy(folder: Path) -> bool:
-    """Return whether a policy's files are in this folder: of a network or of a language model."""
+    """Return whether the folder has all files of a policy of either kind."""
     return not missing_files(folder)
 
 
 def policy_kind(folder: Path) -> str:
-    """Return `NETWORK` or `LANGUAGE`; raises as `policy_facts` does."""
-    kind = policy_facts(folder)["policy"].get("kind", NETWORK)  # Policies that do not say were made before there were two kinds.
+    """Return `NETWORK` or `LANGUAGE`; raises the errors of `policy_facts`."""
+    kind = policy_facts(folder)["policy"].get("kind", NETWORK)  # Older policies have no kind.
     if kind not in (NETWORK, LANGUAGE):
         raise IncompatibleError(f"{folder}: a policy of kind {kind!r}, which this code does not know; use the code that made it")
     return str(kind)
 
 
 def weights_file(folder: Path) -> Path:
-    """Return the file with a policy's weights; raises as `policy_facts` does."""
+    """Return the file with a policy's weights; raises the errors of `policy_facts`."""
     return folder / (WEIGHTS if policy_kind(folder) == NETWORK else LANGUAGE_WEIGHTS)
 
 
 def policy_file_names(folder: Path) -> list[str]:
-    """Return the names of all files that are the policy, of those in its folder, which may hold a whole checkpoint; sorted.
+    """Return the sorted names of the policy's files in a folder, which may also contain the rest of a checkpoint.
 
-    Raises as `policy_facts` does.
+    Raises the errors of `policy_facts`.
     """
     if policy_kind(folder) == NETWORK:
         return sorted((POLICY, WEIGHTS))
@@ -78,9 +78,9 @@ def policy_file_names(folder: Path) -> list[str]:
 
 
 def policy_facts(folder: Path) -> dict[str, Any]:
-    """Return what is written beside a policy's weights.
+    """Return the content of `policy.json`.
 
-    Raises IncompatibleError when this code has another action table, CorruptError when the file does not say.
+    Raises IncompatibleError if this code has another action table, CorruptError if the file is missing or unreadable.
     """
     try:
         facts = dict(read_json(folder / POLICY))

@@ -1,4 +1,4 @@
-"""A small residual network from an encoded board to a score for each move.
+"""The chess policy network: a small residual network from an encoded board to a logit for each move.
 
 Legend: B boards, C channels, A moves (padded).
 """
@@ -19,9 +19,9 @@ _NUM_UNDERPROMOTIONS = 3
 
 
 class _ResidualBlock(nn.Module):
-    """Two 3x3 convolutions beside a short cut; begins as the identity, so that depth needs no normalisation layer.
+    """Two 3x3 convolutions with a skip connection, initialised as the identity, so that no normalisation layer is needed.
 
-    Without one, a board's logits do not depend on the other boards of its batch.
+    Without batch normalisation, a board's logits do not depend on the other boards of its batch.
     """
 
     def __init__(self, channels: int) -> None:
@@ -37,7 +37,7 @@ class _ResidualBlock(nn.Module):
 
 
 class _Attention(nn.Module):
-    """One layer of self-attention over the 64 squares, for what convolutions reach only in many steps: lines and pins."""
+    """One layer of self-attention over the 64 squares, for long-range relations such as lines and pins."""
 
     def __init__(self, channels: int, num_heads: int) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class PolicyNetwork(nn.Module):
         self.register_buffer("promotion_slot", promotion * 64 + end, persistent=False)
 
     def freeze(self, num_blocks: int) -> None:
-        """Take the input layer and the first blocks out of training; 0 freezes nothing."""
+        """Freeze the input layer and the first blocks; 0 freezes nothing."""
         if num_blocks:
             frozen = [self.piece_embedding, self.side_projection, self.attack_projection, *list(self.blocks)[:num_blocks]]
             for module in filter(None, frozen):
@@ -88,8 +88,8 @@ class PolicyNetwork(nn.Module):
         """Return the logits of the given moves, shape [B, A], in the parameters' precision.
 
         Args:
-            encodings_BE: bytes of `encoding.encode`, shape [B, 71].
-            action_ids_BA: ids of the moves to score, shape [B, A]; any id may be asked for, legal or not.
+            encodings_BE: Bytes of `encoding.encode`, shape [B, 71].
+            action_ids_BA: Ids of the moves to score, legal or not, shape [B, A].
         """
         codes_B64 = encodings_BE[:, :64].long()
         sides_B1C = self.side_projection(_side_features(encodings_BE).to(self.side_projection.weight.dtype)).unsqueeze(1)
@@ -97,13 +97,13 @@ class PolicyNetwork(nn.Module):
         if self.attack_projection is not None:
             squares = squares + self.attack_projection(attack_counts(encodings_BE[:, :64]).to(self.attack_projection.weight.dtype))
         batch, _, channels = squares.shape
-        # A [B, 64, C] tensor is a channels-last image already: no copy on the way in or out.
+        # A [B, 64, C] tensor is a channels-last image already, so no copy is made.
         planes = squares.view(batch, 8, 8, channels).permute(0, 3, 1, 2)
         for block in self.blocks:
             planes = block(planes)
         squares = self.attention(planes.permute(0, 2, 3, 1).reshape(batch, 64, channels))
         scale = channels**-0.5
-        # The heads in full precision, whatever the autocast: bfloat16 knows three digits, too few for ratios near 1.
+        # The heads run in full precision despite autocast: bfloat16 has three digits, too few for probability ratios near 1.
         with torch.autocast(squares.device.type, enabled=False):
             squares = self.norm(squares.float() if squares.dtype == torch.bfloat16 else squares)
             from_to = torch.einsum("bfc,btc->bft", self.from_head(squares) * scale, self.to_head(squares)).flatten(1)

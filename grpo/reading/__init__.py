@@ -1,1 +1,1 @@
-"""Bytes to games and positions: S3, compression, PGN, EPD; knows no engine."""
+"""Parsers from bytes to games and positions: S3, compression, PGN, EPD, puzzle tables; no engine is involved."""

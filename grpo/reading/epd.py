@@ -1,4 +1,4 @@
-"""Positions listed one a line: EPD, FEN; and Lichess's puzzle table."""
+"""Parsers of position lists with one position per line (EPD, FEN), and of Lichess's puzzle table (CSV)."""
 
 import csv
 import hashlib
@@ -14,10 +14,10 @@ from grpo.board.encoding import MAX_HALFMOVE_CLOCK, position_key
 from grpo.reading.games import Game, Reason, Rejection, SourceError
 
 MAX_LINE_SIZE: Final = 2**16
-"""Bytes; no FEN, EPD or puzzle comes near."""
+"""In bytes; far above any real FEN, EPD or puzzle."""
 _MAX_DETAIL: Final = 120
 _BOM: Final = b"\xef\xbb\xbf"
-_LINE_END: Final = re.compile(rb"\r\n|\n|\r(?!\Z)")  # Whether a last \r stands alone, the next chunk tells.
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r(?!\Z)")  # The next chunk decides whether a final \r is part of \r\n.
 _CLOCKS: Final = re.compile(r"(\d+)(?:\s+(\d+))?(?=[\s;]|\Z)")
 _QUOTED: Final = re.compile(r'"[^"]*"')
 _OPERATION: Final = re.compile(r"([A-Za-z]\w*)\s*(.*)")
@@ -26,16 +26,16 @@ _OPERATION: Final = re.compile(r"([A-Za-z]\w*)\s*(.*)")
 def read_positions(
     chunks: Iterable[bytes], source: str, *, is_mine: Callable[[bytes], bool] = lambda _: True
 ) -> Iterator[Game | Rejection]:
-    """Yield each line's position as a game without moves, or the reason why it cannot be used; blank lines and `#` comments are neither.
+    """Yield each line's position as a game without moves, or a Rejection; skip blank lines and `#` comments.
 
-    A line is a FEN of 4 to 6 fields or an EPD, of which the operations `hmvc` and `fmvn` set the clocks; a missing clock is 0, a missing
-    number of the move 1. Positions that repeat are for the caller to drop: `game_id` is a hash of the position, whatever its clocks.
+    A line is a FEN of 4 to 6 fields or an EPD. The EPD operations `hmvc` and `fmvn` set the clocks; a missing half-move clock is 0, and a
+    missing move number is 1. The caller drops duplicates: `game_id` is a hash of the position without its clocks.
 
     Args:
-        chunks: The (unpacked) bytes, cut anywhere.
+        chunks: The decompressed bytes, split anywhere.
         source: Name of the file.
-        is_mine: Whether the line of this digest is wanted; the others are neither read nor yielded. The digest depends on the line's first
-            four fields alone, so that a position listed twice, with other clocks, has one.
+        is_mine: Whether to read the line with this digest; other lines are skipped. The digest depends only on the line's first four
+            fields, so that a position that is listed twice with different clocks has one digest.
     """
     for offset, line in lines(chunks):
         if line.lstrip().startswith(b"#") or (not line.strip() and len(line) <= MAX_LINE_SIZE):
@@ -52,10 +52,10 @@ def read_positions(
 
 
 def read_puzzles(chunks: Iterable[bytes], source: str) -> Iterator[chess.Board]:
-    """Yield the positions of each puzzle: before the opponent's move that begins it, and whenever the solver is to move.
+    """Yield the positions of each puzzle: before the opponent's first move, and each one with the solver to move.
 
-    Raises SourceError at a header without the columns `FEN` and `Moves`, and at a row that cannot be read: a judge that is misread
-    judges nothing.
+    Raises SourceError for a header without the columns `FEN` and `Moves`, and for any unreadable row, so that no evaluation position is
+    lost.
     """
     columns: tuple[int, int] | None = None
     for number, (_, line) in enumerate(lines(chunks), start=1):
@@ -94,12 +94,12 @@ def read_puzzles(chunks: Iterable[bytes], source: str) -> Iterator[chess.Board]:
 
 
 def read_line(line: bytes) -> chess.Board | tuple[Reason, str]:
-    """Return the board of one line, or the reason why there is none, and what was found."""
+    """Return the board of one line, or the reason and the detail of its rejection."""
     if len(line) > MAX_LINE_SIZE:
         return Reason.TOO_LONG, f"a line of more than {MAX_LINE_SIZE:,} bytes"
     if b"\0" in line:
         return Reason.NUL_BYTES, ""
-    # Split as bytes, whose white space is ASCII's; Latin-1 decodes anything, and only an id can hold more than ASCII.
+    # Split as bytes, so that only ASCII white space separates; Latin-1 decodes any byte, and only an id can contain more than ASCII.
     *position, rest = (field.decode("latin-1") for field in (*line.split(None, 4), b"")[:5])
     try:
         halfmove_clock, fullmove_number = _clocks(rest)
@@ -121,9 +121,9 @@ def read_line(line: bytes) -> chess.Board | tuple[Reason, str]:
 
 
 def _clocks(rest: str) -> tuple[str, str]:
-    """Return half-move clock and full-move number from what follows the four fields of the position.
+    """Return half-move clock and full-move number from the text after the four fields of the position.
 
-    Raises ValueError when that is neither clocks nor operations.
+    Raises ValueError if that text is neither clocks nor EPD operations.
     """
     clocks = {"hmvc": "0", "fmvn": "1"}
     if numbers := _CLOCKS.match(rest):
@@ -141,12 +141,12 @@ def _clocks(rest: str) -> tuple[str, str]:
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield each line, without its end and a byte order mark, and the byte at which it begins.
+    """Yield the byte offset of each line, and the line without its line end and byte order mark.
 
-    Of a line longer than `MAX_LINE_SIZE` some beginning is given that is longer too, so that memory is bounded.
+    A line longer than `MAX_LINE_SIZE` is truncated to bound memory, but is still longer than `MAX_LINE_SIZE`.
     """
     offset, rest, num_dropped = 0, b"", 0
-    for chunk in chain(chunks, (b"\n",)):  # The last line may lack its end.
+    for chunk in chain(chunks, (b"\n",)):  # The last line may lack a line end.
         text, start = rest + chunk, 0
         for end in _LINE_END.finditer(text):
             line = text[start : end.start()]

@@ -1,8 +1,8 @@
-"""The games of a PGN stream; none is lost in silence.
+"""PGN parser: a byte stream to games and rejections; every unusable game is reported.
 
-A stream is first cut into raw games, at tag lines and on bytes, which is quick and needs no more memory than the largest game allowed.
-Only a raw game that is wanted and new is then read: tags, start, moves and result, each strictly. Whatever is not a usable game comes
-out as a `Rejection` with its place and its reason.
+`pgn_split` first splits the stream into raw games at tag lines. This works on bytes, so it is fast, and memory is bounded by the largest
+allowed game. Only raw games that are selected and new are then parsed strictly: tags, start position, moves and result. An unusable game
+becomes a `Rejection` with its byte offset and reason.
 """
 
 import calendar
@@ -28,7 +28,7 @@ _TAGS_IN_LINE: Final = re.compile(rf'(?:\[\s*{TAG_NAME}\s*"[^"\\]*+(?:\\.[^"\\]*
 _TAG_IN_LINE: Final = re.compile(rf'\[\s*({TAG_NAME})\s*"([^"\\]*+(?:\\.[^"\\]*+)*)"\s*\]')
 _ESCAPED: Final = re.compile(r'\\(["\\])')
 _BROKEN_NAME: Final = re.compile(rf"\[\s*({TAG_NAME})(?![^\s\"\]])")
-# What a game's identity, its start, its result or a filter is read from; any other tag may be broken.
+# Tags that determine a game's identity, start position, result or filters; any other tag may be broken.
 _TAGS_THAT_MATTER: Final = frozenset(
     (
         *("Event", "Site", "Date", "White", "Black", "Result", "UTCDate", "UTCTime", "WhiteElo", "BlackElo", "WhiteTitle", "BlackTitle"),
@@ -45,18 +45,18 @@ _DATE: Final = re.compile(r"([0-9]{4})[./-]([0-9]{2}|\?\?)[./-]([0-9]{2}|\?\?)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PgnGame:
-    """A game with what filters judge it by."""
+    """A game with the headers and clocks that filters need."""
 
     headers: Mapping[str, str]
     clocks: tuple[float | None, ...]
-    """Seconds that the mover had left after each move; None where no `[%clk ...]` says so."""
+    """Seconds left on the mover's clock after each move; None for moves without `[%clk ...]`."""
     game: Game
 
 
 class SeenGames:
-    """The last games that were met, by text and by identity; for ever, up to a bound of which the oldest are forgotten.
+    """The last `capacity` games that were read, by hash of text and by game id, for the detection of duplicates.
 
-    8 bytes of hash stand for each: among a million games two are confused with a chance of 3 in 100 million.
+    Each is stored as 8 bytes of hash: among a million games the probability of a collision is 3 in 100 million.
     """
 
     def __init__(self, capacity: int = _MAX_SEEN) -> None:
@@ -67,22 +67,22 @@ class SeenGames:
         self._ids_in_order: deque[int] = deque()
 
     def verdict(self, digest: bytes) -> Reason | None:
-        """Return why this text is of no use a second time, or None when it is new."""
+        """Return the reason to reject this text if it was read before, or None if it is new."""
         return self._verdicts.get(_eight_bytes(digest))
 
     def remember(self, digest: bytes, reason: Reason) -> None:
-        """Note why a text will be of no use when it is met again."""
+        """Store the reason to reject this text if it is read again."""
         key = _eight_bytes(digest)
         if key in self._verdicts:
             return
-        # A dict alone forgets slowly: finding its first key passes over all that were deleted before.
+        # The deque is needed because a dict finds its first key slowly: it scans all entries that were deleted before.
         if len(self._texts) >= self._capacity:
             del self._verdicts[self._texts.popleft()]
         self._texts.append(key)
         self._verdicts[key] = reason
 
     def is_new_game(self, game_id: str) -> bool:
-        """Return whether the game was not met before, in whatever text, and note it."""
+        """Return whether no game with this id was read before, and store the id."""
         key = _eight_bytes(bytes.fromhex(game_id))
         if key in self._ids:
             return False
@@ -108,16 +108,17 @@ def read_games(
 def read_pgn_games(
     chunks: Iterable[bytes], source: str, *, is_mine: Callable[[bytes], bool] = lambda _: True, seen: SeenGames | None = None
 ) -> Iterator[PgnGame | Rejection]:
-    """Yield each game of a PGN stream, or why it cannot be used, in the stream's order.
+    """Yield each game of a PGN stream, or its Rejection, in order.
 
     Args:
-        chunks: The (unpacked) bytes, cut anywhere.
+        chunks: The decompressed bytes, split anywhere.
         source: Name of the file.
-        is_mine: Whether the game of this digest is wanted; the others are neither read nor yielded. The digest depends on the game's text
-            alone (of its first MiB), not on its line ends, its place or its file.
-        seen: Games met before, here or in other files; they are duplicates, or get the reason of the first time. None looks for none.
+        is_mine: Whether to parse the game with this digest; other games are skipped. The digest depends only on the game's text (its first
+            MiB), not on its line ends, its offset or its file.
+        seen: Games that were read before, from this or other files. A game among them is a duplicate, or is rejected for the same reason
+            as the first time. None disables the check.
 
-    Raises SourceError when the stream is UTF-16.
+    Raises SourceError if the stream is UTF-16.
     """
     for raw in RawGames(chunks, source):
         digest = raw.digest()
@@ -201,7 +202,7 @@ def _parse_header(text: str) -> dict[str, str]:
 
 
 def _tags(line: str) -> list[tuple[str, str]]:
-    """Return the tags of one header line: none when what is broken does not matter."""
+    """Return the tags of one header line; an empty list if only a tag that does not matter is broken."""
     tag = _TAG_LINE.fullmatch(line)
     if tag is not None and '"' not in tag[2] and "\\" not in tag[2]:
         return [(tag[1], tag[2].strip())]
@@ -262,8 +263,8 @@ def _result(tag_result: str, line: MainLine) -> str:
 
 
 def _game_id(headers: Mapping[str, str], start: chess.Board, moves: Iterable[chess.Move]) -> str:
-    # Players and date are part of it: the same moves played twice are two games, and one game met twice is one. What the PGN standard
-    # writes for the unknown stands for a tag that is missing.
+    # Players and date are part of the id, so that two games with equal moves differ. A missing tag counts as the PGN standard's text for
+    # an unknown value.
     unknown = {"White": "?", "Black": "?", "Date": "????.??.??", "UTCTime": "", "Site": "?"}
     text = " ".join([start.fen(), *(move.uci() for move in moves)])
     return hashlib.sha256("/".join([text, *(headers.get(tag, default) for tag, default in unknown.items())]).encode()).hexdigest()[:20]
@@ -275,7 +276,7 @@ def _rating(text: str) -> int | None:
 
 
 def _date(text: str) -> str | None:
-    """Return a date as `YYYY.MM.DD`, with `??` for an unknown month or day; None for what is no date of a known year."""
+    """Return a date as `YYYY.MM.DD`, with `??` for an unknown month or day; None if the text is not a date or the year is unknown."""
     found = _DATE.fullmatch(text)
     if found is None or found[1] == "0000":
         return None

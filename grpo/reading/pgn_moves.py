@@ -1,7 +1,7 @@
-"""The main line of a game's movetext, read strictly: what is no move, comment, variation, glyph, number or result is refused.
+"""Strict parser of PGN movetext: the main line of a game; any token that is not valid movetext rejects the game.
 
-python-chess's own reader passes over what it cannot read, so that a game with a damaged move comes out as another game. Here only the
-rules of chess are python-chess's.
+python-chess's PGN reader skips tokens that it cannot parse, so a game with a damaged move becomes a different game. This parser uses
+python-chess only for the rules of chess.
 """
 
 import re
@@ -15,8 +15,8 @@ from grpo.reading.games import Reason
 
 MAX_PLIES: Final = 1_200  # The longest tournament game on record has 538 (Nikolic - Arsovic, Belgrade 1989).
 _MAX_DEPTH: Final = 100
-_MAX_TOKEN: Final = 255  # The PGN standard's own limit of a line.
-_MAX_SHOWN: Final = 60  # Characters of a token that a detail quotes.
+_MAX_TOKEN: Final = 255  # The PGN standard's limit for a line.
+_MAX_SHOWN: Final = 60  # Characters of a token that are quoted in a detail.
 
 RESULT_BY_TOKEN: Final[Mapping[str, str]] = {
     "1-0": "1-0",
@@ -26,10 +26,10 @@ RESULT_BY_TOKEN: Final[Mapping[str, str]] = {
     "½-½": "1/2-1/2",
     "*": "*",
 }
-"""As written -> as meant."""
+"""Result token -> standard PGN result."""
 
 _NULL_MOVES: Final = frozenset(("--", "Z0", "0000", "@@@@", "<>"))
-# Assessments that stand by themselves. ChessBase writes N for a novelty and D for a diagram.
+# Standalone assessments. ChessBase writes N for a novelty and D for a diagram.
 _GLYPHS: Final = frozenset(
     (
         *("!", "?", "!!", "??", "!?", "?!", "+", "++", "#", "=", "~", "+=", "=+", "+/=", "=/+", "+/-", "-/+", "+-", "-+", "+/--", "--/+"),
@@ -63,7 +63,7 @@ _CLOCK: Final = re.compile(r"\[%clk\s+(?:([0-9]{1,4}):)?([0-9]{1,4}):([0-9]{1,4}
 
 
 class UnusableError(ValueError):
-    """A game cannot be used; it becomes a `Rejection` as soon as its place in the stream is known."""
+    """A game cannot be used; the caller, who knows its offset, turns this into a `Rejection`."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(reason, detail)
@@ -73,31 +73,31 @@ class UnusableError(ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MainLine:
-    """The moves that were played."""
+    """The main line of a game: the moves that were played."""
 
     boards: tuple[chess.Board, ...]
     """Before each move, without move stacks."""
     moves: tuple[chess.Move, ...]
     clocks: tuple[float | None, ...]
-    """Seconds that the mover had left after each move; None where no `[%clk ...]` says so."""
+    """Seconds left on the mover's clock after each move; None for moves without `[%clk ...]`."""
     end: chess.Board
     """After the last move."""
     result: str
-    """As the movetext ends; `*` also when it ends without any."""
+    """The result token at the end of the movetext; `*` if there is none."""
 
 
 def quoted(text: str) -> str:
-    """Return a text as a detail may show it: one line, and short."""
+    """Return a text as a short one-line quote for a detail."""
     return repr(text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…")
 
 
 def read_main_line(text: str, start: chess.Board) -> MainLine:
-    """Return the main line of a movetext with plain line feeds; variations are skipped, though they must be balanced.
+    """Return the main line of a movetext with LF line ends; variations are skipped but must be balanced.
 
-    Accepted as moves: SAN, overspecified or not, castling also with zeros, promotions also without `=`, long algebraic (`e2-e4`) and UCI
-    notation (`e2e4`), each with a glued number before it and `e.p.`, `+`, `++`, `#`, `!`, `?` after it.
+    Moves may be SAN (also overspecified, castling with zeros, promotion without `=`), long algebraic (`e2-e4`) or UCI (`e2e4`). A move
+    number may precede a move without a blank, and `e.p.`, `+`, `++`, `#`, `!`, `?` may follow it.
 
-    Raises UnusableError at the first thing that is none of what may stand there.
+    Raises UnusableError at the first invalid token.
     """
     board = start.copy(stack=False)
     boards: list[chess.Board] = []
@@ -132,7 +132,7 @@ def read_main_line(text: str, start: chess.Board) -> MainLine:
             board.push(move)
         elif kind in ("comment", "is_closed"):
             comment = token["comment"]
-            # A brace in a comment is allowed by the letter, but then mostly a `}` is missing before it, and moves with it.
+            # The standard allows `{` in a comment, but in practice a `}` is missing before it, and moves are lost.
             if not token["is_closed"] or "{" in comment:
                 raise unusable(Reason.UNCLOSED_COMMENT, quoted("{" + comment))
             if moves and not depth and clocks[-1] is None and "[%clk" in comment:
@@ -155,7 +155,7 @@ def read_main_line(text: str, start: chess.Board) -> MainLine:
 
 
 def _result_or_nothing(word: str, ply: int) -> str | None:
-    """Return the result that a word is, or None for a number or a glyph."""
+    """Return the result that a token stands for, or None for a move number or a glyph."""
     if word in _NULL_MOVES:
         raise UnusableError(Reason.NULL_MOVE, f"{quoted(word)} at ply {ply}")
     number = _NUMBER.match(word)

@@ -1,4 +1,4 @@
-"""Cuts a PGN stream into raw games, on bytes: quick, and with no more memory than the largest game allowed."""
+"""Splits a PGN byte stream into raw games, fast and with memory bounded by the largest allowed game."""
 
 import hashlib
 import re
@@ -9,12 +9,12 @@ from typing import Final
 from grpo.reading.games import SourceError
 
 MAX_GAME_BYTES: Final = 1 << 20
-"""A longer game is cut off."""
+"""A longer game is truncated."""
 TAG_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_+#=:-]{0,254}"
-"""Of a tag, as a regular expression."""
+"""Regular expression of a tag's name."""
 BOM: Final = b"\xef\xbb\xbf"
-# No possessive group here or in other patterns: Python before 3.11.5 gets those wrong (gh-106052).
-# Tag lines, with nothing between them but blank lines, byte order marks, escape lines and `;` comments. A broken tag line is one too.
+# No possessive group here or in other patterns: Python before 3.11.5 matches those wrongly (gh-106052).
+# Tag lines, broken ones included, separated only by blank lines, byte order marks, escape lines and `;` comments.
 HEADER: Final = re.compile(
     rb"(?:\[[^\r\n]*+[ \t\r\n\f\v]*+(?:(?:\xef\xbb\xbf|(?<=[\r\n])[%;][^\r\n]*+)[ \t\r\n\f\v]*+)*)*",
 )
@@ -25,44 +25,44 @@ _TAG_BEGINS: Final = re.compile(rf'\[({TAG_NAME})([ \t]{{0,16}}")?'.encode())
 _ROSTER_TAG: Final = re.compile(rf"\[{_ROSTER}".encode())
 _ROSTER_OR_OTHER_LINE: Final = re.compile(rf"[%;][^\r\n]*+|\[(?:{_ROSTER})?[^\r\n]*+".encode())
 _LOOKAHEAD: Final = 512  # More than `_TAG_BEGINS` can match.
-_LOOKBEHIND: Final = 64  # So many blanks, and no more, may indent a tag line.
+_LOOKBEHIND: Final = 64  # Maximum number of blanks that indent a tag line.
 _COMMENT_BEGINS: Final = re.compile(rb"[{;]|(?<![^\r\n])%")
 _LINE_ENDS: Final = re.compile(rb"[\r\n]")
-_BLANK_BEFORE_LINE_END: Final = re.compile(rb"\n(?<=[ \t]\n)")  # Written so that it begins with a literal, which is found fast.
+_BLANK_BEFORE_LINE_END: Final = re.compile(rb"\n(?<=[ \t]\n)")  # Begins with a literal, because that is searched fast.
 _TRAILING_BLANKS: Final = re.compile(rb"[ \t]++(?=\n)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RawGame:
-    """The bytes of one game, from its first tag to before the next game."""
+    """The bytes of one game, from its first tag up to the next game."""
 
     offset: int
     text: bytes
-    """With plain line feeds and without trailing blanks; of a game that is too long, the first MiB."""
+    """With LF line ends and without trailing blanks; only the first MiB of a game that is too long."""
     size: int
     """Bytes in the stream, without trailing blanks."""
     is_tagged: bool
     """False for text before the first tag line of a stream."""
 
     def digest(self) -> bytes:
-        """Return the hash of the text, which is the same wherever the game stands."""
+        """Return the hash of the text, independent of the game's offset and file."""
         return hashlib.sha256(self.text).digest()
 
 
 class RawGames:
-    """Cuts a stream into raw games.
+    """Iterator that splits a stream into raw games.
 
-    A game begins at a tag line, broken or not, that follows movetext, or that names a tag of the roster a second time. In a comment only
-    a line that begins with `[Event "` begins a game: there a `}` is missing.
+    A game begins at a tag line, broken or not, that follows movetext, or that repeats a tag of the Seven Tag Roster. Inside a comment only
+    a line that begins with `[Event "` begins a game: then a `}` is missing.
     """
 
     def __init__(self, chunks: Iterable[bytes], source: str) -> None:
-        # Nothing below sees how the stream was cut: it is cut again.
+        # The stream is re-split into equal blocks, so that the result does not depend on the chunks.
         self._blocks = _blocks(chunks)
         self._source = source
         self._data = b""
-        self._offset = 0  # Of the data's first byte in the stream.
-        self._begin = 0  # Of the present game, in the data.
+        self._offset = 0  # Offset of the data's first byte in the stream.
+        self._begin = 0  # Offset of the current game in the data.
         self._is_last = False
 
     def __iter__(self) -> Iterator[RawGame]:
@@ -82,7 +82,7 @@ class RawGames:
             yield self._cut(is_tagged=True)
 
     def _grow(self) -> int:
-        """Read on, drop what lies before the present game, and return how many bytes that were."""
+        """Read the next block, drop the data before the current game, and return the number of bytes dropped."""
         block = next(self._blocks, None)
         self._is_last = block is None
         dropped = self._begin
@@ -92,10 +92,10 @@ class RawGames:
         return dropped
 
     def _cut(self, *, is_tagged: bool) -> RawGame:
-        """Return the present game, and go to the next one."""
+        """Return the current game, and advance to the next one."""
         start = self._offset + self._begin
         scan, is_whole = self._header_end() if is_tagged else (self._begin, True)
-        # In a header that is too long no tag line can be told from a game's first, as if it were a comment.
+        # In a header that is too long, a tag line cannot be distinguished from the start of a game, as in a comment.
         search = _Search(scan=scan, seen_to=scan, comment=b"" if is_whole else b"[", is_tagged=is_tagged)
         head, end_of_text = b"", start
         while (end := self._next_begin(search)) is None:
@@ -127,7 +127,7 @@ class RawGames:
             self._grow()
 
     def _header_end(self) -> tuple[int, bool]:
-        """Return where the present game's header ends, or the next game begins in it, and whether the whole header was looked at."""
+        """Return where the current game's header ends or the next game begins in it, and whether the whole header was examined."""
         while True:
             header = HEADER.match(self._data, self._begin)
             assert header is not None
@@ -136,7 +136,7 @@ class RawGames:
                 break
             self._grow()
         roster = _ROSTER_TAG.findall(self._data, self._begin, header.end())
-        if len(set(roster)) < len(roster):  # Seldom; and then it may still be a value that looks like a tag.
+        if len(set(roster)) < len(roster):  # Rare, and the repetition may be a value that looks like a tag.
             names: set[bytes] = set()
             for line in _ROSTER_OR_OTHER_LINE.finditer(self._data, self._begin, header.end()):
                 if line[1] in names:
@@ -144,12 +144,12 @@ class RawGames:
                 names.update((line[1],) if line[1] else ())
         if is_whole and header.end() - self._begin <= MAX_GAME_BYTES:
             return header.end(), True
-        # The last line may go on, and even be the next game's first.
+        # The last line may be incomplete, and may be the first line of the next game.
         last_line = 1 + max(self._data.rfind(line_end, self._begin, header.end()) for line_end in (b"\r", b"\n"))
         return max(self._begin + 1, last_line), False
 
     def _next_begin(self, search: "_Search") -> int | None:
-        """Return where the next game begins, the data's end if there is none, or None when more must be read to know."""
+        """Return where the next game begins, the data's end if there is none, or None if more data must be read first."""
         for tag in _TAG_BEGINS.finditer(self._data, search.scan):
             begin = tag.start()
             if not self._is_at_line_start(begin):
@@ -169,27 +169,27 @@ class RawGames:
         return None
 
     def _is_at_line_start(self, index: int) -> bool:
-        # The text before the first game begins with no blanks, so that at its very beginning only blanks can have been before.
+        # The text before the first game does not begin with blanks, so only blanks can precede its beginning.
         before = self._data[max(0, index - _LOOKBEHIND) : index].rstrip(b" \t" + BOM)
         return index == self._begin or before.endswith((b"\n", b"\r"))
 
 
 @dataclass(slots=True)
 class _Search:
-    """How far the end of a game was looked for."""
+    """State of the search for the end of a game."""
 
     scan: int
     """The next game begins here or later."""
     seen_to: int
-    """Up to here comments were followed."""
+    """Comments were tracked up to here."""
     comment: bytes
-    """What is open there and would hide a tag line: `{` or `;` comments, `%` escapes, or `[` for a header without end."""
+    """The open construct at `seen_to` that hides tag lines: a `{` or `;` comment, a `%` escape, or `[` for an endless header."""
     is_tagged: bool
-    """False in the text before the first game, where a broken tag line is nothing yet."""
+    """False in the text before the first game, where a broken tag line does not begin a game."""
 
 
 def _comment_after(data: bytes, start: int, stop: int, comment: bytes) -> bytes:
-    """Return the kind of comment that is open at `stop`, given the one that is open at `start`."""
+    """Return the kind of comment that is open at `stop`, given the kind that is open at `start`."""
     while start < stop:
         if comment == b"[":
             return comment
@@ -212,7 +212,7 @@ def _comment_after(data: bytes, start: int, stop: int, comment: bytes) -> bytes:
 
 
 def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the stream in blocks of one size; the last may be shorter."""
+    """Yield the stream in blocks of equal size; the last may be shorter."""
     pending = bytearray()
     for chunk in chunks:
         for start in range(0, len(chunk), _BLOCK_BYTES):

@@ -1,4 +1,4 @@
-"""Objects in S3 as files: found by address, read as they come, and read on where a connection broke."""
+"""S3 objects as files: listing, streaming reads, resumption of broken connections, and readable AWS errors."""
 
 import fnmatch
 import io
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 S3_SCHEME: Final = "s3://"
 
-_MAX_BREAKS: Final = 5  # In a row, without a byte between them.
-_BACK_OFF_SECONDS: Final = 0.5  # After the first break; doubled after each further one, 15 s in all.
+_MAX_BREAKS: Final = 5  # In a row, without a byte read between them.
+_BACK_OFF_SECONDS: Final = 0.5  # After the first break, doubled after each further one: 15 s in total.
 _REMEDIES: Final = {
     "NoSuchBucket": "correct the bucket's name",
     "NoSuchKey": "correct the key; a folder's address ends in /",
@@ -29,30 +29,30 @@ _REMEDIES: Final = {
     "InvalidToken": "correct the credentials (aws configure)",
     "InvalidAccessKeyId": "correct the credentials (aws configure)",
     "SignatureDoesNotMatch": "correct the credentials (aws configure)",
-    "PreconditionFailed": "the object was replaced while it was read: start again once nobody writes it",
+    "PreconditionFailed": "the object was replaced while it was read: start again when nothing writes it",
     "InvalidObjectState": "the object is archived: restore it first (aws s3api restore-object)",
     "PermanentRedirect": "set AWS_DEFAULT_REGION to the bucket's region",
     "AuthorizationHeaderMalformed": "set AWS_DEFAULT_REGION to the bucket's region",
     "NoCredentialsError": "there are no credentials: log in (aws configure, aws sso login) or set AWS_PROFILE",
-    "PartialCredentialsError": "the credentials lack a part: complete them (aws configure)",
-    "CredentialRetrievalError": "the credentials cannot be had: log in again (aws sso login)",
+    "PartialCredentialsError": "the credentials are incomplete: complete them (aws configure)",
+    "CredentialRetrievalError": "the credentials cannot be retrieved: log in again (aws sso login)",
     "TokenRetrievalError": "the credentials have expired: log in again (aws sso login)",
-    "SSOTokenLoadError": "nobody is logged in: aws sso login",
+    "SSOTokenLoadError": "you are not logged in: aws sso login",
     "UnauthorizedSSOTokenError": "the credentials have expired: log in again (aws sso login)",
     "ProfileNotFound": "correct AWS_PROFILE",
     "NoRegionError": "set AWS_DEFAULT_REGION",
     "ParamValidationError": "correct the address: s3://bucket/key",
 }
-_OTHER_REMEDY: Final = "look to the network and the address (AWS_ENDPOINT_URL), and start again"
+_OTHER_REMEDY: Final = "check the network and the address (AWS_ENDPOINT_URL), and start again"
 
 
 def list_objects(pattern: str) -> tuple[bool, list[str]]:
-    """Return whether the address names one object, and the addresses of all objects that it stands for, sorted.
+    """Return whether the address names a single object, and the sorted addresses of all objects that it matches.
 
-    An address that ends in `/` stands for all objects below; one with `*`, `?` or `[...]` for all that match it, where `*` matches `/`
-    too; any other for itself.
+    An address that ends in `/` matches all objects below it. `*`, `?` and `[...]` are wildcards, and `*` also matches `/`. Any other
+    address names a single object.
 
-    Raises SourceError when there is no such object, or the bucket cannot be listed.
+    Raises SourceError if the object does not exist, or the bucket cannot be listed.
     """
     bucket, key = split_address(pattern)
     glob_starts = re.search(r"[*?[]", key)
@@ -68,13 +68,13 @@ def list_objects(pattern: str) -> tuple[bool, list[str]]:
 
 
 class S3Object(io.RawIOBase):
-    """One object as a file that can be read and sought; all reads are of the one version that it was opened with.
+    """One S3 object as a seekable file; all reads are of the version that was opened.
 
-    Raises SourceError when the object cannot be opened, when it is replaced meanwhile, and when the connection breaks too often.
+    Raises SourceError if the object cannot be opened, if it is replaced while it is read, or if the connection breaks too often.
     """
 
     def __init__(self, uri: str, *, client: Any = None) -> None:
-        """Open it, with a client that is there already or with a new one."""
+        """Open the object with the given client, or with a new one."""
         super().__init__()
         self._uri = uri
         self._bucket, self._key = split_address(uri)
@@ -92,11 +92,11 @@ class S3Object(io.RawIOBase):
         return True
 
     def seekable(self) -> bool:
-        """Return True: the next read asks for what begins at the new place."""
+        """Return True; after a seek, the next read requests the range from the new position."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Go to a byte, and return it."""
+        """Set the position and return it."""
         position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
         if position < 0:
             raise ValueError(f"negative seek position {position}")
@@ -106,7 +106,7 @@ class S3Object(io.RawIOBase):
         return position
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
-        """Fill the buffer with the next bytes, as many as come at once, and return their number; 0 is the end."""
+        """Read the next available bytes into the buffer and return their number; 0 means the end."""
         import botocore.exceptions
         import urllib3.exceptions
 
@@ -142,14 +142,14 @@ class S3Object(io.RawIOBase):
         raise AssertionError("the last break raises")
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         self._drop()
         super().close()
 
     def _continued(self) -> Any:
-        # IfMatch: the rest of another version would be taken for the rest of this one.
-        wanted = f"bytes={self._position}-"
-        return self._client.get_object(Bucket=self._bucket, Key=self._key, Range=wanted, IfMatch=self.etag)["Body"]
+        # IfMatch, so that the rest is never that of another version.
+        rest = f"bytes={self._position}-"
+        return self._client.get_object(Bucket=self._bucket, Key=self._key, Range=rest, IfMatch=self.etag)["Body"]
 
     def _drop(self) -> None:
         if self._body is not None:
@@ -158,30 +158,30 @@ class S3Object(io.RawIOBase):
 
 
 def split_address(uri: str) -> tuple[str, str]:
-    """Return bucket and key of an address."""
+    """Return the bucket and the key of an `s3://` address."""
     bucket, _, key = uri.removeprefix(S3_SCHEME).partition("/")
     return bucket, key
 
 
 def new_client() -> Any:
-    """Return a client that tries again, with back-off, what a busy or broken service refuses."""
+    """Return an S3 client that retries with back-off."""
     import boto3.session
     import botocore.config
 
-    # A session of its own: boto3's default one is shared by all that run in this process.
+    # A separate session, because boto3's default session is shared by the whole process.
     settings = botocore.config.Config(connect_timeout=20, read_timeout=60, retries={"mode": "standard"})
     return boto3.session.Session().client("s3", config=settings)
 
 
 def storage_errors() -> tuple[type[Exception], ...]:
-    """Return the errors that AWS's library raises; it is imported late."""
+    """Return the error types of botocore, which is imported lazily."""
     import botocore.exceptions
 
     return botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError
 
 
 def in_words(error: Exception) -> str:
-    """Return what an error of `storage_errors` means, and what to do about it."""
+    """Return a message for an error of `storage_errors`: what it means and how to fix it."""
     import botocore.exceptions
 
     if isinstance(error, botocore.exceptions.ClientError):
@@ -191,7 +191,7 @@ def in_words(error: Exception) -> str:
 
 @contextmanager
 def _in_words(uri: str, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turn what AWS's library raises, but for these, into a SourceError that says what to do."""
+    """Turn botocore's errors, except those in `but`, into a SourceError that says how to fix it."""
     try:
         yield
     except but:

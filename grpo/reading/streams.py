@@ -1,4 +1,4 @@
-"""The bytes of a file, wherever it lies and however it is packed, and nothing cut short unnoticed."""
+"""Reads local and S3 files, plain or compressed (zstd, gzip, bzip2, ZIP), and detects truncation, damage and decompression bombs."""
 
 import bz2
 import glob
@@ -23,17 +23,17 @@ from grpo.reading.games import SourceError
 from grpo.reading.s3 import S3_SCHEME, S3Object, list_objects
 
 CHUNK_SIZE: Final = 2**20
-"""Bytes; no chunk of `read_chunks` is longer."""
+"""Largest chunk of `read_chunks`, in bytes."""
 
-_PIECE_SIZE: Final = 2**16  # Packed bytes handed to zlib and bz2 at a time, hence how exactly they can say where a file is damaged.
+_PIECE_SIZE: Final = 2**16  # Compressed bytes per call of zlib and bz2; errors state the damage with this precision.
 _MAX_ZSTD_WINDOW: Final = 2**27  # 128 MiB, as `zstd -d` allows; more needs `zstd --long=31`, and that much memory.
-# A decompression bomb: game files shrink to a fifth or a tenth, deflate can at most shrink to 1/1,032. Small files may do as they like.
+# Limits for decompression bombs: game files compress 5 to 10 times, deflate at most 1,032 times. Small files are exempt.
 _BOMB_GRACE: Final = 2**26
 _BOMB_RATIO: Final = 1_000
 
 
 class FileKind(StrEnum):
-    """What a file lists."""
+    """What a file contains."""
 
     GAMES = "games"
     POSITIONS = "positions"
@@ -41,7 +41,7 @@ class FileKind(StrEnum):
 
 
 class Packing(StrEnum):
-    """How a file's bytes are packed."""
+    """Compression of a file."""
 
     NONE = "none"
     ZST = "zst"
@@ -63,26 +63,27 @@ _RESCUES: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class SourceFile:
-    """A file of games, positions or puzzles; files are ordered by name, which is the same on every machine."""
+    """A file of games, positions or puzzles; files are ordered by name, so that the order is the same on every machine."""
 
     name: str
-    """As boards state it: without folder; for a member of an archive `ARCHIVE.zip/MEMBER`."""
+    """The name that boards record: without folder, and `ARCHIVE.zip/MEMBER` for a member of an archive."""
     uri: str
     """Absolute path, or `s3://bucket/key`."""
     kind: FileKind
     packing: Packing
     member: str = ""
-    """Path inside of the archive, for `Packing.ZIP`."""
+    """Path inside the archive, for `Packing.ZIP`."""
 
 
 def find_files(patterns: Sequence[str]) -> list[SourceFile]:
-    """Return the files that paths, folders (whole), globs, and S3 keys, prefixes (`.../`) or globs stand for; by name, each once.
+    """Return the files that the patterns match, each once, sorted by name.
 
-    Of folders, prefixes and globs only what has a known suffix counts, and nothing hidden. Names are unique, so that neither the order
-    of the patterns nor the folder in which a file lies has a bearing on the order.
+    A pattern is a path, a folder (read recursively), a glob, or an S3 key, prefix (`.../`) or glob. Folders, prefixes and globs match only
+    files with a known suffix that are not hidden. Names are unique, so that the order depends neither on the order of the patterns nor on
+    the folders.
 
-    Raises SourceError when a pattern stands for nothing, a named file has an unknown suffix, an archive cannot be read, or two
-    different files have one name.
+    Raises SourceError if a pattern matches nothing, a named file has an unknown suffix, an archive cannot be read, or two different files
+    have the same name.
     """
     found = {file for pattern in patterns for uri, name in _addresses(pattern) for file in _files_of(uri, name)}
     files = sorted(found)
@@ -94,10 +95,10 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
 
 
 def read_chunks(file: SourceFile) -> Iterator[bytes]:
-    """Yield the unpacked bytes, in chunks of at most 1 MiB and as they come: memory is bounded whatever the file is.
+    """Yield the decompressed bytes in chunks of at most 1 MiB, streaming, so that memory is bounded for any file.
 
-    Raises SourceError when the file cannot be read, is cut short, is damaged, goes on after its end, or is a decompression bomb. A plain
-    file cannot be checked.
+    Raises SourceError if the file cannot be read, is truncated or damaged, has data after its end, or is a decompression bomb. Plain files
+    have no checks.
     """
     with _opened(file.uri) as stream:
         if file.packing == Packing.ZIP:
@@ -110,26 +111,26 @@ def read_chunks(file: SourceFile) -> Iterator[bytes]:
 
 
 def fingerprint(file: SourceFile) -> str:
-    """Return a hash, in hex, of the packed bytes; of an S3 object, which is far away, of its ETag and size. A member adds its name.
+    """Return a hex hash of the compressed bytes, or of ETag and size for an S3 object; the path of an archive's member is hashed in.
 
-    Raises SourceError when the file cannot be read.
+    Raises SourceError if the file cannot be read.
     """
     if file.uri.startswith(S3_SCHEME):
         with S3Object(file.uri) as remote:
             whole = sha256_text(f"{remote.etag}:{remote.size}")
     else:
-        with _opened(file.uri):  # For its words when it cannot be read.
+        with _opened(file.uri):  # For its error message if the file cannot be read.
             whole = sha256_file(Path(file.uri))
     return sha256_text(f"{whole}/{file.member}") if file.member else whole
 
 
 def fingerprint_of_all(files: Iterable[SourceFile]) -> str:
-    """Return a hash, in hex, of the contents of several files, whatever their order and their names."""
+    """Return a hex hash of the contents of several files, independent of their order and names."""
     return sha256_text("\n".join(sorted(map(fingerprint, files))))
 
 
 def _addresses(pattern: str) -> list[tuple[str, str]]:
-    """Return address and base name of each file that one pattern stands for."""
+    """Return the address and the base name of each file that one pattern matches."""
     if pattern.startswith(S3_SCHEME):
         is_named, uris = list_objects(pattern)
         found = [(uri, uri.rpartition("/")[2]) for uri in uris]
@@ -137,7 +138,7 @@ def _addresses(pattern: str) -> list[tuple[str, str]]:
         path = Path(os.path.expanduser(pattern))  # noqa: PTH111 (Path.expanduser fails for users that are not known.)
         try:
             is_named = path.is_file()
-            # The name is the one given, the address the real one: a file met twice, once by a link of the same name, is one file.
+            # Given name, real path: a file that is also found through a link of the same name counts once.
             found = [(os.path.realpath(match), match.name) for match in _local_files(pattern, path)]
         except OSError as error:
             raise _unreadable(pattern, error) from error
@@ -186,7 +187,7 @@ def _is_known(name: str) -> bool:
 
 
 def _files_of(uri: str, name: str) -> Iterator[SourceFile]:
-    """Yield the file itself, or the members of an archive of which the suffix is known."""
+    """Yield the file itself, or the members of an archive that have a known suffix."""
     kind, packing = _suffixes(name)
     if packing != Packing.ZIP:
         assert kind is not None
@@ -194,16 +195,16 @@ def _files_of(uri: str, name: str) -> Iterator[SourceFile]:
         return
     with _opened(uri) as stream:
         members = Counter(member.filename for member in _directory(uri, stream).infolist())
-    # Neither hidden files nor macOS's shadows of them (`__MACOSX/._games.pgn`).
+    # Skip hidden files and macOS metadata (`__MACOSX/._games.pgn`).
     known = {member: _suffixes(member) for member in members if not member.rpartition("/")[2].startswith(".")}
     if nested := [member for member, (kind, packing) in known.items() if packing != Packing.NONE and (kind or packing == Packing.ZIP)]:
-        raise SourceError(f"{uri}: its member {nested[0]} is packed once more; unpack the archive, and give what was in it")
+        raise SourceError(f"{uri}: its member {nested[0]} is compressed again; unpack the archive, and give its content")
     usable = {member: kind for member, (kind, _) in known.items() if kind is not None}
     if not usable:
         raise SourceError(f"{uri}: the archive has no member in {', '.join(_KINDS)} (but {len(members)} others); give another file")
     for member, kind in usable.items():
         if members[member] > 1:
-            raise SourceError(f"{uri}: {members[member]} members are called {member}; pack the archive anew")
+            raise SourceError(f"{uri}: {members[member]} members are called {member}; recreate the archive")
         yield SourceFile(name=_storable(f"{name}/{member}"), uri=uri, kind=kind, packing=packing, member=member)
 
 
@@ -221,15 +222,15 @@ def _unreadable(uri: str, error: OSError) -> SourceError:
 
 @contextmanager
 def _opened(uri: str) -> Iterator[BinaryIO]:
-    """Open a file or object for reading; an OSError of the block, too, becomes a SourceError."""
+    """Open a file or S3 object for reading; an OSError, also inside the block, becomes a SourceError."""
     try:
         if uri.startswith(S3_SCHEME):
             with io.BufferedReader(S3Object(uri), CHUNK_SIZE) as stream:
                 yield stream
         else:
             path = Path(uri)
-            if path.exists() and not path.is_file():  # To open a pipe would wait for ever.
-                raise SourceError(f"{uri}: cannot be read (it is no file); give a file, or a folder of files")
+            if path.exists() and not path.is_file():  # Opening a pipe would wait forever.
+                raise SourceError(f"{uri}: cannot be read (it is not a regular file); give a file, or a folder of files")
             with path.open("rb", CHUNK_SIZE) as stream:
                 yield stream
     except OSError as error:
@@ -237,55 +238,55 @@ def _opened(uri: str) -> Iterator[BinaryIO]:
 
 
 class _Packed:
-    """The packed bytes of one file, or of one member of an archive, in order and counted."""
+    """Sequential reader of the compressed bytes of one file or archive member, with a counter."""
 
     def __init__(self, file: SourceFile, stream: BinaryIO, num_left: int | None = None) -> None:
         self._file = file
         self._stream = stream
         self._num_left = num_left
-        """Bytes of the member that are still to come; a file ends where it ends."""
-        self.num_taken = 0
+        """Remaining bytes of an archive member; None for a file, which is read to its end."""
+        self.num_read = 0
 
     def read_up_to(self, count: int) -> bytes:
-        """Return the next bytes: so many, or fewer if the file ends."""
+        """Return the next `count` bytes, or fewer if the file ends."""
         piece = self._stream.read(count if self._num_left is None else min(count, self._num_left))
-        self.num_taken += len(piece)
+        self.num_read += len(piece)
         if self._num_left is not None:
             self._num_left -= len(piece)
         return piece
 
     def exactly(self, count: int) -> bytes:
-        """Return the next bytes: so many, or raise SourceError."""
+        """Return the next `count` bytes, or raise SourceError if the file ends."""
         piece = self.read_up_to(count)
         if len(piece) < count:
             raise self.cut_short()
         return piece
 
     def cut_short(self) -> SourceError:
-        return self._bad(f"cut short: it ends at byte {self._stream.tell():,}, and more must follow")
+        return self._bad(f"truncated: it ends at byte {self._stream.tell():,}, and more must follow")
 
     def damaged(self, start: int, what: str) -> SourceError:
-        """Return an error for the bytes that were taken since `num_taken` was `start`."""
+        """Return an error for the bytes that were read since `num_read` was `start`."""
         end = self._stream.tell()
-        return self._bad(f"damaged between bytes {end - (self.num_taken - start):,} and {end:,} ({what})")
+        return self._bad(f"damaged between bytes {end - (self.num_read - start):,} and {end:,} ({what})")
 
     def _bad(self, what: str) -> SourceError:
         member = f" (member {self._file.member})" if self._file.member else ""
         rescue = _RESCUES[self._file.packing]
-        return SourceError(f"{self._file.uri}{member}: {what}; download it again, or unpack what is whole: {rescue}")
+        return SourceError(f"{self._file.uri}{member}: {what}; download it again, or unpack the intact part: {rescue}")
 
 
 def _unpack_zstd(packed: _Packed) -> Iterator[bytes]:
-    """Walk the blocks of each frame (RFC 8878, 3.1): zstandard takes a file that ends in mid-frame for a whole one.
+    """Decompress block by block (RFC 8878, 3.1), because zstandard does not detect a file that ends inside a frame.
 
-    A block unpacks to at most 128 KiB, so that memory is bounded, and errors are exact to one block.
+    A block decompresses to at most 128 KiB, so that memory is bounded and errors state the damaged block.
     """
     decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_ZSTD_WINDOW)
     is_first = True
     while (magic := packed.read_up_to(4)) or is_first:
         is_first = False
-        start = packed.num_taken - len(magic)
-        if len(magic) == 4 and magic[0] & 0xF0 == 0x50 and magic[1:] == b"\x2a\x4d\x18":  # A skippable frame: its size, and anything.
+        start = packed.num_read - len(magic)
+        if len(magic) == 4 and magic[0] & 0xF0 == 0x50 and magic[1:] == b"\x2a\x4d\x18":  # Skippable frame: size, then any bytes.
             left = int.from_bytes(packed.exactly(4), "little")
             while left:
                 left -= len(packed.exactly(min(left, _PIECE_SIZE)))
@@ -295,12 +296,12 @@ def _unpack_zstd(packed: _Packed) -> Iterator[bytes]:
             header += packed.exactly(zstandard.frame_header_size(header) - len(header))
             frame = zstandard.get_frame_parameters(header)
             if frame.window_size > _MAX_ZSTD_WINDOW:
-                raise packed.damaged(start, f"or it needs {frame.window_size:,} bytes to unpack: pack it anew without --long or --ultra")
+                raise packed.damaged(start, f"or it needs {frame.window_size:,} bytes to unpack: compress it without --long or --ultra")
             stream = decompressor.decompressobj()
             stream.decompress(header)
             is_last = False
             while not is_last:
-                start = packed.num_taken
+                start = packed.num_read
                 head = packed.exactly(3)
                 block = int.from_bytes(head, "little")
                 is_last = bool(block & 1)
@@ -314,7 +315,7 @@ def _unpack_zstd(packed: _Packed) -> Iterator[bytes]:
 
 
 class _Stream(Protocol):
-    """What zlib and bz2 have in common."""
+    """The common interface of zlib's and bz2's decompressors."""
 
     @property
     def eof(self) -> bool: ...
@@ -324,21 +325,21 @@ class _Stream(Protocol):
 
 
 def _unpack_streams(new_stream: Callable[[], _Stream], packed: _Packed) -> Iterator[bytes]:
-    """Unpack one stream after another (members of a gzip file, streams of a bzip2 file), until nothing is left."""
+    """Decompress one stream after another (members of a gzip file, streams of a bzip2 file) until the end."""
     piece = packed.exactly(1)
     while piece:
         stream = new_stream()
-        has_more = True  # Whether more may come out without anything going in.
+        has_more = True  # Whether the decompressor may have more output without new input.
         while not stream.eof:
             if not piece and not has_more and not (piece := packed.read_up_to(_PIECE_SIZE)):
                 raise packed.cut_short()
             try:
                 chunk = stream.decompress(piece, CHUNK_SIZE)
             except (zlib.error, OSError) as error:
-                raise packed.damaged(max(packed.num_taken - _PIECE_SIZE, 0), str(error)) from None
+                raise packed.damaged(max(packed.num_read - _PIECE_SIZE, 0), str(error)) from None
             yield chunk
             has_more = len(chunk) == CHUNK_SIZE
-            piece = getattr(stream, "unconsumed_tail", b"")  # bz2 keeps what it did not get to.
+            piece = getattr(stream, "unconsumed_tail", b"")  # bz2 buffers unconsumed input itself.
         piece = stream.unused_data or packed.read_up_to(_PIECE_SIZE)
 
 
@@ -364,7 +365,7 @@ def _without_bombs(chunks: Iterator[bytes], packed: _Packed) -> Iterator[bytes]:
     num_out = 0
     for chunk in chunks:
         num_out += len(chunk)
-        if num_out > max(_BOMB_GRACE, _BOMB_RATIO * packed.num_taken):
+        if num_out > max(_BOMB_GRACE, _BOMB_RATIO * packed.num_read):
             raise packed.damaged(0, f"or a decompression bomb: they unpack to more than {num_out:,} bytes")
         if chunk:
             yield chunk
@@ -373,31 +374,31 @@ def _without_bombs(chunks: Iterator[bytes], packed: _Packed) -> Iterator[bytes]:
 def _directory(uri: str, stream: BinaryIO) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(stream)
-    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:  # ValueError: offsets and names that cannot be.
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:  # ValueError: invalid offsets and names.
         raise SourceError(
-            f"{uri}: no whole ZIP archive ({error}); its directory is at its end, so it may be cut short: download it again,"
-            f" or save what is whole: {_RESCUES[Packing.ZIP]}"
+            f"{uri}: not a complete ZIP archive ({error}); its directory is at its end, so it may be truncated: download it again,"
+            f" or recover the intact part: {_RESCUES[Packing.ZIP]}"
         ) from None
 
 
 def _read_member(file: SourceFile, stream: BinaryIO) -> Iterator[bytes]:
-    # zipfile finds the member but does not unpack it: 4 kB of bzip2 would become gigabytes in one piece.
+    # zipfile only locates the member: it would decompress 4 kB of bzip2 to gigabytes in one piece.
     try:
         member = _directory(file.uri, stream).getinfo(file.member)
     except KeyError:
-        raise SourceError(f"{file.uri}: the archive has no member {file.member} any more; start the run anew") from None
+        raise SourceError(f"{file.uri}: the archive has no member {file.member} any more; start the run again") from None
     if member.flag_bits & 1:
         raise SourceError(f"{file.uri}: its member {file.member} is encrypted; unpack it with its password, and give the unpacked file")
     if member.compress_type not in _MEMBER_UNPACKERS:
         raise SourceError(
-            f"{file.uri}: its member {file.member} is packed by a rare method (number {member.compress_type});"
+            f"{file.uri}: its member {file.member} is compressed by an unsupported method (number {member.compress_type});"
             " unpack it, and give the unpacked file"
         )
     stream.seek(member.header_offset)
     header = _Packed(file, stream)
     magic, name_size, extra_size = struct.unpack("<4s22x2H", header.exactly(30))
     if magic != b"PK\3\4":
-        raise header.damaged(0, "no header of a member")
+        raise header.damaged(0, "not a member's header")
     header.exactly(name_size + extra_size)
     packed = _Packed(file, stream, member.compress_size)
     checksum = num_out = 0

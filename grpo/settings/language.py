@@ -1,4 +1,4 @@
-"""Settings of a language model as the policy, and what else its kind changes in the defaults."""
+"""Settings of a language model as the policy, and the defaults of GRPO that differ with it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,11 +7,16 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from grpo.settings.grpo import GrpoConfig
-from grpo.settings.types import Count, NotNegative, Positive, Probability, Section
+from grpo.settings.types import Count, NotNegative, Positive, Probability, Role, Section
 
 _MAX_RATE_OF_PRETRAINED: Final = 1e-3
 SMALL: Final = "small"
-"""Name of the model that is made here, without a hub."""
+"""Name of the model that is created locally, without a hub."""
+
+# Cloning reads neither the loss of GRPO and its schedules nor the settings of games and evaluations.
+_GRPO: Final = Role(read_by=("finetune",))
+_GRPO_PACE: Final = Role(read_by=("finetune",), may_change_on_resume=True)
+_MEASURED: Final = Role(read_by=("baseline", "finetune", "select"), may_change_on_resume=True)
 
 _PATH_STARTS: Final = (".", "/", "~")
 
@@ -22,8 +27,8 @@ KIND_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "states_per_step": 8,
         "group_size": 8,
         "num_minibatches": 1,
-        "reflects": False,
-        "own_games": {"share": 0.0},
+        "mirrors_boards": False,
+        "self_play": {"fraction": 0.0},
         "learning_rate": 1e-6,
         "learning_rate_decay": "constant",
         "weight_averaging": 0.0,
@@ -38,102 +43,105 @@ KIND_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "skipped_learning_rate_factor": 0.1,
     },
 }
-"""`policy.kind` -> what of `[grpo]` has another default with it: lr, clip, KL and the answer to NaN as the field notes have them."""
+"""`policy.kind` -> defaults of `[grpo]` that differ: learning rate, clipping, KL and the reaction to NaN are those of the field notes."""
 
 
 class SmallModelConfig(Section):
-    """The GPT-2 that is made here when `model = "small"`: it plays badly, and shows the whole way without a hub."""
+    """The small GPT-2 of `model = "small"`, initialised at random: it plays badly, and needs no hub."""
 
     width: Annotated[int, Field(ge=16, le=2_048, multiple_of=8)] = 128
-    """Of the embedding."""
+    """Embedding dimension."""
     num_layers: Annotated[int, Field(ge=1, le=48)] = 3
-    """Transformer blocks."""
+    """Number of transformer blocks."""
     num_heads: Annotated[int, Field(ge=1, le=64)] = 4
-    """Attention heads of a block."""
+    """Attention heads per block."""
     max_tokens: Annotated[int, Field(ge=192, le=4_096)] = 256
-    """Positions it knows: prompt and answer together."""
+    """Context length in tokens: prompt and answer together."""
 
 
 class CloningConfig(Section):
-    """Behaviour cloning before GRPO: next-token prediction of the answers that the value tables give."""
+    """Behaviour cloning before GRPO: next-token prediction of answers generated from the move values."""
 
     num_steps: Annotated[int, Field(ge=0)] = 5_000
-    """Optimiser steps; 0 takes the model as it comes."""
+    """Optimiser steps; 0 uses the model without cloning."""
     batch_size: Count = 16
-    """Examples a step."""
+    """Examples per step."""
     learning_rate: Positive = 4e-3
-    """AdamW's, after a warm-up of a twentieth of the steps, then falling in a line to nothing. For a model of a hub, 1e-5 to 5e-5."""
+    """Learning rate of AdamW: warm-up for a twentieth of the steps, then linear decay to 0. For a pretrained model use 1e-5 to 5e-5."""
     weight_decay: NotNegative = 0.01
-    """AdamW's."""
+    """Weight decay of AdamW."""
     steps_per_validation: Count = 1_000
-    """Steps between two looks at the loss on validation boards."""
+    """Steps between two measurements of the loss on validation boards."""
 
 
 class RewardWeights(Section):
-    """What each part of a graded reward counts. Parts lie in [0, 1]; a malformed answer gets `malformed`, and nothing else."""
+    """Weights of the parts of the graded reward. Each part lies in [0, 1]. A malformed answer gets only `malformed`."""
 
     structure: tuple[float, float] = Field(default=(0.2, 1.0), strict=False)
-    """Reward of the sections that are there: the first number for the least that counts, the second for all of them."""
+    """Reward for the sections that an answer has: the first number for the minimum, the second for all sections."""
     parsing: tuple[float, float] = Field(default=(0.1, 0.8), strict=False)
-    """Reward of fields that can be read, each a move, a number, a position or a flag: for the first, and for all."""
+    """Reward for the fields that can be parsed (moves, numbers, positions, flags): the first number for one field, the second for all."""
     malformed: Annotated[float, Field(ge=-100, le=0)] = -0.3
-    """Of an answer in which no section can be found."""
+    """Reward of an answer in which no section can be found."""
     move_quality: NotNegative = 1.0
-    """Policy task: what the listed moves are worth, of what the best five are: (value - worst) / (best - worst) each, illegal ones 0."""
+    """Policy task: values of the listed moves relative to the best five, each (value - worst) / (best - worst); illegal moves count 0."""
     evaluation: NotNegative = 0.5
-    """Policy task: how near the listed moves' evaluations are, as win probabilities; one that is 0.25 off, or of no legal move, has 0."""
+    """Policy task: accuracy of the listed evaluations, as win probabilities. One that is 0.25 off, or of an illegal move, counts 0."""
     best_move: NotNegative = 2.0
-    """Policy task: (value of the named best move - worst) / (best - worst); an illegal one is 0."""
+    """Policy task: (value of the named best move - worst) / (best - worst); an illegal move counts 0."""
     similarity: NotNegative = 2.0
-    """Environment task: how much of what the move changes (squares, side to move, castling, en passant, clocks) is changed rightly."""
+    """Environment task: fraction of what the move changes (squares, side to move, castling, en passant, clocks) that is correct."""
     outcome: NotNegative = 0.5
-    """Environment task: share of reward, `terminated` and `truncated` that is right."""
+    """Environment task: fraction of reward, `terminated` and `truncated` that is correct."""
 
 
 class LanguageConfig(Section):
-    """A causal language model as the policy; read only with `policy.kind = "language"`."""
+    """A causal language model as the policy; needs `policy.kind = "language"`."""
 
-    model: str = SMALL
-    """`small` is made here; else a hub's name, such as `jrahn/RookWorld-LM-124M`, or a folder, as transformers takes them."""
+    model: Annotated[str, Role(is_on_card=True)] = SMALL
+    """`small` is created locally. Otherwise a model name on the Hugging Face hub, such as `jrahn/RookWorld-LM-124M`, or a folder."""
     revision: str = ""
-    """Commit or tag of a hub's model; empty is its newest, whose commit is then part of the step's report."""
+    """Commit or tag of a model on the hub. Empty is the newest; its commit is then in the report of the step."""
     small: SmallModelConfig = SmallModelConfig()
     cloning: CloningConfig = CloningConfig()
-    rewards: RewardWeights = RewardWeights()
+    rewards: Annotated[RewardWeights, _GRPO] = RewardWeights()
     environment_share: Probability = 0.25
-    """Of examples and of a step's prompts that are of the environment task; the others are of the policy task."""
+    """Fraction of the examples and of the prompts of a step that are the environment task; the others are the policy task."""
     num_history_moves: Annotated[int, Field(ge=0, le=40)] = 10
-    """Moves that an environment prompt tells, the last one included, at most."""
+    """Maximum number of past moves in an environment prompt, including the last."""
     illegal_move_share: Probability = 0.05
-    """Of environment examples whose move is illegal, so that the flag for it is learnt."""
+    """Fraction of environment examples with an illegal move, so that the model learns the flag for it."""
     max_answer_tokens: Annotated[int, Field(ge=16, le=2_048)] = 144
-    """An answer is cut here: it counts as truncated, and the loss leaves it out."""
-    answers_per_forward: Count = 64
-    """Answers written or scored at once; changes memory and time, not the result beyond rounding."""
-    loss: Literal["grpo", "bnpo", "dr_grpo", "dapo"] = "dapo"
-    """How TRL averages over tokens: `grpo` by answer, `bnpo` and `dapo` over all tokens, `dr_grpo` by the greatest length."""
+    """Maximum answer length. A longer answer is truncated, and the loss leaves it out."""
+    answers_per_forward: Annotated[Count, Role(may_change_on_resume=True)] = 64
+    """Batch size for generating and scoring answers: affects memory and time, and the result only by rounding."""
+    loss: Annotated[Literal["grpo", "bnpo", "dr_grpo", "dapo"], _GRPO] = "dapo"
+    """How TRL averages over tokens: `grpo` per answer, `bnpo` and `dapo` over all tokens, `dr_grpo` by the maximum length."""
 
-    min_parse_rate: Probability = 0.8
-    """The gate before GRPO: share of answers, drawn at T = 1, that must be readable, in each task that is trained."""
-    num_gate_prompts: Count = 64
-    """Prompts of each task that the gate asks."""
-    kl_warmup_steps: Annotated[int, Field(ge=0)] = 500
-    """Steps in which the KL coefficient rises to its value in a line; it is above 0 from the first."""
-    reward_warmup_steps: Annotated[int, Field(ge=0)] = 200
-    """Steps in which the parts that ask for chess rise to their weights in a line; structure and parsing count in full from the first."""
-    max_collection_kl: NotNegative = 0.0
-    """Nats: an answer whose KL to the reference is above this when it is written is left out of the loss, and counted; 0 is no bound."""
+    min_parse_rate: Annotated[Probability, Role(may_change_on_resume=True)] = 0.8
+    """The gate before GRPO: minimum fraction of answers, sampled at T = 1, that can be parsed, for each task that is trained."""
+    num_gate_prompts: Annotated[Count, Role(may_change_on_resume=True)] = 64
+    """Prompts per task for the gate."""
+    kl_warmup_steps: Annotated[int, Field(ge=0), _GRPO_PACE] = 500
+    """Steps of the linear warm-up of the KL coefficient; it is above 0 from the first step."""
+    reward_warmup_steps: Annotated[int, Field(ge=0), _GRPO_PACE] = 200
+    """Steps of the linear warm-up of the chess parts of the reward; `structure` and `parsing` count in full from the first step."""
+    max_collection_kl: Annotated[NotNegative, _GRPO_PACE] = 0.0
+    """In nats: the loss leaves out an answer whose KL to the reference, when sampled, is above this, and counts it. 0 is no limit."""
 
-    max_questions: Annotated[int, Field(ge=1, le=20)] = 3
-    """In games: an answer without a legal best move is asked for again, drawn at T = 1, until so many were given; then the game is lost."""
-    num_judged_boards: Count = 150
-    """Held-out boards, the first of each phase in equal parts, that regret is measured on: an answer takes some 50 forward passes."""
-    num_sampled_answers: Count = 2
-    """Answers drawn at T = 1 for each of them, beside the greedy one."""
+    max_questions: Annotated[
+        int, Field(ge=1, le=20), Role(read_by=("baseline", "finetune", "select"), may_change_on_resume=True, is_on_card=True)
+    ] = 3
+    """Maximum number of answers per move in a game. After an answer without a legal best move the next is sampled at T = 1; after the last,
+    the game is lost."""
+    num_heldout_boards: Annotated[Count, _MEASURED] = 150
+    """Number of held-out boards on which regret is measured, equally many of each phase. An answer takes about 50 forward passes."""
+    num_sampled_answers: Annotated[Count, _MEASURED] = 2
+    """Answers sampled at T = 1 for each of these boards, in addition to the greedy answer."""
 
 
 def model_folder(model: str) -> Path | None:
-    """Return the folder that `language.model` names, whether it is there or not; None for `small` and for a hub's name.
+    """Return the folder that `language.model` names, whether it exists or not; None for `small` and for a model name on the hub.
 
     >>> model_folder("jrahn/RookWorld-LM-124M") is model_folder("small") is None
     True
@@ -143,17 +151,17 @@ def model_folder(model: str) -> Path | None:
 
 
 def refuse_for_language(grpo: GrpoConfig, language: LanguageConfig) -> None:
-    """Raise ValueError naming the settings of `[grpo]` that are for networks only, or of cloning that are for the small model only."""
+    """Raise ValueError naming settings of `[grpo]` that are only for networks, or of cloning that are only for the small model."""
     wrong = {
         'estimator must be "sampled"': grpo.estimator != "sampled",
         'baseline must be "mean"': grpo.baseline != "mean",
         "depth.num_own_moves must be 1": grpo.depth.num_own_moves != 1,
-        "own_games.share must be 0": grpo.own_games.share > 0,
-        "reflects must be false": grpo.reflects,
+        "self_play.fraction must be 0": grpo.self_play.fraction > 0,
+        "mirrors_boards must be false": grpo.mirrors_boards,
         "weight_averaging must be 0": grpo.weight_averaging > 0,
         'entropy_schedule must be "constant" or "annealed"': grpo.entropy_schedule not in ("constant", "annealed"),
         'kl_direction must be "policy_to_reference"': grpo.kl_direction != "policy_to_reference",
-        "kl_coefficient must be above 0: without it there is no reference to watch": grpo.kl_coefficient == 0,
+        "kl_coefficient must be above 0, so that the KL to the reference is measured": grpo.kl_coefficient == 0,
         'recovery.kind must be "stop" or "rollback"': grpo.recovery.kind == "forward_kl",
         "is_compiled must be false": grpo.is_compiled,
     }
@@ -162,6 +170,6 @@ def refuse_for_language(grpo: GrpoConfig, language: LanguageConfig) -> None:
     rate = language.cloning.learning_rate
     if language.model != SMALL and language.cloning.num_steps and rate > _MAX_RATE_OF_PRETRAINED:
         raise ValueError(
-            f"language.cloning.learning_rate ({rate:g}) would undo what {language.model} knows: with another model than {SMALL!r} give at"
-            f" most {_MAX_RATE_OF_PRETRAINED:g}, such as 2e-5, or language.cloning.num_steps = 0 to take it as it comes"
+            f"language.cloning.learning_rate ({rate:g}) is too high for the pretrained model {language.model}: use at most"
+            f" {_MAX_RATE_OF_PRETRAINED:g}, such as 2e-5, or language.cloning.num_steps = 0 for no cloning"
         )

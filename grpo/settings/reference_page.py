@@ -1,4 +1,4 @@
-"""Every setting with its type, default, range and meaning, and what each preset changes. `docs/configuration.md` is printed from it."""
+"""Print `docs/configuration.md`: every setting with its type, default, range and meaning, and what each preset changes."""
 
 import inspect
 import tomllib
@@ -13,15 +13,16 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from grpo.settings.language import KIND_DEFAULTS
+from grpo.settings.roles import may_change
 from grpo.settings.tree import DEFAULT_PRESET, FILTER_PROFILES, PRESET_FOLDER, Settings, preset_names
-from grpo.settings.types import Section
+from grpo.settings.types import Section, section_of
 
 _INTRO: Final = f"""# Configuration
 
-Printed from the settings' own classes by `python -m grpo.settings.reference_page > docs/configuration.md`; a test holds them together.
+`python -m grpo.settings.reference_page > docs/configuration.md` prints this page from the settings' classes; a test compares the two.
 
-Settings are TOML, and name only what differs from a preset (`{DEFAULT_PRESET}`, if none is named). A preset is one of those below, or the
-path of another file of this kind. Tables and dotted keys mean the same:
+Settings are TOML, and name only what differs from a preset (`{DEFAULT_PRESET}` if none is named). A preset is one of those below, or the
+path of another settings file. Tables and dotted keys mean the same:
 
 ```toml
 preset = "smoke"
@@ -29,14 +30,14 @@ seed = 7
 
 [grpo]
 learning_rate = 5e-4
-own_games.share = 0.5
+self_play.fraction = 0.5
 ```
 
 `make run CONFIG=my.toml`, `make run CONFIG=smoke SET="seed=7 grpo.learning_rate=5e-4"`, and Metaflow's `--config settings my.toml` or
-`--config-value settings '...'` before the word `run` all read the same. An unknown key, a value of another type or out of range, and keys
-that contradict each other end the run before any work, with a line for each ([troubleshooting](troubleshooting.md#settings)). What may
-change on `--resume-from` is listed in [resuming](resuming.md#what-may-change). Facts of the machine are variables and no settings:
-[environment](environment.md).
+`--config-value settings '...'` before the word `run` all read the same. Unknown keys, values of the wrong type or out of range, and keys
+that contradict each other stop the run before any work, with one line for each ([troubleshooting](troubleshooting.md#settings)). The
+column *on resume* says which settings may change with `--resume-from`; the others are refused ([why](resuming.md#what-may-change)).
+Facts of the machine are environment variables, not settings: [environment](environment.md).
 """
 
 _TOP: Final = "Top level"
@@ -48,53 +49,49 @@ class Setting:
     """One key with a plain value."""
 
     key: str
-    """With dots."""
+    """The dotted name."""
     kind: str
     """Its type in words, with range or choices."""
     default: Any
     """`PydanticUndefined` where there is none."""
     meaning: str
+    may_change: bool
+    """Whether a resumed run may use another value than its origin."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PageSection:
-    """One section: what stands directly in it, and the sections inside it."""
+    """One section: its settings and the sections inside it."""
 
     key: str
-    """With dots; empty at the top."""
+    """The dotted name; empty at the top level."""
     meaning: str
     settings: tuple[Setting, ...]
     sections: Mapping[str, str]
-    """Key of a section inside -> what the docstring below that key says."""
+    """Key of a section inside -> its docstring."""
 
 
 def parts(section: type[BaseModel] = Settings, key: str = "", said: str = "") -> Iterator[PageSection]:
-    """Yield each section of the settings before the sections inside it, in the order in which the classes name them."""
+    """Yield each section of the settings before the sections inside it, in the order of the classes."""
     settings, inside = [], {}
     for name, field in section.model_fields.items():
         full = f"{key}.{name}".lstrip(".")
-        below = _section_of(field.annotation)
+        below = section_of(field.annotation)
         if below is None:
-            kind = _kind(field.annotation, field.metadata)
-            settings.append(Setting(key=full, kind=kind, default=field.default, meaning=_said_of(section, name)))
+            kind, meaning = _kind(field.annotation, field.metadata), _said_of(section, name)
+            settings.append(Setting(key=full, kind=kind, default=field.default, meaning=meaning, may_change=may_change(full)))
         else:
             inside[full] = (below, _said_of(section, name))
     sections = {full: said_below or _on_one_line(below.__doc__ or "") for full, (below, said_below) in inside.items()}
-    # A class made from another section only to change defaults says nothing of its own, but its key does.
+    # A class that only changes the defaults of another section has no description of its own, but its key has.
     meaning = _on_one_line(section.__doc__ or "") if Section in section.__bases__ or not said else said
     yield PageSection(key=key, meaning=meaning, settings=tuple(settings), sections=sections)
     for full, (below, said_below) in inside.items():
         yield from parts(below, full, said_below)
 
 
-def _section_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the section that a key holds, be it one that may be left out; None for a plain value."""
-    found = [one for one in (annotation, *get_args(annotation)) if inspect.isclass(one) and issubclass(one, BaseModel)]
-    return found[0] if found else None
-
-
 def _said_of(section: type[BaseModel], name: str) -> str:
-    """Return the docstring below a key; of one whose default alone is another in this section, that of the section it comes from."""
+    """Return the docstring of a key; if a subclass changes only its default, that of the base class."""
     for kind in section.__mro__:
         if issubclass(kind, BaseModel) and name in kind.model_fields and kind.model_fields[name].description:
             return _on_one_line(kind.model_fields[name].description or "")
@@ -106,13 +103,13 @@ def _on_one_line(text: str) -> str:
 
 
 def _kind(annotation: Any, metadata: list[Any]) -> str:
-    """Return a type in words with what narrows it."""
+    """Return a type and its constraints in words."""
     origin, given = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _kind(given[0], [*given[1:], *metadata])
     if origin in (Union, types.UnionType):
         [plain] = [one for one in given if one is not type(None)]
-        return f"{_kind(plain, metadata)}; none if left out"
+        return f"{_kind(plain, metadata)}; optional"
     if origin is Literal:
         return _choice(given)
     if origin is tuple:
@@ -132,7 +129,7 @@ def _choice(values: Sequence[Any]) -> str:
 
 
 def _narrowed(metadata: list[Any], name: str) -> Any:
-    """Return what a constraint narrows to, None where there is none of this name; pydantic gives it bare or inside a field."""
+    """Return the value of a constraint, None if there is none of this name; pydantic has it bare or inside a field."""
     flat = [inner for one in metadata for inner in (one.metadata if isinstance(one, FieldInfo) else [one])]
     return next((value for one in flat if (value := getattr(one, name, None)) is not None), None)
 
@@ -142,7 +139,7 @@ def _default(value: Any) -> str:
 
 
 def _toml(value: Any) -> str:
-    """Return a value as one writes it in TOML."""
+    """Return a value in TOML."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -173,7 +170,7 @@ def configuration_page() -> str:
 
 
 def _presets(found: list[PageSection]) -> str:
-    """Return the table of what presets change, in the order of the page; all but the default, which changes nothing."""
+    """Return the table of what each preset changes, in the order of the page; the default preset changes nothing."""
     names = [name for name in preset_names() if name != DEFAULT_PRESET]
     given = {name: _given(name) for name in names}
     rows = []
@@ -184,20 +181,20 @@ def _presets(found: list[PageSection]) -> str:
             cells = [f"`{_toml(changed[name])}`" if name in changed else "" for name in names]
             rows.append([f"`{setting.key}`", _default(setting.default), *cells])
     return (
-        f"## Presets\n\nWhat each changes of `{DEFAULT_PRESET}`, which is the defaults; an empty cell changes nothing. The files, with what"
-        f" each is for, are in `grpo/settings/presets`.\n\n{_table(['key', DEFAULT_PRESET, *names], rows)}"
+        f"## Presets\n\nWhat each preset changes of `{DEFAULT_PRESET}`, the defaults; an empty cell changes nothing. The files are in"
+        f" `grpo/settings/presets`; each says what it is for.\n\n{_table(['key', DEFAULT_PRESET, *names], rows)}"
     )
 
 
 def _given(preset: str) -> dict[str, Any]:
-    """Return what a preset sets, by dotted key: itself, and by its policy's kind."""
+    """Return what a preset sets by dotted key, itself and through the kind of its policy."""
     given = flattened(tomllib.loads((PRESET_FOLDER / f"{preset}.toml").read_text(encoding="utf-8")))
     kind = str(given.get("policy.kind", "network"))
     return {f"grpo.{key}": value for key, value in flattened(KIND_DEFAULTS[kind]).items()} | given
 
 
 def _kinds(found: list[PageSection]) -> str:
-    """Return the table of the defaults that depend on what the policy is, in the order of the page."""
+    """Return the table of the defaults that depend on the kind of policy, in the order of the page."""
     given = {kind: flattened(defaults) for kind, defaults in KIND_DEFAULTS.items()}
     rows = [
         [f"`{setting.key}`", *(_default(given[kind].get(setting.key.removeprefix("grpo."), setting.default)) for kind in given)]
@@ -205,16 +202,19 @@ def _kinds(found: list[PageSection]) -> str:
         if any(setting.key.removeprefix("grpo.") in changed for changed in given.values()) and setting.key.startswith("grpo.")
     ]
     return (
-        f'## Defaults by kind\n\nWith `policy.kind = "language"` these of `[grpo]` begin elsewhere; presets and your own keys are laid'
-        f" over them as ever ([why](language.md#defaults)).\n\n{_table(['key', *given], rows)}"
+        f'## Defaults by kind\n\nThese defaults of `[grpo]` differ with `policy.kind = "language"`; presets and your own keys override'
+        f" them ([why](language.md#defaults)).\n\n{_table(['key', *given], rows)}"
     )
 
 
 def _part(part: PageSection) -> str:
-    rows = [[f"`{_name(one.key)}`", one.kind, _default(one.default), one.meaning] for one in part.settings]
-    rows += [[f"`{_name(key)}`", f"section [{key}](#{_anchor(key)})", "", said] for key, said in part.sections.items()]
+    rows = [
+        [f"`{_name(one.key)}`", one.kind, _default(one.default), "may change" if one.may_change else "", one.meaning]
+        for one in part.settings
+    ]
+    rows += [[f"`{_name(key)}`", f"section [{key}](#{_anchor(key)})", "", "", said] for key, said in part.sections.items()]
     profiles = _profiles() if part.key == "boards.filters" else ""
-    return f"## {part.key or _TOP}\n\n{part.meaning}\n\n{_table(['key', 'type', 'default', 'meaning'], rows)}{profiles}"
+    return f"## {part.key or _TOP}\n\n{part.meaning}\n\n{_table(['key', 'type', 'default', 'on resume', 'meaning'], rows)}{profiles}"
 
 
 def _name(key: str) -> str:
@@ -222,13 +222,13 @@ def _name(key: str) -> str:
 
 
 def _anchor(heading: str) -> str:
-    """Return what a heading is linked by."""
+    """Return the anchor of a heading."""
     return heading.replace(".", "")
 
 
 def _profiles() -> str:
     rows = [
-        [f"`{name}`", ", ".join(f"`{key} = {_toml(value)}`" for key, value in keys.items()) or "nothing is dropped"]
+        [f"`{name}`", ", ".join(f"`{key} = {_toml(value)}`" for key, value in keys.items()) or "no filter"]
         for name, keys in FILTER_PROFILES.items()
     ]
     return f"\n{_table(['profile', 'sets'], rows)}"

@@ -1,8 +1,8 @@
-"""The frozen tree of every number a run depends on; unknown keys and impossible values are refused with a did-you-mean.
+"""The frozen tree of all settings of a run. Unknown keys and impossible values are refused with a suggestion.
 
-Each default exists here and nowhere else; together they are the preset `laptop`. A preset, like a user's settings file, is TOML that
-names only what differs. Budgets are counts, never seconds: a clock would make two equal runs differ. Facts of the machine (engine
-path, tracking address, device) are not settings: see `steps.runtime.machine`.
+Each default is defined here and nowhere else; together they are the preset `laptop`. A preset, like a user's settings file, is TOML that
+names only what differs. Budgets are counts, never seconds: with a clock, two equal runs would differ. Facts of the machine (engine path,
+tracking address, device) are not settings: see `steps.runtime.machine`.
 """
 
 import itertools
@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, cast, get_args
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -21,31 +21,49 @@ from grpo.base.suggestions import did_you_mean, nearest
 from grpo.board.phases import PHASES
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.language import KIND_DEFAULTS, LanguageConfig, refuse_for_language
-from grpo.settings.types import Count, Names, Positive, Probability, Section
+from grpo.settings.types import Count, Names, PolicyKindName, Positive, Probability, Role, Section, section_of
 
 PRESET_FOLDER: Final = Path(__file__).parent / "presets"
 DEFAULT_PRESET: Final = "laptop"
+RENAMED: Final[Mapping[str, str]] = {
+    "grpo.own_games": "grpo.self_play",
+    "grpo.own_games.share": "grpo.self_play.fraction",
+    "grpo.depth.rival": "grpo.depth.opponent",
+    "grpo.depth.rival_nodes": "grpo.depth.opponent_nodes",
+    "grpo.reflects": "grpo.mirrors_boards",
+    "grpo.final_learning_rate_share": "grpo.final_learning_rate_fraction",
+    "grpo.entropy_target.share": "grpo.entropy_target.fraction",
+    "values.wdl_logistic_share": "values.wdl_logistic_fraction",
+    "evaluation.ladder.random_shares": "evaluation.ladder.random_fractions",
+    "language.num_judged_boards": "language.num_heldout_boards",
+}
+"""Former dotted name of a setting or a section -> its name; the former name is refused with the new one."""
 
 
 class ConfigError(PlainError, ValueError):
-    """The settings cannot be used; the message names each bad key, why it is bad, and what to write instead."""
+    """The settings cannot be used; the message names each bad key, the reason, and what to write instead."""
+
+
+# Where files are, or how the work is divided: changes no result.
+_WHERE: Final = Role(read_by=(), is_compared=False, may_change_on_resume=True)
 
 
 class EngineGames(Section):
-    """Games of Stockfish against itself, made varied on purpose."""
+    """Self-play games of Stockfish, deliberately varied."""
 
     nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (60, 240, 960)
-    """Node limits; each side of each game draws one, so that strong and weak play meet. Below some 200 a move costs what asking costs."""
+    """Node limits. Each side of each game draws one at random, so that strong and weak players meet. Below about 200 nodes the
+    communication with the engine dominates the cost of a move."""
     random_opening_plies: Annotated[int, Field(ge=0, le=40)] = 6
-    """Up to this many random legal plies begin a game."""
+    """Each game starts with up to this many random legal plies."""
     random_move_probability: Probability = 0.08
-    """Chance that a later move is random; such a move is never a label."""
+    """Probability that a later move is random. A random move is never a label."""
     max_plies: Count = 200
-    """A game is cut here."""
+    """Games are truncated after this many plies."""
 
 
 class TimeControl(StrEnum):
-    """Lichess's classes, by base time + 40 increments: under 30 s, 3 min, 8 min, 25 min, and above; correspondence has no clock."""
+    """Lichess's speed classes, by base time + 40 increments: under 30 s, 3 min, 8 min, 25 min, and above; correspondence has no clock."""
 
     ULTRABULLET = "ultrabullet"
     BULLET = "bullet"
@@ -77,38 +95,38 @@ FILTER_PROFILES: Final[Mapping[str, Mapping[str, Any]]] = {
         "min_clock_seconds": 10,
     },
 }
-"""Name -> filters that are on. None of them drops openings: who does gets policies that shuffle in the opening."""
+"""Name -> filters that are on. No profile drops openings: a policy trained without them plays aimless opening moves."""
 
 
 class GameFilters(Section):
-    """Which games and positions of files are used. All off by default; each counts what it drops."""
+    """Which games and positions of the files are used. All filters are off by default; the report counts what each drops."""
 
     profile: Literal["all", "rated_humans", "club", "strong"] = "all"
-    """A named set of filters (`FILTER_PROFILES`); the other keys are laid over it."""
+    """A named set of filters. The other keys of this section override it."""
     rated_only: bool = False
-    """Only games that their Event (or Rated) tag calls rated."""
+    """Only games whose Event (or Rated) tag says that they are rated."""
     humans_only: bool = False
-    """No games in which a player's title is BOT, or whose name says that it is a program."""
+    """Drop games in which a player has the title BOT, or a name that says that it is a program."""
     min_rating: Count | None = None
-    """Of both players; an unknown rating is too low."""
+    """Minimum rating of both players; an unknown rating is too low."""
     max_rating: Count | None = None
-    """Of both players; an unknown rating is too high."""
+    """Maximum rating of both players; an unknown rating is too high."""
     max_rating_gap: Annotated[int, Field(ge=0)] | None = None
-    """Between the players; an unknown rating is too far."""
+    """Maximum rating difference between the players; an unknown rating exceeds it."""
     time_controls: Annotated[tuple[Annotated[TimeControl, Field(strict=False)], ...], Field(strict=False)] = ()
-    """Only these classes; an unknown time control is none of them."""
+    """Only games of these speed classes; an unknown time control is in none of them."""
     terminations: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Only these ends, as the Termination tag names them, in lower case: `normal`, `time forfeit`, ..."""
+    """Only games that ended like this, as the Termination tag says in lower case: `normal`, `time forfeit`, ..."""
     min_plies: Count | None = None
-    """Only games at least as long."""
+    """Only games with at least this many plies."""
     first_ply: Annotated[int, Field(ge=0)] | None = None
-    """No positions before this ply of their game, the first being 0."""
+    """Drop positions before this ply of their game; the first ply is 0."""
     last_ply: Annotated[int, Field(ge=0)] | None = None
-    """No positions after this ply of their game."""
+    """Drop positions after this ply of their game."""
     min_clock_seconds: Annotated[int, Field(ge=0)] | None = None
-    """Only moves after which the mover had this much time left; a move without `[%clk ...]` counts as less."""
+    """Only moves after which the player had at least this much time left. A move without `[%clk ...]` is dropped."""
     max_centipawns: Count | None = None
-    """Only positions that the reward's search finds no more uneven than this, in either direction; a forced mate is more."""
+    """Only positions that the search of the reward scores within plus or minus this. A forced mate is outside."""
 
     @model_validator(mode="before")
     @classmethod
@@ -127,93 +145,97 @@ class GameFilters(Section):
 
 
 class BoardsConfig(Section):
-    """Which positions, and how many of each phase."""
+    """The positions (boards) of the dataset: their source, their number and their splits."""
 
-    source: Literal["engine", "files"] = "engine"
-    """`engine` plays its own games, `files` reads games (PGN) and lists of positions (EPD, FEN)."""
-    files: Names = ()
-    """Files, folders, globs or s3:// addresses: .pgn, .epd, .fen, plain or as .zst, .gz, .bz2 or .zip.
-    Part of the run by name and content, wherever they lie."""
+    source: Annotated[Literal["engine", "files"], Role(is_on_card=True)] = "engine"
+    """`engine` generates games with Stockfish. `files` reads games (PGN) and lists of positions (EPD, FEN)."""
+    files: Annotated[Names, _WHERE] = ()
+    """Files, folders, globs or s3:// addresses of .pgn, .epd or .fen, plain or compressed as .zst, .gz, .bz2 or .zip.
+    The version of the dataset includes their names and contents, not their folders."""
     filters: GameFilters = GameFilters()
     """Which games and positions of the files are used."""
-    num_train: Count = 72_000
-    """Boards to learn from, one third each of opening, middlegame and endgame."""
+    num_train: Annotated[Count, Role(is_on_card=True)] = 72_000
+    """Training boards; one third each are openings, middlegames and endgames."""
     num_validation: Count = 3_000
-    """Boards that decide when imitation stops."""
+    """Validation boards, which decide when imitation stops."""
     num_heldout: Count = 900
-    """Boards on which regret is measured, valued by the stronger search of `evaluation`."""
+    """Held-out boards on which regret is measured, with move values of the deeper search of `evaluation`."""
     validation_from: str = ""
-    """YYYY.MM.DD: games of files from this day on judge, whatever their hash; empty splits by hash of the game."""
+    """YYYY.MM.DD: games of files from this day on are the validation split. If empty, games are split by their hash."""
     heldout_from: str = ""
-    """YYYY.MM.DD, after `validation_from`: games from this day on are held out."""
+    """YYYY.MM.DD, not before `validation_from`: games from this day on are the held-out split."""
     max_per_game_and_phase: Count = 6
-    """At most this many boards of one phase come from one game, so that long games do not dominate."""
+    """Maximum number of boards of one phase from one game, so that long games do not dominate."""
     shortage: Literal["error", "accept", "endgames"] = "error"
-    """When the source has too few boards of some phase: stop; go on with fewer, and report it; or let the engine make endgames."""
-    exclude: Names = ()
-    """Files of what the policy will be judged by (openings, puzzles, suites): no board may be one of their positions or its mirror."""
-    num_units: Annotated[int, Field(ge=1, le=1_000)] = 8
-    """The dataset is made in this many independent parts; part of its definition."""
-    num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
-    """The parts are spread over this many tasks; changes nothing in the result."""
+    """If the source has too few boards of a phase: `error` stops, `accept` continues with fewer and reports it, `endgames` has the engine
+    generate endgames."""
+    exclude: Annotated[Names, _WHERE] = ()
+    """Files with evaluation positions (openings, puzzles, test suites). The dataset has neither them nor their mirror images."""
+    num_units: Annotated[int, Field(ge=1, le=1_000), Role(is_compared=False)] = 8
+    """The dataset is made in this many independent parts. Another number makes another dataset."""
+    num_tasks: Annotated[int, Field(ge=1, le=1_000), _WHERE] = 2
+    """The parts are divided among this many parallel tasks; no effect on the result."""
     games: EngineGames = EngineGames()
-    """How the embedded source plays."""
+    """How the games of `source = "engine"` are played."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
         for name in ("num_train", "num_validation", "num_heldout"):
             if getattr(self, name) % len(PHASES):
-                raise ValueError(f"{name} must be a multiple of {len(PHASES)}, so that the phases share it equally")
+                raise ValueError(f"{name} must be a multiple of {len(PHASES)}, so that each phase gets the same number")
         if self.source == "files" and not self.files:
             raise ValueError('source = "files" needs files = ["GAMES.pgn", ...]')
         if self.source != "files":
             given = [name for name in ("files", "validation_from", "heldout_from") if getattr(self, name)]
             given += ["filters"] if self.filters != GameFilters() else []
             if given:
-                raise ValueError(f'{given[0]} is read only with source = "files"; set both or neither')
+                raise ValueError(f'{given[0]} needs source = "files"; set both or neither')
         for name in ("validation_from", "heldout_from"):
             if getattr(self, name) and not re.fullmatch(r"\d{4}\.\d{2}\.\d{2}", getattr(self, name)):
-                raise ValueError(f"{name} must be a day such as 2024.03.01")
+                raise ValueError(f"{name} must be a date such as 2024.03.01")
         if bool(self.validation_from) != bool(self.heldout_from) or self.validation_from > self.heldout_from:
-            raise ValueError("validation_from and heldout_from go together, the earlier day first")
+            raise ValueError("validation_from and heldout_from need each other, and validation_from may not be later")
         if self.num_tasks > self.num_units:
             raise ValueError(f"num_tasks ({self.num_tasks}) cannot exceed num_units ({self.num_units})")
         return self
 
 
 class ValuesConfig(Section):
-    """How Stockfish values every legal move, and how its scores become win probabilities."""
+    """Move values, the reward: how Stockfish scores every legal move, and how scores become win probabilities."""
 
-    depth: Annotated[int, Field(ge=1, le=30)] = 2
-    """Plies of the one search over all legal moves; the reward's strength."""
-    hash_mib: Annotated[int, Field(ge=1, le=1_024)] = 1
-    """Engine hash, cleared before each position; a small one is cheap to clear."""
-    transform: Literal["logistic", "wdl", "clipped_centipawns"] = "logistic"
-    """How scores become values in [0, 1]: see `grpo.engine.move_values`, which states the three formulas."""
+    depth: Annotated[int, Field(ge=1, le=30), Role(is_on_card=True)] = 2
+    """Search depth in plies, one search over all legal moves. The strength of the reward."""
+    hash_mib: Annotated[int, Field(ge=1, le=1_024), Role(is_compared=False)] = 1
+    """Hash table of the engine, cleared before each position; clearing a small one is cheap."""
+    transform: Annotated[Literal["logistic", "wdl", "clipped_centipawns"], Role(is_on_card=True)] = "logistic"
+    """How scores become values in [0, 1]. `grpo.engine.move_values` has the three formulas."""
     logistic_slope: Positive = 0.003
-    """`logistic` and `wdl`: win probability is a logistic of slope * centipawns; small, so that a won position still has a gradient."""
-    wdl_logistic_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """`wdl`: share of the logistic that is mixed in, because the engine's own win probability is flat once a game is won."""
+    """`logistic` and `wdl`: win probability is a logistic function of slope * centipawns. Small, so that a won position still has a
+    gradient."""
+    wdl_logistic_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """`wdl`: weight of the logistic function mixed into the engine's own win probability, which is flat once a game is won."""
     mate_band: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
-    """`logistic` and `wdl`: forced mates share [1 - band, 1] (and [0, band]), the nearer the better; all else lies between."""
+    """`logistic` and `wdl`: forced mates have values in [1 - band, 1] (or [0, band]), the shorter the nearer to 1 (or 0). All other
+    values lie between."""
 
 
 class PolicyConfig(Section):
-    """What the policy is; all but `kind` describes the network, and which part of it GRPO may change."""
+    """The policy. All settings except `kind` describe the network, and which part of it GRPO trains."""
 
-    kind: Literal["network", "language"] = "network"
-    """`network` gives every legal move a probability. `language` is a language model that writes its moves (`[language]`, and
-    `docs/language.md`); with it some of `[grpo]` has other defaults."""
-    channels: Annotated[int, Field(ge=8, le=1_024, multiple_of=8)] = 64
-    """Width."""
-    num_blocks: Annotated[int, Field(ge=1, le=64)] = 3
+    # Versions of a network do not include the kind: they are as they were before there were two.
+    kind: Annotated[PolicyKindName, Role(only_with="language")] = "network"
+    """`network` is a neural network that gives every legal move a probability. `language` is a language model that writes its moves
+    (see `[language]` and `docs/language.md`); it changes some defaults of `[grpo]`."""
+    channels: Annotated[int, Field(ge=8, le=1_024, multiple_of=8), Role(is_on_card=True)] = 64
+    """Channels of the convolutions (width)."""
+    num_blocks: Annotated[int, Field(ge=1, le=64), Role(is_on_card=True)] = 3
     """Residual blocks of two 3x3 convolutions."""
-    num_heads: Annotated[int, Field(ge=1, le=64)] = 4
+    num_heads: Annotated[int, Field(ge=1, le=64), Role(is_on_card=True)] = 4
     """Heads of the attention layer over the 64 squares."""
     sees_attacks: bool = True
-    """Whether the input tells how many men of each kind attack each square, which few boards do not teach a small network."""
+    """Whether the input includes how many pieces of each type attack each square. A small network does not learn this from few boards."""
     num_frozen_blocks: Annotated[int, Field(ge=0)] = 0
-    """GRPO leaves the input layer and this many blocks as they were pretrained; 0 freezes nothing."""
+    """GRPO freezes the input layer and this many blocks; 0 freezes nothing."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
@@ -225,129 +247,135 @@ class PolicyConfig(Section):
 
 
 class PretrainConfig(Section):
-    """Imitation of the moves played, until validation loss stops falling."""
+    """Imitation learning of the moves played, until the validation loss stops falling."""
 
     batch_size: Count = 256
-    """Boards a step."""
-    learning_rate: Positive = 2e-3
-    """AdamW's; cut to a fifth each time the validation loss has stopped falling."""
+    """Boards per step."""
+    learning_rate: Annotated[Positive, Role(is_on_card=True)] = 2e-3
+    """Learning rate of AdamW; divided by five each time the validation loss has stopped falling."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.05
-    """AdamW's."""
+    """Weight decay of AdamW."""
     steps_per_validation: Count = 140
-    """Steps between two looks at the validation loss."""
+    """Steps between two measurements of the validation loss."""
     patience: Count = 2
-    """Looks in a row without a new best loss before the learning rate is cut."""
+    """Measurements in a row without a new best loss before the learning rate is reduced."""
     num_learning_rate_cuts: Annotated[int, Field(ge=0, le=10)] = 1
-    """Imitation ends when the loss stops falling after this many cuts."""
+    """Imitation ends when the loss stops falling after this many reductions of the learning rate."""
     max_steps: Count = 4_000
-    """A bound for the case that the loss falls for ever; the report says when it was reached."""
+    """Maximum number of steps; the report says whether it was reached."""
+
+
+# How a policy is measured, not how the ladder's rungs are rated.
+_PLACES: Final = Role(read_by=("baseline", "select"))
 
 
 class LadderConfig(Section):
-    """Opponents from a random mover to Stockfish, rated by their own games (`grpo.play.ladder`)."""
+    """Opponents from a random mover to Stockfish, rated by games among themselves (`grpo.play.ladder`)."""
 
-    random_shares: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(strict=False, min_length=1)] = (
+    random_fractions: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(strict=False, min_length=1)] = (
         1.0,
         0.7,
         0.5,
         0.3,
         0.15,
     )
-    """The lower rungs: Stockfish with the first of `nodes`, of whose moves this share is random; falling from 1, the random mover."""
+    """Lower rungs: Stockfish with the first of `nodes`, with this fraction of random moves. Falls from 1, the random mover."""
     nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (1, 300, 1_000)
-    """The upper rungs: Stockfish at full strength with so many nodes a move, rising."""
+    """Upper rungs: Stockfish at full strength with this many nodes per move, rising."""
     num_calibration_pairs: Count = 32
-    """Openings that a rung plays, with both colours, with each of the next two below it."""
-    num_probe_pairs: Count = 6
-    """Openings of each short match that finds a player's place on the ladder."""
-    num_rung_pairs: Count = 60
-    """Openings against each of the two nearest rungs, from which the rating comes."""
+    """Openings that each rung plays, with both colours, against each of the two rungs below it."""
+    num_probe_pairs: Annotated[Count, _PLACES] = 6
+    """Openings of each short match that locates a player on the ladder."""
+    num_rung_pairs: Annotated[Count, _PLACES] = 60
+    """Openings against each of the two nearest rungs, which determine the rating."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
-        if self.random_shares[0] != 1 or any(lower <= upper for lower, upper in itertools.pairwise(self.random_shares)):
-            raise ValueError("random_shares must fall from 1.0: the random mover is the ladder's zero, and each further rung is stronger")
+        if self.random_fractions[0] != 1 or any(lower <= upper for lower, upper in itertools.pairwise(self.random_fractions)):
+            raise ValueError(
+                "random_fractions must start at 1.0 (the random mover, the ladder's zero) and fall: each further rung is stronger"
+            )
         if any(lower >= upper for lower, upper in itertools.pairwise(self.nodes)):
             raise ValueError("nodes must rise from rung to rung")
         return self
 
 
 class EvaluationConfig(Section):
-    """How strength is measured, before and after."""
+    """How playing strength is measured, before and after GRPO."""
 
-    heldout_depth: Annotated[int, Field(ge=1, le=30)] = 6
-    """Search that values the held-out boards; deeper than the reward's, so that regret is not the reward again."""
-    opponent_nodes: Count = 1
-    """Results are stated against Stockfish at full strength with so many nodes a move; the baseline plays it, and a random mover."""
-    num_baseline_pairs: Count = 60
-    """Openings against each of the two, each played with both colours."""
+    heldout_depth: Annotated[int, Field(ge=1, le=30), Role(read_by=("build_boards", "baseline", "select"), may_change_on_resume=False)] = 6
+    """Search depth for the move values of held-out boards. Deeper than `values.depth`, so that regret does not measure the reward again."""
+    opponent_nodes: Annotated[Count, _PLACES] = 1
+    """Nodes per move of Stockfish at full strength, the opponent of the baseline beside a random mover."""
+    num_baseline_pairs: Annotated[Count, _PLACES] = 60
+    """Openings against each of these two opponents, each played with both colours."""
     ladder: LadderConfig = LadderConfig()
-    """How ratings come about."""
-    adjudication_depth: Annotated[int, Field(ge=1, le=30)] = 10
-    """Search that values the last position of games that were drawn by repetition, fifty moves or ply cap, for a second score."""
-    adjudication_centipawns: Count = 250
-    """More than that for one side counts as won in the second score."""
+    """How ratings are determined."""
+    adjudication_depth: Annotated[int, Field(ge=1, le=30), _PLACES] = 10
+    """Search depth for adjudication: a second score values the last position of games drawn by repetition, fifty moves or `max_plies`."""
+    adjudication_centipawns: Annotated[Count, _PLACES] = 250
+    """In the second score, a side that is ahead by more than this has won."""
     opening_plies: Annotated[int, Field(ge=1, le=40)] = 8
-    """Random legal plies that make an opening of the generator."""
+    """Random legal plies of a generated opening."""
     max_opening_centipawns: Count = 120
-    """An opening of the generator is used when a search finds it no more uneven than this."""
-    opening_book: str = ""
-    """A file (or folder, glob, `s3://` address) of openings instead of the generator's: PGN, EPD or FEN, packed or not."""
+    """A generated opening is used if a search scores it within plus or minus this."""
+    opening_book: Annotated[str, Role(read_by=())] = ""
+    """A file (or folder, glob, `s3://` address) with openings to use instead of generated ones: PGN, EPD or FEN, plain or compressed."""
     opening_book_plies: Annotated[int, Field(ge=1, le=200)] = 16
-    """A book's game is followed for at most so many plies; its listed positions are used as they are."""
+    """Maximum number of plies taken from a game of the book. Positions (EPD, FEN) are used as they are."""
     max_plies: Count = 240
-    """A game that gets here is a draw, and is counted apart."""
+    """A game with this many plies is a draw; reports count such draws separately."""
 
 
 class SelectionConfig(Section):
-    """Which checkpoint may be called better than the pretrained policy."""
+    """Which checkpoint is selected, and when it counts as better than the pretrained policy."""
 
     num_candidates: Count = 4
-    """Checkpoints, best by regret, that play the screening games."""
+    """Number of checkpoints, the best by held-out regret, that play the screening games."""
     num_screening_pairs: Count = 40
-    """Openings, with both colours, that a candidate plays in each round of sequential halving."""
+    """Openings, with both colours, that each candidate plays in each round of sequential halving."""
     num_confirmation_pairs: Count = 300
-    """Fresh openings of the claim that is reported; with `sprt` at most so many."""
-    num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
-    """The confirmation and the sampled games are spread over this many tasks; changes nothing but ties in the last bits."""
+    """New openings of the confirmation match, the result that is reported; with `sprt` the maximum."""
+    num_tasks: Annotated[int, Field(ge=1, le=1_000), _WHERE] = 2
+    """The confirmation games and the sampled games are divided among this many parallel tasks; only ties in the last bits can differ."""
     num_sampled_pairs: Count = 100
-    """Openings of the games with moves sampled at T = 1, which are reported and decide nothing."""
+    """Openings of the games with moves sampled at T = 1. They are reported and decide nothing."""
     confirmation: Literal["fixed", "sprt"] = "fixed"
-    """`fixed` plays all confirmation games. `sprt` stops when its bounds are told apart: fewer games, a rougher interval."""
+    """`fixed` plays all confirmation games. `sprt` is a sequential probability ratio test: fewer games, a wider interval."""
     sprt_elo: Annotated[tuple[float, float], Field(strict=False)] = (0.0, 30.0)
-    """Bounds of the `sprt`."""
+    """Elo bounds of the `sprt`."""
     sprt_model: Literal["logistic", "normalised"] = "logistic"
-    """Elo of the bounds."""
+    """Elo model of the bounds."""
     sprt_batch_pairs: Count = 20
-    """Openings between two looks of the `sprt`."""
+    """Openings between two evaluations of the `sprt`."""
     scored: Literal["auto", "played_out", "adjudicated"] = "auto"
-    """Which score decides; both are reported. `adjudicated` gives undecided games to the side that stands better; see
-    `evaluation.adjudication_depth`. `auto` is `adjudicated` when most of the first screening games end undecided for lack of technique;
-    with one candidate, who plays none, it is `played_out`."""
+    """Which score decides; both are reported. `adjudicated` counts a drawn game as won by the side that is clearly ahead; see
+    `evaluation.adjudication_depth`. `auto` is `adjudicated` if most games of the first screening round end in a draw by repetition, fifty
+    moves or `max_plies`; with only one candidate there is no screening and it is `played_out`."""
     phase_tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.01
-    """A candidate is not promoted when its held-out regret is shown to have grown by more than this in any phase."""
+    """A candidate is not promoted if its held-out regret has grown by significantly more than this in any phase."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
         if not 0 <= self.sprt_elo[0] < self.sprt_elo[1]:
             raise ValueError(
-                f"sprt_elo = {list(self.sprt_elo)}: the first bound must be below the second, and not below 0, where equals would be called"
-                " better"
+                f"sprt_elo = {list(self.sprt_elo)}: the first bound must be below the second and at least 0; below 0 an equal player would"
+                " count as better"
             )
         return self
 
 
 class TaskResources(Section):
-    """What one kind of task asks for where machines are rented; a plain local run takes the machine as it is."""
+    """Resources that one type of task requests on a cluster or in the cloud. A local run uses the machine as it is."""
 
     num_cpus: Count = 2
-    """Cores, and so threads of torch and processes of Stockfish."""
+    """CPU cores; also the number of torch threads and of Stockfish processes."""
     memory_mib: Annotated[int, Field(ge=512)] = 8_192
-    """Memory; who takes more is killed."""
+    """Memory limit; a task that exceeds it is killed."""
     num_gpus: Annotated[int, Field(ge=0, le=16)] = 0
-    """GPUs; with any, the task goes to the GPU queue, and fails where torch finds none."""
+    """GPUs. If above 0, the task goes to the GPU queue, and fails if torch finds no GPU."""
     max_minutes: Annotated[int, Field(ge=1, le=20_160)] = 60
-    """The task is ended after this time: a bound on what a hang may cost, never a way to end training."""
+    """Timeout of the task. It limits the cost of a hang and is not a way to end training."""
 
 
 class BoardsResources(TaskResources):
@@ -374,10 +402,10 @@ class GamesResources(TaskResources):
 
 
 class ResourcesConfig(Section):
-    """What tasks ask for on AWS Batch, Kubernetes and the like. No result depends on it but by the device that trains."""
+    """Resources that tasks request on AWS Batch or Kubernetes. They change results only through the device that trains."""
 
     boards: BoardsResources = BoardsResources()
-    """Each task of `build_boards`; their number is `boards.num_tasks`."""
+    """Each of the `boards.num_tasks` tasks of `build_boards`."""
     training: TrainingResources = TrainingResources()
     """`pretrain` and `finetune`."""
     games: GamesResources = GamesResources()
@@ -385,30 +413,36 @@ class ResourcesConfig(Section):
     others: TaskResources = TaskResources()
     """All other steps."""
     num_retries: Annotated[int, Field(ge=0, le=4)] = 3
-    """Further tries of a task whose machine was lost (spot reclaim, killed process); an error of settings or code is not tried again."""
+    """Retries of a task whose machine was lost (spot interruption, killed process). Errors in settings or code are not retried."""
     num_nodes: Annotated[int, Field(ge=2, le=64)] = 2
-    """Machines of `finetune` in flows/chess_grpo_nodes.py; flows/chess_grpo.py trains on one."""
+    """Machines (nodes) of `finetune` in flows/chess_grpo_nodes.py; flows/chess_grpo.py trains on one."""
 
 
 class Settings(Section):
-    """Everything that a run's result depends on, besides the code, the locked packages and the machine."""
+    """All settings: with the code, the locked packages and the machine they determine the result of a run."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Root of every random stream."""
-    boards: BoardsConfig = BoardsConfig()
-    values: ValuesConfig = ValuesConfig()
-    policy: PolicyConfig = PolicyConfig()
-    language: LanguageConfig = LanguageConfig()
-    pretrain: PretrainConfig = PretrainConfig()
-    grpo: GrpoConfig = GrpoConfig()
-    evaluation: EvaluationConfig = EvaluationConfig()
-    selection: SelectionConfig = SelectionConfig()
-    resources: ResourcesConfig = ResourcesConfig()
+    seed: Annotated[
+        int, Field(ge=0, lt=2**31), Role(read_by=("build_boards", "pretrain", "baseline", "finetune", "select"), is_on_card=True)
+    ] = 0
+    """Root seed of all random streams."""
+    boards: Annotated[BoardsConfig, Role(read_by=("build_boards", "check_boards"))] = BoardsConfig()
+    values: Annotated[ValuesConfig, Role(read_by=("build_boards", "check_boards", "finetune"))] = ValuesConfig()
+    policy: Annotated[PolicyConfig, Role(read_by=("pretrain", "finetune"))] = PolicyConfig()
+    language: Annotated[LanguageConfig, Role(read_by=("pretrain", "baseline", "finetune", "select"), only_with="language")] = (
+        LanguageConfig()
+    )
+    pretrain: Annotated[PretrainConfig, Role(read_by=("pretrain",), only_with="network")] = PretrainConfig()
+    grpo: Annotated[GrpoConfig, Role(read_by=("finetune",), may_change_on_resume=True)] = GrpoConfig()
+    evaluation: Annotated[EvaluationConfig, Role(read_by=("calibrate", "baseline", "select"), may_change_on_resume=True)] = (
+        EvaluationConfig()
+    )
+    selection: Annotated[SelectionConfig, Role(read_by=("select",), may_change_on_resume=True)] = SelectionConfig()
+    resources: Annotated[ResourcesConfig, _WHERE] = ResourcesConfig()
 
     @model_validator(mode="before")
     @classmethod
     def _over_kind(cls, given: Any) -> Any:
-        """Lay what is given over the defaults of the policy's kind."""
+        """Override the defaults of the policy's kind with the given keys."""
         if not isinstance(given, dict) or not isinstance(given.get("policy", {}), dict) or not isinstance(given.get("grpo", {}), dict):
             return given  # For pydantic to refuse.
         kind = given.get("policy", {}).get("kind", "network")
@@ -419,11 +453,11 @@ class Settings(Section):
         if self.policy.kind == "language":
             refuse_for_language(self.grpo, self.language)
         elif self.language != LanguageConfig():
-            raise ValueError('[language] is read only with policy.kind = "language"; set both or neither')
+            raise ValueError('[language] needs policy.kind = "language"; set both or neither')
         if self.evaluation.heldout_depth <= self.values.depth:
             raise ValueError(
                 f"evaluation.heldout_depth ({self.evaluation.heldout_depth}) must exceed values.depth ({self.values.depth}):"
-                " regret under the reward's own search would only measure the reward again"
+                " regret by the same search would only measure the reward again"
             )
         if self.grpo.states_per_step > self.boards.num_train:
             raise ValueError(f"grpo.states_per_step ({self.grpo.states_per_step}) cannot exceed boards.num_train ({self.boards.num_train})")
@@ -438,8 +472,8 @@ def preset_names() -> list[str]:
 def read_settings(text: str) -> Settings:
     """Return the settings that a TOML (or JSON) text describes.
 
-    The top-level key `preset` names what the other keys are laid over: a shipped preset (`laptop` if there is no such key), or the path of
-    another file of this kind. The text may also be nothing but a preset's name.
+    The top-level key `preset` names what the other keys override: a shipped preset (`laptop` if there is no such key), or the path of
+    another settings file. The text may also be just the name of a preset.
 
     Raises ConfigError with one line for each bad key.
     """
@@ -456,10 +490,10 @@ def read_settings(text: str) -> Settings:
 
 
 def _with_base(given: dict[str, Any], seen: tuple[str, ...]) -> dict[str, Any]:
-    """Return the given keys laid over the preset, or the file, that they name."""
+    """Return the preset or the file that the given keys name, overridden by the keys."""
     preset = str(given.pop("preset", DEFAULT_PRESET))
     if preset in seen:
-        raise ConfigError(f"settings: preset = {preset!r} is laid over itself, by way of {' and '.join(seen)}")
+        raise ConfigError(f"settings: preset = {preset!r} is based on itself, through {' and '.join(seen)}")
     if preset in preset_names():
         return _laid_over(tomllib.loads((PRESET_FOLDER / f"{preset}.toml").read_text(encoding="utf-8")), given)
     if not preset.endswith(".toml"):
@@ -469,9 +503,9 @@ def _with_base(given: dict[str, Any], seen: tuple[str, ...]) -> dict[str, Any]:
     try:
         text = Path(preset).read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"settings: preset = {preset!r}: {error.strerror}; name a shipped preset or a file that is there") from None
+        raise ConfigError(f"settings: preset = {preset!r}: {error.strerror}; name a shipped preset or an existing file") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"settings: preset = {preset!r}: no text in UTF-8; name a file of TOML") from None
+        raise ConfigError(f"settings: preset = {preset!r}: not UTF-8 text; name a TOML file") from None
     return _laid_over(_with_base(_parse(text, where=f"{preset} is "), (*seen, preset)), given)
 
 
@@ -487,18 +521,18 @@ def _parse(text: str, *, where: str = "") -> dict[str, Any]:
 
 
 def _in_words(error: Exception) -> str:
-    return str(error).replace("Cannot overwrite a value", "a key stands there twice")
+    return str(error).replace("Cannot overwrite a value", "a key is given twice")
 
 
 def _line(text: str, error: str) -> str:
-    """Return the line that an error names, and, where a text without its quotes is what is wrong with it, that."""
+    """Return the line that an error names, with a hint if its value is text without quotes."""
     lines, found = text.splitlines(), re.search(r"line (\d+)", error)
     if found is None or not lines:
         return ""
     line = lines[min(int(found[1]), len(lines)) - 1].strip()
     bare = re.fullmatch(r"([\w.]+)\s*=\s*([A-Za-z_][^\s\"']*)", line)
     return f", which is: {line}" + (
-        f" (a text stands in quotes, which a shell wants in quotes too: '{bare[1]} = \"{bare[2]}\"')" if bare else ""
+        f" (text needs quotes, and a shell needs quotes around the whole: '{bare[1]} = \"{bare[2]}\"')" if bare else ""
     )
 
 
@@ -512,33 +546,48 @@ def _laid_over(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
 
 _PLAINER: Final[Mapping[str, str]] = {
     "tuple_type": "input should be a list, in square brackets",
-    "model_type": "input should be a section with keys of its own, not one value",
+    "model_type": "input should be a section with keys, not a single value",
     "too_short": "input should have at least one item",
 }
-"""Of pydantic's messages, those in words of Python; by type."""
+"""Error type of pydantic -> message without Python terms."""
 
 
 def _explain(problem: Any) -> str:
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        section: type[BaseModel] = Settings
+        if where in RENAMED:
+            return "\n".join(f"settings: {name} is now called {_present_name(name)}" for name in _named(where, problem["input"]))
+        section: type[Section] = Settings
         for part in problem["loc"][:-1]:
-            kind = section.model_fields[str(part)].annotation
-            # A section that may be left out is a union with None.
-            section = cast("type[BaseModel]", next((one for one in get_args(kind) if one is not type(None)), kind))
+            section = section_of(section.model_fields[str(part)].annotation) or section
         word = str(problem["loc"][-1])
         return f"settings: unknown key {where}; {_elsewhere(word)}{did_you_mean(word, section.model_fields)}"
     message = _PLAINER.get(problem["type"], problem["msg"]).removeprefix("Value error, ")
     given = problem["input"]
-    if problem["type"] == "missing" and isinstance(problem["loc"][-1], int):  # Of a list that is too short.
+    if problem["type"] == "missing" and isinstance(problem["loc"][-1], int):  # A list that is too short.
         where, message = ".".join(str(part) for part in problem["loc"][:-1]), f"item {problem['loc'][-1] + 1} is missing"
     message += _hint(problem["type"], given, problem.get("ctx", {}))
     shown = f"{where} = {given!r}: " if not isinstance(given, dict | BaseModel) else f"{where}: " if where else ""
     return f"settings: {shown}{message[:1].lower()}{message[1:]}"
 
 
+def _named(name: str, given: Any) -> Iterator[str]:
+    """Yield the dotted names of the settings that are given under a name."""
+    if isinstance(given, dict) and given:
+        for key, value in given.items():
+            yield from _named(f"{name}.{key}", value)
+    else:
+        yield name
+
+
+def _present_name(former: str) -> str:
+    """Return the name of a setting whose own name, or that of its section, has changed."""
+    section, _, key = former.rpartition(".")
+    return RENAMED.get(former) or f"{_present_name(section)}.{key}"
+
+
 def _hint(kind: str, given: Any, context: Mapping[str, Any]) -> str:
-    """Return how to write a value that is nearly right; nothing for others."""
+    """Return how to write a value that is nearly right; "" for others."""
     if kind in ("int_type", "float_type") and isinstance(given, str) and re.fullmatch(r"[-+\d.eE_]+", given):
         return ", without quotes"
     if kind == "int_type" and isinstance(given, float) and given.is_integer():
@@ -550,14 +599,13 @@ def _hint(kind: str, given: Any, context: Mapping[str, Any]) -> str:
 
 
 def _elsewhere(word: str) -> str:
-    """Return in which other sections a key is known, if in any."""
+    """Return the other sections that have a key of this name; "" if there are none."""
     there = [name for name in _all_keys(Settings) if name.rpartition(".")[2] == word]
     return f"it belongs to another section: {', '.join(there)}; " if there else ""
 
 
-def _all_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
+def _all_keys(section: type[Section], prefix: str = "") -> Iterator[str]:
     for name, field in section.model_fields.items():
         yield f"{prefix}{name}"
-        for kind in (field.annotation, *get_args(field.annotation)):
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
-                yield from _all_keys(kind, f"{prefix}{name}.")
+        if below := section_of(field.annotation):
+            yield from _all_keys(below, f"{prefix}{name}.")

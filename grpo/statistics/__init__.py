@@ -1,1 +1,1 @@
-"""Intervals, SPRT, ratings and sample sizes: pure numbers."""
+"""Statistics of games: confidence intervals, SPRT, Elo ratings, sample sizes and rank correlations."""

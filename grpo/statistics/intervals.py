@@ -1,9 +1,8 @@
-"""What paired games say: score, Elo and normalised Elo with intervals, chance of being the stronger, and several claims at once.
+"""Confidence intervals of paired games: score, Elo, normalised Elo, likelihood of superiority (LOS), and Holm's correction.
 
-Two intervals live here. Ours adds one pair lost and one won before it takes the normal one (`paired_interval`, `match_statistics`): a
-handful of pairs, or pairs that all ended alike, then never look certain. The plain normal one (`normal_statistics`) is what fastchess
-and fishtest print; it is here so that their figures can be reproduced to the digit, and no verdict rests on it. From some hundred
-pairs on the two agree.
+There are two intervals. Ours (`paired_interval`, `match_statistics`) adds one lost and one won pair to the normal interval, so that a few
+pairs, or pairs with equal results, never look certain. The plain normal interval (`normal_statistics`) reproduces the figures of fastchess
+and fishtest to the digit; no verdict uses it. The two agree from about a hundred pairs on.
 """
 
 import math
@@ -15,9 +14,9 @@ from typing import Final, Self
 LEVEL: Final = 0.025
 """One-sided error of a claim; "the lower end of the 95 % interval lies above one half" is the same test."""
 NORMALISED_ELO_SCALE: Final = 800 / math.log(10)
-"""Normalised Elo of a player whose expected score lies one standard deviation of a game above one half."""
+"""Normalised Elo of a player whose expected score is one standard deviation of a game above one half."""
 EMPTY_COUNT: Final = 1e-3
-"""Stands in for a count of 0, as in fastchess and fishtest: a likelihood needs every outcome to be possible."""
+"""Replaces a count of 0, as in fastchess and fishtest, because a likelihood needs every outcome to be possible."""
 Z95: Final = 1.959964
 """Standard errors on each side of a 95 % interval."""
 _NORMAL: Final = NormalDist()
@@ -47,27 +46,27 @@ class Estimate:
 
     @property
     def margin(self) -> float:
-        """Half of the interval's width: what stands after +-."""
+        """Half of the interval's width: the number after +-."""
         return (self.high - self.low) / 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcomes:
-    """How often each score occurred, from the worst to the best: trinomial (of games) or pentanomial (of pairs)."""
+    """Counts of each score from the worst to the best: trinomial (games) or pentanomial (pairs)."""
 
     counts: tuple[float, ...]
-    """Three of games (lost, drawn, won), or five of pairs (LL, LD, WL or DD, WD, WW)."""
+    """Three counts of games (lost, drawn, won), or five of pairs (LL, LD, WL or DD, WD, WW)."""
 
     @classmethod
     def of_games(cls, *, wins: int, draws: int, losses: int) -> Self:
-        """Return the trinomial counts; they take the two games of an opening for independent."""
+        """Return the trinomial counts, which treat the two games of an opening as independent."""
         return cls(counts=(losses, draws, wins))
 
     @classmethod
     def of_pairs(cls, pair_scores: Sequence[float]) -> Self:
         """Return the pentanomial counts of the mean scores of pairs of games.
 
-        Raises ValueError when a score is no multiple of a quarter in [0, 1].
+        Raises ValueError if a score is not a multiple of a quarter in [0, 1].
         """
         counts = [0] * 5
         for score in pair_scores:
@@ -78,12 +77,12 @@ class Outcomes:
 
     @property
     def scores(self) -> tuple[float, ...]:
-        """Return the score that each count is of, equally spaced from 0 to 1."""
+        """Return the score of each count, equally spaced from 0 to 1."""
         return tuple(index / (len(self.counts) - 1) for index in range(len(self.counts)))
 
     @property
     def games_each(self) -> int:
-        """Return how many games one observation holds: 1, or 2 for pairs."""
+        """Return the number of games per observation: 1, or 2 for pairs."""
         return (len(self.counts) - 1) // 2
 
     @property
@@ -92,11 +91,11 @@ class Outcomes:
         return sum(self.counts)
 
     def without_empty(self) -> Self:
-        """Return the same with `EMPTY_COUNT` where nothing was counted."""
+        """Return the counts with `EMPTY_COUNT` in place of 0."""
         return type(self)(counts=tuple(count or EMPTY_COUNT for count in self.counts))
 
     def padded(self) -> Self:
-        """Return the same with one more of the worst and one more of the best (Agresti and Coull's idea)."""
+        """Return the counts with one more worst and one more best outcome (after Agresti and Coull)."""
         return type(self)(counts=(self.counts[0] + 1, *self.counts[1:-1], self.counts[-1] + 1))
 
     def mean_and_variance(self) -> tuple[float, float]:
@@ -107,30 +106,30 @@ class Outcomes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MatchStatistics:
-    """All that is said of a match, seen from its first player; every number is finite."""
+    """Statistics of a match from the first player's side; every number is finite."""
 
     score: Estimate
     elo: Estimate
-    """Logistic: 400 log10(s / (1 - s)), held within +-1,200."""
+    """Logistic Elo: 400 log10(s / (1 - s)), clipped to +-1,200."""
     normalised_elo: Estimate
-    """The mean above one half in standard deviations of a game, times 800 / ln 10: it does not shrink as draws become more frequent."""
+    """(Mean score - 1/2) in standard deviations of a game, times 800 / ln 10; it does not shrink as draws become more frequent."""
     likelihood_of_superiority: float
-    """Chance that the first player is the stronger one, were both equally likely before the match."""
+    """Probability (LOS) that the first player is stronger, with a uniform prior."""
 
 
 def match_statistics(outcomes: Outcomes) -> MatchStatistics:
-    """Return what we report: intervals after one observation lost and one won are added; the score itself is the match's own.
+    """Return the statistics that we report: intervals with one lost and one won observation added, and the unchanged score.
 
-    Raises ValueError when there is no game.
+    Raises ValueError if there is no game.
     """
     _refuse_empty(outcomes.total)
     return _statistics(outcomes.mean_and_variance()[0], outcomes.padded())
 
 
 def normal_statistics(outcomes: Outcomes) -> MatchStatistics:
-    """Return what fastchess prints: plain normal intervals, the variance taken of pairs when these are given.
+    """Return the statistics that fastchess prints: plain normal intervals, with the variance of pairs if pairs are given.
 
-    Raises ValueError when there is no game.
+    Raises ValueError if there is no game.
     """
     _refuse_empty(outcomes.total)
     filled = outcomes if outcomes.mean_and_variance()[1] > 0 else outcomes.without_empty()
@@ -142,7 +141,7 @@ def _statistics(score: float, seen: Outcomes) -> MatchStatistics:
     deviation = math.sqrt(variance)
     half_width = Z95 * deviation / math.sqrt(seen.total)
     points = (score, max(0.0, centre - half_width), min(1.0, centre + half_width))
-    # A pair's mean varies half as much as a game's score does: M. Van den Bergh, Normalized Elo (cantate.be/Fishtest/normalized_elo.pdf).
+    # The variance of a pair's mean is half that of a game's score: M. Van den Bergh, cantate.be/Fishtest/normalized_elo.pdf.
     deviation_of_game = deviation * math.sqrt(seen.games_each)
     return MatchStatistics(
         score=_estimate(points),
@@ -165,14 +164,14 @@ def _refuse_empty(count: float) -> None:
 def paired_interval(pair_scores: Sequence[float]) -> ScoreInterval:
     """Return the mean of the pairs' scores with a 95 % interval.
 
-    The two games of an opening are one observation, for they share its luck. The interval is the normal one after adding one pair lost and
-    one won (Agresti and Coull's idea, The American Statistician 52, 1998), so that a handful of pairs, or pairs that all ended alike,
-    never look certain: 16 pairs all lost give [0, 0.16], not [0, 0].
+    The two games of an opening are one observation, because they share its bias. The interval is the normal one after adding one lost and
+    one won pair (after Agresti and Coull, The American Statistician 52, 1998), so that a few pairs, or pairs with equal results, never
+    look certain: 16 lost pairs give [0, 0.16], not [0, 0].
 
     Args:
-        pair_scores: mean score of the two games of each opening, each in [0, 1].
+        pair_scores: Mean score of the two games of each opening, in [0, 1].
 
-    Raises ValueError when there is no pair.
+    Raises ValueError if there is no pair.
     """
     centre, deviation = _padded_mean(pair_scores)
     return ScoreInterval(
@@ -184,16 +183,16 @@ def paired_interval(pair_scores: Sequence[float]) -> ScoreInterval:
 
 
 def p_value(pair_scores: Sequence[float]) -> float:
-    """Return the one-sided p-value against "the expected score is at most one half"; below `LEVEL` where `paired_interval` lies above it.
+    """Return the one-sided p-value of the null hypothesis "the expected score is at most one half".
 
-    Raises ValueError when there is no pair.
+    It is below `LEVEL` exactly if `paired_interval` lies above one half. Raises ValueError if there is no pair.
     """
     centre, deviation = _padded_mean(pair_scores)
     return _NORMAL.cdf((0.5 - centre) / deviation)
 
 
 def _padded_mean(pair_scores: Sequence[float]) -> tuple[float, float]:
-    """Return the mean after one pair lost and one won are added, and its standard error, which is never 0."""
+    """Return the mean after adding one lost and one won pair, and its standard error, which is never 0."""
     _refuse_empty(len(pair_scores))
     padded = [*pair_scores, 0.0, 1.0]
     centre = sum(padded) / len(padded)
@@ -202,10 +201,10 @@ def _padded_mean(pair_scores: Sequence[float]) -> tuple[float, float]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return the p-values adjusted for being several, in their order: a claim holds at level a when its adjusted value is at most a.
+    """Return the p-values adjusted for multiple testing, in their order: a claim holds at level a if its adjusted value is at most a.
 
-    Step-down (S. Holm, Scandinavian Journal of Statistics 6, 1979): the smallest of m is multiplied by m, the next by m - 1, and none
-    falls below the one before it. The chance of even one false claim is then at most a, however the claims hang together.
+    Holm's step-down method (Scandinavian Journal of Statistics 6, 1979): the smallest of m is multiplied by m, the next by m - 1, and none
+    is smaller than the one before it. The probability of any false claim is then at most a, whatever the dependence between claims.
     """
     adjusted = [0.0] * len(p_values)
     floor = 0.0
@@ -216,41 +215,41 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
-    """Return the 95 % interval of a chance (E. B. Wilson, JASA 22, 1927), for scores of single games too: 6.4 of 64 give 0.048 to 0.198.
+    """Return Wilson's 95 % interval of a proportion (E. B. Wilson, JASA 22, 1927): 6.4 of 64 give 0.048 to 0.198.
 
-    A score with draws varies less than wins and losses do, so for it the interval is on the wide side.
+    It also serves for scores of single games; these vary less because of draws, so the interval is conservative.
 
-    Raises ValueError when there is no trial.
+    Raises ValueError if there is no trial.
     """
     if trials <= 0:
         raise ValueError("no trials, no interval")
-    share, spread = successes / trials, Z95**2 / trials
-    centre = (share + spread / 2) / (1 + spread)
-    half_width = math.sqrt(spread * (share * (1 - share) + spread / 4)) / (1 + spread)
+    proportion, spread = successes / trials, Z95**2 / trials
+    centre = (proportion + spread / 2) / (1 + spread)
+    half_width = math.sqrt(spread * (proportion * (1 - proportion) + spread / 4)) / (1 + spread)
     return max(0.0, centre - half_width), min(1.0, centre + half_width)
 
 
 def elo(score: float) -> float:
-    """Return the rating difference that a score stands for, 400 log10(s / (1 - s)), held within +-1,200 so that it is finite.
+    """Return the Elo difference of an expected score, 400 log10(s / (1 - s)), clipped to +-1,200 so that it is finite.
 
     >>> round(elo(0.64))
     100
     """
-    held = min(max(score, 0.001), 0.999)
-    return 400 * math.log10(held / (1 - held))
+    clipped = min(max(score, 0.001), 0.999)
+    return 400 * math.log10(clipped / (1 - clipped))
 
 
 def expected_score(elo_difference: float) -> float:
-    """Return the score that a rating difference stands for, 1 / (1 + 10^(-d / 400)), the inverse of `elo`."""
-    odds = 10 ** (-abs(elo_difference) / 400)  # Of the weaker player: never too large for a float.
+    """Return the expected score of an Elo difference, 1 / (1 + 10^(-d / 400)), the inverse of `elo`."""
+    odds = 10 ** (-abs(elo_difference) / 400)  # Odds of the weaker player, which cannot overflow.
     return 1 / (1 + odds) if elo_difference >= 0 else odds / (1 + odds)
 
 
 def difference(first: Estimate, second: Estimate) -> Estimate:
-    """Return first less second, of two independent samples, with the 95 % interval that follows from theirs.
+    """Return first minus second of two independent estimates, with a 95 % interval computed from theirs.
 
-    Each end comes from the ends of the two that it is reached by, so that lopsided intervals stay so (MOVER: G. Y. Zou and A. Donner,
-    Statistics in Medicine 27, 2008). Samples that hang together, as games from the same openings do, mostly make it wider than need be.
+    The MOVER method (G. Y. Zou and A. Donner, Statistics in Medicine 27, 2008) keeps asymmetric intervals asymmetric. For positively
+    correlated samples, such as games from the same openings, the interval is conservative.
 
     >>> round(difference(Estimate(value=0.6, low=0.57, high=0.63), Estimate(value=0.5, low=0.46, high=0.54)).low, 6)
     0.05

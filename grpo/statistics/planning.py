@@ -1,8 +1,8 @@
-"""How many games a question takes, and what the games at hand could answer.
+"""Sample size planning: the number of games that an Elo difference needs, and the difference that a number of games can show.
 
-Sample sizes by the normal approximation, n = (z_level + z_power)^2 variance / difference^2, counted in pairs, for the two games of an
-opening are one observation. The interval that verdicts use adds a pair lost and a pair won, so it takes some pairs more
-(`Certainty.is_padded`). Below some thirty pairs all this is a rough guide.
+Sample sizes use the normal approximation n = (z_level + z_power)^2 variance / difference^2 and count pairs, because the two games of an
+opening are one observation. The interval of verdicts adds one lost and one won pair and needs a few pairs more (`Certainty.is_padded`).
+Below about thirty pairs the results are a rough guide.
 """
 
 import itertools
@@ -16,25 +16,25 @@ from grpo.statistics.intervals import NORMALISED_ELO_SCALE, elo, expected_score
 from grpo.statistics.sprt import Sprt, SprtModel
 
 SMALLEST_ELO: Final = 0.01
-"""Nobody plays the billions of games that a smaller difference takes."""
+"""Smaller differences would take billions of games."""
 _NORMAL: Final = NormalDist()
 _OVERSHOOT: Final = 0.5826
-"""A random walk passes a bound by about this many standard deviations of a step (D. Siegmund, Sequential Analysis, 1985, chapter X)."""
+"""Mean overshoot of a random walk over a bound, in standard deviations of a step (D. Siegmund, Sequential Analysis, 1985, chapter X)."""
 _BISECTIONS: Final = 60
 
 
 class PlanError(PlainError, ValueError):
-    """The question cannot be asked so; the message says which number is impossible, and what is possible."""
+    """A number of the plan is impossible; the message says which, and what is possible."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assumptions:
-    """What a plan takes for granted of the games; raises PlanError where a number is no chance or no correlation."""
+    """Assumptions of a plan about the games; raises PlanError if a number is not a probability or not a correlation."""
 
     draw_rate: float
-    """Share of drawn games."""
+    """Fraction of drawn games."""
     pair_correlation: float
-    """Between the scores of the two games of an opening; 0 takes them for independent, openings that favour a colour push it below."""
+    """Correlation of the scores of an opening's two games; 0 if independent, negative for openings that favour a colour."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.draw_rate < 1:
@@ -44,15 +44,15 @@ class Assumptions:
 
     @property
     def highest_score(self) -> float:
-        """Return the expected score of a player that loses no game."""
+        """Return the highest expected score at this draw rate: that of a player who loses no game."""
         return 1 - self.draw_rate / 2
 
     def pair_variance(self, score: float) -> float:
         """Return the variance of a pair's mean score.
 
-        Of a game it is s (1 - s) - d / 4: wins s - d / 2 of the time, draws d.
+        The variance of a game is s (1 - s) - d / 4, with win probability s - d / 2 and draw rate d.
 
-        Raises PlanError when so many draws leave no room for the score.
+        Raises PlanError if the score is impossible at this draw rate.
         """
         if not 1 - self.highest_score <= score <= self.highest_score:
             room = f"{1 - self.highest_score:.3f} to {self.highest_score:.3f}"
@@ -62,14 +62,14 @@ class Assumptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Certainty:
-    """How sure a plan is to be; raises PlanError for what are no chances."""
+    """Significance level and power of a plan; raises PlanError for values that are not probabilities."""
 
     level: float
-    """One-sided chance to claim a difference that is not there."""
+    """One-sided error: the probability of claiming a difference that does not exist."""
     probability: float
-    """Chance to show a difference that is there (the power)."""
+    """Power: the probability of showing a difference that exists."""
     is_padded: bool
-    """By the interval of `grpo.statistics.intervals.paired_interval`; else by the textbook's, which trusts a handful of pairs too much."""
+    """Whether to plan for `grpo.statistics.intervals.paired_interval`; else for the plain normal interval."""
 
     def __post_init__(self) -> None:
         if not 0 < self.level < 0.5:
@@ -80,14 +80,14 @@ class Certainty:
             )
 
     def pairs(self, variance: float, difference: float) -> int:
-        """Return how many pairs of this variance show a mean this far above one half."""
+        """Return the number of pairs of this variance that show a mean this far above one half."""
         z_level, z_power = _NORMAL.inv_cdf(1 - self.level), _NORMAL.inv_cdf(self.probability)
         textbook = max(1, math.ceil((z_level + z_power) ** 2 * variance / difference**2))
         if not self.is_padded:
             return textbook
 
         def shows(num_pairs: int) -> bool:
-            # The padded sum of deviations from one half, and the standard error that goes with it, at the deviations expected.
+            # The padded sum of deviations from one half and its standard error, at the expected deviations.
             size, excess = num_pairs + 2, num_pairs * difference
             spread = (num_pairs * (variance + difference**2) + 0.5) - excess**2 / size
             return excess - z_power * math.sqrt(num_pairs * variance) >= z_level * math.sqrt(spread)
@@ -96,13 +96,13 @@ class Certainty:
 
 
 def games_head_to_head(elo_difference: float, *, assumed: Assumptions, certainty: Certainty) -> int:
-    """Return how many games between two players show a difference of this size, an even number.
+    """Return the (even) number of games between two players that show a difference of this size.
 
     >>> assumed = Assumptions(draw_rate=0.3, pair_correlation=0.0)
     >>> games_head_to_head(30, assumed=assumed, certainty=Certainty(level=0.05, probability=0.8, is_padded=False))
     578
 
-    Raises PlanError when the difference is below `SMALLEST_ELO`, or larger than the draws leave room for.
+    Raises PlanError if the difference is below `SMALLEST_ELO`, or impossible at this draw rate.
     """
     _refuse_no_difference(elo_difference)
     score = expected_score(elo_difference)
@@ -110,13 +110,13 @@ def games_head_to_head(elo_difference: float, *, assumed: Assumptions, certainty
 
 
 def games_per_arm(elo_difference: float, *, around_score: float, assumed: Assumptions, certainty: Certainty) -> int:
-    """Return how many games each of two players must play against a common opponent to show their difference, an even number.
+    """Return the (even) number of games that each of two players must play against a common opponent to show their difference.
 
-    The two stand half of the difference above and below the rating of `around_score`. Twice the variance and half of the visible
-    difference: it takes about three times the games of a match between the two and, when the opponent is too strong, far more. Always by
-    the textbook's interval, for ours is of one match.
+    The two ratings are half of the difference above and below that of `around_score`. The variance doubles, so this takes about three
+    times the games of a direct match, and far more if the opponent is too strong. It always uses the plain normal interval, because the
+    padded one is for a single match.
 
-    Raises PlanError for a score outside [0.001, 0.999], and as `games_head_to_head`.
+    Raises PlanError for a score outside [0.001, 0.999], and for the reasons of `games_head_to_head`.
     """
     _refuse_no_difference(elo_difference)
     if not 0.001 <= around_score <= 0.999:
@@ -133,12 +133,12 @@ def _refuse_no_difference(elo_difference: float) -> None:
 
 
 def smallest_difference(num_games: int, *, assumed: Assumptions, certainty: Certainty) -> float | None:
-    """Return the smallest Elo difference that so many games head to head show with that certainty; None where even +1,000 is not.
+    """Return the smallest Elo difference that this many head-to-head games show with that certainty; None if even +1,000 is not shown.
 
-    Raises PlanError for fewer than two games, for they are no pair.
+    Raises PlanError for fewer than two games.
     """
     if num_games < 2:
-        raise PlanError(f"{num_games} games are no pair: give at least 2")
+        raise PlanError(f"{num_games} games are not a pair: give at least 2")
     low, high = SMALLEST_ELO, min(1000.0, elo(assumed.highest_score))
     if high <= low or games_head_to_head(_inside(high), assumed=assumed, certainty=certainty) > num_games:
         return None
@@ -152,28 +152,28 @@ def smallest_difference(num_games: int, *, assumed: Assumptions, certainty: Cert
 
 
 def _inside(difference: float) -> float:
-    """Return a hair less, so that rounding never puts the score of a player without losses beyond what is possible."""
+    """Return slightly less, so that rounding never makes the score of a player without losses impossible."""
     return difference * (1 - 1e-9)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SprtLength:
-    """What to expect of a sequential test."""
+    """Expected length and result of a sequential test."""
 
     num_games: float
-    """On average."""
+    """Mean number of games."""
     acceptance: float
-    """Chance that it accepts."""
+    """Probability that the test accepts."""
 
 
 def expected_sprt(test: Sprt, *, true_elo: float, assumed: Assumptions) -> SprtLength:
-    """Return how long a test takes on average, looked at after every pair, and how often it accepts.
+    """Return the mean number of games of a test that is evaluated after every pair, and its probability of acceptance.
 
-    By A. Wald (Sequential Analysis, 1947): the log-likelihood ratio walks with drift m = (s1 - s0) (s - (s0 + s1) / 2) / var and variance
-    v = (s1 - s0)^2 / var a pair. From 0 it reaches b before a with chance (1 - e^(ha)) / (e^(hb) - e^(ha)), h = -2 m / v. Both bounds are
-    moved outwards by what a walk in steps passes them by, which Wald neglects.
+    By A. Wald (Sequential Analysis, 1947): per pair, the log-likelihood ratio has drift m = (s1 - s0) (s - (s0 + s1) / 2) / var and
+    variance v = (s1 - s0)^2 / var. From 0 it reaches b before a with probability (1 - e^(ha)) / (e^(hb) - e^(ha)), h = -2 m / v. Both
+    bounds are moved outwards by the mean overshoot, which Wald neglects.
 
-    Raises PlanError when the draws leave no room for `true_elo`, or the bounds are too close to tell apart.
+    Raises PlanError if `true_elo` is impossible at this draw rate, or the bounds are too close to each other.
     """
     score = expected_score(true_elo)
     variance = assumed.pair_variance(score)
@@ -188,7 +188,7 @@ def expected_sprt(test: Sprt, *, true_elo: float, assumed: Assumptions) -> SprtL
     overshoot = _OVERSHOOT * math.sqrt(step_variance)
     lower, upper = test.lower - overshoot, test.upper + overshoot
     tilt = -2 * drift / step_variance
-    if abs(tilt) * (upper - lower) < 1e-6:  # No drift: the same formulas' limit.
+    if abs(tilt) * (upper - lower) < 1e-6:  # Limit of the formulas without drift.
         return SprtLength(num_games=-2 * lower * upper / step_variance, acceptance=-lower / (upper - lower))
     # Numerator and denominator divided by the larger exponential, so that none overflows.
     acceptance = (

@@ -1,4 +1,4 @@
-"""Rank correlations of two scores of the same moves, board by board, with ties.
+"""Rank correlations (Spearman, Kendall) with ties between two scores of the same moves, per board.
 
 Legend: B boards, A moves (padded). Both are Daniels' general coefficient (Biometrika 33, 1944) of the signs of all differences: Kendall's
 of the signs themselves, Spearman's of their sums by row, which are twice the centred mid-ranks.
@@ -8,13 +8,13 @@ from torch import Tensor
 
 
 def rank_correlations(one_BA: Tensor, other_BA: Tensor, is_move_BA: Tensor) -> tuple[Tensor, Tensor]:
-    """Return Spearman's rho and Kendall's tau-b of each board, [B] and [B] float64, in memory for B x A x A signs.
+    """Return Spearman's rho and Kendall's tau-b of each board, [B] and [B] float64, using memory for B x A x A signs.
 
-    They are NaN where all moves have one score, as the only move of a board has.
+    They are NaN where all moves have the same score, and for a single move.
 
     Args:
-        one_BA: scores of the moves, [B, A].
-        other_BA: other scores of the same moves, [B, A].
+        one_BA: Scores of the moves, [B, A].
+        other_BA: Other scores of the same moves, [B, A].
         is_move_BA: False on padding, [B, A].
     """
     if not one_BA.shape == other_BA.shape == is_move_BA.shape:

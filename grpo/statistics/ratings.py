@@ -1,4 +1,4 @@
-"""Ratings from games: Bradley and Terry's model on the logistic Elo scale, with errors that come from pairs of games."""
+"""Elo ratings from games: the Bradley-Terry model on the logistic Elo scale, with standard errors computed over pairs of games."""
 
 import math
 from collections.abc import Sequence
@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 ELO_PER_NAT: Final = 400 / math.log(10)
 """Elo points of one unit of log-odds: 173.7."""
 _MAX_STEPS: Final = 200
-_LONGEST_STEP: Final = 2.0  # In nats; Newton's own, from far off, would overshoot.
+_LONGEST_STEP: Final = 2.0  # In nats; limits Newton steps far from the maximum, which would overshoot.
 _TOLERANCE: Final = 1e-10
 
 Vector = NDArray[np.float64]
-"""P numbers, one for each free rating; or K, one for each meeting."""
+"""[P], one number per free rating, or [K], one per pairing."""
 Matrix = NDArray[np.float64]
-"""[P, P], covariances; or [K, P], which free rating counts in which meeting, with its sign."""
+"""[P, P] covariances, or [K, P] design matrix: the sign of each free rating in each pairing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlayedPairs:
-    """The pairs of games that two players played, seen from the first."""
+    """The pairs of games between two players, from the first player's side."""
 
     first: int
     second: int
@@ -30,16 +30,16 @@ class PlayedPairs:
     """Mean score of the two games of each opening, in [0, 1]; a win is 1, a draw 0.5."""
 
     def __post_init__(self) -> None:
-        """Refuse a meeting without a game, or of a player with itself."""
+        """Refuse a pairing without a game, or of a player with itself."""
         if not self.pair_scores or self.first == self.second:
             raise ValueError(
-                f"players {self.first} and {self.second}, {len(self.pair_scores)} pairs: a meeting is of two, over a pair or more"
+                f"players {self.first} and {self.second}, {len(self.pair_scores)} pairs: a pairing needs two players and a pair of games"
             )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ratings:
-    """Ratings with the covariance of their errors; player 0 is 0 by definition, and has no error."""
+    """Ratings with the covariance of their errors; player 0 has rating 0 by definition, without error."""
 
     elo: Vector
     """[players]."""
@@ -53,43 +53,43 @@ class Rating:
 
     elo: float
     standard_error: float
-    """That of its games, as if the opponents' ratings were exact."""
+    """Standard error from its games, with the opponents' ratings taken as exact."""
     weights: tuple[float, ...]
-    """How far the rating moves when an opponent's is one point higher; they sum to 1."""
+    """Change of the rating per point of each opponent's rating; they sum to 1."""
 
 
-def fit_ratings(num_players: int, meetings: Sequence[PlayedPairs]) -> Ratings:
-    """Return the likeliest ratings of players 0 .. n - 1 with the covariance of their errors, player 0 being 0.
+def fit_ratings(num_players: int, pairings: Sequence[PlayedPairs]) -> Ratings:
+    """Return the maximum-likelihood ratings of players 0 .. n - 1 with the covariance of their errors; player 0 has rating 0.
 
-    Bradley and Terry, Biometrika 39 (1952), with a draw as half a win. Plain likelihood has no maximum when every game was won, and rates
-    too wide with few games; Firth's (Biometrika 80, 1993) has neither fault. It adds one drawn game for each free rating, spread over the
-    meetings by their leverage: with one meeting, log((w + 1/2) / (l + 1/2)). The covariance is a sandwich: a meeting's variance is that
-    of its pairs, not of games, after adding one pair lost and one won, as `grpo.statistics.intervals` does.
+    Bradley and Terry, Biometrika 39 (1952), with a draw as half a win. The plain likelihood has no maximum if a player won every game, and
+    overestimates differences with few games; Firth's penalty (Biometrika 80, 1993) avoids both. It adds one drawn game per free rating,
+    spread over the pairings by their leverage: for a single pairing, log((w + 1/2) / (l + 1/2)). The covariance is a sandwich estimate in
+    which a pairing's variance is that of its pairs, after adding one lost and one won pair, as in `grpo.statistics.intervals`.
 
-    Raises ValueError when some players never met the others, directly or by way of others.
+    Raises ValueError if the pairings do not connect all players.
     """
-    _refuse_strangers(num_players, meetings)
-    design = np.zeros((len(meetings), num_players))
-    for row, meeting in enumerate(meetings):
-        design[row, meeting.first], design[row, meeting.second] = 1, -1
-    fitted, covariance, _ = _fit(design[:, 1:], np.zeros(len(meetings)), meetings)
+    _refuse_unconnected(num_players, pairings)
+    design = np.zeros((len(pairings), num_players))
+    for row, pairing in enumerate(pairings):
+        design[row, pairing.first], design[row, pairing.second] = 1, -1
+    fitted, covariance, _ = _fit(design[:, 1:], np.zeros(len(pairings)), pairings)
     return Ratings(elo=np.concatenate([[0.0], fitted]) * ELO_PER_NAT, covariance=np.pad(covariance, (1, 0)) * ELO_PER_NAT**2)
 
 
 def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[float]]) -> Rating:
-    """Return the likeliest rating of a player, by the same model, from its pairs against opponents of known ratings.
+    """Return a player's maximum-likelihood rating, by the same model, from its pairs against opponents of known ratings.
 
     Args:
-        opponents: their ratings in Elo.
-        pair_scores: for each of them the player's scores, by pairs.
+        opponents: The opponents' ratings in Elo.
+        pair_scores: The player's pair scores against each opponent.
 
-    Raises ValueError when there is no opponent, or one without a pair.
+    Raises ValueError if there is no opponent, or one without a pair.
     """
     if not opponents:
         raise ValueError("no opponents, no rating: play at least one")
-    meetings = [PlayedPairs(first=0, second=1 + index, pair_scores=tuple(scores)) for index, scores in enumerate(pair_scores)]
+    pairings = [PlayedPairs(first=0, second=1 + index, pair_scores=tuple(scores)) for index, scores in enumerate(pair_scores)]
     offset = -np.array([rating for rating, _ in zip(opponents, pair_scores, strict=True)]) / ELO_PER_NAT
-    fitted, covariance, information = _fit(np.ones((len(meetings), 1)), offset, meetings)
+    fitted, covariance, information = _fit(np.ones((len(pairings), 1)), offset, pairings)
     return Rating(
         elo=float(fitted[0]) * ELO_PER_NAT,
         standard_error=math.sqrt(covariance[0, 0]) * ELO_PER_NAT,
@@ -97,10 +97,10 @@ def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[floa
     )
 
 
-def _fit(design: Matrix, offset: Vector, meetings: Sequence[PlayedPairs]) -> tuple[Vector, Matrix, Vector]:
-    """Return the free ratings in nats that are likeliest, their covariance, and each meeting's information."""
-    num_games = np.array([2 * len(meeting.pair_scores) for meeting in meetings])
-    won = np.array([2 * sum(meeting.pair_scores) for meeting in meetings])
+def _fit(design: Matrix, offset: Vector, pairings: Sequence[PlayedPairs]) -> tuple[Vector, Matrix, Vector]:
+    """Return the maximum-likelihood free ratings in nats, their covariance, and each pairing's Fisher information."""
+    num_games = np.array([2 * len(pairing.pair_scores) for pairing in pairings])
+    won = np.array([2 * sum(pairing.pair_scores) for pairing in pairings])
     fitted = np.full(design.shape[1], -offset.mean())
     for _ in range(_MAX_STEPS):
         chances = 1 / (1 + np.exp(-(offset + design @ fitted)))
@@ -113,25 +113,25 @@ def _fit(design: Matrix, offset: Vector, meetings: Sequence[PlayedPairs]) -> tup
         if longest < _TOLERANCE:
             break
     else:
-        raise AssertionError("a penalised likelihood with one finite maximum was not climbed")
-    spread = information**2 * np.array([_log_odds_variance(meeting.pair_scores) for meeting in meetings])
+        raise AssertionError("Newton's method did not converge, although the penalised likelihood has one finite maximum")
+    spread = information**2 * np.array([_log_odds_variance(pairing.pair_scores) for pairing in pairings])
     return fitted, bread @ (design.T @ (spread[:, None] * design)) @ bread, information
 
 
 def _log_odds_variance(pair_scores: Sequence[float]) -> float:
-    """Return the variance of the log-odds of a mean of pairs, by the delta method, after one pair lost and one won."""
+    """Return the variance of the log-odds of the mean pair score by the delta method, after adding one lost and one won pair."""
     padded = np.array([*pair_scores, 0.0, 1.0])
     centre = float(padded.mean())
     return float(padded.var()) / len(padded) / (centre * (1 - centre)) ** 2
 
 
-def _refuse_strangers(num_players: int, meetings: Sequence[PlayedPairs]) -> None:
+def _refuse_unconnected(num_players: int, pairings: Sequence[PlayedPairs]) -> None:
     known = {0}
     for _ in range(num_players):
-        known |= {player for meeting in meetings for player in (meeting.first, meeting.second) if known & {meeting.first, meeting.second}}
-    strangers = sorted(set(range(num_players)) - known)
-    if strangers:
+        known |= {player for pairing in pairings for player in (pairing.first, pairing.second) if known & {pairing.first, pairing.second}}
+    unconnected = sorted(set(range(num_players)) - known)
+    if unconnected:
         raise ValueError(
-            f"players {', '.join(map(str, strangers))} never met player 0, directly or by way of others, so that nothing says how strong"
-            " they are: add meetings that join them"
+            f"players {', '.join(map(str, unconnected))} are not connected with player 0 by games, so that nothing says how strong"
+            " they are: add pairings that connect them"
         )

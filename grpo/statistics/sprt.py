@@ -1,10 +1,10 @@
-"""The sequential probability ratio test for games: stop as soon as the result is clear, with errors as stated.
+"""Sequential probability ratio test (SPRT) for games: stops as soon as the result is clear, with bounded error rates.
 
-The generalised form, in which each hypothesis is given its best chance: the log-likelihood ratio is sum n_i ln(p1_i / p0_i), where p0 and
-p1 are the distributions over outcomes that make the observed counts likeliest among all that satisfy the hypothesis. Sources: A. Wald,
+This is the generalised SPRT: the log-likelihood ratio is sum n_i ln(p1_i / p0_i), where p0 and p1 are the maximum-likelihood
+distributions over outcomes under each hypothesis. Sources: A. Wald,
 Sequential Analysis (1947), for the bounds; M. Van den Bergh, Comments on Normalized Elo
-(https://www.cantate.be/Fishtest/normalized_elo_practical.pdf), equations 1.2, 1.3 and section 4.1, for the two models. Conventions are
-fastchess's: a count of 0 is taken as 1e-3, and the variance is that of pairs.
+(https://www.cantate.be/Fishtest/normalized_elo_practical.pdf), equations 1.2, 1.3 and section 4.1, for the two models. The conventions are
+those of fastchess: a count of 0 becomes 1e-3, and the variance is that of pairs.
 """
 
 import math
@@ -21,16 +21,16 @@ _CLOSE: Final = 1e-10
 
 
 class SprtModel(StrEnum):
-    """What a bound in Elo means."""
+    """The Elo scale of the test's bounds."""
 
     LOGISTIC = "logistic"
-    """The expected score: 1 / (1 + 10^(-elo / 400))."""
+    """Expected score 1 / (1 + 10^(-elo / 400))."""
     NORMALISED = "normalised"
-    """The mean above one half in standard deviations of a game, times 800 / ln 10: the same effort whatever the draw rate."""
+    """(Mean score - 1/2) in standard deviations of a game, times 800 / ln 10: the number of games does not depend on the draw rate."""
 
 
 class SprtOutcome(StrEnum):
-    """What the games so far allow to be said."""
+    """Result of the test after the games so far."""
 
     ACCEPT = "accept"
     """At least elo1, rather than elo0."""
@@ -41,14 +41,14 @@ class SprtOutcome(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sprt:
-    """A test of elo0 against elo1; raises ValueError for bounds that cannot be told apart or errors that are no chances."""
+    """A test of elo0 against elo1; raises ValueError for bounds in the wrong order, or error rates that are not probabilities."""
 
     elo0: float
     elo1: float
     alpha: float
-    """Chance that a player of elo0 is accepted, at most about this."""
+    """Upper bound (approximate) of the probability that a player of elo0 is accepted."""
     beta: float
-    """Chance that a player of elo1 is rejected, at most about this."""
+    """Upper bound (approximate) of the probability that a player of elo1 is rejected."""
     model: SprtModel
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class Sprt:
         return math.log((1 - self.beta) / self.alpha)
 
     def log_likelihood_ratio(self, outcomes: Outcomes) -> float:
-        """Return how much likelier the outcomes are under elo1 than under elo0, as a logarithm; 0 without a game."""
+        """Return the log-likelihood ratio of elo1 to elo0; 0 without a game."""
         if not outcomes.total:
             return 0.0
         filled = outcomes.without_empty()
@@ -76,7 +76,7 @@ class Sprt:
         return sum(count * math.log(p1 / p0) for count, p0, p1 in zip(filled.counts, of0, of1, strict=True))
 
     def outcome(self, pair_scores: Sequence[float]) -> SprtOutcome:
-        """Return what the mean scores of all pairs so far say."""
+        """Return the test's result for the mean scores of all pairs so far."""
         ratio = self.log_likelihood_ratio(Outcomes.of_pairs(pair_scores))
         if ratio >= self.upper:
             return SprtOutcome.ACCEPT
@@ -84,7 +84,7 @@ class Sprt:
 
 
 def _likeliest(outcomes: Outcomes, elo: float, model: SprtModel) -> list[float]:
-    """Return the distribution under which the outcomes are likeliest among those of this strength; no count may be 0."""
+    """Return the maximum-likelihood distribution over outcomes at this Elo; no count may be 0."""
     observed = [count / outcomes.total for count in outcomes.counts]
     if model == SprtModel.LOGISTIC:
         return _tilted(observed, [score - expected_score(elo) for score in outcomes.scores])
@@ -92,31 +92,31 @@ def _likeliest(outcomes: Outcomes, elo: float, model: SprtModel) -> list[float]:
 
 
 def _tilted(observed: Sequence[float], deviations: Sequence[float]) -> list[float]:
-    """Return p_i = observed_i / (1 + theta d_i) with sum p_i d_i = 0: the likeliest distribution whose mean deviation is 0.
+    """Return p_i = observed_i / (1 + theta d_i) with sum p_i d_i = 0: the maximum-likelihood distribution with mean deviation 0.
 
-    That sum falls from infinity to minus infinity between the two thetas where a denominator vanishes, so bisection cannot fail.
+    The sum decreases from infinity to minus infinity between the two thetas where a denominator vanishes, so bisection always converges.
     """
     low, high = -1 / max(deviations), -1 / min(deviations)
     for _ in range(_BISECTIONS):
         theta = (low + high) / 2
-        if sum(share * d / (1 + theta * d) for share, d in zip(observed, deviations, strict=True)) > 0:
+        if sum(p * d / (1 + theta * d) for p, d in zip(observed, deviations, strict=True)) > 0:
             low = theta
         else:
             high = theta
     theta = (low + high) / 2
-    return [share / (1 + theta * d) for share, d in zip(observed, deviations, strict=True)]
+    return [p / (1 + theta * d) for p, d in zip(observed, deviations, strict=True)]
 
 
 def _likeliest_at_ratio(observed: Sequence[float], scores: Sequence[float], ratio: float) -> list[float]:
-    """Return the likeliest distribution whose mean lies `ratio` standard deviations above one half.
+    """Return the maximum-likelihood distribution whose mean is `ratio` standard deviations above one half.
 
-    The condition is not linear in p, so it is made so about the latest p and solved again until p stays (Van den Bergh, section 4.1).
+    The condition is not linear in p, so it is linearised at the current p and solved repeatedly until p converges (Van den Bergh, 4.1).
     """
     found = _shifted_to_ratio(observed, scores, ratio)
     for _ in range(_MAX_ITERATIONS):
         mean, deviation = _mean_and_deviation(found, scores)
         deviations = [score - 0.5 - ratio * deviation / 2 * (1 + ((score - mean) / deviation) ** 2) for score in scores]
-        if not min(deviations) < 0 < max(deviations):  # The linear condition cannot be met from here; rare, if it happens at all.
+        if not min(deviations) < 0 < max(deviations):  # The linearised condition has no solution here; this is rare.
             found = _shifted_to_ratio(found, scores, ratio)
             continue
         previous, found = found, _tilted(observed, deviations)
@@ -126,21 +126,21 @@ def _likeliest_at_ratio(observed: Sequence[float], scores: Sequence[float], rati
 
 
 def _shifted_to_ratio(start: Sequence[float], scores: Sequence[float], ratio: float) -> list[float]:
-    """Return `start` mixed with a certain win or loss until the condition is met; about such a point the linear one can be met too."""
+    """Return `start` mixed with a certain win or loss so that the condition holds; the linearised condition has a solution there."""
 
-    def mixed(share: float) -> list[float]:
-        rest = [p * (1 - abs(share)) for p in start]
-        rest[-1 if share > 0 else 0] += abs(share)
+    def mixed(weight: float) -> list[float]:
+        rest = [p * (1 - abs(weight)) for p in start]
+        rest[-1 if weight > 0 else 0] += abs(weight)
         return rest
 
     low, high = -1.0, 1.0
     for _ in range(_BISECTIONS):
-        share = (low + high) / 2
-        mean, deviation = _mean_and_deviation(mixed(share), scores)
+        weight = (low + high) / 2
+        mean, deviation = _mean_and_deviation(mixed(weight), scores)
         if mean - 0.5 < ratio * deviation:
-            low = share
+            low = weight
         else:
-            high = share
+            high = weight
     return mixed(low if low > -1 else high)
 
 

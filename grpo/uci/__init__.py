@@ -1,1 +1,1 @@
-"""Our policy served as a UCI engine; `grpo.engine` is the other direction."""
+"""Serves a policy as a UCI engine; `grpo.engine` is the other direction (it drives engines)."""

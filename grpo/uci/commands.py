@@ -1,4 +1,4 @@
-"""The two UCI commands with a grammar of their own: `position`, which is taken whole or refused, and `go`."""
+"""Parsers of the UCI commands `position`, which is accepted as a whole or refused, and `go`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,9 @@ from typing import Final
 import chess
 
 _LONGEST_QUOTE: Final = 60
-_LONGEST_FEN: Final = 128  # 64 squares, 7 slashes, 4 fields and clocks; Python's integers have no limit of their own.
+_LONGEST_FEN: Final = (
+    128  # 64 squares, 7 slashes, 4 fields and clocks; limits the digits of the clocks, since Python's integers are unbounded.
+)
 _WITH_A_NUMBER: Final = frozenset({"wtime", "btime", "winc", "binc", "movestogo", "depth", "nodes", "mate", "movetime"})
 
 
@@ -17,20 +19,20 @@ class PositionError(ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GoCommand:
-    """What a `go` asks that matters to an engine that takes a few milliseconds whatever its limits are."""
+    """The parts of `go` that matter to an engine that answers in a few milliseconds, whatever the limits."""
 
     is_infinite: bool
-    """Whether the best move is told only after `stop`."""
+    """Whether `bestmove` is sent only after `stop`."""
     is_pondering: bool
-    """Whether it is told only after `stop` or `ponderhit`."""
+    """Whether `bestmove` is sent only after `stop` or `ponderhit`."""
     search_moves: frozenset[str]
-    """In UCI; empty for no restriction."""
+    """Moves to choose among, in UCI; empty for no restriction."""
 
 
 def read_position(words: Sequence[str]) -> chess.Board:
-    """Return the board that the words after `position` describe, with its history.
+    """Return the board, with its history, for the arguments of `position`.
 
-    Raises PositionError for a FEN that is none or is impossible, and for an illegal move, of which it names the first.
+    Raises PositionError for an invalid or impossible FEN, and for an illegal move; it names the first one.
     """
     start, moves = _split_at(words, "moves")
     match start[:1]:
@@ -46,7 +48,7 @@ def read_position(words: Sequence[str]) -> chess.Board:
 
 
 def read_go(words: Sequence[str]) -> GoCommand:
-    """Return what the words after `go` ask; unknown words and broken numbers change nothing."""
+    """Return the parsed arguments of `go`; unknown words and invalid numbers are ignored."""
     before, after = _split_at(words, "searchmoves")
     others = [word for word in after if _is_keyword(word)]
     first = after.index(others[0]) if others else len(after)
@@ -55,7 +57,7 @@ def read_go(words: Sequence[str]) -> GoCommand:
 
 
 def ascii_quoted(text: str) -> str:
-    """Return a piece of what was received as it can be repeated in one line of ASCII."""
+    """Return received text as a short quote in one line of ASCII."""
     return ascii(text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}...")
 
 
@@ -87,7 +89,7 @@ def _read_move(board: chess.Board, text: str, number: int) -> chess.Move:
         move = chess.Move.from_uci(text)
     except ValueError:
         move = chess.Move.null()
-    # For python-chess castling as king-takes-rook is legal too: only programs that play Chess960 mean it.
+    # python-chess also accepts castling as king-takes-rook, which is Chess960 notation.
     if move not in board.legal_moves or board.uci(move) != text:
         raise PositionError(f"move {number}, {ascii_quoted(text)}, is illegal in {board.fen()}")
     return move

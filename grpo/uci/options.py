@@ -1,4 +1,4 @@
-"""What a chess program may set in the UCI engine: names, types and limits as they are declared, and nothing believed unchecked."""
+"""UCI options of the served policy: temperature, MultiPV and seed, with their declarations and checks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,15 +7,15 @@ from typing import Final, TypeVar
 from grpo.board.actions import MAX_LEGAL_MOVES
 
 MIN_TEMPERATURE: Final = 0.01
-"""Below it, quotients of logits leave the range of floats."""
+"""Below it, logits divided by the temperature overflow."""
 MAX_TEMPERATURE: Final = 10.0
 BEST_MOVE: Final = 0.0
-"""The temperature at which the likeliest move is played."""
-CHANCE_SEED: Final = -1
-"""The seed that stands for another one each time the engine starts."""
+"""The temperature at which the most likely move is played."""
+RANDOM_SEED: Final = -1
+"""The value of the option Seed that means a new random seed at each start of the engine."""
 _Number = TypeVar("_Number", int, float)
 _MAX_SEED: Final = 2**31 - 1  # Spins are 32-bit integers in many programs.
-# Declared because some programs set them without asking. A policy has no use for them: any value a program may like is taken.
+# Declared because some chess programs set them without checking; a policy ignores their values.
 _WITHOUT_EFFECT: Final = {
     "hash": "option name Hash type spin default 1 min 1 max 33554432",
     "threads": "option name Threads type spin default 1 min 1 max 1024",
@@ -24,44 +24,44 @@ _WITHOUT_EFFECT: Final = {
 
 
 class OptionError(ValueError):
-    """A value is not one that was declared; the message is one line."""
+    """An option's value is outside its declared range; the message is one line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UciOptions:
-    """What decides on the move, besides the policy."""
+    """Current values of the UCI options."""
 
     temperature: float
-    """`BEST_MOVE`, or the temperature at which moves are drawn."""
+    """`BEST_MOVE`, or the temperature at which moves are sampled."""
     multipv: int = 1
-    """How many moves are shown."""
+    """Number of moves to show."""
     seed: int = 0
-    """Of the moves drawn; `CHANCE_SEED` for another one each time."""
+    """Seed of the sampled moves; `RANDOM_SEED` for a new one at each start."""
     has_lines: bool = True
-    """Whether there are several moves to show; else the option MultiPV is neither declared nor heeded."""
+    """Whether the policy can show several moves; otherwise the option MultiPV is neither declared nor used."""
 
     def __post_init__(self) -> None:
         if not (self.temperature == BEST_MOVE or MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE):
             raise OptionError(f"Temperature must be {BEST_MOVE:g} (best move), or between {MIN_TEMPERATURE:g} and {MAX_TEMPERATURE:g}")
         if not 1 <= self.multipv <= MAX_LEGAL_MOVES:
             raise OptionError(f"MultiPV must be between 1 and {MAX_LEGAL_MOVES}")
-        if not CHANCE_SEED <= self.seed <= _MAX_SEED:
-            raise OptionError(f"Seed must be between {CHANCE_SEED} (another one each time) and {_MAX_SEED}")
+        if not RANDOM_SEED <= self.seed <= _MAX_SEED:
+            raise OptionError(f"Seed must be between {RANDOM_SEED} (another one each time) and {_MAX_SEED}")
 
     def declarations(self) -> list[str]:
-        """Return the lines that tell a chess program what it may set, with these values as the defaults."""
+        """Return the `option` lines that declare the options to a chess program, with these values as defaults."""
         return [
-            # No spin, which would be an integer, and no chess program shows more than a text field for a fraction.
+            # UCI has no type for fractions: `spin` is an integer.
             f"option name Temperature type string default {self.temperature:g}",
             *([f"option name MultiPV type spin default {self.multipv} min 1 max {MAX_LEGAL_MOVES}"] if self.has_lines else []),
-            f"option name Seed type spin default {self.seed} min {CHANCE_SEED} max {_MAX_SEED}",
+            f"option name Seed type spin default {self.seed} min {RANDOM_SEED} max {_MAX_SEED}",
             *_WITHOUT_EFFECT.values(),
         ]
 
     def with_option(self, words: Sequence[str]) -> "UciOptions":
-        """Return the options after `setoption` with these words behind it; names are case-insensitive, unknown ones change nothing.
+        """Return the options after `setoption` with these arguments; names are case-insensitive, and unknown ones are ignored.
 
-        Raises OptionError when the value is not one that was declared.
+        Raises OptionError if the value is outside the declared range.
         """
         name, value = _name_and_value(words)
         match name.lower():
@@ -87,6 +87,6 @@ def _name_and_value(words: Sequence[str]) -> tuple[str, str]:
 
 def _number(kind: type[_Number], name: str, value: str) -> _Number:
     try:
-        return kind(value.replace(",", "."))  # As typed where the comma is the decimal mark.
+        return kind(value.replace(",", "."))  # Accept a decimal comma.
     except ValueError:
-        raise OptionError(f"{name} is no {'whole number' if kind is int else 'number'}") from None
+        raise OptionError(f"{name} is not a {'whole number' if kind is int else 'number'}") from None

@@ -1,4 +1,4 @@
-"""What the UCI engine plays: what finds its moves; and a policy's likeliest move or one drawn from it, and the shares of the others."""
+"""Move choice of the UCI engine: a policy's most likely or sampled move, with the probabilities of the others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,73 +12,73 @@ from grpo.board.actions import action_move
 from grpo.policy.distribution import MoveDistribution, Policy, PositionBatch
 from grpo.uci.options import BEST_MOVE, UciOptions
 
-_SHOWN_TEMPERATURE = 1.0  # Of a best move's share: the distribution that the policy was trained as.
+_SHOWN_TEMPERATURE = 1.0  # Probabilities shown with a best move are those at the training temperature.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
-    """A search's result."""
+class UciSearchResult:
+    """The result of one `go`."""
 
     best: chess.Move | None
-    """The move to play; None gives the game up."""
+    """The move to play, or None to resign."""
     shown: tuple[chess.Move, ...]
-    """Moves to show as lines, the best first."""
+    """Moves to show as MultiPV lines, the best first."""
     remarks: tuple[str, ...]
-    """What else there is to say, each in one line."""
+    """Texts for `info string` lines."""
 
 
 class MoveFinder(Protocol):
-    """Finds the engine's moves, one board at a time."""
+    """Chooses the engine's moves, one board at a time."""
 
-    def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> Found:
-        """Return the move to play, with what is to be shown.
+    def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
+        """Return the move to play and the lines to show.
 
         Args:
-            board: with at least one legal move.
-            allowed: moves in UCI to choose among, all when empty.
-            options: as the chess program has set them.
-            seed: root of the random streams.
-            num_games: how many games the engine has been told of.
+            board: Position with at least one legal move.
+            allowed: Moves in UCI to choose among; all if empty.
+            options: Current option values.
+            seed: Root of the random streams.
+            num_games: Number of `ucinewgame` commands so far.
         """
 
 
 class PolicyMoveFinder:
-    """A policy that gives every legal move a probability."""
+    """Chooses moves with a policy that gives every legal move a probability."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
 
-    def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> Found:
-        """Return the likeliest move or one drawn, with as many lines as the options ask for, and their shares."""
+    def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
+        """Return the most likely or a sampled move, and `MultiPV` lines with their probabilities."""
         ranked = ranked_moves(self._policy, board, allowed=allowed, options=options, seed=seed, num_games=num_games)
         shown = ranked[: options.multipv]
-        shares = " ".join(f"{row.move.uci()} {row.share:.4f}" for row in shown)
-        return Found(best=ranked[0].move, shown=tuple(row.move for row in shown), remarks=(f"policy {shares}",))
+        probabilities = " ".join(f"{row.move.uci()} {row.probability:.4f}" for row in shown)
+        return UciSearchResult(best=ranked[0].move, shown=tuple(row.move for row in shown), remarks=(f"policy {probabilities}",))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MoveShare:
+class RankedMove:
     """A move and its probability."""
 
     move: chess.Move
-    share: float
+    probability: float
 
 
 @torch.no_grad()
 def ranked_moves(
     policy: Policy, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int
-) -> list[MoveShare]:
-    """Return the move to play, and behind it the other moves by falling probability.
+) -> list[RankedMove]:
+    """Return the move to play, followed by the other moves in descending order of probability.
 
-    The draw depends on seed, game and number of moves played, so that asking again about the same board gives the same move.
+    The sample depends on the seed, the game and the number of moves played, so that a repeated `go` on the same board gives the same move.
 
     Args:
-        policy: whose moves they are.
-        board: with at least one legal move.
-        allowed: moves in UCI to choose among, all when empty; probabilities are of these alone.
-        options: the temperature; at `BEST_MOVE` shares are those at temperature 1.
-        seed: root of the random streams.
-        num_games: how many games the engine has been told of.
+        policy: The policy.
+        board: Position with at least one legal move.
+        allowed: Moves in UCI to choose among, all if empty; probabilities are renormalised over them.
+        options: The temperature; at `BEST_MOVE` the probabilities are those at temperature 1.
+        seed: Root of the random streams.
+        num_games: Number of `ucinewgame` commands so far.
     """
     positions = PositionBatch.from_boards([board])
     moves = [action_move(index, board.turn) for index in positions.action_ids[0].tolist()]
@@ -88,13 +88,13 @@ def ranked_moves(
         distribution = _among(distribution, [move.uci() in allowed for move in moves])
     drawn = distribution.best() if is_best else distribution.sample(1, torch_stream(seed, "uci", num_games, board.ply()))
     chosen = int(drawn)
-    shares = distribution.probs[0].tolist()
+    probabilities = distribution.probs[0].tolist()
     columns = [column for column in range(len(moves)) if not allowed or moves[column].uci() in allowed]
-    columns.sort(key=lambda column: (column != chosen, -shares[column], column))
-    return [MoveShare(move=moves[column], share=shares[column]) for column in columns]
+    columns.sort(key=lambda column: (column != chosen, -probabilities[column], column))
+    return [RankedMove(move=moves[column], probability=probabilities[column]) for column in columns]
 
 
 def _among(distribution: MoveDistribution, is_allowed: Sequence[bool]) -> MoveDistribution:
-    """Return the distribution given that the move is one of those allowed; it is at its temperature already."""
+    """Return the distribution renormalised over the allowed moves; the temperature is applied already."""
     mask = torch.tensor([is_allowed], device=distribution.is_legal.device)
     return MoveDistribution.from_logits(distribution.log_probs, mask, temperature=1.0)

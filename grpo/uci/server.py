@@ -1,8 +1,8 @@
-"""A policy as a UCI engine (https://www.chessprogramming.org/UCI), which any chess program can play with.
+"""UCI server: answers the UCI protocol (https://www.chessprogramming.org/UCI) for a policy, so that chess programs can play it.
 
-One thread is enough: a search is one forward pass of a few milliseconds, so every command, `isready` and `stop` too, is answered between
-two of them. `go infinite` and `go ponder` find their move at once and keep it until they may tell it. Every `go` gets exactly one
-`bestmove`, whatever comes in between, and in order.
+One thread is enough, because a search is one forward pass of a few milliseconds; all commands, also `isready` and `stop`, are answered
+between searches. `go infinite` and `go ponder` compute their move at once and hold it back until they may send it. Every `go` gets exactly
+one `bestmove`, in order.
 """
 
 import time
@@ -13,63 +13,62 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 import chess
 
 from grpo.uci.commands import GoCommand, PositionError, ascii_quoted, read_go, read_position
-from grpo.uci.options import CHANCE_SEED, OptionError, UciOptions
+from grpo.uci.options import RANDOM_SEED, OptionError, UciOptions
 
-if TYPE_CHECKING:  # Torch comes with the policy, when it is loaded: `uci` is answered before.
+if TYPE_CHECKING:  # Torch is imported with the policy, after `uci` was answered.
     from grpo.uci.search import MoveFinder
 
-# To register there is nothing.
 _COMMANDS: Final = frozenset(
     {"uci", "debug", "isready", "setoption", "register", "ucinewgame", "position", "go", "stop", "ponderhit", "quit"}
 )
 NO_MOVE: Final = "(none)"
-"""The best move where there is none: what Stockfish says, and chess programs know."""
-GIVEN_UP: Final = "0000"
-"""The best move of who gives the game up, for which the protocol has no word: its null move, which is legal nowhere."""
+"""The `bestmove` of a finished game, as Stockfish sends it."""
+RESIGNATION: Final = "0000"
+"""The `bestmove` of a player that resigns: the null move, which is never legal; UCI has no command for it."""
 _LONGEST_LINE: Final = 1 << 20  # A game of 5,000 moves is 25 kB.
 _PAWNS: Final = {chess.PAWN: 1, chess.KNIGHT: 3, chess.BISHOP: 3, chess.ROOK: 5, chess.QUEEN: 9}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Waiting:
-    """A search that has its move and may not tell it yet."""
+class _PendingMove:
+    """A move that was found but must not be sent yet."""
 
     best: str
     go: GoCommand
 
 
 class UciEngine:
-    """The engine's side of the protocol: takes lines, writes lines."""
+    """The engine's side of the UCI protocol: reads command lines, writes answer lines."""
 
     def __init__(
-        self, *, name: str, options: UciOptions, load: "Callable[[], MoveFinder]", chance_seed: int, write: Callable[[str], None]
+        self, *, name: str, options: UciOptions, load: "Callable[[], MoveFinder]", random_seed: int, write: Callable[[str], None]
     ) -> None:
-        """Prepare the engine without loading anything.
+        """Prepare the engine without loading the policy.
 
         Args:
-            name: of the `id` line.
-            options: the defaults.
-            load: gives what finds the moves; called once, when the engine must be ready.
-            chance_seed: what the seed `CHANCE_SEED` stands for.
-            write: takes a line for the chess program.
+            name: Name in the `id` line.
+            options: The defaults.
+            load: Loads the policy; called once, when the engine must be ready.
+            random_seed: The seed to use if the option Seed is `RANDOM_SEED`.
+            write: Sends a line to the chess program.
         """
         self._name = name
         self._defaults = options
         self._options = options
         self._load = load
-        self._chance_seed = chance_seed
+        self._random_seed = random_seed
         self._write = write
         self._finder: MoveFinder | None = None
         self._board = chess.Board()
         self._num_games = 0
         self._is_debugging = False
-        self._waiting: _Waiting | None = None
+        self._pending: _PendingMove | None = None
 
     def handle(self, line: str) -> bool:
-        """Answer one line; words before the first command are skipped, as the protocol wants it.
+        """Answer one line; words before the first known command are skipped, as the protocol requires.
 
         Returns:
-            Whether to go on: False after `quit`.
+            Whether to continue: False after `quit`.
         """
         words = line.split()
         known = next((index for index, word in enumerate(words) if word in _COMMANDS), None)
@@ -77,14 +76,14 @@ class UciEngine:
             if words and self._is_debugging:
                 self._write(f"info string no command in {ascii_quoted(line.strip())}")
             return True
-        self._obey(words[known], words[known + 1 :])
+        self._execute(words[known], words[known + 1 :])
         return words[known] != "quit"
 
     def close(self) -> None:
-        """Tell a best move that is still owed."""
-        self._tell()
+        """Send a `bestmove` that is still pending."""
+        self._send_best_move()
 
-    def _obey(self, command: str, words: Sequence[str]) -> None:
+    def _execute(self, command: str, words: Sequence[str]) -> None:
         match command:
             case "uci":
                 self._introduce()
@@ -102,7 +101,7 @@ class UciEngine:
             case "go":
                 self._go(words)
             case "stop":
-                self._tell()
+                self._send_best_move()
             case "ponderhit":
                 self._ponderhit()
 
@@ -120,29 +119,29 @@ class UciEngine:
         try:
             self._board = read_position(words)
         except PositionError as error:
-            self._write(f"info string {error}; the position before is kept")
+            self._write(f"info string {error}; the previous position stays")
 
     def _go(self, words: Sequence[str]) -> None:
-        self._tell()  # A search that still waits ends now, as by `stop`: its best move comes first.
+        self._send_best_move()  # A pending search ends now, as after `stop`.
         go = read_go(words)
-        self._waiting = _Waiting(best=self._search(go), go=go)
+        self._pending = _PendingMove(best=self._search(go), go=go)
         if not (go.is_infinite or go.is_pondering):
-            self._tell()
+            self._send_best_move()
 
     def _ponderhit(self) -> None:
-        if self._waiting is None:
+        if self._pending is None:
             return
-        self._waiting = replace(self._waiting, go=replace(self._waiting.go, is_pondering=False))
-        if not self._waiting.go.is_infinite:
-            self._tell()
+        self._pending = replace(self._pending, go=replace(self._pending.go, is_pondering=False))
+        if not self._pending.go.is_infinite:
+            self._send_best_move()
 
-    def _tell(self) -> None:
-        if self._waiting is not None:
-            waiting, self._waiting = self._waiting, None
-            self._write(f"bestmove {waiting.best}")
+    def _send_best_move(self) -> None:
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            self._write(f"bestmove {pending.best}")
 
     def _search(self, go: GoCommand) -> str:
-        """Write what was found about the board, and return the best move."""
+        """Write the `info` lines of the current board, and return the best move."""
         began = time.monotonic()
         board = self._board
         legal = {move.uci() for move in board.legal_moves}
@@ -156,7 +155,7 @@ class UciEngine:
             board,
             allowed=allowed,
             options=self._options,
-            seed=self._chance_seed if self._options.seed == CHANCE_SEED else self._options.seed,
+            seed=self._random_seed if self._options.seed == RANDOM_SEED else self._options.seed,
             num_games=self._num_games,
         )
         for remark in found.remarks:
@@ -166,7 +165,7 @@ class UciEngine:
             self._write(
                 f"info depth 1 seldepth 1 multipv {index} score {score_after(board, move)} nodes 1 time {milliseconds} pv {move.uci()}"
             )
-        return GIVEN_UP if found.best is None else found.best.uci()
+        return RESIGNATION if found.best is None else found.best.uci()
 
     def _loaded(self) -> "MoveFinder":
         if self._finder is None:
@@ -175,9 +174,9 @@ class UciEngine:
 
 
 def score_after(board: chess.Board, move: chess.Move) -> str:
-    """Return a move's UCI score: a policy has no opinion of who wins, so mate is `mate 1` and all else counts the men it leaves.
+    """Return a move's UCI score: `mate 1` for checkmate, else the material balance, because a policy estimates no value.
 
-    Counted from the mover's side, in hundredths of a pawn: knight and bishop 3, rook 5, queen 9; 0 for a draw at once.
+    The balance is from the mover's side, in centipawns: knight and bishop 300, rook 500, queen 900; an immediate draw is 0.
     """
     after = board.copy(stack=False)
     after.push(move)
@@ -190,7 +189,7 @@ def score_after(board: chess.Board, move: chess.Move) -> str:
 
 
 def serve(engine: UciEngine, received: BinaryIO) -> None:
-    """Answer all lines until `quit` or the end of what is received; best moves that are owed are told before the end."""
+    """Answer all lines until `quit` or the end of the input; a pending `bestmove` is sent at the end."""
     for line in _lines(received):
         if not engine.handle(line):
             break
@@ -198,7 +197,7 @@ def serve(engine: UciEngine, received: BinaryIO) -> None:
 
 
 def _lines(received: BinaryIO) -> Iterator[str]:
-    """Give the lines as text, the last also without its end; a line too long to be one is dropped."""
+    """Yield the lines as text, also a last one without line end; drop lines that are too long."""
     is_rest = False
     while piece := received.readline(_LONGEST_LINE):
         is_end = piece.endswith(b"\n") or len(piece) < _LONGEST_LINE

@@ -1,6 +1,6 @@
-"""A stand-in for AWS Batch on one machine: moto's S3, IAM, Secrets Manager and Batch, whose jobs see nothing of the launcher.
+"""A local stand-in for AWS Batch: moto's S3, IAM, Secrets Manager and Batch, with jobs isolated from the launcher.
 
-What fails in the cloud for want of a package, a variable or a file fails here too. It is described in docs/batch_standin.md.
+A missing package, variable or file makes a job fail here as in the cloud (docs/batch_standin.md).
 """
 
 from infra.batch_standin.container import ContainerError, refusal

@@ -31,7 +31,7 @@ def main() -> int:
     try:
         with batch_standin(folder, num_jobs=given.num_jobs, has_metadata_service=given.metadata_service) as standin:
             print(f"stand-in at {standin.address}; the jobs' logs are in {folder / 'logs'}", file=sys.stderr, flush=True)
-            # It ends with us, should we be killed.
+            # It gets SIGTERM if this process is killed.
             command = ["setpriv", "--pdeathsig", "TERM", *given.command]
             with subprocess.Popen(command, env=standin.environment()) as process:
                 try:

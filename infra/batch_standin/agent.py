@@ -1,4 +1,4 @@
-"""What a machine of ECS tells the containers on it: the credentials of their job's role, and where their logs are."""
+"""A stand-in for the ECS agent's endpoints: credentials of a job's role, and metadata of its logs."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final

@@ -1,7 +1,7 @@
-"""Containers without docker: a process in namespaces of its own, with the image, the system's folders and nothing else on its disk.
+"""Containers without Docker: a process in Linux namespaces of its own, with only the image and the system's folders on its disk.
 
-As in docker, the job's command is the first process: a shell in that place hands no SIGTERM on, nor ends from one, and with it everything
-ends that it has started.
+As in Docker, the job's command is PID 1: a shell as PID 1 ignores SIGTERM and does not forward it. When PID 1 ends, all processes of the
+container end.
 """
 
 import os
@@ -185,6 +185,6 @@ def refusal() -> str:
 
 
 def require_containers() -> None:
-    """Raise ContainerError when containers cannot be made here: without them jobs would see the launcher's disk, and prove nothing."""
+    """Raise ContainerError when containers cannot be made here; without them jobs would see the launcher's disk."""
     if reason := refusal():
         raise ContainerError(reason)

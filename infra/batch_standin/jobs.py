@@ -1,4 +1,4 @@
-"""One job of the stand-in, as AWS Batch runs it: waiting for a place, one container or one a node, its end and the reason given for it."""
+"""One job of the stand-in, as AWS Batch runs it: queued, run in one container per node, ended with a status reason."""
 
 import threading
 import time
@@ -79,7 +79,7 @@ class BatchJob:
 
     @property
     def attempt(self) -> int:
-        """How often Metaflow has tried this task before."""
+        """Metaflow's attempt of this task, from 0."""
         return int(self._parameter("retry_count") or 0)
 
     @property
@@ -128,10 +128,10 @@ class BatchJob:
             return True
 
     def notice(self, node: int | None = None) -> bool:
-        """Tell containers that their spot machine will be taken away, as Metaflow's monitor tells them: by a file on their disk."""
+        """Send containers a spot interruption notice as Metaflow's monitor does: by a file on their disk."""
         with self._lock:
-            told = self._containers if node is None else self._containers[node : node + 1]
-            return {container.write(SPOT_NOTICE, datetime.now().isoformat()) for container in told} == {True}
+            containers = self._containers if node is None else self._containers[node : node + 1]
+            return {container.write(SPOT_NOTICE, datetime.now().isoformat()) for container in containers} == {True}
 
     def run(self) -> None:
         """Run it to its end; in moto's thread of this job."""

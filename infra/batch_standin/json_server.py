@@ -1,4 +1,4 @@
-"""A small web server on this machine that answers in JSON."""
+"""A small local HTTP server with JSON responses."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""Metaflow's metadata service, in memory: what its client asks of the real one, which keeps the same in PostgreSQL."""
+"""An in-memory stand-in for Metaflow's metadata service, which stores its data in PostgreSQL."""
 
 import itertools
 import re

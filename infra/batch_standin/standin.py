@@ -1,4 +1,4 @@
-"""The stand-in as a whole: moto's server with a bucket, roles, compute environments and queues, and the settings that lead to them."""
+"""The whole AWS Batch stand-in: moto's server with a bucket, roles, compute environments and queues, and the client settings."""
 
 import functools
 import json
@@ -176,7 +176,7 @@ def _make_account(address: str) -> tuple[str, str]:
     }
     for name, kind in QUEUES.items():
         machines = {"type": kind, "minvCpus": 0, "maxvCpus": 64, "instanceTypes": ["optimal"], "instanceRole": profile, **network}
-        # A role for a fleet of spot machines is not asked for by the newer allocation strategies.
+        # The newer allocation strategies need no spot fleet role.
         batch.create_compute_environment(
             computeEnvironmentName=name, type="MANAGED", state="ENABLED", serviceRole=roles["batch-service"], computeResources=machines
         )

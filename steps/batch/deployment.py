@@ -1,4 +1,4 @@
-"""What the flow's steps ask for when they run elsewhere: machines, tries, time-outs, variables and secrets; and what tries are in vain."""
+"""Metaflow decorators for steps on AWS Batch or Kubernetes: resources, retries, time-outs, environment, secrets; no useless retries."""
 
 import itertools
 import json
@@ -16,7 +16,7 @@ from metaflow.metaflow_config import DATASTORE_SYSROOT_S3
 from grpo.base.errors import PlainError
 from grpo.settings.tree import ResourcesConfig, Settings, TaskResources
 from steps.batch.destination import DestinationError, destination, forwarded, secret_names
-from steps.batch.spot_notice import watching
+from steps.batch.spot_notice import sigterm_on_spot_notice
 from steps.runtime.exit_codes import NO_RETRY
 from steps.runtime.machine import ATTEMPT, SHARED, TASK
 from steps.store.objects import Objects, SharedStoreError, objects_at
@@ -34,21 +34,21 @@ _KINDS: Final = {
 _GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"
 _GPU_IMAGE: Final = "CHESS_GRPO_BATCH_GPU_IMAGE"
 _FINAL: Final = "final"
-_SECONDS_BEFORE_BATCH: Final = 180  # Batch counts from the job's start, Metaflow from the step's: in between the code is fetched.
-_SECRETS_KEPT_IN: Final = "aws-secrets-manager"
+_SECONDS_BEFORE_BATCH: Final = 180  # Batch counts from the job's start, Metaflow from the step's, after the code is downloaded.
+_SECRETS_BACKEND: Final = "aws-secrets-manager"
 
 
 def name_shared_store() -> None:
-    """Set CHESS_GRPO_SHARED where it is not set and tasks run elsewhere: beside Metaflow's own data."""
+    """Set CHESS_GRPO_SHARED, when tasks run in containers and it is unset, to a folder beside Metaflow's own data."""
     if destination(sys.argv, os.environ) is not None and DATASTORE_SYSROOT_S3 and not os.environ.get(SHARED):
         os.environ[SHARED] = f"{DATASTORE_SYSROOT_S3.rstrip('/')}/chess-grpo"
 
 
 class Deployment(FlowMutator):  # type: ignore[misc]
-    """Put on each step what the settings' `resources` say of it. A run on this machine is left as it is."""
+    """Decorates each step with the settings' `resources`. A run on this machine is left unchanged."""
 
     def mutate(self, mutable_flow: Any) -> None:
-        """See Metaflow."""
+        """Add the decorators; Metaflow calls this before the run."""
         target = destination(sys.argv, os.environ)
         if target is None:
             return
@@ -64,7 +64,7 @@ class Deployment(FlowMutator):  # type: ignore[misc]
         step.add_decorator("timeout", deco_kwargs={"minutes": task.max_minutes})
         step.add_decorator("environment", deco_kwargs={"vars": forwarded(os.environ, task)})
         if sources := secret_names(os.environ):
-            step.add_decorator("secrets", deco_kwargs={"sources": [f"{_SECRETS_KEPT_IN}.{name}" for name in sources]})
+            step.add_decorator("secrets", deco_kwargs={"sources": [f"{_SECRETS_BACKEND}.{name}" for name in sources]})
         if task.num_gpus and target in ("batch", "step-functions"):
             given = {"queue": os.environ.get(_GPU_QUEUE), "image": os.environ.get(_GPU_IMAGE)}
             if chosen := {name: value for name, value in given.items() if value}:
@@ -73,27 +73,27 @@ class Deployment(FlowMutator):  # type: ignore[misc]
 
 @contextmanager
 def as_task(flow: Any) -> Iterator[None]:
-    """Let the block know which task it is, and that its machine is to be taken back; keep elsewhere from trying again in vain."""
-    _note_task(flow)
-    _end_before_batch_does()
+    """Set the task's environment variables, send SIGTERM on a spot interruption, and stop retries of errors that are not retryable."""
+    _register_task(flow)
+    _time_out_before_batch()
     os.environ[TASK] = f"{current.run_id}/{current.step_name}/{current.task_id}"
     os.environ[ATTEMPT] = str(current.retry_count or 0)
-    with _tried_once(), watching(current.get("spot_termination_notice")):
+    with _no_useless_retry(), sigterm_on_spot_notice(current.get("spot_termination_notice")):
         yield
 
 
-def _end_before_batch_does() -> None:
-    """Let Metaflow's time-out strike in the task before that of AWS Batch, of which the launcher hears no more than of a lost machine."""
+def _time_out_before_batch() -> None:
+    """Make Metaflow's time-out fire before that of AWS Batch, which the launcher could not tell from a lost machine."""
     if destination(sys.argv, os.environ) == "container" and threading.current_thread() is threading.main_thread():
-        left = signal.alarm(0)  # Seconds; 0 when there is no time-out.
+        left = signal.alarm(0)  # Seconds left; 0 when there is no time-out.
         if left:
             signal.alarm(max(left - _SECONDS_BEFORE_BATCH, left // 2, 1))
 
 
-def _note_task(flow: Any) -> None:
-    """Let cards be drawn in a container without a metadata service: what draws them looks for the run there, and finds an empty disk.
+def _register_task(flow: Any) -> None:
+    """Register run and task with Metaflow's local metadata of this container, so that cards render without a metadata service.
 
-    Metaflow notes run and task where they are launched, and hands a container no copy; so the container notes them for itself.
+    Metaflow registers them only where the run is launched. The process that renders cards would find no run on the container's empty disk.
     """
     if destination(sys.argv, os.environ) != "container":
         return
@@ -102,36 +102,36 @@ def _note_task(flow: Any) -> None:
     if metadata is None or metadata.TYPE != "local":
         return
     run, step = current.run_id, current.step_name
-    for place in (("flow", None, None, None), ("run", run, None, None), ("step", run, step, None), ("task", run, step, current.task_id)):
-        metadata._ensure_meta(*place)
+    for level in (("flow", None, None, None), ("run", run, None, None), ("step", run, step, None), ("task", run, step, current.task_id)):
+        metadata._ensure_meta(*level)
 
 
 @contextmanager
-def _tried_once() -> Iterator[None]:
-    """End a task elsewhere for good when the block fails by an error that another try would meet again.
+def _no_useless_retry() -> Iterator[None]:
+    """Mark a task in a container as not retryable when the block fails by an error that a retry would meet again.
 
-    Batch hands the launcher only "failed"; so an object in the shared store says that it is no use to try again. A task that is tried
-    again nevertheless (Argo, Step Functions) ends at once.
+    Batch reports only "failed" to the launcher, so the marker is an object in the shared store. A scheduler that ignores it and retries
+    (Argo, Step Functions) starts a task that ends at once.
     """
     if destination(sys.argv, os.environ) != "container":
         yield
         return
     if not os.environ.get(SHARED):
-        raise DestinationError(f"{SHARED} is not set, and this container's disk vanishes with it: set it where the run is launched")
+        raise DestinationError(f"{SHARED} is not set, and this container's disk is not persistent: set it where the run is launched")
     objects, key = objects_at(os.environ[SHARED]), _key(current.run_id, current.step_name, current.task_id)
     if current.retry_count and (found := objects.get(key)):
-        print(f"{current.step_name}: not tried again: {json.loads(found.data)['why']}", file=sys.stderr, flush=True)
+        print(f"{current.step_name}: not retried: {json.loads(found.data)['why']}", file=sys.stderr, flush=True)
         raise SystemExit(NO_RETRY)
     try:
         yield
     except Exception as error:
         if not (isinstance(error, PlainError) and error.may_pass):
-            _give_up(objects, key, str(error) if isinstance(error, PlainError) else f"{type(error).__name__}: {error}")
+            _mark_final(objects, key, str(error) if isinstance(error, PlainError) else f"{type(error).__name__}: {error}")
         raise
 
 
 def main(flow: Any) -> None:
-    """Run the flow's command; a task that was launched elsewhere and failed for good ends with NO_RETRY."""
+    """Run the flow's command; the launcher of a container's task that is not retryable ends with NO_RETRY."""
     try:
         flow()
     except SystemExit as end:
@@ -141,7 +141,7 @@ def main(flow: Any) -> None:
 
 
 def _failed_for_good(arguments: Sequence[str]) -> bool:
-    """Return whether this is the launcher of one task elsewhere, `batch step NAME ...`, and that task is not to be tried again."""
+    """Return whether this process is the launcher of one task in a container, `batch step NAME ...`, and the task is marked final."""
     if not any(pair in {("batch", "step"), ("kubernetes", "step")} for pair in itertools.pairwise(arguments)):
         return False
     place = os.environ.get(SHARED)
@@ -156,8 +156,8 @@ def _key(run: str, step: str, task: str) -> str:
     return f"{_FINAL}/{run}/{step}/{task}.json"
 
 
-def _give_up(objects: Objects, key: str, why: str) -> None:
+def _mark_final(objects: Objects, key: str, why: str) -> None:
     try:
         objects.put(key, json.dumps({"why": why}).encode())
     except SharedStoreError as error:
-        print(f"WARNING: it will be tried again in vain: {error}", file=sys.stderr, flush=True)
+        print(f"WARNING: the task will be retried although a retry cannot help: {error}", file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
-"""Where the flow's tasks run: here, or in containers that AWS Batch and others start; and what of this machine they are told.
+"""Where the flow's tasks run: on this machine or in containers (AWS Batch, Kubernetes), and which environment variables are forwarded.
 
-A container has an empty disk, no network folder and none of the launcher's variables: what a task needs is named here, or it is not there.
+A container has an empty disk, no network folder and none of the launcher's variables: it gets only the variables that are named here.
 """
 
 import itertools
@@ -13,9 +13,9 @@ from grpo.settings.tree import TaskResources
 from steps.runtime.machine import MIRROR, SECRETS, SHARED, is_container, sqlite_file
 
 DECORATORS: Final = ("batch", "kubernetes")
-"""Destinations by `--with`."""
+"""Destinations given by `--with`."""
 DEPLOYMENTS: Final = ("argo-workflows", "step-functions", "airflow", "kubeflow-pipelines")
-"""Destinations by command."""
+"""Destinations given by a command."""
 _LAUNCHES: Final = ("run", "resume", *DEPLOYMENTS)
 _TRACKING: Final = "MLFLOW_TRACKING_URI"
 _MIRROR: Final = "WANDB_BASE_URL"
@@ -25,11 +25,11 @@ _DATASTORE: Final = "METAFLOW_DEFAULT_DATASTORE"
 
 
 class DestinationError(PlainError, RuntimeError):
-    """What containers need is not there; the message says what to set."""
+    """Something that containers need is not set; the message says what to set."""
 
 
 def destination(arguments: Sequence[str], environment: Mapping[str, str]) -> str | None:
-    """Return where tasks of this command run: a name of DECORATORS or DEPLOYMENTS, `container` inside of one, None for this machine."""
+    """Return where this command runs tasks: a name of DECORATORS or DEPLOYMENTS, `container` inside of one, None for this machine."""
     if is_container(environment):
         return "container"
     given = [value for option, value in itertools.pairwise(arguments) if option == "--with"]
@@ -39,14 +39,14 @@ def destination(arguments: Sequence[str], environment: Mapping[str, str]) -> str
 
 
 def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> list[str]:
-    """Set what Metaflow reads when it is imported, so that `run --with batch` needs no further options; return notes for the user.
+    """Set the variables that Metaflow reads at import, so that `run --with batch` needs no further options; return notes for the user.
 
-    Raises DestinationError before any work when tasks in containers could not reach the tracking store.
+    Raises DestinationError when tasks in containers could not reach the tracking store.
     """
     target = destination(arguments, environment)
     if target in (None, "container"):
         return []
-    # Set before Metaflow's import, which reads it once; tasks elsewhere cannot read a folder of this machine.
+    # Metaflow reads it once, at import; containers cannot read a local folder.
     environment.setdefault(_DATASTORE, "s3")
     if not any(command in arguments for command in _LAUNCHES):
         return []
@@ -54,27 +54,29 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
     if not address or sqlite_file(address) is not None or "://" not in address:
         was = f"{address} is a file of this machine" if address else "it is not set"
         raise DestinationError(
-            f"{_TRACKING}: {was}, and tasks on {target} run on others: set it to the address of an MLflow server that they reach"
+            f"{_TRACKING}: {was}, but tasks on {target} run on other machines: set it to the address of an MLflow server that they reach"
             " (infra/stack.yaml has one; docs/aws.md)"
         )
     for name, keys in ((_TRACKING, f"{_BY_NAME_ONLY[0]} and {_BY_NAME_ONLY[1]}"), (_MIRROR, _BY_NAME_ONLY[-1])):
         if urlsplit(given := environment.get(name, "")).password or urlsplit(given).username:
             raise DestinationError(
-                f"{name} holds a name or password, which would stand in each job's description: leave them out of it, and give them by"
-                f" {SECRETS}, the names of secrets in AWS Secrets Manager that hold {keys} (docs/aws.md)"
+                f"{name} holds a name or password, which would be visible in each job's description: leave them out of it, and set"
+                f" {SECRETS} to the names of secrets in AWS Secrets Manager that hold {keys} (docs/aws.md)"
             )
-    kept = [name for name in _BY_NAME_ONLY if name in environment]
-    if kept and not environment.get(SECRETS):
-        return [f"note: {', '.join(kept)} of this machine are not sent to {target}; name secrets that hold them in {SECRETS} (docs/aws.md)"]
+    not_sent = [name for name in _BY_NAME_ONLY if name in environment]
+    if not_sent and not environment.get(SECRETS):
+        return [
+            f"note: {', '.join(not_sent)} of this machine are not sent to {target}; name secrets that hold them in {SECRETS} (docs/aws.md)"
+        ]
     return []
 
 
 def forwarded(environment: Mapping[str, str], task: TaskResources) -> dict[str, str]:
-    """Return the variables that a task in a container is given: addresses, names of secrets, and the device; never a secret."""
+    """Return the environment variables of a task in a container: addresses, names of secrets, and the device; never a secret."""
     facts = {"CHESS_GRPO_DEVICE": "cuda" if task.num_gpus else "cpu", "CHESS_GRPO_THREADS": str(task.num_cpus)}
     return {name: environment[name] for name in _BY_VALUE if environment.get(name)} | facts
 
 
 def secret_names(environment: Mapping[str, str]) -> list[str]:
-    """Return the names of the secrets that tasks in containers are to be given."""
+    """Return the names of the secrets that tasks in containers receive."""
     return [name.strip() for name in environment.get(SECRETS, "").split(",") if name.strip()]

@@ -1,8 +1,9 @@
-"""Machines that are taken back: a spot instance says so two minutes before, and a task that is told by then keeps what it has.
+"""Spot interruption: turns the two-minute notice of an EC2 spot instance into SIGTERM, on which a step saves its progress.
 
-On AWS Batch and Kubernetes Metaflow writes a file when the notice comes. But its watcher asks only where the instance's metadata calls it
-spot, gives up in silence where a container cannot have a token (the metadata's hop limit), and sends its SIGTERM to its own parent, not to
-the task; and a container's first process is a shell, which passes no signal on. So both the file and the metadata are looked at here.
+On AWS Batch and Kubernetes Metaflow writes a file when the notice comes, but that is not enough. Its monitor runs only where the instance
+metadata service (IMDS) reports a spot instance. It gives up silently where a container gets no IMDSv2 token (hop limit). It sends SIGTERM
+to its own parent, not to the task, and a container's first process is a shell, which forwards no signals. So this module polls both the
+file and IMDS.
 """
 
 import json
@@ -19,25 +20,25 @@ from urllib.request import ProxyHandler, Request, build_opener
 _DEFAULT_ENDPOINT: Final = "http://169.254.169.254"
 _ANSWER_SECONDS: Final = 2.0
 _TOKEN_SECONDS: Final = 21_600
-_LOOKS_PER_QUESTION: Final = 5
-"""The metadata service is asked once in so many looks for the file: it limits its clients."""
+_POLLS_PER_IMDS_QUERY: Final = 5
+"""IMDS is queried once per so many polls of the file, because it limits the rate of requests."""
 _MAX_ANSWER_BYTES: Final = 4096
 
 
 @contextmanager
-def watching(notice: Path | str | None, *, seconds: float = 1.0) -> Iterator[None]:
-    """Send this process SIGTERM, once, when the machine is to be taken back while the block lasts.
+def sigterm_on_spot_notice(notice: Path | str | None, *, seconds: float = 1.0) -> Iterator[None]:
+    """Send this process SIGTERM, once, when a spot interruption notice comes while the block lasts.
 
     Args:
-        notice: the file that appears then (Metaflow's `current.spot_termination_notice`); None: this machine is not of that kind, and
-            nothing is watched.
-        seconds: between two looks.
+        notice: the file that Metaflow writes then (`current.spot_termination_notice`); None when this is no spot instance: then nothing
+            is polled.
+        seconds: time between two polls.
     """
     if notice is None:
         yield
         return
     watch = _Watch(Path(notice), seconds)
-    threading.Thread(target=watch.run, name="reclaim", daemon=True).start()
+    threading.Thread(target=watch.run, name="spot-notice", daemon=True).start()
     try:
         yield
     finally:
@@ -45,39 +46,39 @@ def watching(notice: Path | str | None, *, seconds: float = 1.0) -> Iterator[Non
 
 
 class _Watch:
-    """Looks until it has seen a notice, or is told to end."""
+    """Polls until it sees a notice or `end` is called."""
 
     def __init__(self, notice: Path, seconds: float) -> None:
         self._notice = notice
         self._seconds = seconds
         self._is_over = threading.Event()
-        self._deed = threading.Lock()
+        self._lock = threading.Lock()
 
     def run(self) -> None:
         metadata = _Metadata.here()
-        looks = 0
-        while not self._is_over.wait(self._seconds if looks else 0.0):
-            told = f"{self._notice} is there" if self._notice.exists() else ""
-            if not told and metadata is not None and looks % _LOOKS_PER_QUESTION == 0:
-                told = metadata.notice()
-            if told:
-                self._tell(told)
+        num_polls = 0
+        while not self._is_over.wait(self._seconds if num_polls else 0.0):
+            found = f"{self._notice} exists" if self._notice.exists() else ""
+            if not found and metadata is not None and num_polls % _POLLS_PER_IMDS_QUERY == 0:
+                found = metadata.notice()
+            if found:
+                self._terminate(found)
                 return
-            looks += 1
+            num_polls += 1
 
     def end(self) -> None:
-        with self._deed:
+        with self._lock:
             self._is_over.set()
 
-    def _tell(self, told: str) -> None:
-        with self._deed:
+    def _terminate(self, notice: str) -> None:
+        with self._lock:
             if not self._is_over.is_set():
-                print(f"this machine is to be taken back ({told}): SIGTERM, so that what can be kept is kept", flush=True)
+                print(f"spot interruption notice ({notice}): sending SIGTERM, so that the step saves its progress", flush=True)
                 os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _Metadata:
-    """The instance metadata service, asked with a token, as instances require that are set up well."""
+    """The EC2 instance metadata service with a session token (IMDSv2)."""
 
     def __init__(self, endpoint: str, token: str) -> None:
         self._endpoint = endpoint
@@ -85,7 +86,7 @@ class _Metadata:
 
     @classmethod
     def here(cls) -> "_Metadata | None":
-        """Return this machine's service; None when there is none, or none for us: it is not asked again."""
+        """Return this machine's service; None when there is none or it gives no token: it is not asked again."""
         if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
             return None
         endpoint = (os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or _DEFAULT_ENDPOINT).rstrip("/")
@@ -93,9 +94,9 @@ class _Metadata:
         return None if token is None else cls(endpoint, token)
 
     def notice(self) -> str:
-        """Return what is to happen to this instance, and when; empty when nothing is, or nobody answers this time."""
+        """Return the announced action and its time; empty when there is no notice, or the service does not answer this time."""
         status, text = _answer(self._asked("/latest/meta-data/spot/instance-action"))
-        if status == 401:  # The token has run out.
+        if status == 401:  # The token has expired.
             self._token = _token(self._endpoint) or self._token
             status, text = _answer(self._asked("/latest/meta-data/spot/instance-action"))
         return _in_words(text) if status == 200 else ""
@@ -111,9 +112,9 @@ def _token(endpoint: str) -> str | None:
 
 
 def _answer(request: Request) -> tuple[int, str]:
-    """Return status and text of the answer; status 0 when there is none in time."""
+    """Return status and text of the response; status 0 when there is none in time."""
     try:
-        with build_opener(ProxyHandler({})).open(request, timeout=_ANSWER_SECONDS) as answer:  # A proxy's metadata are not ours.
+        with build_opener(ProxyHandler({})).open(request, timeout=_ANSWER_SECONDS) as answer:  # IMDS must not go through a proxy.
             return answer.status, answer.read(_MAX_ANSWER_BYTES).decode("utf-8", "replace")
     except HTTPError as error:
         error.close()
@@ -127,4 +128,4 @@ def _in_words(text: str) -> str:
         facts = json.loads(text)
         return f"to {facts['action']} at {facts['time']}"
     except (ValueError, TypeError, KeyError):
-        return "a notice of the instance's metadata"
+        return "from the instance metadata service"

@@ -22,6 +22,7 @@ from steps.step_io.work import Work
 SPEC: Final = StepSpec(
     name="baseline",
     body=__name__,
+    reads="baseline",
     inputs=("boards", "pretrained", "ladder", "engine", "device", "opening book"),
     shown=("baseline/score_random", "baseline/score_engine", "baseline/rating", "heldout/regret_best"),
     published=(REPORT, DECISIONS),

@@ -1,38 +1,42 @@
-"""A checkpoint handed from the first process to the others: they need not see the disk that it lies on."""
+"""Broadcast a checkpoint from the first process to the others, which need not see its disk."""
 
 import io
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from grpo.learning.checkpoints import TrainingState, load_checkpoint
 from grpo.learning.distributed import Processes
-from grpo.learning.interface import TrainablePolicy
+from grpo.policy.trainable import PolicyFormat, TrainablePolicy
 
 
-def handed_checkpoint(found: Path | None, processes: Processes, device: torch.device) -> tuple[TrainablePolicy, TrainingState] | None:
+def broadcast_checkpoint(
+    found: Path | None, processes: Processes, device: torch.device, policy_format: PolicyFormat[Any]
+) -> tuple[TrainablePolicy, TrainingState] | None:
     """Return the policy and state of the first process's checkpoint, in every process, after checking every file's hash.
 
     Args:
         found: its folder, in the first process; None when it has none. What the others give is ignored.
         processes: all that take part; each must call this.
         device: where the tensors go, and by which they travel.
+        policy_format: how the checkpoint holds its policy.
     """
     if processes.size == 1:
-        return None if found is None else _loaded(found, device)
-    packed = processes.handed(_packed(found) if found is not None and processes.is_first else b"", device)
+        return None if found is None else _loaded(found, device, policy_format)
+    packed = processes.broadcast(_packed(found) if found is not None and processes.is_first else b"", device)
     if not packed:
         return None
     with tempfile.TemporaryDirectory() as folder:
         with zipfile.ZipFile(io.BytesIO(packed)) as files:
             files.extractall(folder)
-        return _loaded(Path(folder), device)
+        return _loaded(Path(folder), device, policy_format)
 
 
-def _loaded(folder: Path, device: torch.device) -> tuple[TrainablePolicy, TrainingState]:
-    policy, _, state = load_checkpoint(folder, device)
+def _loaded(folder: Path, device: torch.device, policy_format: PolicyFormat[Any]) -> tuple[TrainablePolicy, TrainingState]:
+    policy, _, state = load_checkpoint(folder, device, policy_format)
     return policy, state
 
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grpo.base.files import write_json
-from grpo.dataset.exclusions import JudgedPositions
-from grpo.dataset.quotas import Candidate, Quota, SourceReport, wanted_boards
+from grpo.dataset.exclusions import ExcludedPositions
+from grpo.dataset.quotas import Candidate, Quota, SourceReport, boards_per_cell
 from grpo.dataset.table import GAME_SCHEMA, Split, board_row, board_table
 from grpo.dataset.units import fill_unit
 from grpo.engine.answers import EngineError
@@ -27,7 +27,9 @@ from steps.step_io.names import BOARDS, GAMES, REJECTED, REPORT
 from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 
-SPEC: Final = StepSpec(name="build_boards", body=__name__, inputs=("sources",), is_archived=False)  # `join_boards` has all of it.
+SPEC: Final = StepSpec(
+    name="build_boards", body=__name__, reads="build_boards", inputs=("sources",), is_archived=False
+)  # `join_boards` has all of it.
 
 
 def build_units(
@@ -39,10 +41,10 @@ def build_units(
     """
     # What is imported stays; looking through it again and again took a fifth of this step's own time.
     gc.freeze()
-    judged = JudgedPositions.read(settings.boards.exclude) if settings.boards.exclude else frozenset[str]()
+    excluded = ExcludedPositions.read(settings.boards.exclude) if settings.boards.exclude else frozenset[str]()
     options = engine_options(settings.values)
     cache = None if cache_folder is None else ValueCache(cache_folder, engine=engine, options=options)
-    total = sum(wanted_boards(settings.boards).values()) * len(units) // settings.boards.num_units
+    total = sum(boards_per_cell(settings.boards).values()) * len(units) // settings.boards.num_units
     # Two engines, because players search one line and values all; they take turns, so that one core is enough.
     players = EnginePool(engine_path, num_processes=1, options={"Hash": settings.values.hash_mib})
     with players, EnginePool(engine_path, num_processes=1, options=options) as pool:
@@ -51,7 +53,9 @@ def build_units(
         def progress() -> None:
             work.progress(min(valuer.num_rows, total), total, "boards")
 
-        reports = {str(unit): _build_unit(settings, unit, players, valuer, judged, progress=progress, folder=work.folder) for unit in units}
+        reports = {
+            str(unit): _build_unit(settings, unit, players, valuer, excluded, progress=progress, folder=work.folder) for unit in units
+        }
     write_json(work.folder / REPORT, reports)
     if cache is not None:
         counts = {"hits": cache.num_hits, "misses": cache.num_misses, "stored": cache.num_stored, "damaged": cache.num_damaged}
@@ -63,7 +67,7 @@ def _build_unit(
     unit: int,
     players: EnginePool,
     valuer: "_Valuer",
-    judged: Container[str],
+    excluded: Container[str],
     *,
     progress: Callable[[], None],
     folder: Path,
@@ -72,7 +76,7 @@ def _build_unit(
     report = SourceReport()
     parts: list[pa.Table] = [board_table([])]
 
-    def judge(candidates: list[Candidate], quota: Quota) -> None:
+    def value_candidates(candidates: list[Candidate], quota: Quota) -> None:
         parts.append(board_table(valuer.rows(candidates, quota)))
         progress()
 
@@ -83,9 +87,9 @@ def _build_unit(
             seed=settings.seed,
             players=players,
             report=report,
-            judged=judged,
+            excluded=excluded,
             on_rejection=lambda rejection: write_rejection(rejected, rejection),
-            judge=judge,
+            on_candidates=value_candidates,
         )
     pq.write_table(pa.concat_tables(parts), folder / f"unit-{unit:04d}.{BOARDS}")
     pq.write_table(pa.Table.from_pylist(list(quota.games.values()), schema=GAME_SCHEMA), folder / f"unit-{unit:04d}.{GAMES}")
@@ -93,7 +97,7 @@ def _build_unit(
 
 
 class _Valuer:
-    """Makes rows of candidates, and gives those back whose search failed or that are outside of the evaluation window."""
+    """Makes rows of candidates, and discards those whose search failed or whose evaluation is outside the window."""
 
     def __init__(self, settings: Settings, engine: EngineIdentity, pool: EnginePool, cache: ValueCache | None) -> None:
         self._settings, self._engine, self._pool, self._cache = settings, str(engine), pool, cache
@@ -115,9 +119,9 @@ class _Valuer:
         for candidate, table in zip(candidates, self._tables(candidates, depth), strict=True):
             deeper = strong.get(candidate.position.key)
             if isinstance(table, EngineError) or isinstance(deeper, EngineError):
-                quota.give_back(candidate, "engine failure")
+                quota.discard(candidate, "engine failure")
             elif max_centipawns is not None and _is_more_uneven(table, max_centipawns):
-                quota.give_back(candidate, "max_centipawns")
+                quota.discard(candidate, "max_centipawns")
             else:
                 rows.append(board_row(candidate.position, table, deeper, engine=self._engine, limit=f"depth {depth}", transform=transform))
         self.num_rows += len(rows)

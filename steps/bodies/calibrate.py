@@ -7,7 +7,7 @@ from grpo.base.seeding import numpy_stream
 from grpo.engine.identity import EngineIdentity
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
 from grpo.metrics.table import Record
-from grpo.play.ladder import LADDER_NOTE, Ladder, make_rungs, meetings_of, rate_rungs
+from grpo.play.ladder import LADDER_NOTE, Ladder, ladder_pairings, make_rungs, rate_rungs
 from grpo.play.matches import MatchResult, play_match
 from grpo.play.openings import make_openings
 from grpo.settings.tree import Settings
@@ -19,6 +19,7 @@ from steps.step_io.work import Work
 SPEC: Final = StepSpec(
     name="calibrate",
     body=__name__,
+    reads="calibrate",
     inputs=("engine", "opening book"),
     shown=("ladder/rating", "ladder/rating_low", "ladder/rating_high"),
     published=(REPORT,),
@@ -30,7 +31,7 @@ def calibrate_ladder(settings: Settings, *, engine: EngineIdentity, engine_path:
     """Write the ladder: its rungs with ratings, intervals and their covariance, and the games that they come from."""
     config = settings.evaluation
     rungs = make_rungs(config.ladder)
-    meetings = meetings_of(len(rungs))
+    meetings = ladder_pairings(len(rungs))
     count = config.ladder.num_calibration_pairs
     results: dict[tuple[int, int], MatchResult] = {}
     with EnginePool(engine_path, num_processes=num_processes, options={"Hash": PLAYING_HASH_MIB}) as pool:

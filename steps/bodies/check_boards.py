@@ -18,6 +18,7 @@ from steps.step_io.work import Work
 SPEC: Final = StepSpec(
     name="check_boards",
     body=__name__,
+    reads="check_boards",
     inputs=("boards",),
     published=(REPORT, SUMMARY_PAGE),
 )

@@ -14,14 +14,12 @@ from grpo.engine.identity import EngineIdentity
 from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
 from grpo.evaluation.regret import heldout_metrics
-from grpo.learning.checkpoints import load_checkpoint, load_policy
+from grpo.learning.checkpoints import NETWORK_FORMAT, load_checkpoint, load_policy
 from grpo.learning.distributed import ALONE, Processes
 from grpo.learning.rollouts import EngineReplies
-from grpo.learning.self_play import MixedStates, OwnGames, state_counts
+from grpo.learning.self_play import MixedStates, SelfPlay, state_counts
 from grpo.learning.states import DatasetStates, LiveValues, StateSource
 from grpo.learning.trainer import GrpoTrainer
-from grpo.policy.distribution import NetworkPolicy
-from grpo.policy.files import IncompatibleError
 from grpo.policy.network import PolicyNetwork
 from grpo.settings.tree import Settings
 from steps.bodies.training_loop import TrainingLoop
@@ -33,6 +31,7 @@ from steps.step_io.work import Work
 SPEC: Final = StepSpec(
     name="finetune",
     body=__name__,
+    reads="finetune",
     inputs=("boards", "pretrained", "checkpoint", "engine", "device", "processes"),
     shown=("heldout/regret_best", "heldout/regret_sampled", "heldout/entropy"),
     published=(REPORT, LEARNABILITY, FINDINGS),
@@ -81,14 +80,11 @@ def finetune_policy(
     if checkpoint is None:
         (policy, policy_config), origin = load_policy(pretrained, device), None
     else:
-        found, policy_config, origin = load_checkpoint(checkpoint, device)
-        if not isinstance(found, NetworkPolicy):
-            raise IncompatibleError(f"{checkpoint} holds a language model, and this run trains a chess network: go on from another run")
-        policy = found
+        policy, policy_config, origin = load_checkpoint(checkpoint, device, NETWORK_FORMAT)
     assert isinstance(policy.network, PolicyNetwork)
     policy.network.freeze(settings.policy.num_frozen_blocks)
     first = 0 if origin is None else origin.step
-    with _live(settings, engine, engine_path, num_processes, cache_folder) as (values, rival):
+    with _live(settings, engine, engine_path, num_processes, cache_folder) as (values, opponent):
         trainer = GrpoTrainer(
             policy,
             reference,
@@ -97,7 +93,7 @@ def finetune_policy(
             seed=settings.seed,
             first_step=first,
             values=values,
-            rival=rival,
+            opponent=opponent,
             processes=processes,
         )
         if origin is not None:
@@ -105,9 +101,10 @@ def finetune_policy(
         TrainingLoop(
             trainer,
             policy_config,
+            NETWORK_FORMAT,
             config,
             first=first,
-            heldout=lambda: heldout_metrics(trainer.judged, heldout),
+            heldout=lambda: heldout_metrics(trainer.evaluation_policy, heldout),
             facts=facts,
             work=work,
             on_assessed=on_assessed,
@@ -122,33 +119,33 @@ def _live(
     """Give what states beyond the dataset need: values, and an engine that moves; engines start when they are first asked."""
     config, options = settings.grpo, engine_options(settings.values)
     with ExitStack() as stack:
-        values = rival = None
-        if config.depth.num_own_moves > 1 or state_counts(config.states_per_step, config.own_games.share)[1]:
+        values = opponent = None
+        if config.depth.num_own_moves > 1 or state_counts(config.states_per_step, config.self_play.fraction)[1]:
             cache = None if cache_folder is None else ValueCache(cache_folder, engine=engine, options=options)
             pool = stack.enter_context(EnginePool(path, num_processes=num_processes, options=options))
             values = LiveValues(pool, settings.values, cache)
-        if config.depth.num_own_moves > 1 and (config.depth.rival == "engine" or config.depth.teacher_probability):
+        if config.depth.num_own_moves > 1 and (config.depth.opponent == "engine" or config.depth.teacher_probability):
             players = stack.enter_context(EnginePool(path, num_processes=num_processes, options={"Hash": settings.values.hash_mib}))
-            rival = EngineReplies(players, nodes=config.depth.rival_nodes)
-        yield values, rival
+            opponent = EngineReplies(players, nodes=config.depth.opponent_nodes)
+        yield values, opponent
 
 
 def _states(settings: Settings, train: BoardArrays, heldout: BoardArrays, values: LiveValues | None, first: int) -> StateSource:
     config = settings.grpo
-    num_dataset, num_own = state_counts(config.states_per_step, config.own_games.share)
-    dataset = DatasetStates(train, states_per_step=num_dataset, seed=settings.seed, reflects=config.reflects)
+    num_dataset, num_own = state_counts(config.states_per_step, config.self_play.fraction)
+    dataset = DatasetStates(train, states_per_step=num_dataset, seed=settings.seed, mirrors_boards=config.mirrors_boards)
     if not num_own:
         return dataset
     assert values is not None
     # What judges is nothing to learn from, wherever it comes from.
     judged = frozenset(position_key(decode(row)) for row in heldout.encodings)
-    own = OwnGames(
+    own = SelfPlay(
         values,
-        config.own_games,
+        config.self_play,
         states_per_step=num_own,
         first_step=first,
         seed=settings.seed,
-        reflects=config.reflects,
+        mirrors_boards=config.mirrors_boards,
         exclude=judged,
     )
     return MixedStates(dataset, own)

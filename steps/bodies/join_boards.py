@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from grpo.base.files import read_json, write_json
 from grpo.board.phases import PHASES, Phase
 from grpo.dataset.engine_games import material_signature
-from grpo.dataset.quotas import SourceReport, cell_names, cut_to_quota, shortage_message, wanted_boards
+from grpo.dataset.quotas import SourceReport, boards_per_cell, cell_names, cut_to_quota, shortage_message
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Position, Split, phase_counts
 from grpo.metrics.table import Record
 from grpo.reading.games import SourceError
@@ -25,7 +25,7 @@ from steps.step_io.names import BOARDS, GAMES, REJECTED, REPORT
 from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 
-SPEC: Final = StepSpec(name="join_boards", body=__name__, inputs=("sources",), published=(REPORT, REJECTED))
+SPEC: Final = StepSpec(name="join_boards", body=__name__, reads="build_boards", inputs=("sources",), published=(REPORT, REJECTED))
 _ROWS_PER_GROUP: Final = 16_384
 _NUM_SIGNATURES_SHOWN: Final = 20
 
@@ -36,7 +36,7 @@ def join_units(settings: Settings, folders: Sequence[Path], work: Work) -> None:
     Raises SourceError when boards are missing and the settings do not accept it, or when there are none of some split and phase.
     """
     boards = _concatenated(folders, BOARDS, BOARD_SCHEMA)
-    wanted = wanted_boards(settings.boards)
+    wanted = boards_per_cell(settings.boards)
     kept, num_joined_duplicates, missing = cut_to_quota(
         _positions(boards), wanted, max_per_game_and_phase=settings.boards.max_per_game_and_phase
     )

@@ -7,16 +7,14 @@ from typing import Any, Final
 import torch
 
 from grpo.dataset.table import Split
-from grpo.language.generate.generator import PolicySpeaker
-from grpo.language.learn.evaluation import JudgedBoards, judge
+from grpo.language.generate.generator import PolicyAnswerGenerator
+from grpo.language.learn.evaluation import EvaluationBoards, evaluate_language
 from grpo.language.learn.heldout_reward import heldout_reward, questions
 from grpo.language.learn.trainer import LanguageTrainer
-from grpo.language.model.loading import load_language_policy
-from grpo.language.model.policy import LanguagePolicy
+from grpo.language.model.loading import LANGUAGE_FORMAT, load_language_policy
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.rewards import Grades, grade
 from grpo.learning.checkpoints import load_checkpoint
-from grpo.policy.files import IncompatibleError
 from grpo.settings.tree import Settings
 from steps.bodies.language_answers import shown_examples, write_answers
 from steps.bodies.training_loop import TrainingLoop
@@ -28,6 +26,7 @@ from steps.step_io.work import Work
 SPEC: Final = StepSpec(
     name="finetune",
     body=__name__,
+    reads="finetune",
     inputs=("boards", "pretrained", "checkpoint", "engine", "device", "processes"),
     shown=("language/reward_mean", "language/parse_rate", "heldout/regret_best", "heldout/parse_rate"),
     published=(REPORT, LEARNABILITY, FINDINGS),
@@ -63,10 +62,7 @@ def finetune_language(
     if checkpoint is None:
         (policy, _), origin = load_language_policy(pretrained, device), None
     else:
-        found, _, origin = load_checkpoint(checkpoint, device)
-        if not isinstance(found, LanguagePolicy):
-            raise IncompatibleError(f"{checkpoint} holds a chess network, and this run trains a language model: go on from another run")
-        policy = found
+        policy, _, origin = load_checkpoint(checkpoint, device, LANGUAGE_FORMAT)
     first = 0 if origin is None else origin.step
     policy.config = settings.language  # Of this run; a checkpoint tells by which rules it is asked in games.
 
@@ -83,18 +79,21 @@ def finetune_language(
     )
     if origin is not None:
         trainer.begin_from(origin)
-    judged = JudgedBoards.of_table(table, config=settings.language)
-    asked = questions(LanguageBoards.of_table(table, Split.VALIDATION, config=settings.language), settings.language.num_judged_boards)
-    speaker = PolicySpeaker(trainer.judged, settings.language)
+    evaluated = EvaluationBoards.of_table(table, config=settings.language)
+    asked = questions(LanguageBoards.of_table(table, Split.VALIDATION, config=settings.language), settings.language.num_heldout_boards)
+    generator = PolicyAnswerGenerator(trainer.evaluation_policy, settings.language)
     TrainingLoop(
         trainer,
         policy_config,
+        LANGUAGE_FORMAT,
         settings.grpo,
         first=first,
-        heldout=lambda: judge(speaker, judged).metrics() | heldout_reward(trainer.judged, asked, grader).metrics(),
+        heldout=lambda: (
+            evaluate_language(generator, evaluated).metrics() | heldout_reward(trainer.evaluation_policy, asked, grader).metrics()
+        ),
         facts=facts,
         work=work,
         on_assessed=on_assessed,
     ).run()
     asked = shown_examples(LanguageBoards.of_table(table, Split.VALIDATION, config=settings.language), seed=settings.seed)
-    write_answers(work.folder, {"pretrained": reference, "trained": trainer.judged}, asked, grader)
+    write_answers(work.folder, {"pretrained": reference, "trained": trainer.evaluation_policy}, asked, grader)

@@ -23,6 +23,7 @@ from steps.step_io.work import Work
 SPEC: Final = StepSpec(
     name="pretrain",
     body=__name__,
+    reads="pretrain",
     inputs=("boards", "device", "model"),
     shown=("language/clone_loss", "language/clone_validation_loss", "language/parse_rate"),
     published=(REPORT,),

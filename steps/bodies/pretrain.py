@@ -19,6 +19,7 @@ from steps.step_io.work import Work
 SPEC: Final = StepSpec(
     name="pretrain",
     body=__name__,
+    reads="pretrain",
     inputs=("boards", "device"),
     shown=("imitation/validation_loss", "imitation/top1", "imitation/entropy"),
     published=(REPORT,),

@@ -24,6 +24,7 @@ from steps.step_io.work import Work, read_history
 SPEC: Final = StepSpec(
     name="screen",
     body=__name__,
+    reads="select",
     inputs=("boards", "pretrained", "ladder", "finetuned", "engine", "device", "opening book", "previous"),
     is_archived=False,  # All of its games are among those of `select`.
 )

@@ -32,6 +32,7 @@ from steps.step_io.work import Work
 SPEC: Final = StepSpec(
     name="select",
     body=__name__,
+    reads="select",
     inputs=("boards", "pretrained", "ladder", "finetuned", "engine", "device", "opening book", "previous"),
     shown=("selection/score_best", "selection/score_best_low", "selection/score_best_high", "selection/score_sampled"),
     published=(REPORT, DECISIONS, PGN),

@@ -95,7 +95,7 @@ class SelectionGames:
             self._rounds[round_number] = self._openings(f"{SCREENING} {round_number}", self._settings.selection.num_screening_pairs)
         result = self._against_initial(candidate, SCREENING, round_number, self._rounds[round_number])
         if self._by_adjudication is None:
-            self._by_adjudication = result.share_undecided() > MOSTLY_UNDECIDED
+            self._by_adjudication = result.undecided_fraction() > MOSTLY_UNDECIDED
         return self.scores(result)
 
     def confirmation(self, candidate: int, num_pairs: int) -> list[float]:
@@ -217,7 +217,7 @@ class SelectionGames:
         num_pairs = halving_pairs(len(self._checkpoints), pairs_per_round=selection.num_screening_pairs)
         num_pairs += selection.num_confirmation_pairs * (1 if self._previous is None else 2) + selection.num_sampled_pairs
         ladder = evaluation.ladder
-        num_rungs = len(ladder.random_shares) + len(ladder.nodes)
+        num_rungs = len(ladder.random_fractions) + len(ladder.nodes)
         return 2 * (
             num_pairs + num_openings_to_place(num_rungs, num_probe_pairs=ladder.num_probe_pairs, num_rung_pairs=ladder.num_rung_pairs)
         )

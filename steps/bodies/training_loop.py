@@ -34,13 +34,13 @@ from grpo.learning.checkpoints import (
     weights_hash,
 )
 from grpo.learning.distributed import ALONE, LostProcessError, Processes
-from grpo.learning.interface import Trainer
 from grpo.learning.learnability import refuse_unlearnable
-from grpo.learning.trainer import Snapshot
+from grpo.learning.lifecycle import Snapshot, TrainerLifecycle
 from grpo.metrics.table import Event, Record
+from grpo.policy.trainable import PolicyFormat
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.tree import PolicyConfig
-from steps.bodies.broadcast_checkpoint import handed_checkpoint
+from steps.bodies.broadcast_checkpoint import broadcast_checkpoint
 from steps.runtime.exit_codes import RESUMABLE
 from steps.step_io.names import CHECKPOINTS, HISTORY, LEARNABILITY, REPORT
 from steps.step_io.work import Work, read_journal
@@ -93,8 +93,9 @@ class TrainingLoop:
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: TrainerLifecycle[Any],
         policy_config: PolicyConfig,
+        policy_format: PolicyFormat[Any],
         config: GrpoConfig,
         *,
         first: int,
@@ -109,9 +110,10 @@ class TrainingLoop:
         Args:
             trainer: at the step `first`.
             policy_config: what its policy's network is.
+            policy_format: how checkpoints hold the policy.
             config: GRPO's settings.
             first: where this run begins.
-            heldout: measures the policy that the trainer is judged by, as it is now.
+            heldout: measures the trainer's evaluation policy, as it is now.
             facts: written into each checkpoint: where it comes from.
             work: with a progress folder in the first process; the others need none.
             on_assessed: told what was found before the first update.
@@ -120,6 +122,7 @@ class TrainingLoop:
         assert work.progress_folder is not None or not processes.is_first
         self._trainer = trainer
         self._policy_config = policy_config
+        self._format = policy_format
         self._config = config
         self._first = first
         self._last = first + config.num_steps
@@ -196,10 +199,10 @@ class TrainingLoop:
 
     def _go_on_from(self, found: Path | None) -> TrainingState | None:
         """Restore the trainer from the checkpoint that the first process has found, and return its state; None if it has found none."""
-        handed = handed_checkpoint(found, self._processes, self._trainer.policy.device)
-        if handed is None:
+        received = broadcast_checkpoint(found, self._processes, self._trainer.policy.device, self._format)
+        if received is None:
             return None
-        policy, state = handed
+        policy, state = received
         self._trainer.policy.network.load_state_dict(policy.network.state_dict())
         self._trainer.restore(state)
         return state
@@ -269,11 +272,11 @@ class TrainingLoop:
         healthy = self._trainer.healthy_step
         folder = None if healthy is None else self._checkpoints / checkpoint_name(healthy)
         is_there = self._processes.is_first and folder is not None and folder.exists()
-        handed = handed_checkpoint(folder if is_there else None, self._processes, self._trainer.policy.device)
-        if handed is None:
+        received = broadcast_checkpoint(folder if is_there else None, self._processes, self._trainer.policy.device, self._format)
+        if received is None:
             self._trainer.cannot_roll_back()
             return ()
-        policy, state = handed
+        policy, state = received
         return (self._trainer.roll_back(state, policy.network.state_dict()),)
 
     def _save(self) -> None:
@@ -289,7 +292,7 @@ class TrainingLoop:
 
     def _write(self, root: Path) -> None:
         state = self._trainer.state({**self._facts, _HEALTHY_BEFORE: self._healthy})
-        save_checkpoint(root, self._trainer.judged, self._policy_config, state)
+        save_checkpoint(root, self._trainer.evaluation_policy, self._policy_config, state, self._format)
 
     def _prune(self, *, healthy: int | None) -> None:
         saved = {checkpoint_step(folder) for folder in checkpoint_folders(self._checkpoints)}
@@ -322,7 +325,7 @@ class TrainingLoop:
             "last_step": trainer.num_steps_done,
             "mean_entropy_at_end": entropy if math.isfinite(entropy) else None,  # None right after a rollback.
             "control": trainer.control.metrics(),
-            "weights": weights_hash(trainer.judged),
+            "weights": weights_hash(trainer.evaluation_policy),
         }
         replace_file(self._folder / REPORT, json_text(report).encode())
 

@@ -1,4 +1,4 @@
-"""Boards with the policy's and Stockfish's arrows, from the decisions that a step wrote down."""
+"""Chess boards with arrows for the policy's and Stockfish's moves, from a step's `decisions.json`."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -13,19 +13,19 @@ _PIXELS: Final = 320
 
 
 def decision_boards(found: Mapping[str, Any], *, whose: str) -> Html:
-    """Return a policy's worst and best decisions as boards seen by the player to move; `found` are the facts of `TellingDecisions`."""
+    """Return a policy's worst and best decisions as boards seen by the player to move; `found` is from `decisions.json`."""
     words = (
-        f"Held-out boards, {found['num_boards']:,} in all; the likeliest move at T = 1, worths by the stronger search. Arrows: orange the"
-        " policy's move, blue Stockfish's, green where they are one."
+        f"Held-out boards, {found['num_boards']:,} in all; the likeliest move at T = 1, values by the stronger search. Arrows: orange for"
+        " the policy's move, blue for Stockfish's, green where both are the same."
     )
     worst, best = found["worst"], found["best"]
     return block(
         heading(f"Worst and best decisions of {whose}"),
         paragraph(words, "soft"),
-        heading("What gives most away", 3),
-        _boards(worst, "No decision gives anything away."),
-        heading("Decided right, where the next best move costs most", 3),
-        _boards(best, "On no board is one move alone the best, and played."),
+        heading("Largest regret", 3),
+        _boards(worst, "No decision has regret."),
+        heading("Best move played, where the second best costs most", 3),
+        _boards(best, "On no board was a single best move played."),
     )
 
 
@@ -43,30 +43,30 @@ def _figure(decision: Mapping[str, Any]) -> str:
 
 
 def decision_words(decision: Mapping[str, Any]) -> str:
-    """Return a decision in words and numbers."""
+    """Return a sentence about a decision: moves, probabilities and values."""
     import chess
 
     board = chess.Board(decision["fen"])
 
-    def move(judged: Mapping[str, Any]) -> str:
-        return board.san(chess.Move.from_uci(judged["move"]))
+    def move(evaluated: Mapping[str, Any]) -> str:
+        return board.san(chess.Move.from_uci(evaluated["move"]))
 
     chosen, best, before = decision["chosen"], decision["best"], decision["before"]
     side = "White" if board.turn else "Black"
     if decision["regret"] > 0:
-        told = (
-            f"{side} plays {move(chosen)} ({chosen['probability']:.0%}), worth {chosen['value']:.3f}; Stockfish's {move(best)}"
-            f" ({best['probability']:.0%} of the policy) is worth {best['value']:.3f}: {decision['regret']:.3f} given away"
+        sentence = (
+            f"{side} plays {move(chosen)} ({chosen['probability']:.0%}), value {chosen['value']:.3f}; Stockfish's {move(best)}"
+            f" ({best['probability']:.0%} in the policy) has value {best['value']:.3f}: regret {decision['regret']:.3f}"
         )
     else:
-        told = (
-            f"{side} plays {move(chosen)} ({chosen['probability']:.0%}), worth {chosen['value']:.3f}, Stockfish's choice too; the next best"
-            f" move is worth {decision['margin']:.3f} less"
+        sentence = (
+            f"{side} plays {move(chosen)} ({chosen['probability']:.0%}), value {chosen['value']:.3f}, like Stockfish; the second best"
+            f" move is {decision['margin']:.3f} worse"
         )
     if before is not None:
         same = before["move"] == chosen["move"]
-        told += f"; pretrained: {'the same' if same else move(before)} ({before['probability']:.0%}), worth {before['value']:.3f}"
-    return f"{decision['phase'].capitalize()}. {told}."
+        sentence += f"; pretrained: {'the same' if same else move(before)} ({before['probability']:.0%}), value {before['value']:.3f}"
+    return f"{decision['phase'].capitalize()}. {sentence}."
 
 
 def board_svg(decision: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
-"""Charts as Vega-Lite specifications: plain dicts, legible on light and dark ground, of bounded size, with a text for who cannot see them.
+"""Charts as Vega-Lite specifications: legible in light and dark mode, of bounded size, with a text description for screen readers.
 
-A chart of lines has no legend of its own: the table of numbers beside it names them, with their colours (`numbers`).
+A line chart has no legend of its own: the table beside it names the lines with their colours (`numbers`).
 """
 
 import math
@@ -12,11 +12,11 @@ from steps.cards.html import Chart, number_text
 from steps.cards.style import FONT
 
 MAX_POINTS: Final = 240
-"""Of a line: what a card holds is sent again at each refresh."""
+"""Most points of a line; the whole card is sent again at each refresh."""
 COLOURS: Final = ("#3b82c4", "#d9822b", "#2f9e6e", "#9a6fd1", "#c2569b", "#7d8794", "#b09a2f")
-"""Of lines, in their order; each has a contrast of at least 3 on white and on the dark ground."""
+"""Colours of lines, in order; each has a contrast of at least 3 on white and on the dark background."""
 ALARM: Final = "#d9483b"
-_SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"  # A name, which nothing fetches.
+_SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"  # An identifier; it is never fetched.
 _INK: Final = "#7d8794"
 
 Point = tuple[float, float]
@@ -35,36 +35,36 @@ class ChartLine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """A measured number with its interval."""
+    """An estimate with its confidence interval."""
 
     label: str
     middle: float
     low: float
     high: float
     kind: str
-    """What it was measured by: has a colour of its own."""
+    """How it was measured; each kind has a colour of its own."""
     is_ringed: bool = False
 
 
 def thinned(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
-    """Return at most `limit` of the points: first and last, and the lowest and highest of each of equal stretches between.
+    """Downsample to at most `limit` points: first and last, and the minimum and maximum of each of equal bins between.
 
-    Points whose value is no finite number are left out: a chart cannot hold them.
+    Points with a NaN or infinite value are left out, because JSON cannot hold them.
     """
     finite = [point for point in points if math.isfinite(point[1])]
     if len(finite) <= limit:
         return finite
-    num_stretches = (limit - 2) // 2
+    num_bins = (limit - 2) // 2
     inner = range(1, len(finite) - 1)
-    kept = {0, len(finite) - 1}
-    for stretch in range(num_stretches):
-        part = inner[stretch * len(inner) // num_stretches : (stretch + 1) * len(inner) // num_stretches]
-        kept |= {min(part, key=lambda index: finite[index][1]), max(part, key=lambda index: finite[index][1])}
-    return [finite[index] for index in sorted(kept)]
+    selected = {0, len(finite) - 1}
+    for number in range(num_bins):
+        part = inner[number * len(inner) // num_bins : (number + 1) * len(inner) // num_bins]
+        selected |= {min(part, key=lambda index: finite[index][1]), max(part, key=lambda index: finite[index][1])}
+    return [finite[index] for index in sorted(selected)]
 
 
 def line_chart(title: str, unit: str, lines: Sequence[ChartLine], *, marks: Sequence[float] = (), x_title: str = "step") -> Chart:
-    """Return lines over steps, with a thin upright line at each of `marks`, where something happened."""
+    """Return a chart of lines over steps, with a thin vertical line at each of `marks` (events)."""
     drawn = {line.label: thinned(line.points) for line in lines}
     data = [{"x": x, "y": _short(y), "of": label} for label, points in drawn.items() for x, y in points]
     colour = {
@@ -102,7 +102,7 @@ def line_chart(title: str, unit: str, lines: Sequence[ChartLine], *, marks: Sequ
 
 
 def share_chart(title: str, lines: Sequence[ChartLine]) -> Chart:
-    """Return shares of a whole, stacked, over steps."""
+    """Return a stacked area chart of fractions over steps."""
     data = [{"x": x, "y": _short(y), "of": line.label} for line in lines for x, y in _every(line.points)]
     words = "; ".join(f"{line.label} {line.points[-1][1]:.0%}" for line in lines if line.points) or "nothing yet"
     return _chart(
@@ -126,13 +126,13 @@ def share_chart(title: str, lines: Sequence[ChartLine]) -> Chart:
 
 
 def interval_chart(title: str, unit: str, intervals: Sequence[Interval], *, zero: str = "") -> Chart:
-    """Return numbers with their error bars, one under the other in the given order; ringed ones are ringed.
+    """Return estimates with error bars, one below the other; those with `is_ringed` get a ring.
 
     Args:
-        title: of the chart.
-        unit: of the numbers.
-        intervals: what is drawn.
-        zero: what a number of 0 stands for: a dashed line; none where it is empty.
+        title: title of the chart.
+        unit: unit of the x axis.
+        intervals: estimates in their order.
+        zero: meaning of 0, which is drawn as a dashed line; empty for no line.
     """
     rows: list[dict[str, Any]] = [
         {
@@ -184,7 +184,7 @@ def interval_chart(title: str, unit: str, intervals: Sequence[Interval], *, zero
 
 
 def before_and_after_chart(title: str, rows: Sequence[tuple[str, int, int]], names: tuple[str, str]) -> Chart:
-    """Return two histograms side by side, as shares, from rows of: what, count before, count after."""
+    """Return two histograms side by side, as fractions, from rows of: name, count before, count after."""
     totals = (max(1, sum(before for _, before, _ in rows)), max(1, sum(after for _, _, after in rows)))
     bars: list[dict[str, Any]] = [
         {"what": what, "share": _short(count / total), "of": name}
@@ -223,7 +223,7 @@ def _chart(title: str, description: str, body: Mapping[str, Any]) -> Chart:
             "height": 190,
             "autosize": {"type": "fit-x", "contains": "padding"},
             "background": None,
-            "usermeta": {"embedOptions": {"renderer": "svg"}},  # Sharp on every screen, and its text follows the style sheet.
+            "usermeta": {"embedOptions": {"renderer": "svg"}},  # SVG scales, and the style sheet applies to its text.
             "config": {
                 "font": FONT,
                 "view": {"stroke": None},
@@ -244,7 +244,7 @@ def _chart(title: str, description: str, body: Mapping[str, Any]) -> Chart:
 
 
 def _every(points: Sequence[Point]) -> Iterable[Point]:
-    """Return some of the points at equal distances: lines that are stacked must have theirs at the same places."""
+    """Return every n-th point: stacked lines need points at the same x values."""
     stride = math.ceil(len(points) / MAX_POINTS) or 1
     return points[::stride]
 

@@ -1,4 +1,4 @@
-"""Cards of the run's beginning and of the dataset."""
+"""Metaflow cards of `start` and of the dataset's steps."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -8,45 +8,45 @@ from steps.cards.charts import before_and_after_chart
 from steps.cards.html import CardPart, TableCell, badge, block, details, heading, html_table, listing, paragraph
 from steps.cards.state import Seen
 
-_MET, _KEPT = "met in the source", "kept"
+_FOUND, _SELECTED = "found in the source", "selected"
 _MAX_LISTED: Final = 12
 
 
 def start_page(job: Mapping[str, Any]) -> list[CardPart]:
-    """Return the card of `start`: what is run, with which settings."""
+    """Return the card of `start`: run, code and settings."""
     code, origin = job["code"], job["origin"]
     rows: list[list[TableCell]] = [
         ["Metaflow run", job["metaflow_run"]],
         ["MLflow run", job["mlflow_run"]],
         ["seed", str(job["settings"]["seed"])],
-        ["commit", f"{code['commit']}{', with changes that are not committed' if code['is_dirty'] else ''}"],
+        ["commit", f"{code['commit']}{', with uncommitted changes' if code['is_dirty'] else ''}"],
         [
-            "goes on from",
+            "resumes from",
             "nothing" if origin is None else f"{origin['name']}: run {origin['metaflow_run']}, step {origin['policy_step']:,}",
         ],
-        ["--fresh", "yes: nothing is taken from the store" if job["is_fresh"] else "no: what is in the store is used again"],
+        ["--fresh", "yes: no stored output is reused" if job["is_fresh"] else "no: stored outputs are reused"],
     ]
     groups = [
         details(name, html_table(["setting", "value"], [[key, str(value)] for key, value in _flat(settings)], wide=[1]))
         for name, settings in job["settings"].items()
         if isinstance(settings, Mapping)
     ]
-    checked = paragraph("The preflight found nothing amiss; its table is in the log.", "soft")
+    checked = paragraph("All preflight checks passed; their table is in the log.", "soft")
     return [block(heading("Start", 1), checked, html_table(["", ""], rows, wide=[1]), heading("Settings"), *groups)]
 
 
 def build_page(seen: Seen) -> list[CardPart]:
     """Return the card of a task of `build_boards`."""
     report = seen.report()
-    if "rows" in report:  # Of a whole dataset: that of the run's origin.
-        taken = paragraph("The boards are those of the run that this one goes on from; nothing was built.")
-        return [block(heading("Boards of this task", 1), seen.state(), taken)]
+    if "rows" in report:  # The report of a whole dataset: that of the origin run.
+        reused = paragraph("The boards are those of the origin run, from which this run resumes; none were built.")
+        return [block(heading("Boards of this task", 1), seen.state(), reused)]
     rows: list[list[TableCell]] = []
     for unit, facts in sorted(report.items(), key=lambda item: int(item[0])):
         lost = [sum(facts[name].values()) for name in ("rejected", "left_out")]
         rows.append([f"unit {unit}", facts["games"], facts["duplicates"], *lost, *(facts["natural_phases"][phase] for phase in PHASES)])
-    headers = ["", "games", "met again", "games rejected", "positions left out", *(f"{phase}s met" for phase in PHASES)]
-    found = html_table(headers, rows, caption="What the source gave, unit by unit") if rows else ""
+    headers = ["", "games", "duplicates", "games rejected", "positions left out", *(f"{phase}s found" for phase in PHASES)]
+    found = html_table(headers, rows, caption="What the source contained, unit by unit") if rows else ""
     cache = {name: seen.last(f"cache/{name}") for name in ("hits", "misses", "stored", "damaged")}
     rows = [[name, count] for name, count in cache.items() if count is not None]
     searches = html_table(["searches in the engine cache", ""], rows) if rows else ""
@@ -60,7 +60,7 @@ def join_page(seen: Seen) -> list[CardPart]:
 
 
 def checks_page(seen: Seen) -> list[CardPart]:
-    """Return the card of `check_boards`: what the dataset is, and the outcome of its checks."""
+    """Return the card of `check_boards`: the dataset and the results of its checks."""
     report = seen.report()
     if not report:
         return [block(heading("Dataset and its checks", 1), seen.state())]
@@ -84,17 +84,17 @@ def checks_page(seen: Seen) -> list[CardPart]:
 
 
 def phase_chart(boards: Mapping[str, Any]) -> list[CardPart]:
-    """Return the phases before and after balancing, and their numbers, from the facts of `join_boards`."""
+    """Return a chart and a table of phases before and after balancing, from the report of `join_boards`."""
     rows = [(phase.value, int(boards["natural_phases"][phase]), int(boards["phases"][phase])) for phase in PHASES]
-    written = html_table(["phase", _MET, _KEPT], rows)
-    note = paragraph("Before and after balancing: the source meets what games are made of, the quotas keep equal shares.", "soft")
-    return [before_and_after_chart("boards by phase", rows, (_MET, _KEPT)), block(written, note, kind="numbers")]
+    written = html_table(["phase", _FOUND, _SELECTED], rows)
+    note = paragraph("Before and after balancing: the source has the phases of real games, the quotas select equal fractions.", "soft")
+    return [before_and_after_chart("boards by phase", rows, (_FOUND, _SELECTED)), block(written, note, kind="numbers")]
 
 
 def _dataset(facts: Mapping[str, Any]) -> Iterator[CardPart]:
     counts = (
         f"{facts['rows']:,} boards from {facts['used_games']:,} games and listed positions, of {facts['games']:,} usable ones;"
-        f" {facts['rejected_lines']:,} were rejected, {facts['duplicates']:,} positions met again."
+        f" {facts['rejected_lines']:,} were rejected, {facts['duplicates']:,} positions were duplicates."
     )
     yield block(paragraph(counts))
     yield from phase_chart(facts)
@@ -102,10 +102,10 @@ def _dataset(facts: Mapping[str, Any]) -> Iterator[CardPart]:
         "Splits": facts["splits"],
         "Sources": facts["sources"],
         "Labels from": facts["labels"],
-        "Missing, of those wanted": facts["missing"],
+        "Missing from the quotas": facts["missing"],
         "Games rejected": facts["rejected"],
         "Positions left out": facts["left_out"],
-        f"Commonest of {facts['endgame_signatures']['distinct']:,} kinds of endgame material": facts["endgame_signatures"]["commonest"],
+        f"Most common of {facts['endgame_signatures']['distinct']:,} endgame materials": facts["endgame_signatures"]["commonest"],
     }
     yield block(heading("Counts"), *(_counts(title, found) for title, found in tables.items() if any(found.values())))
 

@@ -1,4 +1,4 @@
-"""Cards of the steps that play: ladder, baseline, screening, confirmation, and the decision between checkpoints."""
+"""Metaflow cards of the steps that play games: ladder, baseline, screening, confirmation and selection."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -15,17 +15,17 @@ _ELO: Final = "Elo"
 
 
 def ladder_page(seen: Seen) -> list[CardPart]:
-    """Return the card of `calibrate`: the opponents' ratings, and the games that they come from."""
+    """Return the card of `calibrate`: the opponents' ratings and their games."""
     report = seen.report()
     parts: list[CardPart] = [block(heading("Ladder of opponents", 1), seen.state())]
     if report:
         parts += ladder_figure(report, {})
-        parts.append(block(heading("Games"), _meetings(report["meetings"])))
+        parts.append(block(heading("Games"), _pairings(report["meetings"])))
     return parts
 
 
 def baseline_page(seen: Seen) -> list[CardPart]:
-    """Return the card of `baseline`: what the pretrained policy is worth before GRPO touches it."""
+    """Return the card of `baseline`: the strength of the pretrained policy before GRPO."""
     report, decisions = seen.report(), seen.report(DECISIONS)
     parts: list[CardPart] = [block(heading("Pretrained policy, before GRPO", 1), seen.state())]
     if report:
@@ -33,9 +33,9 @@ def baseline_page(seen: Seen) -> list[CardPart]:
         matches |= {f"ladder: {part['rung']}": part for part in report["ladder"]["games"]}
         intervals = [_elo(name, match, "as played") for name, match in matches.items()]
         parts += [
-            block(paragraph(f"Place on the ladder, above a random mover: {report['ladder']['text']}")),
+            block(paragraph(f"Rating on the ladder, above a random mover: {report['ladder']['text']}")),
             interval_chart("Elo against each opponent", _ELO, intervals, zero="even"),
-            block(_interval_table(intervals), paragraph("Best moves, as played; held within 1,200 Elo.", "soft"), kind="numbers"),
+            block(_interval_table(intervals), paragraph("Best moves, as played; clipped at 1,200 Elo.", "soft"), kind="numbers"),
             block(html_table(["against", "score, 95 % interval", "games"], _match_rows(matches), wide=[0, 1])),
             block(heading("Held-out boards"), _heldout(report["heldout"])),
         ]
@@ -45,7 +45,7 @@ def baseline_page(seen: Seen) -> list[CardPart]:
 
 
 def games_page(title: str, words: str, seen: Seen) -> list[CardPart]:
-    """Return the card of games played ahead of the selection, which alone judges them."""
+    """Return the card of precomputed games (`screen`, `confirm`), which `select` evaluates."""
     played: dict[str, list[float]] = {}
     for match, games in seen.report("games.json").items():
         played[match] = [game["score"] for game in games]
@@ -59,16 +59,16 @@ def games_page(title: str, words: str, seen: Seen) -> list[CardPart]:
 
 
 def decision_page(seen: Seen) -> list[CardPart]:
-    """Return the card of `select`: verdict, checkpoints with the peak ringed, the whole trace, places and boards."""
+    """Return the card of `select`: verdict, checkpoints with the peak ringed, trace of the decision, rating and boards."""
     report, decisions = seen.report(), seen.report(DECISIONS)
     if not report:
         return [block(heading("Selection", 1), seen.state())]
     parts: list[CardPart] = [
         verdict_block(report),
         *checkpoint_figures(report),
-        block(heading("Trace of the decision"), html_table(["step of the decision", "found"], decision_rows(report), wide=[0, 1])),
+        block(heading("Trace of the decision"), html_table(["step of the decision", "result"], decision_rows(report), wide=[0, 1])),
         block(heading("How the confirmation games ended"), _ends(report["confirmation_best_moves"]["ends"])),
-        block(paragraph(f"Place on the ladder: {report['ladder']['text']}")),
+        block(paragraph(f"Rating on the ladder: {report['ladder']['text']}")),
     ]
     if decisions:
         parts.append(decision_boards(decisions, whose=f"step {report['candidate_step']:,}"))
@@ -82,12 +82,12 @@ def verdict_block(decision: Mapping[str, Any]) -> CardPart:
 
 
 def checkpoint_figures(decision: Mapping[str, Any]) -> list[CardPart]:
-    """Return each checkpoint's Elo against the pretrained policy and its held-out regret, with 95 % intervals; the peak is ringed."""
+    """Return charts of each checkpoint's Elo against the pretrained policy and of its held-out regret; the peak is ringed."""
     chosen, peak = decision["candidate_step"], decision["peak_step"]
     screened: dict[int, Mapping[str, Any]] = {entry["candidate"]: entry["so_far"] for entry in decision["screening"]}
     measured = [(step, "screening", interval) for step, interval in sorted(screened.items())]
     measured.append((chosen, "confirmation, fresh games", decision["claims"][0]["interval"]))
-    # What the peak was chosen by: of the candidate the confirmation, of the others the screening.
+    # The peak is ringed where it was measured: the candidate by the confirmation, others by the screening.
     intervals = [
         _elo(f"step {step:,}", interval, kind, is_ringed=step == peak and (kind != "screening" or step != chosen))
         for step, kind, interval in measured
@@ -107,10 +107,10 @@ def checkpoint_figures(decision: Mapping[str, Any]) -> list[CardPart]:
         for step, regret in sorted(decision["heldout_regret_best"].items(), key=lambda item: int(item[0]))
     ]
     note = (
-        f"Ringed: step {peak:,}, the peak, to resume from. Games count as {decision['scored_by']}. A checkpoint is judged by its"
-        " confirmation, which it was not chosen by."
+        f"Ringed: step {peak:,}, the peak, to resume from. Games count as {decision['scored_by']}. The confirmation, which is"
+        " independent of the choice of the candidate, decides."
     )
-    regret_note = "Best moves, stronger search; lower is better. It screens; games decide."
+    regret_note = "Best moves, stronger search; lower is better. Regret selects candidates; games decide."
     return [
         interval_chart("Elo against the pretrained policy", _ELO, intervals, zero="pretrained"),
         block(_interval_table(intervals), paragraph(note, "soft"), kind="numbers"),
@@ -120,11 +120,11 @@ def checkpoint_figures(decision: Mapping[str, Any]) -> list[CardPart]:
 
 
 def ladder_figure(ladder: Mapping[str, Any], placed: Mapping[str, Mapping[str, Any]]) -> list[CardPart]:
-    """Return the ladder's rungs with who was placed on it, from the highest down, and their numbers.
+    """Return a chart and a table of the ladder's rungs and the policies rated on it, from the highest down.
 
     Args:
-        ladder: what `calibrate` reports.
-        placed: who -> their place.
+        ladder: report of `calibrate`.
+        placed: name of a policy -> its rating.
     """
     intervals = [
         Interval(label=rung["name"], middle=rung["rating"], low=rung["low"], high=rung["high"], kind="rung") for rung in ladder["rungs"]
@@ -174,12 +174,12 @@ def _match_rows(matches: Mapping[str, Mapping[str, Any]]) -> list[list[TableCell
     ]
 
 
-def _meetings(meetings: Sequence[Mapping[str, Any]]) -> str:
+def _pairings(pairings: Sequence[Mapping[str, Any]]) -> str:
     rows: list[list[TableCell]] = [
         [found["first"], found["second"], found["score"], found["low"], found["high"], found["expected"], found["num_pairs"]]
-        for found in meetings
+        for found in pairings
     ]
-    return html_table(["first", "second", "score", "95 % from", "to", "ratings expect", "pairs"], rows, wide=[0, 1])
+    return html_table(["first", "second", "score", "95 % from", "to", "expected by ratings", "pairs"], rows, wide=[0, 1])
 
 
 def _heldout(metrics: Mapping[str, float]) -> str:

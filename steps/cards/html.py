@@ -1,4 +1,4 @@
-"""What cards are made of: charts as plain dicts, and HTML in which whatever was given is text. Nothing here knows Metaflow."""
+"""HTML and charts of cards; all given text is escaped. This module does not depend on Metaflow."""
 
 import html
 import math
@@ -11,7 +11,7 @@ TableCell = str | int | float | None
 
 @dataclass(frozen=True, slots=True)
 class Html:
-    """One HTML element. Only the functions of this package write one; text from elsewhere goes through `text`."""
+    """One HTML element. Only functions of this package create one; all other text is escaped by `text`."""
 
     markup: str
 
@@ -29,12 +29,12 @@ NO_NUMBER: Final = "-"
 
 
 def text(value: object) -> str:
-    """Return a value as it reads, on one line, with no markup in it, HTML's or Markdown's: an empty line would end the HTML around it."""
+    """Return a value on one line with HTML and Markdown links escaped; in Markdown an empty line would end the HTML around it."""
     return html.escape(" ".join(str(value).split())).replace("](", "]&#40;")
 
 
 def number_text(value: TableCell) -> str:
-    """Return four digits of a number, all of an integer; a dash where there is none."""
+    """Format a number with four digits, an integer with all; a dash for None."""
     if value is None or isinstance(value, str):
         return value or NO_NUMBER
     if isinstance(value, bool) or not math.isfinite(value):
@@ -60,25 +60,25 @@ def paragraph(words: str, kind: str = "") -> str:
 
 
 def listing(items: Iterable[str]) -> str:
-    """Return a list of points; no markup where there is none."""
+    """Return a bulleted list; no markup when there are no items."""
     points = "".join(f"<li>{text(item)}</li>" for item in items)
     return f"<ul>{points}</ul>" if points else ""
 
 
-def terms(told: Mapping[str, str]) -> str:
-    """Return words, each with what is said of it."""
-    return f"<dl>{''.join(f'<dt>{text(word)}</dt><dd>{text(said)}</dd>' for word, said in told.items())}</dl>"
+def terms(definitions: Mapping[str, str]) -> str:
+    """Return a description list: term -> description."""
+    return f"<dl>{''.join(f'<dt>{text(term)}</dt><dd>{text(meaning)}</dd>' for term, meaning in definitions.items())}</dl>"
 
 
 def badge(word: str, mood: str) -> str:
-    """Return a word on a coloured ground: `good`, `warning`, `bad` or `plain`. The word says what the colour says."""
+    """Return a word as a coloured badge: `good`, `warning`, `bad` or `plain`. The word must not depend on the colour."""
     return f'<span class="badge {mood}">{text(word)}</span>'
 
 
 def html_table(headers: Sequence[str], rows: Iterable[Sequence[TableCell | Html]], *, caption: str = "", wide: Sequence[int] = ()) -> str:
-    """Return a table that scrolls by itself where it is too wide; numbers stand to the right, columns named in `wide` wrap.
+    """Return a table that scrolls when it is too wide; numbers are right-aligned, and the columns in `wide` wrap.
 
-    A cell is text, a number, or markup made here.
+    A cell is text, a number, or markup from this module.
     """
     head = "".join(f'<th scope="col">{text(header)}</th>' for header in headers)
     body = "".join(f"<tr>{''.join(_cell(cell, index in wide) for index, cell in enumerate(row))}</tr>" for row in rows)
@@ -87,16 +87,16 @@ def html_table(headers: Sequence[str], rows: Iterable[Sequence[TableCell | Html]
 
 
 def details(summary: str, *markups: str, is_open: bool = False) -> str:
-    """Return markup behind a line that unfolds it."""
+    """Return a collapsible section."""
     return f"<details{' open' if is_open else ''}><summary>{text(summary)}</summary>{''.join(markups)}</details>"
 
 
 def progress_bar(done: int, total: int, words: str) -> str:
-    """Return a bar, and in words how far the work is."""
-    share = done / total if total else 0.0
+    """Return a progress bar with a text."""
+    fraction = done / total if total else 0.0
     return (
-        f'<div class="progress"><progress max="1" value="{share:.4f}" aria-label="{text(words)}"></progress>'
-        f"<span>{share:.0%}</span> <span>{text(words)}</span></div>"
+        f'<div class="progress"><progress max="1" value="{fraction:.4f}" aria-label="{text(words)}"></progress>'
+        f"<span>{fraction:.0%}</span> <span>{text(words)}</span></div>"
     )
 
 

@@ -1,6 +1,6 @@
-"""A step's card while it works and when it is done: the one module here, with the deployment, that knows Metaflow.
+"""A step's Metaflow card, updated while the step runs and at its end.
 
-Cards are for people who watch: whatever goes wrong in drawing one is told in one line of the log, and costs the step nothing.
+An error in rendering a card is logged in one line and never fails the step.
 """
 
 import time
@@ -21,15 +21,15 @@ Page = Callable[[Seen], Sequence[CardPart]]
 
 _LEAST_SECONDS: Final = 2.0
 _MOST_SECONDS: Final = 30.0
-_SHARE: Final = 0.05
-"""Of the time at work that has to pass between two refreshes: Metaflow starts a process for each, with a second of imports."""
+_FRACTION: Final = 0.05
+"""Least interval of refreshes, as a fraction of the step's run time: each starts a Metaflow process with a second of imports."""
 
 
 class LiveCard:
-    """Takes what a step tells, and draws it now and then; the first drawing that fails is the last."""
+    """A sink for a step's records that updates the card periodically; after the first failure it stops updating."""
 
     def __init__(self, card_id: str, page: Page, settings: Mapping[str, Any] | None = None) -> None:
-        """Draw on the step's card of this id; nothing before there is something to tell."""
+        """Prepare the step's card of this id; the first record draws it."""
         self.seen = Seen(settings or {})
         self._card_id, self._page = card_id, page
         self._shown: list[tuple[CardPart, Any]] = []
@@ -37,36 +37,36 @@ class LiveCard:
         self._is_broken = False
 
     def log(self, record: Record) -> None:
-        """Keep a record, and redraw now and then."""
+        """Add a record, and redraw when due."""
         self._draw(lambda: self.seen.log(record))
         self._refresh_if_due()
 
     def progress(self, done: int, total: int, unit: str) -> None:
-        """Take note of how far the work is, and redraw now and then."""
+        """Update the progress, and redraw when due."""
         self._draw(lambda: self.seen.progressed(done, total, unit))
         self._refresh_if_due()
 
     def assessed(self, facts: Mapping[str, Any]) -> None:
-        """Show what GRPO's look before the first update found; at once, so that a refused run has it too."""
+        """Show the learnability check before the first update; at once, so that a refused run shows it too."""
         self.seen.learnability = facts
         self._draw(self._refresh)
 
     def drawn(self) -> None:
-        """Draw what there is; Metaflow shows it when the step has ended."""
+        """Draw the card; Metaflow renders it when the step ends."""
         self._draw(self._put)
 
     def finished(self, output: StepOutput) -> StepOutput:
-        """Draw the stored output, whoever made it, and return it."""
+        """Draw the stored output, computed or reused, and return it."""
         self._draw(lambda: self._finish(output))
         return output
 
     def _finish(self, output: StepOutput) -> None:
         self.seen.finish(Store.of(Machine.here()).open(output), is_reused=output["reused"])
-        self._put()  # Metaflow draws the card once more when the step has ended.
+        self._put()  # Metaflow renders the card once more when the step ends.
 
     def _refresh_if_due(self) -> None:
         now = time.monotonic()
-        if now - self._last >= min(max(_LEAST_SECONDS, _SHARE * (now - self._began)), _MOST_SECONDS):
+        if now - self._last >= min(max(_LEAST_SECONDS, _FRACTION * (now - self._began)), _MOST_SECONDS):
             self._draw(self._refresh)
 
     def _refresh(self) -> None:
@@ -78,13 +78,13 @@ class LiveCard:
         if not self._is_broken:
             try:
                 draw()
-            except Exception as error:  # noqa: BLE001  No error of a drawing, Metaflow's own among them, is worth the work that it shows.
+            except Exception as error:  # noqa: BLE001  An error in a card, Metaflow's own included, must not fail the step.
                 self._is_broken = True
-                told = f"{type(error).__name__}: {error}; the step goes on without the rest of this card"
-                print(f"card {self._card_id}: WARNING: {told}", flush=True)
+                why = f"{type(error).__name__}: {error}; the step continues without further updates of this card"
+                print(f"card {self._card_id}: WARNING: {why}", flush=True)
 
     def _put(self) -> None:
-        """Bring the card up to date: in place where its parts are of the same kinds: a new layout makes Metaflow wait."""
+        """Update the card, in place if its layout is unchanged: Metaflow delays a new layout."""
         parts = [STYLE, *self._page(self.seen)]
         if [type(part) for part in parts] == [type(part) for part, _ in self._shown]:
             for number, (part, (before, component)) in enumerate(zip(parts, self._shown, strict=True)):

@@ -1,4 +1,4 @@
-"""Numbers beside pictures: lines taken from records, and the table with their first, last, lowest and highest values."""
+"""Line charts of metrics, each with a table of first, last, lowest and highest values."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from steps.cards.html import CardPart, Html, block, html_table, paragraph, text
 
 
 def metric_lines(records: Sequence[Record], names: Mapping[str, str], *, dashed: Iterable[str] = ()) -> list[ChartLine]:
-    """Return one line for each metric, by its label, in order and colour of `names`; meanings are those of the metric table."""
+    """Return one line per metric, in the order of `names` (metric -> label); meanings come from the metric table."""
     dashed = set(dashed)
     return [
         ChartLine(
@@ -24,7 +24,7 @@ def metric_lines(records: Sequence[Record], names: Mapping[str, str], *, dashed:
 
 
 def level(label: str, value: float, lines: Sequence[ChartLine], colour: str) -> ChartLine:
-    """Return a dashed line at one value, as long as the others."""
+    """Return a dashed horizontal line over the range of the others."""
     steps = [x for line in lines for x, _ in line.points]
     points = [(step, value) for step in sorted({min(steps), max(steps)})] if steps else []
     return ChartLine(label=label, points=points, colour=colour, is_dashed=True)
@@ -40,25 +40,25 @@ def metric_figure(
     marks: Sequence[float] = (),
     note: str = "",
 ) -> list[CardPart]:
-    """Return the chart of some metrics of one unit, and the numbers beside it.
+    """Return the chart of some metrics with the same unit, and its table.
 
     Args:
-        title: of the chart.
+        title: title of the chart.
         records: a step's history.
         names: metric -> label.
         levels: label -> value and colour of dashed lines across the chart.
         dashed: metrics that are bounds rather than measurements.
-        marks: steps at which something happened.
-        note: what to look for, in a sentence.
+        marks: steps with events.
+        note: a sentence on how to read it.
     """
-    [unit] = {METRICS[name].unit for name in names}  # A chart has one axis.
+    [unit] = {METRICS[name].unit for name in names}  # A chart has one y axis.
     lines = metric_lines(records, names, dashed=dashed)
     lines += [level(label, value, lines, colour) for label, (value, colour) in (levels or {}).items()]
     return [line_chart(title, unit, lines, marks=marks), numbers(lines, unit=unit, note=note)]
 
 
 def numbers(lines: Sequence[ChartLine], *, unit: str, note: str = "") -> Html:
-    """Return the table that stands beside a chart of lines, and is its legend."""
+    """Return the table beside a line chart, which is its legend."""
     rows = [[_name(line), *_summary([y for _, y in line.points])] for line in lines]
     written = paragraph(note, "soft") if note else ""
     return block(html_table([unit, "first", "last", "lowest", "highest"], rows), written, kind="numbers")

@@ -1,4 +1,4 @@
-"""Cards of a network's two trainings: imitation, and GRPO; for a language model see `language_pages`."""
+"""Metaflow cards of a network's training: behaviour cloning and GRPO; for a language model see `language_pages`."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -23,7 +23,7 @@ _LATEST: Final = {
     "grpo/log_num_legal": "ln(legal moves)",
     "grpo/kl_reference": "KL to the reference",
     "grpo/clip_fraction": "clipped",
-    "grpo/silent_groups": "silent groups",
+    "grpo/silent_groups": "zero-variance groups",
     "heldout/regret_best": "held-out regret, best moves",
     "heldout/regret_sampled": "held-out regret, sampled",
     "control/entropy_coefficient": "entropy coefficient",
@@ -34,23 +34,23 @@ _LATEST: Final = {
 
 
 def _pretrain_page(seen: Seen) -> list[CardPart]:
-    """Return the card of `pretrain`: losses, hits, and whether imitation ended because it had converged."""
+    """Return the card of `pretrain`: losses, accuracy and convergence of behaviour cloning."""
     report = seen.report()
     ended = ""
     if report:
-        best = f"best look at step {report['best_step']:,}: validation loss {number_text(report['validation_loss'])} nats"
+        best = f"best validation loss at step {report['best_step']:,}: {number_text(report['validation_loss'])} nats"
         if report["has_converged"]:
             ended = f"<p>{badge('converged', 'good')} after {report['num_steps']:,} steps; {best}.</p>"
         else:
-            ended = f"<p>{badge('NOT converged', 'warning')} pretrain.max_steps ended it at {report['num_steps']:,}; {best}.</p>"
+            ended = f"<p>{badge('NOT converged', 'warning')} stopped by pretrain.max_steps at {report['num_steps']:,}; {best}.</p>"
     losses = {"imitation/train_loss": "training", "imitation/validation_loss": "validation"}
-    hits = {"imitation/top1": "likeliest move is the one played", "imitation/top5": "among the five likeliest"}
+    accuracy = {"imitation/top1": "played move is the likeliest", "imitation/top5": "among the five likeliest"}
     return [
-        block(heading("Imitation of the moves played", 1), seen.state(), ended),
-        *metric_figure("loss", seen.records, losses, note="It ends when the validation loss has stopped falling."),
-        *metric_figure("hits on validation boards", seen.records, hits),
-        *metric_figure("entropy at T = 1", seen.records, {"imitation/entropy": "mean entropy"}, note="What GRPO will have to spend."),
-        *metric_figure("perplexity", seen.records, {"imitation/perplexity": "equal moves it seems to guess among"}),
+        block(heading("Behaviour cloning of the moves played", 1), seen.state(), ended),
+        *metric_figure("loss", seen.records, losses, note="Training ends when the validation loss stops falling."),
+        *metric_figure("accuracy on validation boards", seen.records, accuracy),
+        *metric_figure("entropy at T = 1", seen.records, {"imitation/entropy": "mean entropy"}, note="GRPO starts from this entropy."),
+        *metric_figure("perplexity", seen.records, {"imitation/perplexity": "effective number of moves"}),
     ]
 
 
@@ -63,55 +63,55 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
     normalised_levels = (
         {"critical": (float(config["critical_entropy"]), ALARM)} if config["critical_measure"] == "normalised_entropy" else {}
     )
-    shares = metric_lines(records, {f"grpo/logit_share/{term}": _TERM_NAMES[term] for term in TERMS})
+    fractions = metric_lines(records, {f"grpo/logit_share/{term}": _TERM_NAMES[term] for term in TERMS})
     return [
         *metric_figure(
             "entropy by phase at T = 1",
             records,
-            {"grpo/entropy": "all phases", **phases, "grpo/log_num_legal": "ln(legal moves): the most there can be"},
+            {"grpo/entropy": "all phases", **phases, "grpo/log_num_legal": "ln(legal moves): the maximum"},
             levels=levels,
             dashed=["grpo/log_num_legal"],
             marks=marks,
-            note="Below the critical line for a while it recovers or stops; thin upright lines are events. Above ln(legal) is impossible.",
+            note="Below the critical line for a while it recovers or stops; thin vertical lines are events. Above ln(legal) is impossible.",
         ),
         *metric_figure(
             "normalised entropy",
             records,
             {"grpo/normalised_entropy": "entropy / ln(legal moves)"},
             levels=normalised_levels,
-            note="Comparable between phases; 1 is a policy that guesses.",
+            note="Comparable between phases; 1 is the uniform policy.",
         ),
         *metric_figure(
             "mean reward",
             records,
             {"grpo/reward_mean": "sampled moves, training states"},
-            note="Levels differ between states: a rise without less held-out regret is no strength.",
+            note="Levels differ between states: a rise without lower held-out regret is not strength.",
         ),
         *metric_figure(
             "held-out regret, stronger search",
             records,
             {"heldout/regret_best": "best moves", "heldout/regret_sampled": "sampled at T = 1"},
-            note="Lower is better. Best moves is what games are played with.",
+            note="Lower is better. Games are played with best moves.",
         ),
         *metric_figure(
             "KL to the reference",
             records,
             {"grpo/kl_reference": "KL(policy || reference)", "grpo/kl_from_reference": "KL(reference || policy)"},
-            note="0 at the first step; a plateau while reward is flat too is the KL trap.",
+            note="0 at the first step; a plateau with flat reward is the KL trap.",
         ),
         *metric_figure(
             "clipped moves",
             records,
             {"grpo/clip_fraction": "either clip", "grpo/clip_low_fraction": "lower clip", "grpo/clip_high_fraction": "upper clip"},
-            note="Much of it clipped: steps too large for the rollout they rest on.",
+            note="A large fraction means that steps are too large for their rollout.",
         ),
-        share_chart("gradient budget (shares of the logit gradient)", shares),
-        numbers(shares, unit="share", note="Where reward has hardly a share, regularisers are what is being learnt."),
+        share_chart("gradient budget (fractions of the logit gradient)", fractions),
+        numbers(fractions, unit="fraction", note="If the reward's fraction is tiny, training follows the regularisers."),
         *metric_figure(
-            "silent groups",
+            "zero-variance groups",
             records,
             {"grpo/silent_groups": "all rewards of a group equal"},
-            note="They teach nothing.",
+            note="Their advantage is zero.",
         ),
         *metric_figure(
             "entropy and KL coefficients",
@@ -131,13 +131,13 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
                 "control/kl_saturated": "KL, at a bound",
                 "control/kl_idle": "KL, changing nothing",
             },
-            note="A controller at its bound is a constant; one that changes nothing is a dead monitor.",
+            note="A controller at its bound is a constant; one that changes nothing has no effect.",
         ),
         *metric_figure(
-            "seconds of a step",
+            "seconds per step",
             records,
             {f"time/{part}": part for part in ("states", "rollout", "update", "other")},
-            note="While it trains: times are no part of the stored history.",
+            note="Only while it trains: the stored history has no times.",
         ),
     ]
 

@@ -1,4 +1,4 @@
-"""Which card each step has."""
+"""Maps each step to its Metaflow card."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -7,8 +7,8 @@ from typing import Any, Final
 from steps.cards import data_pages, games_pages, report_page, training_pages
 from steps.cards.live import LiveCard, Page
 
-_SCREENING: Final = "Checkpoints that look best on held-out boards play the pretrained policy; half of them stay, round after round."
-_CONFIRMING: Final = "One task's share of the fresh games that judge the candidate, which the screening chose."
+_SCREENING: Final = "The checkpoints with the lowest held-out regret play the pretrained policy; each round keeps the better half."
+_CONFIRMING: Final = "One task's part of the fresh games that decide on the candidate, which the screening selected."
 
 PAGES: Final[Mapping[str, tuple[str, Page]]] = {
     "build_boards": ("build", data_pages.build_page),
@@ -23,11 +23,11 @@ PAGES: Final[Mapping[str, tuple[str, Page]]] = {
     "select": ("decision", games_pages.decision_page),
     "report": ("report", report_page.report_page),
 }
-"""Step -> the id of its card, and what is on it. `start` has one of its own (`draw_start`); `end` says where the report's is."""
+"""Step -> id and page of its card. `start` has its own (`draw_start`); `end` prints where the report's card is."""
 
 
 def watch(step: str, settings: Mapping[str, Any] | None = None) -> LiveCard:
-    """Return a step's card: a sink for what it tells, to be handed its output at the end."""
+    """Return a step's card: a sink for its records; pass the step's output to `finished` at the end."""
     card_id, page = PAGES[step]
     return LiveCard(card_id, page, settings)
 

@@ -1,4 +1,4 @@
-"""The final card: the run's story."""
+"""The Metaflow card of `report`: the results of the whole run."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ from steps.cards.training_pages import KIND_PAGES
 
 
 def report_page(seen: Seen) -> list[CardPart]:
-    """Return the card of `report`: verdict, comparison, checkpoints, curves, ladder, phases and boards, from the report's facts."""
+    """Return the card of `report`: verdict, comparison, checkpoints, ladder, curves, phases and boards."""
     report = seen.report()
     if not report:
         return [block(heading("Report", 1), seen.state())]

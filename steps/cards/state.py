@@ -1,4 +1,4 @@
-"""What a card is drawn from: what a step has told so far, and what it left when it was done."""
+"""The state that a card shows: a step's records so far, and its stored output."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,21 +18,21 @@ _FINDING: Final = "finding"
 
 @dataclass(slots=True)
 class Seen:
-    """A step as far as it has come."""
+    """The state of a step so far."""
 
     settings: Mapping[str, Any]
-    """The run's, as plain data."""
+    """Settings of the run, as plain data."""
     records: list[Record] = field(default_factory=list)
     progress: str = ""
-    """As markup; nothing before the first is told, and when the step is done."""
+    """Progress bar as markup; empty before the first progress and after the end."""
     folder: Path | None = None
-    """The stored output, once there is one, whoever made it."""
+    """Folder of the stored output; None before the end."""
     is_reused: bool = False
-    """Whether the output was in the store already."""
+    """Whether the store already had the output."""
     learnability: Mapping[str, Any] | None = None
-    """What GRPO's look before the first update found."""
+    """Result of the learnability check before the first update."""
     findings: Sequence[Mapping[str, Any]] = ()
-    """What the diagnosis says: facts of `Finding`s."""
+    """Findings of the diagnosis, as plain data."""
     _began: tuple[float, int] | None = None
 
     @property
@@ -51,7 +51,7 @@ class Seen:
             self.findings = diagnose(history, self.settings).facts()["findings"]
 
     def progressed(self, done: int, total: int, unit: str) -> None:
-        """Take note of how far the work is; the pace counts from the first time that this is told."""
+        """Update the progress; the rate is measured from the first call."""
         now = time.monotonic()
         if self._began is None or done < self._began[1]:
             self._began = now, done
@@ -61,27 +61,27 @@ class Seen:
         self.progress = progress_bar(done, total, words)
 
     def finish(self, folder: Path, *, is_reused: bool) -> None:
-        """Take the stored output, and its history where nothing was told because the step had nothing to do."""
+        """Set the stored output; read its history if the output was reused, so that there are no records."""
         self.folder, self.is_reused, self.progress = folder, is_reused, ""
         if not self.records and (folder / HISTORY).exists():
             self.records = read_history(folder)
 
     def report(self, name: str = "report.json") -> dict[str, Any]:
-        """Return a file of the output; empty while there is none, or when it is of a time in which it was not written."""
+        """Return the content of a JSON file of the output; empty if it does not exist."""
         return dict(self._read(name) or {})
 
     def listed(self, name: str) -> list[Any]:
-        """Return a file of the output that holds a list; empty as `report` is."""
+        """Return the list in a JSON file of the output; empty if it does not exist."""
         return list(self._read(name) or [])
 
     def _read(self, name: str) -> Any:
         return read_json(self.folder / name) if self.folder is not None and (self.folder / name).exists() else None
 
     def state(self) -> str:
-        """Return progress, or how it ended, as markup."""
+        """Return the progress or the final status as markup."""
         if self.folder is not None:
-            return f"<p>{badge('done', 'good')} {'taken from the store: nothing had to be computed' if self.is_reused else ''}</p>"
-        return self.progress or f"<p>{badge('at work', 'plain')}</p>"
+            return f"<p>{badge('done', 'good')} {'reused from the store: nothing was computed' if self.is_reused else ''}</p>"
+        return self.progress or f"<p>{badge('running', 'plain')}</p>"
 
     def last(self, name: str) -> float | None:
         """Return a metric's latest value."""

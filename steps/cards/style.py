@@ -1,11 +1,11 @@
-"""The style sheet of all cards: light and dark as the reader's system is, from a phone's width up, with nothing from the network."""
+"""The style sheet of all cards: light and dark mode, responsive, without external resources."""
 
 from typing import Final
 
 from steps.cards.html import Html
 
 FONT: Final = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica Neue, sans-serif"
-"""Of text and charts: what makes room for a label has to know how wide it is."""
+"""Font of text and charts; a fixed list, because Vega measures labels to lay out a chart."""
 _SHEET: Final = """
 :root { color-scheme: light dark; --line: #d8dce3; --good: #1f8a4c; --warn: #b26a00; --bad: #c8372d; --soft: #5d6673; }
 @media (prefers-color-scheme: dark) {

@@ -1,4 +1,4 @@
-"""Cards of the two trainings: imitation, and GRPO with all that steers and stops it."""
+"""Metaflow cards of `pretrain` (behaviour cloning) and `finetune` (GRPO with its controllers and diagnosis)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -37,13 +37,13 @@ def pretrain_page(seen: Seen) -> list[CardPart]:
 
 
 def finetune_page(seen: Seen) -> list[CardPart]:
-    """Return the card of `finetune`: live while it trains, and the same from the stored history."""
+    """Return the card of `finetune`, live while it trains or from the stored history."""
     records, report = seen.records, seen.report()
     marks = [record.step for record in records if record.events]
     ended = ""
     if report:
         why = ": ".join(filter(None, (report["reason"], report["message"])))
-        ended = paragraph(f"Step {report['first_step']:,} to {report['last_step']:,}; it ended by {why}.")
+        ended = paragraph(f"Steps {report['first_step']:,} to {report['last_step']:,}; reason of the end: {why}.")
     return [
         block(heading("GRPO", 1), seen.state(), ended, _latest(seen)),
         draw_findings(seen.report(FINDINGS).get("findings", seen.findings)),
@@ -54,9 +54,9 @@ def finetune_page(seen: Seen) -> list[CardPart]:
 
 
 def draw_findings(found: Sequence[Mapping[str, Any]]) -> Html:
-    """Return the diagnosis's findings one under the other, worst first as they come; `found` are facts of `Finding`s."""
+    """Return the findings of the diagnosis (plain data), worst first."""
     if not found:
-        return block(heading("Diagnosis"), paragraph("Nothing found so far.", "soft"))
+        return block(heading("Diagnosis"), paragraph("No findings so far.", "soft"))
     return block(heading("Diagnosis"), *map(_finding, found))
 
 
@@ -64,8 +64,8 @@ def _finding(finding: Mapping[str, Any]) -> str:
     title = (
         f"<h3>{badge(finding['severity'], _MOODS.get(finding['severity'], 'plain'))} {text(finding['name'])} {text(_span(finding))}</h3>"
     )
-    told = {"cause": finding["cause"], "remedy": finding["remedy"], "explained in": finding["page"]}
-    return f"<article>{title}{listing(finding['evidence'])}{terms(told)}</article>"
+    facts = {"cause": finding["cause"], "remedy": finding["remedy"], "explained in": finding["page"]}
+    return f"<article>{title}{listing(finding['evidence'])}{terms(facts)}</article>"
 
 
 def _span(finding: Mapping[str, Any]) -> str:
@@ -85,28 +85,28 @@ def _latest(seen: Seen) -> str:
         return paragraph("No step is done yet.", "soft")
     step = max(record.step for record in seen.records)
     return details(
-        f"Latest numbers, step {step:,}",
+        f"Latest values, step {step:,}",
         f'<div class="latest">{html_table(["", "now", "unit", "meaning"], rows, wide=[3])}</div>',
         is_open=True,
     )
 
 
 def _learnability(facts: Mapping[str, Any] | None) -> Html:
-    title = heading("Before the first update")
+    title = heading("Learnability check before the first update")
     if facts is None:
-        return block(title, paragraph("Not looked at yet.", "soft"))
+        return block(title, paragraph("Not checked yet.", "soft"))
     word, verdict = {
         "fine": ("fine", "GRPO can learn here."),
-        "warning": ("warning", "GRPO may go on, with warnings."),
+        "warning": ("warning", "GRPO continues, with warnings."),
         "refusal": ("refused", "GRPO is refused."),
     }[facts["severity"]]
     rows = [
         [Html(badge(one["severity"], _MOODS.get(one["severity"], "plain"))), one["name"], one["seen"], one["advice"]]
         for one in facts["findings"]
     ]
-    looked = html_table(["", "what", "seen", "what it means"], rows, wide=[2, 3])
+    table = html_table(["", "check", "observed", "meaning"], rows, wide=[2, 3])
     mood = _MOODS[facts["severity"]]
-    return block(title, f"<p>{badge(word, mood)} {verdict}</p>", details("What was looked at", looked, is_open=facts["severity"] != "fine"))
+    return block(title, f"<p>{badge(word, mood)} {verdict}</p>", details("Checks", table, is_open=facts["severity"] != "fine"))
 
 
 def _events(seen: Seen) -> Html:

@@ -1,4 +1,4 @@
-"""The commands `boards build` and `boards inspect`."""
+"""The commands `chess-grpo boards build` and `chess-grpo boards inspect`."""
 
 import argparse
 import json
@@ -25,21 +25,21 @@ from steps.step_io.names import BOARDS
 from steps.step_io.work import TerminalSink, Work
 
 CHECKS: Final = "checks"
-"""Folder of a dataset that `boards build` made, with the report of its checks."""
+"""Subfolder of a dataset with the report of its checks."""
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `boards` with its two commands."""
     boards = commands.add_parser("boards").add_subparsers(required=True, metavar="COMMAND")
-    build = boards.add_parser("build", help="make a dataset: positions with the value of every legal move, checked")
-    build.add_argument("out", type=Path, help="the folder to make; it must not be there")
+    build = boards.add_parser("build", help="build a dataset: positions with engine values of all legal moves, checked")
+    build.add_argument("out", type=Path, help="the folder to create; it must not exist")
     add_settings(build)
     build.set_defaults(run=_build)
-    inspect = boards.add_parser("inspect", help="what is in a dataset, or in files of games and positions")
+    inspect = boards.add_parser("inspect", help="summarise a dataset, or files of games and positions")
     inspect.add_argument("what", nargs="+", help="a dataset's folder; or files, folders, globs or s3:// addresses of games and positions")
-    inspect.add_argument("--examples", type=int, default=3, metavar="N", help="boards to draw (default 3)")
+    inspect.add_argument("--examples", type=int, default=3, metavar="N", help="boards to print (default 3)")
     inspect.add_argument(
-        "--rejected", type=Path, metavar="FILE", help="write each rejected game here, a line of JSON each, with file and byte"
+        "--rejected", type=Path, metavar="FILE", help="write rejected games to this file: one line of JSON each, with file and byte"
     )
     add_settings(inspect)
     inspect.set_defaults(run=_inspect)
@@ -48,28 +48,28 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def _build(given: argparse.Namespace) -> int:
     settings, machine, out = given_settings(given), Machine.here(), given.out.resolve()
     if out.exists():
-        raise ConfigError(f"{out} is there already; name a folder that is not, or remove it")
+        raise ConfigError(f"{out} already exists; name another folder, or remove it")
     engine = identify(machine.stockfish)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.parts.", dir=_made(out.parent)) as parts, atomic_folder(out) as folder:
-        join_units(settings, _built(settings, engine, machine, Path(parts)), Work(folder, ()))
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.parts.", dir=_created(out.parent)) as parts, atomic_folder(out) as folder:
+        join_units(settings, _build_all(settings, engine, machine, Path(parts)), Work(folder, ()))
         (folder / CHECKS).mkdir()
         check_dataset(settings, folder, Work(folder / CHECKS, ()))
         write_manifest(folder, {"settings": settings.model_dump(mode="json"), "engine": str(engine)})
     print(dataset_text(out, num_examples=0))
-    print(f"all checks are met; written: {out / BOARDS}")
+    print(f"all checks passed; written: {out / BOARDS}")
     return 0
 
 
-def _made(folder: Path) -> Path:
+def _created(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _built(settings: Settings, engine: EngineIdentity, machine: Machine, parent: Path) -> list[Path]:
+def _build_all(settings: Settings, engine: EngineIdentity, machine: Machine, parent: Path) -> list[Path]:
     """Build all units, spread over `boards.num_tasks` processes, and return the folders they are in."""
     num_tasks = settings.boards.num_tasks
-    folders = [_made(parent / f"task-{task}") for task in range(num_tasks)]
-    # Not by fork: engines and threads of this process are none of the children's business.
+    folders = [_created(parent / f"task-{task}") for task in range(num_tasks)]
+    # Spawn, not fork: children must not inherit engines and threads of this process.
     with ProcessPoolExecutor(num_tasks, mp_context=multiprocessing.get_context("spawn")) as pool:
         tasks = [
             pool.submit(_build_part, settings, range(task, settings.boards.num_units, num_tasks), engine, machine, folder)
@@ -89,7 +89,7 @@ def _inspect(given: argparse.Namespace) -> int:
     folders = [Path(name) for name in given.what if (Path(name) / BOARDS).is_file()]
     if folders:
         if len(given.what) > 1:
-            raise ConfigError("inspect looks at one dataset at a time; name one folder, or files of games and positions")
+            raise ConfigError("inspect takes one dataset at a time; name one folder, or files of games and positions")
         print(dataset_text(folders[0], num_examples=given.examples))
         return 0
     settings = given_settings(

@@ -1,4 +1,4 @@
-"""The command `chess-grpo compare`: two runs side by side, and what may be concluded from that."""
+"""The command `chess-grpo compare`: two runs side by side, with conclusions."""
 
 import argparse
 import json
@@ -12,20 +12,20 @@ from steps.runtime.machine import Machine
 if TYPE_CHECKING:
     from steps.runs.comparison import Comparison
     from steps.runs.index import TrackedRun
-    from steps.runs.results import Compared
+    from steps.runs.results import ResultComparison
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `compare`."""
     compare = commands.add_parser(
         "compare",
-        description="Two flow runs side by side: the settings that differ, the numbers with 95 % intervals, and, where both were measured"
-        " with the same yardstick (same opponent and rules, same ladder, same held-out boards), the difference with its interval. It says"
-        " what may be concluded, and which games would settle the rest. A and B are named as for `show`.",
+        description="Two flow runs side by side: the settings that differ, the results with 95 % intervals and, where both were measured"
+        " with the same yardstick (same opponent and rules, same ladder, same held-out boards), the difference with its interval. It prints"
+        " conclusions, and the games that would decide the rest. A and B are named as for `show`.",
     )
     compare.add_argument("first", metavar="A", help="last, champion, peak, or an id")
     compare.add_argument("second", metavar="B", help="the other")
-    compare.add_argument("--json", action="store_true", help="all of it as JSON")
+    compare.add_argument("--json", action="store_true", help="print everything as JSON")
     compare.set_defaults(run=_compare)
 
 
@@ -89,11 +89,11 @@ def _result_lines(found: "Comparison") -> Iterator[str]:
         yield line
 
 
-def _difference(row: "Compared") -> str:
-    from steps.runs.results import shown
+def _difference(row: "ResultComparison") -> str:
+    from steps.runs.results import estimate_text
 
     if row.difference is not None and row.first is not None:
-        return shown(row.difference, row.first.unit, sign="+")
+        return estimate_text(row.difference, row.first.unit, sign="+")
     return "the same measurement" if row.is_one_measurement else "not comparable" if row.apart else "-"
 
 

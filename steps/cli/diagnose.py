@@ -1,4 +1,4 @@
-"""The command `chess-grpo diagnose`: what a run's history shows, in words."""
+"""The command `chess-grpo diagnose`: findings from a run's training history."""
 
 import argparse
 import json
@@ -21,10 +21,12 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add `diagnose`."""
     parser = commands.add_parser(
         "diagnose",
-        description="Say what a run's history shows: named findings, each with evidence, cause and remedy.",
+        description="Diagnose a run from its training history: named findings, each with evidence, cause and remedy.",
     )
     parser.add_argument("name", nargs="?", metavar="RUN", help="`last`, `peak`, `champion`, a run's id, or a folder with a history.jsonl")
-    parser.add_argument("--history", nargs="+", type=Path, metavar="FILE.csv", help="tables of one run instead, ours or another trainer's")
+    parser.add_argument(
+        "--history", nargs="+", type=Path, metavar="FILE.csv", help="CSV tables of one run instead, of this project or another trainer"
+    )
     parser.add_argument("--evals", type=Path, metavar="FILE.csv", help="a table of step, score and games; needs --history")
     parser.add_argument("--settings", type=Path, metavar="FILE.json", help="that run's settings, for remedies that name them")
     parser.add_argument("--json", action="store_true", dest="is_json", help="print it as JSON")
@@ -54,21 +56,21 @@ def _input(given: argparse.Namespace) -> tuple[str, History, Mapping[str, Any] |
     if given.history is not None:
         return ", ".join(path.name for path in given.history), read_run_history(given.history, evals=given.evals), settings
     if given.evals is not None:
-        raise HistoryError("--evals belongs to --history: a run of ours knows its own games")
-    from steps.runs.history import run_history  # The tracking store's client takes seconds to import.
+        raise HistoryError("--evals belongs to --history: a run of this project has its own games")
+    from steps.runs.history import run_history  # MLflow takes seconds to import.
 
     found = run_history(given.name, Machine.here())
     return found.name, found.history, settings if settings is not None else found.settings
 
 
 def _settings(path: Path, histories: Sequence[Path]) -> Mapping[str, Any]:
-    """Return the settings in a JSON file, of several runs those of the one that a history file is called after."""
+    """Return the settings in a JSON file; if it has several runs, those of the run that a history file is named after."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise HistoryError(f"{path}: cannot be read ({error}); give a JSON file with the run's settings") from None
     except ValueError as error:
-        raise HistoryError(f"{path}: is no JSON ({error})") from None
+        raise HistoryError(f"{path}: is not valid JSON ({error})") from None
     if not isinstance(found, dict) or not found:
         raise HistoryError(f'{path}: holds no settings; wanted is a JSON object, such as {{"learning_rate": 1e-5}}')
     if not are_of_several_runs(found):

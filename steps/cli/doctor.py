@@ -1,4 +1,4 @@
-"""The command `chess-grpo doctor`: what would fail in an hour, in seconds, without changing anything."""
+"""The command `chess-grpo doctor`: checks machine and settings before a run, without changing anything."""
 
 import argparse
 import json
@@ -19,12 +19,12 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add `doctor`."""
     doctor = commands.add_parser(
         "doctor",
-        description="Look at everything that can be known before a run: Python and packages, settings, Stockfish, disk, tracking store,"
-        " device, files and books that the settings name, AWS Batch where Metaflow is set up for it, Weights & Biases. What is wrong comes"
-        " with its remedy. Nothing on this machine is changed, and no key is printed.",
+        description="Check what a run needs: Python and packages, settings, Stockfish, disk, tracking store, device, files and opening"
+        " books in the settings, AWS Batch if Metaflow is configured for it, Weights & Biases. Each failure comes with its remedy."
+        " Nothing on this machine is changed, and no key is printed.",
     )
     add_settings(doctor)
-    doctor.add_argument("--json", action="store_true", help="the lines as JSON")
+    doctor.add_argument("--json", action="store_true", help="print the checks as JSON")
     doctor.set_defaults(run=_doctor)
 
 
@@ -43,9 +43,9 @@ def _doctor(given: argparse.Namespace) -> int:
     else:
         print(_table(findings))
         ending = (
-            f"{num_wrong} of {len(findings)} are wrong; each says what mends it."
+            f"{num_wrong} of {len(findings)} checks failed; each line says how to fix it."
             if num_wrong
-            else f"All is fine: `{_run(given)}` can start."
+            else f"All checks passed: `{_run(given)}` can start."
         )
         print(ending)
     return 1 if num_wrong else 0

@@ -1,4 +1,4 @@
-"""The command `chess-grpo export`: a model as a folder that other programs can use, with the card that says what it is."""
+"""The command `chess-grpo export`: writes a model as safetensors, ONNX and JSON with a model card."""
 
 import argparse
 from pathlib import Path
@@ -20,12 +20,12 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add `export` to the commands."""
     parser = commands.add_parser(
         "export",
-        description="Write a model as a folder for other programs: weights, ONNX, JSON with all that is needed to use them, a model card."
-        " The ONNX file is compared with the policy on 1,000 positions, and nothing is written when they differ. A language model is"
-        " written as transformers has it, without ONNX, and compared by its answers.",
+        description="Export a model to a folder for other programs: weights, ONNX, JSON with everything needed to use them, a model card."
+        " The ONNX file is compared with the policy on 1,000 positions; if they differ, nothing is written. A language model is"
+        " written in transformers' format, without ONNX, and compared by its answers.",
     )
     parser.add_argument("model", help="champion, peak, or the folder of a policy")
-    parser.add_argument("out", type=Path, help="the folder to make; it must not be there")
+    parser.add_argument("out", type=Path, help="the folder to create; it must not exist")
     parser.set_defaults(run=_export)
 
 
@@ -35,7 +35,7 @@ def _export(given: argparse.Namespace) -> int:
 
     out = given.out.resolve()
     if out.exists():
-        raise ConfigError(f"{out} is there already; name a folder that is not, or remove it")
+        raise ConfigError(f"{out} already exists; name another folder, or remove it")
     model = find_policy(given.model, Machine.here())
     facts = {"run": model.run, "policy_step": model.policy_step}
     kind = KINDS[model.kind]

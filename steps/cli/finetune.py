@@ -1,4 +1,4 @@
-"""The command `finetune`: GRPO by itself, in one process or under torchrun."""
+"""The command `chess-grpo finetune`: GRPO alone, in one process or under torchrun."""
 
 import argparse
 import os
@@ -11,26 +11,26 @@ from typing import Any
 from grpo.base.files import atomic_folder, json_text, read_json, remove_folder, remove_leftovers, replace_file, sha256_file, write_manifest
 from grpo.engine.identity import identify
 from grpo.policy.files import POLICY, WEIGHTS, is_policy, policy_kind, weights_file
+from grpo.settings.roles import settings_read_by
 from grpo.settings.tree import ConfigError
 from steps.cli.settings_options import add_settings, given_settings
 from steps.kinds.lookup import kind_of
 from steps.runtime.machine import Machine
 from steps.step_io.names import BOARDS
 from steps.step_io.work import TerminalSink, Work
-from steps.store import settings_by_step
-from steps.store.file_lock import file_lease
+from steps.store.file_lock import file_lock
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `finetune`."""
     finetune = commands.add_parser(
         "finetune",
-        description="GRPO by itself. In several processes: torchrun --nproc-per-node 2 -m steps.cli.main finetune ... The same command"
-        " resumes after a kill.",
+        description="Run GRPO alone. In several processes: torchrun --nproc-per-node 2 -m steps.cli.main finetune ... The same command"
+        " resumes an interrupted training.",
     )
-    finetune.add_argument("boards", type=Path, help="a dataset's folder, of `boards build` or of the step join_boards")
-    finetune.add_argument("pretrained", type=Path, help="the policy to begin with, and the KL terms' reference: a folder with its weights")
-    finetune.add_argument("out", type=Path, help="the folder to make, with checkpoints and history; it must not be there")
+    finetune.add_argument("boards", type=Path, help="folder of a dataset, from `boards build` or the step join_boards")
+    finetune.add_argument("pretrained", type=Path, help="folder of the initial policy, which is also the KL reference")
+    finetune.add_argument("out", type=Path, help="the folder to create, with checkpoints and history; it must not exist")
     add_settings(finetune)
     finetune.set_defaults(run=_finetune)
 
@@ -39,24 +39,27 @@ def _finetune(given: argparse.Namespace) -> int:
     import torch
 
     from grpo.learning.distributed import joined_processes
+    from steps.bodies.live_diagnosis import LiveDiagnosis
     from steps.runtime.device import device_facts, torch_device
 
     settings, machine, out = given_settings(given), Machine.here(), given.out.resolve()
     progress = out.parent / f".{out.name}.in_progress"
     if out.exists():
-        raise ConfigError(f"{out} is there already; name a folder that is not, or remove it")
+        raise ConfigError(f"{out} already exists; name another folder, or remove it")
     if not (given.boards / BOARDS).is_file():
-        raise ConfigError(f"{given.boards} is no dataset: it has no {BOARDS}; give the folder that `chess-grpo boards build` made")
+        raise ConfigError(f"{given.boards} is not a dataset: it has no {BOARDS}; give the folder that `chess-grpo boards build` made")
     if not is_policy(given.pretrained):
-        raise ConfigError(f"{given.pretrained} is no policy's folder: give one with {WEIGHTS} and {POLICY}, such as an output of pretrain")
+        raise ConfigError(
+            f"{given.pretrained} is not the folder of a policy: give one with {WEIGHTS} and {POLICY}, such as an output of pretrain"
+        )
     if (found := policy_kind(given.pretrained)) != settings.policy.kind:
         raise ConfigError(
-            f"{given.pretrained} is of policy.kind = {found!r}, and the settings say {settings.policy.kind!r}: give both the same"
+            f"{given.pretrained} has policy.kind = {found!r}, but the settings have {settings.policy.kind!r}: they must be the same"
         )
     kind = kind_of(settings)
     kind.refuse_several(int(os.environ.get("WORLD_SIZE", "1")))
     facts = {
-        "settings": settings_by_step.finetune_settings(settings),
+        "settings": settings_read_by("finetune", settings),
         "boards": sha256_file(given.boards / BOARDS),
         "pretrained": sha256_file(weights_file(given.pretrained)),
         "engine": str(identify(machine.stockfish)),
@@ -67,11 +70,11 @@ def _finetune(given: argparse.Namespace) -> int:
     with joined_processes(device) as processes, ExitStack() as stack:
         if processes.is_first:
             out.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(file_lease(progress.with_suffix(".lock"), what=f"{out}"))
+            stack.enter_context(file_lock(progress.with_suffix(".lock"), what=f"{out}"))
             progress.mkdir(parents=True, exist_ok=True)
-            _refuse_other_beginning(progress, facts)
+            _refuse_other_inputs(progress, facts)
             remove_leftovers(progress)
-            remove_leftovers(out.parent, f".{out.name}.????????")  # Half an output, of a process that was killed.
+            remove_leftovers(out.parent, f".{out.name}.????????")  # A partial output of a killed process.
             folder = stack.enter_context(atomic_folder(out))
             terminal = TerminalSink(
                 "finetune", ("heldout/regret_best", "heldout/entropy", "language/reward_mean"), lambda text: print(text, flush=True)
@@ -79,7 +82,8 @@ def _finetune(given: argparse.Namespace) -> int:
         else:
             folder, terminal = Path(stack.enter_context(tempfile.TemporaryDirectory())), None
         processes.wait()
-        work = Work(folder, (), terminal=terminal, progress_folder=progress if processes.is_first else None)
+        watcher = LiveDiagnosis(settings.model_dump(mode="json")) if processes.is_first else None
+        work = Work(folder, (), terminal=terminal, progress_folder=progress if processes.is_first else None, watcher=watcher)
         kind.finetune(
             settings,
             boards=given.boards,
@@ -102,12 +106,12 @@ def _finetune(given: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_other_beginning(progress: Path, facts: Mapping[str, Any]) -> None:
-    """Raise ConfigError when what was begun here was begun with other settings, boards, policy or engine."""
+def _refuse_other_inputs(progress: Path, facts: Mapping[str, Any]) -> None:
+    """Raise ConfigError when the interrupted training in this folder has other settings, boards, policy or engine."""
     begun = progress / "begun.json"
     if not begun.exists():
         replace_file(begun, json_text(facts).encode())
     then = read_json(begun)
     differences = [name for name in facts if then.get(name) != facts[name]]
     if differences:
-        raise ConfigError(f"{progress} was begun with other {', '.join(differences)}; remove it to begin anew, or give those again")
+        raise ConfigError(f"{progress} was started with other {', '.join(differences)}; remove it to start over, or give the same again")

@@ -1,4 +1,4 @@
-"""Say in words what is in a dataset, or in files that one could be made of."""
+"""Text summaries of a dataset, or of files of games and positions, for `chess-grpo boards inspect`."""
 
 import time
 from collections import Counter
@@ -29,7 +29,7 @@ _PROGRESS_GAMES: Final = 20_000
 
 @dataclass(slots=True)
 class FilesReport:
-    """What is in files of games and positions."""
+    """Counts of files of games and positions."""
 
     source: SourceReport = field(default_factory=SourceReport)
     results: Counter[str] = field(default_factory=Counter)
@@ -48,7 +48,7 @@ class FilesReport:
 def inspect_files(
     config: BoardsConfig, *, on_rejection: Callable[[Rejection], None] = lambda _: None, say: Callable[[str], None] = lambda _: None
 ) -> FilesReport:
-    """Read files to their end, as a dataset of one unit would, and count what is there; no engine is needed.
+    """Read files completely, as a dataset of one unit would, and count their content; no engine is needed.
 
     Raises SourceError when a file cannot be read to its end.
     """
@@ -77,7 +77,7 @@ def _count(game: Game, report: FilesReport) -> None:
 
 
 def files_text(report: FilesReport) -> str:
-    """Return what `inspect_files` found, as text."""
+    """Format the counts of `inspect_files`."""
     source = report.source
     lines = [
         f"games and positions  {report.num_entries:,}: {source.num_games:,} usable + {sum(source.rejected.values()):,} rejected"
@@ -86,14 +86,14 @@ def files_text(report: FilesReport) -> str:
         *_counts("positions left out", source.left_out),
         *_counts("positions by phase", {phase.value: source.natural_phases[phase] for phase in PHASES}),
         *_counts("results", report.results),
-        f"plies a game         {_spread(report.plies)}",
+        f"plies per game       {_spread(report.plies)}",
         f"ratings              {_spread(report.ratings)}; {report.num_unrated:,} players without one",
     ]
     return "\n".join(lines)
 
 
 def dataset_text(folder: Path, *, num_examples: int) -> str:
-    """Return what is in a dataset's folder, as text, with boards drawn.
+    """Return a summary of a dataset's folder, with some boards printed.
 
     Raises OSError when there is no dataset.
     """
@@ -126,7 +126,7 @@ def _ratings(boards: pa.Table) -> list[int]:
 
 
 def _examples(boards: pa.Table, count: int) -> list[dict[str, Any]]:
-    """Return some rows, the phases in turn: those with the least keys, which are nothing but the first in an order without meaning."""
+    """Return some rows of all phases in turn: those with the smallest keys, which is an arbitrary but fixed choice."""
     rows: list[dict[str, Any]] = []
     for index in range(count):
         of_phase = boards.filter(pc.equal(boards["phase"], PHASES[index % len(PHASES)].value)).sort_by("key")

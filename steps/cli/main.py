@@ -1,4 +1,4 @@
-"""The command `chess-grpo`. A command's module is imported when it is the one that is given: an engine must answer its GUI at once."""
+"""The entry point of `chess-grpo`. Imports only the module of the given command, because a UCI engine must answer its GUI at once."""
 
 import os
 import sys
@@ -10,16 +10,16 @@ from steps.cli.command_table import CODES, COMMAND_GROUPS, COMMANDS
 from steps.cli.parser import TeachingParser, teach
 
 _ABOUT = (
-    "Parts of the chess GRPO pipeline by themselves: check this machine, look at runs, play with policies. The whole pipeline is"
+    "Tools of the chess GRPO pipeline: check this machine, inspect runs, play with policies, run single steps. The whole pipeline is"
     " `make run`, or `python flows/chess_grpo.py run`."
 )
 _EXAMPLES = ("chess-grpo doctor --config smoke", "chess-grpo runs", "chess-grpo show last", "chess-grpo match champion stockfish:nodes=1")
 _BROKEN_PIPE = 141
-"""As a shell tells of a program that SIGPIPE has ended."""
+"""A shell's exit code for a program that was killed by SIGPIPE."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says and return the exit code: 0 done, 1 an error that the message explains, 2 a wrong usage."""
+    """Run the command line and return the exit code: 0 done, 1 an error that the message explains, 2 wrong usage."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     parser = _parser(words[0] if words else "")
     if not words:
@@ -31,15 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PlainError as error:
         print(f"chess-grpo: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # Of `chess-grpo runs | head`.
+    except BrokenPipeError:  # As in `chess-grpo runs | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
 
 
 def _parser(name: str) -> TeachingParser:
-    """Return the parser of one command, or, when it is none of them, of all by name alone."""
+    """Return the parser of one command; for an unknown name, a parser that only lists all commands."""
     parser = TeachingParser(prog="chess-grpo", usage="chess-grpo COMMAND ...", add_help=False)
-    parser.add_argument("-h", "--help", action="help", help="this list; after a COMMAND, what that one does")
+    parser.add_argument("-h", "--help", action="help", help="this list; after a COMMAND, its help")
     if (command := COMMANDS.get(name)) is None:
         commands = parser.add_subparsers(required=True, metavar="COMMAND", help="one of those below", prog="chess-grpo")
         for each in COMMANDS:
@@ -60,7 +60,7 @@ def _parser(name: str) -> TeachingParser:
 
 
 def _lists() -> dict[str, list[tuple[str, str]]]:
-    """Return, under the heading of each group, its commands with their goals."""
+    """Return group -> its commands with their goals."""
     lists: dict[str, list[tuple[str, str]]] = {group: [] for group in COMMAND_GROUPS}
     for name, command in COMMANDS.items():
         lists[command.group].append((name, command.goal))

@@ -1,4 +1,4 @@
-"""The command `chess-grpo match`: who is stronger, how sure that is, and what these games could have shown."""
+"""The command `chess-grpo match`: paired games between two players, with score, Elo and confidence intervals."""
 
 import argparse
 import json
@@ -29,25 +29,25 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "match",
         description=f"Games between two players: each opening is played with both colours. A player is one of: {ALLOWED}.",
     )
-    parser.add_argument("first", metavar="A", help="the player whose score it is")
+    parser.add_argument("first", metavar="A", help="the player whose score is reported")
     parser.add_argument("second", metavar="B", help="the opponent")
     parser.add_argument("--pairs", type=int, default=_DEFAULT_PAIRS, metavar="N", help=f"openings (default {_DEFAULT_PAIRS})")
-    parser.add_argument("--openings", metavar="FILE", help="a book (PGN, EPD, FEN, packed or not) instead of random plies")
-    parser.add_argument("--boards", type=Path, metavar="FOLDER", help="with --phase: begin from held-out boards of this dataset")
+    parser.add_argument("--openings", metavar="FILE", help="an opening book (PGN, EPD, FEN, may be compressed) instead of random plies")
+    parser.add_argument("--boards", type=Path, metavar="FOLDER", help="with --phase: start from held-out boards of this dataset")
     parser.add_argument(
-        "--phase", choices=[phase.value for phase in PHASES], help="begin from even positions of this phase, of --boards or --openings"
+        "--phase", choices=[phase.value for phase in PHASES], help="start from balanced positions of this phase, of --boards or --openings"
     )
-    parser.add_argument("--seed", type=int, metavar="S", help="root of the random streams; another seed has other openings")
-    parser.add_argument("--max-plies", type=int, metavar="N", help="a game that gets here is a draw")
+    parser.add_argument("--seed", type=int, metavar="S", help="random seed; another seed gives other openings")
+    parser.add_argument("--max-plies", type=int, metavar="N", help="a game of this length is a draw")
     parser.add_argument(
         "--adjudicate",
         action=argparse.BooleanOptionalAction,
-        help="give a second score, by the value of the last position of games drawn by repetition, fifty moves or the ply cap"
-        " (default: where most games ended so)",
+        help="report a second score, by engine value of the last position of games drawn by repetition, fifty moves or the ply cap"
+        " (default: if most games ended so)",
     )
-    parser.add_argument("--pgn", type=Path, metavar="FILE", help="write all games here; it must not be there")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all that is known of the match here; it must not be there")
-    add_settings(parser)  # Of which the section `evaluation` is used.
+    parser.add_argument("--pgn", type=Path, metavar="FILE", help="write all games to this file; it must not exist")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results to this file; it must not exist")
+    add_settings(parser)  # Only the section `evaluation` is used.
     parser.set_defaults(run=_match)
 
 
@@ -62,7 +62,7 @@ def _match(given: argparse.Namespace) -> int:
     if given.boards is not None and given.openings is not None:
         raise ConfigError("--boards and --openings: give only one of the two")
     if given.pairs < 1:
-        raise ConfigError(f"--pairs {given.pairs}: at least one opening is played")
+        raise ConfigError(f"--pairs {given.pairs}: give at least 1")
     contestants = [parse_contestant(given.first), parse_contestant(given.second)]
     _refuse_existing([path for path in (given.pgn, given.json) if path is not None])
     machine = Machine.here()
@@ -93,12 +93,12 @@ def _settings(given: argparse.Namespace) -> Settings:
 
 
 def _refuse_existing(paths: Sequence[Path]) -> None:
-    """Raise ConfigError for a file that could not be written after the games, or would overwrite another."""
+    """Raise ConfigError for a file that exists or could not be written after the games."""
     for path in paths:
         if path.exists():
-            raise ConfigError(f"{path} is there already; name a file that is not, or remove it")
+            raise ConfigError(f"{path} already exists; name another file, or remove it")
         if not path.absolute().parent.is_dir():
-            raise ConfigError(f"{path}: there is no folder {path.absolute().parent}; make it, or name another")
+            raise ConfigError(f"{path}: there is no folder {path.absolute().parent}; create it, or name another")
     if len({path.absolute() for path in paths}) < len(paths):
         raise ConfigError(f"--pgn and --json both name {paths[0]}; name two files")
 
@@ -125,7 +125,7 @@ def _played(
             max_plies=config.max_plies,
             on_games_done=lambda done: terminal.progress(done, 2 * given.pairs, "games"),
         )
-        if given.adjudicate or (given.adjudicate is None and result.share_undecided() > MOSTLY_UNDECIDED):
+        if given.adjudicate or (given.adjudicate is None and result.undecided_fraction() > MOSTLY_UNDECIDED):
             return adjudicate(result, pool, depth=config.adjudication_depth, centipawns=config.adjudication_centipawns)
     return result
 
@@ -150,7 +150,9 @@ def _heldout_fens(folder: Path) -> list[str]:
     from steps.step_io.names import BOARDS
 
     if not (folder / BOARDS).is_file():
-        raise ConfigError(f"{folder} is no dataset: it has no {BOARDS}; give the folder that `boards build` or the step join_boards made")
+        raise ConfigError(
+            f"{folder} is not a dataset: it has no {BOARDS}; give the folder that `boards build` or the step join_boards made"
+        )
     return [row["fen"] for row in read_boards(folder).select(["fen", "split"]).to_pylist() if row["split"] == Split.HELDOUT]
 
 

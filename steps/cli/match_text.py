@@ -1,4 +1,4 @@
-"""What a match showed, in words and as plain data: scores with intervals, the sample, and what so many games could have shown."""
+"""Results of a match as text and as plain data: scores with intervals, sample size, and the smallest difference that can be shown."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -26,11 +26,11 @@ class Scored:
     text: str
     draw_rate: float
     smallest_elo: float | None
-    """What as many games, of as many draws, show with probability 0.8; None where they show nothing."""
+    """The smallest Elo difference that so many games show with probability 0.8; None if they can show none."""
 
 
 def scores(result: MatchResult) -> list[Scored]:
-    """Return the score as played, and as adjudicated where there is one."""
+    """Return the score as played, and the adjudicated score if there is one."""
     played = [game.score for game in result.games]
     found = [_scored("as played", result.pair_scores(), str(result.interval()), played)]
     if result.is_adjudicated:
@@ -42,7 +42,7 @@ def scores(result: MatchResult) -> list[Scored]:
 def _scored(name: str, pair_scores: Sequence[float], text: str, game_scores: Sequence[float]) -> Scored:
     outcomes = Outcomes.of_pairs(pair_scores)
     draw_rate = sum(score == 0.5 for score in game_scores) / len(game_scores)
-    smallest = None  # Of nothing but draws.
+    smallest = None  # All games were drawn.
     if draw_rate < 1:
         assumed = Assumptions(draw_rate=draw_rate, pair_correlation=0.0)
         smallest = smallest_difference(len(game_scores), assumed=assumed, certainty=_CERTAINTY)
@@ -57,7 +57,7 @@ def _scored(name: str, pair_scores: Sequence[float], text: str, game_scores: Seq
 
 
 def match_text(result: MatchResult, entrants: Sequence[Entrant]) -> str:
-    """Return what the match showed, in words."""
+    """Return the results as text."""
     wins, draws, losses = result.wins_draws_losses()
     lines = [f"{result.first} against {result.second}"]
     for scored in scores(result):
@@ -84,7 +84,7 @@ def match_text(result: MatchResult, entrants: Sequence[Entrant]) -> str:
 
 def _power(scored: Scored, num_games: int) -> str:
     if scored.smallest_elo is None:
-        return f"so many games with {scored.draw_rate:.0%} draws can hardly show any difference: play more"
+        return f"this number of games with {scored.draw_rate:.0%} draws can hardly show any difference: play more"
     return (
         f"{num_games:,} games with {scored.draw_rate:.0%} draws show a difference of {scored.smallest_elo:.0f} Elo with probability"
         f" {_CERTAINTY.probability:.0%}, and a smaller one less often"
@@ -94,17 +94,17 @@ def _power(scored: Scored, num_games: int) -> str:
 def _sample(entrants: Sequence[Entrant]) -> str:
     remarks = []
     if all(entrant.is_deterministic for entrant in entrants):
-        remarks.append("both always answer alike, so that the openings are the sample, and more games from them would be the same games")
+        remarks.append("both players are deterministic, so openings are the sample: more games from them would be identical")
     else:
-        remarks.append("pairs are the sample")
+        remarks.append("pairs of games are the sample")
     unrepeatable = [entrant.contestant.text for entrant in entrants if not entrant.contestant.is_repeatable]
     if unrepeatable:
-        remarks.append(f"{' and '.join(dict.fromkeys(unrepeatable))}: drawn by the clock, so that these games cannot be repeated")
+        remarks.append(f"{' and '.join(dict.fromkeys(unrepeatable))}: random by the clock, so these games are not reproducible")
     return "; ".join(remarks)
 
 
 def match_summary(result: MatchResult, entrants: Sequence[Entrant], settings: Settings, engine: EngineIdentity) -> dict[str, Any]:
-    """Return all that is known of a match as plain data; `engine` judged openings and adjudicated games."""
+    """Return the results as plain data; `engine` evaluated openings and adjudicated games."""
     wins, draws, losses = result.wins_draws_losses()
     return {
         "players": [dict(entrant.facts) for entrant in entrants],

@@ -1,4 +1,4 @@
-"""A command line whose help has examples, and whose refusals say what was meant and how to mend it."""
+"""An argparse parser with examples in its help, and with suggestions in its error messages."""
 
 import argparse
 import math
@@ -13,27 +13,27 @@ _MAX_WIDTH: Final = 110
 
 
 class TeachingParser(argparse.ArgumentParser):
-    """Of a command or of one of its parts; those that it makes are of this kind too."""
+    """The parser of a command and of its subcommands."""
 
     def __init__(self, **given: Any) -> None:
-        # An abbreviated option would be another one when a second option that begins so is added.
+        # Abbreviations are off: a new option could make them ambiguous.
         super().__init__(**{"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter, **given})
         self.register("type", int, whole_number)
         self.register("type", float, finite_number)
         self._parts: argparse._SubParsersAction[Any] | None = None
 
     def add_subparsers(self, **given: Any) -> Any:
-        """Add parts, see argparse; they are remembered, for an error can name them."""
+        """Add subcommands, as argparse does; they are stored, so that an error can name them."""
         self._parts = super().add_subparsers(**given)
         return self._parts
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse, and refuse what is not known here, where it can be told what is."""
+        """Parse, and reject unknown arguments here, where the known options are at hand."""
         given, unknown = super().parse_known_args(args, namespace)
         if unknown:
             option = next((word for word in unknown if word.startswith("-")), None)
             if option is None:
-                self.error(f"{unknown[0]!r} is one argument too many")
+                self.error(f"unexpected argument {unknown[0]!r}")
             known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
             self.error(f"there is no option {option.partition('=')[0]}; {did_you_mean(option.partition('=')[0], known)}")
         return given, unknown
@@ -41,18 +41,18 @@ class TeachingParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print usage and message, and end with code 2."""
         if self._parts is not None and message.endswith("are required: COMMAND"):
-            message = f"which of its commands? known here: {', '.join(self._parts.choices)}"
+            message = f"a command is missing; known here: {', '.join(self._parts.choices)}"
         message = message.removeprefix("argument ").replace("the following arguments are required: ", "missing: ")
         self.exit(2, f"{self.format_usage()}{self.prog}: {message}\n`{self.prog} --help` says more, with examples.\n")
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        # Before it is made an enumeration's: "invalid SprtModel value" tells nobody what there is.
+        # Checked before conversion: argparse's message for enumerations, "invalid SprtModel value", does not list the choices.
         if action.choices is not None and action is not self._parts:
             self._check_value(action, arg_string)
         return super()._get_value(action, arg_string)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        # argparse has no public place for this; without it the refusal is "invalid choice: 'mtach' (choose from 'boards', ...)".
+        # argparse has no public hook for this; its own message is "invalid choice: 'mtach' (choose from 'boards', ...)".
         if action.choices is not None and value not in action.choices:
             what = "there is no command" if action is self._parts else "it cannot be"
             raise argparse.ArgumentError(
@@ -69,37 +69,37 @@ def teach(
     page: str,
     lists: Mapping[str, Iterable[tuple[str, str]]] | None = None,
 ) -> None:
-    """Give a parser's help its goal, lists of what there is, examples, exit codes, and where to read on."""
+    """Set the help text of a parser: description, lists of commands, examples, exit codes and documentation page."""
     parser.description = _filled(about)
     sections = [f"{heading}:\n{_table(rows)}" for heading, rows in (lists or {}).items()]
     sections.append("examples:\n" + "\n".join(f"  {example}" for example in examples))
-    sections.append(_filled(f"exit codes: {codes}") + "\n" + _filled(f"read on: {page}"))
+    sections.append(_filled(f"exit codes: {codes}") + "\n" + _filled(f"see: {page}"))
     parser.epilog = "\n\n".join(sections)
 
 
 def whole_number(text: str) -> int:
-    """Return the number that a text says; raises ArgumentTypeError in plain words."""
+    """Parse a whole number; raises ArgumentTypeError."""
     try:
         return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
 
 
 def count(text: str) -> int:
-    """Return the number of at least 1 that a text says; raises ArgumentTypeError."""
+    """Parse a whole number of at least 1; raises ArgumentTypeError."""
     if (number := whole_number(text)) < 1:
         raise argparse.ArgumentTypeError(f"{text}: give 1 or more")
     return number
 
 
 def finite_number(text: str) -> float:
-    """Return the number that a text says; raises ArgumentTypeError, also for NaN and infinity."""
+    """Parse a finite number; raises ArgumentTypeError, also for NaN and infinity."""
     try:
         number = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
     if not math.isfinite(number):
-        raise argparse.ArgumentTypeError(f"{text!r} is no finite number")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
     return number
 
 

@@ -1,4 +1,4 @@
-"""The command `chess-grpo plan-games`: how many games it takes to know, in words."""
+"""The command `chess-grpo plan-games`: sample size (number of games) for an Elo difference, fixed or by SPRT."""
 
 import argparse
 import sys
@@ -24,8 +24,8 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add `plan-games`."""
     plan = commands.add_parser(
         "plan-games",
-        description="How many games it takes to show a difference in strength. Games are counted in pairs: each opening is played with both"
-        " colours. Take the draw rate from a report of your own players.",
+        description="How many games are needed to show a difference in strength. Games are played in pairs: each opening with both"
+        " colours. Take the draw rate from a match of your own players.",
     )
     plan.add_argument("--elo", type=float, default=30.0, metavar="X", help="the difference to show (default 30)")
     plan.add_argument("--probability", type=float, default=0.8, metavar="P", help="chance to show it if it is there (default 0.8)")
@@ -44,7 +44,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="R",
         help="between the two games of an opening (default 0: independent; below 0 where openings favour a colour)",
     )
-    plan.add_argument("--games", type=int, metavar="N", help="also say what these games head to head could show")
+    plan.add_argument("--games", type=int, metavar="N", help="also print the difference that this many head-to-head games can show")
     plan.add_argument("--opponent-score", type=float, default=0.5, metavar="S", help="score against the common opponent (default 0.5)")
     plan.add_argument("--sprt", type=float, nargs=2, metavar=("ELO0", "ELO1"), help="bounds of a sequential test (default 0 and X)")
     plan.add_argument("--alpha", type=float, default=0.05, help="the sequential test's chance to accept a player of ELO0 (default 0.05)")
@@ -56,7 +56,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def plan_games(given: argparse.Namespace) -> int:
-    """Print the plan and return 0; 2 with the reason where the question is impossible."""
+    """Print the plan and return 0; print the reason and return 2 when the question has no answer."""
     try:
         lines = list(_lines(given))
     except PlanError as error:
@@ -75,18 +75,18 @@ def _lines(given: argparse.Namespace) -> Iterator[str]:
     yield f"To show a difference of {given.elo:g} Elo (score {expected_score(given.elo):.3f}) with probability {given.probability:.0%},"
     yield f"one-sided level {given.level:.1%}, {given.draw_rate:.0%} draws, pair correlation {given.pair_correlation:g}:"
     yield f"  against each other: {head_to_head:,} games ({head_to_head // 2:,} openings, each with both colours)"
-    yield f"  {by_ours:,} by the interval that our verdicts use, which adds a pair lost and a pair won"
+    yield f"  {by_ours:,} by the interval of this project's verdicts, which adds a pair lost and a pair won"
     yield f"  each against a common opponent, scores near {given.opponent_score:.2f}: {per_arm:,} games each, {2 * per_arm:,} in all"
     if head_to_head < _ROUGH_GAMES:
-        yield f"  (so few games are planned by a rough rule; play at least {_ROUGH_GAMES})"
+        yield f"  (the normal approximation is rough for so few games; play at least {_ROUGH_GAMES})"
     yield from _sprt_lines(given, assumed)
     if given.games is not None:
         smallest = smallest_difference(given.games, assumed=assumed, certainty=of_ours)
         if smallest is None:
-            yield f"{given.games:,} games head to head show nothing with that probability, however large the difference."
+            yield f"{given.games:,} head-to-head games show no difference with that probability, however large."
         else:
-            yield f"{given.games:,} games head to head show a difference of {smallest:.0f} Elo with that probability, and no smaller one"
-            yield "(by the interval that our verdicts use)."
+            yield f"{given.games:,} head-to-head games show a difference of {smallest:.0f} Elo with that probability, and no smaller one"
+            yield "(by the interval of this project's verdicts)."
 
 
 def _sprt_lines(given: argparse.Namespace, assumed: Assumptions) -> Iterator[str]:
@@ -95,7 +95,7 @@ def _sprt_lines(given: argparse.Namespace, assumed: Assumptions) -> Iterator[str
         test = Sprt(elo0=elo0, elo1=elo1, alpha=given.alpha, beta=given.beta, model=given.model)
     except ValueError as error:
         raise PlanError(f"no such sequential test: {error}") from error
-    yield "Or one after the other until it is clear, by the sequential test"
+    yield "Or sequentially, until the result is clear, by"
     yield f"SPRT [{elo0:g}, {elo1:g}] Elo, {test.model}, alpha {test.alpha:g}, beta {test.beta:g}:"
     for true_elo in (elo0, (elo0 + elo1) / 2, elo1):
         length = expected_sprt(test, true_elo=true_elo, assumed=assumed)

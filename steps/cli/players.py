@@ -1,4 +1,4 @@
-"""Players as a user names them: `champion`, `peak@0.5`, a folder, `random`, `stockfish:nodes=50`, `uci:/path/to/engine:depth=3`."""
+"""Parses and opens players of a match: `champion`, `peak@0.5`, a folder, `random`, `stockfish:nodes=50`, `uci:/path/to/engine:depth=3`."""
 
 import math
 import os
@@ -25,7 +25,7 @@ STOCKFISH: Final = "stockfish"
 UCI: Final = "uci"
 MAX_SKILL: Final = 20
 ALLOWED: Final = (
-    "champion, peak or the folder of a policy, each plain for its best move or with @T to draw at temperature T (champion@0.5); random;"
+    "champion, peak or the folder of a policy, with its best moves or, by @T, sampling at temperature T (champion@0.5); random;"
     " stockfish:nodes=50, stockfish:depth=3, stockfish:nodes=100,skill=5, stockfish:nodes=1,random=0.5; uci:/path/to/engine:nodes=100"
 )
 
@@ -34,7 +34,7 @@ _MAX_LIMIT: Final[Mapping[str, int]] = {"nodes": 1_000_000_000, "depth": 100}
 
 
 class ContestantError(PlainError, ValueError):
-    """A text names no player; the message says what of it could not be read, and what is allowed."""
+    """A text is not a player; the message says which part is invalid, and what is allowed."""
 
 
 class PlayerKind(StrEnum):
@@ -47,34 +47,34 @@ class PlayerKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contestant:
-    """A player that was named, and not yet looked for."""
+    """A parsed player that is not opened yet."""
 
     text: str
     """As the user wrote it."""
     kind: PlayerKind
     model: str = ""
-    """Of a policy: `champion`, `peak` or a folder."""
+    """For a policy: `champion`, `peak` or a folder."""
     temperature: float | None = None
-    """Of a policy: None plays the best move."""
+    """For a policy: None plays the best move."""
     engine: str | None = None
-    """Of an engine: its path; None is this machine's Stockfish."""
+    """For an engine: its path; None is this machine's Stockfish."""
     limit: str = ""
-    """Of an engine: the words after UCI's `go`."""
+    """For an engine: the arguments of UCI's `go`."""
     skill: int | None = None
-    """Of Stockfish: its `Skill Level`; below 20 it draws by the clock, and no game can be repeated."""
+    """For Stockfish: its `Skill Level`; below 20 its random moves depend on the clock, so no game is reproducible."""
     random_share: float = 0.0
-    """Of an engine: the chance that a move is random instead."""
+    """For an engine: the probability that a move is random instead."""
 
     @property
     def is_deterministic(self) -> bool:
-        """Whether it answers the same position with the same move, always, if a policy by that name is a network."""
+        """Whether it always plays the same move in the same position, provided that a policy is a network."""
         if self.kind == PlayerKind.POLICY:
             return self.temperature is None
         return self.kind == PlayerKind.ENGINE and not self.random_share and self.is_repeatable
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether the same command plays the same games again."""
+        """Whether the same command reproduces the same games."""
         return self.skill in (None, MAX_SKILL)
 
 
@@ -94,7 +94,7 @@ def parse_contestant(text: str) -> Contestant:
             raise _unreadable(text, f"{UCI}: needs the engine's path and a limit, with a colon between")
         return _engine(text, path, settings)
     if colon and not Path(text).exists() and os.sep not in text:
-        raise _unreadable(text, f"{word!r} is no kind of player")
+        raise _unreadable(text, f"{word!r} is not a kind of player")
     return _policy(text)
 
 
@@ -103,7 +103,7 @@ def _policy(text: str) -> Contestant:
     if not at or os.sep in number:  # A folder's name may have an @ of its own.
         name, number = text, ""
     if name == RANDOM:
-        raise _unreadable(text, f"{RANDOM} is drawn evenly, and has no temperature")
+        raise _unreadable(text, f"{RANDOM} is uniform and has no temperature")
     if not name or (at and name != text and not number):
         raise _unreadable(text, "a policy is NAME or NAME@TEMPERATURE")
     temperature = _real(text, "the temperature", number, below=math.inf, allowed="a number above 0") if at and number else None
@@ -152,39 +152,39 @@ def _real(text: str, what: str, value: str, *, below: float, allowed: str) -> fl
 
 
 def _unreadable(text: str, why: str) -> ContestantError:
-    return ContestantError(f"{text!r} names no player: {why}; allowed are {ALLOWED}")
+    return ContestantError(f"{text!r} is not a player: {why}; allowed are {ALLOWED}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entrant:
-    """A player who is ready, and what is known of him."""
+    """An opened player and its facts."""
 
     contestant: Contestant
     player: "Player"
     facts: Mapping[str, Any]
     """Plain data: run, step and hash of a policy; name, hash and limit of an engine."""
     is_deterministic: bool
-    """Whether he answers the same position with the same move, always: then he plays one game from an opening."""
+    """Whether it always plays the same move in the same position: then two of them play one game per opening."""
 
 
 @contextmanager
 def entered(
     contestants: Sequence[Contestant], *, machine: Machine, device: "torch.device", seed: int, num_processes: int
 ) -> Iterator[list[Entrant]]:
-    """Give the players, in order; their engines run as long as the block lasts.
+    """Yield the opened players in order; their engines run while the block lasts.
 
-    Each has random streams of his own, also against himself.
+    Each has random streams of its own, even when a player plays against itself.
 
     Args:
-        contestants: who plays.
-        machine: where models, and Stockfish, are.
-        device: for policies.
-        seed: root of the streams.
-        num_processes: of each engine.
+        contestants: the players.
+        machine: says where models and Stockfish are.
+        device: device of policies.
+        seed: root of the random streams.
+        num_processes: processes per engine.
 
     Raises:
-        ModelError, RegistryError: there is no such policy.
-        EngineMissingError: there is no such engine, or it has not the option that was asked for.
+        PolicyNotFoundError, RegistryError: there is no such policy.
+        EngineMissingError: there is no such engine, or it lacks a requested option.
     """
     with ExitStack() as stack:
         yield [
@@ -214,7 +214,7 @@ def _entrant(
     pool = stack.enter_context(EnginePool(path, num_processes=num_processes, options=options))
     player = EnginePlayer(pool, limit=contestant.limit, name=contestant.text)
     if contestant.random_share:
-        player = DilutedPlayer(player, share=contestant.random_share, rng=numpy_stream(seed, "contestant", place))
+        player = DilutedPlayer(player, random_fraction=contestant.random_share, rng=numpy_stream(seed, "contestant", place))
         player.name = contestant.text
     return Entrant(contestant=contestant, player=player, facts={**base, **facts}, is_deterministic=contestant.is_deterministic)
 
@@ -245,7 +245,7 @@ def _policy_entrant(
 
 
 def _require_option(path: str, option: str) -> None:
-    """Raise EngineMissingError when the engine has no such option: it would be ignored, and the player be another than was asked for."""
+    """Raise EngineMissingError when the engine has no such option, which it would otherwise ignore."""
     with EngineProcess(find_engine(path), {}, start_seconds=START_SECONDS) as process:
         if option not in process.declared:
             raise EngineMissingError(f"{path} ({process.name}) has no option {option}; leave skill=... out, or use Stockfish")

@@ -1,4 +1,4 @@
-"""The command `chess-grpo runs`: what the flow runs of the tracking store were, how they ended, and what came out."""
+"""The command `chess-grpo runs`: lists the flow runs in MLflow with settings, status and results."""
 
 import argparse
 import json
@@ -19,12 +19,12 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add `runs`."""
     runs = commands.add_parser(
         "runs",
-        description="The flow runs of the tracking store (MLFLOW_TRACKING_URI, or the one in CHESS_GRPO_HOME), the newest first: Metaflow's"
-        " run id, when it began, how it ended, the preset it is nearest to, the verdict with the candidate's score against its own"
-        " pretrained policy, what the diagnosis found, and the registry's aliases that its policies have. Nothing is written.",
+        description="List the flow runs in MLflow (MLFLOW_TRACKING_URI, or the store in CHESS_GRPO_HOME), the newest first: Metaflow's"
+        " run id, start, status, nearest preset, verdict with the candidate's score against its own pretrained policy, findings of the"
+        " diagnosis, and the registry's aliases of its policies. Nothing is written.",
     )
-    runs.add_argument("--last", type=count, default=_DEFAULT, metavar="N", help=f"so many of the newest (default {_DEFAULT})")
-    runs.add_argument("--json", action="store_true", help="all of it as JSON")
+    runs.add_argument("--last", type=count, default=_DEFAULT, metavar="N", help=f"show the N newest (default {_DEFAULT})")
+    runs.add_argument("--json", action="store_true", help="print everything as JSON")
     runs.set_defaults(run=_runs)
 
 
@@ -42,12 +42,12 @@ def _runs(given: argparse.Namespace) -> int:
         return 0
     print("\n".join(_lines(run) for run in runs))
     more = f" (earlier ones: --last {2 * given.last})" if has_more else ""
-    print(wrapped(f"{len(runs)} of {machine.tracking_uri}{more}; `chess-grpo show RUN` tells more of one"))
+    print(wrapped(f"{len(runs)} of {machine.tracking_uri}{more}; `chess-grpo show RUN` shows one in detail"))
     return 0
 
 
 def listed_run(run: "TrackedRun") -> dict[str, Any]:
-    """Return what the list says of a run, as plain data."""
+    """Return a run's facts in the list, as plain data."""
     from steps.runs.results import headline
     from steps.runs.settings import from_preset
     from steps.tracking.tags import FOUND, VERDICT
@@ -70,7 +70,7 @@ def listed_run(run: "TrackedRun") -> dict[str, Any]:
 
 
 def _lines(run: "TrackedRun") -> str:
-    """Return two or three lines: who and when, what it was, what came out."""
+    """Return two to four lines: id and status, settings, verdict, findings."""
     facts = listed_run(run)
     took = f" after {duration(run.seconds)}" if run.seconds is not None else ""
     aliases = f"  = {', '.join(run.aliases)}" if run.aliases else ""

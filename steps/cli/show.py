@@ -1,4 +1,4 @@
-"""The command `chess-grpo show`: one run from its settings to its champion."""
+"""The command `chess-grpo show`: one run with settings, steps, results, findings and locations."""
 
 import argparse
 import json
@@ -21,12 +21,12 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add `show`."""
     show = commands.add_parser(
         "show",
-        description="One flow run: how it was asked for, the settings that differ from the nearest preset, its steps (made, or reused from"
-        " the store), its numbers with 95 % intervals, what the diagnosis found, and where champion, report, card and UI are. RUN is last,"
+        description="One flow run: its command, the settings that differ from the nearest preset, its steps (computed, or reused from"
+        " the store), its results with 95 % intervals, findings of the diagnosis, and where champion, report, card and UI are. RUN is last,"
         " champion, peak (the run whose policy has that alias), Metaflow's run id, or MLflow's or its beginning.",
     )
     show.add_argument("name", metavar="RUN", help="last, champion, peak, or an id")
-    show.add_argument("--json", action="store_true", help="all of it as JSON")
+    show.add_argument("--json", action="store_true", help="print everything as JSON")
     show.set_defaults(run=_show)
 
 
@@ -90,15 +90,15 @@ def _lines(run: "TrackedRun", machine: Machine, settings: "FromPreset", candidat
     rows += [("command", " ".join(head["command"].split()))] if head["command"] else []
     rows += [("engine", head["engine"])] if head["engine"] else []
     rows += (
-        [("code", f"commit {head['commit'][:_HASH]}{', with changes of its own' if head['is_dirty'] else ''}")] if head["commit"] else []
+        [("code", f"commit {head['commit'][:_HASH]}{', with uncommitted changes' if head['is_dirty'] else ''}")] if head["commit"] else []
     )
     yield text_table(rows, indent="  ")
     if run.status == "running":
         yield wrapped(
-            f"It is at work, or was killed: then `python flows/chess_grpo.py resume --origin-run-id {run.metaflow_run}` goes on.", "  "
+            f"It is running, or was killed: then `python flows/chess_grpo.py resume --origin-run-id {run.metaflow_run}` resumes it.", "  "
         )
     if run.status == "failed":
-        yield wrapped(f"Once mended, `python flows/chess_grpo.py resume --origin-run-id {run.metaflow_run}` goes on where it failed.", "  ")
+        yield wrapped(f"Fix the cause, then `python flows/chess_grpo.py resume --origin-run-id {run.metaflow_run}` resumes it.", "  ")
     yield f"\nSettings: preset {settings.preset}{', but' if settings.changed else ''}"
     yield from (wrapped(f"{value}  (preset: {usual})", f"  {name} = ") for name, (usual, value) in settings.changed.items())
     if settings.num_unknown:
@@ -118,7 +118,7 @@ def _steps(run: "TrackedRun") -> str:
             step.name,
             step.status,
             duration(step.seconds),
-            "" if not step.output_hash else "reused" if step.is_reused else "made",
+            "" if not step.output_hash else "reused" if step.is_reused else "computed",
             step.version[:_HASH],
         )
         for step in run.steps
@@ -132,10 +132,10 @@ def _result_lines(run: "TrackedRun", candidate: int | None, numbers: list["Resul
     who = "" if candidate is None else f" (candidate: step {candidate:,})"
     yield f"Results{who}: {run.tags[VERDICT]}" if VERDICT in run.tags else "Results: no verdict yet"
     if not numbers:
-        yield "  no numbers yet"
+        yield "  no results yet"
         return
     yield text_table([(each.name, each.unit, str(each)) for each in numbers], indent="  ")
-    yield wrapped("In brackets 95 % intervals; a score counts a win as 1 and a draw as 0.5.", "  ")
+    yield wrapped("95 % intervals in brackets; a score counts a win as 1 and a draw as 0.5.", "  ")
 
 
 def _finding_lines(run: "TrackedRun", machine: Machine) -> Iterator[str]:

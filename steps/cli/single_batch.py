@@ -1,4 +1,4 @@
-"""The command `chess-grpo single-batch`: one rollout of a language model, answer by answer; and whether training on it alone moves it."""
+"""The command `chess-grpo single-batch`: prints one rollout of a language model, and overfits one batch as a test of the training code."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -37,17 +37,17 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add `single-batch`."""
     parser = commands.add_parser(
         "single-batch",
-        description="One rollout of a language model, answer by answer: what was asked, written and read, each part of the reward, the"
+        description="One rollout of a language model, answer by answer: prompt, answer, parsed fields, each part of the reward, the"
         " advantage, and the log-probability as sampled and as scored. With --update, train on that one batch: if its loss does not fall,"
-        " nothing can be learnt from any.",
+        " the training code or the rewards are at fault.",
     )
     parser.add_argument(
-        "model", nargs="?", help="champion, peak, or a policy's folder; without it the settings' language.model as it comes"
+        "model", nargs="?", help="champion, peak, or a policy's folder; without it language.model of the settings, untrained"
     )
-    asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument("--boards", type=Path, metavar="FOLDER", help="a dataset's folder: the prompts of a run's first rollout on it")
-    asked.add_argument("--fen", action="append", metavar="FEN", help="a position to ask about, valued by Stockfish; may be given again")
-    parser.add_argument("--update", type=int, default=0, metavar="N", help="take so many optimiser steps on the batch (default 0)")
+    prompts = parser.add_mutually_exclusive_group(required=True)
+    prompts.add_argument("--boards", type=Path, metavar="FOLDER", help="a dataset's folder: the prompts of a run's first rollout on it")
+    prompts.add_argument("--fen", action="append", metavar="FEN", help="a position, evaluated by Stockfish; may be repeated")
+    parser.add_argument("--update", type=int, default=0, metavar="N", help="take N optimiser steps on the batch (default 0)")
     add_settings(parser)
     parser.set_defaults(run=_single_batch)
 
@@ -57,7 +57,7 @@ def _single_batch(given: argparse.Namespace) -> int:
     if given.update < 0:
         raise ConfigError(f"--update {given.update}: give a number of optimiser steps, at least 0")
     if given.boards and not (given.boards / BOARDS).is_file():
-        raise ConfigError(f"{given.boards} is no dataset: it has no {BOARDS}; give the folder that `chess-grpo boards build` made")
+        raise ConfigError(f"{given.boards} is not a dataset: it has no {BOARDS}; give the folder that `chess-grpo boards build` made")
     boards = [_board(fen) for fen in given.fen or ()]
     policy = _policy(given.model, settings, machine)
     from grpo.language.learn.single_batch import SingleBatch
@@ -79,16 +79,16 @@ def _settings(given: argparse.Namespace) -> Settings:
     kind = [] if any(line.strip().startswith("policy.kind") for line in given.set) else ['policy.kind = "language"']
     settings = given_settings(argparse.Namespace(config=given.config, set=[*kind, *given.set]))
     if settings.policy.kind != LANGUAGE:
-        raise ConfigError('single-batch looks at answers, which only language models write: give policy.kind = "language"')
+        raise ConfigError('single-batch is only for language models: give policy.kind = "language"')
     return settings
 
 
 def _policy(name: str | None, settings: Settings, machine: Machine) -> "LanguagePolicy":
-    """Return the policy that is looked at."""
+    """Return the policy of this name, or the model of the settings."""
     if name is not None:
         found = find_policy(name, machine)
         if found.kind != LANGUAGE:
-            raise ConfigError(f"{name} is a chess network, which writes no answers; single-batch is for language models")
+            raise ConfigError(f"{name} is a chess network; single-batch is only for language models")
     from grpo.language.model.loading import load_language_policy, load_model
     from steps.runtime.device import torch_device
 
@@ -107,7 +107,7 @@ def _of_dataset(folder: Path, settings: Settings) -> "list[Example]":
 
 
 def _of_positions(positions: Sequence[chess.Board], settings: Settings, machine: Machine) -> "list[Example]":
-    """Return the prompts of each position, of both tasks, or of the one that is trained alone."""
+    """Return the prompts of each position for both tasks, or for the only task that is trained."""
     from grpo.language.text.examples import LanguageBoards
     from grpo.language.text.tasks import LanguageTask
 
@@ -124,12 +124,12 @@ def _board(fen: str) -> chess.Board:
     except ValueError as error:
         raise ConfigError(f"--fen {fen!r}: {error}; give a whole FEN, in quotes") from None
     if not board.is_valid() or board.is_game_over():
-        raise ConfigError(f"--fen {fen!r}: no position in which somebody is to move; give one that a game can reach and go on from")
+        raise ConfigError(f"--fen {fen!r}: not a legal position with a move to play; give one that is not over")
     return board
 
 
 def _valued(boards: Sequence[chess.Board], settings: Settings, machine: Machine) -> pa.Table:
-    """Return the positions with their value tables, as a dataset has them."""
+    """Return the positions with value tables, in the format of a dataset."""
     engine = identify(machine.stockfish)
     limit, options = f"depth {settings.values.depth}", engine_options(settings.values)
     rows = []
@@ -167,33 +167,33 @@ def _batch_lines(batch: "SeenBatch") -> Iterator[str]:
     yield (
         f"{num_prompts} prompts, {size} answers each: mean reward {rollout.totals.mean():.3f},"
         f" {sum(answer.reading.is_readable for answer in rollout.answers)} of {len(rollout.answers)} readable,"
-        f" {int(rollout.is_truncated.sum())} cut at the greatest length and left out of the loss"
+        f" {int(rollout.is_truncated.sum())} truncated at the maximum length and excluded from the loss"
     )
-    yield f"sampled and scored log-probabilities differ by {batch.largest_gap:.1e} nats a token at most"
+    yield f"sampled and scored log-probabilities differ by at most {batch.largest_gap:.1e} nats per token"
 
 
 def _answer_lines(batch: "SeenBatch", place: int, answer: "GradedAnswer") -> Iterator[str]:
     read = answer.reading
-    cut = "  CUT, left out of the loss" if batch.rollout.is_truncated[place] else ""
+    cut = "  TRUNCATED, excluded from the loss" if batch.rollout.is_truncated[place] else ""
     yield (
         f"  {place % batch.rollout.group_size + 1:2}  reward {answer.grades.total():.3f}  advantage {batch.advantages[place]:+.3f}"
         f"  log-probability {batch.sampled[place]:.4f} sampled, {batch.scored[place]:.4f} scored, {len(answer.token_ids)} tokens{cut}"
     )
     yield f"      {answer.text!r}"
     parts = "malformed" if read.is_malformed else "  ".join(f"{name} {value:.3f}" for name, value in answer.grades.parts.items())
-    decision = f"; best move {answer.decision or 'not there'}" if answer.example.task.value == "move" else ""
+    decision = f"; best move {answer.decision or 'missing'}" if answer.example.task.value == "move" else ""
     legal = "" if not decision or answer.grades.is_legal_best else ", not legal" if answer.decision else ""
     yield (
-        f"      read: {read.num_sections} of {read.num_sections_wanted} sections, {read.num_fields} of {read.num_fields_wanted} fields"
-        f"{decision}{legal}"
+        f"      parsed: {read.num_sections} of {read.num_sections_expected} sections,"
+        f" {read.num_fields} of {read.num_fields_expected} fields{decision}{legal}"
     )
     yield f"      {parts}"
 
 
 def _overfit(single: "SingleBatch", batch: "SeenBatch", num_steps: int, settings: Settings) -> int:
-    """Train on the batch, say what that does, and return 0 where the loss falls, else 1."""
+    """Train on the batch, print loss and measures, and return 0 if the loss falls, else 1."""
     if not batch.rollout.num_trained or not batch.advantages.any():
-        print("Nothing can be learnt from this batch: " + _why_nothing(batch))
+        print("Nothing can be learned from this batch: " + _why_nothing(batch))
         return 1
     print(f"\n{num_steps} optimiser steps on this batch, learning rate {settings.grpo.learning_rate:g}")
     print(f"  {'steps':>5}  {'loss':>10}  {'clipped':>8}  {'ratios':>15}  log-probability of better, of worse answers")
@@ -208,16 +208,16 @@ def _overfit(single: "SingleBatch", batch: "SeenBatch", num_steps: int, settings
     before, after = batch.rollout.totals, single.write(step=1).rollout.totals
     print(f"New answers to the same prompts: mean reward {after.mean():.3f}, before {before.mean():.3f}")
     if losses[-1] < losses[0]:
-        print(f"The loss of the batch fell by {losses[0] - losses[-1]:.2g}: gradients reach what they should.")
+        print(f"The loss of the batch fell by {losses[0] - losses[-1]:.2g}: the training code works.")
         return 0
     print(
-        f"The loss of the batch did not fall ({losses[0]:.6f}, then {losses[-1]:.6f}): try a smaller grpo.learning_rate, and a larger one;"
-        " if neither helps, the fault is in the rewards, masks or gradients, and no training will mend it."
+        f"The loss of the batch did not fall ({losses[0]:.6f}, then {losses[-1]:.6f}): try a smaller grpo.learning_rate, then a larger one;"
+        " if neither helps, the fault is in the rewards, masks or gradients."
     )
     return 1
 
 
 def _why_nothing(batch: "SeenBatch") -> str:
     if not batch.rollout.num_trained:
-        return "every answer is cut at the greatest length. Raise language.max_answer_tokens, or clone first"
-    return "the answers of each group are worth the same. Raise grpo.group_size or grpo.temperature, or clone first"
+        return "all answers are truncated at the maximum length. Raise language.max_answer_tokens, or clone first"
+    return "all groups have zero variance: their answers have equal rewards. Raise grpo.group_size or grpo.temperature, or clone first"

@@ -1,4 +1,4 @@
-"""The command `chess-grpo solve`: how many puzzles of Lichess, and problems of EPD suites, a policy solves."""
+"""The command `chess-grpo solve`: the fraction of Lichess puzzles and of EPD test suites that a policy solves."""
 
 import argparse
 import json
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from grpo.evaluation.exercises import Solver
 
 _Exercise = TypeVar("_Exercise")
-_MIN_OF_THEME: Final = 20  # Themes with fewer puzzles are in the JSON alone.
+_MIN_OF_THEME: Final = 20  # Themes with fewer puzzles are only in the JSON.
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `solve`."""
     solve = commands.add_parser(
         "solve",
-        description="Solves puzzles of Lichess (.csv) by rating and theme, and EPD test suites (.epd) by suite; packed files too. All"
-        " shares have 95 % intervals; what cannot be used of a file is counted, with the first example of each reason.",
+        description="Solve Lichess puzzles (.csv), reported by rating and theme, and EPD test suites (.epd); files may be compressed. All"
+        " fractions have 95 % intervals. Unusable entries are counted, with the first example of each reason.",
     )
     solve.add_argument("model", help="champion, peak, or a folder with a policy")
     solve.add_argument("files", nargs="+", metavar="FILE", help="files, folders, globs or s3:// addresses")
@@ -34,7 +34,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         type=_temperature,
         default=0.0,
         metavar="T",
-        help="of the moves; shares are expectations then (default: best moves)",
+        help="sampling temperature of moves; fractions are then expectations (default: best moves)",
     )
     solve.add_argument("--json", action="store_true", help="print all numbers as JSON")
     solve.set_defaults(run=_solve)
@@ -42,7 +42,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text) >= 1):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of exercises, 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of exercises: give 1 or more")
     return int(text)
 
 
@@ -52,7 +52,7 @@ def _temperature(text: str) -> float:
     except ValueError:
         value = math.nan
     if not (value == 0 or 0.001 <= value <= 1_000):
-        raise argparse.ArgumentTypeError(f"{text!r} is no temperature: 0 for best moves, or 0.001 to 1,000")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a temperature: give 0 for best moves, or 0.001 to 1,000")
     return value
 
 
@@ -60,8 +60,8 @@ def _solve(given: argparse.Namespace) -> int:
     files = find_files(given.files)
     for file in files:
         if file.kind == FileKind.GAMES:
-            raise SourceError(f"{file.uri}: games have no answers to be found; give puzzles of Lichess (.csv) or EPD suites (.epd)")
-    # Slow imports, after all that can be refused without them.
+            raise SourceError(f"{file.uri}: games have no solutions; give Lichess puzzles (.csv) or EPD suites (.epd)")
+    # Slow imports come after all checks that do not need them.
     from steps.policies.open import open_policy
     from steps.runs.find_policy import find_policy
     from steps.runtime.device import torch_device
@@ -82,19 +82,19 @@ def _solve(given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps(facts, indent=2))
         return 0
-    moves = f"moves at temperature {given.temperature:g}, expected shares" if given.temperature else "best moves"
+    moves = f"moves at temperature {given.temperature:g}, expected fractions" if given.temperature else "best moves"
     step = "" if model.policy_step is None else f", step {model.policy_step:,}"
     print(f"{given.model}: run {model.run}{step}, weights {model.weights_hash[:12]}; {moves}; 95 % intervals")
     if replies is not None:
         failed = f"{replies.num_unreadable:,} unreadable, {replies.num_illegal:,} with an illegal move"
-        print(f"{replies.num_answers:,} answers, one a position: {failed}; those solve nothing")
+        print(f"{replies.num_answers:,} answers, one per position: {failed}; these count as not solved")
     for name, (_, text) in found.items():
         print(f"\n{name}\n{text}")
     return 0
 
 
 def _of_file(file: SourceFile, solver: "Solver", *, limit: int | None) -> tuple[dict[str, Any], str]:
-    """Return what was found on one file, as plain data and as text.
+    """Return the results for one file, as plain data and as text.
 
     Raises SourceError when there is nothing to solve in it.
     """
@@ -145,9 +145,7 @@ def _usable(
     found = list(islice(exercises(), limit))
     if not found:
         reasons = "; ".join(f"{reason}: {count:,}" for reason, count in sorted(left_outs.counts.items()))
-        raise SourceError(
-            f"{file.uri}: nothing in it can be solved ({reasons or 'it is empty'}); give puzzles, or EPD with bm, am or points"
-        )
+        raise SourceError(f"{file.uri}: it has nothing to solve ({reasons or 'it is empty'}); give puzzles, or EPD with bm, am or points")
     return found
 
 

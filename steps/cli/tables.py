@@ -1,4 +1,4 @@
-"""Tables of text as wide as the terminal, times and durations as people read them."""
+"""Formats text tables to the terminal's width, and times and durations."""
 
 import shutil
 import textwrap
@@ -11,12 +11,12 @@ _GAP: Final = "  "
 
 
 def width() -> int:
-    """Return how wide a line may be."""
+    """Return the maximum line width."""
     return min(shutil.get_terminal_size().columns, _WIDEST)
 
 
 def text_table(rows: Iterable[Sequence[str]], *, indent: str = "", folds: bool = True) -> str:
-    """Return rows as aligned columns; the last column is folded where a line would be too wide, if that is wanted."""
+    """Return rows as aligned columns; with `folds` the last column is wrapped where a line would be too wide."""
     lines = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*(line[:-1] for line in lines), strict=True)]
     made = []
@@ -27,7 +27,7 @@ def text_table(rows: Iterable[Sequence[str]], *, indent: str = "", folds: bool =
 
 
 def wrapped(text: str, head: str = "") -> str:
-    """Return a text behind a head, folded below itself where it is too wide; at least some words of it stand in a line."""
+    """Return a head followed by a text, which is wrapped with a hanging indent; the text gets at least 30 columns."""
     room = max(width(), len(head) + 30)
     return (
         textwrap.fill(
@@ -38,12 +38,12 @@ def wrapped(text: str, head: str = "") -> str:
 
 
 def when(seconds: float) -> str:
-    """Return a time since 1970 as day and minute, in this machine's time zone."""
+    """Format seconds since 1970 as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration in the two units that matter.
+    """Format a duration with its two largest units.
 
     >>> [duration(each) for each in (0.4, 75, 3_725, None)]
     ['0 s', '1 min 15 s', '1 h 02 min', '']

@@ -1,4 +1,4 @@
-"""The command `chess-grpo uci`: a policy as an engine for chess programs. Imports little, for they wait while it starts."""
+"""The command `chess-grpo uci`: a policy as a UCI engine. It imports little, because chess GUIs wait while it starts."""
 
 import argparse
 import os
@@ -29,13 +29,13 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     _describe(
         commands.add_parser(
             "uci",
-            description="A policy as a UCI engine, for a chess program to start; docs/playing.md says how.",
+            description="Run a policy as a UCI engine; a chess GUI starts this command (docs/playing.md).",
         )
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Be the engine at once, without the other commands of `chess-grpo`, which take seconds to import."""
+    """Run the engine without importing the other commands of `chess-grpo`, which takes seconds."""
     parser = argparse.ArgumentParser(prog="chess-grpo uci")
     _describe(parser)
     try:
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_engine(given: argparse.Namespace) -> int:
-    """Play until told to quit and return the exit code; nothing but the protocol goes to the standard output."""
+    """Serve UCI until `quit` and return the exit code; only the protocol goes to standard output."""
     machine = replace(Machine.here(), device=given.device, num_threads=1)
     write = _protocol_writer()
     model = find_policy(given.model, machine)
@@ -55,16 +55,16 @@ def run_engine(given: argparse.Namespace) -> int:
         name=f"chess-grpo {model.run} {model.weights_hash[:12]}",
         options=options,
         load=lambda: _load(model, machine),
-        chance_seed=secrets.randbits(31),
+        random_seed=secrets.randbits(31),
         write=write,
     )
     try:
         serve(engine, sys.stdin.buffer)
     except PlainError as error:
-        write(f"info string error: {' '.join(str(error).split())}")  # Where a chess program shows it; the standard error has it too.
+        write(f"info string error: {' '.join(str(error).split())}")  # A GUI shows this line; standard error has the message too.
         raise
     except BrokenPipeError:
-        pass  # The chess program is gone.
+        pass  # The GUI has ended.
     except KeyboardInterrupt:
         return _INTERRUPTED_EXIT
     return 0
@@ -77,7 +77,7 @@ def _describe(parser: argparse.ArgumentParser) -> None:
         type=_temperature,
         default=BEST_MOVE,
         metavar="T",
-        help="0 (default): the likeliest move; else moves are drawn at T. The engine's option of this name overrides it",
+        help="0 (default): the likeliest move; otherwise moves are sampled at T. The UCI option of this name overrides it",
     )
     parser.add_argument("--device", default="cpu", help="cpu (default: one board at a time), cuda or auto")
     parser.set_defaults(run=run_engine)
@@ -98,14 +98,14 @@ def _load(model: FoundPolicy, machine: Machine) -> "MoveFinder":
 
 
 def _protocol_writer() -> Callable[[str], None]:
-    """Return what writes lines to the standard output, and send there, from now on, nothing else.
+    """Return a function that writes lines to standard output, which is reserved for it from now on.
 
-    What libraries print, even past Python, goes to the standard error.
+    Output of libraries, even of native code, goes to standard error.
     """
     protocol = os.dup(_STDOUT)
     try:
         os.dup2(_STDERR, _STDOUT)
-    except OSError:  # The chess program has closed it.
+    except OSError:  # The GUI has closed it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
     sys.stdout = sys.stderr
 

@@ -1,4 +1,4 @@
-"""The command `chess-grpo ui`: the MLflow UI on the tracking store of this home."""
+"""The command `chess-grpo ui`: starts the MLflow UI on the tracking store of this home."""
 
 import argparse
 import os
@@ -14,22 +14,22 @@ from steps.runtime.machine import Machine, sqlite_file
 
 _MAX_PORT: Final = 65_535
 _QUIET: Final = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-"""Nothing but pages is wanted of it: neither news to its makers nor schedulers."""
+"""No telemetry, and no job scheduler: the UI only serves pages."""
 _SERVED: Final = ("http", "https")
 
 
 class PortError(PlainError, OSError):
-    """The UI cannot listen where it was asked to; the message names another port."""
+    """The UI cannot listen at this port; the message names another."""
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `ui`."""
     ui = commands.add_parser(
         "ui",
-        description="Start the MLflow UI on the tracking store of this home (CHESS_GRPO_HOME), for this machine alone; Ctrl-C ends it. If"
-        " MLFLOW_TRACKING_URI names a server, that has a UI of its own, and its address is printed.",
+        description="Start the MLflow UI on the tracking store of this home (CHESS_GRPO_HOME), for this machine only; Ctrl-C ends it. If"
+        " MLFLOW_TRACKING_URI names a server, which has a UI of its own, its address is printed.",
     )
-    ui.add_argument("--port", type=_port, default=DEFAULT_PORT, metavar="N", help=f"where to listen (default {DEFAULT_PORT})")
+    ui.add_argument("--port", type=_port, default=DEFAULT_PORT, metavar="N", help=f"port to listen at (default {DEFAULT_PORT})")
     ui.set_defaults(run=_ui)
 
 
@@ -43,28 +43,26 @@ def _ui(given: argparse.Namespace) -> int:
         return 0
     _refuse_taken(given.port)
     if (file := sqlite_file(machine.tracking_uri)) is not None and not file.is_file():
-        print(
-            f"{file} is not there yet, and is made now: its page will be empty until a run has begun (`make run CONFIG=smoke`)", flush=True
-        )
+        print(f"{file} does not exist yet and is created now: its page is empty until a run starts (`make run CONFIG=smoke`)", flush=True)
         _make_tables(machine)
-    print(f"MLflow UI on {file or parts.scheme}: http://{HOST}:{given.port}  (it answers in half a minute; Ctrl-C ends it)", flush=True)
-    # By a variable: an address with a password in it stays out of the list of processes.
+    print(f"MLflow UI on {file or parts.scheme}: http://{HOST}:{given.port}  (ready in half a minute; Ctrl-C ends it)", flush=True)
+    # Passed as a variable, so that a password in the address is not visible in the list of processes.
     environment = {**os.environ, **_QUIET, "MLFLOW_BACKEND_STORE_URI": machine.tracking_uri}
     words = [sys.executable, "-m", "mlflow", "ui", "--host", HOST, "--port", str(given.port), "--workers", "1"]
-    os.execve(sys.executable, words, environment)  # noqa: S606  # In this process's place: Ctrl-C and kills are its own.
+    os.execve(sys.executable, words, environment)  # noqa: S606  # Replaces this process, so that the UI gets Ctrl-C and signals.
     raise AssertionError("this process is the UI now")
 
 
 def _refuse_taken(port: int) -> None:
-    """Raise PortError when somebody listens there already."""
+    """Raise PortError when the port is in use."""
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # One that was just left counts as free, as for the UI itself.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # A port in TIME_WAIT counts as free, as for the UI itself.
         try:
             probe.bind((HOST, port))
         except OSError as error:
-            why = "may not be used by you" if isinstance(error, PermissionError) else "is taken"
+            why = "is not permitted" if isinstance(error, PermissionError) else "is in use"
             raise PortError(
-                f"port {port} of {HOST} {why} ({error.strerror}): if it is this UI, open http://{HOST}:{port}; else give another,"
+                f"port {port} of {HOST} {why} ({error.strerror}): if it is this UI, open http://{HOST}:{port}; otherwise give another,"
                 f" `chess-grpo ui --port {_free_port()}`"
             ) from None
 
@@ -76,7 +74,7 @@ def _free_port() -> int:
 
 
 def _make_tables(machine: Machine) -> None:
-    """Make an embedded store as a run would: with its tables made alone, and our experiment, whose files lie beside it."""
+    """Create a local store as a run does: its tables, under a lock, and the experiment with artifacts beside it."""
     from steps.tracking.client import TrackingStore
 
     _ = TrackingStore(machine, ()).experiment

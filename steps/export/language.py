@@ -1,4 +1,4 @@
-"""A language model as files that programs without this code can use: those of transformers, with what is needed to ask it."""
+"""Exports a language model as a folder that transformers loads, with the prompts in `policy.json`."""
 
 import shutil
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 
 from grpo.base.files import read_json, sha256_file, write_json
-from grpo.language.generate.generator import PolicySpeaker
+from grpo.language.generate.generator import PolicyAnswerGenerator
 from grpo.language.model.loading import load_language_policy
 from grpo.language.text.tasks import environment_prompt, move_prompt
 from grpo.learning.checkpoints import weights_hash
@@ -30,36 +30,36 @@ _USE: Final = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SameAnswers:
-    """How the exported model answers, beside the one that it was made of."""
+    """A comparison of the exported model's answers with those of the original."""
 
     num_positions: int
     num_equal: int
-    """Positions on which both best answers are the same text."""
+    """Positions on which both greedy answers are the same text."""
 
     def __str__(self) -> str:
         return f"{self.num_equal:,} of {self.num_positions:,} best answers equal"
 
 
 def export_language_policy(source: Path, folder: Path, *, facts: Mapping[str, Any]) -> SameAnswers:
-    """Write the language model in `source` into an existing, empty folder, load it from there, and compare what both answer.
+    """Write the language model in `source` to an existing, empty folder, load it from there, and compare both models' answers.
 
-    The folder is one that all commands take for a model. There is no ONNX file: an answer is written token by token, by transformers.
+    All commands accept the folder as a model. There is no ONNX file: transformers generates an answer token by token.
 
     Args:
         source: a folder with a policy.
-        folder: where to write.
-        facts: what is known of the policy (run, step), kept in the JSON.
+        folder: the folder to write.
+        facts: facts about the policy (run, step) for the JSON.
 
-    Raises ParityError when what was written is another model; the caller removes the folder.
+    Raises ParityError when the written model differs; the caller removes the folder.
     """
     names = policy_file_names(source)
     for name in names:
         shutil.copyfile(source / name, folder / name)
     device = torch.device("cpu")
-    before, after = (load_language_policy(place, device)[0] for place in (source, folder))
+    before, after = (load_language_policy(path, device)[0] for path in (source, folder))
     expected, found = weights_hash(before), weights_hash(after)
     prompts = [move_prompt(board.fen()) for board in random_play_positions(NUM_COMPARED, seed=_SEED)]
-    answers = (PolicySpeaker(policy, policy.config).greedy(prompts) for policy in (before, after))
+    answers = (PolicyAnswerGenerator(policy, policy.config).greedy(prompts) for policy in (before, after))
     same = SameAnswers(num_positions=NUM_COMPARED, num_equal=sum(one == other for one, other in zip(*answers, strict=True)))
     if found != expected or same.num_equal != same.num_positions:
         raise ParityError(

@@ -1,7 +1,6 @@
-"""A policy's card: what it was made of and how, what was shown of it and what was not, and how to play it.
+"""The model card of a policy: data, training, settings, results, limits and how to play it.
 
-Whatever comes from a report or a manifest is text of somebody else's making (names of files, of engines): it is escaped, so that it is
-shown, and never obeyed, by who renders the page.
+Text from reports and manifests is untrusted (names of files, of engines), so it is escaped: it cannot become Markdown or HTML.
 """
 
 import html
@@ -13,86 +12,65 @@ from typing import Any, Final, Protocol
 from grpo.base.errors import PlainError
 from grpo.board.phases import PHASES
 from grpo.play.matches import UNDECIDED, End
+from grpo.settings.roles import is_on_card
 from grpo.settings.tree import Settings
 from steps.runs.facts import RunFacts
 
-_SHOWN_SETTINGS: Final = (
-    "seed",
-    "boards.source",
-    "boards.num_train",
-    "values.depth",
-    "values.transform",
-    "policy.channels",
-    "policy.num_blocks",
-    "policy.num_heads",
-    "language.model",
-    "language.max_questions",
-    "pretrain.learning_rate",
-    "grpo.num_steps",
-    "grpo.states_per_step",
-    "grpo.estimator",
-    "grpo.group_size",
-    "grpo.temperature",
-    "grpo.learning_rate",
-    "grpo.entropy_coefficient",
-    "grpo.entropy_schedule",
-    "grpo.kl_coefficient",
-)
-# Signs of Markdown: of brackets those that would end a link's text, of underscores all that are not within a word.
+# Markdown's special characters: brackets only where they would end a link's text, underscores only outside of words.
 _MARKUP: Final = re.compile(r"[\\`*{}|~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])")
-_NOT_KNOWN: Final = "Not known: the run that made this policy is not among the outputs of this machine.\n"
+_NOT_KNOWN: Final = "Unknown: the run that made this policy is not among the outputs of this machine.\n"
 
 
 class CardError(PlainError, ValueError):
-    """Reports do not say what a card has to say."""
+    """A report lacks a fact that the card needs."""
 
 
 class CardWords(Protocol):
-    """What a card says of one kind of policy, of one policy."""
+    """The parts of a model card that are specific to one kind of policy."""
 
     kind: str
     how: str
     """How to play it, as Markdown."""
-    learnt_by: str
-    """How it was pretrained, in a word or two."""
+    trained_by: str
+    """How it was pretrained, in a few words."""
     parity: str
-    """What was compared with what when it was exported."""
+    """What the export compared."""
 
     def what(self, made: str) -> str:
-        """Return what it is, as Markdown; `made` says how it learnt."""
+        """Return the card's first paragraph as Markdown; `made` says how the policy was trained."""
 
     def pretraining(self, report: Mapping[str, Any]) -> list[str]:
         """Return how it was pretrained, from the report of `pretrain`, as lines of Markdown."""
 
     def limit(self) -> str:
-        """Return what to know of its moves."""
+        """Return the limits of its moves."""
 
     def licence(self) -> str:
-        """Return whose its first weights are; empty where they are made here."""
+        """Return the licence of the initial weights; "" if they are this project's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CardFacts:
-    """What a card is made of."""
+    """The facts of a card."""
 
     run: str
     """The run that made the policy, or the name of its folder."""
     policy_step: int | None
-    """0 is the pretrained policy; None when it is not known."""
+    """Training step; 0 is the pretrained policy, None when unknown."""
     words: CardWords
     """Of the policy's kind."""
     hashes: Mapping[str, str]
-    """What -> SHA-256."""
+    """Name -> SHA-256."""
     behind: RunFacts = field(default_factory=lambda: RunFacts(reports={}, manifests={}))
     parity: str = ""
-    """What was measured of the exported files; "" when there are none."""
+    """Result of the comparison of the exported files; "" when there are none."""
 
 
 def model_card(facts: CardFacts) -> str:
     """Return the card as Markdown.
 
-    Keys of reports that may be missing, and are then not spoken of: `promoted` and `ladder` of `select`,
-    `ladder` of `baseline`, and `adjudicated` of a match. Raises CardError for any other.
+    Optional keys of reports: `promoted` and `ladder` of `select`, `ladder` of `baseline`, and `adjudicated` of a match.
+    Raises CardError when any other is missing.
     """
     try:
         sections = {
@@ -119,13 +97,13 @@ def _step(facts: CardFacts) -> str:
 
 
 def _what(facts: CardFacts) -> str:
-    by = facts.words.learnt_by
+    by = facts.words.trained_by
     if facts.policy_step is None:
-        made = f"learnt by {by}, and perhaps by GRPO"
+        made = f"trained by {by}, and perhaps by GRPO"
     elif facts.policy_step == 0:
-        made = f"learnt by {by} alone"
+        made = f"trained by {by} only"
     else:
-        made = f"learnt by {by}, then by {facts.policy_step:,} steps of GRPO against an engine's values of all moves"
+        made = f"trained by {by}, then by {facts.policy_step:,} steps of GRPO with an engine's values of all moves as rewards"
     return f"{facts.words.what(made)}\n"
 
 
@@ -141,8 +119,8 @@ def _data(behind: RunFacts) -> str:
         f"{thousands(boards['rows'])} boards from {thousands(boards['used_games'])} games ({splits}); no position is in two splits.\n\n"
         f"- Source: {sources}.\n- Moves to imitate from: {', '.join(escaped(name) for name in sorted(boards['labels']))}.\n"
         f"- Values of all legal moves by: {escaped(inputs['engine'])}.\n\n"
-        "| phase | met in the source | kept |\n| --- | --- | --- |\n"
-        + "".join(f"| {phase} | {thousands(met)} | {thousands(kept)} |\n" for phase, met, kept in rows)
+        "| phase | in the source | in the dataset |\n| --- | --- | --- |\n"
+        + "".join(f"| {phase} | {thousands(natural)} | {thousands(selected)} |\n" for phase, natural, selected in rows)
     )
 
 
@@ -152,10 +130,10 @@ def _training(facts: CardFacts) -> str:
     if "finetune" in behind.reports:
         training = behind.reports["finetune"]
         entropy = training["mean_entropy_at_end"]
-        shown = "not known (a rollback had just been made)" if entropy is None else f"{entropy:.2f} nats"
+        shown = "unknown (right after a rollback)" if entropy is None else f"{entropy:.2f} nats"
         because = f" ({escaped(training['message'])})" if training["message"] else ""
         lines.append(
-            f"- GRPO: steps {thousands(training['first_step'])} to {thousands(training['last_step'])}, ended by"
+            f"- GRPO: steps {thousands(training['first_step'])} to {thousands(training['last_step'])}, end reason"
             f" {escaped(training['reason'])}{because}; entropy at the end {shown}."
         )
     return "\n".join(lines) + "\n" if lines else _NOT_KNOWN
@@ -168,7 +146,7 @@ def _settings(facts: CardFacts) -> str:
     if not given:
         return _NOT_KNOWN
     defaults = _flat(Settings.model_validate({"policy": {"kind": facts.words.kind}}).model_dump(mode="json"))
-    shown = [name for name in given if name in _SHOWN_SETTINGS or (name in defaults and given[name] != defaults[name])]
+    shown = [name for name in given if is_on_card(name) or (name in defaults and given[name] != defaults[name])]
     rows = "".join(f"| {escaped(name)} | {escaped(given[name])} | {escaped(defaults.get(name, '-'))} |\n" for name in sorted(shown))
     intro = "The main ones, and all that differ from the defaults of the code that wrote this card."
     return f"{intro}\n\n| setting | value | default |\n| --- | --- | --- |\n{rows}"
@@ -183,7 +161,7 @@ def _results(facts: CardFacts) -> str:
         promoted = "" if "promoted" not in decision else "; promoted to champion" if decision["promoted"] else "; not promoted"
         remarks.append(
             f"Verdict: **{escaped(decision['verdict'])}**, by games {escaped(decision['scored_by'])}{promoted}. The confirmation games were"
-            " played once, from openings that served nothing else, after the candidate had been chosen;"
+            " played once, from openings that were not used before, after the candidate was chosen;"
             " of all games between checkpoints only these are reported.\n"
         )
         if facts.policy_step == 0:
@@ -204,15 +182,15 @@ def _results(facts: CardFacts) -> str:
 
 
 def _answers(decision: Mapping[str, Any]) -> str:
-    """Return what the candidate's answers were like in the confirmation games; "" of one that always names a legal move."""
+    """Return counts of the candidate's answers in the confirmation games; "" if it is not a language model."""
     answers = decision["confirmation_best_moves"].get("answers", {})
     if "first" not in answers:
         return ""
-    told = {name: f"{int(count):,}" for name, count in answers["first"].items()}
+    counts = {name: f"{int(count):,}" for name, count in answers["first"].items()}
     return (
-        f"In the confirmation games with best moves the candidate gave {told['answers']} answers for {told['moves']} moves:"
-        f" {told['unreadable']} unreadable, {told['illegal']} illegal; it was asked again {told['asked_again']} times, and forfeited"
-        f" {told['forfeits']} games.\n"
+        f"In the confirmation games with best moves the candidate gave {counts['answers']} answers for {counts['moves']} moves:"
+        f" {counts['unreadable']} unreadable, {counts['illegal']} illegal; it was asked again {counts['asked_again']} times, and forfeited"
+        f" {counts['forfeits']} games.\n"
     )
 
 
@@ -238,7 +216,7 @@ def _baseline_rows(behind: RunFacts) -> Iterator[tuple[str, str, str]]:
 
 
 def _ladder_rows(who: str, report: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the place among opponents that were rated by their own games, a random mover being 0."""
+    """Yield the rating on the ladder of opponents, on which a random mover has 0."""
     if "ladder" in report:
         placed = report["ladder"]
         yield f"{who} on the ladder", thousands(2 * sum(match["num_pairs"] for match in placed["games"])), escaped(placed["text"])
@@ -255,7 +233,7 @@ def _row(what: str, match: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _regret(facts: CardFacts) -> str:
-    """Return what is known of the regret on held-out boards, in win probability."""
+    """Return the regret on held-out boards, in win probability."""
     reports = facts.behind.reports
     lines = []
     if "baseline" in reports:
@@ -266,7 +244,7 @@ def _regret(facts: CardFacts) -> str:
     if facts.policy_step is not None and str(facts.policy_step) in regrets:
         lines.append(f"- step {facts.policy_step:,}, best move: {regrets[str(facts.policy_step)]['mean']:.4f}")
     return (
-        "\nWin probability lost a move on held-out boards, by a search deeper than the reward's:\n\n" + "\n".join(lines) + "\n"
+        "\nWin probability lost per move on held-out boards, by a search deeper than the reward's:\n\n" + "\n".join(lines) + "\n"
         if lines
         else ""
     )
@@ -276,10 +254,10 @@ def _limits(facts: CardFacts) -> str:
     behind = facts.behind
     lines = [
         "No search, no clock, no memory of the game: it cannot see a repetition coming, and blunders what a search of two plies would see.",
-        "Elo differences are between the players of one match, and not calibrated to people's: none is a rating of Lichess or of any list,"
-        " and what was measured against one opponent need not hold against another.",
+        "Elo differences are between the players of one match, not human ratings: none is a rating of Lichess or of any list,"
+        " and a result against one opponent need not hold against another.",
         escaped(facts.words.limit()),
-        "Values in training are an engine's at a low depth: what such a search misses, the policy was never told.",
+        "Values in training are an engine's at a low depth: the policy cannot learn what such a search misses.",
         "Standard chess only: no Chess960, no variants.",
     ]
     if "select" in behind.reports:
@@ -289,26 +267,26 @@ def _limits(facts: CardFacts) -> str:
         lines.insert(
             1,
             f"{drawn / total:.0%} of the {total:,} confirmation games with best moves ended by repetition, fifty moves or the ply cap"
-            f" ({ends[End.REPETITION] / total:.0%} by repetition): drawn for lack of technique, whatever the board said.",
+            f" ({ends[End.REPETITION] / total:.0%} by repetition): draws for lack of technique, whatever the position.",
         )
     else:
-        lines.insert(0, "Nothing is known here of its strength.")
+        lines.insert(0, "Its strength is unknown here.")
     return "".join(f"- {line}\n" for line in lines)
 
 
 def _licence(facts: CardFacts) -> str:
     behind = facts.behind
     text = (
-        "The code is under the MIT licence. Stockfish (GPL-3.0) was asked for values and moves as a program of its own; nothing of its code"
-        " or networks is in these files."
+        "The code is under the MIT licence. Stockfish (GPL-3.0) ran as a separate program for values and moves; these files contain none"
+        " of its code or networks."
     )
     if weights := facts.words.licence():
         text += f" {escaped(weights)}"
     if "join_boards" not in behind.reports:
-        return f"{text} Where the boards came from is not known here, nor under which licence.\n"
+        return f"{text} Source and licence of the boards are unknown here.\n"
     files = sorted(name for name in behind.reports["join_boards"]["sources"] if name != "engine")
     if not files:
-        return f"{text} All boards come from games that the engine played for the run: nobody else has a right in them.\n"
+        return f"{text} All boards come from games that the engine played for the run: no third party has rights in them.\n"
     named = ", ".join(map(escaped, files))
     return f"{text} Boards come from files ({named}), under their publisher's licence; the database of Lichess, if it is that, is CC0.\n"
 
@@ -345,6 +323,6 @@ def thousands(number: Any) -> str:
 
 
 def escaped(value: Any) -> str:
-    """Return a text of unknown origin such that Markdown and HTML show it as it is, in one line."""
+    """Escape an untrusted text for Markdown and HTML, on one line."""
     escaped = html.escape(" ".join(str(value).split()))
     return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", escaped)

@@ -1,4 +1,4 @@
-"""A policy as files that programs without this code can use: weights and ONNX, with all that is needed to read and to check them."""
+"""Exports a network policy as safetensors, ONNX and JSON, with a parity check of ONNX against torch."""
 
 import logging
 import shutil
@@ -29,12 +29,12 @@ INPUT: Final = "encodings"
 OUTPUT: Final = "logits"
 NUM_PARITY_POSITIONS: Final = 1_000
 LOG_PROB_TOLERANCE: Final = 1e-4
-"""Nats. Sums of float32 in another order differ by some 1e-6 for logits of size 10; a wrong table or mask differs by whole nats."""
+"""Nats. Float32 sums in another order differ by about 1e-6 for logits of size 10; a wrong table or mask differs by whole nats."""
 
 _OPSET: Final = 20
 _PARITY_SEED: Final = 0
 _PARITY_MAX_PLIES: Final = 160
-_PARITY_STRIDE: Final = 3  # Neighbours in a game are much alike.
+_PARITY_STRIDE: Final = 3  # Consecutive positions of a game are similar.
 _ROWS_PER_RUN: Final = 250
 _EXAMPLES: Final = (
     chess.STARTING_FEN,
@@ -42,8 +42,8 @@ _EXAMPLES: Final = (
     "r3k2r/P7/8/8/8/8/6p1/R3K2R b Kq - 37 60",  # Half the castling rights, castling, a clock, and promotions.
 )
 _LAYOUT: Final = (
-    ("0-63", "piece on a1, b1, ..., h1, a2, ..., h8: 0 none, 1-6 the mover's pawn, knight, bishop, rook, queen, king, 7-12 the rival's"),
-    ("64-67", "castling rights, 1 or 0: mover's king side, mover's queen side, rival's king side, rival's queen side"),
+    ("0-63", "piece on a1, b1, ..., h1, a2, ..., h8: 0 none, 1-6 the mover's pawn, knight, bishop, rook, queen, king, 7-12 the opponent's"),
+    ("64-67", "castling rights, 1 or 0: mover's king side, mover's queen side, opponent's king side, opponent's queen side"),
     ("68", "0, or 1-8 for the file a-h of the square onto which the mover can capture en passant; only where that capture is legal"),
     ("69", "half-move clock (plies since a capture or pawn move), at most 100"),
     ("70", "1 when the mover is Black, else 0; the network does not read it"),
@@ -60,12 +60,12 @@ _USE: Final = (
 
 
 class ParityError(PlainError, RuntimeError):
-    """What was written does not play as the policy does."""
+    """The exported model does not play as the policy does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parity:
-    """How near the ONNX file comes to the policy, over the same positions."""
+    """Differences between the ONNX file and the policy, over the same positions."""
 
     num_positions: int
     num_best_moves_equal: int
@@ -73,11 +73,11 @@ class Parity:
     max_log_prob_difference: float
     """Nats, over all legal moves of all positions."""
     tolerance: float
-    """Nats: more is refused."""
+    """Nats: a larger difference is refused."""
 
     @property
     def is_met(self) -> bool:
-        """Whether every best move is the same and no log-probability differs by more than is allowed."""
+        """Whether all best moves are equal and all log-probabilities differ by at most the tolerance."""
         return self.num_best_moves_equal == self.num_positions and self.max_log_prob_difference <= self.tolerance
 
     def __str__(self) -> str:
@@ -88,16 +88,16 @@ class Parity:
 
 
 def export_policy(source: Path, folder: Path, *, facts: Mapping[str, Any]) -> Parity:
-    """Write the policy in `source` into an existing, empty folder: weights, JSON and ONNX, each read back and compared.
+    """Write the policy in `source` to an existing, empty folder: weights, JSON and ONNX, each read back and compared.
 
-    The folder is one that `load_policy` reads, so that all commands take it for a model.
+    `load_policy` reads the folder, so all commands accept it as a model.
 
     Args:
         source: a folder with a policy.
-        folder: where to write.
-        facts: what is known of the policy (run, step, hash), kept in the JSON and in the ONNX file.
+        folder: the folder to write.
+        facts: facts about the policy (run, step, hash) for the JSON and the ONNX file.
 
-    Raises ParityError when what was written differs from the policy; the caller removes the folder.
+    Raises ParityError when the written model differs from the policy; the caller removes the folder.
     """
     policy, config = load_policy(source, torch.device("cpu"))
     expected = weights_hash(policy)
@@ -118,7 +118,7 @@ def export_policy(source: Path, folder: Path, *, facts: Mapping[str, Any]) -> Pa
 
 
 class _AllActions(nn.Module):
-    """The network with one input and one output, which is what a user of an ONNX runtime wants: the logits of all actions."""
+    """The network with one input and one output, for ONNX runtimes: encodings to logits of all actions."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -134,13 +134,13 @@ class _AllActions(nn.Module):
 def write_onnx(path: Path, policy: NetworkPolicy, facts: Mapping[str, Any]) -> None:
     """Write the network as ONNX: `encodings` [batch, 71] uint8 -> `logits` [batch, 1968] float32, any batch size.
 
-    Equal weights give equal bytes: what the exporter notes of this machine (stack traces with paths) is taken out.
+    Equal weights give equal bytes: the exporter's notes on this machine (stack traces with paths) are removed.
     """
     import onnx
 
     module = _AllActions(policy.network).eval()
     assert not policy.network.training
-    boards = (torch.from_numpy(encode([chess.Board()] * 2)),)  # Two: a batch of one would be taken for a constant.
+    boards = (torch.from_numpy(encode([chess.Board()] * 2)),)  # Two boards: the exporter would treat a batch of one as a constant.
     with torch.no_grad(), _quiet_exporter():
         program = torch.onnx.export(
             module,
@@ -155,7 +155,7 @@ def write_onnx(path: Path, policy: NetworkPolicy, facts: Mapping[str, Any]) -> N
         )
     assert program is not None
     model = program.model_proto
-    _forget_machine(model.graph)
+    _remove_machine_facts(model.graph)
     del model.metadata_props[:]
     model.doc_string = f"{INPUT}: [batch, {ENCODING_SIZE}] uint8; {OUTPUT}: [batch, {NUM_ACTIONS}]. {_USE} {_MIRROR} Layout: {POLICY}."
     onnx.helper.set_model_props(model, {name: str(value) for name, value in sorted(facts.items())})
@@ -165,7 +165,7 @@ def write_onnx(path: Path, policy: NetworkPolicy, facts: Mapping[str, Any]) -> N
 
 @contextmanager
 def _quiet_exporter() -> Iterator[None]:
-    """Silence two remarks of torch 2.13's exporter about itself: one on its own code, one that torchvision is not there."""
+    """Silence two warnings of torch 2.13's exporter: a deprecation in its own code, and the missing torchvision."""
     logger = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -177,7 +177,7 @@ def _quiet_exporter() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _forget_machine(graph: Any) -> None:
+def _remove_machine_facts(graph: Any) -> None:
     del graph.metadata_props[:]
     for part in (*graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
         del part.metadata_props[:]
@@ -185,7 +185,7 @@ def _forget_machine(graph: Any) -> None:
 
 
 def onnx_logits(path: Path, boards: Sequence[chess.Board]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return what an ONNX runtime says of the boards: logits of all actions, shape [len(boards), 1968]."""
+    """Return the ONNX model's logits of all actions, shape [len(boards), 1968]."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -198,7 +198,7 @@ def onnx_logits(path: Path, boards: Sequence[chess.Board]) -> np.ndarray[Any, np
 
 @torch.no_grad()
 def onnx_parity(path: Path, policy: NetworkPolicy, boards: Sequence[chess.Board], *, tolerance: float = LOG_PROB_TOLERANCE) -> Parity:
-    """Compare an ONNX file with the policy it was made of, by the distributions over each board's legal moves."""
+    """Compare an ONNX file with its policy by the distributions over each board's legal moves."""
     positions = PositionBatch.from_boards(boards)
     expected = policy.distribution(positions, temperature=1.0)
     logits_BA = torch.from_numpy(onnx_logits(path, boards)).gather(1, positions.action_ids)
@@ -212,7 +212,7 @@ def onnx_parity(path: Path, policy: NetworkPolicy, boards: Sequence[chess.Board]
 
 
 def random_play_positions(count: int, *, seed: int) -> list[chess.Board]:
-    """Return distinct positions, each with a legal move, of games that chance plays: both colours, all phases, checks, promotions."""
+    """Return distinct positions with legal moves from games of random moves: both colours, all phases, checks, promotions."""
     rng = numpy_stream(seed, "parity_positions")
     boards: list[chess.Board] = []
     seen: set[str] = set()
@@ -232,7 +232,7 @@ def random_play_positions(count: int, *, seed: int) -> list[chess.Board]:
 
 
 def _describe(path: Path, policy: NetworkPolicy, config: PolicyConfig, *, facts: Mapping[str, Any], parity: Parity) -> None:
-    """Write the policy's JSON: what `load_policy` reads, and what a reader without this code needs to know."""
+    """Write the policy's JSON: what `load_policy` reads, and what a program without this code needs."""
     write_json(
         path,
         {
@@ -265,7 +265,7 @@ def _describe(path: Path, policy: NetworkPolicy, config: PolicyConfig, *, facts:
 
 @torch.no_grad()
 def _example(board: chess.Board, policy: NetworkPolicy) -> dict[str, Any]:
-    """Return a position with all that a reader's own code should make of it."""
+    """Return a worked example: a position with its encoding, action ids, log-probabilities and best move."""
     positions = PositionBatch.from_boards([board])
     distribution = policy.distribution(positions, temperature=1.0)
     best = int(distribution.best()[0])

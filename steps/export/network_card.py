@@ -1,4 +1,4 @@
-"""What the model card says of a network."""
+"""The parts of a model card that are specific to networks."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,11 +15,11 @@ _HOW: Final = """\
 
 
 class NetworkCard:
-    """A network as its card tells of it."""
+    """What a card says of a network."""
 
     kind = NETWORK
     how = _HOW
-    learnt_by = "imitation of moves"
+    trained_by = "behaviour cloning of moves"
     parity = "ONNX against torch"
 
     def __init__(self, policy: Mapping[str, Any]) -> None:
@@ -27,28 +27,28 @@ class NetworkCard:
         self._policy = policy
 
     def what(self, made: str) -> str:
-        """Return what it is, and its size."""
+        """Return the card's first paragraph; `made` says how the network was trained."""
         channels, num_blocks = escaped(self._policy["channels"]), escaped(self._policy["num_blocks"])
         return (
             f"A network that gives every legal move of a chess position a probability, {made}. It has {channels} channels, {num_blocks}"
-            " residual blocks and one layer of attention, sees one position and nothing of the game before it, and does not search."
+            " residual blocks and one layer of attention, sees one position without the game before it, and does not search."
         )
 
     def pretraining(self, report: Mapping[str, Any]) -> list[str]:
-        """Return how imitation went."""
-        ended = "the validation loss had stopped falling" if report["has_converged"] else "its steps were spent: it had NOT converged"
+        """Return how behaviour cloning went."""
+        ended = "the validation loss stopped falling" if report["has_converged"] else "it reached its maximum: it has NOT converged"
         return [
-            f"- Imitation: {thousands(report['num_steps'])} steps, ended because {ended}; validation loss"
+            f"- Behaviour cloning: {thousands(report['num_steps'])} steps, ended because {ended}; validation loss"
             f" {report['validation_loss']:.3f} nats, top-1 {report['top1']:.3f}, top-5 {report['top5']:.3f}."
         ]
 
     def limit(self) -> str:
-        """Return what games of best moves can show."""
+        """Return what games of best moves cannot show."""
         return (
-            "Best moves are deterministic: two such players play one game from an opening and colour, so the number of distinct openings is"
-            " the sample size, and nothing is shown of other openings."
+            "Best moves are deterministic: two such players play one game per opening and colour, so the number of distinct openings is the"
+            " sample size, and the results say nothing about other openings."
         )
 
     def licence(self) -> str:
-        """Return nothing: its first weights are made here."""
+        """Return "": the initial weights are this project's."""
         return ""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # Torch comes with them, and a chess program waits while `che
 
 
 class SeveralProcessesError(PlainError, RuntimeError):
-    """More than one process was asked for to train a policy of a kind that one process trains alone."""
+    """More than one process was requested to train a policy of a kind that trains in one process."""
 
 
 class PretrainBody(Protocol):
@@ -106,9 +106,9 @@ class PolicyKind:
         """Raise SeveralProcessesError when GRPO cannot train it in so many processes."""
         if self.trains_alone and num_processes > 1:
             raise SeveralProcessesError(
-                f'policy.kind = "{self.name}" is trained by one process on one machine, and {num_processes} were asked for: run'
-                " flows/chess_grpo.py, and `chess-grpo finetune` without torchrun; more prompts or answers a step take"
-                " grpo.states_per_step, grpo.group_size and a GPU with more memory"
+                f'policy.kind = "{self.name}" trains in one process on one machine, but {num_processes} processes were requested: run'
+                " flows/chess_grpo.py, or `chess-grpo finetune` without torchrun; for more prompts or answers per step raise"
+                " grpo.states_per_step or grpo.group_size on a GPU with more memory"
             )
 
 

@@ -37,17 +37,17 @@ def _preflight(settings: "Settings", machine: Machine) -> tuple[bool, str]:
     model = settings.language.model
     folder = model_folder(model)
     if folder is None:
-        return True, "small, made here" if model == SMALL else f"{model} of the hub, fetched by `pretrain` unless it is in the hub's cache"
+        return True, "small, built in" if model == SMALL else f"{model} of the hub, downloaded by `pretrain` unless it is cached"
     if not (folder / _MODEL_FILE).is_file():
-        lack = f"has no {_MODEL_FILE}" if folder.is_dir() else "is no folder that is there"
-        remedy = "give the folder of a model that transformers' `save_pretrained` wrote, a hub's name, or small"
+        lack = f"has no {_MODEL_FILE}" if folder.is_dir() else "is not an existing folder"
+        remedy = "give a folder that transformers' `save_pretrained` wrote, the name of a model on the hub, or small"
         return False, f"language.model = {model!r} {lack}; {remedy}"
     return True, f"the folder {folder}"
 
 
 def _pretrain(settings: "Settings", boards: Path, device: "torch.device", work: "Work") -> None:
     from steps.bodies.language_pretrain import pretrain_language
-    from steps.store.settings_by_step import seen_by_cloning
+    from steps.store.external_inputs import seen_by_cloning
 
     pretrain_language(seen_by_cloning(settings), boards, device, work)
 

@@ -1,9 +1,8 @@
-"""The lines between the machines of one step: from each to node 0, which listens; over them go a few words, and an end is noticed.
+"""TCP connections between the nodes of one step: each node connects to node 0; they exchange short JSON messages and detect a lost node.
 
-All know the port without a word: candidates follow from a name that only this attempt of this run's step has, so that two runs on one
-machine differ, and a retry does not meet what is left of the attempt before. They lie below the ports that systems give to outgoing
-connections (Linux: from 32,768), so that only another listener can hold one: node 0 then takes its next candidate, and the others ask at
-one after the other until somebody answers by the name.
+All nodes derive the candidate ports from the name of the attempt. So two runs on one machine use other ports, and a retry does not connect
+to processes of the previous attempt. The candidates are below the ephemeral ports (Linux: from 32,768), so only another listener can hold
+one. Node 0 then takes its next candidate, and the others try one after the other until a listener answers with the name.
 """
 
 import hashlib
@@ -24,35 +23,35 @@ _LOOPBACK: Final = "127.0.0.1"
 _FIRST_PORT: Final = 20_000
 _NUM_PORTS: Final = 12_000
 _NUM_CANDIDATES: Final = 8
-_SECONDS_FOR_A_WORD: Final = 5.0
-"""How long whoever comes may take to say who it is; it waits three times as long for the answer."""
+_HANDSHAKE_SECONDS: Final = 5.0
+"""Time limit for the first message of a new connection; a node waits three times as long for the answer."""
 _SECONDS_BETWEEN_TRIES: Final = 0.2
 _SECONDS_OF_SILENCE: Final = 60
-"""After so long without an answer of its system, a machine is taken for lost."""
+"""TCP keepalive: a machine whose system does not answer for so long counts as lost."""
 
 
 class NodesError(PlainError, RuntimeError):
-    """The machines of the step do not come together, or one of them is lost: another try may do better."""
+    """The nodes did not all connect, or one of them is lost; a retry may succeed."""
 
     may_pass = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """This machine among those of the step."""
+    """This machine among the nodes of the step."""
 
     index: int
     count: int
     main_address: str
-    """Of node 0."""
+    """Address of node 0."""
     attempt: str
-    """Named alike on all nodes, and like no other attempt of this or another run."""
+    """Name of the attempt: the same on all nodes, and unique among attempts and runs."""
     num_processes: int | None = None
-    """How many train here; None for one a GPU or, without any, one."""
+    """How many processes train here; None for one per GPU, or one without a GPU."""
 
 
 ONLY_NODE: Final = Node(index=0, count=1, main_address=_LOOPBACK, attempt="", num_processes=1)
-"""A step on one machine, in its one process."""
+"""A step on one machine, in one process."""
 
 
 def candidate_ports(name: str) -> list[int]:
@@ -67,7 +66,7 @@ def candidate_ports(name: str) -> list[int]:
 
 
 class Connection:
-    """A connection between two nodes over which messages go, one a line of JSON."""
+    """A connection between two nodes; each message is one line of JSON."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -83,7 +82,7 @@ class Connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def send(self, message: Message) -> bool:
-        """Send a message; return whether there is still somebody to send it to."""
+        """Send a message; return whether the connection is still open."""
         try:
             with self._lock:
                 self._connection.sendall(f"{json.dumps(message)}\n".encode())
@@ -92,7 +91,7 @@ class Connection:
         return True
 
     def read(self, seconds: float | None = None) -> Message | None:
-        """Wait for a message; None when the other end is gone, says what is no message or, with a limit, nothing for so long."""
+        """Wait for a message; None when the connection is closed, the message is invalid, or the time limit passes."""
         self._connection.settimeout(seconds)
         try:
             line = self._reader.readline()
@@ -103,57 +102,57 @@ class Connection:
             self._connection.settimeout(None)
         return found if isinstance(found, dict) else None
 
-    def hang_up(self) -> None:
-        """Say no more, so that what was said arrives: to close while something unread is here would take it back on its way."""
-        with suppress(OSError):  # The other end was first.
+    def end_sending(self) -> None:
+        """Shut down the sending side: closing with unread input would discard sent messages that have not arrived yet."""
+        with suppress(OSError):  # The other end closed first.
             self._connection.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """End it, for a reader that waits too."""
+        """Close the connection; a blocked `read` returns."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._reader.close()
         self._connection.close()
 
 
-def come(address: str, name: str, node: int, *, seconds: float) -> Connection:
-    """Return this node's line to node 0.
+def connect_to_main(address: str, name: str, node: int, *, seconds: float) -> Connection:
+    """Return this node's connection to node 0.
 
     Args:
-        address: of node 0.
-        name: of the attempt, the same on all nodes.
-        node: which one this is, from 1.
-        seconds: how long to go on trying.
+        address: address of node 0.
+        name: name of the attempt, the same on all nodes.
+        node: index of this node, from 1.
+        seconds: how long to retry.
 
-    Raises NodesError when node 0 was not found.
+    Raises NodesError when node 0 does not answer.
     """
     until = time.monotonic() + seconds
     while True:
         for port in candidate_ports(name):
-            if (line := _asked(address, port, name, node)) is not None:
-                return line
+            if (connection := _handshake(address, port, name, node)) is not None:
+                return connection
         if time.monotonic() > until:
             raise NodesError(
                 f"node {node} found no node 0 at {address}, ports {', '.join(map(str, candidate_ports(name)))}, in {seconds:g} s: its"
-                " machine did not start, or a firewall is between them (they need all TCP ports of each other)"
+                " machine did not start, or a firewall is between them (all TCP ports must be open between nodes)"
             )
         time.sleep(_SECONDS_BETWEEN_TRIES)
 
 
-def _asked(address: str, port: int, name: str, node: int) -> Connection | None:
+def _handshake(address: str, port: int, name: str, node: int) -> Connection | None:
     try:
-        connection = socket.create_connection((address, port), timeout=_SECONDS_FOR_A_WORD)
+        connected = socket.create_connection((address, port), timeout=_HANDSHAKE_SECONDS)
     except OSError:
         return None
-    line = Connection(connection)
-    if line.send({"name": name, "node": node}) and line.read(3 * _SECONDS_FOR_A_WORD) == {"name": name}:
-        return line
-    line.close()
+    connection = Connection(connected)
+    if connection.send({"name": name, "node": node}) and connection.read(3 * _HANDSHAKE_SECONDS) == {"name": name}:
+        return connection
+    connection.close()
     return None
 
 
-class Door:
-    """Where node 0 listens for the others."""
+class NodeListener:
+    """The socket at which node 0 accepts the connections of the other nodes."""
 
     def __init__(self, listener: socket.socket, name: str) -> None:
         self._listener = listener
@@ -162,48 +161,48 @@ class Door:
     @classmethod
     @contextmanager
     def opened(cls, address: str, name: str) -> Iterator[Self]:
-        """Listen at the first candidate that is free, while the block lasts.
+        """Listen at the first free candidate port while the block lasts.
 
-        Raises NodesError when all are taken.
+        Raises NodesError when all are in use.
         """
-        # Only a machine's other processes come to 127.0.0.1; a machine may know its own address by another name than the others do.
+        # Listen on all interfaces unless all nodes are local: a machine may not own the address by which others reach it.
         listener = _listening(_LOOPBACK if address == _LOOPBACK else "", candidate_ports(name))
         with closing(listener):
             yield cls(listener, name)
 
-    def gathered(self, num_nodes: int, *, seconds: float) -> dict[int, Connection]:
-        """Return node -> line of all other nodes, when they are here.
+    def accept_all(self, num_nodes: int, *, seconds: float) -> dict[int, Connection]:
+        """Return node -> connection of all other nodes, once all are connected.
 
-        Raises NodesError when some are not in time.
+        Raises NodesError when some do not connect in time.
         """
-        until, lines = time.monotonic() + seconds, dict[int, Connection]()
-        while len(lines) < num_nodes - 1:
+        until, connections = time.monotonic() + seconds, dict[int, Connection]()
+        while len(connections) < num_nodes - 1:
             self._listener.settimeout(max(0.01, until - time.monotonic()))
             try:
-                connection, _ = self._listener.accept()
+                accepted, _ = self._listener.accept()
             except TimeoutError:
-                missing = [str(node) for node in range(1, num_nodes) if node not in lines]
+                missing = [str(node) for node in range(1, num_nodes) if node not in connections]
                 raise NodesError(
-                    f"node 0 has waited {seconds:g} s in vain for node {', '.join(missing)}: their machines did not start, or a firewall is"
-                    " between them (they need all TCP ports of each other)"
+                    f"node 0 waited {seconds:g} s, but node {', '.join(missing)} did not connect: the machine did not start, or a firewall"
+                    " is between them (all TCP ports must be open between nodes)"
                 ) from None
-            connection.settimeout(None)
-            line = Connection(connection)
-            hello = line.read(_SECONDS_FOR_A_WORD)
+            accepted.settimeout(None)
+            connection = Connection(accepted)
+            hello = connection.read(_HANDSHAKE_SECONDS)
             if hello is None or hello.get("name") != self._name or hello.get("node") not in range(1, num_nodes):
-                line.close()  # Somebody else's, who knocked at the wrong door.
+                connection.close()  # It does not belong to this attempt.
                 continue
-            if (before := lines.pop(hello["node"], None)) is not None:
-                before.close()  # It had no patience, and came again.
-            if line.send({"name": self._name}):
-                lines[hello["node"]] = line
-        return lines
+            if (before := connections.pop(hello["node"], None)) is not None:
+                before.close()  # The node timed out and connected again.
+            if connection.send({"name": self._name}):
+                connections[hello["node"]] = connection
+        return connections
 
 
 def free_port(name: str) -> int:
-    """Return a candidate, of another name, that is free now: where the processes of all nodes will meet.
+    """Return a free port for the rendezvous of the processes of all nodes.
 
-    Raises NodesError when all are taken.
+    Raises NodesError when all candidates are in use.
     """
     with closing(_listening("", candidate_ports(f"{name}, processes"))) as listener:
         return int(listener.getsockname()[1])
@@ -212,7 +211,7 @@ def free_port(name: str) -> int:
 def _listening(address: str, ports: Sequence[int]) -> socket.socket:
     for port in ports:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # A port that somebody had a minute ago is free.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # A port in TIME_WAIT is free.
         try:
             listener.bind((address, port))
             listener.listen()
@@ -220,4 +219,4 @@ def _listening(address: str, ports: Sequence[int]) -> socket.socket:
             listener.close()
         else:
             return listener
-    raise NodesError(f"all of ports {', '.join(map(str, ports))} are taken on node 0: end what listens there, or let it try again")
+    raise NodesError(f"ports {', '.join(map(str, ports))} are all in use on node 0: stop what listens there, or let the step be retried")

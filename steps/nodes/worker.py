@@ -1,6 +1,6 @@
-"""One process of a machine among several that train together: what it needs, and its part.
+"""One training process of a node.
 
-As a program: a further process of a machine with several GPUs; reads what to do from its standard input, and ends when that ends.
+Run as a program it is a further process of a machine with several GPUs. It reads its task from standard input and ends when that closes.
 """
 
 import json
@@ -26,14 +26,13 @@ from steps.step_io.work import Work
 from steps.store.versions import ROOT
 
 FINAL_EXIT: Final = NO_RETRY
-"""The exit code of a process for which another try would end the same way."""
-SECONDS_TO_LEAVE: Final = 120
-"""For a process that was told to end, before it is ended where it stands: it may wait within a sum for one who does not come any more, or
-copy its last checkpoint away."""
+"""The exit code of a process that failed with an error that is not retryable."""
+SECONDS_TO_EXIT: Final = 120
+"""Grace period of a process that got SIGTERM: it may be stuck in an all-reduce with a lost process, or upload its last checkpoint."""
 
 
 class WorkerTask(TypedDict):
-    """What a process needs to train, on this machine: plain data."""
+    """What a process needs to train on this machine, as plain data."""
 
     settings: dict[str, Any]
     boards: str
@@ -41,27 +40,27 @@ class WorkerTask(TypedDict):
     pretrained: str
     """Folder of the pretrained policy."""
     checkpoint: str
-    """Folder of the checkpoint of another run to go on from; empty for none."""
+    """Folder of another run's checkpoint to resume from; empty for none."""
     facts: dict[str, Any]
-    """Written into each checkpoint."""
+    """Facts that are written into each checkpoint."""
 
 
 def train(
     task: WorkerTask,
     machine: Machine,
     work: Work,
-    meeting: Rendezvous,
+    rendezvous: Rendezvous,
     *,
     num_here: int,
     on_assessed: Callable[[Mapping[str, Any]], None] | None,
     on_error: Callable[[], None],
 ) -> None:
-    """Train as one of the processes that meet there, of which so many are on this machine."""
+    """Train as one of the processes of this rendezvous; `num_here` of them share this machine's cores."""
     import torch
 
     device, num_threads = torch_device(machine), max(1, machine.num_threads // num_here)
     torch.set_num_threads(num_threads)
-    with joined_processes(device, meeting) as processes, _told_of_errors(on_error):
+    with joined_processes(device, rendezvous) as processes, _calling_on_error(on_error):
         settings = Settings.model_validate(task["settings"])
         kind_of(settings).finetune(
             settings,
@@ -79,7 +78,7 @@ def train(
 
 
 @contextmanager
-def _told_of_errors(on_error: Callable[[], None]) -> Iterator[None]:
+def _calling_on_error(on_error: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     except BaseException:
@@ -88,38 +87,38 @@ def _told_of_errors(on_error: Callable[[], None]) -> Iterator[None]:
 
 
 def with_root(path: str) -> str:
-    """Return a Python path on which this project is found, and all that is on this one."""
+    """Return this PYTHONPATH with the project's root put first."""
     return os.pathsep.join(part for part in (str(ROOT), path) if part)
 
 
-def leave_at_once(why: str, code: int) -> NoReturn:
-    """End this process where it stands."""
-    print(f"{why}: it leaves at once, and the next try goes on from the last checkpoint", file=sys.stderr, flush=True)
+def exit_now(why: str, code: int) -> NoReturn:
+    """End this process immediately, without cleanup."""
+    print(f"{why}: exiting now; a retry resumes from the last checkpoint", file=sys.stderr, flush=True)
     os._exit(code)
 
 
-def _leave_with_parent() -> None:
-    while os.read(0, 1):  # Not through sys.stdin, whose lock, held while it waits, would abort the interpreter's end.
+def _end_with_stdin() -> None:
+    while os.read(0, 1):  # Not sys.stdin: its lock, held by a blocked read, would abort the interpreter's shutdown.
         pass
     with suppress(ProcessLookupError):
         os.kill(os.getpid(), signal.SIGTERM)
-    threading.Event().wait(SECONDS_TO_LEAVE)
-    leave_at_once("the node's first process is gone", RESUMABLE_EXIT)
+    threading.Event().wait(SECONDS_TO_EXIT)
+    exit_now("the node's first process is gone", RESUMABLE_EXIT)
 
 
 def main() -> int:
-    """Train as one more process of a node."""
+    """Train as a further process of a node."""
     order = json.loads(sys.stdin.readline())
-    meeting = Rendezvous(address=order["address"], port=order["port"], rank=order["rank"], size=order["size"])
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    rendezvous = Rendezvous(address=order["address"], port=order["port"], rank=order["rank"], size=order["size"])
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
     try:
         with terminable(), tempfile.TemporaryDirectory() as folder:
             work, num_here = Work(Path(folder), ()), order["num_here"]
-            train(order["task"], Machine.here(), work, meeting, num_here=num_here, on_assessed=None, on_error=lambda: None)
+            train(order["task"], Machine.here(), work, rendezvous, num_here=num_here, on_assessed=None, on_error=lambda: None)
     except Terminated:
         return RESUMABLE_EXIT
     except PlainError as error:
-        print(f"process {meeting.rank}: {error}", file=sys.stderr, flush=True)
+        print(f"process {rendezvous.rank}: {error}", file=sys.stderr, flush=True)
         return RESUMABLE_EXIT if error.may_pass else FINAL_EXIT
     return 0
 

@@ -13,7 +13,6 @@ from steps.pipeline.job import Job
 from steps.pipeline.run_step import log_plots, run_step
 from steps.step_io.names import BOARDS, REPORT
 from steps.step_io.work import Sink
-from steps.store import settings_by_step
 from steps.store.outputs import StepOutput
 from steps.tracking.child_run import ChildRun
 from steps.tracking.dataset_schema import dataset_columns
@@ -32,7 +31,7 @@ def build_boards(job: Job, task: int, sinks: Sequence[Sink] = ()) -> StepOutput:
         job,
         here.machine,
         spec,
-        settings=settings_by_step.dataset_settings(settings) | {"units": list(units)},
+        settings=spec.settings(settings) | {"units": list(units)},
         inputs=here.inputs(spec),
         work=lambda work: build_body.build_units(settings, units, here.engine, machine.stockfish, work, cache_folder=machine.value_cache),
         sinks=sinks,
@@ -61,7 +60,7 @@ def join_boards(job: Job, parts: Sequence[StepOutput]) -> StepOutput:
         job,
         here.machine,
         spec,
-        settings=settings_by_step.dataset_settings(here.settings),
+        settings=spec.settings(here.settings),
         # The units' own hashes, not those of the tasks that built them: how many tasks there were changes nothing.
         inputs=here.inputs(spec) | units,
         work=lambda work: join_body.join_units(here.settings, [here.open(part) for part in parts], work),
@@ -76,7 +75,7 @@ def check_boards(job: Job, boards: StepOutput) -> StepOutput:
         job,
         here.machine,
         spec,
-        settings=settings_by_step.check_settings(here.settings),
+        settings=spec.settings(here.settings),
         inputs=here.inputs(spec, boards=boards),
         work=lambda work: check_body.check_dataset(here.settings, here.open(boards), work),
     )

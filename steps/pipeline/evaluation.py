@@ -1,6 +1,6 @@
 """The steps that measure strength, as the flow calls them: calibrate, baseline, screen, confirm and select."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from steps.runs.find_policy import FoundPolicy, find_policy
 from steps.step_io.aliases import CHAMPION, PEAK
 from steps.step_io.names import REPORT
 from steps.step_io.work import Sink
-from steps.store import settings_by_step
 from steps.store.outputs import StepOutput
 from steps.store.versions import step_version
 from steps.tracking import notes
@@ -40,7 +39,7 @@ def calibrate(job: Job, sinks: Sequence[Sink] = ()) -> StepOutput:
         job,
         here.machine,
         spec,
-        settings=settings_by_step.ladder_settings(here.settings),
+        settings=spec.settings(here.settings),
         inputs=here.inputs(spec),
         work=lambda work: calibrate_body.calibrate_ladder(
             here.settings,
@@ -60,7 +59,7 @@ def baseline(job: Job, boards: StepOutput, pretrained: StepOutput, calibrated: S
         job,
         here.machine,
         spec,
-        settings=settings_by_step.baseline_settings(here.settings),
+        settings=spec.settings(here.settings),
         inputs=here.inputs(spec, boards=boards, pretrained=pretrained, ladder=calibrated),
         work=lambda work: baseline_body.play_baseline(
             here.settings,
@@ -105,7 +104,7 @@ def _precompute(job: Job, contest: Contest, *, screened: StepOutput | None, part
         job,
         here.machine,
         spec,
-        settings=settings_by_step.selection_settings(here.settings) | ({} if task is None else asdict(task)),
+        settings=spec.settings(here.settings) | ({} if task is None else asdict(task)),
         inputs=_inputs(here, contest, incumbent.label) | ({} if screened is None else {"screened": screened["output_hash"]}),
         work=lambda work: screen_body.play_ahead(
             here.settings,
@@ -156,7 +155,7 @@ def select(job: Job, contest: Contest, ahead: Sequence[StepOutput] = (), sinks: 
         job,
         here.machine,
         spec,
-        settings=settings_by_step.selection_settings(here.settings),
+        settings=spec.settings(here.settings),
         inputs=_inputs(here, contest, incumbent.label),
         work=lambda work: select_body.select_champion(
             here.settings,
@@ -210,8 +209,9 @@ def _incumbent(here: Here, contest: Contest) -> _Incumbent:
     try:
         found = registered_policy(here.machine, CHAMPION)
         label = str(output_manifest(here.tracker, here.store, found.output)["parts"]["inputs"].get("previous", ""))
-        settings: Mapping[str, object] = settings_by_step.selection_settings(here.settings)
-        again = step_version(select_body.SPEC, settings=settings, inputs=_inputs(here, contest, label), code=here.job["code"])
+        again = step_version(
+            select_body.SPEC, settings=select_body.SPEC.settings(here.settings), inputs=_inputs(here, contest, label), code=here.job["code"]
+        )
         if again.version == found.output["version"] and here.store.has(found.output):
             return _Incumbent(version=held.number, label=label)
         model = find_policy(CHAMPION, here.machine)

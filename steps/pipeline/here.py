@@ -9,8 +9,8 @@ from grpo.settings.tree import Settings
 from steps.pipeline.job import Job, typed_settings
 from steps.runtime.machine import Machine
 from steps.step_io.spec import StepSpec
+from steps.store.external_inputs import model_inputs, opening_inputs, source_inputs
 from steps.store.outputs import StepOutput, Store
-from steps.store.settings_by_step import model_inputs, opening_inputs, source_inputs
 from steps.tracking.tracker import Tracker
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ def make_output(
                 sinks,
                 terminal=terminal,
                 progress_folder=None if progress is None else progress.folder,
-                on_saved=None if progress is None else progress.keep,
+                on_saved=None if progress is None else progress.save,
                 watcher=watcher,
             )
             body(work)

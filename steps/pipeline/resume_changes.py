@@ -11,86 +11,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from grpo.engine.identity import EngineIdentity
+from grpo.settings.roles import is_read_by, may_change, settings_read_by
 from grpo.settings.tree import Settings
-from steps.store import settings_by_step
-
-CHANGEABLE: Final = frozenset(
-    {
-        # How much and how fast.
-        "num_steps",
-        "states_per_step",
-        "num_minibatches",
-        "num_inner_epochs",
-        "reflects",
-        "max_states_per_forward",
-        "group_size",
-        "own_games",  # A resumed run begins with a round of its own: its policy is another than the origin's last round was played by.
-        "temperature",
-        # The optimiser's bounds and pace; schedules begin anew.
-        "learning_rate",
-        "warmup_steps",
-        "learning_rate_decay",
-        "final_learning_rate_share",
-        "weight_averaging",
-        "max_gradient_norm",
-        "clip_low",
-        "clip_high",
-        "max_kl_old",
-        # Weights of the regularisers and who steers them; controllers begin anew.
-        "entropy_coefficient",
-        "entropy_schedule",
-        "final_entropy_coefficient",
-        "entropy_target",
-        "field_notes",
-        "kl_coefficient",
-        "kl_schedule",
-        "kl_target",
-        # When it is helped, warned about or stopped.
-        "critical_entropy",
-        "critical_measure",
-        "critical_window",
-        "recovery",
-        "alarms",
-        # Housekeeping.
-        "steps_per_gradient_budget",
-        "steps_per_checkpoint",
-        "num_checkpoints_kept",
-        "max_skipped_steps",
-        "skipped_learning_rate_factor",
-        "precision",
-        "is_compiled",
-    }
-)
-"""Fields of `grpo` that may change; all others are the objective."""
-
-CHANGEABLE_OF_LANGUAGE: Final = frozenset(
-    {
-        "answers_per_forward",
-        # When it is refused, and how softly it begins; schedules begin anew.
-        "min_parse_rate",
-        "num_gate_prompts",
-        "kl_warmup_steps",
-        "reward_warmup_steps",
-        "max_collection_kl",
-        # Games and measurements.
-        "max_questions",
-        "num_judged_boards",
-        "num_sampled_answers",
-    }
-)
-"""Fields of `language` that may change; of the others those that cloning does not read are the objective."""
-
-_REWARDS: Final = ("grpo.own_games.repetition",)
-"""Fields of sections that may change otherwise, which decide what a move is worth."""
+from steps.store import external_inputs
 
 ALLOW_ENGINE: Final = "engine"
 ALLOW_OBJECTIVE: Final = "objective"
 ALLOWABLE: Final = (ALLOW_ENGINE, ALLOW_OBJECTIVE)
 """What is refused unless it is allowed by name."""
 
-_MADE_BY_ORIGIN: Final = ("seed", "boards", "values", "policy", "pretrain")
 _KIND: Final = "policy.kind"
-"""Sections that boards and pretrained policy are made from; compared as slices, which leave out what changes nothing."""
 _MAX_SHOWN: Final = 400
 
 
@@ -136,15 +66,15 @@ def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str,
     kind = parts["pretrain"]["settings"]["policy"].get("kind", "network")
     if kind != now.settings.policy.kind:  # Beside that no other difference says anything.
         return [Change(field=_KIND, before=kind, after=now.settings.policy.kind, is_refused=True)]
-    then_made, inputs = parts["join_boards"]["inputs"], settings_by_step.source_inputs(now.settings, now.engine)
+    then_made, inputs = parts["join_boards"]["inputs"], external_inputs.source_inputs(now.settings, now.engine)
     files_then = {name: each for name, each in then_made.items() if name.startswith(("file ", "judged "))}
     files_now = {name: each for name, each in inputs.items() if name.startswith(("file ", "judged "))}
-    pretrained = _differences(parts["pretrain"]["settings"], settings_by_step.pretrain_settings(now.settings))
+    pretrained = _differences(parts["pretrain"]["settings"], settings_read_by("pretrain", now.settings))
     model_then = {"language.model's files": parts["pretrain"]["inputs"].get("model")}
-    pretrained += _differences(model_then, {name: settings_by_step.model_inputs(now.settings).get("model") for name in model_then})
+    pretrained += _differences(model_then, {name: external_inputs.model_inputs(now.settings).get("model") for name in model_then})
     refused = [
-        *_differences(_full(parts["join_boards"]["settings"]), _full(settings_by_step.dataset_settings(now.settings))),
-        *(each for each in pretrained if not _may_change(each[0])),
+        *_differences(parts["join_boards"]["settings"], settings_read_by("build_boards", now.settings)),
+        *(each for each in pretrained if not may_change(each[0])),
         *_differences(files_then, files_now),
         *_differences({"action_table": action_table[:16]}, {"action_table": now.action_table[:16]}),
     ]
@@ -152,14 +82,13 @@ def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str,
     if "finetune" in parts and parts["finetune"]["inputs"]["engine"] != then_made["engine"]:
         engines["engine of finetune"] = parts["finetune"]["inputs"]["engine"]  # It was allowed to be another.
     by_engine = _differences(engines, dict.fromkeys(engines, str(now.engine)))
-    rest, current = [each for each in pretrained if _may_change(each[0])], now.settings.model_dump(mode="json")
+    rest, current = [each for each in pretrained if may_change(each[0])], now.settings.model_dump(mode="json")
     for step, each in parts.items():
-        sections = {name: then for name, then in each["settings"].items() if name in current and name not in _MADE_BY_ORIGIN}
-        here = {name: current[name] for name in sections}
-        # A step that measures has only what it reads in its slice; of GRPO a field that the origin did not know yet is a change.
-        rest += _differences(sections, here if step == "finetune" else _known(here, sections))
+        then = {name: value for name, value in each["settings"].items() if name in current}
+        # Of what only measures, a field that the origin did not know yet is no change; of GRPO it is.
+        rest += _differences(then, settings_read_by("finetune", now.settings) if step == "finetune" else _known(current, then))
     books = {"opening book": parts.get("baseline", {}).get("inputs", {}).get("opening book")}
-    rest += _differences(books, {"opening book": settings_by_step.opening_inputs(now.settings).get("opening book")})
+    rest += _differences(books, {"opening book": external_inputs.opening_inputs(now.settings).get("opening book")})
     rest += _differences(
         {"device": parts["pretrain"]["inputs"].get("device"), **_code(manifests["pretrain"]["code"], kind)},
         {"device": now.device, **_code(now.code, kind)},
@@ -168,16 +97,10 @@ def changes_since(manifests: Mapping[str, Mapping[str, Any]], action_table: str,
     for name, before, after in by_engine:
         found[name] = Change(field=name, before=before, after=after, is_refused=True, allowed_as=ALLOW_ENGINE)
     for name, before, after in rest:
-        is_objective = name.startswith(("grpo.", "language.")) and not _may_change(name)
+        is_objective = is_read_by("finetune", name.partition(".")[0]) and not may_change(name)
         change = Change(field=name, before=before, after=after, is_refused=is_objective, allowed_as=ALLOW_OBJECTIVE if is_objective else "")
         found.setdefault(name, change)
     return sorted(found.values(), key=lambda change: (not change.is_refused, change.field))
-
-
-def _may_change(name: str) -> bool:
-    section, _, field = name.partition(".")
-    changeable = {"grpo": CHANGEABLE, "language": CHANGEABLE_OF_LANGUAGE}.get(section, frozenset())
-    return field.partition(".")[0] in changeable and name not in _REWARDS
 
 
 def _known(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,11 +123,6 @@ def recorded(changes: Sequence[Change], allowed: Sequence[str]) -> dict[str, str
 def _code(code: Mapping[str, Any], kind: str) -> dict[str, Any]:
     lock = "lock" if kind == "network" else "language_lock"
     return {"code.commit": code["commit"], f"code.{lock}": code[lock]}
-
-
-def _full(dataset: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a dataset's settings with the one that has been taken out of its section under its full name."""
-    return {"evaluation.heldout_depth" if name == "heldout_depth" else name: value for name, value in dataset.items()}
 
 
 def _tag(field: str) -> str:

@@ -17,7 +17,7 @@ from steps.store.object_lease import Lease, shared_lease, tracking_lease_key
 from steps.store.objects import objects_at
 from steps.store.outputs import StepOutput, Store
 from steps.store.versions import StepVersion, step_version
-from steps.tracking.step_notes import chapter_note, headlines
+from steps.tracking.step_notes import headlines, step_note
 from steps.tracking.tracker import ChildRun, Tracker
 from steps.tracking.wandb_mirror import mirrored
 
@@ -89,7 +89,7 @@ def run_step(
         child.file(folder / MANIFEST)
         child.file(folder / HISTORY)
         child.headline(headlines(step, folder))
-        if note := chapter_note(step, folder):
+        if note := step_note(step, folder):
             child.note(note)
         for name in spec.published:
             if (folder / name).exists():

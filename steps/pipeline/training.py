@@ -17,7 +17,6 @@ from steps.pipeline.resume import origin_checkpoint
 from steps.pipeline.run_step import log_plots, run_step
 from steps.step_io.names import FINDINGS, LEARNABILITY
 from steps.step_io.work import Sink, read_history
-from steps.store import settings_by_step
 from steps.store.outputs import StepOutput
 from steps.tracking.child_run import ChildRun
 from steps.tracking.tags import FOUND
@@ -34,7 +33,7 @@ def pretrain(job: Job, boards: StepOutput, sinks: Sequence[Sink] = ()) -> StepOu
         job,
         here.machine,
         kind.pretrain_spec,
-        settings=settings_by_step.pretrain_settings(here.settings),
+        settings=kind.pretrain_spec.settings(here.settings),
         inputs=here.inputs(kind.pretrain_spec, boards=boards),
         work=lambda work: kind.pretrain(here.settings, here.open(boards), here.device, work),
         sinks=sinks,
@@ -69,7 +68,7 @@ def _finetune(
     job, kind = here.job, kind_of(here.settings)
     spec = kind.finetune_spec
     checkpoint = None if job["origin"] is None else origin_checkpoint(job["origin"], here.tracker, here.store)
-    settings = settings_by_step.finetune_settings(here.settings)
+    settings = spec.settings(here.settings)
     inputs = here.inputs(spec, boards=boards, pretrained=pretrained)
     inputs["checkpoint"] = "" if checkpoint is None else str(read_json(checkpoint / MANIFEST)["output_hash"])
     if (num_processes := team.met(inputs)) > 1:

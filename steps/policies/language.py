@@ -12,9 +12,9 @@ from grpo.base.seeding import numpy_stream
 from grpo.evaluation.exercises import Solver
 from grpo.evaluation.regret import HeldoutScores
 from grpo.language.generate.player import LanguagePlayer
-from grpo.language.generate.retries import Speaker
+from grpo.language.generate.retries import AnswerGenerator
 from grpo.language.generate.uci_search import LanguageMoveFinder
-from grpo.language.learn.evaluation import JudgedBoards, LanguageSolver, judge
+from grpo.language.learn.evaluation import EvaluationBoards, LanguageSolver, evaluate_language
 from grpo.learning.checkpoints import weights_hash
 from grpo.play.players import Player
 from grpo.play.replies import ReplyCounts
@@ -39,12 +39,12 @@ class LanguageCompetitor:
     is_deterministic = False
     """Its best answer is always the same; but one without a legal move is followed by others, which are drawn."""
 
-    def __init__(self, speaker: Speaker, hash_weights: Callable[[], str]) -> None:
+    def __init__(self, generator: AnswerGenerator, hash_weights: Callable[[], str]) -> None:
         """Take who is asked, and what finds the hash of the weights: of a large model that takes seconds, and games do without."""
         self._hash_weights = hash_weights
-        self.facts: Mapping[str, Any] = {"policy": LANGUAGE, "max_questions": speaker.config.max_questions}
-        self._speaker = speaker
-        self._solver = LanguageSolver(speaker)
+        self.facts: Mapping[str, Any] = {"policy": LANGUAGE, "max_questions": generator.config.max_questions}
+        self._generator = generator
+        self._solver = LanguageSolver(generator)
 
     @cached_property
     def weights(self) -> str:
@@ -53,19 +53,19 @@ class LanguageCompetitor:
 
     def best_player(self, name: str, *, seed: int, stream: tuple[str | int, ...]) -> Player:
         """Return who plays the best answer's move, and draws from the stream of this name what is asked again."""
-        return LanguagePlayer(self._speaker, name, temperature=None, rng=numpy_stream(seed, *stream))
+        return LanguagePlayer(self._generator, name, temperature=None, rng=numpy_stream(seed, *stream))
 
     def sampling_player(self, name: str, *, temperature: float, seed: int, stream: tuple[str | int, ...]) -> Player:
         """Return who draws the first answer too, at a temperature."""
-        return LanguagePlayer(self._speaker, name, temperature=temperature, rng=numpy_stream(seed, *stream))
+        return LanguagePlayer(self._generator, name, temperature=temperature, rng=numpy_stream(seed, *stream))
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:
         """Return regret, expected value, and the shares of best answers that are whole and legal."""
-        return judge(self._speaker, JudgedBoards.of_table(boards, config=self._speaker.config)).metrics()
+        return evaluate_language(self._generator, EvaluationBoards.of_table(boards, config=self._generator.config)).metrics()
 
     def scores(self, boards: "pa.Table") -> HeldoutScores:
         """Return regret and expected value, board by board."""
-        return judge(self._speaker, JudgedBoards.of_table(boards, config=self._speaker.config)).scores
+        return evaluate_language(self._generator, EvaluationBoards.of_table(boards, config=self._generator.config)).scores
 
     def write_decisions(self, folder: Path, boards: "pa.Table", *, before: "Competitor | None" = None) -> None:
         """Write none: they are told with the probabilities of moves."""
@@ -85,7 +85,7 @@ class LanguageCompetitor:
 
     def move_finder(self) -> MoveFinder:
         """Return what asks about one board at a time."""
-        return LanguageMoveFinder(self._speaker)
+        return LanguageMoveFinder(self._generator)
 
 
 def open_language_policy(folder: Path, device: torch.device, rules: LanguageConfig | None) -> LanguageCompetitor:
@@ -93,8 +93,8 @@ def open_language_policy(folder: Path, device: torch.device, rules: LanguageConf
 
     Raises PlainError when the extra is missing, or the files do not make one.
     """
-    from grpo.language.generate.generator import PolicySpeaker
+    from grpo.language.generate.generator import PolicyAnswerGenerator
     from grpo.language.model.loading import load_language_policy
 
     policy, _ = load_language_policy(folder, device)
-    return LanguageCompetitor(PolicySpeaker(policy, policy.config if rules is None else rules), lambda: weights_hash(policy))
+    return LanguageCompetitor(PolicyAnswerGenerator(policy, policy.config if rules is None else rules), lambda: weights_hash(policy))

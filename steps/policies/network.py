@@ -9,7 +9,7 @@ import torch
 from grpo.base.files import write_json
 from grpo.base.seeding import torch_stream
 from grpo.dataset.table import Split, board_arrays
-from grpo.evaluation.decisions import telling_decisions
+from grpo.evaluation.decisions import notable_decisions
 from grpo.evaluation.exercises import Solver, expected_credits
 from grpo.evaluation.regret import HeldoutScores, heldout_metrics, heldout_scores, illegal_mass
 from grpo.learning.checkpoints import load_policy, weights_hash
@@ -64,7 +64,7 @@ class NetworkCompetitor:
         """Write the worst and best decisions, beside those of another network."""
         judged = board_arrays(boards, split=Split.HELDOUT, strong=True)
         other = before.policy if isinstance(before, NetworkCompetitor) else None
-        found = telling_decisions(self.policy, judged, count=_NUM_OF_EACH_KIND, before=other)
+        found = notable_decisions(self.policy, judged, count=_NUM_OF_EACH_KIND, before=other)
         write_json(folder / DECISIONS, found.facts() | {"num_boards": len(judged)})
 
     def solver(self, *, temperature: float) -> Solver:

@@ -1,1 +1,1 @@
-"""What can be known to fail before a run starts."""
+"""Preflight checks: finds what would make a run fail before it starts."""

@@ -1,4 +1,4 @@
-"""Everything that can be known to fail before any work, in one table, each with its remedy."""
+"""Preflight checks of engine, disk, tracking store, device, models and files, as one table with a remedy for each failure."""
 
 import shutil
 import tempfile
@@ -23,7 +23,7 @@ _PROBE: Final = "probe"
 
 
 class PreflightError(PlainError, RuntimeError):
-    """Something that the run needs is missing; the message is the table, with remedies."""
+    """Something that the run needs is missing; the message is the table with remedies."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,16 +33,16 @@ class PreflightCheck:
     what: str
     is_fine: bool
     detail: str
-    """What was found, or what is wrong and how to mend it."""
+    """What was found, or what is wrong and how to fix it."""
 
 
-def preflight(settings: Settings, machine: Machine, *, only_looks: bool = False) -> tuple[list[PreflightCheck], EngineIdentity | None]:
-    """Return the findings, and the engine's identity when there is an engine.
+def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) -> tuple[list[PreflightCheck], EngineIdentity | None]:
+    """Return the checks, and the engine's identity if there is an engine.
 
     Args:
-        settings: the run's.
+        settings: settings of the run.
         machine: this machine.
-        only_looks: change nothing: neither make home and tracking store, nor write to the shared store.
+        read_only: create neither home nor tracking store, and do not write to the shared store.
     """
     engine: EngineIdentity | None = None
     try:
@@ -50,9 +50,9 @@ def preflight(settings: Settings, machine: Machine, *, only_looks: bool = False)
         findings = [PreflightCheck(what="stockfish", is_fine=True, detail=f"{engine} at {machine.stockfish}")]
     except EngineMissingError as error:
         findings = [PreflightCheck(what="stockfish", is_fine=False, detail=str(error))]
-    findings += [_disk(machine, only_looks=only_looks), _tracking(machine, only_looks=only_looks), _device(machine)]
+    findings += [_disk(machine, read_only=read_only), _tracking(machine, read_only=read_only), _device(machine)]
     if machine.shared:
-        findings.append(_shared_to_look(machine) if only_looks else _shared(machine))
+        findings.append(_shared_read_only(machine) if read_only else _shared(machine))
     kind = kind_of(settings)
     if found := kind.preflight(settings, machine):
         findings.append(PreflightCheck(what=kind.name, is_fine=found[0], detail=found[1]))
@@ -63,35 +63,35 @@ def preflight(settings: Settings, machine: Machine, *, only_looks: bool = False)
 
 
 def preflight_table(findings: list[PreflightCheck]) -> str:
-    """Return the findings as aligned text."""
+    """Return the checks as aligned text."""
     width = max(len(finding.what) for finding in findings)
     return "\n".join(f"  {'ok  ' if f.is_fine else 'FAIL'}  {f.what:<{width}}  {f.detail}" for f in findings)
 
 
-def _disk(machine: Machine, *, only_looks: bool) -> PreflightCheck:
+def _disk(machine: Machine, *, read_only: bool) -> PreflightCheck:
     try:
-        if not only_looks:
+        if not read_only:
             machine.home.mkdir(parents=True, exist_ok=True)
         existing = next(path for path in (machine.home, *machine.home.parents) if path.exists())
-        with tempfile.TemporaryFile(dir=existing) as probe:  # It never has a name there.
+        with tempfile.TemporaryFile(dir=existing) as probe:  # An anonymous file.
             probe.write(b"probe")
     except OSError as error:
         return PreflightCheck(
             what="disk",
             is_fine=False,
-            detail=f"{machine.home} cannot be written ({error.strerror}); set CHESS_GRPO_HOME to a folder that can",
+            detail=f"{machine.home} is not writable ({error.strerror}); set CHESS_GRPO_HOME to a writable folder",
         )
     free = shutil.disk_usage(existing).free
     detail = f"{free / 1024**3:.1f} GiB free at {machine.home}"
     if free < _FREE_BYTES:
         needed = f"{_FREE_BYTES / 1024**3:.0f} GiB"
         return PreflightCheck(
-            what="disk", is_fine=False, detail=f"{detail}, {needed} needed; free some, or set CHESS_GRPO_HOME to another disk"
+            what="disk", is_fine=False, detail=f"{detail}, {needed} needed; free some space, or set CHESS_GRPO_HOME to another disk"
         )
     return PreflightCheck(what="disk", is_fine=True, detail=detail)
 
 
-def _tracking(machine: Machine, *, only_looks: bool) -> PreflightCheck:
+def _tracking(machine: Machine, *, read_only: bool) -> PreflightCheck:
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -101,18 +101,18 @@ def _tracking(machine: Machine, *, only_looks: bool) -> PreflightCheck:
         return PreflightCheck(
             what="tracking",
             is_fine=False,
-            detail=f"{machine.tracking_uri} is a file of this container, which vanishes with it; set MLFLOW_TRACKING_URI, where the run is"
+            detail=f"{machine.tracking_uri} is a file of this container, which is not persistent; set MLFLOW_TRACKING_URI, where the run is"
             " launched, to the address of an MLflow server (docs/aws.md)",
         )
     if urlsplit(machine.tracking_uri).password or urlsplit(machine.tracking_uri).username:
         return PreflightCheck(
             what="tracking",
             is_fine=False,
-            detail="MLFLOW_TRACKING_URI holds a name or password, which would stand in logs: leave name and password out of it, and set"
+            detail="MLFLOW_TRACKING_URI holds a name or password, which would appear in logs: leave name and password out of it, and set"
             " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
         )
-    if only_looks:
-        return _tracking_to_look(machine)
+    if read_only:
+        return _tracking_read_only(machine)
     try:
         Tracker(machine)
     except (MlflowException, SQLAlchemyError, OSError) as error:
@@ -120,20 +120,20 @@ def _tracking(machine: Machine, *, only_looks: bool) -> PreflightCheck:
         return PreflightCheck(
             what="tracking",
             is_fine=False,
-            detail=f"{machine.tracking_uri} does not open ({first_line}); unset MLFLOW_TRACKING_URI for the embedded store,"
+            detail=f"{machine.tracking_uri} does not open ({first_line}); unset MLFLOW_TRACKING_URI for the local SQLite store,"
             " or start that server",
         )
     return PreflightCheck(what="tracking", is_fine=True, detail=machine.tracking_uri)
 
 
-def _tracking_to_look(machine: Machine) -> PreflightCheck:
+def _tracking_read_only(machine: Machine) -> PreflightCheck:
     from steps.tracking.registry_reader import RegistryError, reading
 
     try:
-        with reading(machine, instead="unset it for the embedded store") as client:
+        with reading(machine, instead="unset it for the local SQLite store") as client:
             if client is None:
                 return PreflightCheck(
-                    what="tracking", is_fine=True, detail=f"{machine.tracking_uri} (not there yet; the first run makes it)"
+                    what="tracking", is_fine=True, detail=f"{machine.tracking_uri} (does not exist yet; the first run creates it)"
                 )
             client.search_experiments(max_results=1)
     except RegistryError as error:
@@ -141,12 +141,12 @@ def _tracking_to_look(machine: Machine) -> PreflightCheck:
     return PreflightCheck(what="tracking", is_fine=True, detail=machine.tracking_uri)
 
 
-def _shared_to_look(machine: Machine) -> PreflightCheck:
+def _shared_read_only(machine: Machine) -> PreflightCheck:
     try:
         objects_at(machine.shared).get(_PROBE)
     except (SharedStoreError, OSError) as error:
         return PreflightCheck(what="shared store", is_fine=False, detail=str(error))
-    return PreflightCheck(what="shared store", is_fine=True, detail=f"{machine.shared} answers; writing is not tried before a run")
+    return PreflightCheck(what="shared store", is_fine=True, detail=f"{machine.shared} answers; write access is tested when a run starts")
 
 
 def _shared(machine: Machine) -> PreflightCheck:
@@ -159,7 +159,7 @@ def _shared(machine: Machine) -> PreflightCheck:
     except (SharedStoreError, OSError) as error:
         return PreflightCheck(what="shared store", is_fine=False, detail=str(error))
     return PreflightCheck(
-        what="shared store", is_fine=is_fine, detail=machine.shared if is_fine else f"{machine.shared} does not keep what is written"
+        what="shared store", is_fine=is_fine, detail=machine.shared if is_fine else f"{machine.shared} loses what is written"
     )
 
 
@@ -173,14 +173,14 @@ def _device(machine: Machine) -> PreflightCheck:
 
 
 def _book(settings: Settings) -> PreflightCheck:
-    """Look whether a book has the openings that the step which needs most of them takes, each once."""
-    from grpo.play.ladder import make_rungs, meetings_of, num_openings_to_place
+    """Check that the opening book has enough distinct openings for the step that needs most of them."""
+    from grpo.play.ladder import ladder_pairings, make_rungs, num_openings_to_place
 
     evaluation, selection = settings.evaluation, settings.selection
     ladder, num_rungs = evaluation.ladder, len(make_rungs(evaluation.ladder))
     placement = num_openings_to_place(num_rungs, num_probe_pairs=ladder.num_probe_pairs, num_rung_pairs=ladder.num_rung_pairs)
     needed = max(
-        ladder.num_calibration_pairs * len(meetings_of(num_rungs)),
+        ladder.num_calibration_pairs * len(ladder_pairings(num_rungs)),
         evaluation.num_baseline_pairs + placement,
         len(halving_rounds(selection.num_candidates)) * selection.num_screening_pairs
         + 2 * selection.num_confirmation_pairs
@@ -202,16 +202,14 @@ def _book(settings: Settings) -> PreflightCheck:
 
 
 def _files(what: str, names: Sequence[str]) -> PreflightCheck:
-    """Look at the beginning of each file only: large ones are read once, by the step that needs them."""
+    """Read only the beginning of each file: large files are read once, by the step that needs them."""
     try:
         files = find_files(names)
         empty = [file.name for file in files if not next(read_chunks(file), b"")]
     except SourceError as error:
         return PreflightCheck(what=what, is_fine=False, detail=str(error))
     if empty:
-        return PreflightCheck(
-            what=what, is_fine=False, detail=f"{', '.join(empty)}: holds nothing at all; give files with games or positions"
-        )
+        return PreflightCheck(what=what, is_fine=False, detail=f"{', '.join(empty)}: empty; give files with games or positions")
     return PreflightCheck(
         what=what, is_fine=True, detail=", ".join(file.name for file in files[:5]) + (f" and {len(files) - 5} more" * (len(files) > 5))
     )

@@ -1,4 +1,4 @@
-"""What can be known before a run besides the preflight: packages, what waits to be told, and where other machines would be asked."""
+"""The checks of `chess-grpo doctor` besides the preflight: Python, packages, unsent tracking records, AWS Batch, Weights & Biases."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from steps.runtime.machine import MIRROR, Machine, Mirror
 from steps.store.versions import LOCKS, describe_code, installed_lock
 
 PYTHON: Final = (3, 11)
-"""As pyproject.toml asks for."""
+"""The version that pyproject.toml requires."""
 _PIN: Final = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
 _SHOWN: Final = 5
 _KEY: Final = "WANDB_API_KEY"
@@ -27,19 +27,19 @@ _FOR_BATCH: Final[Mapping[str, str]] = {
     "METAFLOW_DATASTORE_SYSROOT_S3": "where artifacts and the code package go",
     "METAFLOW_ECS_S3_ACCESS_IAM_ROLE": "the role by which a task reaches them",
 }
-"""What `run --with batch` cannot do without; infra/stack.yaml names its values."""
+"""Metaflow settings that `run --with batch` requires; infra/stack.yaml outputs their values."""
 
 
 def examine(settings: Settings | ConfigError, machine: Machine) -> list[PreflightCheck]:
-    """Return all that can be known before a run with these settings, changing nothing; of bad settings, what does not depend on them."""
+    """Return all checks for a run with these settings, without changing anything; for invalid settings, those that do not need them."""
     usable = Settings() if isinstance(settings, ConfigError) else settings
     findings = [_python(), _packages(kind_of(usable).lock)]
     if isinstance(settings, ConfigError):
         findings.append(PreflightCheck(what="settings", is_fine=False, detail=str(settings)))
     else:
-        findings.append(PreflightCheck(what="settings", is_fine=True, detail="each key is known, and no two contradict each other"))
-    findings += preflight(usable, machine, only_looks=True)[0]
-    findings += [*_outbox(machine), *_batch(os.environ), _wandb(machine, os.environ)]
+        findings.append(PreflightCheck(what="settings", is_fine=True, detail="every key is known, and no two contradict each other"))
+    findings += preflight(usable, machine, read_only=True)[0]
+    findings += [*_journals(machine), *_batch(os.environ), _wandb(machine, os.environ)]
     return findings
 
 
@@ -55,7 +55,7 @@ def _python() -> PreflightCheck:
 
 
 def _packages(name: str) -> PreflightCheck:
-    """Compare what is installed with the lock that versions of steps name, pin by pin, and with the lock that the installer wrote down."""
+    """Compare the installed packages with the pins of the lock file, and the lock file with the one that the installer recorded."""
     what, lock = "packages", LOCKS[name]
     if not lock.is_file():
         return PreflightCheck(what=what, is_fine=True, detail=f"no {lock.name} here to compare them with")
@@ -65,39 +65,41 @@ def _packages(name: str) -> PreflightCheck:
         shown = "; ".join(others[:_SHOWN]) + (f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else "")
         return PreflightCheck(what=what, is_fine=False, detail=f"not as in {lock.name}: {shown}: `make setup` installs those of the lock")
     if installed_lock(lock) not in ("", describe_code()[name]):
-        detail = f"installed from another {lock.name} than this checkout's: `make setup` installs what came since"
+        detail = f"installed from another {lock.name} than this checkout's: `make setup` installs the current one"
         return PreflightCheck(what=what, is_fine=False, detail=detail)
     return PreflightCheck(what=what, is_fine=True, detail=f"{sum(_installed(each) is not None for each in pins)} as in {lock.name}")
 
 
 def _installed(name: str) -> str | None:
-    """Return a package's version here, without the part that says for which device it was built; None where it is missing."""
+    """Return the installed version of a package without its local label (such as +cpu); None where it is missing."""
     try:
         return version(name).partition("+")[0]
     except PackageNotFoundError:
         return None
 
 
-def _outbox(machine: Machine) -> Iterator[PreflightCheck]:
+def _journals(machine: Machine) -> Iterator[PreflightCheck]:
     from steps.store.objects import objects_at
-    from steps.tracking.journal import Outbox
+    from steps.tracking.journal import JournalFolder
 
-    outbox = Outbox(machine.home, objects_at(machine.shared) if machine.shared else None)
-    if num_waiting := sum(outbox.num_waiting(run) for run in outbox.parents()):
+    journals = JournalFolder(machine.home, objects_at(machine.shared) if machine.shared else None)
+    if num_waiting := sum(journals.num_waiting(run) for run in journals.parents()):
         yield PreflightCheck(
-            what="outbox",
+            what="journals",
             is_fine=True,
-            detail=f"{num_waiting:,} records wait to be told to the tracking store: the next run tells them, or `chess-grpo track`",
+            detail=f"{num_waiting:,} records are not logged to MLflow yet: the next run logs them, or `chess-grpo track`",
         )
 
 
 def _batch(environment: Mapping[str, str]) -> Iterator[PreflightCheck]:
-    """Look at what `run --with batch` needs, where Metaflow's configuration says that it is meant."""
+    """Check what `run --with batch` needs, if Metaflow is configured for AWS Batch."""
     try:
         configured = {**_metaflow_profile(environment), **environment}
     except (OSError, ValueError) as error:
         yield PreflightCheck(
-            what="batch", is_fine=False, detail=f"Metaflow's configuration cannot be read ({error}); mend it, or `metaflow configure aws`"
+            what="batch",
+            is_fine=False,
+            detail=f"Metaflow's configuration cannot be read ({error}); fix it or run `metaflow configure aws`",
         )
         return
     given = [name for name in _FOR_BATCH if configured.get(name)]
@@ -117,7 +119,7 @@ def _batch(environment: Mapping[str, str]) -> Iterator[PreflightCheck]:
 
 
 def _metaflow_profile(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return Metaflow's configuration file, as it would find it; empty when there is none."""
+    """Return the content of Metaflow's configuration file; empty when there is none."""
     home = Path(environment.get("METAFLOW_HOME") or "~/.metaflowconfig").expanduser()
     profile = environment.get("METAFLOW_PROFILE")
     path = home / (f"config_{profile}.json" if profile else "config.json")
@@ -125,12 +127,12 @@ def _metaflow_profile(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _wandb(machine: Machine, environment: Mapping[str, str]) -> PreflightCheck:
-    """Say whether Weights & Biases is told, and whether there is a key, never which."""
+    """Say whether runs are mirrored to Weights & Biases and whether an API key is set, never which."""
     key = f"a key is in {_KEY}" if environment.get(_KEY) else f"there is no {_KEY}"
-    kept = f"kept below {machine.home}, for `wandb sync`"
+    local = f"saved below {machine.home}, for `wandb sync`"
     detail = {
         Mirror.OFF: f"off ({MIRROR}={Mirror.ONLINE} turns it on)",
-        Mirror.OFFLINE: f"offline: {kept}",
-        Mirror.ONLINE: f"online; {key}" + ("" if environment.get(_KEY) else f", so that it is {kept}"),
+        Mirror.OFFLINE: f"offline: {local}",
+        Mirror.ONLINE: f"online; {key}" + ("" if environment.get(_KEY) else f", so it is {local}"),
     }
     return PreflightCheck(what="W&B", is_fine=True, detail=detail[machine.mirror])

@@ -1,1 +1,1 @@
-"""Reads finished runs back: index, history, results, comparison."""
+"""Reads runs back from the tracking store: index, history, results, comparison."""

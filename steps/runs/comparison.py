@@ -1,12 +1,12 @@
-"""What may be concluded from two runs side by side, and what would settle the rest."""
+"""Compares two runs: settings, results with confidence intervals, conclusions, and the command for head-to-head games."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from steps.runs.index import TrackedRun
 from steps.runs.places import policy_place
-from steps.runs.results import Compared, all_results, compare_results
-from steps.runs.settings import differing
+from steps.runs.results import ResultComparison, all_results, compare_results
+from steps.runs.settings import different_settings
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import CHAMPION, PEAK
 
@@ -18,22 +18,22 @@ class Comparison:
     first: TrackedRun
     second: TrackedRun
     settings: dict[str, tuple[str | None, str | None]]
-    """Those that differ."""
-    rows: tuple[Compared, ...]
+    """The settings that differ."""
+    rows: tuple[ResultComparison, ...]
     conclusions: tuple[str, ...]
-    """In whole sentences."""
+    """Whole sentences."""
     match: str
-    """The command for games head to head; empty where there are not two policies here to play."""
+    """The command for head-to-head games; empty unless this machine has two policies to play."""
 
 
 def compare_runs(first: TrackedRun, second: TrackedRun, machine: Machine) -> Comparison:
-    """Return two runs side by side; raises RegistryError when the tracking store does not answer."""
+    """Compare two runs; raises RegistryError when the tracking store does not answer."""
     rows = compare_results(all_results(first, machine)[1], all_results(second, machine)[1])
     match = _match(first, second, machine)
     return Comparison(
         first=first,
         second=second,
-        settings=differing(first.params, second.params),
+        settings=different_settings(first.params, second.params),
         rows=tuple(rows),
         conclusions=tuple(_conclusions(first, second, rows, match)),
         match=match,
@@ -41,7 +41,7 @@ def compare_runs(first: TrackedRun, second: TrackedRun, machine: Machine) -> Com
 
 
 def _match(first: TrackedRun, second: TrackedRun, machine: Machine) -> str:
-    """Return the command for games between the champions, or, where both are the pretrained policy, between what else the runs have."""
+    """Return the command for games between the champions, or between the peaks where both champions are the same pretrained policy."""
     champions = [policy.version for run in (first, second) if (policy := run.policy(CHAMPION)) is not None]
     starts = {version.initial_weights for version in champions if version.policy_step == 0}
     is_one_policy = len(champions) == 2 and all(version.policy_step == 0 for version in champions) and len(starts) == 1
@@ -49,37 +49,37 @@ def _match(first: TrackedRun, second: TrackedRun, machine: Machine) -> str:
     return "" if None in players or players[0] == players[1] else f"chess-grpo match {players[0]} {players[1]} --pairs 300"
 
 
-def _conclusions(first: TrackedRun, second: TrackedRun, rows: Sequence[Compared], match: str) -> Iterator[str]:
+def _conclusions(first: TrackedRun, second: TrackedRun, rows: Sequence[ResultComparison], match: str) -> Iterator[str]:
     if first.mlflow_run == second.mlflow_run:
         yield "A and B are one and the same run: there is nothing to conclude."
         return
     unfinished = [name for name, run in (("A", first), ("B", second)) if run.output_of("select") is None]
     if unfinished:
-        yield f"{' and '.join(unfinished)} did not come to the end of `select`: there is no candidate to speak of."
+        yield f"{' and '.join(unfinished)} did not finish `select`: there is no candidate to compare."
     comparable = [row for row in rows if row.difference is not None]
-    groups = (("A did better in", 1), ("B did better in", 2), ("No difference is shown (which does not say that there is none) in", 0))
+    groups = (("A did better in", 1), ("B did better in", 2), ("No difference is shown (which does not mean that there is none) in", 0))
     for words, better in groups:
         if names := [row.name for row in comparable if row.better == better]:
             yield f"{words}: {'; '.join(names)}."
     if one := [row.name for row in rows if row.is_one_measurement]:
-        yield f"One measurement, which the later run reused, and no second one: {'; '.join(one)}."
+        yield f"The same measurement, which the later run reused: {'; '.join(one)}."
     yield from _apart(rows)
     if comparable:
         yield (
-            "Differences take the two for independent samples; each interval misses the truth once in twenty, so of many rows one may"
-            " mislead. Whether the intervals of A and B overlap decides nothing: the difference's does."
+            "Differences assume independent samples. Each 95 % interval misses the true value one time in twenty, so of many rows one may"
+            " mislead. Whether the intervals of A and B overlap decides nothing; the interval of the difference decides."
         )
     if match:
-        yield "No score against a third player says who would win between the two. Games head to head do; this plays them:"
+        yield "No score against a third player says who would win between the two. Head-to-head games do; this command plays them:"
     elif not unfinished:
         yield (
-            "Who would win between the two, only games head to head say (`chess-grpo match A B`); their champions must be on this"
+            "Only head-to-head games say who would win between the two (`chess-grpo match A B`). Their champions must be on this"
             " machine for that: `chess-grpo show RUN` says where they are."
         )
 
 
-def _apart(rows: Sequence[Compared]) -> Iterator[str]:
-    """Name, for each reason that numbers cannot be compared, the numbers that it holds for."""
+def _apart(rows: Sequence[ResultComparison]) -> Iterator[str]:
+    """Yield, for each reason why results cannot be compared, the results that it applies to."""
     by_reason: dict[str, list[str]] = {}
     for row in rows:
         if row.apart:

@@ -1,4 +1,4 @@
-"""What the outputs behind a policy say of themselves: reports and manifests of the steps of one run, found by their hashes."""
+"""Provenance of a policy: the reports and manifests of the step outputs that it was made from, found by their hashes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from typing import Any, Final
 from grpo.base.files import MANIFEST, read_json
 
 REPORTING_STEPS: Final = ("join_boards", "pretrain", "baseline", "finetune", "select")
-"""Steps whose reports tell a policy's story."""
+"""Steps whose reports document a policy."""
 
 _REPORT: Final = "report.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
-    """What a run's outputs say of themselves; a step that is not there is not known."""
+    """The reports and manifests of a run's outputs; a missing step is absent."""
 
     reports: Mapping[str, Mapping[str, Any]]
     """Step -> its `report.json`."""
@@ -24,7 +24,7 @@ class RunFacts:
 
 
 def run_facts(folders: Mapping[str, Path]) -> RunFacts:
-    """Return what the outputs of a run say, given the folders of its steps by name; those of no interest are left out."""
+    """Read reports and manifests, given the output folders of a run's steps by name; steps without a report are left out."""
     known = {step: folder for step, folder in folders.items() if step in REPORTING_STEPS and (folder / _REPORT).is_file()}
     return RunFacts(
         reports={step: read_json(folder / _REPORT) for step, folder in known.items()},
@@ -33,9 +33,9 @@ def run_facts(folders: Mapping[str, Path]) -> RunFacts:
 
 
 def facts_behind(folder: Path) -> RunFacts:
-    """Return what is known of the run behind a policy: of the step in whose output it lies, and of all that this was made from.
+    """Return the facts of the run behind a policy: of the step output that contains it, and of all inputs of that step.
 
-    Outputs name what they were made from by hash, and lie side by side; what is not on this machine stays unknown.
+    Outputs name their inputs by hash. Inputs that are not on this machine are absent.
     """
     return run_facts(dict(_outputs_behind(folder)))
 
@@ -56,7 +56,7 @@ def _outputs_behind(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _baseline(origin: Path, candidates: list[Path]) -> Iterator[tuple[str, Path]]:
-    """Yield the baseline of the same pretrained policy and boards: no step is made from it."""
+    """Yield the baseline of the same pretrained policy and boards; no step has it as an input."""
     manifest = _manifest(origin)
     wanted = {name: digest for name, digest in _inputs(origin).items() if name in ("boards", "pretrained")}
     if manifest["step"] == "pretrain":

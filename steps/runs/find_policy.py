@@ -1,4 +1,4 @@
-"""Policies by name: `champion` and `peak` as the registry knows them, or any folder that has one."""
+"""Finds a policy by name: `champion` or `peak` of the MLflow model registry, or a folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,39 +16,39 @@ _REPORT: Final = "report.json"
 
 
 class PolicyNotFoundError(PlainError, ValueError):
-    """There is no such policy; the message says what was looked for."""
+    """There is no such policy; the message says where it was searched."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundPolicy:
-    """A policy that was found, with every file as it was written where that is known."""
+    """A policy on this machine; its hashes were checked where they are recorded."""
 
     folder: Path
-    """With its weights and what is needed to use them, for `steps.policies.open.open_policy`."""
+    """Folder of weights and configuration, for `steps.policies.open.open_policy`."""
     kind: str
     """`network` or `language`."""
     run: str
-    """Metaflow's run that made it; of a folder, which may be of many runs, its name, with its output's for `champion` and `peak`."""
+    """Id of the Metaflow run; for a folder its name, which is prefixed by its output's version for `champion` and `peak`."""
     policy_step: int | None
-    """0 is the pretrained policy; None when nothing beside the files says so."""
+    """Training step; 0 is the pretrained policy, None when unknown."""
     weights_hash: str
-    """SHA-256 of the weights' file, as `sha256sum` prints it: of `weights.safetensors`, or a language model's `model.safetensors`."""
+    """SHA-256 of `weights.safetensors`, or of a language model's `model.safetensors`, as `sha256sum` prints it."""
 
 
 def find_policy(name: str, machine: Machine) -> FoundPolicy:
-    """Return the policy that a user means, without loading it; torch is not imported, and nothing is written to the tracking store.
+    """Return the policy of this name without loading it; torch is not imported, and the tracking store is only read.
 
-    A policy of the registry is taken from this machine's outputs where it is there and whole, else from the tracking store's files,
-    which are kept in a cache below the machine's home.
+    A registered policy comes from this machine's outputs if it is there and undamaged. Otherwise its artifacts are downloaded from the
+    tracking store to a cache below the machine's home.
 
     Args:
         name: `champion`, `peak`, or the path of a folder: a checkpoint, a champion, an output of `pretrain` or `select`.
         machine: this machine.
 
     Raises:
-        ModelError: no folder, or no policy in it.
+        PolicyNotFoundError: no folder, or no policy in it.
         RegistryError: no policy has the alias, or the tracking store does not answer.
-        CorruptError: files are not as they were written.
+        CorruptError: a file is damaged.
         IncompatibleError: it was made with another action table.
     """
     return _registered(name, machine) if name in ALIASES else _in_folder(name)
@@ -60,13 +60,13 @@ def _registered(alias: str, machine: Machine) -> FoundPolicy:
     found = registered_policy(machine, alias)
     try:
         folder = Store.of(machine).open(found.output) / found.folder
-    except CorruptError:  # It was made elsewhere, or is spoilt here.
+    except CorruptError:  # The output is not on this machine, or is damaged here.
         folder = _downloaded(machine, found.mlflow_run, found.output["output_hash"], found.folder)
     return _model(folder, run=found.metaflow_run, policy_step=found.policy_step)
 
 
 def _downloaded(machine: Machine, mlflow_run: str, output_hash: str, name: str) -> Path:
-    """Return the cached folder with an output's part, fetched first if need be, after checking it against the output's manifest."""
+    """Return the cached folder with part of an output, downloaded if needed and checked against the output's manifest."""
     from steps.tracking.registry_reader import download
 
     target = machine.home / _CACHE / f"{output_hash}-{name}"
@@ -83,7 +83,7 @@ def _downloaded(machine: Machine, mlflow_run: str, output_hash: str, name: str) 
 
 
 def _check_part(folder: Path, name: str, output_hash: str) -> None:
-    """Raise CorruptError unless the files below `name` are those of an output's manifest, which is the one with this hash."""
+    """Raise CorruptError unless the manifest has this output hash and the files below `name` match it."""
     try:
         files: dict[str, str] = dict(read_json(folder / MANIFEST)["files"])
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -92,24 +92,24 @@ def _check_part(folder: Path, name: str, output_hash: str) -> None:
         raise CorruptError(f"{folder / MANIFEST} is not of the output {output_hash[:12]} that the registry names")
     for path, digest in files.items():
         if path.startswith(f"{name}/") and not ((folder / path).is_file() and sha256_file(folder / path) == digest):
-            raise CorruptError(f"{folder / path} is missing or changed since the run wrote it")
+            raise CorruptError(f"{folder / path} is missing or has changed since the run wrote it")
 
 
 def _in_folder(name: str) -> FoundPolicy:
     given = Path(name).expanduser().resolve()
     folder = given / CHAMPION if not is_policy(given) and is_policy(given / CHAMPION) else given
     if not is_policy(folder):
-        state = f"is no policy's folder: it has no {' and '.join(missing_files(given))}"
+        state = f"is not the folder of a policy: it has no {' and '.join(missing_files(given))}"
         raise PolicyNotFoundError(
-            f"{given} {state if given.is_dir() else 'is no folder'}; give {', '.join(ALIASES)}, or the folder of a checkpoint"
+            f"{given} {state if given.is_dir() else 'is not a folder'}; give {', '.join(ALIASES)}, or the folder of a checkpoint"
             " or champion (a run's last lines name it)"
         )
     if (folder / MANIFEST).is_file():
         verified_manifest(folder)
     exported = policy_facts(folder)
-    if "run" in exported:  # By the command `export`, which knew it.
+    if "run" in exported:  # Written by `chess-grpo export`.
         return _model(folder, run=str(exported["run"]), policy_step=exported.get("policy_step"))
-    # A champion's folder has the same name in every run: the output that it is in tells them apart.
+    # A champion's folder has the same name in every run, so the output's name is added.
     run = f"{folder.parent.name}-{folder.name}" if folder.name in ALIASES else given.name
     return _model(folder, run=run, policy_step=_written_step(folder))
 
@@ -121,7 +121,7 @@ def _model(folder: Path, *, run: str, policy_step: int | None) -> FoundPolicy:
 
 
 def _written_step(folder: Path) -> int | None:
-    """Return the step that a checkpoint's manifest, or the decision beside a champion, gives a policy."""
+    """Return the training step from a checkpoint's manifest, or from the report beside a champion."""
     facts: dict[str, Any] = read_json(folder / MANIFEST) if (folder / MANIFEST).is_file() else {}
     if "step" in facts and facts.get("kind") == "checkpoint":
         return int(facts["step"])

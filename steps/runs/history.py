@@ -1,4 +1,4 @@
-"""The history of a run of ours, wherever it is: a folder, this machine's outputs, the tracking store's files, or its metrics."""
+"""Reads a run's training history from a folder, this machine's outputs, or the tracking store's artifacts or metrics."""
 
 import tempfile
 from collections.abc import Mapping
@@ -21,26 +21,26 @@ from steps.tracking.tracker import Tracker
 
 
 class RunError(PlainError, ValueError):
-    """There is no such run, or it has no history of GRPO; the message says what was looked for, and where."""
+    """There is no such run, or it has no history of GRPO; the message says where it was searched."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunHistory:
-    """What is known of how a run's fine-tuning went."""
+    """The history of a run's fine-tuning."""
 
     name: str
-    """Of the run or folder."""
+    """Name of the run or folder."""
     history: History
     settings: Mapping[str, Any] | None
-    """Of the step `finetune`; None where they were not found."""
+    """Settings of the step `finetune`; None where they were not found."""
 
 
 def run_history(run: str, machine: Machine) -> RunHistory:
     """Return the history of GRPO in a run.
 
     Args:
-        run: a folder with a history in it (an output of `finetune`, or what one in progress keeps), or a run as `chess-grpo show` takes it.
-        machine: which knows where outputs and the tracking store are.
+        run: a folder with a history (an output of `finetune`, or the folder of one in progress), or a run as `chess-grpo show` takes it.
+        machine: says where outputs and the tracking store are.
 
     Raises RunError; NoRunError when there is none of that name; RegistryError or TrackingAwayError when the tracking store does not answer.
     """
@@ -52,7 +52,7 @@ def run_history(run: str, machine: Machine) -> RunHistory:
     finetuned = _output_of(found, "finetune")
     records, settings = (_tracked(found, tracker), None) if finetuned is None else _output(finetuned, tracker, store)
     if not records:
-        raise RunError(f"run {found.metaflow_run} has no history of GRPO: it ended, or still is, before the first step of finetune")
+        raise RunError(f"run {found.metaflow_run} has no history of GRPO: it has not completed the first step of finetune")
     history = History.of_records(records)
     history.evaluations = _evaluations(found, tracker, store)
     return RunHistory(name=f"run {found.metaflow_run}", history=history, settings=settings)
@@ -86,12 +86,12 @@ def _output(output: StepOutput, tracker: Tracker, store: Store) -> tuple[list[Re
     with tempfile.TemporaryDirectory() as made:
         path = tracker.download(holder, HISTORY, Path(made))
         if sha256_file(path) != digest:
-            raise CorruptError(f"{HISTORY} of MLflow run {holder} is not as it was written: its hash is not that of the manifest")
+            raise CorruptError(f"{HISTORY} of MLflow run {holder} has changed: its hash differs from the manifest's")
         return read_journal(Path(made)), manifest["parts"]["settings"]
 
 
 def _tracked(run: TrackedRun, tracker: Tracker) -> list[Record]:
-    """Return what the tracking store was told of a step that is under way, or has failed."""
+    """Return the metrics that were logged to MLflow by a step that is running or has failed."""
     rows: dict[int, dict[str, float]] = {}
     for step in run.steps:
         for name in step.metrics.keys() & METRICS.keys() if step.name == "finetune" else ():
@@ -115,9 +115,9 @@ def _evaluations(run: TrackedRun, tracker: Tracker, store: Store) -> tuple[Evalu
 
 
 def evaluations_of(report: Mapping[str, Any]) -> tuple[Evaluation, ...]:
-    """Return the confirmation by fresh games, counted as the selection counts them, of a report of `select`.
+    """Return the confirmation by fresh games from a report of `select`, scored as the selection scores it.
 
-    It is the candidate's against the policy that it began with, which scores a half against itself.
+    The candidate's score is against the pretrained policy, which scores 0.5 against itself.
     """
     games = report["confirmation_best_moves"]
     counted = games["adjudicated"] if report["scored_by"] == "adjudicated" else games

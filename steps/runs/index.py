@@ -1,4 +1,4 @@
-"""The flow runs of the tracking store as they were told to it, read without writing anything to it."""
+"""An index of the flow runs in MLflow's tracking store, which is only read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 LAST: Final = "last"
 NAMES: Final = f"{LAST}, {', '.join(ALIASES)}, Metaflow's run id, or MLflow's or its beginning"
-"""What a run can be called."""
+"""The names by which a run can be found."""
 _ALL: Final = 1_000
-"""More flow runs than any store has had; what lies before them is not looked at."""
+"""The newest flow runs that are searched; more than any store has had."""
 
 
 class NoRunError(PlainError, LookupError):
-    """The tracking store has no such run; the message says which it has."""
+    """The tracking store has no such run; the message lists the newest runs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,14 +40,14 @@ class TrackedStep:
     started: float
     """Seconds since 1970."""
     seconds: float | None
-    """How long it took; None while it has not ended."""
+    """Duration; None while it has not ended."""
     version: str
     """Empty when it has no output."""
     output_hash: str
     is_reused: bool
-    """Whether its output was there already."""
+    """Whether its output was reused from the store."""
     metrics: Mapping[str, float]
-    """The last value of each."""
+    """The last value of each metric."""
     tags: Mapping[str, str]
 
 
@@ -59,7 +59,7 @@ class Registered:
     """`champion` or `peak` of its run."""
     version: Version
     aliases: tuple[str, ...]
-    """Which of the registry's aliases it has now."""
+    """The registry's aliases that it has now."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,16 +69,16 @@ class TrackedRun:
     mlflow_run: str
     metaflow_run: str
     experiment: str
-    """MLflow's id of it."""
+    """MLflow's id of the experiment."""
     status: str
     """As in `TrackedStep`."""
     started: float
     seconds: float | None
     params: Mapping[str, str]
-    """The settings, flat, as MLflow keeps them."""
+    """The settings, flat, as MLflow stores them."""
     tags: Mapping[str, str]
     steps: tuple[TrackedStep, ...]
-    """Of each step's attempts all, the earliest first."""
+    """All attempts of all steps, the earliest first."""
     policies: tuple[Registered, ...]
 
     @property
@@ -87,16 +87,16 @@ class TrackedRun:
         return tuple(sorted(alias for policy in self.policies for alias in policy.aliases))
 
     def output_of(self, name: str) -> TrackedStep | None:
-        """Return the last of a step's attempts that gave an output, or None."""
+        """Return a step's last attempt that produced an output, or None."""
         return next((step for step in reversed(self.steps) if step.name == name and step.output_hash), None)
 
     def policy(self, role: str) -> Registered | None:
-        """Return what the run registered as its `champion` or `peak`, or None."""
+        """Return the policy that the run registered as its `champion` or `peak`, or None."""
         return next((policy for policy in reversed(self.policies) if policy.role == role), None)
 
 
 def read_runs(machine: Machine, *, last: int = _ALL) -> list[TrackedRun]:
-    """Return the newest flow runs, the newest first; none where the store has none, or was never written to.
+    """Return the newest flow runs, the newest first; empty when the store has none or does not exist yet.
 
     Raises RegistryError when the store does not answer.
     """
@@ -109,14 +109,14 @@ def read_runs(machine: Machine, *, last: int = _ALL) -> list[TrackedRun]:
 
 
 def find_run(name: str, machine: Machine) -> TrackedRun:
-    """Return the run that a user means.
+    """Return the run with this name.
 
     Args:
         name: `last`, an alias of the registry (the run whose policy has it), Metaflow's run id, or MLflow's or its beginning.
-        machine: which knows where the store is.
+        machine: says where the store is.
 
     Raises:
-        NoRunError: there is none, or several begin so.
+        NoRunError: there is none, or the beginning is ambiguous.
         RegistryError: the store does not answer.
     """
     with reading(machine) as client:
@@ -124,11 +124,11 @@ def find_run(name: str, machine: Machine) -> TrackedRun:
         if client is None or not parents:
             raise NoRunError(f"no runs in {machine.tracking_uri} yet: `make run CONFIG=smoke` makes one in 3 minutes")
         policies = _policies(client)
-        return _tracked(client, _meant(name, parents, policies), policies)
+        return _tracked(client, _matching(name, parents, policies), policies)
 
 
 def step_metric(machine: Machine, step: TrackedStep, metric: str) -> dict[int, float]:
-    """Return all values of a step's metric, by the step that they were recorded with; the last of each."""
+    """Return a metric's values by training step; of several values at one step the last."""
     with reading(machine) as client:
         found = [] if client is None else client.get_metric_history(step.mlflow_run, metric)
     return {each.step: each.value for each in found}
@@ -141,7 +141,7 @@ def _parents(client: "MlflowClient", last: int) -> list["Run"]:
     return list(client.search_runs([experiment.experiment_id], condition, order_by=order, max_results=last))
 
 
-def _meant(name: str, parents: Sequence["Run"], policies: Mapping[str, Sequence[Registered]]) -> "Run":
+def _matching(name: str, parents: Sequence["Run"], policies: Mapping[str, Sequence[Registered]]) -> "Run":
     if name == LAST:
         return parents[0]
     if name in ALIASES:
@@ -156,7 +156,7 @@ def _meant(name: str, parents: Sequence["Run"], policies: Mapping[str, Sequence[
         return exact[0]
     if len(beginning) > 1:
         several = ", ".join(parent.info.run_id for parent in beginning)
-        raise NoRunError(f"{name!r} begins the ids of {len(beginning)} runs, {several}: give more of the one that is meant")
+        raise NoRunError(f"{name!r} is ambiguous: it begins the ids of {len(beginning)} runs, {several}; give more characters")
     if not beginning:
         close = nearest(name, [LAST, *ALIASES, *(str(parent.data.tags.get(RUN)) for parent in parents)])
         raise NoRunError(f"no run is called {name!r}; {close}{_some(parents)}")
@@ -169,7 +169,7 @@ def _some(parents: Sequence["Run"]) -> str:
 
 
 def _policies(client: "MlflowClient") -> dict[str, list[Registered]]:
-    """Return by MLflow's id of the flow run what it registered, the earliest first."""
+    """Return MLflow's id of a flow run -> the policies that it registered, the earliest first."""
     models = client.search_registered_models(f"name = '{MODEL}'")
     if not models:
         return {}

@@ -1,4 +1,4 @@
-"""Where what a run made is: on this machine, in the tracking store, on pages."""
+"""Locations of a run's outputs: folders on this machine, MLflow artifacts, pages of the UI."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,11 +15,11 @@ from steps.tracking.tags import HELD_BY
 
 HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 5000
-"""Where `chess-grpo ui` serves the pages."""
+"""The port of `chess-grpo ui`."""
 
 
 def output_folder(machine: Machine, step: TrackedStep | None) -> Path | None:
-    """Return where a step's output is on this machine; None when it is not here. Its hashes are not checked."""
+    """Return the folder of a step's output on this machine, or None. Its hashes are not checked."""
     if step is None:
         return None
     folder = Store(machine.home).folder(step.name, step.version)
@@ -27,7 +27,7 @@ def output_folder(machine: Machine, step: TrackedStep | None) -> Path | None:
 
 
 def policy_place(run: TrackedRun, role: str, machine: Machine) -> str | None:
-    """Return how `chess-grpo match` takes a run's `champion` or `peak`; None before `select`, or where it is not on this machine."""
+    """Return the name of a run's `champion` or `peak` for `chess-grpo match`; None before `select`, or if it is not on this machine."""
     policy, folder = run.policy(role), output_folder(machine, run.output_of("select"))
     if policy is not None and role in policy.aliases:
         return role
@@ -35,7 +35,7 @@ def policy_place(run: TrackedRun, role: str, machine: Machine) -> str | None:
 
 
 def places(run: TrackedRun, machine: Machine) -> list[tuple[str, str]]:
-    """Return what there is of a run and where: champion, report, card, page of the UI, training's output."""
+    """Return (name, location) of a run's champion, report, card, training output and page of the MLflow UI."""
     from steps.step_io.names import REPORT_PAGE
 
     selected, reported, finetuned = (run.output_of(name) for name in ("select", "report", "finetune"))
@@ -56,7 +56,7 @@ def places(run: TrackedRun, machine: Machine) -> list[tuple[str, str]]:
 
 
 def findings(run: TrackedRun, machine: Machine) -> list[Mapping[str, Any]]:
-    """Return what the diagnosis found, from the output of `finetune` on this machine; nothing where that is not here, or says nothing."""
+    """Return the diagnosis findings in the output of `finetune` on this machine; empty if there is none."""
     folder = output_folder(machine, run.output_of("finetune"))
     if folder is None or not (folder / FINDINGS).is_file():
         return []

@@ -1,7 +1,7 @@
-"""The numbers that a run is judged by, each with its 95 % interval and the yardstick that it was measured with.
+"""A run's evaluation results (score, Elo, regret), each with its 95 % confidence interval and the yardstick it was measured with.
 
-Two runs' numbers can be compared when their yardsticks are the same: the same opponent by the same rules, the same ladder, the same boards.
-A score against the pretrained policy says nothing about a run that began with another one.
+Results of two runs can be compared when their yardsticks are the same: the same opponent and rules, the same ladder, the same boards. A
+score against the pretrained policy says nothing about a run that began with another one.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,59 +29,59 @@ SCORE: Final = "score"
 """A win is 1, a draw 0.5."""
 ELO: Final = "Elo"
 REGRET: Final = "win probability"
-"""Of which less is better."""
+"""Lower is better."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """One number of a run."""
+    """One evaluation result of a run."""
 
     name: str
     output: str
-    """Hash of the step's output that it stands in: the same of two runs is one measurement, not two."""
+    """Hash of the step's output that has it: with the same hash two runs share one measurement."""
     unit: str
     """`SCORE`, `ELO` or `REGRET`."""
     estimate: Estimate
     yardstick: Mapping[str, str | None]
-    """What it was measured with, by name; None where the run does not say."""
+    """Opponent, rules, ladder or boards that it was measured with, by name; None where unknown."""
 
     def __str__(self) -> str:
-        return shown(self.estimate, self.unit)
+        return estimate_text(self.estimate, self.unit)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Compared:
-    """The same number of two runs."""
+class ResultComparison:
+    """The same result of two runs."""
 
     name: str
     first: Result | None
     second: Result | None
     apart: tuple[str, ...]
-    """In which parts of their yardsticks they differ, or of which one does not say; empty when they can be compared."""
+    """The parts of their yardsticks that differ or are unknown; empty when the two can be compared."""
 
     @property
     def is_one_measurement(self) -> bool:
-        """Whether both have it from the same output, which the later run has reused."""
+        """Whether both come from the same output, which the later run reused."""
         return self.first is not None and self.second is not None and self.first.output == self.second.output
 
     @property
     def difference(self) -> Estimate | None:
-        """First less second with its interval, the samples taken as independent; None where there is nothing to compare."""
+        """First minus second with its interval, assuming independent samples; None if they cannot be compared."""
         if self.first is None or self.second is None or self.apart or self.is_one_measurement:
             return None
         return difference(self.first.estimate, self.second.estimate)
 
     @property
     def better(self) -> int:
-        """Which is shown to have done better: 1 the first, 2 the second, 0 neither."""
+        """Which is significantly better: 1 the first, 2 the second, 0 neither."""
         change = self.difference
         if change is None or self.first is None or change.low <= 0 <= change.high:
             return 0
         return 1 if (change.value > 0) == (self.first.unit != REGRET) else 2
 
 
-def shown(estimate: Estimate, unit: str, *, sign: str = "") -> str:
-    """Return an estimate with its interval, as many digits as its unit deserves.
+def estimate_text(estimate: Estimate, unit: str, *, sign: str = "") -> str:
+    """Format an estimate with its interval, with digits by its unit.
 
     >>> shown(Estimate(value=0.6025, low=0.5741, high=0.6295), "score")
     '0.603 [0.574, 0.629]'
@@ -92,9 +92,9 @@ def shown(estimate: Estimate, unit: str, *, sign: str = "") -> str:
 
 
 def all_results(run: TrackedRun, machine: Machine) -> tuple[int | None, list[Result]]:
-    """Return the candidate's step, and `results` with the candidate's held-out regret, for which the store is asked again.
+    """Return the candidate's step, and `results` with the candidate's held-out regret, which takes further queries.
 
-    The step is None for a run that has not come to `select`. Raises RegistryError when the store does not answer.
+    The step is None for a run without an output of `select`. Raises RegistryError when the store does not answer.
     """
     selected, finetuned = run.output_of("select"), run.output_of("finetune")
     if selected is None or finetuned is None:
@@ -107,14 +107,14 @@ def all_results(run: TrackedRun, machine: Machine) -> tuple[int | None, list[Res
 
 
 def results(run: TrackedRun, regret_after: Estimate | None = None) -> list[Result]:
-    """Return the numbers of a run that are there, in the order in which they came about.
+    """Return the results that a run has, in the order of its steps.
 
     Args:
         run: the run.
-        regret_after: the candidate's held-out regret, which is one of many values of its metric.
+        regret_after: the candidate's held-out regret, one of many values of its metric.
     """
     games = _params(run, _GAMES)
-    judged = {**games, **_params(run, _ADJUDICATION), "engine": run.tags.get(ENGINE)}
+    adjudicated = {**games, **_params(run, _ADJUDICATION), "engine": run.tags.get(ENGINE)}
     nodes = run.params.get("evaluation.opponent_nodes", "")
     ladder = {"ladder": _output_hash(run, "calibrate")}
     dataset = {"held-out boards": _dataset(run)}
@@ -134,7 +134,7 @@ def results(run: TrackedRun, regret_after: Estimate | None = None) -> list[Resul
             run,
             "select",
             (_AS_PLAYED, "selection/score_best", SCORE, {**start, **games}),
-            (_ADJUDICATED, "selection/score_adjudicated", SCORE, {**start, **judged}),
+            (_ADJUDICATED, "selection/score_adjudicated", SCORE, {**start, **adjudicated}),
             ("candidate against pretrained, sampled at T = 1", "selection/score_sampled", SCORE, {**start, **games}),
             ("candidate against the champion before", "selection/score_previous", SCORE, {"the champion before": None}),
             ("candidate on the ladder", "selection/rating", ELO, ladder),
@@ -144,24 +144,25 @@ def results(run: TrackedRun, regret_after: Estimate | None = None) -> list[Resul
 
 
 def headline(run: TrackedRun) -> Result | None:
-    """Return the score that decided: of the confirmation, best moves, counted as the run's claims count it; None before `select`."""
+    """Return the deciding score: of the confirmation games with best moves, scored as the run's claims are; None before `select`."""
     peak = run.policy(PEAK)
     is_adjudicated = peak is not None and (peak.version.initial_weights or "").endswith(", adjudicated")
     wanted = _ADJUDICATED if is_adjudicated else _AS_PLAYED
     return next((result for result in results(run) if result.name == wanted), None)
 
 
-def compare_results(first: list[Result], second: list[Result]) -> list[Compared]:
-    """Return two runs' numbers side by side, in their order."""
+def compare_results(first: list[Result], second: list[Result]) -> list[ResultComparison]:
+    """Pair up the results of two runs, in their order."""
     here, there = ({result.name: result for result in each} for each in (first, second))
     names = [*here, *(name for name in there if name not in here)]
     return [
-        Compared(name=name, first=here.get(name), second=there.get(name), apart=_apart(here.get(name), there.get(name))) for name in names
+        ResultComparison(name=name, first=here.get(name), second=there.get(name), apart=_apart(here.get(name), there.get(name)))
+        for name in names
     ]
 
 
 def _with_interval(value: float, standard_error: float) -> Estimate:
-    # A regret is never below 0.
+    # Regret is never below 0.
     return Estimate(value=value, low=max(0.0, value - Z95 * standard_error), high=value + Z95 * standard_error)
 
 
@@ -178,7 +179,7 @@ def _measured(run: TrackedRun, step: str, *wanted: tuple[str, str, str, Mapping[
         return
     for name, metric, unit, yardstick in wanted:
         names = (metric, f"{metric}_low", f"{metric}_high")
-        if output.metrics.keys() >= set(names):  # Early runs recorded no intervals.
+        if output.metrics.keys() >= set(names):  # Runs of early versions have no intervals.
             value, low, high = (output.metrics[each] for each in names)
             estimate = Estimate(value=value, low=low, high=high)
             yield Result(name=name, output=output.output_hash, unit=unit, estimate=estimate, yardstick=yardstick)
@@ -214,4 +215,4 @@ def _initial_weights(run: TrackedRun) -> str | None:
 
 
 def _params(run: TrackedRun, names: tuple[str, ...]) -> dict[str, str | None]:
-    return {name: run.params.get(name, "") for name in names}  # What is off need not be among them.
+    return {name: run.params.get(name, "") for name in names}  # Settings that are off are not logged.

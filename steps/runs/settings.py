@@ -1,4 +1,4 @@
-"""Settings of runs as their parameters tell them: which preset one is nearest to, and in what two differ."""
+"""Settings of runs, from their MLflow parameters: the nearest preset of a run, and the differences of two runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from steps.tracking.launch import compared_settings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FromPreset:
-    """A run's settings, told from the shipped preset that they are nearest to."""
+    """A run's settings as the nearest shipped preset and the differences from it."""
 
     preset: str
     changed: Mapping[str, tuple[str, str]]
     """Name -> the preset's value and the run's."""
     num_unknown: int
-    """Parameters that this version of the code does not know: the run was made by another."""
+    """Parameters that this version of the code does not know: another version made the run."""
 
     def __str__(self) -> str:
         more = len(self.changed) - 1
@@ -26,7 +26,7 @@ class FromPreset:
 
 
 def from_preset(params: Mapping[str, str]) -> FromPreset:
-    """Return the shipped preset with the fewest differences from a run's parameters, and these; what only one of them has is none."""
+    """Return the shipped preset with the fewest differences from a run's parameters; a name that only one side has is not a difference."""
     found = []
     for name in sorted(preset_names(), key=lambda name: name != DEFAULT_PRESET):
         usual = compared_settings(read_settings(name).model_dump(mode="json"))
@@ -35,7 +35,7 @@ def from_preset(params: Mapping[str, str]) -> FromPreset:
     return min(found, key=lambda each: len(each.changed))
 
 
-def differing(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
+def different_settings(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
     """Return the parameters in which two runs differ, by name; None where a run does not have one."""
     names = sorted(first.keys() | second.keys())
     return {name: (first.get(name), second.get(name)) for name in names if first.get(name) != second.get(name)}

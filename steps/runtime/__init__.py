@@ -1,1 +1,1 @@
-"""This process on this machine: environment, device, exit codes, process identity, death with the parent."""
+"""This process and its machine: environment variables, torch device, exit codes, process identity, parent death."""

@@ -1,4 +1,4 @@
-"""The torch device of this machine, set up so that the same run gives the same numbers."""
+"""The torch device (CPU or CUDA), configured for deterministic results."""
 
 import os
 from typing import Final
@@ -12,13 +12,13 @@ _KINDS: Final = ("auto", "cpu", "cuda")
 
 
 class DeviceError(PlainError, ValueError):
-    """The device that was asked for is not there."""
+    """The requested device is not available."""
 
 
 def torch_device(machine: Machine) -> torch.device:
-    """Return the device, after fixing threads and algorithms: both change the last bits of a sum.
+    """Return the device after setting the thread count and deterministic algorithms: both change the last bits of a sum.
 
-    Raises DeviceError with the remedy.
+    Raises DeviceError.
     """
     if machine.device not in _KINDS:
         raise DeviceError(f"CHESS_GRPO_DEVICE = {machine.device!r}: set it to one of {', '.join(_KINDS)}")
@@ -27,7 +27,7 @@ def torch_device(machine: Machine) -> torch.device:
     torch.set_num_threads(machine.num_threads)
     if machine.device == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
-    # Asked for before the first use of the GPU: cuBLAS sums in one order only with a workspace of its own.
+    # Must be set before the first use of the GPU: cuBLAS is deterministic only with a fixed workspace.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
@@ -35,7 +35,7 @@ def torch_device(machine: Machine) -> torch.device:
 
 
 def device_facts(machine: Machine) -> str:
-    """Return what, besides the code, decides the last bits of trained weights: for a trained step's version."""
+    """Return the facts besides the code that decide the last bits of trained weights; part of a training step's version."""
     device = torch_device(machine)
     if device.type == "cuda":
         return f"cuda {torch.cuda.get_device_name(device)} torch {torch.__version__}"

@@ -1,8 +1,8 @@
-"""The exit codes by which a task says whether another try may help."""
+"""Exit codes by which a task says whether a retry can help."""
 
 from typing import Final
 
 NO_RETRY: Final = 202
-"""Another try would end the same way: so it tells Metaflow."""
+"""The error is not retryable; Metaflow does not retry a task that ends with this code."""
 RESUMABLE: Final = 75
-"""Another try, here or elsewhere, goes on from what was saved: EX_TEMPFAIL of sysexits.h."""
+"""A retry, here or on another machine, resumes from the last checkpoint: EX_TEMPFAIL of sysexits.h."""

@@ -1,16 +1,16 @@
-"""A module that is imported when something of it is first asked for."""
+"""Lazy import: a module that is imported when an attribute of it is first read."""
 
 from importlib import import_module
 from typing import Any
 
 
-class Later:
-    """Stands for a module whose import takes seconds, where most commands need nothing of it."""
+class LazyModule:
+    """A placeholder for a module whose import takes seconds and which most commands do not need."""
 
     def __init__(self, name: str) -> None:
         """Import nothing yet."""
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        """Return what the module has under this name."""
+        """Import the module, if it is not imported yet, and return its attribute."""
         return getattr(import_module(self._name), attribute)

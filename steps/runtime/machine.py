@@ -1,4 +1,4 @@
-"""Facts of the machine a step runs on: never settings, always from the environment."""
+"""Facts of the machine a step runs on, read from environment variables; none of them is a setting."""
 
 import os
 import shutil
@@ -13,53 +13,53 @@ from steps.runtime.process_id import Writer
 
 _DEBIAN_STOCKFISH: Final = "/usr/games/stockfish"  # Not on root's PATH.
 SHARED: Final = "CHESS_GRPO_SHARED"
-"""Variable: where several machines keep outputs of steps, `s3://BUCKET/PREFIX` or a folder that all reach."""
+"""Variable: the shared store of step outputs, `s3://BUCKET/PREFIX` or a folder that all machines reach."""
 TASK: Final = "CHESS_GRPO_TASK"
 ATTEMPT: Final = "CHESS_GRPO_ATTEMPT"
 SECRETS: Final = "CHESS_GRPO_SECRETS"
-"""Variable: names, with commas, of secrets in AWS Secrets Manager that hold variables of tasks elsewhere."""
+"""Variable: comma-separated names of secrets in AWS Secrets Manager; they hold variables of tasks in containers."""
 MIRROR: Final = "CHESS_GRPO_WANDB"
 """Variable: a value of `Mirror`."""
 
 
 class MachineError(PlainError, ValueError):
-    """A variable of this machine cannot be read; the message says which, and what it may be."""
+    """An environment variable has an invalid value; the message names it and its allowed values."""
 
 
 class Mirror(StrEnum):
-    """Whether Weights & Biases is told what MLflow is told; see `steps.tracking.wandb_mirror`."""
+    """Whether runs are mirrored to Weights & Biases; see `steps.tracking.wandb_mirror`."""
 
     OFF = "off"
     OFFLINE = "offline"
-    """Into a folder of the home, which `wandb sync` sends."""
+    """Write to a folder of the home, for `wandb sync` to upload."""
     ONLINE = "online"
-    """While the work goes on; offline where there is no key."""
+    """Upload while the step runs; offline where there is no API key."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """Where things are here."""
+    """Paths, device, tracking server and task of this machine."""
 
     stockfish: str
-    """CHESS_GRPO_STOCKFISH, else `stockfish` on the PATH, else Debian's place."""
+    """CHESS_GRPO_STOCKFISH, else `stockfish` on the PATH, else Debian's path."""
     home: Path
-    """CHESS_GRPO_HOME, else `.chess_grpo` in the working directory: outputs of steps, and the embedded tracking store."""
+    """CHESS_GRPO_HOME, else `.chess_grpo` in the working directory: step outputs and the SQLite tracking store."""
     tracking_uri: str
-    """MLFLOW_TRACKING_URI, else an sqlite file in `home`."""
+    """MLFLOW_TRACKING_URI, else an SQLite file in `home`."""
     device: str
     """CHESS_GRPO_DEVICE, else `auto`: a GPU when torch finds one."""
     num_threads: int
-    """Of torch; part of a trained step's version, since sums over threads round differently."""
+    """Threads of torch; part of a training step's version, since the thread count changes how sums round."""
     shared: str = ""
-    """CHESS_GRPO_SHARED: where machines without a common disk keep outputs of steps; empty when this one works by itself."""
+    """CHESS_GRPO_SHARED: the store of step outputs for machines without a common disk; empty for a single machine."""
     is_container: bool = False
-    """Whether this machine's disk vanishes with the task."""
+    """Whether the disk is ephemeral: it vanishes with the task."""
     task: str = ""
-    """CHESS_GRPO_TASK, which the flow sets: RUN/STEP/TASK; empty outside of one."""
+    """CHESS_GRPO_TASK, set by the flow: RUN/STEP/TASK; empty outside of a flow."""
     attempt: int = 0
-    """CHESS_GRPO_ATTEMPT, which the flow sets: which try of that task this is."""
+    """CHESS_GRPO_ATTEMPT, set by the flow: the attempt of that task, from 0."""
     mirror: Mirror = Mirror.OFF
-    """CHESS_GRPO_WANDB: no setting, for what a step makes is the same with it and without."""
+    """CHESS_GRPO_WANDB; not a setting, because it changes no output."""
 
     @classmethod
     def here(cls) -> Self:
@@ -80,22 +80,22 @@ class Machine:
 
     @property
     def writer(self) -> Writer:
-        """This process, as leases name it."""
+        """The identity of this process, as leases record it."""
         return Writer.here(self.task, self.attempt)
 
     @property
     def leases(self) -> str | Path:
-        """Where leases are that all have who write to the same tracked runs."""
+        """Where leases are: the same place for all processes that write to the same tracked runs."""
         return self.shared or self.home
 
     @property
     def value_cache(self) -> Path:
-        """Where engine answers are kept, for all runs of this home."""
+        """The folder of the engine's cached evaluations, for all runs of this home."""
         return self.home / "values"
 
     @property
     def artifact_root(self) -> Path | None:
-        """Where an sqlite tracking store keeps files: beside itself, so that all who share the one find the other; None with a server."""
+        """The artifact folder of an SQLite tracking store, beside the database file; None with a server."""
         file = sqlite_file(self.tracking_uri)
         return None if file is None else file.parent / "mlartifacts"
 
@@ -115,12 +115,12 @@ def _mirror(value: str) -> Mirror:
 
 
 def is_container(environment: Mapping[str, str]) -> bool:
-    """Return whether these are the variables of a task that AWS Batch or Kubernetes runs."""
+    """Return whether these are the environment variables of a task that AWS Batch or Kubernetes runs."""
     return "AWS_BATCH_JOB_ID" in environment or "METAFLOW_KUBERNETES_WORKLOAD" in environment
 
 
 def sqlite_file(tracking_uri: str) -> Path | None:
-    """Return the file of an sqlite tracking store; None for another kind of store.
+    """Return the file of an SQLite tracking store; None for another kind of store.
 
     >>> sqlite_file("sqlite:////shared/mlflow.db")
     PosixPath('/shared/mlflow.db')

@@ -1,9 +1,8 @@
-"""Processes of a flow end with the one that started them, however that one ends: nobody is left to take what they would make.
+"""Parent death: every process of a flow gets SIGTERM, then SIGKILL, when the process that started it ends (PR_SET_PDEATHSIG).
 
-Metaflow's scheduler starts a process for each task, a task starts some that draw its cards, and on AWS Batch the scheduler's processes
-watch jobs elsewhere. Each notes itself in the environment for those that it starts. The kernel sends those SIGTERM when it ends
-(PR_SET_PDEATHSIG, where there is Linux), so that GRPO keeps its last step; who has not ended by then, in a call that never returns, is
-killed.
+Metaflow's scheduler starts one process per task. A task starts processes that render its cards. On AWS Batch the scheduler's processes
+watch remote jobs. Each process records itself in the environment of its children. When it ends, the Linux kernel sends its children
+SIGTERM, so that GRPO saves a checkpoint of its last step. A child that still runs after a grace period is killed.
 """
 
 import ctypes
@@ -20,21 +19,20 @@ from typing import Final
 from steps.runtime.process_id import Writer
 
 PARENT_VARIABLE: Final = "_CHESS_GRPO_PARENT"
-"""The variable with the process that starts others; not for other machines, so it is not among those that a job on Batch is given."""
+"""Variable: the parent process. It means nothing on another machine, so jobs on AWS Batch do not get it."""
 _PR_SET_PDEATHSIG: Final = 1
 _ENDED: Final = 128 + signal.SIGTERM
 
 
 def end_with_parent(*, grace_seconds: float, unwinds: bool = False) -> None:
-    """End this process when the one of this flow that started it ends; the first of a flow ends when it likes.
+    """End this process when its parent in the flow ends; the first process of a flow has no such parent.
 
-    To be called before anything else, once, in the main thread: the kernel means the thread that started this process, which has to be
-    one that lasts (Metaflow's are main threads).
+    Call it once, in the main thread, before anything else. The kernel watches the thread that started this process, which must
+    outlive it (Metaflow starts processes from main threads).
 
     Args:
-        grace_seconds: from the parent's end, and its SIGTERM, to SIGKILL; five times what a checkpoint needs.
-        unwinds: whether SIGTERM raises SystemExit here, so that what is to be done at the end is done; else it ends the process as it
-            does by default, or as the step's body has it.
+        grace_seconds: time from the parent's end, which sends SIGTERM, to SIGKILL; five times what a checkpoint needs.
+        unwinds: whether SIGTERM raises SystemExit, so that cleanup runs; else SIGTERM keeps its default action, or that of the step.
     """
     parent = _parent()
     os.environ[PARENT_VARIABLE] = json.dumps(Writer.here().facts())
@@ -44,13 +42,13 @@ def end_with_parent(*, grace_seconds: float, unwinds: bool = False) -> None:
         signal.signal(signal.SIGTERM, _unwind)
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "PR_SET_PDEATHSIG is refused")
-    if parent.is_alive_here() is False:  # It had ended before the kernel knew what we want.
+    if parent.is_alive_here() is False:  # It ended before prctl took effect.
         os.kill(os.getpid(), signal.SIGTERM)
         return
     try:
         handle = os.pidfd_open(parent.pid)
     except OSError:
-        return  # It ends this moment, and SIGTERM is on its way; or this kernel has no such handles, and SIGTERM is all there is.
+        return  # The parent is ending, so SIGTERM is on its way; or this kernel has no pidfds, and only SIGTERM is sent.
     threading.Thread(target=_kill_after, args=(handle, grace_seconds), name="end-with-parent", daemon=True).start()
 
 
@@ -59,7 +57,7 @@ def _parent() -> Writer | None:
     try:
         return None if text is None else Writer.from_facts(json.loads(text))
     except (ValueError, TypeError):
-        return None  # Not ours.
+        return None  # Another program set it.
 
 
 def _unwind(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
@@ -68,7 +66,7 @@ def _unwind(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
 
 
 def _kill_after(parent: int, grace_seconds: float) -> None:
-    """Wait for the parent's end, and then for our own; a process that has got SIGTERM and is still here is beyond help."""
+    """Wait for the parent's end and the grace period, then send SIGKILL to this process."""
     poll = select.poll()
     poll.register(parent, select.POLLIN)
     poll.poll()

@@ -1,4 +1,4 @@
-"""Who writes: a process that can be told from every other, on this machine and on others, so that a lease can say whose it is."""
+"""Process identity: host, boot id, PID namespace, PID and start time, so that a lease can name its holder across machines."""
 
 import os
 import socket
@@ -10,25 +10,25 @@ from typing import Any, Final, Self
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _DEAD_STATES: Final = frozenset("ZXx")
-"""Of /proc/PID/stat: a zombie has ended, whether or not its parent has noticed."""
+"""States in /proc/PID/stat; a zombie counts as ended, whether or not its parent has reaped it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Writer:
-    """One process, and the task it makes."""
+    """One process, and the Metaflow task that it runs."""
 
     host: str
     boot: str
     """The kernel's id of this boot; empty where there is no /proc."""
     pid_namespace: str
-    """Containers on one machine share its boot, and each numbers its processes anew; empty where there is no /proc."""
+    """Containers on one machine share its boot id but have PIDs of their own; empty where there is no /proc."""
     pid: int
     started: int
-    """Clock ticks after the boot: a number that is used again belongs to a process that has started later."""
+    """Start time in clock ticks after the boot: a process that reuses a PID started later."""
     task: str
-    """RUN/STEP/TASK of Metaflow, or empty: no task of a flow."""
+    """RUN/STEP/TASK of Metaflow; empty outside of a flow."""
     attempt: int
-    """Of that task, from 0."""
+    """Attempt of that task, from 0."""
 
     @classmethod
     def here(cls, task: str = "", attempt: int = 0) -> Self:
@@ -47,9 +47,9 @@ class Writer:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Self:
-        """Return the writer that `facts` were made of.
+        """Return the writer that `facts()` described.
 
-        Raises TypeError when they are of something else.
+        Raises TypeError when the facts do not describe a writer.
         """
         writer = cls(**facts)
         for name, kind in cls.__annotations__.items():
@@ -62,9 +62,9 @@ class Writer:
         return asdict(self)
 
     def is_alive_here(self) -> bool | None:
-        """Return whether this very process still runs on this machine; None when that cannot be known from here.
+        """Return whether this process still runs on this machine; None when that cannot be known from here.
 
-        Another host, another boot or another container is elsewhere, even where it is likely that the process is gone with it.
+        A process of another host, boot or container is unknown, even where it has probably ended.
         """
         if not self.boot or (self.host, self.boot, self.pid_namespace) != (socket.gethostname(), _boot(), _pid_namespace()):
             return None
@@ -73,28 +73,28 @@ class Writer:
         except ProcessLookupError:
             return False
         except PermissionError:
-            pass  # It is somebody else's.
+            pass  # It runs as another user.
         if (stat := _stat(self.pid)) is None:
-            return None  # Hidden from us, or ended this moment.
+            return None  # Hidden by the kernel, or it ended just now.
         state, started = stat
         return started == self.started and state not in _DEAD_STATES
 
     def is_superseded_by(self, other: "Writer") -> bool:
-        """Return whether `other` is a later attempt of the same task: Metaflow starts one only when the one before has ended."""
+        """Return whether `other` is a later attempt of the same task: Metaflow starts an attempt only after the previous one ended."""
         return bool(self.task) and self.task == other.task and self.attempt < other.attempt
 
     def __str__(self) -> str:
-        """Return how people find it."""
+        """Return PID, host and task for messages."""
         return f"process {self.pid} on {self.host}" + (f" (task {self.task}, attempt {self.attempt})" if self.task else "")
 
 
 def _stat(pid: int) -> tuple[str, int] | None:
-    """Return state and start (in ticks after the boot) of a process; None when it cannot be seen."""
+    """Return state and start time (in ticks after the boot) of a process; None when it cannot be read."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    fields = text.rpartition(")")[2].split()  # The program's name before it may hold anything, brackets too.
+    fields = text.rpartition(")")[2].split()  # The program's name before it may contain brackets.
     return fields[0], int(fields[19])
 
 

@@ -1,6 +1,11 @@
 """What a step is, declared beside the body that computes it: `SPEC` of each module in `steps.bodies`."""
 
 from dataclasses import dataclass
+from typing import Any
+
+from grpo.settings.roles import settings_read_by
+from grpo.settings.tree import Settings
+from grpo.settings.types import StepName
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -14,6 +19,8 @@ class StepSpec:
     """Of the step, in the flow, the store and the tracker."""
     body: str
     """The module that computes it: its code, and that of all it imports, is part of the version."""
+    reads: StepName | None = None
+    """Which settings: those whose role names this step as a reader (`grpo.settings.types.Role`); None for none."""
     inputs: tuple[str, ...] = ()
     """What it takes besides settings: outputs of other steps, `engine`, `device`, files. Their hashes are part of the version."""
     shown: tuple[str, ...] = ()
@@ -24,3 +31,7 @@ class StepSpec:
     """Whether the tracking store keeps the whole output; not worth its room where another step's output holds all of it."""
     resumes: bool = False
     """Whether the body, after a kill, resumes from its progress folder."""
+
+    def settings(self, settings: Settings) -> dict[str, Any]:
+        """Return the part of the settings that it reads, JSON-able: part of its version."""
+        return {} if self.reads is None else settings_read_by(self.reads, settings)

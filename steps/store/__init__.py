@@ -1,1 +1,1 @@
-"""Step outputs by version: local and shared store, object storage, leases, version hash."""
+"""Step outputs by version: local store, shared object storage (S3), leases, version hashes."""

@@ -1,4 +1,4 @@
-"""The lock of a file: one writer at a time on one disk, for as long as the process lives."""
+"""File locks (flock): one writer at a time on one disk; the kernel releases the lock when the process ends."""
 
 import fcntl
 import json
@@ -15,14 +15,14 @@ from steps.runtime.process_id import Writer
 
 
 class BusyError(PlainError, RuntimeError):
-    """Another process is making this output; the message says which."""
+    """Another process is writing this output; the message names it."""
 
 
 @contextmanager
-def file_lease(path: Path, *, what: str) -> Iterator[None]:
-    """Hold the lock of this file, which goes with the process however it ends, and then its file too.
+def file_lock(path: Path, *, what: str) -> Iterator[None]:
+    """Hold an exclusive lock on this file while the block lasts; delete the file at the end.
 
-    Raises BusyError, which says who holds it and makes `what`, when another process does.
+    Raises BusyError, which names the holder and says that it writes `what`, when another process has the lock.
     """
     with _locked(path, what) as file:
         file.truncate(0)
@@ -41,14 +41,16 @@ def _locked(path: Path, what: str) -> TextIO:
             file.seek(0)
             holder = _holder(file.read())
             file.close()
-            raise BusyError(f"{what} is being made by {holder} (it holds {path}): wait for it, or end it, and run the same again") from None
+            raise BusyError(
+                f"{what} is being made by {holder} (it holds {path}): wait for it or stop it, then run the same command again"
+            ) from None
         if _is_at(path, file):
             return file
-        file.close()  # The holder before us has deleted it: it locks nothing any more.
+        file.close()  # The previous holder has deleted the file, so this lock protects nothing.
 
 
 def _holder(text: str) -> str:
-    """Return who holds a lock: as its file says, unless that is of a process that has left it behind."""
+    """Return the holder that the lock file names; "another process" when the file is stale."""
     try:
         facts = json.loads(text)
         writer = Writer.from_facts(facts["writer"])

@@ -1,11 +1,11 @@
-"""A lease on an object: one writer at a time among machines that share nothing but a store of objects.
+"""A lease in object storage, with a fencing token: one writer at a time among machines that share only a store of objects.
 
-Its holder writes the object anew three times within its term. No two machines' clocks are compared: the holder trusts its lease for one
-term after a write that succeeded, by its own clock; who wants it watches the object for a third longer than that, by its own clock, and
-takes it over when nothing was written meanwhile. It need not watch where the holder has provably ended (its process was on this machine)
-or is an earlier attempt of the same task. All writes are compare-and-swap, so that of two takers one gets it, and a holder that slept (a
-stopped process, a suspended machine) learns of the taker at its next `check`. A released lease stays as an object without a holder: its
-token has to go on growing, and a store that can delete an object only if it is still one's own is rare.
+The holder renews the object three times per term. Clocks of two machines are never compared. The holder trusts its lease for one term
+after its last successful write, by its own clock. A taker watches the object for a third longer, by its own clock, and takes the lease
+over when nothing was written meanwhile. It need not watch when the holder has provably ended (a process of this machine) or is an earlier
+attempt of the same task. All writes are compare-and-swap, so only one of two takers succeeds. A holder that was paused (a stopped
+process, a suspended machine) learns of the takeover at its next `check`. A released lease stays as an object without a holder, because
+the fencing token must keep growing and few stores have a conditional delete.
 """
 
 import json
@@ -25,23 +25,23 @@ from steps.store.file_lock import BusyError
 from steps.store.objects import Objects, SharedStoreError
 
 _RENEWALS: Final = 3
-"""In one term: two may fail before the lease is lost."""
+"""Renewals per term: two may fail before the lease is lost."""
 _PATIENCE: Final = 4 / 3
-"""How long a taker watches, in terms of the holder: what the holder had begun to write while it still trusted its lease has time to end."""
+"""How long a taker watches, in terms of the holder: writes that began under the lease have time to finish."""
 _LOOKS: Final = 20
-"""Of a watching taker, in one term."""
+"""Reads per term of a taker that watches."""
 _LONGEST_TERM: Final = 3600.0
 _TRIES: Final = 3
 
 
 class LeaseLostError(PlainError, RuntimeError):
-    """Another writer has what this one had, or may have it by now; what was saved is whole, and can be gone on from."""
+    """Another writer has taken over the lease, or may have by now; what was saved is complete, and a retry resumes from it."""
 
-    may_pass = True  # Another try goes on from the last checkpoint, or is refused while the other writer is at work.
+    may_pass = True  # A retry resumes from the last checkpoint, or is refused while the other writer runs.
 
 
 def tracking_lease_key(mlflow_run: str, step: str) -> str:
-    """Return the key of the lease of what a step writes into a tracked run.
+    """Return the key of the lease on what a step logs to an MLflow run.
 
     >>> tracking_lease_key("0a1b", "finetune")
     'leases/tracking/0a1b/finetune.json'
@@ -51,16 +51,16 @@ def tracking_lease_key(mlflow_run: str, step: str) -> str:
 
 @contextmanager
 def shared_lease(objects: Objects, key: str, *, what: str, writer: Writer, seconds: float = 60.0) -> Iterator["Lease"]:
-    """Hold the lease of this key, among all machines that see these objects, and renew it in a thread while the block lasts.
+    """Hold the lease of this key, among all machines that share these objects; a thread renews it while the block lasts.
 
     Args:
-        objects: where the lease is.
-        key: of its object.
-        what: is made under it, for messages.
+        objects: the store of the lease.
+        key: key of the lease's object.
+        what: what is written under the lease, for messages.
         writer: this process.
-        seconds: the term: how long the lease outlives a holder that cannot be asked. A taker waits a third longer at most.
+        seconds: the term: how long the lease outlives a holder that has died. A taker waits at most a third longer.
 
-    Raises BusyError, which says who holds it since when, when another writer does and lives; CorruptError when the object is no lease.
+    Raises BusyError, which names the holder, when a live writer has the lease; CorruptError when the object is not a lease.
     """
     lease = _acquired(objects, key, what, writer, seconds)
     is_over = threading.Event()
@@ -79,19 +79,20 @@ class _Claim:
     """The content of a lease's object."""
 
     writer: Writer | None
-    """None: released."""
+    """None when the lease is released."""
     token: int
+    """The fencing token: each acquisition increments it."""
     claim: str
-    """Unlike that of every other taking: by it a holder knows its own writes, those too whose answer was lost."""
+    """Unique id of this acquisition: by it a holder recognises its own writes, even those whose response was lost."""
     seconds: float
     since: str
     until: str
-    """For people, who have clocks and know how far to trust them."""
+    """Wall-clock time for messages; never compared between machines."""
     renewals: int
 
     @classmethod
     def of(cls, data: bytes, place: str) -> Self:
-        """Return what a lease's object says; raises CorruptError when it is none."""
+        """Parse a lease's object; raises CorruptError when it is not a lease."""
         try:
             facts = json.loads(data)
             writer = None if facts["writer"] is None else Writer.from_facts(facts["writer"])
@@ -101,7 +102,7 @@ class _Claim:
         except (ValueError, TypeError, KeyError):
             is_one = False
         if not is_one:
-            raise CorruptError(f"{place} is no lease, so nobody can say who writes there: if nobody does, delete it and run the same again")
+            raise CorruptError(f"{place} is not a valid lease, so its holder is unknown: if nobody writes there, delete it and retry")
         return claim
 
     def data(self) -> bytes:
@@ -112,11 +113,11 @@ class _Claim:
 
 
 class Lease:
-    """A lease that is held, until another takes it; made by `shared_lease`."""
+    """A lease held by this process until another takes it over; `shared_lease` acquires it."""
 
     def __init__(self, objects: Objects, key: str, *, what: str, claim: _Claim, tag: str, good_until: float) -> None:
-        self.token = claim.token
-        """Larger than all holders' before: written beside what is written, it tells the later of two writers."""
+        self.fencing_token = claim.token
+        """Larger than the token of every earlier holder, so that of two writers the later one can be identified."""
         self._objects = objects
         self._key = key
         self._what = what
@@ -127,9 +128,9 @@ class Lease:
         self._lock = threading.Lock()
 
     def check(self) -> None:
-        """Return if this process may write on.
+        """Return if this process still holds the lease.
 
-        Raises LeaseLostError once another has taken the lease, or when it could not be renewed within its term and cannot be now.
+        Raises LeaseLostError once another process has taken it, or when it was not renewed within its term and cannot be renewed now.
         """
         if not self._lost and _clock() >= self._good_until:
             problem = self._renew()
@@ -137,39 +138,39 @@ class Lease:
                 self._lost = f"it could not be renewed in time{problem and f' ({problem})'}"
         if self._lost:
             raise LeaseLostError(
-                f"{self._what} is no longer this process's to write: {self._lost} (lease {self._key} in {self._objects}, token"
-                f" {self.token}); the same again goes on from what was saved, when the other writer has ended"
+                f"{self._what} is no longer this process's to write: {self._lost} (lease {self._key} in {self._objects}, fencing token"
+                f" {self.fencing_token}); the same command resumes from what was saved, once the other writer has ended"
             )
 
     def confirm(self) -> None:
-        """Ask the store now, before a write that nobody could take back: `check` knows of a later attempt a third of a term late.
+        """Check the lease in the store, before a write that cannot be undone: `check` learns of a takeover up to a third of a term late.
 
-        Raises LeaseLostError as `check` does, and SharedStoreError when the store cannot be asked.
+        Raises LeaseLostError as `check` does, and SharedStoreError when the store does not answer.
         """
         if not self._lost and (problem := self._renew()):
-            raise SharedStoreError(f"{self._what}: whether it is still this process's to write could not be asked: {problem}")
+            raise SharedStoreError(f"{self._what}: the store did not confirm that this process still holds the lease: {problem}")
         self.check()
 
     def renew_until(self, is_over: threading.Event) -> None:
-        """Renew it again and again until told to end, or lost."""
+        """Renew the lease periodically until `is_over` is set or the lease is lost."""
         pause = self._claim.seconds / _RENEWALS
         while not self._lost and not is_over.wait(pause):
-            # What fails now may work a moment later, and has to before the term ends.
+            # Retry a failed renewal sooner, to succeed before the term ends.
             pause = self._claim.seconds / (_RENEWALS * 4 if self._renew() else _RENEWALS)
 
     def release(self) -> None:
-        """Let others have it at once, unless another has it already; an unreachable store makes them wait for the end of the term."""
+        """Release the lease, if it is still held, so that others need not wait; an unreachable store makes them wait for the term's end."""
         if self._lost or not self._lock.acquire(timeout=self._claim.seconds / _RENEWALS):
             return
         try:
             with suppress(PlainError, OSError):
                 self._swap(replace(self._claim, writer=None, until=_now_text()))
         finally:
-            self._lost = "it is released"
+            self._lost = "it was released"
             self._lock.release()
 
     def _renew(self) -> str:
-        """Renew it, note when another has it, and return why it could not be known."""
+        """Renew the lease, record a takeover, and return the problem when the store gave no answer."""
         if not self._lock.acquire(timeout=self._claim.seconds):
             return "the store has not answered yet"
         try:
@@ -184,7 +185,7 @@ class Lease:
         return ""
 
     def _swap(self, claim: _Claim) -> bool:
-        """Write the claim in place of our last one; note who has the lease when it is not ours."""
+        """Replace our last claim by this one; record the new holder when the lease was taken over."""
         for _ in range(_TRIES):
             if (tag := self._objects.replace(self._key, claim.data(), tag=self._tag)) is not None:
                 self._claim, self._tag = claim, tag
@@ -194,12 +195,12 @@ class Lease:
             if stored is None or found is None or found.claim != self._claim.claim:
                 self._lost = "its object is gone" if found is None else f"it is made by {_whose(found)}"
                 return False
-            self._tag = stored.tag  # Ours, written by a request whose answer was lost.
+            self._tag = stored.tag  # Our own write, whose response was lost.
         return False
 
 
 def _acquired(objects: Objects, key: str, what: str, writer: Writer, seconds: float) -> Lease:
-    """Return the lease as soon as it can be this writer's; see the module for when that is."""
+    """Acquire the lease by the protocol in the module's docstring."""
     assert 0 < seconds <= _LONGEST_TERM
     place = f"{key} in {objects}"
     seen: tuple[str, float] | None = None
@@ -218,9 +219,11 @@ def _acquired(objects: Objects, key: str, what: str, writer: Writer, seconds: fl
             )
             if (tag := _written(objects, key, claim.data(), None if stored is None else stored.tag)) is not None:
                 return Lease(objects, key, what=what, claim=claim, tag=tag, good_until=began + seconds)
-            continue  # Somebody was faster: look again.
+            continue  # Another process was faster: read the object again.
         if (seen is not None and seen[0] != stored.tag) or _is_surely_held(held):
-            raise BusyError(f"{what} is being made by {_whose(held)} (it holds {place}): wait for it, or end it, and run the same again")
+            raise BusyError(
+                f"{what} is being made by {_whose(held)} (it holds {place}): wait for it or stop it, then run the same command again"
+            )
         if seen is None:
             seen = stored.tag, _clock() + held.seconds * _PATIENCE
             print(f"{what}: waiting up to {held.seconds * _PATIENCE:.0f} s to see whether it is still made by {_whose(held)}", flush=True)
@@ -232,20 +235,22 @@ def _is_free(held: _Claim, writer: Writer) -> bool:
 
 
 def _is_surely_held(held: _Claim) -> bool:
-    """Return whether the holder lives here and is not late, by the clock that it has read too."""
+    """Return whether the holder is alive on this machine and not overdue by this machine's clock."""
     return held.writer is not None and held.writer.is_alive_here() is True and datetime.fromisoformat(held.until) > datetime.now(UTC)
 
 
 def _written(objects: Objects, key: str, data: bytes, tag: str | None) -> str | None:
-    """Write a claim in place of what had this tag (None: nothing) and return its tag; None when somebody was faster."""
+    """Write a claim in place of the object with this tag (None: no object) and return the new tag; None when another was faster."""
     made = objects.create(key, data) if tag is None else objects.replace(key, data, tag=tag)
     if made is None and (stored := objects.get(key)) is not None and stored.data == data:
-        return stored.tag  # Ours, by a request whose answer was lost and that was sent again.
+        return stored.tag  # Our own write: its response was lost, and the request was retried.
     return made
 
 
 def _whose(claim: _Claim) -> str:
-    return "another that has ended by now" if claim.writer is None else f"{claim.writer}, since {claim.since}, renewed until {claim.until}"
+    return (
+        "a process that has ended by now" if claim.writer is None else f"{claim.writer}, since {claim.since}, renewed until {claim.until}"
+    )
 
 
 def _now_text(later_seconds: float = 0.0) -> str:
@@ -253,7 +258,7 @@ def _now_text(later_seconds: float = 0.0) -> str:
 
 
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Goes on while the machine is suspended, as the other machines' clocks do."""
+"""Counts time in which the machine is suspended, too."""
 
 
 def _clock() -> float:

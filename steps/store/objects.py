@@ -1,4 +1,4 @@
-"""Objects by key, in a folder or in S3: what several machines write to and read from, with the two writes that decide who was first."""
+"""Object storage in a folder or in S3, with conditional writes: create if absent, and compare-and-swap by ETag."""
 
 import fcntl
 import hashlib
@@ -17,13 +17,13 @@ from grpo.reading.games import SourceError
 from grpo.reading.s3 import S3_SCHEME, S3Object, in_words, new_client, split_address, storage_errors
 
 _LOCK: Final = ".lock"
-_FIRST: Final = ("PreconditionFailed", "ConditionalRequestConflict")
-"""S3's words for: somebody else was first, or is writing right now."""
+_CONFLICTS: Final = ("PreconditionFailed", "ConditionalRequestConflict")
+"""S3's error codes when another writer was first, or is writing right now."""
 _ABSENT: Final = "NoSuchKey"
 
 
 class SharedStoreError(PlainError, OSError):
-    """The shared store cannot be used; the message says why, and what to do about it."""
+    """The shared store failed; the message says why, and what to do about it."""
 
     may_pass = True
 
@@ -34,7 +34,7 @@ class Stored:
 
     data: bytes
     tag: str
-    """Another content has another tag."""
+    """ETag: changes with the content."""
 
 
 class Objects(Protocol):
@@ -44,7 +44,7 @@ class Objects(Protocol):
         """Return an object; None when there is none."""
 
     def put(self, key: str, data: bytes) -> str:
-        """Write an object, whatever was there, and return its tag."""
+        """Write an object unconditionally and return its tag."""
 
     def create(self, key: str, data: bytes) -> str | None:
         """Write an object unless there is one, and return its tag; None when there is one."""
@@ -59,16 +59,16 @@ class Objects(Protocol):
         """Return the keys that begin with the prefix, sorted."""
 
     def upload(self, path: Path, key: str) -> None:
-        """Write a file's content, whatever was there."""
+        """Write a file's content unconditionally."""
 
     def download(self, key: str, path: Path) -> None:
-        """Write an object's content to a file, which appears whole or not at all; raises KeyError when there is no object."""
+        """Write an object's content to a file atomically; raises KeyError when there is no object."""
 
 
 def objects_at(place: str | Path) -> Objects:
     """Return the objects at `s3://BUCKET/PREFIX`, or in a folder.
 
-    Their methods raise SharedStoreError, which says what to do, when S3 refuses or cannot be reached after some tries.
+    Their methods raise SharedStoreError, which says what to do, when S3 refuses or still fails after retries.
     """
     return S3Objects(str(place)) if str(place).startswith(S3_SCHEME) else FolderObjects(Path(place))
 
@@ -92,28 +92,28 @@ class FolderObjects:
 
     def put(self, key: str, data: bytes) -> str:
         """See `Objects`."""
-        with self._alone():
+        with self._locked():
             return self._write(key, data)
 
     def create(self, key: str, data: bytes) -> str | None:
         """See `Objects`."""
-        with self._alone():
+        with self._locked():
             return None if self._path(key).exists() else self._write(key, data)
 
     def replace(self, key: str, data: bytes, *, tag: str) -> str | None:
         """See `Objects`."""
-        with self._alone():
+        with self._locked():
             held = self.get(key)
             return self._write(key, data) if held is not None and held.tag == tag else None
 
     def delete(self, key: str) -> None:
         """See `Objects`."""
-        with self._alone():
+        with self._locked():
             self._path(key).unlink(missing_ok=True)
 
     def keys(self, prefix: str) -> list[str]:
         """See `Objects`."""
-        # Below the prefix only: what several machines share may be large, and far.
+        # List below the prefix only: a shared folder may be large and remote.
         paths = (self._folder / prefix.rpartition("/")[0]).rglob("*")
         names = (path.relative_to(self._folder).as_posix() for path in paths if path.is_file())
         return sorted(name for name in names if name.startswith(prefix) and not PurePosixPath(name).name.startswith("."))
@@ -137,7 +137,7 @@ class FolderObjects:
         return _tag(data)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / _LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -151,7 +151,7 @@ class S3Objects:
         self._uri = uri.rstrip("/")
         self._bucket, prefix = split_address(self._uri)
         self._prefix = f"{prefix}/" if prefix else ""
-        with self._in_words(""):
+        with self._translated_errors(""):
             self._client = new_client()
 
     def __str__(self) -> str:
@@ -159,7 +159,7 @@ class S3Objects:
 
     def get(self, key: str) -> Stored | None:
         """See `Objects`."""
-        with self._in_words(key):
+        with self._translated_errors(key):
             found = self._opened(key)
             if found is None:
                 return None
@@ -168,7 +168,7 @@ class S3Objects:
 
     def put(self, key: str, data: bytes) -> str:
         """See `Objects`."""
-        with self._in_words(key):
+        with self._translated_errors(key):
             return str(self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data)["ETag"])
 
     def create(self, key: str, data: bytes) -> str | None:
@@ -181,31 +181,31 @@ class S3Objects:
 
     def delete(self, key: str) -> None:
         """See `Objects`."""
-        with self._in_words(key):
+        with self._translated_errors(key):
             self._client.delete_object(Bucket=self._bucket, Key=self._prefix + key)
 
     def keys(self, prefix: str) -> list[str]:
         """See `Objects`."""
-        with self._in_words(prefix):
+        with self._translated_errors(prefix):
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix + prefix)
             return sorted(entry["Key"].removeprefix(self._prefix) for page in pages for entry in page.get("Contents", ()))
 
     def upload(self, path: Path, key: str) -> None:
         """See `Objects`."""
-        with self._in_words(key):
+        with self._translated_errors(key):
             self._client.upload_file(str(path), self._bucket, self._prefix + key)
 
     def download(self, key: str, path: Path) -> None:
         """See `Objects`."""
-        with self._in_words(key):
+        with self._translated_errors(key):
             found = self._opened(key)
             if found is None:
                 raise KeyError(key)
-            with found, _appearing(path) as made, made.open("wb") as file:
+            with found, _atomic_file(path) as made, made.open("wb") as file:
                 shutil.copyfileobj(found, file)
 
     def _opened(self, key: str) -> S3Object | None:
-        """Return an object to be read, over however many connections; None when there is none."""
+        """Open an object for reading, with reconnects; None when there is none."""
         try:
             return S3Object(f"s3://{self._bucket}/{self._prefix}{key}", client=self._client)
         except SourceError as error:
@@ -214,32 +214,32 @@ class S3Objects:
             raise
 
     def _put_if(self, key: str, data: bytes, **condition: str) -> str | None:
-        with self._in_words(key):
+        with self._translated_errors(key):
             try:
                 return str(self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data, **condition)["ETag"])
             except storage_errors() as error:
-                # An object that is to be replaced may be gone.
-                if _code(error) not in (*_FIRST, _ABSENT):
+                # The object to be replaced may be gone.
+                if _code(error) not in (*_CONFLICTS, _ABSENT):
                     raise
                 has_retried = getattr(error, "response", {}).get("ResponseMetadata", {}).get("RetryAttempts", 0)
-        # The answer to an earlier try may have been lost: then it is our own write that was first.
+        # The response to an earlier attempt may have been lost: then our own write was first.
         held = self.get(key) if has_retried else None
         return held.tag if held is not None and held.data == data else None
 
     @contextmanager
-    def _in_words(self, key: str) -> Iterator[None]:
+    def _translated_errors(self, key: str) -> Iterator[None]:
         from boto3.exceptions import Boto3Error
 
         try:
             yield
-        except SourceError as error:  # Which names the object.
+        except SourceError as error:  # Its message names the object.
             raise SharedStoreError(str(error)) from error
         except storage_errors() as error:
             raise SharedStoreError(f"{self._uri}/{key}: {in_words(error)}") from error
-        except Boto3Error as error:  # Of an upload, around the error that says why.
-            why = error.__context__
-            told = in_words(why) if isinstance(why, storage_errors()) else str(error)
-            raise SharedStoreError(f"{self._uri}/{key}: {told}") from error
+        except Boto3Error as error:  # An upload failed: the cause is the error's context.
+            cause = error.__context__
+            reason = in_words(cause) if isinstance(cause, storage_errors()) else str(error)
+            raise SharedStoreError(f"{self._uri}/{key}: {reason}") from error
 
 
 def _code(error: Any) -> str:
@@ -251,13 +251,13 @@ def _tag(data: bytes) -> str:
 
 
 def _copy(source: Path, target: Path) -> None:
-    with _appearing(target) as made:
+    with _atomic_file(target) as made:
         shutil.copyfile(source, made)
 
 
 @contextmanager
-def _appearing(target: Path) -> Iterator[Path]:
-    """Give an empty file that becomes `target` when the block ends well, and vanishes when it does not."""
+def _atomic_file(target: Path) -> Iterator[Path]:
+    """Yield a temporary file that replaces `target` when the block succeeds and is deleted when it fails."""
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     os.close(handle)

@@ -1,4 +1,4 @@
-"""Outputs of steps by version: an output whose version is already here need not be made again, and one half made can be gone on with."""
+"""Step outputs by version: an existing output of the same version is reused, and an interrupted step resumes from its progress."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -18,7 +18,7 @@ from grpo.base.files import (
 )
 from steps.runtime.machine import Machine
 from steps.runtime.process_id import Writer
-from steps.store.file_lock import BusyError, file_lease
+from steps.store.file_lock import BusyError, file_lock
 from steps.store.object_lease import Lease, shared_lease
 from steps.store.objects import SharedStoreError, objects_at
 from steps.store.shared import SharedStore, StepOutput
@@ -30,7 +30,7 @@ _IN_PROGRESS: Final = "in_progress"
 
 
 class Store:
-    """A folder of outputs, `outputs/STEP/VERSION/`, each with a manifest of hashes; with a shared store, what is only there is fetched."""
+    """A folder of outputs, `outputs/STEP/VERSION/`, each with a manifest of hashes; missing outputs are fetched from a shared store."""
 
     def __init__(self, home: Path, shared: SharedStore | None = None, writer: Writer | None = None) -> None:
         self._root = home / _FOLDER
@@ -40,18 +40,18 @@ class Store:
 
     @classmethod
     def of(cls, machine: Machine) -> Self:
-        """Return the store of a machine, and what it shares with others."""
+        """Return the store of a machine, with its shared store if it has one."""
         return cls(machine.home, SharedStore(objects_at(machine.shared)) if machine.shared else None, machine.writer)
 
     def folder(self, step: str, version: str) -> Path:
-        """Return where an output is, or would be."""
+        """Return the path of an output, whether or not it exists."""
         return self._root / step / version
 
     def find(self, step: str, version: str) -> StepOutput | None:
         """Return the output of this version after checking all its hashes, or None when there is none.
 
-        What only this machine has is published, what only the shared store has is fetched. Raises CorruptError when it is here but not as
-        it was written; a copy in the shared store that is not is told of, and no longer found.
+        An output that only this machine has is published; one that only the shared store has is fetched. Raises CorruptError when the
+        local output is damaged. A damaged copy in the shared store causes a warning, and is not found any more.
         """
         folder = self.folder(step, version)
         if not folder.exists():
@@ -63,9 +63,9 @@ class Store:
         return found
 
     def open(self, output: StepOutput) -> Path:
-        """Return the folder of an output after checking all its hashes; one that only the shared store has is fetched.
+        """Return the folder of an output after checking all its hashes; fetch it if only the shared store has it.
 
-        Raises CorruptError when it is missing, or is not the output that was meant.
+        Raises CorruptError when it is missing or has another hash.
         """
         try:
             return self._here(output)
@@ -82,7 +82,7 @@ class Store:
         found = verified_manifest(folder)["output_hash"]
         if found != output["output_hash"]:
             raise CorruptError(
-                f"{folder} has hash {found[:12]}, but {output['output_hash'][:12]} was meant: it was made anew by other code"
+                f"{folder} has hash {found[:12]}, but {output['output_hash'][:12]} was expected: other code has recomputed it"
             )
         return folder
 
@@ -92,7 +92,7 @@ class Store:
 
     @contextmanager
     def writing(self, step: str, version: str, facts: Mapping[str, Any]) -> Iterator[Path]:
-        """Give an empty folder that becomes the output of this version when the block ends well."""
+        """Yield an empty folder that becomes the output of this version when the block succeeds."""
         target = self.folder(step, version)
         with atomic_folder(target) as folder:
             yield folder
@@ -104,21 +104,21 @@ class Store:
 
     @contextmanager
     def receiving(self, output: StepOutput) -> Iterator[Path]:
-        """Give an empty folder, to be filled with a copy of this output; it comes into the store when the block ends well and it is one.
+        """Yield an empty folder for a copy of this output; the copy enters the store when the block succeeds and its hash is right.
 
-        What was under its version, spoilt or with other content, is set aside. Raises CorruptError when it is not this output.
+        An existing output of the version with damaged or other content is set aside. Raises CorruptError when the hash is wrong.
         """
         target = self.folder(output["step"], output["version"])
         with atomic_folder(target) as folder:
             yield folder
             found = verified_manifest(folder)["output_hash"]
             if found != output["output_hash"]:
-                raise CorruptError(f"{folder} has hash {found[:12]}, but {output['output_hash'][:12]} was meant")
+                raise CorruptError(f"{folder} has hash {found[:12]}, but {output['output_hash'][:12]} was expected")
             if target.exists() and not self._is_here(output):
                 self.discard(output["step"], output["version"])
 
     def has(self, output: StepOutput) -> bool:
-        """Return whether this very output is here, every file as it was written, or can be fetched from the shared store."""
+        """Return whether this output is here and undamaged, or can be fetched from the shared store."""
         return self._is_here(output) or (self._shared is not None and self._shared.has(output))
 
     def _is_here(self, output: StepOutput) -> bool:
@@ -135,8 +135,8 @@ class Store:
         try:
             self._fetch(self._shared, found)
         except CorruptError as error:
-            print(f"{step}: WARNING: {error}; this copy is used no more", flush=True)
-            self._shared.disown(step, version)
+            print(f"{step}: WARNING: {error}; this copy is not used any more", flush=True)
+            self._shared.unlist(step, version)
             return None
         return found
 
@@ -147,31 +147,31 @@ class Store:
 
     @contextmanager
     def progressing(self, step: str, version: str, *, is_fresh: bool, facts: Mapping[str, Any] | None = None) -> Iterator["StepProgress"]:
-        """Give the folder in which this version's making is kept over kills; it is this process's alone while the block lasts.
+        """Yield the progress folder of this version, locked for this process while the block lasts; it survives kills.
 
-        It vanishes when the block ends with the output in the store, and stays in all other cases, for the next who makes this version:
-        on this machine and, with a shared store, as it was last kept there, on any other.
+        It is deleted when the block ends with the output in the store. Otherwise it stays, so that the next process that computes this
+        version resumes: on this machine or, from the last copy in a shared store, on another.
 
         Args:
             step: name of the step.
-            version: of its output.
-            is_fresh: begin with an empty folder, whatever was there.
-            facts: whose making it is, for the shared store: `run`, and what else tells machines apart.
+            version: version of its output.
+            is_fresh: begin with an empty folder; existing progress is deleted.
+            facts: identify the owner in the shared store: `run`, and what distinguishes kinds of machines.
 
-        Raises BusyError when another process has it.
+        Raises BusyError when another process has the lock.
         """
         folder = self._in_progress / step / version
         folder.parent.mkdir(parents=True, exist_ok=True)
         what = f"the output of {step}, version {version},"
-        with file_lease(folder.with_name(f"{version}.lock"), what=what), self._leased(step, version, what) as lease:
-            # What killed processes left. Files of an output are shared with the folder's: they would stay on the disk.
+        with file_lock(folder.with_name(f"{version}.lock"), what=what), self._leased(step, version, what) as lease:
+            # Temporary files of killed processes hold hard links to files of outputs, which would keep them on the disk.
             for place in (folder.parent, self._root / step):
                 remove_leftovers(place, f".{version}.*")
             if is_fresh:
                 if folder.exists():
                     remove_folder(folder)
                 if self._shared is not None:
-                    self._shared.forget_progress(step, version)
+                    self._shared.delete_progress(step, version)
             progress = StepProgress(folder, step, version, self._shared, lease, facts or {})
             progress.fetch()
             folder.mkdir(exist_ok=True)
@@ -179,7 +179,7 @@ class Store:
             yield progress
             if self.folder(step, version).exists():
                 if self._shared is not None:
-                    self._shared.forget_progress(step, version)
+                    self._shared.delete_progress(step, version)
                 remove_folder(folder)
 
     def _leased(self, step: str, version: str, what: str) -> AbstractContextManager[Lease | None]:
@@ -188,20 +188,20 @@ class Store:
         return shared_lease(self._shared.objects, f"leases/{step}/{version}.json", what=what, writer=self._writer)
 
     def forget_progress(self, step: str, version: str) -> None:
-        """Delete what a process left that was killed after its output had come into the store."""
+        """Delete the progress of a process that was killed after its output had entered the store."""
         folder = self._in_progress / step / version
         is_shared = self._shared is not None and self._shared.has_progress(step, version)
         if is_shared or folder.exists() or folder.with_name(f"{version}.lock").exists():
             with suppress(BusyError), self.progressing(step, version, is_fresh=False):
-                pass  # It vanishes, for the output is there.
+                pass  # The output exists, so `progressing` deletes the folder.
 
     def discard(self, step: str, version: str, *, everywhere: bool = False) -> Path:
-        """Move a spoilt or unwanted output out of the way and return where it went; nothing is ever deleted.
+        """Move a damaged or unwanted output aside and return its new path; nothing is ever deleted.
 
-        Another machine's copy is still found by its version, unless it is not wanted `everywhere`.
+        The shared copy is still found by its version, unless `everywhere` is set.
         """
         if everywhere and self._shared is not None:
-            self._shared.disown(step, version)
+            self._shared.unlist(step, version)
         folder = self.folder(step, version)
         number = 1
         while (aside := folder.with_name(f"{version}.set-aside-{number}")).exists():
@@ -211,7 +211,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class StepProgress:
-    """A step's making, as far as it has come: a folder here, and a copy in the shared store if there is one."""
+    """The progress of an unfinished step: a local folder, and its copy in the shared store if there is one."""
 
     folder: Path
     _step: str
@@ -221,29 +221,29 @@ class StepProgress:
     _facts: Mapping[str, Any]
 
     def fetch(self) -> None:
-        """Bring the folder to what another machine kept last; say so, and when what a lost machine did cannot be gone on from."""
+        """Update the folder from the last copy of another machine; warn when a lost machine's progress cannot be resumed here."""
         if self._shared is None:
             return
-        if self._shared.take_progress(self._step, self._version, self.folder):
+        if self._shared.fetch_progress(self._step, self._version, self.folder):
             print(f"{self._step}: progress of another machine fetched from {self._shared}", flush=True)
         elif not self.folder.exists():
-            for other in self._shared.begun_otherwise(self._step, self._version, run=str(self._facts.get("run"))):
+            for other in self._shared.progress_of_other_versions(self._step, self._version, run=str(self._facts.get("run"))):
                 print(
-                    f"{self._step}: WARNING: this run was begun as version {other.version} on {other.facts.get('device')}; here it is"
-                    f" version {self._version} on {self._facts.get('device')}, whose numbers differ, so that it begins anew: give tasks"
+                    f"{self._step}: WARNING: this run began as version {other.version} on {other.facts.get('device')}; here it is"
+                    f" version {self._version} on {self._facts.get('device')}, whose results differ, so it starts over: give tasks"
                     " machines of one kind (docs/aws.md)",
                     flush=True,
                 )
 
-    def keep(self) -> None:
-        """Copy the folder to the shared store; where that fails, training goes on, and the next call copies it all.
+    def save(self) -> None:
+        """Copy the folder to the shared store; a failure does not stop training, and the next call copies everything.
 
-        Raises LeaseLostError when another machine has taken over what this one makes.
+        Raises LeaseLostError when another machine has taken over this step.
         """
         if self._shared is None or self._lease is None:
             return
         try:
             self._lease.confirm()
-            self._shared.keep_progress(self._step, self._version, self.folder, self._facts)
+            self._shared.save_progress(self._step, self._version, self.folder, self._facts)
         except SharedStoreError as error:
-            print(f"{self._step}: WARNING: a machine lost now would lose the steps since the last copy: {error}", flush=True)
+            print(f"{self._step}: WARNING: if this machine is lost now, the steps since the last copy are lost: {error}", flush=True)

@@ -1,7 +1,7 @@
-"""What machines without a common disk hand each other: outputs of steps, and the progress of a step that was cut off.
+"""The shared store: step outputs and the progress of interrupted steps, in object storage, for machines without a common disk.
 
-Of an output every file, and after the last one its manifest; nothing that is there is ever overwritten. Of progress every file under the
-hash of its content, and an index that names them: written last, in one piece, so that whoever reads it finds all of one moment.
+An output's files are uploaded first and its manifest last; existing objects are never overwritten. A file of progress is stored under the
+hash of its content. An index names the files of one consistent snapshot; it is written last, in one request.
 """
 
 import json
@@ -18,29 +18,29 @@ _LATEST: Final = "latest.json"
 _PROGRESS: Final = "progress"
 _INDEX: Final = "index.json"
 _TAG: Final = "shared_tag"
-"""File of a progress folder on this machine: the index that it was last equal to, or went on from."""
+"""File of a local progress folder: the ETag of the index that the folder was last equal to, or resumed from."""
 
 
 class StepOutput(TypedDict):
-    """Where a step's output is, and what it is: plain data, so that old runs can be read by new code."""
+    """Identifies a step's output: plain data, so that new code can read old runs."""
 
     step: str
     version: str
     output_hash: str
     reused: bool
-    """Whether it was in the store already."""
+    """Whether the store already had it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """Progress under another version, that a run has left."""
+class OtherProgress:
+    """Progress of a run under another version."""
 
     version: str
     facts: Mapping[str, Any]
 
 
 class SharedStore:
-    """Outputs and progress by step and version, as objects."""
+    """Outputs and progress by step and version, in object storage."""
 
     def __init__(self, objects: Objects) -> None:
         self.objects = objects
@@ -49,7 +49,7 @@ class SharedStore:
         return str(self.objects)
 
     def publish(self, output: StepOutput, folder: Path) -> None:
-        """Write an output, unless it is there; from then on its version is found."""
+        """Upload an output, unless it is there; from then on `find` returns it for its version."""
         if not self.has(output):
             place = _place(output)
             for path in sorted(folder.rglob("*")):
@@ -59,22 +59,22 @@ class SharedStore:
         self.objects.put(_latest(output["step"], output["version"]), json.dumps({"output_hash": output["output_hash"]}).encode())
 
     def has(self, output: StepOutput) -> bool:
-        """Return whether this very output is there."""
+        """Return whether the store has this output."""
         return self.objects.get(f"{_place(output)}/{MANIFEST}") is not None
 
     def find(self, step: str, version: str) -> StepOutput | None:
-        """Return the output that was last published under a version; None when there is none."""
+        """Return the latest output that was published under a version; None when there is none."""
         found = self.objects.get(_latest(step, version))
         if found is None:
             return None
         return StepOutput(step=step, version=version, output_hash=json.loads(found.data)["output_hash"], reused=True)
 
-    def disown(self, step: str, version: str) -> None:
-        """Let a version be found no more; its files stay."""
+    def unlist(self, step: str, version: str) -> None:
+        """Make `find` return no output for a version; its files stay."""
         self.objects.delete(_latest(step, version))
 
     def fetch(self, output: StepOutput, folder: Path) -> None:
-        """Fill a folder with an output's files; whoever asks verifies them. Raises CorruptError when one is missing."""
+        """Download an output's files to a folder; the caller verifies them. Raises CorruptError when one is missing."""
         place = _place(output)
         found = self.objects.get(f"{place}/{MANIFEST}")
         if found is None:
@@ -84,8 +84,8 @@ class SharedStore:
         for name in (*manifest["files"], *manifest.get("aside", {})):
             self._download(f"{place}/{name}", folder / name, below=folder)
 
-    def keep_progress(self, step: str, version: str, folder: Path, facts: Mapping[str, Any]) -> None:
-        """Write what the folder holds now; `facts` says whose it is. Only one may do so at a time: whoever holds the version's lease."""
+    def save_progress(self, step: str, version: str, folder: Path, facts: Mapping[str, Any]) -> None:
+        """Upload a snapshot of the folder with `facts` about its owner. Only the holder of the version's lease may call this."""
         place = f"{_PROGRESS}/{step}/{version}"
         index = self._index(step, version)
         known = set() if index is None else set(index["files"].values())
@@ -100,13 +100,13 @@ class SharedStore:
             self.objects.delete(f"{place}/files/{digest}")
 
     def has_progress(self, step: str, version: str) -> bool:
-        """Return whether anything was kept."""
+        """Return whether any progress was saved."""
         return self._index(step, version) is not None
 
-    def take_progress(self, step: str, version: str, folder: Path) -> bool:
-        """Bring a machine's folder to what was last kept, and return whether that changed it.
+    def fetch_progress(self, step: str, version: str, folder: Path) -> bool:
+        """Replace the local folder by the last saved snapshot, and return whether that changed it.
 
-        The folder stays as it is when it is that, or has gone on from there. Raises CorruptError when a file is not as it was kept.
+        A folder that equals the snapshot or has resumed from it stays as it is. Raises CorruptError when a saved file is damaged.
         """
         index = self._index(step, version)
         if index is None:
@@ -120,24 +120,24 @@ class SharedStore:
         for name, digest in index["files"].items():
             self._download(f"{_PROGRESS}/{step}/{version}/files/{digest}", folder / name, below=folder)
             if sha256_file(folder / name) != digest:
-                raise CorruptError(f"{self}/{_PROGRESS}/{step}/{version}: {name} is changed since it was kept; --fresh begins anew")
+                raise CorruptError(f"{self}/{_PROGRESS}/{step}/{version}: {name} has changed since it was saved; --fresh starts over")
         tag.write_text(index["tag"], encoding="utf-8")
         return True
 
-    def forget_progress(self, step: str, version: str) -> None:
-        """Delete what was kept; the index first, so that nobody finds half of it."""
+    def delete_progress(self, step: str, version: str) -> None:
+        """Delete the saved progress; the index first, so that nobody reads an incomplete snapshot."""
         place = f"{_PROGRESS}/{step}/{version}/"
         self.objects.delete(place + _INDEX)
         for key in self.objects.keys(place):
             self.objects.delete(key)
 
-    def begun_otherwise(self, step: str, version: str, *, run: str) -> list[Begun]:
-        """Return the progress that a run has left under other versions: another machine's, whose numbers would not go on here."""
+    def progress_of_other_versions(self, step: str, version: str, *, run: str) -> list[OtherProgress]:
+        """Return the progress of a run under other versions: it comes from another kind of machine and cannot be resumed here."""
         found = []
         for key in self.objects.keys(f"{_PROGRESS}/{step}/"):
             other = key.split("/")[2]
             if key.endswith(f"/{_INDEX}") and other != version and (index := self._index(step, other)) and index.get("run") == run:
-                found.append(Begun(other, index))
+                found.append(OtherProgress(other, index))
         return found
 
     def _index(self, step: str, version: str) -> dict[str, Any] | None:
@@ -146,7 +146,7 @@ class SharedStore:
 
     def _download(self, key: str, path: Path, *, below: Path) -> None:
         if not path.resolve().is_relative_to(below.resolve()):
-            raise CorruptError(f"{self}/{key} would lie outside of {below}")
+            raise CorruptError(f"{self}/{key} would be written outside of {below}")
         try:
             self.objects.download(key, path)
         except KeyError:

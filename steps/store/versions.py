@@ -1,11 +1,11 @@
 """The version of a step: a hash of everything that its output depends on.
 
-Its part of the settings, its inputs' hashes, the code of the modules that it imports (followed through the project's own packages), and the
-locked dependencies that it runs with (a linter or a test's tool changes no output). Same version, same output hash; so an output that is in
-the store under its version need not be computed again.
+It covers the settings that the step reads, the hashes of its inputs, the code of the modules that it imports (within this project), and
+the locked runtime dependencies (linters and test tools change no output). The same version gives the same output hash, so an output that
+the store has under its version is reused.
 
-Code is the syntax tree without comments, docstrings, the layout of lines and imports for type checkers alone: rewording a sentence never
-trains a network again. Names of modules are part of it, for they say which code is imported.
+Code is hashed as a syntax tree without comments, docstrings, line layout and imports for type checkers: rewording a sentence never
+retrains a network. Module names are part of the hash, because they say which code is imported.
 """
 
 import ast
@@ -24,18 +24,18 @@ from steps.step_io.spec import StepSpec
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PACKAGES: Final = ("steps", "data_checks", "grpo")
 LOCK: Final = ROOT / "requirements-run.lock"
-"""Of the packages that outputs of steps depend on."""
+"""Lock file of the packages that step outputs depend on."""
 LANGUAGE_LOCK: Final = ROOT / "requirements-language.lock"
-"""Of those that outputs of steps with a language model depend on: the same, and the extra's."""
+"""Lock file of the packages that step outputs of a language model depend on: the same, and those of the extra."""
 LOCKS: Final[Mapping[str, Path]] = {"lock": LOCK, "language_lock": LANGUAGE_LOCK}
-"""As `describe_code` names them."""
-_LEFT: Final[Mapping[Path, str]] = {LOCK: "run-lock", LANGUAGE_LOCK: "language-lock"}
-"""Lock -> the file of an environment in which infra/install.sh leaves its hash."""
+"""Name in the result of `describe_code` -> lock file."""
+_LOCK_MARKERS: Final[Mapping[Path, str]] = {LOCK: "run-lock", LANGUAGE_LOCK: "language-lock"}
+"""Lock file -> the file of an environment in which infra/install.sh records its hash."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepVersion:
-    """A version and the parts it was made from, to be compared part by part when two versions differ."""
+    """A version and the parts that were hashed, to explain how two versions differ."""
 
     version: str
     parts: Mapping[str, Any]
@@ -47,9 +47,9 @@ def step_version(spec: StepSpec, *, settings: Mapping[str, Any], inputs: Mapping
     Args:
         spec: the step's name, and the module with its body.
         settings: the part of the settings that it reads, JSON-able.
-        inputs: name -> hash of what it takes from other steps, files, engine or machine.
-        code: from `describe_code`; only its lock counts, for a commit may change nothing here. A step that reads the settings of a
-            language model runs with the packages of that extra.
+        inputs: name -> hash of each input from other steps, files, engine or machine.
+        code: from `describe_code`; only its lock counts, because a commit may not affect this step. A step that reads the settings of
+            a language model runs with the packages of that extra.
     """
     lock = code["language_lock"] if "language" in settings else code["lock"]
     parts = {
@@ -64,15 +64,15 @@ def step_version(spec: StepSpec, *, settings: Mapping[str, Any], inputs: Mapping
 
 @cache
 def code_hash(module: str) -> str:
-    """Return the hash of the code of a module and of all modules of the project that it imports, however far away."""
-    return sha256_json({name: _digest_of_code(path) for name, path in imported_modules(module).items()})
+    """Return the hash of the code of a module and of all project modules that it imports, directly or indirectly."""
+    return sha256_json({name: _code_of(path.read_text(encoding="utf-8")).digest for name, path in imported_modules(module).items()})
 
 
 @cache
 def imported_modules(module: str) -> dict[str, Path]:
-    """Return name -> file of a module and of all modules of the project that it imports while it runs.
+    """Return name -> file of a module and of all project modules that it imports at run time.
 
-    Imports inside functions count, those under `if TYPE_CHECKING:` do not; neither do the presets' tables.
+    Imports inside functions count; those under `if TYPE_CHECKING:` do not.
     """
     found: dict[str, Path] = {}
     waiting = [module]
@@ -82,11 +82,7 @@ def imported_modules(module: str) -> dict[str, Path]:
         if name in found or path is None:
             continue
         found[name] = path
-        for node in ast.walk(_code(path)):
-            if isinstance(node, ast.Import):
-                waiting += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        waiting += _code_of(path.read_text(encoding="utf-8")).imports
     return dict(sorted(found.items()))
 
 
@@ -98,7 +94,7 @@ class _Prose(ast.NodeTransformer):
         return None if isinstance(node.target, ast.Name) and node.target.id.endswith("SPEC") else node
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
-        """Drop a text that stands alone: a docstring."""
+        """Drop a string expression statement: a docstring."""
         return None if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str) else node
 
     def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
@@ -108,15 +104,22 @@ class _Prose(ast.NodeTransformer):
         return node.orelse if is_for_types else node
 
 
-def _code(path: Path) -> ast.Module:
-    tree = _Prose().visit(ast.parse(path.read_text(encoding="utf-8")))
-    assert isinstance(tree, ast.Module)
-    return tree
+@dataclass(frozen=True, slots=True)
+class _Code:
+    digest: str
+    imports: tuple[str, ...]
 
 
 @cache
-def _digest_of_code(path: Path) -> str:
-    return sha256(ast.dump(_code(path)).encode()).hexdigest()
+def _code_of(source: str) -> _Code:
+    tree = _Prose().visit(ast.parse(source))
+    imports: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imports += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return _Code(sha256(ast.dump(tree).encode()).hexdigest(), tuple(imports))
 
 
 def _file_of(module: str) -> Path | None:
@@ -128,9 +131,9 @@ def _file_of(module: str) -> Path | None:
 
 
 def describe_code(_: str = "") -> dict[str, Any]:
-    """Return git commit, dirty flag and hashes of the locks: asked where the run is launched, for a container has neither.
+    """Return git commit, dirty flag and hashes of the lock files; called where the run is launched, because a container has no git.
 
-    Takes the text of a Metaflow config, and ignores it.
+    The argument is the text of a Metaflow config; it is ignored.
     """
     locks = {name: _hash(lock) for name, lock in LOCKS.items()}
     try:
@@ -142,12 +145,12 @@ def describe_code(_: str = "") -> dict[str, Any]:
 
 
 def installed_lock(lock: Path = LOCK) -> str:
-    """Return the hash of the lock that this environment or image was installed from, as infra/install.sh left it; empty when nobody says.
+    """Return the hash of the lock file that this environment was installed from, as infra/install.sh recorded it; empty when unknown.
 
-    Where it differs from `describe_code`'s, outputs made here do not come from the packages that their versions name.
+    When it differs from `describe_code`'s, this environment does not have the packages that the versions of its outputs name.
     """
-    left = Path(sys.prefix) / _LEFT.get(lock, "")
-    return left.read_text(encoding="utf-8").strip() if left.is_file() else ""
+    marker = Path(sys.prefix) / _LOCK_MARKERS.get(lock, "")
+    return marker.read_text(encoding="utf-8").strip() if marker.is_file() else ""
 
 
 def _hash(lock: Path) -> str:

@@ -1,7 +1,7 @@
-"""Outputs of other machines, fetched from the tracking store: into this machine's store whole and verified, or not at all.
+"""Fetches step outputs and checkpoints of other machines from MLflow's artifacts, verified by hash.
 
-What the tracker's tags say of an output is its hash. The manifest is checked against it, each file against the manifest; so what lies among
-the artifacts need not be trusted.
+An MLflow tag has the output's hash. The manifest is checked against it, and each file against the manifest, so the artifact store need not
+be trusted.
 """
 
 import re
@@ -19,7 +19,7 @@ from steps.store.outputs import StepOutput, Store
 from steps.tracking.tracker import Tracker
 
 CHECKPOINT: Final = "checkpoint"
-"""A checkpoint that was gone on from is in the store as the output of a step of this name: it has a manifest of its own."""
+"""The step name under which a fetched checkpoint is in the store; it has a manifest of its own."""
 
 
 class NotArchivedError(PlainError, RuntimeError):
@@ -31,9 +31,9 @@ class NoCheckpointError(PlainError, ValueError):
 
 
 def fetch_output(tracker: Tracker, store: Store, output: StepOutput) -> Path:
-    """Return the folder of an output, which is fetched when this machine does not have it as it was written.
+    """Return the folder of an output, which is downloaded when it is missing or damaged on this machine.
 
-    Raises NotArchivedError, ArtifactError when a file is missing there, or CorruptError, which names the first file that is not as it was.
+    Raises NotArchivedError, ArtifactError when an artifact is missing, or CorruptError, which names the first damaged file.
     """
     try:
         return store.open(output)
@@ -48,7 +48,7 @@ def fetch_output(tracker: Tracker, store: Store, output: StepOutput) -> Path:
 
 
 def output_manifest(tracker: Tracker, store: Store, output: StepOutput) -> dict[str, Any]:
-    """Return the manifest of an output, from this machine or fetched alone; it is checked, the files are not. Raises as `fetch_output`."""
+    """Return the verified manifest of an output, from this machine or the artifacts, without the files. Raises as `fetch_output`."""
     here = store.folder(output["step"], output["version"]) / MANIFEST
     try:
         return _checked(here, output, str(here))
@@ -59,22 +59,22 @@ def output_manifest(tracker: Tracker, store: Store, output: StepOutput) -> dict[
 
 
 def kept_steps(manifest: Mapping[str, Any]) -> list[int]:
-    """Return the steps of the checkpoints that an output of finetune holds, by its manifest."""
+    """Return the steps of the checkpoints in an output of finetune, from its manifest."""
     found = (re.fullmatch(rf"{CHECKPOINTS}/step-(\d{{8}})/{re.escape(MANIFEST)}", name) for name in manifest["files"])
     return sorted(int(match[1]) for match in found if match)
 
 
 def checkpoint_output(manifest: Mapping[str, Any], step: int) -> StepOutput:
-    """Return a checkpoint of an output of finetune as an output of its own: its hash follows from the manifest.
+    """Return a checkpoint in an output of finetune as an output of its own; the manifest gives its hash.
 
-    Raises NoCheckpointError when retention deleted it, or there never was one.
+    Raises NoCheckpointError when retention deleted it or it was never written.
     """
     digest = sha256_json({name: each for name, each in _files_of(manifest, step).items() if name != MANIFEST})
     return StepOutput(step=CHECKPOINT, version=digest[:24], output_hash=digest, reused=True)
 
 
 def fetch_checkpoint(tracker: Tracker, store: Store, finetuned: StepOutput, step: int) -> Path:
-    """Return the folder of one checkpoint of an output of finetune, copied or fetched into the store; raises as `fetch_output` does."""
+    """Copy or download one checkpoint of an output of finetune into the store, and return its folder; raises as `fetch_output` does."""
     manifest = output_manifest(tracker, store, finetuned)
     output = checkpoint_output(manifest, step)
     if store.has(output):
@@ -106,8 +106,8 @@ def _files_of(manifest: Mapping[str, Any], step: int) -> dict[str, str]:
     if not files:
         there = ", ".join(f"{each:,}" for each in kept_steps(manifest)) or "none"
         raise NoCheckpointError(
-            f"there is no checkpoint of step {step:,}: one is written each grpo.steps_per_checkpoint steps, and of those the best"
-            f" grpo.num_checkpoints_kept are kept. Steps that are there: {there}"
+            f"there is no checkpoint of step {step:,}: one is written every grpo.steps_per_checkpoint steps, and the best"
+            f" grpo.num_checkpoints_kept of them are kept. Available steps: {there}"
         )
     return files
 
@@ -116,15 +116,15 @@ def _holder(tracker: Tracker, output: StepOutput, here: str = "") -> str:
     holder = tracker.holder(output)
     if holder is None:
         raise NotArchivedError(
-            f"output {output['output_hash'][:12]} of {output['step']}, version {output['version']}, cannot be had{here}, and no run in"
-            f" {tracker.uri} holds it (it was deleted there, or is from before outputs were kept there). Go on from another run, or on the"
+            f"output {output['output_hash'][:12]} of {output['step']}, version {output['version']}, is not available{here}, and no run in"
+            f" {tracker.uri} has it (it was deleted, or is older than the logging of outputs). Resume from another run, or on the"
             " machine that made it"
         ) from None
     return holder
 
 
 def _manifest(tracker: Tracker, holder: str, output: StepOutput, folder: Path) -> dict[str, Any]:
-    """Fetch an output's manifest into the folder, and return it when it is this output's."""
+    """Download an output's manifest to the folder, verify and return it."""
     return _checked(tracker.download(holder, MANIFEST, folder), output, _where(MANIFEST, holder, tracker))
 
 
@@ -134,7 +134,7 @@ def _checked(path: Path, output: StepOutput, where: str) -> dict[str, Any]:
         files, aside, parts = dict(found["files"]), dict(found.get("aside", {})), found["parts"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CorruptError(f"{where} is missing or unreadable ({error})") from None
-    # The version is the hash of the parts: so the settings in the manifest are as they were too.
+    # The version is the hash of the parts, so this verifies the settings in the manifest too.
     if sha256_json(files) != output["output_hash"] or sha256_json(parts)[:24] != output["version"]:
         raise CorruptError(
             f"{where} is not that of output {output['output_hash'][:12]}, version {output['version']}: changed since written"
@@ -149,8 +149,8 @@ def _fetch_file(tracker: Tracker, holder: str, name: str, digest: str, folder: P
     found = sha256_file(tracker.download(holder, name, folder))
     if found != digest:
         raise CorruptError(
-            f"{_where(name, holder, tracker)} has sha256 {found[:12]}, its manifest says {digest[:12]}: damaged since it was written, or on"
-            " the way. Nothing was kept; try again, or go on from another run"
+            f"{_where(name, holder, tracker)} has sha256 {found[:12]}, its manifest says {digest[:12]}: damaged in the store or during the"
+            " download. Nothing was saved; retry, or resume from another run"
         )
 
 

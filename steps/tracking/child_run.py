@@ -1,4 +1,4 @@
-"""What the tracking store is told of one step at work, written down as it is said."""
+"""An MLflow child run per step: metrics, tags and artifacts go to a journal first and are logged from there."""
 
 import base64
 import time
@@ -10,59 +10,59 @@ from typing import Any
 from grpo.base.files import MANIFEST, read_json, sha256_file
 from grpo.metrics.table import Record
 from steps.store.outputs import StepOutput
-from steps.tracking.delivery_thread import Courier
+from steps.tracking.delivery_thread import DeliveryThread
 from steps.tracking.journal import Journal
-from steps.tracking.outages import Patience, TrackingAwayError
+from steps.tracking.outages import RetryPolicy, TrackingAwayError
 from steps.tracking.registry import Chosen
 from steps.tracking.tags import NOTE, OUTPUT_HASH, REUSED, VERSION
 
 
 class ChildRun:
-    """The tracker's view of one step at work; a sink for its records. What it is told is kept, and delivered beside the work."""
+    """The MLflow run of one step, and a sink for its records: everything goes to the journal, which a thread delivers."""
 
-    def __init__(self, journal: Journal, courier: Courier, outputs: Path, key: str, patience: Patience) -> None:
+    def __init__(self, journal: Journal, delivery: DeliveryThread, outputs: Path, key: str, retry_policy: RetryPolicy) -> None:
         self.key = key
-        """Its `CHILD` tag."""
+        """Value of its `CHILD` tag."""
         self.num_bytes = 0
-        """Of the files that were logged."""
+        """Total size of the logged files."""
         self._journal = journal
-        self._courier = courier
+        self._delivery = delivery
         self._outputs = outputs
-        self._patience = patience
+        self._retry_policy = retry_policy
 
     @property
     def journal(self) -> Path:
-        """Where all that the child is told is written down; the file goes when the tracking store has it."""
+        """The journal's file; it is deleted when MLflow has all of it."""
         return self._journal.path
 
     @property
     def run_id(self) -> str:
-        """MLflow's id, which is not known before all that the child was told so far is delivered.
+        """MLflow's run id; known only after delivery, so this delivers the whole journal first.
 
         Raises TrackingAwayError when the store is away.
         """
-        if not self._courier.finish(self._patience.at_end, self.num_bytes):
-            raise TrackingAwayError(f"the tracking store does not answer ({self._courier.reason}), and the id of {self.key} is its to give")
+        if not self._delivery.finish(self._retry_policy.at_end, self.num_bytes):
+            raise TrackingAwayError(f"the tracking store does not answer ({self._delivery.reason}), so {self.key} has no run id yet")
         return self._journal.progress().run_id
 
     @property
     def holder(self) -> str:
-        """The run whose artifacts are this step's output: this one, or an earlier one with the same output; see `archive`.
+        """The run that has this step's output as artifacts: this one, or an earlier one with the same output; see `archive`.
 
-        As `run_id`, it is not known before all is delivered.
+        Like `run_id`, it is known only after delivery.
         """
         return self.run_id if not (progress := self._journal.progress()).holder else progress.holder
 
     def log(self, record: Record) -> None:
-        """Keep a record's metrics, with the time of now."""
+        """Log a record's metrics with the current time."""
         if record.metrics:
             time_of_now = now()
             rows = [[name, float(value), time_of_now, record.step] for name, value in record.metrics.items()]
             self._journal.append("metrics", rows=rows)
-        self._courier.poke()
+        self._delivery.poke()
 
     def progress(self, done: int, total: int, unit: str) -> None:
-        """Take no note: progress is for people who watch."""
+        """Ignore progress, which is not logged to MLflow."""
 
     def tag(self, tags: Mapping[str, Any]) -> None:
         """Set tags."""
@@ -73,27 +73,27 @@ class ChildRun:
         self._journal.append("parent_tags", tags=plain(tags))
 
     def note(self, markdown: str) -> None:
-        """Describe the run, in Markdown, on its page."""
+        """Set the run's description on its MLflow page, in Markdown."""
         self.tag({NOTE: markdown})
 
     def headline(self, metrics: Mapping[str, float]) -> None:
-        """Give the parent run these numbers, by which runs are compared: one value each, whatever the step is tried again."""
+        """Log headline metrics on the parent run: one value each, however often the step is retried."""
         if metrics:
             self._journal.append("parent_metrics", metrics=dict(metrics), time=now())
 
     def file(self, path: Path, folder: str | None = None) -> None:
-        """Log a file, or all files of a folder.
+        """Log a file, or all files of a folder, as artifacts.
 
-        One of an output is named, and read when it is delivered; another, which may be gone by then, is kept: let it be small.
+        A file of an output is recorded by name and read at delivery. Any other file is stored in the journal, so it should be small.
         """
         for each in sorted(part for part in path.rglob("*") if part.is_file()) if path.is_dir() else [path]:
             below = each.relative_to(path).parent.as_posix() if path.is_dir() else "."
             self._file("file", each, "/".join(part for part in (folder, below) if part not in (None, ".")) or None)
 
     def archive(self, output: StepOutput, folder: Path) -> None:
-        """Keep an output's whole folder as artifacts, unless a run that was not deleted has the same output already.
+        """Log an output's whole folder as artifacts, unless an active run has the same output already.
 
-        Which that is, `holder` says: it is decided on delivery.
+        `holder` says which run has it; this is decided at delivery.
         """
         plain = dict(output)
         self._journal.append("holding", output=plain)
@@ -103,21 +103,21 @@ class ChildRun:
         self._journal.append("held", output=plain)
 
     def choose(self, chosen: Chosen) -> None:
-        """Register what `select` chose, and offer it the aliases; what became of that is said when it is delivered."""
+        """Register the policies that `select` chose, and offer them the aliases; delivery prints the result."""
         self._journal.append("chosen", chosen=asdict(chosen), key=self.key)
 
     def finished(self, output: StepOutput) -> None:
-        """Say what came out, so that a later run can find it."""
+        """Tag the run with its output, so that later runs find it."""
         self.tag({VERSION: output["version"], OUTPUT_HASH: output["output_hash"], REUSED: output["reused"]})
 
     def dataset(self, *, digest: str, source: str, profile: Mapping[str, Any], schema: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Name the dataset that the step made or read, on its page and the parent's.
+        """Log the dataset that the step made or read, on this run and its parent.
 
         Args:
-            digest: of its file.
-            source: where that is.
-            profile: what is in it; `num_rows` is what MLflow shows.
-            schema: its columns as MLflow describes them, each with `name`, `type` and `required`.
+            digest: hash of its file.
+            source: path of its file.
+            profile: summary of its content; MLflow shows `num_rows`.
+            schema: its columns in MLflow's format, each with `name`, `type` and `required`.
         """
         self._journal.append("dataset", digest=digest, source=source, profile=dict(profile), schema=list(schema))
 
@@ -135,10 +135,10 @@ class ChildRun:
 
 
 def now() -> int:
-    """Return milliseconds since 1970, as MLflow counts."""
+    """Return the time in milliseconds since 1970, MLflow's unit."""
     return time.time_ns() // 1_000_000
 
 
 def plain(tags: Mapping[str, Any]) -> dict[str, str]:
-    """Return tags as the store takes them."""
+    """Return tags with values as strings."""
     return {name: str(value) for name, value in tags.items()}

@@ -1,4 +1,4 @@
-"""The tracking store as it is asked: connected to when it is first needed, with bounded waits, and read."""
+"""MLflow's tracking store: a client that connects lazily, with time-outs and retries, and queries of runs and artifacts."""
 
 import fcntl
 import logging
@@ -33,9 +33,9 @@ from steps.tracking.tags import (
     is_own_note,
 )
 
-# Before MLflow's import, which reads some of these once: without them it phones home, and waits 244 s for a server that is down.
+# Must precede MLflow's import, which reads some of these once. By default it sends telemetry, and waits 244 s for a server that is down.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-# What is tried again is kept account of here: MLflow would, when an answer is late, make a second run and know nothing of it.
+# Retries are made here: MLflow's own retries are not idempotent, and would create a second run when a response is late.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "3")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
@@ -49,40 +49,40 @@ from steps.tracking.outages import TrackingAwayError, failures, first_line, is_a
 
 EXPERIMENT: Final = "chess-grpo"
 TABLES_LOCK: Final = "mlflow.lock"
-"""File beside an sqlite store; held while the store's tables are made."""
+"""Lock file beside an SQLite store; held while its tables are created."""
 
-_SECONDS_FOR_A_FILE: Final = 10.0  # A server that keeps its files in S3 answers when it has passed all of one on.
+_SECONDS_FOR_A_FILE: Final = 10.0  # A server with artifacts in S3 answers after it has forwarded the whole file.
 _BYTES_PER_SECOND: Final = 1_000_000.0
-_SECONDS_FOR_A_DOWNLOAD: Final = 120.0  # How large it is, is not known before.
+_SECONDS_FOR_A_DOWNLOAD: Final = 120.0  # The size is not known before.
 
 _Answer = TypeVar("_Answer")
 
 
 class ArtifactError(PlainError, RuntimeError):
-    """A file is not in the tracking store, or cannot be had from it; the message says which and why."""
+    """A file is not in the tracking store or cannot be downloaded; the message says which and why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlowRun:
-    """A parent run, with what its steps gave."""
+    """A parent run, with the outputs of its steps."""
 
     mlflow_run: str
     metaflow_run: str
     peak_step: int | None
     """None when it ended before `select`."""
     outputs: dict[str, StepOutput]
-    """By step: of each its last."""
+    """Step -> its last output."""
 
 
 class TrackingStore:
-    """The tracking store of this machine or project."""
+    """The MLflow tracking store of this machine or project."""
 
     def __init__(self, machine: Machine, waits: tuple[float, ...]) -> None:
-        """Connect to nothing yet.
+        """Store the address; the first use connects.
 
         Args:
-            machine: which knows where the store is.
-            waits: seconds between the tries of a question that is not answered; with none of them it is tried once.
+            machine: says where the store is.
+            waits: seconds between the attempts of a query that fails; empty for one attempt.
         """
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
         logging.getLogger("alembic").setLevel(logging.WARNING)
@@ -92,15 +92,15 @@ class TrackingStore:
 
     @cached_property
     def client(self) -> MlflowClient:
-        """MLflow's; the first to open an embedded store makes its tables, alone."""
-        with _alone(self._machine):
+        """MLflow's client; the first to open an SQLite store creates its tables, under a lock."""
+        with _tables_lock(self._machine):
             return MlflowClient(self.uri, registry_uri=self.uri)
 
     @cached_property
     def experiment(self) -> str:
-        """The id of the experiment, which is made when there is none."""
+        """The id of the experiment, which is created when there is none."""
         client = self.client
-        with _alone(self._machine):
+        with _tables_lock(self._machine):
             experiment = client.get_experiment_by_name(EXPERIMENT)
             if experiment is None:
                 root = self._machine.artifact_root
@@ -109,28 +109,28 @@ class TrackingStore:
                 except MlflowException as error:
                     if error.error_code != "RESOURCE_ALREADY_EXISTS":
                         raise
-                experiment = client.get_experiment_by_name(EXPERIMENT)  # Another machine was first.
+                experiment = client.get_experiment_by_name(EXPERIMENT)  # Another machine created it first.
         return str(experiment.experiment_id)
 
     def describe_experiment(self) -> None:
-        """Say on the experiment's page what it is and how to read it, unless a person has written there."""
+        """Write the experiment's description, unless a person has edited it, and its saved views."""
         experiment, client = self.experiment, self.client
         note = experiment_note(experiment)
         tags = client.get_experiment(experiment).tags
-        # Else the UI takes it for one of prompts and traces.
+        # Otherwise the UI shows it as a GenAI experiment.
         wanted = {"mlflow.experimentKind": "custom_model_development"}
         if is_own_note(tags.get(NOTE), tags.get(NOTE_DIGEST)):
             wanted |= {NOTE: note, NOTE_DIGEST: digest_of_note(note)}
-        # A view that is there already may have been changed by whoever uses it.
+        # An existing view may have been changed by a user.
         wanted |= {name: view for name, view in saved_views().items() if name not in tags}
         for name, value in wanted.items():
             if tags.get(name) != value:
                 client.set_experiment_tag(experiment, name, value)
 
     def asked(self, ask: Callable[[], _Answer], is_final: Callable[[Exception], bool] = is_refusal) -> _Answer:
-        """Return an answer of the store, which is waited for a little when it is away.
+        """Return the store's answer, with retries while it is away.
 
-        Raises TrackingAwayError when it stays away; the error itself when it is final, as a refusal is, or when there is to be no wait.
+        Raises TrackingAwayError when all attempts fail; the error itself when it is final (not retryable) or there are no waits.
         """
         for seconds in (*self._waits, None):
             try:
@@ -140,26 +140,26 @@ class TrackingStore:
                     raise
                 if seconds is None:
                     raise TrackingAwayError(
-                        f"the tracking store {self.uri} does not answer ({first_line(error)}), and what it knows is needed here: start its"
-                        " server again or see to the network, and run `python flows/chess_grpo.py resume`"
+                        f"the tracking store {self.uri} does not answer ({first_line(error)}), but this step needs its answer: restart the"
+                        " server or repair the network, then run `python flows/chess_grpo.py resume`"
                     ) from error
             time.sleep(seconds)
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     def search(self, condition: str) -> list[Run]:
-        """Return the runs, not deleted, for which the condition holds, the earliest first."""
+        """Return the active runs that match the filter string, the earliest first."""
         return self.asked(lambda: list(self.client.search_runs([self.experiment], condition, order_by=["attributes.start_time ASC"])))
 
     def holder(self, output: StepOutput) -> str | None:
-        """Return the id of a run whose artifacts are this output, or None."""
+        """Return the id of a run that has this output among its artifacts, or None."""
         facts = {STEP: output["step"], VERSION: output["version"], OUTPUT_HASH: output["output_hash"], HOLDS: str(True)}
         found = self.search(" and ".join(f"tags.`{name}` = '{value}'" for name, value in facts.items()))
         return None if not found else str(found[0].info.run_id)
 
     def download(self, run_id: str, name: str, folder: Path) -> Path:
-        """Fetch a file of a run's artifacts to the same place below `folder`, and return where it is now.
+        """Download an artifact of a run to the same relative path below `folder`, and return its path.
 
-        Raises ArtifactError when it is not there, or the store of files does not give it.
+        Raises ArtifactError when it is missing or the artifact store does not answer.
         """
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -169,10 +169,10 @@ class TrackingStore:
         except failures() as error:
             why = error.__cause__ if isinstance(error, TrackingAwayError) and error.__cause__ is not None else error
             raise ArtifactError(
-                f"{name} of MLflow run {run_id} cannot be fetched from {self.uri} ({first_line(why)}): its artifacts were deleted, or are"
-                " kept where this machine does not reach; bring them back, or go on from another run"
+                f"{name} of MLflow run {run_id} cannot be downloaded from {self.uri} ({first_line(why)}): its artifacts were deleted, or"
+                " are stored where this machine has no access; restore them, or resume from another run"
             ) from None
-        return fetched.rename(target)  # MLflow keeps the file's name, and not always its folders.
+        return fetched.rename(target)  # MLflow preserves the file's name, but not always its folders.
 
     def flow_run(self, name: str) -> FlowRun | None:
         """Return the run with this Metaflow or MLflow id, or None."""
@@ -197,7 +197,7 @@ class TrackingStore:
         )
 
     def artifact_uri(self, run_id: str) -> str:
-        """Return where the artifacts of a run are."""
+        """Return the artifact URI of a run."""
         return str(self.asked(lambda: self.client.get_run(run_id)).info.artifact_uri)
 
 
@@ -205,7 +205,7 @@ _TIMEOUT: Final = "MLFLOW_HTTP_REQUEST_TIMEOUT"
 
 
 class _Timeout:
-    """MLflow's time-out, which it reads from the environment at each call: of all who want another at once, in threads, the longest."""
+    """MLflow's HTTP time-out, an environment variable that it reads at each call; of concurrent threads the longest time-out counts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -234,7 +234,7 @@ _timeout: Final = _Timeout()
 
 @contextmanager
 def waiting(seconds: float) -> Iterator[None]:
-    """Let MLflow wait so long for an answer, where that is longer than usual."""
+    """Raise MLflow's HTTP time-out to at least so many seconds while the block lasts."""
     _timeout.add(seconds)
     try:
         yield
@@ -243,18 +243,18 @@ def waiting(seconds: float) -> Iterator[None]:
 
 
 def seconds_for_a_file(num_bytes: int) -> float:
-    """Return how long a server may take to answer when it has been given a file of this size."""
+    """Return the time-out for the upload of a file of this size."""
     return _SECONDS_FOR_A_FILE + num_bytes / _BYTES_PER_SECOND
 
 
 @contextmanager
-def _alone(machine: Machine) -> Iterator[None]:
-    """Hold the embedded store's lock: three first connections at once break a new sqlite store for good."""
+def _tables_lock(machine: Machine) -> Iterator[None]:
+    """Hold the SQLite store's lock: simultaneous first connections corrupt a new SQLite store."""
     file = sqlite_file(machine.tracking_uri)
     if file is None:
         yield
         return
-    # Beside the file, not in the home: several homes can share a store.
+    # The lock is beside the file, not in the home, because several homes can share a store.
     file.parent.mkdir(parents=True, exist_ok=True)
     with (file.parent / TABLES_LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

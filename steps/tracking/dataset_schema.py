@@ -1,4 +1,4 @@
-"""A table's columns as MLflow's dataset page shows them."""
+"""Converts a table's Arrow schema to the column schema of MLflow's dataset page."""
 
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ _TYPES: Final = {"string": "string", "int32": "integer", "int64": "long", "float
 
 
 def dataset_columns(schema: pa.Schema) -> list[dict[str, Any]]:
-    """Return a schema in MLflow's words: name, type, and whether a row must have it; raises ValueError for a type it has no word for.
+    """Return a schema in MLflow's format: name, type and `required`; raises ValueError for a type that MLflow lacks.
 
     >>> dataset_columns(pa.schema([pa.field("fen", pa.string(), nullable=False), pa.field("values", pa.list_(pa.float32()))]))[1]
     {'name': 'values', 'type': 'array', 'items': {'type': 'float'}, 'required': False}
@@ -20,5 +20,5 @@ def _type(kind: Any) -> dict[str, Any]:
     if pa.types.is_list(kind):
         return {"type": "array", "items": _type(kind.value_type)}
     if str(kind) not in _TYPES:
-        raise ValueError(f"MLflow's dataset page has no word for a column of type {kind}")
+        raise ValueError(f"MLflow's dataset schema has no type for a column of type {kind}")
     return {"type": _TYPES[str(kind)]}

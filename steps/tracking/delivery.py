@@ -1,7 +1,7 @@
-"""Journals told to the tracking store, record by record, so that telling one twice leaves what telling it once does.
+"""Delivers journals to MLflow, record by record and idempotently: logging a record twice has the same result as once.
 
-A run is found again by its `CHILD` tag, and so is a version in the registry; the tables take a metric with the same name, time, step and
-value once; tags, parameters, files and ends of runs are what was said last.
+Runs and model versions are found again by their `CHILD` tag. MLflow stores a metric with the same name, time, step and value once. For
+tags, parameters, artifacts and run status the last write counts.
 """
 
 import base64
@@ -29,11 +29,11 @@ _PARAMS_PER_CALL: Final = 100
 
 
 class LostFileError(Exception):
-    """A file that a journal names is nowhere to be had as it was."""
+    """A file that a journal names is gone or changed."""
 
 
 class Delivery:
-    """One journal on its way into the tracking store."""
+    """The delivery of one journal to the tracking store."""
 
     def __init__(self, journal: Journal, store: TrackingStore, outputs: Store) -> None:
         self._journal = journal
@@ -42,46 +42,46 @@ class Delivery:
         self._progress = journal.progress()
 
     def run(self, *, is_left: bool) -> None:
-        """Tell all that is waiting now; what was told is not told again, whatever happens next.
+        """Log all pending records; progress is saved after each batch, so no record is logged again after a failure.
 
         Args:
-            is_left: its writer is gone: a child run that it has not ended was killed.
+            is_left: its writer is gone, so a child run that has not ended was killed.
 
-        Raises one of `failures()` when the store does not answer. A record that it refuses is set aside, with a warning.
+        Raises one of `failures()` when the store does not answer. A record that the store rejects is set aside with a warning.
         """
         for batch in _batches(self._journal.waiting()):
-            self._tell_or_refuse(batch)
+            self._log_or_set_aside(batch)
             self._progress.offset = batch[-1].end
             self._journal.save(self._progress)
         if is_left and self._progress.run_id and not self._progress.has_ended:
             self._store.client.set_terminated(self._progress.run_id, status=RunStatus.to_string(RunStatus.KILLED))
 
-    def _tell_or_refuse(self, batch: Sequence[JournalEntry]) -> None:
+    def _log_or_set_aside(self, batch: Sequence[JournalEntry]) -> None:
         records = [line.record for line in batch]
         try:
-            self._tell(records)
+            self._log(records)
         except (LostFileError, CorruptError) as error:
-            self._refuse(records, first_line(error))
+            self._set_aside(records, first_line(error))
         except failures() as error:
             if not is_refusal(error):
                 raise
-            self._refuse(records, first_line(error))
+            self._set_aside(records, first_line(error))
 
-    def _refuse(self, records: Sequence[Mapping[str, Any]], why: str) -> None:
+    def _set_aside(self, records: Sequence[Mapping[str, Any]], why: str) -> None:
         for record in records:
             self._journal.refuse(record, why)
         print(
-            f"tracking: WARNING: a record of kind {records[0]['kind']!r} is not told to {self._store.uri} ({why}); it is kept in"
+            f"tracking: WARNING: {self._store.uri} rejected a record of kind {records[0]['kind']!r} ({why}); it is saved in"
             f" {self._journal.path.with_suffix('.refused')}",
             flush=True,
         )
 
-    def _tell(self, records: Sequence[Mapping[str, Any]]) -> None:
+    def _log(self, records: Sequence[Mapping[str, Any]]) -> None:
         record, run = records[0], self._progress.run_id
         client, parent = self._store.client, self._journal.parent
         match record["kind"]:
             case "child":
-                self._make_child(record)
+                self._find_or_create_run(record)
             case "metrics":
                 rows = [row for each in records for row in each["rows"]]
                 for start in range(0, len(rows), _METRICS_PER_CALL):
@@ -112,17 +112,17 @@ class Delivery:
                     client.log_batch(run, tags=_tags({HOLDS: True, VERSION: output["version"], OUTPUT_HASH: output["output_hash"]}))
                 client.log_batch(run, tags=_tags({HELD_BY: self._progress.holder}))
             case "chosen":
-                self._enter(Chosen.from_plain(record["chosen"]), record["key"])
+                self._register(Chosen.from_plain(record["chosen"]), record["key"])
             case "ended":
                 client.set_terminated(run, status=record["status"], end_time=record["time"])
-                self._forget_doubles(record["key"])
+                self._delete_duplicates(record["key"])
                 self._progress.has_ended = True
             case kind if str(kind).startswith("parent_"):
-                self._tell_parent(record)
+                self._log_to_parent(record)
             case unknown:
                 raise AssertionError(f"{self._journal.path}: no such kind of record: {unknown}")
 
-    def _tell_parent(self, record: Mapping[str, Any]) -> None:
+    def _log_to_parent(self, record: Mapping[str, Any]) -> None:
         client, parent = self._store.client, self._journal.parent
         match record["kind"]:
             case "parent_status":
@@ -137,7 +137,7 @@ class Delivery:
                     client.log_batch(parent, tags=_tags({NOTE: record["note"], NOTE_TIME: record["time"]}))
             case "parent_metrics":
                 known = client.get_run(parent).data.metrics
-                # As texts, by which what is no number equals itself.
+                # Compared as strings, because NaN does not equal itself.
                 new = {name: value for name, value in record["metrics"].items() if str(known.get(name)) != str(float(value))}
                 client.log_batch(parent, metrics=[Metric(name, value, record["time"], 0) for name, value in new.items()])
             case "parent_file":
@@ -150,7 +150,7 @@ class Delivery:
             case unknown:
                 raise AssertionError(f"{self._journal.path}: no such kind of record: {unknown}")
 
-    def _make_child(self, record: Mapping[str, Any]) -> None:
+    def _find_or_create_run(self, record: Mapping[str, Any]) -> None:
         found = self._store.search(f"tags.`{CHILD}` = '{record['key']}'")
         if not found:
             tags = {PARENT: self._journal.parent, STEP: record["step"], CHILD: record["key"], **record["tags"]}
@@ -158,8 +158,8 @@ class Delivery:
             found = [self._store.client.create_run(self._store.experiment, start_time=record["time"], run_name=name, tags=tags)]
         self._progress.run_id = str(found[0].info.run_id)
 
-    def _forget_doubles(self, key: str) -> None:
-        """Delete runs that were made by calls whose answers came too late: none of them was ever told anything."""
+    def _delete_duplicates(self, key: str) -> None:
+        """Delete duplicate runs, created by calls whose responses came too late; nothing was logged to them."""
         for run in self._store.search(f"tags.`{CHILD}` = '{key}'"):
             if run.info.run_id != self._progress.run_id:
                 self._store.client.delete_run(run.info.run_id)
@@ -171,7 +171,7 @@ class Delivery:
                 self._store.client.log_artifact(self._progress.run_id, str(path), record["folder"])
 
     def _found(self, record: Mapping[str, Any], made: Path) -> Path:
-        """Return where the file is that a record names, as it was then; an output may have been set aside since."""
+        """Return the path of the file that a record names, with the same hash; its output may have been set aside since."""
         name = str(record["name"])
         if "content" in record:
             (made / name).write_bytes(base64.b64decode(record["content"]))
@@ -181,12 +181,12 @@ class Delivery:
         for folder in (place, *sorted(place.parent.glob(f"{place.name}.set-aside-*"))):
             if (folder / name).is_file() and sha256_file(folder / name) == record["sha256"]:
                 return folder / name
-        path = self._outputs.open(output) / name  # From wherever else this machine's store finds it.
+        path = self._outputs.open(output) / name  # The store may fetch it from the shared store.
         if sha256_file(path) != record["sha256"]:
-            raise LostFileError(f"{path} is not the file that was to be kept: its sha256 is not {record['sha256'][:12]}")
+            raise LostFileError(f"{path} has changed: its sha256 is not {record['sha256'][:12]}")
         return path
 
-    def _enter(self, chosen: Chosen, key: str) -> None:
+    def _register(self, chosen: Chosen, key: str) -> None:
         peak, champion = Registry(self._store).enter(chosen, holder=self._progress.holder or self._progress.run_id, key=key)
         print(f"select: {peak}\nselect: {champion}", flush=True)
         tags = {"chess_grpo.peak": peak, "chess_grpo.champion": champion}
@@ -198,7 +198,7 @@ def _tags(tags: Mapping[str, Any]) -> list[RunTag]:
 
 
 def _batches(lines: Sequence[JournalEntry]) -> Iterator[list[JournalEntry]]:
-    """Give the records in order, those of metrics that follow each other together, as many as go into a call."""
+    """Yield the records in order; consecutive metric records are batched into one call."""
     batch: list[JournalEntry] = []
     num_rows = 0
     for line in lines:

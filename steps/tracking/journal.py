@@ -1,8 +1,8 @@
-"""What is to be told to the tracking store, on the disk before it is told: `outbox/PARENT/TIME-STEP-ATTEMPT.jsonl`, and how far that was.
+"""Journals (write-ahead logs) of what is to be logged to MLflow: `outbox/PARENT/TIME-STEP-ATTEMPT.jsonl`, with the delivery progress.
 
-A writer has a journal of its own, which only it adds to, and which one process at a time delivers: the writer, and once that is gone
-whoever comes next. A journal that was delivered whole is deleted. On a machine whose disk goes with it, what is left of one is handed over
-to the shared objects under the same name, and taken from there by a later step.
+Each writer appends to a journal of its own. One process at a time delivers it: the writer or, after the writer has ended, a later process.
+A journal that was delivered completely is deleted. On a machine with an ephemeral disk the rest of a journal is copied to the shared store
+under the same name, from where a later step delivers it.
 """
 
 import json
@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from grpo.base.files import in_need_of, replace_file
-from steps.store.file_lock import BusyError, file_lease
+from grpo.base.files import explain_write_errors, replace_file
+from steps.store.file_lock import BusyError, file_lock
 from steps.store.objects import Objects, Stored
 
 JOURNAL_FOLDER: Final = "outbox"
@@ -24,21 +24,21 @@ _STATE: Final = ".state"
 _REFUSED: Final = ".refused"
 _LOCK: Final = ".lock"
 _CLAIM_SECONDS: Final = 900.0
-"""For so long a journal among the shared objects is another's who has taken it; then it counts as dead, and the journal is taken again."""
+"""How long a claim on a journal in the shared store lasts; after that another process may claim it."""
 
 
 @dataclass(slots=True)
 class DeliveryProgress:
-    """How far a journal was delivered, and what is known since."""
+    """How far a journal was delivered, and MLflow's ids that are known since."""
 
     offset: int = 0
-    """Bytes of it."""
+    """Delivered bytes."""
     run_id: str = ""
-    """MLflow's id of the child run; empty until it is made."""
+    """MLflow's id of the child run; empty until it is created."""
     holder: str = ""
-    """The run that has the step's output among its artifacts, or will; empty until that is known."""
+    """The run that has the step's output among its artifacts, or will; empty until known."""
     has_ended: bool = False
-    """Whether the child run was told how it ended."""
+    """Whether the child run's final status was logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,38 +47,38 @@ class JournalEntry:
 
     record: Mapping[str, Any]
     end: int
-    """Where the next begins, in bytes."""
+    """Offset of the next record, in bytes."""
 
 
 class Journal:
-    """The records of one writer, in order; `DeliveryProgress` says which were delivered."""
+    """The records of one writer, in order; `DeliveryProgress` says which of them were delivered."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.parent = path.parent.name
         """MLflow's id of the parent run."""
-        self._held = ExitStack()
+        self._lock = ExitStack()
 
     def open(self) -> Self:
-        """Make it this process's own; raises BusyError when it is another's."""
-        self._held.enter_context(file_lease(self.path.with_suffix(_LOCK), what=f"what {self.path} tells the tracking store"))
+        """Lock the journal for this process; raises BusyError when another has it."""
+        self._lock.enter_context(file_lock(self.path.with_suffix(_LOCK), what=f"the journal {self.path}"))
         return self
 
     def close(self) -> None:
-        """Let others have it, if anything is left of it."""
-        self._held.close()
+        """Release the lock."""
+        self._lock.close()
 
     def append(self, kind: str, **facts: Any) -> None:
-        """Add a record; it survives the process (not the machine, whose end the step's output does not survive either).
+        """Append a record; it survives the end of the process (but, like the step's output, not a crash of the machine).
 
         Raises StorageError when the disk is full.
         """
         content = (json.dumps({"kind": kind, **facts}) + "\n").encode()
-        with in_need_of(len(content), self.path), self.path.open("ab") as file:
+        with explain_write_errors(len(content), self.path), self.path.open("ab") as file:
             file.write(content)
 
     def waiting(self) -> list[JournalEntry]:
-        """Return the records that were not delivered; a last one that is torn is none."""
+        """Return the pending records; an incomplete last line is ignored."""
         if not self.path.exists():
             return []
         end, lines = self.progress().offset, []
@@ -91,42 +91,42 @@ class Journal:
         return lines
 
     def progress(self) -> DeliveryProgress:
-        """Return how far it was delivered; from the beginning when that is not known, for telling something twice does no harm."""
+        """Return how far it was delivered; if unknown, from the beginning, since delivery is idempotent."""
         try:
             return DeliveryProgress(**json.loads(self.path.with_suffix(_STATE).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             return DeliveryProgress()
 
     def save(self, progress: DeliveryProgress) -> None:
-        """Keep how far it was delivered."""
-        # Whole after a kill; after the machine's end perhaps empty, and then all is told again.
+        """Save how far it was delivered."""
+        # Atomic if the process is killed; after a crash of the machine it may be empty, and then all records are logged again.
         made = self.path.with_suffix(f"{_STATE}.new")
         content = json.dumps(asdict(progress))
-        with in_need_of(len(content), made):
+        with explain_write_errors(len(content), made):
             made.write_text(content, encoding="utf-8")
         made.replace(self.path.with_suffix(_STATE))
 
     def refuse(self, record: Mapping[str, Any], why: str) -> None:
-        """Set aside a record that the store will not take, for people to look at."""
+        """Save a record that the store rejects in a file of its own, for inspection."""
         with self.path.with_suffix(_REFUSED).open("a", encoding="utf-8") as file:
             file.write(json.dumps({"why": why, **record}) + "\n")
 
     def remove(self) -> None:
-        """Forget it: all of it was delivered."""
+        """Delete the journal after it was delivered completely."""
         self.path.unlink(missing_ok=True)
         self.path.with_suffix(_STATE).unlink(missing_ok=True)
 
 
-class Outbox:
+class JournalFolder:
     """All journals of a home."""
 
     def __init__(self, home: Path, objects: Objects | None = None) -> None:
-        """Use this home's folder, and the shared objects for what a vanishing disk must not take."""
+        """Use this home's folder, and a shared store that outlives an ephemeral disk."""
         self.folder = home / JOURNAL_FOLDER
         self._objects = objects
 
     def begin(self, parent: str, name: str) -> Journal:
-        """Return a new journal, opened; `name` is for people, and part of the file's."""
+        """Return a new journal, opened; `name` becomes part of the file's name."""
         folder = self.folder / parent
         folder.mkdir(parents=True, exist_ok=True)
         journal = Journal(folder / f"{time.time_ns() // 1_000_000:013d}-{name}-{uuid.uuid4().hex[:8]}{_SUFFIX}").open()
@@ -134,14 +134,14 @@ class Outbox:
         return journal
 
     def parents(self) -> list[str]:
-        """Return the parent runs that have journals here or among the shared objects."""
+        """Return the parent runs with pending journals, here or in the shared store."""
         here = {path.parent.name for path in self.folder.glob(f"*/*{_SUFFIX}")}
         return sorted(here | {key.split("/")[1] for key in self._keys("")})
 
-    def left(self, parent: str) -> Generator[Journal, None, None]:
-        """Give in turn each journal that its writer left, the oldest first, opened; it is left again when the next is asked for.
+    def pending(self, parent: str) -> Generator[Journal, None, None]:
+        """Yield each journal whose writer has ended, the oldest first, opened; the next iteration releases it.
 
-        One that is only among the shared objects is brought here then and not before, so that others have those that are not come to.
+        A journal in the shared store is claimed only when its turn comes, so that other machines can deliver the rest.
         """
         here = {path.name for path in (self.folder / parent).glob(f"*{_SUFFIX}")}
         for name in sorted(here | {key.rpartition("/")[2] for key in self._keys(f"{parent}/")}):
@@ -150,8 +150,8 @@ class Outbox:
             try:
                 journal.open()
             except BusyError:
-                continue  # Its writer lives, or somebody else delivers it.
-            if not journal.path.exists() and not self._is_taken_over(journal):
+                continue  # Its writer is alive, or another process delivers it.
+            if not journal.path.exists() and not self._claim(journal):
                 journal.close()
                 continue
             try:
@@ -160,9 +160,9 @@ class Outbox:
                 self.leave(journal)
 
     def leave(self, journal: Journal) -> None:
-        """Close a journal; what is left of it goes to the shared objects, where there are any.
+        """Close a journal; its pending records go to the shared store, if there is one.
 
-        Raises SharedStoreError when they cannot be written; then it stays here.
+        Raises SharedStoreError when that fails; then the journal stays here.
         """
         try:
             if not journal.waiting():
@@ -176,33 +176,33 @@ class Outbox:
             journal.close()
 
     def share(self, journal: Journal) -> None:
-        """Copy what is left of a journal to the shared objects, where there are any; raises SharedStoreError."""
+        """Copy a journal's pending records to the shared store, if there is one; raises SharedStoreError."""
         if self._objects is not None:
             self._objects.put(self._key(journal), _packed(journal))
 
     def num_waiting(self, parent: str) -> int:
-        """Return how many records of a run were not delivered."""
+        """Return the number of pending records of a run."""
         here = sum(len(Journal(path).waiting()) for path in (self.folder / parent).glob(f"*{_SUFFIX}"))
         shared = (self._objects.get(key) for key in self._keys(f"{parent}/") if self._objects is not None)
         return here + sum(stored.data.count(b"\n") - 1 for stored in shared if stored is not None)
 
     def num_journals(self) -> int:
-        """Return how many journals of this home were not delivered whole."""
+        """Return the number of pending journals of this home."""
         return len(list(self.folder.glob(f"*/*{_SUFFIX}")))
 
     def refused(self) -> list[Path]:
-        """Return the files with records that the store would not take."""
+        """Return the files of records that the store rejected."""
         return sorted(self.folder.glob(f"*/*{_REFUSED}"))
 
-    def _is_taken_over(self, journal: Journal) -> bool:
-        """Bring a journal that another machine left into this home, for this process alone; return whether that could be done."""
+    def _claim(self, journal: Journal) -> bool:
+        """Claim a journal in the shared store and copy it to this home; return whether the claim succeeded."""
         key = self._key(journal)
         if self._objects is None or (stored := self._objects.get(key)) is None or _claimed_until(stored) > time.time():
             return False
         head, _, lines = stored.data.partition(b"\n")
         claim = {**json.loads(head), "until": time.time() + _CLAIM_SECONDS}
         if self._objects.replace(key, json.dumps(claim).encode() + b"\n" + lines, tag=stored.tag) is None:
-            return False  # Another was first.
+            return False  # Another process was first.
         replace_file(journal.path, lines)
         journal.save(DeliveryProgress(**claim["progress"]))
         return True

@@ -1,4 +1,4 @@
-"""How a run was asked for: the preset it is nearest to, what differs, the command that asks for it again, and what runs are compared by."""
+"""How a run was started: its nearest preset and the differences, the command that starts it again, and MLflow's parameters."""
 
 import json
 import shlex
@@ -6,31 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from grpo.settings.roles import is_compared
 from grpo.settings.tree import DEFAULT_PRESET, preset_names, read_settings
 
 FLOW_FILE: Final = "flows/chess_grpo.py"
 _MAX_LENGTH: Final = 60
 
-# How the work is cut and what it is given change no number of a run, so nobody compares runs by them.
-_NOT_COMPARED: Final = (
-    "resources.",
-    "boards.num_units",
-    "boards.num_tasks",
-    "boards.files",
-    "boards.exclude",
-    "values.hash_mib",
-    "grpo.max_states_per_forward",
-    "grpo.alarms.",
-    "grpo.num_checkpoints_kept",
-    "grpo.steps_per_gradient_budget",
-    "grpo.is_compiled",
-    "selection.num_tasks",
-)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """A preset, and what a run's settings have otherwise."""
+    """A preset, and the differences of a run's settings from it."""
 
     preset: str
     differences: Mapping[str, Any]
@@ -38,17 +23,17 @@ class Launch:
 
     @property
     def text(self) -> str:
-        """The settings as a file for `--config settings`: TOML, or JSON where one must be taken away, for which TOML has no word."""
+        """The settings as a file for `--config settings`: TOML, or JSON when a value is null, which TOML lacks."""
         if None in self.differences.values():
             return json.dumps({"preset": self.preset, **_nested(self.differences)}) + "\n"
         lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in self.differences.items()]
         return "\n".join([f'preset = "{self.preset}"', *lines]) + "\n"
 
     def command(self, words: Sequence[str] = ()) -> str:
-        """Return the shell command that asks for such a run.
+        """Return the shell command that starts such a run.
 
         Args:
-            words: what follows `run`.
+            words: arguments after `run`.
         """
         is_plain = self.preset == DEFAULT_PRESET and not self.differences
         settings = [] if is_plain else ["--config-value", "settings", shlex.quote(self.text.strip())]
@@ -56,7 +41,7 @@ class Launch:
 
 
 def launch_of(settings: Mapping[str, Any]) -> Launch:
-    r"""Return the preset with the fewest differences from these settings, which are whole, and the differences.
+    r"""Return the preset with the fewest differences from these complete settings, and the differences.
 
     >>> launch_of(read_settings('preset = "smoke"\nseed = 3').model_dump(mode="json"))
     Launch(preset='smoke', differences={'seed': 3})
@@ -67,20 +52,16 @@ def launch_of(settings: Mapping[str, Any]) -> Launch:
 
 
 def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that people compare runs by, as short texts; those that are switched off are left out.
+    """Return the settings by which runs are compared, as short texts; settings that are off are left out.
 
     >>> compared_settings({"seed": 1, "boards": {"num_tasks": 2}, "evaluation": {"ladder": {"nodes": [1, 300]}}})
     {'seed': '1', 'evaluation.ladder.nodes': '1 300'}
     """
-    return {
-        name: _short(value)
-        for name, value in flat(settings).items()
-        if not name.startswith(_NOT_COMPARED) and value not in (None, "", [], ())
-    }
+    return {name: _short(value) for name, value in flat(settings).items() if is_compared(name) and value not in (None, "", [], ())}
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings under dotted names, in their order."""
+    """Flatten nested settings to dotted names, in their order."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
         found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}

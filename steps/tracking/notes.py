@@ -1,6 +1,6 @@
-"""What the tracking store's pages say in words: of the experiment, of a run from its start to its end, and of the registered policies.
+"""Descriptions (notes) on MLflow's pages: of the experiment, of runs while they run and at their end, and of registered policies.
 
-The pages are Markdown and stay short: MLflow keeps 5,000 characters of an experiment's description and 8,000 of a run's.
+They are short Markdown texts: MLflow stores 5,000 characters of an experiment's description and 8,000 of a run's.
 """
 
 import platform
@@ -12,7 +12,7 @@ from grpo.policy.files import LANGUAGE, NETWORK
 from steps.runtime.machine import Machine
 from steps.tracking.launch import FLOW_FILE, Launch
 from steps.tracking.saved_views import RUNS, SHARE_KEY, STEPS_VIEW
-from steps.tracking.step_notes import CHAPTERS, findings_text, readable_number, run_name
+from steps.tracking.step_notes import STEP_NOTES, findings_text, readable_number, run_name
 
 _MAX_LENGTH: Final = 7_500
 _OWN_LINE: Final = ("|", "- ", "#", "```", ">")
@@ -22,11 +22,11 @@ GOALS: Final[Mapping[str, str]] = {
     LANGUAGE: "Teach a language model chess as text by cloning answers, make it stronger by GRPO with graded rewards from Stockfish's"
     " values of all moves, and show by fresh games that it became stronger, or say that this was not shown.",
 }
-"""Kind of policy -> what a run is for."""
+"""Kind of policy -> the goal of a run."""
 
 
 def flowing(markdown: str) -> str:
-    r"""Return Markdown with each paragraph in one line, for MLflow breaks a line wherever the text does.
+    r"""Return Markdown with each paragraph in one line, because MLflow renders single newlines as line breaks.
 
     >>> flowing("One\nsentence.\n\n- a\n- b\n  c\n\n```\nx\ny\n```")
     'One sentence.\n\n- a\n- b c\n\n```\nx\ny\n```'
@@ -47,22 +47,22 @@ MODEL_NOTE: Final = flowing("""\
 Chess policies without search: networks that give every legal move of a position a probability, and language models that write their moves.
 
 - `champion`: the one to play. It was shown by fresh games to be better than its own start, and than the champion before it.
-- `peak`: the one to go on from; of the runs from one initial policy the one with the best lower bound.
+- `peak`: the one to resume from; of the runs from one initial policy the one with the best lower bound.
 
 Play it: `chess-grpo uci --model champion` in any chess program. Measure it: `chess-grpo match champion stockfish:nodes=50`.
-Take it away: `chess-grpo export champion`. A version's source run has the games it was chosen by; `chess_grpo.policy_step` is 0 for a
-policy that imitation alone has made.
+Export it: `chess-grpo export champion`. A version's source run has the games that selected it; `chess_grpo.policy_step` is 0 for a
+policy of behaviour cloning without GRPO.
 """)
 
 
 def experiment_note(experiment: str) -> str:
-    """Return what the page of the experiment with this id says: what it is, how to read it, and the groups of metrics with their units."""
+    """Return the experiment's description: what it is, how to read it, and the groups of metrics with their units."""
     runs, steps = (f"#/experiments/{experiment}/runs?{SHARE_KEY}={view}" for view in (RUNS, STEPS_VIEW))
     groups: dict[str, list[str]] = {}
     for spec in METRICS.values():
         groups.setdefault(spec.name.partition("/")[0], []).append(spec.unit)
     rows = "\n".join(f"| `{group}/` | {len(units)} | {', '.join(dict.fromkeys(units))} |" for group, units in groups.items())
-    heads = dict.fromkeys(name for chapter in CHAPTERS.values() for name in chapter.headlines)
+    heads = dict.fromkeys(name for note in STEP_NOTES.values() for name in note.headlines)
     heads |= dict.fromkeys(name for name in METRICS if name.startswith("run/"))
     shown = "\n".join(f"| `{name}` | {METRICS[name].unit} | {_better(name)} |" for name in heads if not name.endswith(("_low", "_high")))
     return flowing(f"""{GOALS[NETWORK]}
@@ -87,7 +87,7 @@ saved under *Views*: [runs compared]({runs}) and [steps in order]({steps}). Curv
 
 
 def source_tags(code: Mapping[str, Any], machine: Machine) -> dict[str, str]:
-    """Return the tags from which MLflow fills the columns of a run's source."""
+    """Return the tags that MLflow shows as a run's source."""
     kind = "JOB" if machine.is_container else "LOCAL"
     return {"mlflow.source.name": FLOW_FILE, "mlflow.source.type": kind, "mlflow.source.git.commit": str(code["commit"])}
 
@@ -104,25 +104,25 @@ def head(
     metaflow_run: str,
     kind: str = NETWORK,
 ) -> str:
-    """Return what stays the same on a run's page: goal, command, what differs from the preset, and where it runs.
+    """Return the constant part of a run's description: goal, command, differences from the preset, and machine.
 
     Args:
-        launch: how it was asked for.
-        words: what followed `run` in the command.
-        origin: the run and step that it goes on from, in words; empty when it begins anew.
-        machine: the one that starts it.
-        device: what it computes on.
-        engine: what values the moves.
+        launch: preset and differences.
+        words: arguments after `run` in the command.
+        origin: the run and step that it resumes from, as text; empty for a new training.
+        machine: the machine that starts it.
+        device: the torch device.
+        engine: the engine that evaluates moves.
         code: commit and dirty flag of the checkout.
-        metaflow_run: its id.
-        kind: of its policy.
+        metaflow_run: Metaflow's run id.
+        kind: kind of policy.
     """
-    goal = f"Go on from {origin}: {GOALS[kind][0].lower()}{GOALS[kind][1:]}" if origin else GOALS[kind]
+    goal = f"Resume from {origin}: {GOALS[kind][0].lower()}{GOALS[kind][1:]}" if origin else GOALS[kind]
     rows = "\n".join(f"| `{name}` | {value} |" for name, value in launch.differences.items())
     differences = f"Settings that differ from the preset `{launch.preset}`:\n\n| setting | here |\n| --- | --- |\n{rows}"
     where = "a container" if machine.is_container else f"one machine ({platform.system()}, {platform.machine()})"
-    changed = " with changes that are not committed" if code["is_dirty"] else ""
-    return f"""## What was asked
+    changed = " with uncommitted changes" if code["is_dirty"] else ""
+    return f"""## Configuration
 
 **Goal.** {goal}
 
@@ -135,35 +135,35 @@ def head(
 {differences if rows else f"All settings are those of the preset `{launch.preset}`."}
 
 **Where.** Metaflow run {metaflow_run}, on {where}: {device}; {engine}; commit `{str(code["commit"])[:12]}`{changed}.
-All settings are in the artifacts: `settings.json` whole, `settings.toml` as what differs from the preset."""
+The artifacts have the settings: all in `settings.json`, the differences from the preset in `settings.toml`."""
 
 
 def begun(head: str, *, metaflow_run: str, step: str = "") -> str:
-    """Return the page of a run that is under way, at this step if it is at one."""
-    at = f"at `{step}`, step {list(CHAPTERS).index(step) + 1} of {len(CHAPTERS)}" if step in CHAPTERS else "beginning"
-    text = f"**Under way**, {at}. Should nothing be running any more, it was killed: `{_resume(metaflow_run)}` goes on where it was."
+    """Return the description of a running run, with its current step if any."""
+    at = f"at `{step}`, step {list(STEP_NOTES).index(step) + 1} of {len(STEP_NOTES)}" if step in STEP_NOTES else "starting"
+    text = f"**Running**, {at}. If no process is running any more, it was killed: `{_resume(metaflow_run)}` resumes it."
     return _page(text, head)
 
 
 def failed(head: str, *, metaflow_run: str, step: str, why: str) -> str:
-    """Return the page of a run of which a step has failed."""
+    """Return the description of a run in which a step has failed."""
     text = f"""# Failed in `{step}`
 
 {_quoted(why)}
 
-What was done so far is kept. Mend the cause and go on: `{_resume(metaflow_run)}`. Other settings are another run: give the command below
-again with them; steps that they do not change are not done again."""
+Finished steps are saved. Fix the cause and resume: `{_resume(metaflow_run)}`. With other settings start a new run by the command below;
+it reuses the steps that they do not change."""
     return _page(text, head)
 
 
 def ended(head: str, *, facts: Mapping[str, Any], findings: Mapping[str, Any] | None, places: Mapping[str, str]) -> str:
-    """Return the page of a finished run, its verdict first.
+    """Return the description of a finished run, which begins with its verdict.
 
     Args:
         head: from `head`.
-        facts: the reports of all steps by name.
-        findings: what diagnosis says; None where it was not asked.
-        places: where to find what, by what it is.
+        facts: step -> its report.
+        findings: findings of the diagnosis; None if it did not run.
+        places: name -> location of outputs.
     """
     decision = facts["select"]
     reasons = "\n".join(f"- {reason}." for reason in decision["reasons"])
@@ -177,23 +177,23 @@ def ended(head: str, *, facts: Mapping[str, Any], findings: Mapping[str, Any] | 
 | --- | --- | --- | --- | --- |
 {_policies(facts)}
 
-Scores with 95 % intervals, of fresh games played once, after the candidate had been chosen; for the claims they count as
-{decision["scored_by"]}. Regret: win probability lost a move on held-out boards, by a stronger search.
+Scores with 95 % intervals, of fresh games played once, after the candidate was chosen; for the claims they count as
+{decision["scored_by"]}. Regret: win probability lost per move on held-out boards, by a stronger search.
 {found}
 {where}
-- Report, plots and model card too: the artifacts of the child run `{run_name("report")}`"""
+- Report, plots and model card: the artifacts of the child run `{run_name("report")}`"""
     return _page(text, head)
 
 
 def version_note(decision: Mapping[str, Any]) -> str:
-    """Return what the registry's page says of the versions that a run has made: its model card in short."""
+    """Return the description of a run's versions in the model registry: a short model card."""
     reasons = "\n".join(f"- {reason}." for reason in decision["reasons"])
     return flowing(f"""Verdict of its run: **{decision["verdict"]}**.
 
 {reasons}
 - Step {decision["candidate_step"]:,} on the ladder: {decision["ladder"]["text"]}.
 
-No search, no clock, no memory of the game; Elo is of this ladder, not of people. The whole model card is with its run, in
+It plays without search, clock or memory of the game. Elo is on this ladder, not a human rating. The full model card is with its run, in
 `{run_name("report")}`.""")
 
 

@@ -1,4 +1,4 @@
-"""When a tracking store counts as away: it does not answer, or not in a way that another try would not mend."""
+"""Outages of the MLflow server: which errors are retryable, and how long to wait."""
 
 import errno
 import re
@@ -8,8 +8,8 @@ from typing import Final
 from grpo.base.errors import PlainError
 from grpo.base.files import StorageError
 
-# What asking again would not change. All else can: 500, 429, a key that was forgotten, a locked database (TEMPORARILY_UNAVAILABLE), and
-# BAD_REQUEST, by which MLflow tells of errors of its database.
+# Error codes that are not retryable. All others are: 500, 429, missing credentials, a locked database (TEMPORARILY_UNAVAILABLE), and
+# BAD_REQUEST, which MLflow returns for errors of its database.
 _REFUSALS: Final = (
     "INVALID_PARAMETER_VALUE",
     "INVALID_STATE",
@@ -18,40 +18,40 @@ _REFUSALS: Final = (
     "RESOURCE_LIMIT_EXCEEDED",
 )
 _NOT_FROM_MLFLOW: Final = "API request to"
-"""So begins MLflow's message when the answer, whatever its status, was none of an MLflow server: a proxy's page, or none at all."""
+"""MLflow's message begins so when the response did not come from an MLflow server: a proxy's page, or no response."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _FULL_DATABASE: Final = "database or disk is full"
 
 
 class TrackingAwayError(PlainError, RuntimeError):
-    """The tracking store does not answer, and without it there is no going on; the message says where it should be and why it is not."""
+    """The tracking store does not answer, and the step cannot continue without it; the message has its address and the reason."""
 
     may_pass = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Patience:
-    """How long a step waits for the tracking store, in seconds: never long, for what it has to say is kept."""
+class RetryPolicy:
+    """Intervals and time-outs for the tracking store, in seconds; they are short, because the journal loses nothing."""
 
     between_deliveries: float = 5.0
-    """While the step works. Deliveries are made beside the work, which never waits for them."""
+    """Interval of deliveries while the step runs; the step never waits for them."""
     after_outage: float = 15.0
-    """Until it is tried again, while the step works; doubled after each further outage, up to `longest`."""
+    """Wait before a retry while the step runs; doubled after each further outage, up to `longest`."""
     longest: float = 300.0
     at_end: float = 30.0
-    """For all that is still to be delivered when a step has ended well."""
+    """Time-out for the last delivery of a step that succeeded."""
     at_failure: float = 5.0
-    """The same when it has not: whoever ends a process waits for it."""
+    """Time-out for the last delivery of a step that failed, which delays its exit."""
     per_mebibyte: float = 0.2
-    """More for the files among it."""
+    """Added to the time-out per MiB of artifacts."""
     between_tries: tuple[float, ...] = (0.5, 1.0, 2.0)
-    """At the end, when it answered until then."""
+    """Waits between retries of the last delivery, if the store answered until then."""
     between_asks: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)
-    """Where something must be known to go on."""
+    """Waits between retries of a query whose answer the step needs."""
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """Return the errors that a call of the tracking store may end in; they are imported only here, when one has failed."""
+    """Return the exceptions that a call of the tracking store may raise; imported lazily, after a failure."""
     from botocore.exceptions import BotoCoreError, ClientError
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
@@ -60,31 +60,31 @@ def failures() -> tuple[type[Exception], ...]:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Return whether the store has answered, and would answer so again.
+    """Return whether the store has rejected the call for good, so that a retry cannot help.
 
-    Raises StorageError when it is embedded and its disk is full, which is no outage: the step's own disk it is, or one like it.
+    Raises StorageError when a local store's disk is full, which is not an outage.
     """
     from mlflow.exceptions import MlflowException
 
     is_full_database = _FULL_DATABASE in str(error)
     if is_full_database or (isinstance(error, OSError) and error.errno in _FULL):
-        why = _FULL_DATABASE if is_full_database else first_line(error)  # SQLAlchemy may say first what it was about to do.
-        raise StorageError(f"the tracking store cannot be written ({why}): make room on its disk, and run `resume`") from error
+        why = _FULL_DATABASE if is_full_database else first_line(error)  # SQLAlchemy's message may begin with the SQL statement.
+        raise StorageError(f"the tracking store cannot be written ({why}): free disk space, then run `resume`") from error
     return isinstance(error, MlflowException) and error.error_code in _REFUSALS and not str(error).startswith(_NOT_FROM_MLFLOW)
 
 
 def is_absence(error: Exception) -> bool:
-    """Return whether this is the answer that there is no such file."""
+    """Return whether the error says that there is no such file."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     return isinstance(error, FileNotFoundError) or status == 404 or is_refusal(error)
 
 
 def in_short(error: BaseException) -> str:
-    """Return why nobody answers, without the address and the ways to it, which stand in front of that; else what the error says first."""
+    """Return the system's reason of a connection error, such as "Connection refused", or else the error's first line."""
     found = re.search(r"\[Errno -?\d+\] ([^\"'()]+)", str(error))
     return found[1].strip() if found else first_line(error)
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error says, in one line."""
+    """Return the first line of an error's message."""
     return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,6 +1,6 @@
-"""A run's curves as pictures: numbers in, an SVG file's bytes out, the same bytes for the same numbers.
+"""Plots of a run's metrics as SVG artifacts in MLflow; deterministic: the same numbers give the same bytes.
 
-Text stays text, so that the files are small and can be searched; they are drawn on white, which reads in a dark page too.
+Text stays text, so that the files are small and searchable. The background is white, which is readable on a dark page too.
 """
 
 import io
@@ -18,7 +18,7 @@ from grpo.settings.tree import Settings
 from steps.tracking.step_notes import readable_number
 
 _STYLE: Final[dict[Any, Any]] = {
-    # Names of parts of a picture would be random, and its date is no part of what it shows.
+    # A fixed salt: otherwise element ids would be random.
     "svg.hashsalt": "chess-grpo",
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -38,16 +38,16 @@ _COLOURS: Final = (
     "#e69f00",
     "#56b4e9",
     "#000000",
-)  # Okabe and Ito's, which the colour-blind can tell apart.
+)  # Okabe-Ito palette, safe for the colour-blind.
 _LINE: Final = "#555555"
 
 
 def network_plots(records: Sequence[Record], settings: Settings) -> dict[str, bytes]:
-    """Return the pictures of GRPO by name: entropy, reward, divergence, gradient budget and held-out regret.
+    """Return the plots of GRPO by name: entropy, reward, KL divergence, gradient budget and held-out regret.
 
     Args:
         records: the history of `finetune`.
-        settings: the run's, for the lines that entropy is held against.
+        settings: settings of the run, for the entropy thresholds.
     """
     return {
         "entropy": _entropy(records, settings),
@@ -60,7 +60,7 @@ def network_plots(records: Sequence[Record], settings: Settings) -> dict[str, by
 
 
 def language_plots(records: Sequence[Record], settings: Settings) -> dict[str, bytes]:
-    """Return the same of a language model, with what can be read in the place of the gradient budget."""
+    """Return the same for a language model, with the parse rate instead of the gradient budget."""
     read = ["language/parse_rate", "language/structure_rate", "language/legal_rate", "language/truncated"]
     pictures = {
         "reward": (["language/reward_mean", "language/reward_trained"], "Graded reward of an answer"),
@@ -88,7 +88,7 @@ def _regret(records: Sequence[Record]) -> bytes:
 
 
 def selection_plot(decision: Mapping[str, Any]) -> bytes:
-    """Return the picture of what `select` found: each score against the pretrained policy with its 95 % interval."""
+    """Return the plot of the report of `select`: each score against the pretrained policy with its 95 % interval."""
     confirmed, sampled = decision["confirmation_best_moves"], decision["confirmation_sampled_moves"]
     rows = [
         (f"round {entry['round'] + 1}, step {entry['candidate']:,}{'' if entry['kept'] else ' (leaves)'}", entry["so_far"], _COLOURS[0])
@@ -117,11 +117,11 @@ def selection_plot(decision: Mapping[str, Any]) -> bytes:
 
 
 def phases_plot(boards: Mapping[str, Any]) -> bytes:
-    """Return the picture of the dataset's phases: their share of the positions met, and of the boards kept."""
+    """Return the plot of the dataset's phases: their fractions before and after balancing."""
     figure, axes = _figure(height=3)
     for offset, (what, name) in enumerate({"met in the source": "natural_phases", "kept": "phases"}.items()):
         counts = [int(boards[name][phase]) for phase in PHASES]
-        bars = axes.bar([place + 0.4 * offset for place in range(len(counts))], _shares(counts), 0.38, color=_COLOURS[offset], label=what)
+        bars = axes.bar([x + 0.4 * offset for x in range(len(counts))], _fractions(counts), 0.38, color=_COLOURS[offset], label=what)
         axes.bar_label(bars, [readable_number(count) for count in counts], fontsize=9)
     axes.set_xticks([place + 0.2 for place in range(len(PHASES))], [str(phase) for phase in PHASES])
     axes.set_ylabel("share of boards")
@@ -177,7 +177,7 @@ def _points(records: Sequence[Record], name: str) -> tuple[list[int], list[float
     return [step for step, _ in found], [value for _, value in found]
 
 
-def _shares(counts: Sequence[int]) -> list[float]:
+def _fractions(counts: Sequence[int]) -> list[float]:
     return [count / max(1, sum(counts)) for count in counts]
 
 

@@ -1,8 +1,8 @@
-"""The registry of policies: versions that were found good, and the aliases that say which to play and which to go on from.
+"""MLflow's model registry: versions of policies, and the aliases `champion` (to play) and `peak` (to resume from).
 
-`peak` names, of the policies that came from one initial policy, the one with the best lower bound against it; bounds against different
-initial policies cannot be compared. So a later, worse run does not take it away from a better one: the alias moves when nobody has it, when
-the initial policy is another (the newest then has it), or when the lower bound is higher.
+`peak` is the policy with the best lower confidence bound against its initial policy. Bounds against different initial policies cannot be
+compared. The alias moves when no version has it, when the initial policy is another (the newest then gets it), or when the lower bound is
+higher. So a later, worse run does not take it from a better one.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MODEL: Final = "chess-policy"
 POLICY_STEP: Final = "chess_grpo.policy_step"
-_ROLES: Final = {PEAK: "Peak of its run, to go on from", CHAMPION: "Champion of its run, to play"}
+_ROLES: Final = {PEAK: "Peak of its run, to resume from", CHAMPION: "Champion of its run, to play"}
 _LOW: Final = "chess_grpo.peak_lower_bound"
 _INITIAL: Final = "chess_grpo.initial_weights"
 
@@ -34,21 +34,21 @@ class Version:
     flow_run: str
     """MLflow's id of the parent run."""
     policy_step: int
-    """Of the checkpoint; 0 is the run's initial policy."""
+    """Training step of the checkpoint; 0 is the run's initial policy."""
     initial_weights: str | None
     """Hash of the initial policy; None where that was not recorded."""
     low: float | None
-    """Lower bound of its score against the initial policy; None for what is no peak, or was not screened."""
+    """Lower bound of its score against the initial policy; None if it is not a peak or was not screened."""
 
     @property
-    def standing(self) -> str:
-        """Its lower bound, in words."""
+    def bound_text(self) -> str:
+        """Its lower bound as text."""
         return "no lower bound" if self.low is None else f"lower bound {self.low:.4f}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """A policy that `select` chose for an alias; it lies in its output, in the folder that is called like the alias."""
+    """A policy that `select` chose for an alias; its output has it in the folder of that name."""
 
     policy_step: int
     initial_weights: str
@@ -58,7 +58,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chosen:
-    """What `select` has to say to the registry; it may wait until that answers, so all is in it that the aliases depend on."""
+    """The policies that `select` registers, with all facts that the aliases depend on, because delivery may be delayed."""
 
     flow_run: str
     """MLflow's id of the parent run."""
@@ -66,18 +66,18 @@ class Chosen:
     peak: Choice
     champion: Choice
     is_beaten: bool
-    """Whether the champion was shown to be better than the version that was seen, which it has played."""
+    """Whether the champion was shown in games to be better than the version `seen`."""
     seen: int | None
-    """The version that was champion when `select` began; None when there was none, or the registry did not answer."""
+    """The registry's champion when `select` began; None when there was none, or the registry did not answer."""
 
     @classmethod
     def from_plain(cls, facts: Mapping[str, Any]) -> Self:
-        """Return what `dataclasses.asdict` made plain."""
+        """Rebuild it from the result of `dataclasses.asdict`."""
         return cls(**{**facts, "peak": Choice(**facts["peak"]), "champion": Choice(**facts["champion"])})
 
 
 class Registry:
-    """The registered model of a tracking store, made by the first run that has a policy for it."""
+    """The registered model of a tracking store; the first run with a policy creates it."""
 
     def __init__(self, store: "TrackingStore") -> None:
         self._store = store
@@ -87,19 +87,19 @@ class Registry:
         return self._store.client
 
     def enter(self, chosen: Chosen, *, holder: str, key: str) -> tuple[str, str]:
-        """Register what was chosen, offer it the aliases, and return in words what became of `peak` and of `champion`.
+        """Register the chosen policies, offer them the aliases, and return two sentences on `peak` and `champion`.
 
-        The champion gives way only to a policy that was shown to be better than that very champion. Where this is told late, after an
-        outage, another may have become champion meanwhile: then that one stays, for nobody has played it. Told again, it changes nothing.
+        A champion is replaced only by a policy that was shown to be better than that champion. After an outage another policy may have
+        become champion meanwhile: it stays, because the chosen policy has not played it. The call is idempotent.
 
         Args:
-            chosen: by `select`.
+            chosen: the choice of `select`.
             holder: the MLflow run that has the policies among its artifacts.
-            key: of the child run, by which versions that were made already are found.
+            key: key of the child run, by which existing versions are found.
         """
         peak, champion = (self._entered(chosen, alias, holder, f"{key}/{alias}") for alias in (PEAK, CHAMPION))
         if self.named(PEAK) == peak:
-            done = f"peak moves to version {peak.number}: {peak.standing}, as was found before an outage"
+            done = f"peak moves to version {peak.number}: {peak.bound_text}, as was found before an outage"
         else:
             done = self.offer_peak(peak)
         held = self.named(CHAMPION)
@@ -116,8 +116,8 @@ class Registry:
         found = sorted(
             self._client.search_model_versions(f"name = '{MODEL}' and tags.`{CHILD}` = '{key}'"), key=lambda each: int(each.version)
         )
-        for double in found[1:]:  # Of a call whose answer came too late.
-            self._client.delete_model_version(MODEL, double.version)
+        for duplicate in found[1:]:  # Created by a call whose response came too late.
+            self._client.delete_model_version(MODEL, duplicate.version)
         if found:
             return version_of(found[0].version, found[0].tags)
         return self.register(
@@ -143,17 +143,17 @@ class Registry:
         description: str,
         key: str = "",
     ) -> Version:
-        """Make and return a version of a policy.
+        """Create and return a version of a policy.
 
         Args:
             holder: the MLflow run that has the policy among its artifacts.
-            folder: where, among them.
+            folder: its artifact path.
             flow_run: MLflow's id of the parent run that chose it.
-            policy_step: its checkpoint's step.
-            initial_weights: hash of the policy that the run began with.
-            low: as a peak: the lower bound of its score against that one; None for what is no peak.
-            description: what the registry's page says of it.
-            key: by which it can be found again.
+            policy_step: training step of its checkpoint.
+            initial_weights: hash of the run's initial policy.
+            low: lower bound of a peak's score against the initial policy; None if it is not a peak.
+            description: description on the registry's page.
+            key: key by which it can be found again.
         """
         self._make_model()
         tags = {PARENT: flow_run, POLICY_STEP: str(policy_step), _INITIAL: initial_weights, CHILD: key}
@@ -164,7 +164,7 @@ class Registry:
             run_id=holder,
             tags=tags,
             description=f"{description}\n\n[The run that chose it](#/experiments/{self._store.experiment}/runs/{flow_run})".strip(),
-            await_creation_for=0,  # It is there at once: there is nothing to copy.
+            await_creation_for=0,  # Creation is immediate: nothing is copied.
         )
         return version_of(made.version, tags)
 
@@ -174,14 +174,14 @@ class Registry:
         return None if found is None else version_of(found.version, found.tags)
 
     def give(self, alias: str, version: Version) -> None:
-        """Give a version the alias, whoever had it."""
+        """Give a version the alias; another version loses it."""
         self._client.set_registered_model_alias(MODEL, alias, str(version.number))
 
     def offer_peak(self, offered: Version) -> str:
-        """Give a version the alias `peak` if it should have it, and return in words what was done and why.
+        """Give a version the alias `peak` if it should have it, and return a sentence with the result and the reason.
 
-        Two runs that end at the same moment may both find that it is theirs. So whoever has set it looks once more, and gives it to the
-        best that is registered by then: the later of the two sees both.
+        Two runs that end at the same time may both set it. So each checks again after setting it, and gives it to the best version that
+        is registered by then: the later of the two sees both.
         """
         held = self.named(PEAK)
         is_moved, why = should_have_peak(offered, held)
@@ -191,11 +191,11 @@ class Registry:
         best = self._best_of(offered)
         if best != offered:
             self.give(PEAK, best)
-            return f"peak moves to version {best.number}, which was registered meanwhile: {best.standing} against {offered.standing}"
+            return f"peak moves to version {best.number}, which was registered meanwhile: {best.bound_text} against {offered.bound_text}"
         return f"peak moves to version {offered.number}: {why}"
 
     def _best_of(self, offered: Version) -> Version:
-        """Return the best of all peaks from the same initial policy; of equals the earliest."""
+        """Return the best of all peaks from the same initial policy; of ties the earliest."""
         found = self._client.search_model_versions(f"name = '{MODEL}' and tags.`{_INITIAL}` = '{offered.initial_weights}'")
         peaks = [version for version in (version_of(each.version, each.tags) for each in found) if version.low is not None]
         better = [version for version in peaks if version.low is not None and (offered.low is None or version.low > offered.low)]
@@ -216,11 +216,11 @@ class Registry:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-            # Another first run made it between our look and our call: it is there, and that is all we want.
+            # Another run created it between our search and our call.
 
 
 def version_with_alias(client: "MlflowClient", alias: str) -> "ModelVersion | None":
-    """Return MLflow's version of the model that has this alias, or None when none has it."""
+    """Return MLflow's model version with this alias, or None."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -234,18 +234,18 @@ def version_with_alias(client: "MlflowClient", alias: str) -> "ModelVersion | No
 def should_have_peak(offered: Version, held: Version | None) -> tuple[bool, str]:
     """Return whether the alias `peak` goes to the offered version from the one that has it now, and why."""
     if held is None:
-        return True, f"nobody had it; {offered.standing}"
+        return True, f"no version had it; {offered.bound_text}"
     if held.initial_weights is None:
-        return True, f"version {held.number}, which had it, does not say which initial policy it came from; {offered.standing}"
+        return True, f"version {held.number}, which had it, does not name its initial policy; {offered.bound_text}"
     if held.initial_weights != offered.initial_weights:
-        return True, f"version {held.number}, which had it, came from another initial policy or counts games otherwise; {offered.standing}"
+        return True, f"version {held.number}, which had it, has another initial policy or scores games otherwise; {offered.bound_text}"
     if offered.low is not None and (held.low is None or offered.low > held.low):
-        return True, f"{offered.standing}, above the {held.standing} of version {held.number}"
-    return False, f"its {held.standing} is not below this run's {offered.standing}, against the same initial policy"
+        return True, f"{offered.bound_text}, above the {held.bound_text} of version {held.number}"
+    return False, f"its {held.bound_text} is not below this run's {offered.bound_text}, against the same initial policy"
 
 
 def version_of(number: Any, tags: dict[str, str]) -> Version:
-    """Return what MLflow's version with this number and these tags says."""
+    """Convert an MLflow model version, given its number and tags."""
     low = tags.get(_LOW)
     return Version(
         number=int(number),

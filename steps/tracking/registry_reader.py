@@ -1,4 +1,4 @@
-"""What the registry says of a policy, and its files: read without writing to the tracking store."""
+"""Reads MLflow's model registry and artifacts without writing to the tracking store."""
 
 import fcntl
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from steps.tracking.registry import MODEL, POLICY_STEP, version_with_alias
 from steps.tracking.tags import OUTPUT_HASH, PARENT, RUN, STEP, VERSION
 
 # isort: split
-# After `steps.tracking.client`, which sets what MLflow reads once.
+# After `steps.tracking.client`, which sets environment variables that MLflow reads at import.
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from sqlalchemy.exc import SQLAlchemyError
@@ -27,7 +27,7 @@ class RegistryError(PlainError, RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RegisteredPolicy:
-    """A policy that has an alias."""
+    """A registered policy with an alias."""
 
     metaflow_run: str
     policy_step: int
@@ -37,7 +37,7 @@ class RegisteredPolicy:
     folder: str
     """Its folder in that output."""
     mlflow_run: str
-    """The run that has the files of that output that were logged."""
+    """The MLflow run that has that output among its artifacts."""
 
 
 def registered_policy(machine: Machine, alias: str) -> RegisteredPolicy:
@@ -55,8 +55,8 @@ def registered_policy(machine: Machine, alias: str) -> RegisteredPolicy:
         tags = child.data.tags
         if OUTPUT_HASH not in tags:
             raise RegistryError(
-                f"{alias}: the run that registered it ({version.run_id} in {machine.tracking_uri}) did not end well, so its files cannot be"
-                " checked; let a run finish"
+                f"{alias}: the run that registered it ({version.run_id} in {machine.tracking_uri}) did not finish, so its files cannot be"
+                " verified; let a run finish"
             )
         output = StepOutput(step=tags[STEP], version=tags[VERSION], output_hash=tags[OUTPUT_HASH], reused=True)
         return RegisteredPolicy(
@@ -69,9 +69,9 @@ def registered_policy(machine: Machine, alias: str) -> RegisteredPolicy:
 
 
 def download(machine: Machine, mlflow_run: str, names: tuple[str, ...], target: Path) -> None:
-    """Copy files or folders that a run logged into an existing folder.
+    """Download artifacts (files or folders) of a run to an existing folder.
 
-    Raises RegistryError when the tracking store does not give them.
+    Raises RegistryError when the tracking store does not answer.
     """
     with reading(machine, instead="give a policy's folder") as client:
         for name in names:
@@ -82,11 +82,11 @@ def download(machine: Machine, mlflow_run: str, names: tuple[str, ...], target: 
 
 @contextmanager
 def reading(machine: Machine, *, instead: str = "") -> Iterator[MlflowClient | None]:
-    """Give a client, or None where an embedded store has never been written to: to connect would make its tables.
+    """Yield a client, or None when an SQLite store does not exist yet: connecting would create its tables.
 
     Args:
-        machine: which knows where the store is.
-        instead: what can be done without a store, for the message.
+        machine: says where the store is.
+        instead: what the user can do without a store, for the message.
 
     Raises RegistryError when the store does not answer.
     """
@@ -96,7 +96,7 @@ def reading(machine: Machine, *, instead: str = "") -> Iterator[MlflowClient | N
             if not file.is_file():
                 yield None
                 return
-            if (lock := file.parent / TABLES_LOCK).exists():  # Whoever makes the tables now holds it.
+            if (lock := file.parent / TABLES_LOCK).exists():  # Held by a process that creates the tables.
                 fcntl.flock(stack.enter_context(lock.open()), fcntl.LOCK_SH)
         try:
             yield MlflowClient(uri, registry_uri=uri)

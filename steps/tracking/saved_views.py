@@ -1,6 +1,6 @@
-"""Views of the runs' table that the MLflow UI offers under *Views*: which columns, which order.
+"""Saved views of the runs table in the MLflow UI (menu *Views*): filter, columns and order.
 
-MLflow 3 keeps a view as a tag of the experiment, packed by zlib; the format is its UI's own, so a test opens these in the real one.
+MLflow 3 stores a view as a zlib-compressed tag of the experiment. The format is internal to its UI, so a test opens them in a browser.
 """
 
 import base64
@@ -29,7 +29,7 @@ _COMPARED: Final = (
 
 
 def saved_views() -> dict[str, str]:
-    """Return the experiment's tags that hold the views: runs side by side, and the steps of each in their order."""
+    """Return the experiment's tags of two views: a comparison of runs, and the steps of each run in order."""
     return {
         f"{_TAG}{RUNS}": _view("Runs compared", condition=f"tags.`{STEP}` = '{FLOW}'", columns=_COMPARED, is_rising=False),
         f"{_TAG}{STEPS_VIEW}": _view("Steps in order", condition="", columns=("attributes.`Dataset`",), is_rising=True),

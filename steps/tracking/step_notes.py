@@ -1,4 +1,4 @@
-"""The steps as chapters of a run's story: their order and names, what each does, and the numbers it is remembered by."""
+"""Step notes: the order and names of the steps, and for each its description, its metrics and its headlines in MLflow."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,17 +14,17 @@ from steps.step_io.work import read_history
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Chapter:
-    """A step, for people."""
+class StepNote:
+    """The description and metrics of a step on its MLflow page."""
 
     text: str
     """What it does, and why."""
     of_language: str = ""
-    """The same of a language model, where that is another thing."""
+    """The same for a language model, if different."""
     numbers: tuple[str, ...] = ()
-    """Metrics that its page shows, where they were measured: a network has others than a language model."""
+    """Metrics that its page shows, if measured: a network has others than a language model."""
     headlines: tuple[str, ...] = ()
-    """Metrics whose last value the parent run has too, so that runs can be compared by them."""
+    """Metrics whose last value is also logged on the parent run, so that runs can be compared by them."""
 
 
 def _with_interval(*names: str) -> tuple[str, ...]:
@@ -37,26 +37,26 @@ _READ: Final = tuple(f"language/parse_rate{task}" for task in ("", *(f"/{task}" 
 _BASELINE: Final = _with_interval("baseline/score_random", "baseline/score_engine", "baseline/rating")
 _SELECTION: Final = _with_interval("selection/score_best", "selection/score_adjudicated", "selection/score_sampled", "selection/rating")
 
-CHAPTERS: Final[Mapping[str, Chapter]] = {
-    "build_boards": Chapter(
-        text="Finds positions in games, and asks Stockfish for the value of every legal move of each: one task's share of the dataset.",
+STEP_NOTES: Final[Mapping[str, StepNote]] = {
+    "build_boards": StepNote(
+        text="Finds positions in games and has Stockfish evaluate every legal move of each: one task's part of the dataset.",
         numbers=("boards/games", "boards/rejected_games", "boards/dropped", "cache/hits", "cache/misses", "work/items_per_second"),
     ),
-    "join_boards": Chapter(
-        text="Joins the tasks' boards into one dataset with exactly as many of each phase and split as were asked for, none of them"
-        " twice; all boards of one game are in one split.",
+    "join_boards": StepNote(
+        text="Joins the tasks' boards into one dataset without duplicates, with the configured number for each phase and split; all"
+        " boards of one game are in one split.",
         numbers=(*_BOARDS, *(f"boards/natural/{phase}" for phase in PHASES), "boards/duplicates", "boards/missing"),
         headlines=_BOARDS,
     ),
-    "check_boards": Chapter(
-        text="Holds the dataset against what is expected of it, board by board and as a whole, and lets no other through.",
+    "check_boards": StepNote(
+        text="Validates the dataset, board by board and as a whole; the run stops if a check fails.",
         numbers=("checks/failed",),
     ),
-    "pretrain": Chapter(
-        text="Teaches the network to imitate the moves played, until its loss on boards of other games stops falling. This is the"
-        " policy that GRPO begins with, and the one it has to beat.",
-        of_language="Lets the language model clone the value tables' answers to both tasks, unless it is to be taken as it comes, and lets"
-        " no model through whose answers cannot be read. This is the policy that GRPO begins with, and the one it has to beat.",
+    "pretrain": StepNote(
+        text="Trains the network to imitate the moves played (behaviour cloning) until its loss on boards of other games stops falling."
+        " GRPO starts from this policy and has to beat it.",
+        of_language="Trains the language model on answers made from the value tables of both tasks (behaviour cloning), unless cloning is"
+        " off. The run stops if the model's answers cannot be parsed. GRPO starts from this policy and has to beat it.",
         numbers=(
             *_IMITATION,
             "imitation/top5",
@@ -69,14 +69,14 @@ CHAPTERS: Final[Mapping[str, Chapter]] = {
         ),
         headlines=(*_IMITATION, "language/clone_validation_loss"),
     ),
-    "calibrate": Chapter(
-        text="Lets opponents of rising strength play each other, from a random mover up to Stockfish, for a ladder in Elo on which"
-        " policies are placed. It depends on no dataset: later runs use the same ladder.",
+    "calibrate": StepNote(
+        text="Plays games between opponents of rising strength, from a random mover up to Stockfish, to fit an Elo ladder on which"
+        " policies are rated. It depends on no dataset, so later runs reuse the same ladder.",
         numbers=_with_interval("ladder/rating"),
     ),
-    "baseline": Chapter(
-        text="Measures the pretrained policy before GRPO touches it: by games against a random mover and Stockfish, by its place on"
-        " the ladder, and by how much win probability it gives away on held-out boards.",
+    "baseline": StepNote(
+        text="Measures the pretrained policy before GRPO: games against a random mover and Stockfish, its rating on the ladder, and its"
+        " regret (win probability lost per move) on held-out boards.",
         numbers=(
             *_BASELINE,
             "heldout/regret_best",
@@ -87,13 +87,13 @@ CHAPTERS: Final[Mapping[str, Chapter]] = {
         ),
         headlines=_BASELINE,
     ),
-    "finetune": Chapter(
-        text="GRPO: several moves are drawn for each position, and those that the engine values above their group's mean become"
-        " likelier. Entropy and divergence from the pretrained policy are watched at every step; checkpoints are measured on"
+    "finetune": StepNote(
+        text="GRPO: samples several moves per position; moves with an engine value above their group's mean become likelier."
+        " Entropy and KL divergence from the pretrained policy are logged at every step; checkpoints are evaluated on"
         " held-out boards.",
-        of_language="GRPO: several answers are written for each prompt, and those whose graded reward is above their group's mean become"
-        " likelier. What can be read, entropy and divergence from the pretrained model are watched at every step; checkpoints are"
-        " measured on held-out boards.",
+        of_language="GRPO: samples several answers per prompt; answers with a reward above their group's mean become likelier."
+        " Parse rate, entropy and KL divergence from the pretrained model are logged at every step; checkpoints are evaluated on"
+        " held-out boards.",
         numbers=(
             "grpo/reward_mean",
             "grpo/entropy",
@@ -123,23 +123,23 @@ CHAPTERS: Final[Mapping[str, Chapter]] = {
             "language/kl_reference",
         ),
     ),
-    "screen": Chapter(
-        text="Lets a few checkpoints play against the pretrained policy, in rounds from which the weaker half leaves, for one"
-        " candidate. These games choose, and are never reported as its strength.",
+    "screen": StepNote(
+        text="Selects one candidate among a few checkpoints by games against the pretrained policy; after each round the weaker half"
+        " drops out (successive halving). These games are never reported as its strength.",
     ),
-    "confirm": Chapter(
-        text="Plays one task's share of the games that judge the candidate: fresh ones, in pairs with both colours, from openings"
-        " that served nothing else.",
+    "confirm": StepNote(
+        text="Plays one task's part of the games that decide on the candidate: fresh games, in pairs with both colours, from openings"
+        " that were not used before.",
     ),
-    "select": Chapter(
-        text="Decides by the fresh games whether the candidate is shown to be better than the pretrained policy, and than the"
-        " champion before it. Registers two policies: `champion`, to play, and `peak`, to go on from.",
+    "select": StepNote(
+        text="Decides by the fresh games whether the candidate is significantly better than the pretrained policy and than the"
+        " previous champion. Registers two policies: `champion`, to play, and `peak`, to resume from.",
         numbers=_SELECTION,
         headlines=_SELECTION,
     ),
-    "report": Chapter(text="Writes the run's story: verdict, comparison, curves, and a card for the champion."),
+    "report": StepNote(text="Writes the report of the run: verdict, comparison, plots, and a model card of the champion."),
 }
-"""Step -> chapter, in the order in which steps begin."""
+"""Step -> note, in the order of the steps."""
 
 
 def run_name(step: str) -> str:
@@ -148,35 +148,35 @@ def run_name(step: str) -> str:
     >>> run_name("finetune")
     '07 finetune'
     """
-    return f"{list(CHAPTERS).index(step) + 1:02d} {step}" if step in CHAPTERS else step
+    return f"{list(STEP_NOTES).index(step) + 1:02d} {step}" if step in STEP_NOTES else step
 
 
 def headlines(step: str, folder: Path) -> dict[str, float]:
-    """Return what the parent run has of a step's output: declared metrics with one number each."""
-    if step not in CHAPTERS:
+    """Return the headline metrics of a step's output for the parent run, one value each."""
+    if step not in STEP_NOTES:
         return {}
     records = read_history(folder)
-    found = {name: numbers[-1] for name in CHAPTERS[step].headlines if (numbers := _numbers(records, name))}
+    found = {name: numbers[-1] for name in STEP_NOTES[step].headlines if (numbers := _numbers(records, name))}
     if step == "finetune" and (regrets := _numbers(records, "heldout/regret_best")):
         found |= {"run/regret_before": regrets[0], "run/regret_after": regrets[-1]}
     if (folder / FINDINGS).is_file():
-        found["run/findings"] = float(len(_ills(read_json(folder / FINDINGS))))
+        found["run/findings"] = float(len(_problems(read_json(folder / FINDINGS))))
     return found
 
 
-def chapter_note(step: str, folder: Path | None = None) -> str:
-    """Return what a child run's page says: what the step does and, given the folder of its output, what came out."""
-    if step not in CHAPTERS:
+def step_note(step: str, folder: Path | None = None) -> str:
+    """Return a child run's description: what the step does and, given the folder of its output, the results."""
+    if step not in STEP_NOTES:
         return ""
     from steps.step_io.names import SUMMARY
 
-    chapter = CHAPTERS[step]
-    parts = [chapter.text]
+    note = STEP_NOTES[step]
+    parts = [note.text]
     if folder is not None:
         records = read_history(folder)
-        if chapter.of_language and any(name.startswith("language/") for record in records for name in record.metrics):
-            parts = [chapter.of_language]
-        rows = [_row(name, numbers) for name in chapter.numbers if (numbers := _numbers(records, name))]
+        if note.of_language and any(name.startswith("language/") for record in records for name in record.metrics):
+            parts = [note.of_language]
+        rows = [_row(name, numbers) for name in note.numbers if (numbers := _numbers(records, name))]
         if rows:
             parts.append("\n".join(["| metric | first | last | unit | better | meaning |", "| --- | --- | --- | --- | --- | --- |", *rows]))
         if (folder / FINDINGS).is_file():
@@ -187,22 +187,22 @@ def chapter_note(step: str, folder: Path | None = None) -> str:
 
 
 def findings_text(found: Mapping[str, Any]) -> str:
-    """Return in Markdown what `findings.json` holds."""
-    ills = _ills(found)
-    if not ills:
+    """Return the content of `findings.json` in Markdown."""
+    problems = _problems(found)
+    if not problems:
         return "Diagnosis: **healthy**."
-    lines = [f"- **{each['name']}** ({each['severity']}): {each['cause']} Remedy: {each['remedy']}" for each in ills]
+    lines = [f"- **{each['name']}** ({each['severity']}): {each['cause']} Remedy: {each['remedy']}" for each in problems]
     return "\n".join(["Diagnosis:\n", *lines])
 
 
-def _ills(found: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the findings that are one: of a healthy history the only one is that it is."""
-    ills: Sequence[Mapping[str, Any]] = [] if found["verdict"] == "healthy" else found["findings"]
-    return ills
+def _problems(found: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the findings that are problems; the only finding of a healthy history is that it is healthy."""
+    problems: Sequence[Mapping[str, Any]] = [] if found["verdict"] == "healthy" else found["findings"]
+    return problems
 
 
 def readable_number(value: float) -> str:
-    """Return a number as people read it.
+    """Format a number with three significant digits, or as a whole number.
 
     >>> [readable_number(each) for each in (330.0, 72000.0, 0.0847874, 3e-05, 259.07)]
     ['330', '72,000', '0.0848', '3e-05', '259']

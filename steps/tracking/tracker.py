@@ -1,8 +1,8 @@
-"""MLflow: a parent run for the flow run, a child run a step, and outputs of steps as artifacts that can be fetched back.
+"""Logging to MLflow: a parent run per flow run, a child run per step, and step outputs as artifacts that can be downloaded again.
 
-Whatever a run has to say is written to its outbox first and told to the store from there (`steps.tracking.journal`,
-`steps.tracking.delivery`). So an outage costs nothing but that it is told later: at the step's end, with the next step, in `end`, with the
-next run's `start`, or by the command `chess-grpo track`. Only `start` needs the store, for a run's id is the store's to give.
+Everything is written to a journal first and logged from there (`steps.tracking.journal`, `steps.tracking.delivery`). So an outage only
+delays logging: to the step's end, the next step, `end`, the next run's `start`, or the command `chess-grpo track`. Only `start` needs the
+server, because MLflow assigns the run id.
 """
 
 import base64
@@ -20,17 +20,17 @@ from steps.store.outputs import StepOutput, Store
 from steps.tracking import notes
 from steps.tracking.client import EXPERIMENT, TABLES_LOCK, ArtifactError, FlowRun, TrackingStore
 from steps.tracking.launch import FLOW_FILE, compared_settings
-from steps.tracking.step_notes import chapter_note
+from steps.tracking.step_notes import step_note
 from steps.tracking.tags import CHILD, FLOW, NOTE, OUTPUT_HASH, PARENT, PEAK_STEP, PRESET, RUN, STEP, VERDICT, VERSION
 
 # isort: split
-# After `steps.tracking.client`, which sets what MLflow reads once.
+# After `steps.tracking.client`, which sets environment variables that MLflow reads at import.
 from mlflow.entities import RunStatus
 
 from steps.tracking.child_run import ChildRun, now, plain
-from steps.tracking.delivery_thread import Courier
-from steps.tracking.journal import Journal, Outbox
-from steps.tracking.outages import Patience, TrackingAwayError, failures, is_refusal
+from steps.tracking.delivery_thread import DeliveryThread
+from steps.tracking.journal import Journal, JournalFolder
+from steps.tracking.outages import RetryPolicy, TrackingAwayError, failures, is_refusal
 
 __all__ = [
     "EXPERIMENT",
@@ -56,25 +56,25 @@ _RUNNING, _FINISHED, _FAILED = (RunStatus.to_string(each) for each in (RunStatus
 
 
 class Tracker(TrackingStore):
-    """The tracking store as a run uses it: what it reads is asked for with patience, what it says is kept until it can be told."""
+    """The MLflow tracking store as a run uses it: reads with retries, and writes through journals."""
 
-    def __init__(self, machine: Machine, *, must_answer: bool = True, patience: Patience | None = None) -> None:
+    def __init__(self, machine: Machine, *, must_answer: bool = True, retry_policy: RetryPolicy | None = None) -> None:
         """Connect.
 
         Args:
-            machine: which knows where the store is.
-            must_answer: raise what the store raises when it does not answer now; of steps at work only `start` does.
-            patience: how long is waited for it.
+            machine: says where the store is.
+            must_answer: raise the store's error when it does not answer now; of the steps only `start` does.
+            retry_policy: how often to retry, and how long to wait.
         """
-        self.patience = Patience() if patience is None else patience
-        super().__init__(machine, self.patience.between_asks)
-        self.outbox = Outbox(machine.home, objects_at(machine.shared) if machine.shared else None)
+        self.retry_policy = RetryPolicy() if retry_policy is None else retry_policy
+        super().__init__(machine, self.retry_policy.between_asks)
+        self.journals = JournalFolder(machine.home, objects_at(machine.shared) if machine.shared else None)
         self._outputs = Store.of(machine)
         if must_answer:
             self._connect()
 
     def _connect(self) -> None:
-        for pause in (*self.patience.between_tries, None):
+        for pause in (*self.retry_policy.between_tries, None):
             try:
                 _ = self.experiment
                 return
@@ -86,16 +86,16 @@ class Tracker(TrackingStore):
     def start_flow_run(
         self, *, metaflow_run: str, settings: Mapping[str, Any], tags: Mapping[str, Any], note: str, files: Mapping[str, str] | None = None
     ) -> str:
-        """Return the id of a new parent run; raises TrackingAwayError when the store is away.
+        """Create a parent run and return its id; raises TrackingAwayError when the store is away.
 
         Args:
-            metaflow_run: its id in Metaflow.
-            settings: the run's; those that people compare are its parameters.
-            tags: to set on it.
-            note: what its page says, in Markdown.
-            files: artifacts of its own: name -> text.
+            metaflow_run: Metaflow's run id.
+            settings: settings of the run; those by which runs are compared become parameters.
+            tags: tags to set on it.
+            note: its description, in Markdown.
+            files: artifacts: name -> text.
         """
-        # Another try of a flow's first task finds the run that the one before has made.
+        # A retry of the flow's first task finds the run of the previous attempt.
         key = f"{self._machine.task}/{FLOW}" if self._machine.task else _key(metaflow_run, FLOW)
         wanted = {STEP: FLOW, RUN: metaflow_run, CHILD: key, NOTE: note, **plain(tags)}
         name = f"{tags[PRESET]} {metaflow_run}" if PRESET in tags else metaflow_run
@@ -106,67 +106,67 @@ class Tracker(TrackingStore):
 
         run_id = self.asked(found_or_made)
         self.asked(self.describe_experiment)
-        kept = [(name, base64.b64encode(text.encode()).decode()) for name, text in (files or {}).items()]
+        encoded = [(name, base64.b64encode(text.encode()).decode()) for name, text in (files or {}).items()]
         records: list[tuple[str, dict[str, Any]]] = [("parent_params", {"params": compared_settings(settings)})]
-        records += [("parent_file", {"name": name, "folder": None, "content": content}) for name, content in kept]
-        self._tell(run_id, "start", records)
+        records += [("parent_file", {"name": name, "folder": None, "content": content}) for name, content in encoded]
+        self._log(run_id, "start", records)
         return run_id
 
     def tag_flow_run(self, run_id: str, tags: Mapping[str, Any]) -> None:
         """Set tags on the parent run."""
-        self._tell(run_id, "tags", [("parent_tags", {"tags": plain(tags)})])
+        self._log(run_id, "tags", [("parent_tags", {"tags": plain(tags)})])
 
     def end_flow_run(self, run_id: str, tags: Mapping[str, Any], note: str = "") -> int:
-        """Close the parent run, and return how many records of all that the run said still wait to be told.
+        """End the parent run, and return how many records of the whole run are not logged yet.
 
         Args:
-            run_id: MLflow's id of it.
-            tags: to set on it.
-            note: what its page says from now on; empty leaves it as it is.
+            run_id: MLflow's id of the parent run.
+            tags: tags to set on it.
+            note: its final description; empty leaves it unchanged.
         """
         time_of_now = now()
         records: list[tuple[str, dict[str, Any]]] = [("parent_tags", {"tags": plain(tags)})]
         records += [("parent_story", {"note": note, "time": time_of_now})] if note else []
-        self._tell(run_id, "end", [*records, ("parent_status", {"status": _FINISHED, "time": time_of_now})])
-        return self.outbox.num_waiting(run_id)
+        self._log(run_id, "end", [*records, ("parent_status", {"status": _FINISHED, "time": time_of_now})])
+        return self.journals.num_waiting(run_id)
 
     def deliver(self, run_id: str, seconds: float) -> str:
-        """Tell what steps of a run left untold, as far as the store answers and the time is enough; return why not all, or nothing."""
-        courier = self._courier(run_id, None)
-        courier.finish(seconds)
-        return courier.reason
+        """Deliver the pending journals of a run within a time limit; return why some are left, or an empty string."""
+        delivery = self._delivery_thread(run_id, None)
+        delivery.finish(seconds)
+        return delivery.reason
 
     def deliver_left(self) -> None:
-        """Tell what earlier runs of this home left untold, for a little while; who will not wait for that is none of this run's steps."""
-        for run_id in self.outbox.parents():
-            if reason := self.deliver(run_id, self.patience.at_end):
-                waiting = self.outbox.num_waiting(run_id)
-                print(f"tracking: WARNING: {waiting:,} records of run {run_id} still wait to be told to {self.uri} ({reason})", flush=True)
+        """Deliver the pending journals of earlier runs of this home, within a time limit for each run."""
+        for run_id in self.journals.parents():
+            if reason := self.deliver(run_id, self.retry_policy.at_end):
+                waiting = self.journals.num_waiting(run_id)
+                print(f"tracking: WARNING: {waiting:,} records of run {run_id} are not logged to {self.uri} yet ({reason})", flush=True)
                 return
 
     @contextmanager
     def child(self, parent: str, step: str, tags: Mapping[str, Any], head: str = "") -> Iterator[ChildRun]:
-        """Give a child run that ends as finished or failed; a parent that had failed (and is resumed) runs again.
+        """Yield a child run that ends as finished or failed; the status of a resumed parent becomes running again.
 
         Args:
-            parent: MLflow's id of it.
+            parent: MLflow's id of the parent run.
             step: name of the step.
-            tags: to set on the child.
-            head: what the parent's page says below how it is going (`story.head`); empty leaves that page alone.
+            tags: tags to set on the child.
+            head: constant part of the parent's description (`notes.head`); empty leaves that description unchanged.
         """
         run = tags.get(RUN, parent)
-        key, note = _key(run, step), chapter_note(step)
-        with self._journal(parent, step) as (journal, courier):
-            child = ChildRun(journal, courier, self._outputs.folder("", ""), key, self.patience)
+        key, note = _key(run, step), step_note(step)
+        with self._journal(parent, step) as (journal, delivery):
+            child = ChildRun(journal, delivery, self._outputs.folder("", ""), key, self.retry_policy)
             journal.append("parent_status", status=_RUNNING)
             journal.append("child", key=key, step=step, tags=plain({NOTE: note, **tags} if note else tags), time=now())
             if head:
                 journal.append("parent_story", note=notes.begun(head, metaflow_run=run, step=step), time=now())
-            courier.poke()
-            seconds, is_well = self.patience.at_failure, False
+            delivery.poke()
+            seconds, is_well = self.retry_policy.at_failure, False
             try:
                 yield child
-                seconds, is_well = self.patience.at_end, True
+                seconds, is_well = self.retry_policy.at_end, True
             except BaseException as error:
                 why = _why(error, step, run)
                 child.note("\n\n".join([f"**Failed**: {why}", note]).strip())
@@ -178,43 +178,45 @@ class Tracker(TrackingStore):
                 journal.append("ended", key=key, status=status, time=now())
                 if not is_well:
                     journal.append("parent_status", status=_FAILED, time=now())
-                self._finish(courier, journal, step, seconds, child.num_bytes)
+                self._finish(delivery, journal, step, seconds, child.num_bytes)
 
     def archive(self, child: ChildRun, output: StepOutput, folder: Path) -> None:
         """See `ChildRun.archive`."""
         child.archive(output, folder)
 
-    def _tell(self, parent: str, name: str, records: list[tuple[str, dict[str, Any]]]) -> None:
-        with self._journal(parent, name) as (journal, courier):
+    def _log(self, parent: str, name: str, records: list[tuple[str, dict[str, Any]]]) -> None:
+        with self._journal(parent, name) as (journal, delivery):
             for kind, facts in records:
                 journal.append(kind, **facts)
-            self._finish(courier, journal, name, self.patience.at_end, 0)
+            self._finish(delivery, journal, name, self.retry_policy.at_end, 0)
 
     @contextmanager
-    def _journal(self, parent: str, name: str) -> Iterator[tuple[Journal, Courier]]:
-        journal = self.outbox.begin(parent, name)
-        courier = self._courier(parent, journal)
+    def _journal(self, parent: str, name: str) -> Iterator[tuple[Journal, DeliveryThread]]:
+        journal = self.journals.begin(parent, name)
+        delivery = self._delivery_thread(parent, journal)
         try:
-            yield journal, courier
+            yield journal, delivery
         finally:
             try:
-                courier.leave()
+                delivery.leave()
             except SharedStoreError as error:
-                print(f"{name}: WARNING: what was not told to {self.uri} stays on this machine, in {journal.path}: {error}", flush=True)
+                print(f"{name}: WARNING: records that are not logged to {self.uri} yet stay in {journal.path}: {error}", flush=True)
 
-    def _finish(self, courier: Courier, journal: Journal, name: str, seconds: float, num_bytes: int) -> None:
-        if not courier.finish(seconds, num_bytes):
+    def _finish(self, delivery: DeliveryThread, journal: Journal, name: str, seconds: float, num_bytes: int) -> None:
+        if not delivery.finish(seconds, num_bytes):
             num_waiting = len(journal.waiting())
             print(
-                f"{name}: WARNING: the tracking store {self.uri} is away ({courier.reason}): the run goes on, and {num_waiting:,} records"
-                f" wait in {journal.path} for a later step, the next run's start, or `chess-grpo track`",
+                f"{name}: WARNING: the tracking store {self.uri} is away ({delivery.reason}): the run continues, and {num_waiting:,}"
+                f" records wait in {journal.path} for a later step, the next run's start, or `chess-grpo track`",
                 flush=True,
             )
 
-    def _courier(self, parent: str, journal: Journal | None) -> Courier:
-        # The store for its thread alone; it waits for nothing, since it will be tried again.
+    def _delivery_thread(self, parent: str, journal: Journal | None) -> DeliveryThread:
+        # The thread has a store of its own, without retries: the thread itself retries.
         store = TrackingStore(self._machine, ())
-        return Courier(parent, outbox=self.outbox, store=store, outputs=self._outputs, patience=self.patience, journal=journal)
+        return DeliveryThread(
+            parent, journals=self.journals, store=store, outputs=self._outputs, retry_policy=self.retry_policy, journal=journal
+        )
 
 
 def _key(run: str, step: str) -> str:
@@ -222,7 +224,7 @@ def _key(run: str, step: str) -> str:
 
 
 def _why(error: BaseException, step: str, metaflow_run: str) -> str:
-    """Return what a page says of an error: an error for people whole, of another its kind, since nobody knows what its message holds."""
+    """Return an error's text for the run's page: the message of a PlainError; of others, which may hold secrets, only the type."""
     if isinstance(error, PlainError):
         return str(error)[:_MAX_REASON_LENGTH]
-    return f"{type(error).__name__}; what it said is in the task's log: `python {FLOW_FILE} logs {metaflow_run}/{step}`"
+    return f"{type(error).__name__}; the task's log has the message: `python {FLOW_FILE} logs {metaflow_run}/{step}`"

@@ -1,9 +1,9 @@
-"""Weights & Biases as a mirror of what MLflow is told of a step: off by default, and never in the way.
+"""Mirrors what a step logs to MLflow to Weights & Biases (W&B); off by default, and never blocks the step.
 
-The journal that the tracking store is told from (`steps.tracking.journal`) gets a second name, in an outbox of the mirror's own, which
-stays until the mirror has all of it. A process beside the work (`steps.tracking.wandb_process`) follows it, so that nothing of W&B's
-library is ever in the step's own: no thread, no hook, no wait. When the step ends it has some seconds to come to the end, and is killed
-after them; what it left is told again from the beginning, into the same W&B run, by a later step's or by `chess-grpo track`.
+The journal from which MLflow is fed (`steps.tracking.journal`) gets a hard link in a folder of the mirror, which stays until W&B has all
+of it. A separate process (`steps.tracking.wandb_process`) follows the journal, so W&B's library is never imported in the step's process.
+When the step ends, that process gets some seconds to finish and is then killed. A later step or `chess-grpo track` sends an unfinished
+journal again from the beginning, into the same W&B run.
 """
 
 import hashlib
@@ -18,28 +18,28 @@ from typing import Any, Final, TypedDict
 from grpo.base.files import write_json
 from steps.runtime.machine import Machine, Mirror
 from steps.store.versions import ROOT
-from steps.tracking.journal import Outbox
+from steps.tracking.journal import JournalFolder
 
 KEY: Final = "WANDB_API_KEY"
 MIRROR_FOLDER: Final = "wandb"
-"""Below the home; W&B gives its folder that name, whatever it is asked for."""
-HEAD: Final = ".head"
-"""Suffix of the file beside a journal that holds its `Head`."""
-LOG: Final = ".log"
-"""Suffix of the file beside a journal with what the process has said."""
+"""Folder below the home; W&B always uses this name."""
+RUN_SUFFIX: Final = ".wandb_run"
+"""Suffix of the file beside a journal with its `WandbRun`."""
+LOG_SUFFIX: Final = ".log"
+"""Suffix of the file beside a journal with the process's output."""
 _PROJECT: Final = "chess-grpo"
 _PASSED_ON: Final = (KEY, "WANDB_BASE_URL", "WANDB_ENTITY", "WANDB_PROJECT")
-"""Of W&B's variables; the others would change what a run is called, or where it is kept."""
+"""Variables that the process inherits; W&B's others would change a run's name or location."""
 _SECONDS_AT_END: Final = 20.0
-"""For what is still to be told when a step has ended well: its process takes some to begin, and a step may be short."""
+"""Time-out at the end of a step that succeeded; the process takes some seconds to start, and a step may be short."""
 _SECONDS_AT_FAILURE: Final = 5.0
 
 
-class Head(TypedDict):
-    """What W&B must know when a run begins."""
+class WandbRun(TypedDict):
+    """The arguments of `wandb.init` for a step."""
 
     id: str
-    """The same for all tries of a task."""
+    """The same for all attempts of a task."""
     name: str
     group: str
     """The flow run."""
@@ -54,18 +54,18 @@ class Head(TypedDict):
 def mirrored(
     machine: Machine, *, flow_run: str, step: str, settings: Mapping[str, Any], tags: Mapping[str, Any]
 ) -> Iterator[Callable[[Path], None]]:
-    """Give a function that takes the path of the step's journal: from then on, while the block lasts, W&B is told what stands in it.
+    """Yield a function that starts to mirror a journal, given its path; the mirror runs while the block lasts.
 
-    Whatever becomes of that, the step knows nothing of it: a line of its log says what was not told, and why.
+    Its failures do not affect the step: one line of the log says what was not sent, and why.
     """
     if _mode(machine, step) == Mirror.OFF:
         yield lambda _: None
         return
-    followers: list[_Follower] = []
+    followers: list[_MirrorProcess] = []
 
     def follow(journal: Path) -> None:
-        head = Head(
-            # By the task where there is one: its next try goes on in the same run.
+        wandb_run = WandbRun(
+            # From the task, if there is one: a retry resumes the same W&B run.
             id=hashlib.sha256((f"{flow_run}/{machine.task}" if machine.task else str(journal)).encode()).hexdigest()[:16],
             name=f"{flow_run}/{step}",
             group=flow_run,
@@ -74,9 +74,9 @@ def mirrored(
             tags=_labels(step, tags),
         )
         try:
-            followers.append(_Follower(machine, journal, head))
+            followers.append(_MirrorProcess(machine, journal, wandb_run))
         except OSError as error:
-            print(f"{step}: WARNING: W&B is not told of this step: {error}", flush=True)
+            print(f"{step}: WARNING: this step is not logged to W&B: {error}", flush=True)
 
     seconds = _SECONDS_AT_FAILURE
     try:
@@ -87,75 +87,76 @@ def mirrored(
             follower.finish(seconds)
 
 
-def mirror_outbox(home: Path) -> Outbox:
-    """Return the journals that W&B was not told whole."""
-    return Outbox(home / MIRROR_FOLDER)
+def mirror_journals(home: Path) -> JournalFolder:
+    """Return the journals that W&B does not have completely."""
+    return JournalFolder(home / MIRROR_FOLDER)
 
 
 def mirror_process(machine: Machine, *journal: Path, log: Path) -> "subprocess.Popen[bytes]":
-    """Start a process that tells W&B this journal, until its standard input ends, and what is left of earlier ones."""
+    """Start a process that sends this journal to W&B until its standard input closes, and then pending journals of earlier steps."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_") or name in _PASSED_ON}
     environment |= {"WANDB_MODE": _reachable(machine), "PYTHONPATH": str(ROOT), "WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
     environment.setdefault("WANDB_PROJECT", _PROJECT)
     for name in ("CACHE", "CONFIG", "DATA"):
         environment[f"WANDB_{name}_DIR"] = str(machine.home / MIRROR_FOLDER / "own")
-    with log.open("ab") as said:
+    with log.open("ab") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "steps.tracking.wandb_process", str(machine.home), *map(str, journal)],
             stdin=subprocess.PIPE,
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
             env=environment,
-            start_new_session=True,  # A key that ends the work is not meant for it.
+            start_new_session=True,  # Ctrl-C must not reach it.
         )
 
 
-class _Follower:
-    """The process that follows a journal, as the step sees it."""
+class _MirrorProcess:
+    """Handle of the process that follows a journal."""
 
-    def __init__(self, machine: Machine, journal: Path, head: Head) -> None:
-        """Start to follow; raises OSError where a file has one name only, or no process can be started."""
-        self._head = head
+    def __init__(self, machine: Machine, journal: Path, wandb_run: WandbRun) -> None:
+        """Start the process; raises OSError when hard links are not supported or no process can be started."""
+        self._wandb_run = wandb_run
         self._folder = machine.home / MIRROR_FOLDER
-        self._journal = mirror_outbox(machine.home).folder / journal.parent.name / journal.name
+        self._journal = mirror_journals(machine.home).folder / journal.parent.name / journal.name
         self._journal.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self._journal.with_suffix(HEAD), head)
-        # The same file: who has told all of it takes away no more than his own name.
+        write_json(self._journal.with_suffix(RUN_SUFFIX), wandb_run)
+        # A hard link: MLflow's delivery and the mirror delete only their own link.
         self._journal.hardlink_to(journal)
-        self._process = mirror_process(machine, self._journal, log=self._journal.with_suffix(LOG))
+        self._process = mirror_process(machine, self._journal, log=self._journal.with_suffix(LOG_SUFFIX))
 
     def finish(self, seconds: float) -> None:
-        """Let it come to the end, for some seconds, and say what became of it."""
+        """Wait for the process to finish, kill it after the time-out, and print what was not sent."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        step, why = self._head["job_type"], ""
+        step, why = self._wandb_run["job_type"], ""
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-            why = f"it was not done within {seconds:.0f} s"
+            why = f"it did not finish within {seconds:.0f} s"
         if self._journal.exists():
             print(
-                f"{step}: WARNING: W&B was not told all of this step ({why or last_line(self._journal.with_suffix(LOG))}): the run goes on,"
-                " MLflow has it all, and a later step or `chess-grpo track` tells it again",
+                f"{step}: WARNING: this step is not completely logged to W&B"
+                f" ({why or last_line(self._journal.with_suffix(LOG_SUFFIX))}): the run continues, MLflow is not affected, and a later step"
+                " or `chess-grpo track` logs it again",
                 flush=True,
             )
-        for folder in sorted(self._folder.glob(f"offline-run-*-{self._head['id']}"))[-1:]:
-            print(f"{step}: kept for W&B, which was not asked: wandb sync {folder}", flush=True)
+        for folder in sorted(self._folder.glob(f"offline-run-*-{self._wandb_run['id']}"))[-1:]:
+            print(f"{step}: saved offline for W&B; upload it by: wandb sync {folder}", flush=True)
 
 
 def last_line(log: Path) -> str:
-    """Return the last line that a process has said."""
+    """Return the last line of a process's output."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no output")
 
 
 def _mode(machine: Machine, step: str) -> Mirror:
     mode = _reachable(machine)
     if mode == Mirror.OFFLINE and machine.is_container:
         print(
-            f"{step}: WARNING: W&B is not told of this step: there is no {KEY}, and what is kept offline would go with this disk",
+            f"{step}: WARNING: this step is not logged to W&B: there is no {KEY}, and offline files would be lost with this disk",
             flush=True,
         )
         return Mirror.OFF

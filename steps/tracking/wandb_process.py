@@ -1,7 +1,7 @@
-"""The process that tells W&B what stands in journals: `python -m steps.tracking.wandb_process HOME [JOURNAL]`.
+"""The process that sends journals to Weights & Biases: `python -m steps.tracking.wandb_process HOME [JOURNAL]`.
 
-It follows the one journal until its standard input ends, and then tells what earlier ones left. A journal counts as told when W&B has all
-of it, and goes; else all of it is told again, into the same run, whose rows are numbered: W&B takes none twice.
+It follows one journal until its standard input closes, and then sends the pending journals of earlier steps. A journal is deleted when W&B
+has all of it. Otherwise all of it is sent again into the same run; rows are numbered, so W&B stores none twice.
 """
 
 import json
@@ -17,52 +17,52 @@ from typing import Any, Final
 
 from grpo.base.files import read_json
 from grpo.metrics.table import METRICS
-from steps.store.file_lock import BusyError, file_lease
+from steps.store.file_lock import BusyError, file_lock
 from steps.tracking.journal import Journal
 from steps.tracking.tags import NOTE
-from steps.tracking.wandb_mirror import HEAD, LOG, MIRROR_FOLDER, Head, mirror_outbox
+from steps.tracking.wandb_mirror import LOG_SUFFIX, MIRROR_FOLDER, RUN_SUFFIX, WandbRun, mirror_journals
 
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 _SECONDS_TO_BEGIN: Final = 30.0
-_SECONDS_TO_END: Final = 300.0  # Nobody waits for it: a step that does kills it sooner.
+_SECONDS_TO_END: Final = 300.0  # A step that waits for the process kills it sooner.
 _OUR_TAGS: Final = "chess_grpo."
 _KILLED: Final = 255
 _STEP: Final = "step"
-"""The axis of all charts: a record's step, which need not grow from row to row as W&B's own has to."""
+"""The x axis of all charts: the training step. W&B's own step must increase with every row, the training step need not."""
 
 _UNITS: Final = "units"
 
 
 def main(home: Path, journal: Path | None = None) -> None:
-    """Tell a journal while it grows, then what is left of others."""
-    os.nice(10)  # The work comes first.
+    """Send a journal while it grows, then the pending journals of earlier steps."""
+    os.nice(10)  # Training has priority.
     own = ""
     if journal is not None:
         with closing(Journal(journal).open()) as mine:
-            own = tell(mine, home, is_over=_input_has_ended)
-    outbox = mirror_outbox(home)
-    for parent in outbox.parents():
-        with closing(outbox.left(parent)) as left:
-            for each in left:
-                if _head(each)["id"] == own:
-                    _forget(each)  # An earlier try's: this one's has begun with what it had.
+            own = send_journal(mine, home, is_over=_input_has_ended)
+    journals = mirror_journals(home)
+    for parent in journals.parents():
+        with closing(journals.pending(parent)) as pending:
+            for each in pending:
+                if _wandb_run(each)["id"] == own:
+                    _delete(each)  # Of an earlier attempt: this attempt's journal begins with its records.
                 else:
-                    tell(each, home, is_over=lambda: True)
+                    send_journal(each, home, is_over=lambda: True)
 
 
-def tell(journal: Journal, home: Path, *, is_over: Callable[[], bool]) -> str:
-    """Make W&B's run of a journal, forget the journal when it is whole there, and return the run's id.
+def send_journal(journal: Journal, home: Path, *, is_over: Callable[[], bool]) -> str:
+    """Send a journal to its W&B run, delete the journal when all of it was sent, and return the run's id.
 
     Args:
-        journal: this process's own.
-        home: where W&B keeps its files.
-        is_over: whether its writer adds nothing more; it may wait a little before it answers.
+        journal: a journal that is locked by this process.
+        home: the folder of W&B's files.
+        is_over: returns whether the writer has finished the journal; it may block for a moment.
 
-    Raises what W&B raises when it cannot be told.
+    Raises W&B's exception when sending fails.
     """
     import wandb
 
-    head = _head(journal)
+    wandb_run = _wandb_run(journal)
     settings = wandb.Settings(
         console="off",
         silent=True,
@@ -77,61 +77,61 @@ def tell(journal: Journal, home: Path, *, is_over: Callable[[], bool]) -> str:
         init_timeout=_SECONDS_TO_BEGIN,
         finish_timeout=_SECONDS_TO_END,
     )
-    begun: dict[str, Any] = {**head}
-    with _alone(home, head["id"]):
+    begun: dict[str, Any] = {**wandb_run}
+    with _run_lock(home, wandb_run["id"]):
         run = wandb.init(dir=home, resume="allow", settings=settings, **begun)
         run.define_metric(_STEP, hidden=True)
         run.define_metric("*", step_metric=_STEP)
-        told = Told(run)
+        logger = WandbLogger(run)
         for record in _records(journal.path, is_over):
-            told.log(record)
-        told.row_ends()
-        run.finish(exit_code=told.exit_code)
-        if told.exit_code == 0:
-            # An earlier try's offline files have nothing that the last ones have not, and would be sent too.
-            for folder in sorted((home / MIRROR_FOLDER).glob(f"offline-run-*-{head['id']}"))[:-1]:
+            logger.log(record)
+        logger.end_row()
+        run.finish(exit_code=logger.exit_code)
+        if logger.exit_code == 0:
+            # The last offline files contain those of earlier attempts, which `wandb sync` would upload too.
+            for folder in sorted((home / MIRROR_FOLDER).glob(f"offline-run-*-{wandb_run['id']}"))[:-1]:
                 shutil.rmtree(folder)
-    _forget(journal)
-    return head["id"]
+    _delete(journal)
+    return wandb_run["id"]
 
 
-def _head(journal: Journal) -> Head:
-    head: Head = read_json(journal.path.with_suffix(HEAD))
-    return head
+def _wandb_run(journal: Journal) -> WandbRun:
+    wandb_run: WandbRun = read_json(journal.path.with_suffix(RUN_SUFFIX))
+    return wandb_run
 
 
-def _forget(journal: Journal) -> None:
+def _delete(journal: Journal) -> None:
     journal.remove()
-    for suffix in (HEAD, LOG):
+    for suffix in (RUN_SUFFIX, LOG_SUFFIX):
         journal.path.with_suffix(suffix).unlink(missing_ok=True)
 
 
 @contextmanager
-def _alone(home: Path, run_id: str) -> Iterator[None]:
-    """Wait until nobody else tells this run: the mirror of a try that was killed may not have come to its end yet."""
+def _run_lock(home: Path, run_id: str) -> Iterator[None]:
+    """Wait until no other process sends to this run: the mirror process of a killed attempt may still be running."""
     while True:
         try:
-            with file_lease(home / MIRROR_FOLDER / f"{run_id}.lock", what=f"W&B's run {run_id}"):
+            with file_lock(home / MIRROR_FOLDER / f"{run_id}.lock", what=f"W&B's run {run_id}"):
                 yield
                 return
         except BusyError:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-class Told:
-    """What W&B's run is told: a row for all that has the same step, one after the other; the rest in its summary."""
+class WandbLogger:
+    """Logs journal records to a W&B run: one row per training step; everything else goes to the run's summary."""
 
     def __init__(self, run: Any) -> None:
         self.exit_code = _KILLED
-        """Of the step; it was killed unless its journal says how it ended."""
+        """Exit code of the step; it counts as killed unless the journal has its final status."""
         self._run = run
         self._num_rows = 0
         self._row: dict[str, float] = {}
         self._units: dict[str, str] = dict(run.config.get(_UNITS, {}))
-        """Of the metrics so far, for W&B has no place for them but the configuration."""
+        """Metric -> unit; W&B can store units only in the run's configuration."""
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Tell one record of a journal. Files, and what concerns MLflow alone, stay there."""
+        """Log one record of a journal; files and records that concern MLflow alone are skipped."""
         match record["kind"]:
             case "metrics":
                 for name, value, milliseconds, step in record["rows"]:
@@ -147,25 +147,25 @@ class Told:
             case "ended":
                 self.exit_code = 0 if record["status"] == "FINISHED" else 1
 
-    def row_ends(self) -> None:
-        """Tell the last row: nothing more comes with its step."""
+    def end_row(self) -> None:
+        """Log the current row: no further metrics of its training step follow."""
         if new := {name: METRICS[name].unit for name in self._row.keys() & METRICS.keys() - self._units.keys()}:
             self._units |= new
             self._run.config.update({_UNITS: dict(sorted(self._units.items()))}, allow_val_change=True)
         if self._row:
-            # Of a run that goes on, W&B leaves out rows whose number it has.
+            # When a run is resumed, W&B ignores rows with numbers that it already has.
             self._run.log(self._row, step=self._num_rows)
             self._num_rows += 1
         self._row = {}
 
     def _measured(self, name: str, value: float, seconds: float, step: int) -> None:
         if self._row.get(_STEP, step) != step:
-            self.row_ends()
+            self.end_row()
         self._row |= {_STEP: step, "_timestamp": seconds, name: value}
 
 
 def _records(path: Path, is_over: Callable[[], bool]) -> Iterator[Mapping[str, Any]]:
-    """Give a journal's records as they come, until it says that its step has ended, or nobody adds to it any more."""
+    """Yield a journal's records as they are written, until the record of the step's end or the end of its writer."""
     for line in _lines(path, is_over):
         yield line
         if line["kind"] == "ended":
@@ -177,7 +177,7 @@ def _lines(path: Path, is_over: Callable[[], bool]) -> Iterator[Mapping[str, Any
     with path.open("rb") as file:
         while True:
             lines = (rest + file.read()).split(b"\n")
-            rest = lines.pop()  # Nothing, or a line that is not whole yet, or never will be.
+            rest = lines.pop()  # Empty, or an incomplete line.
             for line in lines:
                 yield json.loads(line)
             if end:

@@ -17,7 +17,7 @@ from grpo.board.actions import action_move, legal_action_ids
 from grpo.board.draws import drawing_moves
 from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES, Phase, phase_of
-from grpo.dataset.quotas import split_of_game, split_shares, wanted_boards
+from grpo.dataset.quotas import boards_per_cell, split_fractions, split_of_game
 from grpo.dataset.table import GAME_SCHEMA, Position, Split, board_row, board_table, phase_counts
 from grpo.engine.answers import Score
 from grpo.engine.move_values import LICHESS_SLOPE, TRANSFORMS, ValueTable
@@ -75,7 +75,7 @@ def failed(report: DatasetReport) -> set[str]:
 
 def game_id_in(split: Split, name: str, config: BoardsConfig = CONFIG) -> str:
     """Return an id that begins with the name and belongs to the split."""
-    return next(game_id for number in count() if split_of_game(game_id := f"{name}-{number}", split_shares(config)) == split)
+    return next(game_id for number in count() if split_of_game(game_id := f"{name}-{number}", split_fractions(config)) == split)
 
 
 def scores_of(board: chess.Board, rng: random.Random) -> dict[str, Score]:
@@ -173,7 +173,7 @@ def sound_dataset(config: BoardsConfig = CONFIG, values: ValuesConfig = VALUES, 
     """Return exactly the boards that are asked for, each of a game of its own; of each phase one training board is a listed position."""
     rng = random.Random(seed)
     waiting: dict[Phase, list[chess.Board]] = {phase: [] for phase in PHASES}
-    wanted = wanted_boards(config)
+    wanted = boards_per_cell(config)
     needed = {phase: sum(number for (_, its), number in wanted.items() if its == phase) for phase in PHASES}
     boards = random_boards(rng)
     while any(len(waiting[phase]) < needed[phase] for phase in PHASES):

@@ -706,11 +706,11 @@ def test_a_table_with_other_columns_is_refused(sound: Dataset) -> None:
     boards, games = sound.tables()
     facts = sound.report_facts()
 
-    with pytest.raises(ValueError, match=r"other columns than grpo\.boards\.BOARD_SCHEMA"):
+    with pytest.raises(ValueError, match=r"other columns than grpo\.dataset\.table\.BOARD_SCHEMA"):
         check_dataset_tables(boards.drop_columns("key"), games, facts, CONFIG, VALUES)
     with pytest.raises(ValueError, match="make the boards again"):
         check_dataset_tables(boards.set_column(7, "ply", boards["ply"].cast("int64")), games, facts, CONFIG, VALUES)
-    with pytest.raises(ValueError, match=r"other columns than grpo\.boards\.GAME_SCHEMA"):
+    with pytest.raises(ValueError, match=r"other columns than grpo\.dataset\.table\.GAME_SCHEMA"):
         check_dataset_tables(boards, games.drop_columns("date"), facts, CONFIG, VALUES)
 
 

@@ -159,7 +159,7 @@ def code_spans(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", WRITTEN_BY_HAND, ids=name_of)
 def test_every_setting_that_a_page_names_with_its_section_is_one(page: Path) -> None:
     known = {key for part in parts() for key in (*(setting.key for setting in part.settings), *part.sections)}
-    known |= {key.partition(".")[2] for key in known if key.count(".") == 2}  # `own_games.share`, where GRPO is spoken of.
+    known |= {key.partition(".")[2] for key in known if key.count(".") == 2}  # `self_play.fraction`, where GRPO is spoken of.
     sections = {key.partition(".")[0] for key in known}
     for span in code_spans(page):
         found = re.fullmatch(r"([a-z_]+(?:\.[a-z_]+)+)(?: = .+)?", span)

@@ -70,7 +70,7 @@ def test_what_another_try_would_meet_again_is_not_tried_again(error: BaseExcepti
     with pytest.raises(SystemExit) as end, task.begin(1):
         pytest.fail("it works")
     assert end.value.code == NO_RETRY
-    assert f"not tried again: {error}" in capsys.readouterr().err.replace("ZeroDivisionError: ", "")
+    assert f"not retried: {error}" in capsys.readouterr().err.replace("ZeroDivisionError: ", "")
 
 
 @pytest.mark.parametrize("error", [SystemExit(RESUMABLE), KeyboardInterrupt(), SharedStoreError("S3 is away")])

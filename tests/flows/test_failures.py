@@ -68,7 +68,7 @@ def test_an_empty_file_ends_the_run_in_start(tmp_path: Path) -> None:
     (tmp_path / "games.pgn").write_text("")
     run = run_flow(tmp_path / "run", {"preset": "test", "boards": {"source": "files", "files": str(tmp_path / "games.pgn")}})
     assert not run.succeeded
-    assert "games.pgn: holds nothing at all; give files with games or positions" in run.output
+    assert "games.pgn: empty; give files with games or positions" in run.output
     assert "build_boards" not in run.output
     assert "Traceback" not in run.output
 

@@ -54,7 +54,7 @@ def test_no_step_fails_when_its_card_does(cardless_run: FlowRun) -> None:
     assert cardless_run.succeeded, cardless_run.output[-3000:]
     assert len(CARDS) == 12
     for name in CARDS:
-        told = f"card {name}: WARNING: RuntimeError: broken on purpose; the step goes on without the rest of this card"
+        told = f"card {name}: WARNING: RuntimeError: broken on purpose; the step continues without further updates of this card"
         assert cardless_run.output.count(told) == NUM_TASKS.get(name, 1), name
 
 

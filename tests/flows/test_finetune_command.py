@@ -77,5 +77,5 @@ def test_a_folder_that_is_there_and_a_beginning_of_another_kind_are_refused(firs
     (progress / "begun.json").write_text(json.dumps({"settings": {}}))
     done = command(first_run, tmp_path, tmp_path / "out")
     assert done.returncode == 1
-    assert "was begun with other settings, boards, pretrained, engine, machine" in done.stderr
+    assert "was started with other settings, boards, pretrained, engine, machine" in done.stderr
     assert not (tmp_path / "out").exists()

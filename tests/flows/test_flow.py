@@ -11,15 +11,15 @@ from real_flow import FlowRun, run_flow, run_in_one_process
 
 from grpo.base.files import sha256_file, verified_manifest
 from grpo.board.phases import PHASES, phase_of
-from grpo.dataset.quotas import wanted_boards
+from grpo.dataset.quotas import boards_per_cell
 from grpo.dataset.table import BOARD_SCHEMA
 from grpo.metrics.table import METRICS
 from grpo.settings.tree import read_settings
-from steps.pipeline import steps as pipeline
+from steps.pipeline import start
 from steps.pipeline.resume import ResumeError
 from steps.step_io.work import read_history
 from steps.store.versions import describe_code
-from steps.tracking.step_notes import CHAPTERS, run_name
+from steps.tracking.step_notes import STEP_NOTES, run_name
 
 STEPS = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select", "report")
 
@@ -60,7 +60,7 @@ def test_the_boards_are_exactly_those_that_were_asked_for(first_run: FlowRun) ->
     for row in rows:
         assert row["phase"] == phase_of(chess.Board(row["fen"]))
         counts[row["split"], row["phase"]] = counts.get((row["split"], row["phase"]), 0) + 1
-    assert counts == {(split.value, phase.value): count for (split, phase), count in wanted_boards(config).items()}
+    assert counts == {(split.value, phase.value): count for (split, phase), count in boards_per_cell(config).items()}
 
 
 def test_no_game_and_no_position_is_in_two_splits(first_run: FlowRun) -> None:
@@ -130,7 +130,7 @@ def test_the_tracker_has_a_parent_with_a_child_for_each_step(first_run: FlowRun,
     runs = tracking.search_runs([experiment.experiment_id])
     [parent] = [run for run in runs if run.data.tags["chess_grpo.step"] == "flow"]
     children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
-    assert sorted({run.info.run_name for run in children}) == [run_name(step) for step in CHAPTERS]
+    assert sorted({run.info.run_name for run in children}) == [run_name(step) for step in STEP_NOTES]
     assert parent.data.tags["metaflow.run"] == first_run.run_id
     assert parent.data.params["grpo.learning_rate"] == str(read_settings("test").grpo.learning_rate)
     assert {run.info.status for run in runs} == {"FINISHED"}
@@ -140,7 +140,7 @@ def test_the_tracker_has_a_parent_with_a_child_for_each_step(first_run: FlowRun,
         assert len(tracking.get_metric_history(parent.info.run_id, name)) == 1
     assert parent.data.metrics["selection/score_best"] == report(first_run, "select")["confirmation_best_moves"]["score"]
     for run in children:
-        assert run.data.tags["mlflow.note.content"].startswith(CHAPTERS[run.data.tags["chess_grpo.step"]].text)
+        assert run.data.tags["mlflow.note.content"].startswith(STEP_NOTES[run.data.tags["chess_grpo.step"]].text)
         step = run.data.tags["chess_grpo.step"]
         if step in STEPS:
             assert run.data.tags["chess_grpo.output_hash"] == outputs(first_run)[step]["output_hash"]
@@ -215,7 +215,7 @@ def test_resume_with_another_network_is_refused_with_the_difference(first_run: F
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     settings = read_settings('preset = "test"\npolicy.channels = 24\nboards.num_train = 300').model_dump(mode="json")
     with pytest.raises(ResumeError) as refusal:
-        pipeline.start(settings, describe_code(), metaflow_run="other", is_fresh=False, resume_from="peak")
+        start.start(settings, describe_code(), metaflow_run="other", is_fresh=False, resume_from="peak")
     assert "policy.channels: origin 16, now 24" in str(refusal.value)
     assert "boards.num_train: origin 240, now 300" in str(refusal.value)
 

@@ -22,7 +22,7 @@ SETTINGS: Final[Mapping[str, Any]] = {
         "min_parse_rate": 0.0,  # What such a model writes can hardly be read: steps are tested here, and not its chess.
         "num_gate_prompts": 4,
         "max_questions": 1,
-        "num_judged_boards": 6,
+        "num_heldout_boards": 6,
         "num_sampled_answers": 1,
     },
     "grpo": {"num_steps": 2, "states_per_step": 4, "group_size": 4, "steps_per_checkpoint": 1},

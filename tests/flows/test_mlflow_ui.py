@@ -11,7 +11,7 @@ from real_flow import FlowRun, run_flow
 
 from infra.browser import Page, browser, missing
 from infra.mlflow_server import mlflow_ui
-from steps.tracking.step_notes import CHAPTERS, run_name
+from steps.tracking.step_notes import STEP_NOTES, run_name
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ def test_the_experiment_says_what_it_is_and_its_view_lists_the_run_with_its_verd
     text = shown.go(
         f"/experiments/{shown.experiment}/runs?viewStateShareKey=chess-grpo-runs", shown.run.run_id, verdict, "run/regret_after"
     )
-    assert not [step for step in CHAPTERS if run_name(step) in text], "of steps there is nothing among the runs"
+    assert not [step for step in STEP_NOTES if run_name(step) in text], "of steps there is nothing among the runs"
 
 
 def test_the_parents_steps_are_listed_in_their_order(shown: Shown) -> None:
     shown.go(f"/experiments/{shown.experiment}/runs?viewStateShareKey=chess-grpo-steps", shown.run.run_id)
     shown.page.find("[data-component-id*='runnamecellrenderer']")[0].click()
-    text = shown.page.wait_for(*(run_name(step) for step in CHAPTERS))
-    places = [text.index(name) for name in (shown.run.run_id, *(run_name(step) for step in CHAPTERS))]
+    text = shown.page.wait_for(*(run_name(step) for step in STEP_NOTES))
+    places = [text.index(name) for name in (shown.run.run_id, *(run_name(step) for step in STEP_NOTES))]
     assert places == sorted(places)
     assert "Failed" not in text
 

@@ -1,4 +1,4 @@
-"""Stand-ins for tests of learning and playing: boards with made-up values, policies whose numbers are written down, scripted rivals."""
+"""Stand-ins for tests of learning and playing: boards with made-up values, policies whose numbers are written down, scripted opponents."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -128,7 +128,7 @@ class MadeUpValues:
 
 
 class WrittenReplies:
-    """A rival that is no policy: the move that a function gives, None where it fails."""
+    """An opponent that is no policy: the move that a function gives, None where it fails."""
 
     def __init__(self, reply: Callable[[chess.Board], chess.Move | None]) -> None:
         self._reply = reply
@@ -187,7 +187,7 @@ def trainer_of(
     seed: int = 0,
     first_step: int = 0,
     values: ValueSource | None = None,
-    rival: Replies | None = None,
+    opponent: Replies | None = None,
     processes: Processes = ALONE,
     **changes: Any,
 ) -> GrpoTrainer:
@@ -196,12 +196,12 @@ def trainer_of(
     return GrpoTrainer(
         policy or lively_policy(),
         reference or lively_policy(),
-        DatasetStates(arrays, states_per_step=config.states_per_step, seed=seed, reflects=False),
+        DatasetStates(arrays, states_per_step=config.states_per_step, seed=seed, mirrors_boards=False),
         config,
         seed=seed,
         first_step=first_step,
         values=values or MadeUpValues(),
-        rival=rival,
+        opponent=opponent,
         processes=processes,
     )
 

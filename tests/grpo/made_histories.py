@@ -36,7 +36,7 @@ from grpo.learning.checkpoints import load_policy, save_policy
 from grpo.learning.imitation import imitate
 from grpo.learning.objective import Moves, Objective, grpo_objective, logit_descents
 from grpo.learning.rollouts import Roller, Rollout
-from grpo.learning.self_play import MixedStates, OwnGames, state_counts
+from grpo.learning.self_play import MixedStates, SelfPlay, state_counts
 from grpo.learning.states import DatasetStates, LiveValues, States, StateSource
 from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Record
@@ -227,7 +227,7 @@ def sometimes_nan(states: States, step: int) -> States:
 NETWORKS: Final = {"small": "test", "large": "smoke"}
 """Name -> preset whose network it is."""
 SIZE: Final[Mapping[str, Any]] = {"states_per_step": 128, "steps_per_checkpoint": 20, "group_size": 16, "critical_entropy": 0.2}
-GIVEN: Final[Mapping[str, Any]] = {"own_games": {"share": 0.0}}
+GIVEN: Final[Mapping[str, Any]] = {"self_play": {"fraction": 0.0}}
 """Boards of the dataset alone; all else as by default."""
 CONSTANT: Final = {**GIVEN, "entropy_schedule": "constant", "learning_rate_decay": "constant"}
 ONE_STEP: Final = {"num_minibatches": 1}
@@ -244,12 +244,12 @@ CLEAN: Final = {
     "critical_entropy": 0.0,
     "clip_high": 0.2,
     "max_kl_old": 0.0,
-    "reflects": False,
+    "mirrors_boards": False,
     "weight_averaging": 0.0,
 }
 """Preset `clean`, with groups of one step and a learning rate that shows something in few of them."""
 STALE: Final = {"learning_rate": 3e-3, "num_minibatches": 4, "num_inner_epochs": 8, "max_kl_old": 0.0, "critical_entropy": 0.0}
-OUT_OF_REACH: Final = {"share": 0.95, "min_coefficient": 0.005, "max_coefficient": 0.006}
+OUT_OF_REACH: Final = {"fraction": 0.95, "min_coefficient": 0.005, "max_coefficient": 0.006}
 FAR_TOO_NEAR: Final = {"nats": 0.001, "min_coefficient": 1e-4, "max_coefficient": 2.01e-4}
 
 HEALTHY: Final[Mapping[str, Case]] = {
@@ -315,7 +315,7 @@ def history_of(lab: Lab, case: Case, *, seed: int, **size: Any) -> list[Record]:
         if case.states is not None:
             states = _Changed(states, case.states)  # type: ignore[assignment]
         trainer = GrpoTrainer(lab.policy(case.network), lab.policy(case.network), states, config, seed=seed)
-        records = [Record(0, heldout_metrics(trainer.judged, lab.heldout))]
+        records = [Record(0, heldout_metrics(trainer.evaluation_policy, lab.heldout))]
         if case.fault is not None:
             stack.enter_context(case.fault(trainer))
         is_over = False
@@ -326,26 +326,26 @@ def history_of(lab: Lab, case: Case, *, seed: int, **size: Any) -> list[Record]:
                 break
             is_over = trainer.outcome.action == Action.STOP or record.step == config.num_steps
             if is_over or record.step % config.steps_per_checkpoint == 0:
-                record = replace(record, metrics={**record.metrics, **heldout_metrics(trainer.judged, lab.heldout)})
+                record = replace(record, metrics={**record.metrics, **heldout_metrics(trainer.evaluation_policy, lab.heldout)})
             records.append(record)
     return records
 
 
 def _states(lab: Lab, settings: Settings, stack: ExitStack) -> StateSource:
     config = settings.grpo
-    num_dataset, num_own = state_counts(config.states_per_step, config.own_games.share)
-    dataset = DatasetStates(lab.train, states_per_step=num_dataset, seed=settings.seed, reflects=config.reflects)
+    num_dataset, num_own = state_counts(config.states_per_step, config.self_play.fraction)
+    dataset = DatasetStates(lab.train, states_per_step=num_dataset, seed=settings.seed, mirrors_boards=config.mirrors_boards)
     if not num_own:
         return dataset
     pool = stack.enter_context(EnginePool(lab.engine, num_processes=1, options=engine_options(settings.values)))
     judged = frozenset(position_key(decode(row)) for row in lab.heldout.encodings)
-    own = OwnGames(
+    own = SelfPlay(
         LiveValues(pool, settings.values),
-        config.own_games,
+        config.self_play,
         states_per_step=num_own,
         first_step=0,
         seed=settings.seed,
-        reflects=config.reflects,
+        mirrors_boards=config.mirrors_boards,
         exclude=judged,
     )
     return MixedStates(dataset, own)

@@ -1,4 +1,4 @@
-"""A small language model that has learned the format, made once and shared by all tests: on boards of few men, learned in seconds."""
+"""A small language model that has learned the format, made once and shared by all tests: on boards of few pieces, learned in seconds."""
 
 import fcntl
 import os
@@ -46,7 +46,7 @@ _SLOPE: Final = 0.003
 
 @cache
 def boards_table() -> pa.Table:
-    """Return boards of all splits with value tables: kings and one to three men, moves worth what they take, mate or bring nearer."""
+    """Return boards of all splits with value tables: kings and one to three pieces, moves worth what they take, mate or bring nearer."""
     rng = random.Random(8)
     rows = []
     for split, count in _NUM_BOARDS.items():
@@ -120,9 +120,9 @@ def _held(path: Path) -> Iterator[None]:
 def _some_endgame(rng: random.Random) -> chess.Board:
     while True:
         board = chess.Board(None)
-        men = ["K", "k", *rng.choices("QRRNBPPqrrnbpp", k=rng.randint(1, 3))]
-        for man, square in zip(men, rng.sample(chess.SQUARES, len(men)), strict=True):
-            board.set_piece_at(square, chess.Piece.from_symbol(man))
+        pieces = ["K", "k", *rng.choices("QRRNBPPqrrnbpp", k=rng.randint(1, 3))]
+        for piece, square in zip(pieces, rng.sample(chess.SQUARES, len(pieces)), strict=True):
+            board.set_piece_at(square, chess.Piece.from_symbol(piece))
         board.turn = rng.random() < 0.5
         board.halfmove_clock, board.fullmove_number = rng.randrange(30), rng.randrange(30, 90)
         if board.is_valid() and not board.is_game_over() and board.legal_moves.count() >= 5:
@@ -143,7 +143,7 @@ def _score(board: chess.Board, move: chess.Move) -> Score:
     after.push(move)
     if after.is_checkmate():
         return Score(1, is_mate=True)
-    worth = sum(_WORTH[man.piece_type] * (1 if man.color == mover else -1) for man in after.piece_map().values())
+    worth = sum(_WORTH[piece.piece_type] * (1 if piece.color == mover else -1) for piece in after.piece_map().values())
     hanging = max((_WORTH[after.piece_type_at(reply.to_square) or chess.KING] for reply in after.generate_legal_captures()), default=0)
     king = after.king(not mover)
     assert king is not None

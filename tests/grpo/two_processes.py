@@ -59,7 +59,7 @@ def trainer_of(processes: Processes, arrays: BoardArrays = ARRAYS, **changes: An
         CONFIG,
         arrays_in_float64(arrays),
         processes=processes,
-        rival=WrittenReplies(lambda board: legal_moves(board)[0]),
+        opponent=WrittenReplies(lambda board: legal_moves(board)[0]),
         **{"policy": in_float64(lively_policy()), "reference": in_float64(lively_policy(seed=9)), **changes},
     )
 

@@ -366,7 +366,7 @@ def test_the_outputs_are_the_variables_that_are_read(created: Created) -> None:
         "CHESS_GRPO_SECRETS",
         "MLFLOW_TRACKING_URI",
     }
-    ours = {name for path in (ROOT / "steps").glob("*.py") for name in _strings(path)}
+    ours = {name for path in (ROOT / "steps").rglob("*.py") for name in _strings(path)}
     metaflows = _strings(_package("metaflow") / "metaflow_config.py")
     for name in variables - {"AWS_DEFAULT_REGION"}:
         assert name in ours or name.removeprefix("METAFLOW_") in metaflows, f"nobody reads {name}"

@@ -9,7 +9,7 @@ import two_processes
 from doubles import CPU, TINY, fake_arrays, largest_difference, lively_policy, some_boards, trainer_of
 from two_processes import CASES, launch
 
-from grpo.learning.checkpoints import load_checkpoint, save_checkpoint, weights_hash
+from grpo.learning.checkpoints import NETWORK_FORMAT, load_checkpoint, save_checkpoint, weights_hash
 from grpo.learning.distributed import ALONE
 from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Record
@@ -65,8 +65,8 @@ def test_whatever_run_is_cut_wherever_and_gone_on_in_new_objects_ends_bit_for_bi
     trainer, records = make(), list[Record]()
     for number, cut in enumerate([*cuts, num_steps]):
         records += [trainer.step() for _ in range(cut - trainer.num_steps_done)]
-        saved = save_checkpoint(tmp_path / str(number), trainer.policy, TINY, trainer.state({}))
-        policy, _, state = load_checkpoint(saved, CPU)
+        saved = save_checkpoint(tmp_path / str(number), trainer.policy, TINY, trainer.state({}), NETWORK_FORMAT)
+        policy, _, state = load_checkpoint(saved, CPU, NETWORK_FORMAT)
         trainer = make(policy)
         trainer.restore(state)
     assert records == expected

@@ -12,10 +12,10 @@ from grpo.base.files import read_json
 from grpo.dataset.table import Split
 from grpo.engine.identity import identify
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
-from grpo.language.generate.generator import PolicySpeaker
+from grpo.language.generate.generator import PolicyAnswerGenerator
 from grpo.language.generate.player import LanguagePlayer
 from grpo.language.learn.heldout_reward import heldout_reward, questions
-from grpo.language.model.loading import load_language_policy
+from grpo.language.model.loading import LANGUAGE_FORMAT, load_language_policy
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.rewards import Grades, grade
 from grpo.learning.checkpoints import load_checkpoint
@@ -83,7 +83,8 @@ def test_grpo_raises_the_graded_reward_and_leaves_the_parse_rate(trained: Traine
 
     last = sorted((trained.tuned / "checkpoints").iterdir())[-1]
     after, before = (
-        heldout_reward(policy, asked, grader) for policy in (load_checkpoint(last, CPU)[0], load_language_policy(trained.cloned, CPU)[0])
+        heldout_reward(policy, asked, grader)
+        for policy in (load_checkpoint(last, CPU, LANGUAGE_FORMAT)[0], load_language_policy(trained.cloned, CPU)[0])
     )
     mean, low, high = after.gain_over(before)
     print(
@@ -97,8 +98,10 @@ def test_grpo_raises_the_graded_reward_and_leaves_the_parse_rate(trained: Traine
 
 
 def test_it_plays_a_match_against_chance(trained: Trained, stockfish: str) -> None:
-    policy = load_checkpoint(sorted((trained.tuned / "checkpoints").iterdir())[-1], CPU)[0]
-    player = LanguagePlayer(PolicySpeaker(policy, trained.settings.language), "tuned", temperature=None, rng=np.random.default_rng(0))
+    policy = load_checkpoint(sorted((trained.tuned / "checkpoints").iterdir())[-1], CPU, LANGUAGE_FORMAT)[0]
+    player = LanguagePlayer(
+        PolicyAnswerGenerator(policy, trained.settings.language), "tuned", temperature=None, rng=np.random.default_rng(0)
+    )
     rng = np.random.default_rng(0)
     with EnginePool(stockfish, num_processes=2, options={"Hash": PLAYING_HASH_MIB}) as pool:
         openings = make_openings(trained.settings.evaluation, count=10, rng=rng, pool=pool, exclude=set())

@@ -56,7 +56,7 @@ import steps.tracking.tracker  # noqa: E402
 from grpo.base.errors import PlainError  # noqa: E402
 from grpo.engine.process import EngineProcess  # noqa: E402
 from grpo.settings.tree import read_settings  # noqa: E402
-from steps.pipeline import steps as pipeline  # noqa: E402
+from steps.pipeline import dataset, end, evaluation, run_step, start, training  # noqa: E402
 from steps.tracking.registry import Registry  # noqa: E402
 from steps.tracking.tracker import ChildRun, Tracker  # noqa: E402
 
@@ -81,26 +81,26 @@ def whole_run(place: Path, settings: str, metaflow_run: str, *, until: str = "")
         return json.loads(path.read_text())
 
     given = read_settings(settings).model_dump(mode="json")
-    job = once("start", lambda: pipeline.start(given, CODE, metaflow_run=metaflow_run, is_fresh=False, resume_from=None))
-    parts = [once(f"part-{task}", lambda task=task: pipeline.build_boards(job, task)) for task in range(given["boards"]["num_tasks"])]
-    boards = once("join_boards", lambda: pipeline.join_boards(job, parts))
-    checks = once("check_boards", lambda: pipeline.check_boards(job, boards))
-    pretrained = once("pretrain", lambda: pipeline.pretrain(job, boards))
-    calibrated = once("calibrate", lambda: pipeline.calibrate(job))
-    measured = once("baseline", lambda: pipeline.baseline(job, boards, pretrained, calibrated))
-    finetuned = once("finetune", lambda: pipeline.finetune(job, boards, pretrained))
+    job = once("start", lambda: start.start(given, CODE, metaflow_run=metaflow_run, is_fresh=False, resume_from=None))
+    parts = [once(f"part-{task}", lambda task=task: dataset.build_boards(job, task)) for task in range(given["boards"]["num_tasks"])]
+    boards = once("join_boards", lambda: dataset.join_boards(job, parts))
+    checks = once("check_boards", lambda: dataset.check_boards(job, boards))
+    pretrained = once("pretrain", lambda: training.pretrain(job, boards))
+    calibrated = once("calibrate", lambda: evaluation.calibrate(job))
+    measured = once("baseline", lambda: evaluation.baseline(job, boards, pretrained, calibrated))
+    finetuned = once("finetune", lambda: training.finetune(job, boards, pretrained))
     if until == "finetune":
         return
-    contest = {"boards": boards, "pretrained": pretrained, "calibrated": calibrated, "finetuned": finetuned}
-    screened = once("screen", lambda: pipeline.screen(job, **contest))
+    contest = evaluation.Contest(boards=boards, pretrained=pretrained, calibrated=calibrated, finetuned=finetuned)
+    screened = once("screen", lambda: evaluation.screen(job, contest))
     confirmed = [
-        once(f"confirm-{part}", lambda part=part: pipeline.confirm(job, **contest, screened=screened, part=part))
+        once(f"confirm-{part}", lambda part=part: evaluation.confirm(job, contest, screened, part))
         for part in range(given["selection"]["num_tasks"])
     ]
-    selected = once("select", lambda: pipeline.select(job, **contest, ahead=[screened, *confirmed]))
+    selected = once("select", lambda: evaluation.select(job, contest, [screened, *confirmed]))
     outputs = (boards, checks, pretrained, calibrated, measured, finetuned, selected)
-    reported = once("report", lambda: pipeline.report(job, {output["step"]: output for output in outputs}))
-    once("end", lambda: pipeline.end(job, selected, reported))
+    reported = once("report", lambda: end.report(job, {output["step"]: output for output in outputs}))
+    once("end", lambda: end.end(job, selected, reported))
 
 
 def _say(text: str) -> None:
@@ -111,7 +111,7 @@ def _say(text: str) -> None:
 
 _PLACES: dict[str, tuple[Any, str]] = {
     "a checkpoint": (steps.bodies.training_loop, "save_checkpoint"),
-    "a checkpoint's weights": (grpo.learning.checkpoints, "save_policy"),
+    "a checkpoint's tensors": (grpo.learning.checkpoints, "_write_tensors"),
     "a line of the journal": (steps.step_io.work, "append_line"),
     "a whole journal": (steps.step_io.work, "replace_file"),
     "an output's manifest": (steps.store.outputs, "write_manifest"),
@@ -130,7 +130,7 @@ _PLACES: dict[str, tuple[Any, str]] = {
     "a run's end": (mlflow.tracking.MlflowClient, "set_terminated"),
     "a registered version": (mlflow.tracking.MlflowClient, "create_model_version"),
     "an alias": (Registry, "give"),
-    "a step's version": (pipeline, "run_step"),
+    "a step's version": (run_step, "step_version"),
 }
 FAILPOINTS = sorted(f"{when} {place}" for place in _PLACES for when in ("before", "after"))
 

@@ -1,1 +1,1 @@
-"""Answers of a language model: generation, retries, its player, its UCI search."""
+"""Answer generation of a language model: sampling, retries after illegal moves, its player, its UCI search."""

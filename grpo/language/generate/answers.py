@@ -1,8 +1,8 @@
-"""Answers of a language model to prompts: the greedy ones, and exact draws from its full distribution.
+"""Generation of a language model's answers: greedy, or sampled exactly from the full distribution.
 
-Drawing is greedy choice after noise: the largest of score / T - ln(e), with independent standard exponentials e, is distributed as the
-softmax of score / T (the Gumbel-max trick: -ln(e) has the Gumbel distribution). With one stream of noise for each prompt, an answer
-does not depend on which prompts are asked with it, up to the rounding of the scores.
+Sampling uses the Gumbel-max trick: the largest of score / T - ln(e), with independent standard exponentials e, is distributed as the
+softmax of score / T. Each prompt has its own noise stream, so that an answer does not depend on the other prompts of its batch, up to
+the rounding of the scores.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,49 +16,49 @@ from torch import Tensor
 from grpo.base.errors import NonFiniteError, PlainError
 from grpo.language.model.policy import LanguagePolicy
 
-_NOT_FINITE: Final = "the language model's scores are not numbers: its weights are broken, or overflow; give a model that is whole"
+_NOT_FINITE: Final = "the language model's scores are NaN or infinite: its weights are damaged, or overflow; use an intact model"
 
 
 class TooLongError(PlainError, ValueError):
-    """A prompt and its answer do not fit into the model."""
+    """A prompt and its answer do not fit into the model's context."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GeneratedAnswer:
-    """What the model wrote to one prompt."""
+    """The model's answer to one prompt."""
 
     text: str
-    """Without the token that ends it."""
+    """Without the end token."""
     num_tokens: int
-    """With the token that ends it."""
+    """Including the end token."""
     is_truncated: bool
     """Whether it was cut at `language.max_answer_tokens`."""
     token_ids: tuple[int, ...]
-    """With the token that ends it."""
+    """Including the end token."""
 
 
 def greedy_answers(policy: LanguagePolicy, prompts: Sequence[str]) -> list[GeneratedAnswer]:
-    """Return the answer of likeliest tokens to each prompt.
+    """Return the greedy answer to each prompt.
 
-    Raises NonFiniteError when the model's scores are no numbers, TooLongError when an answer might not fit.
+    Raises NonFiniteError if the model's scores are NaN or infinite, TooLongError if an answer might not fit.
     """
     return _answers(policy, prompts, temperature=1.0, streams=None)
 
 
-def drawn_answers(
+def sampled_answers(
     policy: LanguagePolicy, prompts: Sequence[str], *, temperature: float, streams: Sequence[np.random.Generator]
 ) -> list[GeneratedAnswer]:
-    """Return an answer to each prompt, drawn from the full distribution at a temperature.
+    """Return an answer to each prompt, sampled from the full distribution at a temperature.
 
-    Each stream is read as far as its own answer needs, so that another question on it goes on from there, whatever else is asked.
+    Each stream advances only by what its own answer needs, so that a later answer from it does not depend on the other prompts.
 
     Args:
-        policy: who answers.
-        prompts: as they are given to the model.
-        temperature: above 0.
-        streams: one for each prompt, all different objects.
+        policy: The language model.
+        prompts: The prompts.
+        temperature: Above 0.
+        streams: One random stream per prompt, all different objects.
 
-    Raises NonFiniteError when the model's scores are no numbers, TooLongError when an answer might not fit.
+    Raises NonFiniteError if the model's scores are NaN or infinite, TooLongError if an answer might not fit.
     """
     if len(streams) != len(prompts):
         raise ValueError(f"{len(prompts)} prompts need as many streams, not {len(streams)}")
@@ -68,7 +68,7 @@ def drawn_answers(
 
 
 class _Noise:
-    """A logits processor: scores at the temperature, with fresh noise from each row's own stream, as long as the row has not ended."""
+    """Logits processor that adds Gumbel noise from each row's own stream to the scores, until the row has ended."""
 
     def __init__(self, streams: Sequence[np.random.Generator] | None, *, temperature: float, end_id: int) -> None:
         self._streams, self._temperature, self._end_id = streams, temperature, end_id
@@ -79,13 +79,13 @@ class _Noise:
             self._has_ended = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
         else:
             self._has_ended |= input_ids[:, -1] == self._end_id
-        if not bool((scores[~self._has_ended] < torch.inf).all()):  # Not so for NaN either.
+        if not bool((scores[~self._has_ended] < torch.inf).all()):  # False for NaN too.
             raise NonFiniteError(_NOT_FINITE)
         if self._streams is None:
             return scores
         noisy = scores.double() / self._temperature
         for row in (~self._has_ended).nonzero()[:, 0].tolist():
-            # In float64: a float32 exponential is 0 once in 2**23, and would make a token certain.
+            # In float64, because a float32 exponential is 0 once in 2**23, which would make a token certain.
             noise = self._streams[row].standard_exponential(scores.shape[1])
             noisy[row] -= torch.from_numpy(noise).log().to(scores.device)
         return noisy
@@ -98,7 +98,7 @@ def _answers(
     tokens = policy.tokens(prompts)
     refuse_too_long(policy, tokens)
     answers: list[GeneratedAnswer | None] = [None] * len(prompts)
-    # Rows of like length together: less padding.
+    # Rows of similar length are batched together, for less padding.
     order = sorted(range(len(prompts)), key=lambda index: len(tokens[index]))
     size = policy.config.answers_per_forward
     for rows in (order[start : start + size] for start in range(0, len(order), size)):
@@ -117,7 +117,7 @@ def _generated(policy: LanguagePolicy, tokens: Sequence[Sequence[int]], noise: _
     settings = GenerationConfig(  # type: ignore[no-untyped-call]
         max_new_tokens=policy.config.max_answer_tokens, do_sample=False, eos_token_id=policy.end_id, pad_token_id=policy.pad_id
     )
-    network: Any = policy.network  # `generate` is a mixin's, whose types say that it is a tensor.
+    network: Any = policy.network  # The types of `generate`, a mixin's method, are wrong.
     processors = LogitsProcessorList([noise])
     written: Tensor = network.generate(
         input_ids.to(policy.device), attention_mask=mask.to(policy.device), generation_config=settings, logits_processor=processors
@@ -134,7 +134,7 @@ def _answer(policy: LanguagePolicy, ids: list[int]) -> GeneratedAnswer:
 
 
 def refuse_too_long(policy: LanguagePolicy, tokens: Sequence[Sequence[int]]) -> None:
-    """Raise TooLongError unless each prompt, given as its token ids, leaves the model room for the longest answer."""
+    """Raise TooLongError if a prompt (token ids) and the longest answer exceed the model's context."""
     longest, room = max(map(len, tokens), default=0), policy.max_positions
     if room is not None and longest + policy.config.max_answer_tokens > room:
         raise TooLongError(

@@ -1,4 +1,4 @@
-"""How a language model is asked for a move: its best answer or one drawn; and again, by rule, while no legal move is named."""
+"""Moves from a language model: parses greedy or sampled answers, and retries while no legal move is named."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,35 +12,35 @@ from grpo.play.players import fen_of
 from grpo.play.replies import Reply, ReplyCounts
 from grpo.settings.language import LanguageConfig
 
-_AGAIN_TEMPERATURE: Final = 1.0  # The distribution that was trained.
+_RETRY_TEMPERATURE: Final = 1.0  # The training temperature.
 
 
-class Speaker(Protocol):
-    """Whoever answers prompts in words."""
+class AnswerGenerator(Protocol):
+    """Answers batches of prompts with text."""
 
     config: LanguageConfig
-    """Of which count here: how often it is asked, and on how many boards it is judged."""
+    """Settings such as the maximum number of retries, and the number of boards for evaluations."""
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
-        """Return the answers of the likeliest token each time: equal prompts get equal answers."""
+        """Return the greedy answers; equal prompts get equal answers."""
 
-    def drawn(self, prompts: Sequence[str], *, temperature: float, streams: Sequence[np.random.Generator]) -> list[str]:
-        """Return answers drawn at a temperature, each from a stream of its own, on which it depends alone."""
+    def sampled(self, prompts: Sequence[str], *, temperature: float, streams: Sequence[np.random.Generator]) -> list[str]:
+        """Return answers sampled at a temperature; each depends only on its own stream."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamedMove:
-    """What an answer says of a board."""
+    """The move in a parsed answer."""
 
     move: chess.Move | None
-    """The best move that it names, where that is legal."""
+    """The named best move if it is legal."""
     is_unreadable: bool
-    """Whether it names no best move at all."""
+    """Whether the answer names no best move at all."""
     is_whole: bool
-    """Whether every field of the answer can be read."""
+    """Whether every field of the answer is valid."""
 
     def counts(self, *, is_first: bool) -> ReplyCounts:
-        """Return what it adds to a player's counts, being the first answer for a move or a later one."""
+        """Return the answer counts of this answer, the first one for a move or a retry."""
         return ReplyCounts(
             num_moves=int(is_first),
             num_answers=1,
@@ -50,14 +50,14 @@ class NamedMove:
 
 
 def named_move(board: chess.Board, answer: str, *, allowed: frozenset[str] = frozenset()) -> NamedMove:
-    """Return what an answer says of a board.
+    """Parse an answer to a board's prompt.
 
-    A move is legal as UCI writes it: castling is the king's move of two squares.
+    Moves are in UCI notation: castling is the king's move of two squares.
 
     Args:
-        board: with at least one legal move.
-        answer: to the board's prompt.
-        allowed: moves in UCI of which it must be one, any legal one when empty.
+        board: Position with at least one legal move.
+        answer: Answer to the board's prompt.
+        allowed: Allowed moves in UCI; all legal moves if empty.
     """
     legal = {move.uci(): move for move in board.legal_moves}
     read = read_move_answer(answer, num_legal=len(legal))
@@ -65,53 +65,53 @@ def named_move(board: chess.Board, answer: str, *, allowed: frozenset[str] = fro
     return NamedMove(move=move, is_unreadable=read.best is None, is_whole=read.is_readable)
 
 
-def greedy_moves(speaker: Speaker, boards: Sequence[chess.Board]) -> list[NamedMove]:
-    """Return what the best answers say, one for each board; nobody is asked twice."""
-    answers = speaker.greedy([move_prompt(fen_of(board)) for board in boards])
+def greedy_moves(generator: AnswerGenerator, boards: Sequence[chess.Board]) -> list[NamedMove]:
+    """Return the moves of greedy answers, one for each board, without retries."""
+    answers = generator.greedy([move_prompt(fen_of(board)) for board in boards])
     return [named_move(board, answer) for board, answer in zip(boards, answers, strict=True)]
 
 
-def drawn_moves(
-    speaker: Speaker, boards: Sequence[chess.Board], *, temperature: float, streams: Sequence[np.random.Generator]
+def sampled_moves(
+    generator: AnswerGenerator, boards: Sequence[chess.Board], *, temperature: float, streams: Sequence[np.random.Generator]
 ) -> list[NamedMove]:
-    """Return what answers drawn at a temperature say, one for each board and stream; nobody is asked twice."""
-    answers = speaker.drawn([move_prompt(fen_of(board)) for board in boards], temperature=temperature, streams=streams)
+    """Return the moves of answers sampled at a temperature, one for each board and stream, without retries."""
+    answers = generator.sampled([move_prompt(fen_of(board)) for board in boards], temperature=temperature, streams=streams)
     return [named_move(board, answer) for board, answer in zip(boards, answers, strict=True)]
 
 
-def asked_moves(
-    speaker: Speaker,
+def moves_with_retries(
+    generator: AnswerGenerator,
     boards: Sequence[chess.Board],
     *,
     temperature: float | None,
     streams: Sequence[np.random.Generator],
     allowed: frozenset[str] = frozenset(),
 ) -> list[Reply]:
-    """Return a move for each board, or none where `max_questions` answers in a row named no legal one.
+    """Return a reply for each board, without a move if `max_questions` answers in a row named no legal one.
 
-    The first answer is the best one, or drawn; those after it are drawn at T = 1, for a best answer would be the same again. All boards
-    whose last answer failed are asked again at once.
+    The first answer is greedy or sampled. Retries are sampled at T = 1, because a greedy answer would not change. All boards whose last
+    answer failed are retried as one batch.
 
     Args:
-        speaker: who is asked.
-        boards: each with a legal move.
-        temperature: of the first answer; None for the best one.
-        streams: of each board, from which alone its answers are drawn.
-        allowed: moves in UCI of which each must be one, any legal one when empty.
+        generator: The language model.
+        boards: Positions with at least one legal move.
+        temperature: Temperature of the first answer; None for greedy.
+        streams: Random stream of each board.
+        allowed: Allowed moves in UCI; all legal moves if empty.
     """
     replies = [Reply(move=None, counts=ReplyCounts())] * len(boards)
     prompts = [move_prompt(fen_of(board)) for board in boards]
     rows = list(range(len(boards)))
-    for question in range(speaker.config.max_questions):
-        asked = [prompts[row] for row in rows]
-        if question == 0 and temperature is None:
-            answers = speaker.greedy(asked)
+    for attempt in range(generator.config.max_questions):
+        pending_prompts = [prompts[row] for row in rows]
+        if attempt == 0 and temperature is None:
+            answers = generator.greedy(pending_prompts)
         else:
-            drawn_at = temperature if question == 0 and temperature is not None else _AGAIN_TEMPERATURE
-            answers = speaker.drawn(asked, temperature=drawn_at, streams=[streams[row] for row in rows])
+            answer_temperature = temperature if attempt == 0 and temperature is not None else _RETRY_TEMPERATURE
+            answers = generator.sampled(pending_prompts, temperature=answer_temperature, streams=[streams[row] for row in rows])
         for row, answer in zip(rows, answers, strict=True):
             named = named_move(boards[row], answer, allowed=allowed)
-            replies[row] = Reply(move=named.move, counts=replies[row].counts + named.counts(is_first=question == 0))
+            replies[row] = Reply(move=named.move, counts=replies[row].counts + named.counts(is_first=attempt == 0))
         rows = [row for row in rows if replies[row].move is None]
         if not rows:
             break
@@ -119,5 +119,5 @@ def asked_moves(
 
 
 def total(replies: Iterable[Reply]) -> ReplyCounts:
-    """Return the counts of all replies together."""
+    """Return the sum of the counts of all replies."""
     return sum((reply.counts for reply in replies), ReplyCounts())

@@ -1,30 +1,30 @@
-"""What the UCI engine plays with a language model: the move that it names, or, after as many questions as the rule allows, none."""
+"""UCI search with a language model: the move that it names, or a resignation after the allowed number of attempts."""
 
 import chess
 
 from grpo.base.seeding import numpy_stream
-from grpo.language.generate.retries import Speaker, asked_moves
+from grpo.language.generate.retries import AnswerGenerator, moves_with_retries
 from grpo.uci.options import BEST_MOVE, UciOptions
-from grpo.uci.search import Found
+from grpo.uci.search import UciSearchResult
 
 
 class LanguageMoveFinder:
-    """Asks a language model about one board at a time."""
+    """Chooses moves with a language model, one board at a time."""
 
-    def __init__(self, speaker: Speaker) -> None:
-        """Ask nothing yet."""
-        self._speaker = speaker
+    def __init__(self, generator: AnswerGenerator) -> None:
+        """Store the language model."""
+        self._generator = generator
 
-    def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> Found:
-        """Return the move that it names, and in words what its answers were like.
+    def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
+        """Return the named move, and a remark with the answer counts.
 
-        What is drawn depends on seed, game and number of moves played, so that asking again about the same board gives the same move.
+        Samples depend on the seed, the game and the number of moves played, so that a repeated `go` on the same board gives the same move.
         """
         temperature = None if options.temperature == BEST_MOVE else options.temperature
         stream = numpy_stream(seed, "uci", num_games, board.ply())
-        (reply,) = asked_moves(self._speaker, [board], temperature=temperature, streams=[stream], allowed=allowed)
+        (reply,) = moves_with_retries(self._generator, [board], temperature=temperature, streams=[stream], allowed=allowed)
         counts = reply.counts
         remark = f"language model: {counts.num_answers} answers, {counts.num_unreadable} unreadable, {counts.num_illegal} illegal"
         if reply.move is None:
-            return Found(best=None, shown=(), remarks=(f"{remark}: no legal move, so the game is given up",))
-        return Found(best=reply.move, shown=(reply.move,), remarks=(remark,))
+            return UciSearchResult(best=None, shown=(), remarks=(f"{remark}: no legal move, so it resigns",))
+        return UciSearchResult(best=reply.move, shown=(reply.move,), remarks=(remark,))

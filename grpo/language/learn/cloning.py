@@ -39,7 +39,7 @@ class AnswerBatch:
     attention_mask: Tensor
     """[R, C], 1 on tokens of a prompt or answer."""
     targets: Tensor
-    """[R, A], the answers' tokens, each to be told from the column before it, and the end; -100 after that."""
+    """[R, A], the answers' tokens, each to be predicted from the column before it, and the end; -100 after that."""
 
     @classmethod
     def of(cls, policy: LanguagePolicy, examples: Sequence[Example]) -> "AnswerBatch":
@@ -135,6 +135,6 @@ def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[LanguageT
 
 
 def _schedule(step: int, num_steps: int) -> float:
-    """Return the share of the learning rate at a step, the first being 1."""
+    """Return the fraction of the learning rate at a step, the first being 1."""
     warmup = max(1.0, _WARMUP * num_steps)
     return min(step / warmup, 1.0) * (1 - (step - 1) / num_steps)

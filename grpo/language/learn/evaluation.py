@@ -20,7 +20,7 @@ from grpo.board.phases import PHASES, Phase
 from grpo.dataset.table import Split
 from grpo.evaluation.exercises import Credits
 from grpo.evaluation.regret import HeldoutScores
-from grpo.language.generate.retries import NamedMove, Speaker, drawn_moves, greedy_moves
+from grpo.language.generate.retries import AnswerGenerator, NamedMove, greedy_moves, sampled_moves
 from grpo.play.replies import ReplyCounts
 from grpo.settings.language import LanguageConfig
 
@@ -29,7 +29,7 @@ _BY_PHASE: Final = ("heldout/expected_value", "heldout/regret_sampled", "heldout
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class JudgedBoards:
+class EvaluationBoards:
     """Held-out boards with the values of their moves: N of them."""
 
     boards: tuple[chess.Board, ...]
@@ -43,7 +43,7 @@ class JudgedBoards:
 
     @classmethod
     def of_table(cls, table: pa.Table, *, config: LanguageConfig) -> Self:
-        """Return `num_judged_boards` held-out boards of a dataset's table, in its order: the first of each phase, in equal parts.
+        """Return `num_heldout_boards` held-out boards of a dataset's table, in its order: the first of each phase, in equal parts.
 
         Where a phase has too few, the others fill up. Positions keep the clocks and move numbers that they had in their games.
 
@@ -52,9 +52,9 @@ class JudgedBoards:
         rows = [row for row in table.to_pylist() if row["split"] == Split.HELDOUT]
         if not rows:
             raise ValueError("the dataset has no boards in its heldout split")
-        of_phases = [[place for place, row in enumerate(rows) if row["phase"] == phase] for phase in PHASES]
-        in_turn = (place for place in chain.from_iterable(zip_longest(*of_phases)) if place is not None)
-        chosen = [rows[place] for place in sorted([place for place, _ in zip(in_turn, range(config.num_judged_boards), strict=False)])]
+        of_phases = [[index for index, row in enumerate(rows) if row["phase"] == phase] for phase in PHASES]
+        in_turn = (index for index in chain.from_iterable(zip_longest(*of_phases)) if index is not None)
+        chosen = [rows[index] for index in sorted([index for index, _ in zip(in_turn, range(config.num_heldout_boards), strict=False)])]
         for row in chosen:
             if row["strong_values"] is None:
                 raise ValueError(f"{row['fen']} has no values of the stronger search")
@@ -82,7 +82,7 @@ class JudgedBoards:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class Judgement:
+class LanguageEvaluation:
     """What a language model makes of N held-out boards."""
 
     scores: HeldoutScores
@@ -92,7 +92,7 @@ class Judgement:
     """[N], whether the best answer names a legal move."""
 
     def metrics(self) -> dict[str, float]:
-        """Return the means, those of each phase that has boards, and the shares of answers that are whole and legal."""
+        """Return the means, those of each phase that has boards, and the fractions of answers that are whole and legal."""
         columns = {
             "heldout/expected_value": self.scores.expected_value,
             "heldout/regret_sampled": self.scores.regret_sampled,
@@ -114,29 +114,29 @@ class Judgement:
         }
 
 
-def judge(speaker: Speaker, judged: JudgedBoards) -> Judgement:
+def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> LanguageEvaluation:
     """Return regret and rates: of the best answers, and of `num_sampled_answers` drawn at T = 1, whose mean is the expected value.
 
     Every board draws from streams of its own, the same for all policies.
     """
-    best = greedy_moves(speaker, judged.boards)
-    num_drawn = speaker.config.num_sampled_answers
-    drawn = drawn_moves(
-        speaker,
-        [board for board in judged.boards for _ in range(num_drawn)],
+    best = greedy_moves(generator, boards.boards)
+    num_drawn = generator.config.num_sampled_answers
+    drawn = sampled_moves(
+        generator,
+        [board for board in boards.boards for _ in range(num_drawn)],
         temperature=1.0,
-        streams=[numpy_stream(_ROOT, "judged", row, number) for row in range(len(judged)) for number in range(num_drawn)],
+        streams=[numpy_stream(_ROOT, "judged", row, number) for row in range(len(boards)) for number in range(num_drawn)],
     )
-    expected = np.mean([judged.worth(drawn[number::num_drawn]) for number in range(num_drawn)], axis=0)
-    tops = np.array([max(of.values()) for of in judged.values])
+    expected = np.mean([boards.worth(drawn[number::num_drawn]) for number in range(num_drawn)], axis=0)
+    tops = np.array([max(of.values()) for of in boards.values])
     scores = HeldoutScores(
-        regret_best=tops - judged.worth(best),
+        regret_best=tops - boards.worth(best),
         regret_sampled=tops - expected,
         expected_value=expected,
-        phases=judged.phases,
-        boards=judged.mark(),
+        phases=boards.phases,
+        boards=boards.mark(),
     )
-    return Judgement(
+    return LanguageEvaluation(
         scores=scores,
         is_whole=np.array([named.is_whole for named in best]),
         is_legal=np.array([named.move is not None for named in best]),
@@ -146,15 +146,15 @@ def judge(speaker: Speaker, judged: JudgedBoards) -> Judgement:
 class LanguageSolver:
     """Solves exercises by best answers, one question each; an answer without a legal move has no credit."""
 
-    def __init__(self, speaker: Speaker) -> None:
+    def __init__(self, generator: AnswerGenerator) -> None:
         """Ask nothing yet."""
-        self._speaker = speaker
+        self._generator = generator
         self.counts = ReplyCounts()
         """Of all answers so far; every failed one counts as a forfeit, for nobody is asked again."""
 
     def __call__(self, boards: Sequence[chess.Board], credited: Sequence[Mapping[chess.Move, Credits]]) -> NDArray[np.float64]:
         """Return the credits, [B, 2], of the moves named."""
-        named = greedy_moves(self._speaker, boards)
+        named = greedy_moves(self._generator, boards)
         self.counts = sum((answer.counts(is_first=True) for answer in named), self.counts)
         found = [(0.0, 0.0) if answer.move is None else of.get(answer.move, (0.0, 0.0)) for answer, of in zip(named, credited, strict=True)]
         return np.array(found, dtype=np.float64).reshape(-1, 2)

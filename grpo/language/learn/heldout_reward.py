@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo.base.seeding import numpy_stream
-from grpo.language.generate.answers import drawn_answers
+from grpo.language.generate.answers import sampled_answers
 from grpo.language.learn.rollouts import Grader
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
@@ -27,7 +27,7 @@ class HeldoutReward:
     """[N], whether every field of the answer can be read."""
 
     def metrics(self) -> dict[str, float]:
-        """Return mean, its standard error, and the share of answers that can be read."""
+        """Return mean, its standard error, and the fraction of answers that can be read."""
         return {
             "heldout/reward": float(self.rewards.mean()),
             "heldout/reward_stderr": float(self.rewards.std(ddof=1) / math.sqrt(len(self.rewards))),
@@ -49,7 +49,7 @@ def questions(boards: LanguageBoards, count: int) -> list[Example]:
 def heldout_reward(policy: LanguagePolicy, examples: Sequence[Example], grader: Grader) -> HeldoutReward:
     """Return what drawn answers are worth; the draws are the same for all policies as far as their distributions are."""
     streams = [numpy_stream(_ROOT, "held-out answers", number) for number in range(len(examples))]
-    answers = drawn_answers(policy, [example.prompt for example in examples], temperature=1.0, streams=streams)
+    answers = sampled_answers(policy, [example.prompt for example in examples], temperature=1.0, streams=streams)
     grades = [grader(example, answer.text) for example, answer in zip(examples, answers, strict=True)]
     return HeldoutReward(
         rewards=np.array([one.total() for one in grades]), is_readable=np.array([one.reading.is_readable for one in grades])

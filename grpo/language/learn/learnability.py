@@ -14,7 +14,7 @@ from grpo.settings.tree import Settings
 MAX_FIRST_KL: Final = 1e-6
 """Nats of an answer: where policy and reference have the same weights, all that is more is two ways of scoring."""
 _MIN_SPREAD: Final = 0.01
-_MAX_SILENT_WARNED, _MAX_SILENT = 0.5, 0.95
+_MAX_ZERO_VARIANCE_WARNED, _MAX_ZERO_VARIANCE = 0.5, 0.95
 _MAX_TRUNCATED: Final = 0.5
 
 
@@ -38,7 +38,7 @@ def assess_language_learnability(
         *_parsing(rates, settings),
         _truncation(metrics),
         _spread(metrics),
-        _silent(metrics["language/silent_groups"]),
+        _zero_variance(metrics["language/silent_groups"]),
         _entropy(metrics, settings),
     )
     return Learnability(findings=findings, metrics={**metrics, "language/sampled_scored_gap": gap.largest})
@@ -90,16 +90,16 @@ def _parsing(rates: ParseRates, settings: Settings) -> list[LearnabilityFinding]
 
 
 def _truncation(metrics: Mapping[str, float]) -> LearnabilityFinding:
-    share = metrics["language/truncated"]
+    fraction = metrics["language/truncated"]
     return finding(
         "truncated answers",
-        f"{share:.1%} of the answers are cut at the greatest length; mean length {metrics['language/answer_tokens']:.0f} tokens",
+        f"{fraction:.1%} of the answers are cut at the greatest length; mean length {metrics['language/answer_tokens']:.0f} tokens",
         (
-            share >= 1,
+            fraction >= 1,
             Consequence.REFUSAL,
             "No answer ends, so that the loss would leave out all: raise language.max_answer_tokens, or clone first",
         ),
-        (share > _MAX_TRUNCATED, Consequence.WARNING, "The loss leaves out most answers: raise language.max_answer_tokens"),
+        (fraction > _MAX_TRUNCATED, Consequence.WARNING, "The loss leaves out most answers: raise language.max_answer_tokens"),
     )
 
 
@@ -112,17 +112,17 @@ def _spread(metrics: Mapping[str, float]) -> LearnabilityFinding:
     )
 
 
-def _silent(share: float) -> LearnabilityFinding:
+def _zero_variance(fraction: float) -> LearnabilityFinding:
     return finding(
         "silent groups",
-        f"{share:.1%} of the groups have equal rewards",
+        f"{fraction:.1%} of the groups have equal rewards",
         (
-            share > _MAX_SILENT,
+            fraction > _MAX_ZERO_VARIANCE,
             Consequence.REFUSAL,
             "There is nothing to learn from: the model always gives the same answer (raise grpo.temperature), or all are worth the same",
         ),
         (
-            share > _MAX_SILENT_WARNED,
+            fraction > _MAX_ZERO_VARIANCE_WARNED,
             Consequence.WARNING,
             "Most groups teach nothing: a larger grpo.group_size or temperature makes them differ",
         ),

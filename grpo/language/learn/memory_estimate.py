@@ -26,7 +26,7 @@ _GENERATION_COPIES: Final = 2
 _GENERATION_TILES: Final = 4
 """While the reference scores what was written; measured so too."""
 _MOST_LOGITS: Final = 1 << 25
-"""Numbers of such a table at most (`scoring.exact_measures` cuts a rollout so)."""
+"""Numbers of such a table at most (`logprobs.exact_measures` cuts a rollout so)."""
 _TILE: Final = (4_096, 32_768)
 """Tokens by vocabulary that TRL's head scores at once (1.16), so that the loss holds no table of logits; its gradient scores them again."""
 _EMBEDDING_GRADIENTS: Final = 2
@@ -88,7 +88,7 @@ class StepSize:
 
     @classmethod
     def of(cls, settings: Settings, *, prompt_tokens: int, answer_tokens: int | None = None) -> "StepSize":
-        """Return the step that settings ask for, with all answers as long as may be unless told otherwise."""
+        """Return the step that settings ask for, with all answers as long as may be unless `answer_tokens` says otherwise."""
         grpo, language = settings.grpo, settings.language
         return cls(
             num_prompts=grpo.states_per_step,

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from grpo.base.errors import PlainError
 from grpo.base.seeding import numpy_stream
-from grpo.language.generate.answers import drawn_answers
+from grpo.language.generate.answers import sampled_answers
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards, MoveExample
 from grpo.language.text.tasks import LanguageTask, MoveAnswer
@@ -31,9 +31,9 @@ class ParseRate:
     num: int
     """Answers."""
     legal_rate: float | None
-    """Policy task: share of the answers that name a legal best move."""
+    """Policy task: fraction of the answers that name a legal best move."""
     truncated: float
-    """Share of the answers that were cut; they count as unreadable."""
+    """Fraction of the answers that were cut; they count as unreadable."""
     example: str
     """The beginning of one answer, one that could not be read if there is any."""
 
@@ -67,7 +67,7 @@ class ParseRates:
 def parse_rates(policy: LanguagePolicy, boards: LanguageBoards, *, num_prompts: int, seed: int) -> ParseRates:
     """Return how many answers of each task that is trained can be read; the prompts are boards drawn without repetition.
 
-    Raises NonFiniteError when weights are no numbers.
+    Raises NonFiniteError when weights are NaN or infinite.
     """
     policy.refuse_nonfinite()
     share = policy.config.environment_share
@@ -98,7 +98,7 @@ def _prompts(boards: LanguageBoards, task: LanguageTask, num: int, seed: int) ->
 def _rate(policy: LanguagePolicy, examples: list[Example], *, seed: int) -> ParseRate:
     task = examples[0].task
     streams = [numpy_stream(seed, "gate", task, number) for number in range(len(examples))]
-    answers = drawn_answers(policy, [example.prompt for example in examples], temperature=1.0, streams=streams)
+    answers = sampled_answers(policy, [example.prompt for example in examples], temperature=1.0, streams=streams)
     readings = [example.read(answer.text) for example, answer in zip(examples, answers, strict=True)]
     is_read = [reading.is_readable and not answer.is_truncated for reading, answer in zip(readings, answers, strict=True)]
     num_legal = sum(

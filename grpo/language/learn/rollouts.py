@@ -186,20 +186,20 @@ def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
     groups = [group for group, holds in zip(rollout.groups(), rows.tolist()[:: rollout.group_size], strict=True) if holds]
     return {
         "reward_mean": rollout.totals[rows].mean().item(),
-        "parse_rate": _share(answer.is_readable for answer in read),
-        "structure_rate": _share(answer.has_structure for answer in read),
-        "malformed": _share(answer.is_malformed for answer in read),
+        "parse_rate": _fraction(answer.is_readable for answer in read),
+        "structure_rate": _fraction(answer.has_structure for answer in read),
+        "malformed": _fraction(answer.is_malformed for answer in read),
         "truncated": rollout.is_truncated[rows].double().mean().item(),
         "answer_tokens": sum(len(answer.token_ids) for answer in answers) / len(answers),
         "entropy": entropies.mean().item(),
         "kl_reference": divergences.mean().item(),
-        "silent_groups": _share((rewards == rewards[:, :1]).all(1).tolist()),
+        "silent_groups": _fraction((rewards == rewards[:, :1]).all(1).tolist()),
         "agreement": sum(map(agreement, groups)) / len(groups),
     }
 
 
 def agreement(group: Sequence[GradedAnswer]) -> float:
-    """Return the share of a group that is its commonest answer: the same best move, or the same text of the environment."""
+    """Return the fraction of a group that is its commonest answer: the same best move, or the same text of the environment."""
     return max(Counter(answer.decision for answer in group).values()) / len(group)
 
 
@@ -212,6 +212,6 @@ def _reward_parts(rollout: LanguageRollout) -> dict[str, float]:
     return {f"language/reward/{part}": sum(values) / len(values) for part, values in found.items()}
 
 
-def _share(flags: Any) -> float:
+def _fraction(flags: Any) -> float:
     listed = list(flags)
     return sum(map(bool, listed)) / len(listed)

@@ -82,7 +82,7 @@ class SingleBatch:
     def write(self, *, step: int = 0) -> SeenBatch:
         """Write a group of answers to each prompt; `step` names the stream, 0 being that of a run's first rollout.
 
-        Raises NonFiniteError when the policy's scores are no numbers.
+        Raises NonFiniteError when the policy's scores are NaN or infinite.
         """
         config = self._settings.grpo
         seed = named_seed(self._settings.seed, "answers", step)
@@ -118,7 +118,7 @@ class SingleBatch:
     def updates(self, batch: SeenBatch, num_steps: int) -> Iterator[Update]:
         """Yield the batch as it is, and after each of so many optimiser steps on it.
 
-        Raises NonFiniteError when the loss or a gradient is no number.
+        Raises NonFiniteError when the loss or a gradient is NaN or infinite.
         """
         config = self._settings.grpo
         self._engine.set_entropy_coefficient(config.entropy_coefficient)

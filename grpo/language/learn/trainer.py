@@ -6,7 +6,6 @@ every few steps after it; knobs, recoveries, stops and checkpoints are the proje
 
 import copy
 import math
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -16,30 +15,27 @@ from transformers import PreTrainedModel
 
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import named_seed, numpy_stream, torch_stream
-from grpo.control.controller import Action, Control, Knobs, Observation, Outcome
+from grpo.control.controller import Knobs, Observation
 from grpo.language.generate.answers import refuse_too_long
 from grpo.language.learn.learnability import assess_language_learnability
 from grpo.language.learn.logprobs import ADVICE, MAX_GAP, Gap, sampled_scored_gap
 from grpo.language.learn.rollouts import GradedAnswer, Grader, LanguageRollout, RewardError, agreement, rollout_metrics, write_rollout
-from grpo.language.learn.schedules import content_share, kl_share
+from grpo.language.learn.schedules import content_fraction, kl_fraction
 from grpo.language.learn.trl_adapter import Engine
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
-from grpo.learning.checkpoints import TrainingState, hash_of_weights, weights_hash
 from grpo.learning.invariants import InvariantError
 from grpo.learning.learnability import Learnability
-from grpo.learning.trainer import PRECISIONS, Snapshot
+from grpo.learning.lifecycle import TrainerLifecycle
 from grpo.metrics.table import TERM_PAIRS, TERMS, Event, Record
-from grpo.policy.files import IncompatibleError
-from grpo.settings.grpo import GrpoConfig
 from grpo.settings.tree import Settings
 
 _NUM_GAP_PROMPTS: Final = 8
 _NUM_GAP_DRAWS: Final = 64
 
 
-class LanguageTrainer:
-    """Group relative policy optimisation of a language model; call `step` as often as wanted, and look at `outcome` after each."""
+class LanguageTrainer(TrainerLifecycle[LanguagePolicy]):
+    """Group relative policy optimisation of a language model."""
 
     def __init__(
         self,
@@ -61,141 +57,23 @@ class LanguageTrainer:
             grader: grades an answer.
             first_step: rollouts that were done when this run began; schedules count from there.
 
-        Raises NonFiniteError when a weight is no number.
+        Raises NonFiniteError when a weight is NaN or infinite.
         """
-        self.policy = policy
-        self.num_steps_done = first_step
-        self.healthy_step: int | None = None
-        self.outcome = Outcome(Action.GO_ON, "", "", ())
-        self.control = Control(settings.grpo, first_step=first_step)
+        policy.refuse_nonfinite()
+        reference_network: PreTrainedModel = copy.deepcopy(reference.network)
+        self._engine = Engine(policy, reference_network, settings, self._reward)
+        super().__init__(policy, reference_network, settings.grpo, first_step=first_step)
         self._settings = settings
-        self._config: GrpoConfig = settings.grpo
         self._language = settings.language
         self._boards = boards
         self._grader = grader
-        self._first_step = first_step
         self._graded: list[GradedAnswer] = []
-        policy.refuse_nonfinite()
-        self._reference: PreTrainedModel = copy.deepcopy(reference.network)
-        self._reference_hash = hash_of_weights(self._reference.state_dict())
-        self._is_reference_refreshed = False
-        self._engine = Engine(policy, self._reference, settings, self._reward)
-        self._parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
-        self._optimiser = torch.optim.Adam(self._parameters, lr=self._config.learning_rate)
         self._has_looked = False
-        self._seconds = dict.fromkeys(("states", "rollout", "update"), 0.0)
-        self._total = 0.0
-
-    @property
-    def judged(self) -> LanguagePolicy:
-        """The policy that is measured, saved and played."""
-        return self.policy
-
-    def state(self, facts: Mapping[str, Any]) -> TrainingState:
-        """Return what a checkpoint needs besides the weights."""
-        reference = self._reference.state_dict() if self._is_reference_refreshed else {}
-        return TrainingState(
-            step=self.num_steps_done,
-            optimiser=self._optimiser.state_dict(),
-            controllers={
-                "control": self.control.state(),
-                "trainer": {
-                    "healthy_step": self.healthy_step,
-                    "reference": self._reference_hash,
-                    "is_reference_refreshed": self._is_reference_refreshed,
-                },
-            },
-            # Copies: weights that are tied are one tensor, which a file of tensors may hold once only.
-            tensors={f"reference.{name}": tensor.detach().clone() for name, tensor in reference.items()},
-            facts=facts,
-        )
-
-    def restore(self, state: TrainingState) -> None:
-        """Take up a checkpoint's state, its weights being the policy's already.
-
-        Raises IncompatibleError when the reference is not the one that the checkpoint was trained against.
-        """
-        self._take_up_reference(state)
-        self._load_optimiser(state)
-        self.num_steps_done = state.step
-        self.healthy_step = state.controllers["trainer"]["healthy_step"]
-        self.control.restore(state.controllers["control"])
-
-    def begin_from(self, state: TrainingState) -> None:
-        """Begin a new run at a checkpoint of another: weights are the policy's already; schedules and controllers begin anew."""
-        self._take_up_reference(state)
-        self._load_optimiser(state)
-
-    def _take_up_reference(self, state: TrainingState) -> None:
-        then = state.controllers["trainer"]
-        if then["is_reference_refreshed"]:
-            found = {name.removeprefix("reference."): value for name, value in state.tensors.items() if name.startswith("reference.")}
-            self._reference.load_state_dict(found)
-        if then["is_reference_refreshed"] or self._is_reference_refreshed:
-            self._reference_hash = hash_of_weights(self._reference.state_dict())
-        self._is_reference_refreshed = then["is_reference_refreshed"]
-        if self._reference_hash != then["reference"]:
-            raise IncompatibleError(
-                f"the checkpoint of step {state.step:,} was trained against reference {then['reference'][:12]}, here it is"
-                f" {self._reference_hash[:12]}: a KL to another reference is another objective; take up the pretrained policy of that run"
-            )
-
-    def _load_optimiser(self, state: TrainingState) -> None:
-        self._optimiser.load_state_dict(copy.deepcopy(dict(state.optimiser)))
-
-    def snapshot(self) -> Snapshot:
-        """Return a copy of all that a step changes."""
-        state = self.state({})
-        return Snapshot(
-            weights=_copied(self.policy.network.state_dict()),
-            optimiser=copy.deepcopy(dict(state.optimiser)),
-            controllers=copy.deepcopy(dict(state.controllers)),
-            tensors=state.tensors,
-            reference=_copied(self._reference.state_dict()) if self._config.steps_per_reference_refresh else {},
-            step=state.step,
-        )
-
-    def reset(self, snapshot: Snapshot) -> None:
-        """Take back whatever was done since the snapshot."""
-        self.policy.network.load_state_dict(dict(snapshot.weights))
-        if snapshot.reference:
-            self._reference.load_state_dict(dict(snapshot.reference))
-        self.restore(
-            TrainingState(
-                step=snapshot.step,
-                optimiser=snapshot.optimiser,
-                controllers=snapshot.controllers,
-                tensors=snapshot.tensors,
-                facts={},
-            )
-        )
-
-    def checkpointed(self) -> None:
-        """Take note, before its state is asked for, that a checkpoint is made now; it is the one to roll back to if it is healthy."""
-        if self.control.is_healthy:
-            self.healthy_step = self.num_steps_done
-
-    def roll_back(self, state: TrainingState, weights: Mapping[str, Tensor]) -> Event:
-        """Take back weights and optimiser to a healthy checkpoint's; steps go on being counted, and the learning rate is cut."""
-        self.policy.network.load_state_dict(dict(weights))
-        self._load_optimiser(state)
-        self.control.rolled_back()
-        self.outcome = Outcome(Action.GO_ON, "", "", ())
-        return Event("rolled_back", f"weights and optimiser are those of step {state.step:,} again")
-
-    def cannot_roll_back(self) -> None:
-        """Take note that there is no healthy checkpoint: training stops."""
-        self.outcome = self.control.no_checkpoint()
-
-    def timings(self) -> Record:
-        """Return where the last step's time went: it differs between equal runs."""
-        times = {f"time/{name}": seconds for name, seconds in self._seconds.items()}
-        return Record(self.num_steps_done, {**times, "time/other": max(0.0, self._total - sum(self._seconds.values()))})
 
     def preflight(self) -> Learnability:
         """Return whether there is anything to learn, from the rollout that the next step will make; changes nothing.
 
-        Raises NonFiniteError when a weight, or what the policy makes of a prompt, is no number.
+        Raises NonFiniteError when a weight, or what the policy makes of a prompt, is NaN or infinite.
         """
         knobs = self.control.knobs(self.num_steps_done)
         gap = self._look()
@@ -216,14 +94,9 @@ class LanguageTrainer:
         Raises InvariantError when sampling and scoring differ, RewardError when an answer gets no grade, NonFiniteError after too many
         non-finite steps in a row.
         """
-        started = time.perf_counter()
-        self._seconds = dict.fromkeys(self._seconds, 0.0)
         self.policy.refuse_nonfinite()  # No later step could mend them.
-        knobs = self.control.knobs(self.num_steps_done)
-        for group in self._optimiser.param_groups:
-            group["lr"] = knobs.learning_rate
+        knobs = self._begin_step()
         self._engine.set_entropy_coefficient(knobs.entropy_coefficient)
-        events: list[Event] = []
         metrics: dict[str, float] = {}
         if not self._has_looked or self._is_look_due():
             gap = self._look()
@@ -234,19 +107,12 @@ class LanguageTrainer:
                 )
         rollout, problem = self._finite_rollout(knobs)
         if rollout is None:
-            self._skip(problem, events)
-            self.num_steps_done += 1
-            self.outcome = Outcome(Action.GO_ON, "", "", ())
-            self._total = time.perf_counter() - started
-            return Record(self.num_steps_done, {**metrics, **self._knob_metrics(knobs), "language/skipped": 1.0}, tuple(events))
+            return self._end_skipped_step(problem, {**metrics, **self._knob_metrics(knobs), "language/skipped": 1.0})
+        events: list[Event] = []
         metrics |= rollout_metrics(rollout) | self._knob_metrics(knobs) | self._learn(rollout, events)
         metrics["language/normalised_entropy"] = metrics["language/token_entropy"] / self._log_vocabulary()
         self.num_steps_done += 1
-        self.outcome = self.control.observe(self._observation(metrics, rollout))
-        events += self.outcome.events
-        events += self._refreshed_reference()
-        self._total = time.perf_counter() - started
-        return Record(self.num_steps_done, metrics | self.control.metrics(), tuple(events))
+        return self._end_step(metrics, self._observation(metrics, rollout), events)
 
     def _is_look_due(self) -> bool:
         return (self.num_steps_done - self._first_step) % self._config.steps_per_gradient_budget == 0
@@ -258,17 +124,17 @@ class LanguageTrainer:
         # The first half of one too: prompts may be of one length, and then show nothing of padding.
         drawn.append(drawn[0][: len(drawn[0]) // 2])
         by_length = sorted(set(drawn), key=lambda prompt: (len(self.policy.tokens([prompt])[0]), prompt))
-        places = torch.linspace(0, len(by_length) - 1, min(_NUM_GAP_PROMPTS, len(by_length))).round().long().tolist()
+        indices = torch.linspace(0, len(by_length) - 1, min(_NUM_GAP_PROMPTS, len(by_length))).round().long().tolist()
         gap = sampled_scored_gap(
             self._engine,
-            [by_length[place] for place in places],
+            [by_length[index] for index in indices],
             seed=named_seed(self._settings.seed, "gap", self.num_steps_done, "answers"),
         )
         self._has_looked = True
         return gap
 
     def _finite_rollout(self, knobs: Knobs) -> tuple[LanguageRollout | None, str]:
-        """Return the rollout; none, and why, where a probability or a reward is no number."""
+        """Return the rollout; none, and why, where a probability or a reward is NaN or infinite."""
         try:
             rollout = self._rollout(knobs)
         except NonFiniteError as error:
@@ -279,29 +145,26 @@ class LanguageTrainer:
 
     def _rollout(self, knobs: Knobs) -> LanguageRollout:
         config, step = self._config, self.num_steps_done
-        started = time.perf_counter()
-        rng = numpy_stream(self._settings.seed, "prompts", step)
-        examples: Sequence[Example] = self._boards.draw(rng, config.states_per_step)
-        self._seconds["states"] = time.perf_counter() - started
-        started = time.perf_counter()
-        refuse_too_long(self.policy, self.policy.tokens([example.prompt for example in examples]))
-        self.policy.refuse_nonfinite_logits(examples[0].prompt)
-        rollout = write_rollout(
-            self._engine,
-            examples,
-            group_size=config.group_size,
-            seed=named_seed(self._settings.seed, "answers", step),
-            kl_coefficient=self._kl_coefficient(knobs),
-            temperature=config.temperature,
-            max_collection_kl=self._language.max_collection_kl,
-            graded=self._graded,
-        )
-        self._seconds["rollout"] = time.perf_counter() - started
-        return rollout
+        with self._clock.part("states"):
+            rng = numpy_stream(self._settings.seed, "prompts", step)
+            examples: Sequence[Example] = self._boards.draw(rng, config.states_per_step)
+        with self._clock.part("rollout"):
+            refuse_too_long(self.policy, self.policy.tokens([example.prompt for example in examples]))
+            self.policy.refuse_nonfinite_logits(examples[0].prompt)
+            return write_rollout(
+                self._engine,
+                examples,
+                group_size=config.group_size,
+                seed=named_seed(self._settings.seed, "answers", step),
+                kl_coefficient=self._kl_coefficient(knobs),
+                temperature=config.temperature,
+                max_collection_kl=self._language.max_collection_kl,
+                graded=self._graded,
+            )
 
     def _reward(self, rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[float]:
         """Grade the answers of a rollout while TRL writes it, and keep what was seen."""
-        share = content_share(self._language, self.num_steps_done - self._first_step)
+        fraction = content_fraction(self._language, self.num_steps_done - self._first_step)
         for row, text in zip(rows, texts, strict=True):
             grades = self._grader(row["example"], text)
             if grades is None:
@@ -315,27 +178,27 @@ class LanguageTrainer:
                     text=text,
                     token_ids=tuple(row["completion_ids"]),
                     grades=grades,
-                    reward=grades.total(share),
+                    reward=grades.total(fraction),
                 )
             )
         return [answer.reward for answer in self._graded]
 
     def _learn(self, rollout: LanguageRollout, events: list[Event]) -> dict[str, float]:
         """Take the optimiser steps of a rollout, and return what was measured of them."""
-        started = time.perf_counter()
         size, num_answers = self._engine.size, len(rollout.answers)
         seen: dict[str, list[float]] = {}
         num_skipped = num_taken = 0
         for epoch in range(self._config.num_inner_epochs if rollout.num_trained else 0):
             order = torch.randperm(num_answers, generator=torch_stream(self._settings.seed, "minibatches", self.num_steps_done, epoch))
             for chosen in torch.split(order, size.per_update):
-                if problem := self._update(rollout, chosen, seen, is_first=not num_taken):
+                with self._clock.part("update"):
+                    problem = self._update(rollout, chosen, seen, is_first=not num_taken)
+                if problem:
                     num_skipped += 1
                     self._skip(problem, events)
                 else:
                     num_taken += 1
                     self.control.finite()
-        self._seconds["update"] = time.perf_counter() - started
         return {
             **{name: sum(values) / len(values) for name, values in seen.items() if name not in _EXTREMES},
             **{name: take(seen[name]) for name, take in _EXTREMES.items() if name in seen},
@@ -367,51 +230,26 @@ class LanguageTrainer:
         return ""
 
     def _refuse_off_policy(self, measured: Mapping[str, float]) -> None:
-        """Raise InvariantError unless every ratio is 1 before the first update of a rollout, where the rollout tells its own scores."""
+        """Raise InvariantError unless every ratio is 1 before the first update of a rollout, where the rollout has its own scores."""
         low, high = measured.get("language/ratio_min", 1.0), measured.get("language/ratio_max", 1.0)
-        limit = MAX_GAP[PRECISIONS[self._config.precision]]
+        limit = MAX_GAP[self._precision]
         if max(abs(math.log(low)), abs(math.log(high))) > 10 * limit:
             raise InvariantError(
                 f"step {self.num_steps_done + 1:,}: before its first update a rollout's ratios are {low:.6f} to {high:.6f} and must be 1:"
                 " the weights, or how they are scored, changed after the answers were written"
             )
 
-    def _skip(self, problem: str, events: list[Event]) -> None:
-        """Count a step that was left out, and raise NonFiniteError after too many."""
-        is_enough = self.control.skipped()
-        after = f"step {self.num_steps_done + 1:,}: {problem}"
-        events.append(Event("step_skipped", f"{after}; nothing was changed, and the learning rate is cut from the next rollout on"))
-        if is_enough:
-            raise NonFiniteError(
-                f"{after}, {self._config.max_skipped_steps} times in a row; the weights are those before it. Lower grpo.learning_rate, or"
-                " look for rewards that are not finite"
-            )
-
-    def _refreshed_reference(self) -> list[Event]:
-        every = self._config.steps_per_reference_refresh
-        if not every or (self.num_steps_done - self._first_step) % every or not self.control.is_healthy:
-            return []
-        self._reference.load_state_dict(_copied(self.policy.network.state_dict()))
-        self._reference_hash = weights_hash(self.policy)
-        self._is_reference_refreshed = True
-        return [Event("reference_refreshed", f"step {self.num_steps_done:,}: the reference is the policy as it is now")]
-
     def _kl_coefficient(self, knobs: Knobs) -> float:
-        return knobs.kl_coefficient * kl_share(self._language, self.num_steps_done - self._first_step)
+        return knobs.kl_coefficient * kl_fraction(self._language, self.num_steps_done - self._first_step)
 
     def _knob_metrics(self, knobs: Knobs) -> dict[str, float]:
-        return {
-            "control/temperature": knobs.temperature,
-            "control/entropy_coefficient": knobs.entropy_coefficient,
-            "control/kl_coefficient": self._kl_coefficient(knobs),
-            "control/learning_rate": knobs.learning_rate,
-        }
+        return {**super()._knob_metrics(knobs), "control/kl_coefficient": self._kl_coefficient(knobs)}
 
     def _log_vocabulary(self) -> float:
         return math.log(self.policy.network.config.get_text_config().vocab_size)
 
     def _observation(self, metrics: Mapping[str, float], rollout: LanguageRollout) -> Observation:
-        """Return what controllers see. Terms have no gradients of their own here, so that alarms on these stay silent."""
+        """Return what controllers see. Terms have no gradients of their own here, so that alarms on these never fire."""
         return Observation(
             step=self.num_steps_done,
             entropy=metrics["language/entropy"],
@@ -424,10 +262,6 @@ class LanguageTrainer:
             norms=dict.fromkeys(TERMS, 0.0),
             cosines=dict.fromkeys(TERM_PAIRS, 0.0),
         )
-
-
-def _copied(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in weights.items()}
 
 
 _EXTREMES: Final = {"language/ratio_min": min, "language/ratio_max": max}

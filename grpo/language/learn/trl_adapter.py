@@ -1,6 +1,6 @@
 """TRL's GRPO trainer as this project uses it: it writes the answers, compares them within their group, and gives the loss.
 
-Its own loop (`train`) is not used: that keeps no rollout in its checkpoints, tells its callbacks of NaN weights too late, and ends with
+Its own loop (`train`) is not used: that keeps no rollout in its checkpoints, notifies its callbacks of NaN weights too late, and ends with
 generators in a state that only it can restore. `LanguageTrainer` asks for one rollout and for the loss of its parts, with every random
 number from a stream named by the step; so a checkpoint between two rollouts is all there is to keep.
 
@@ -98,7 +98,7 @@ class Engine(GRPOTrainer):  # type: ignore[misc]
                 model=policy.network,
                 reward_funcs=graded_reward,
                 args=arguments,
-                train_dataset=Dataset.from_dict({"prompt": [""]}),  # Rows are handed to `rollout`.
+                train_dataset=Dataset.from_dict({"prompt": [""]}),  # Rows are passed to `rollout`.
                 processing_class=policy.tokenizer,
             )
         reference.to(policy.device)  # type: ignore[arg-type]  # It wraps torch's, and hides its type.
@@ -111,7 +111,7 @@ class Engine(GRPOTrainer):  # type: ignore[misc]
         """Write and grade one answer for each row; rows of a group follow each other.
 
         Args:
-            rows: with the key `prompt`; what else they hold is handed to the reward.
+            rows: with the key `prompt`; what else they hold is passed to the reward.
             seed: of the answers.
             kl_coefficient: of this rollout's losses, above 0.
 
@@ -127,7 +127,7 @@ class Engine(GRPOTrainer):  # type: ignore[misc]
         return made
 
     def loss(self, rollout: Mapping[str, Tensor], rows: Tensor) -> tuple[Tensor, dict[str, float]]:
-        """Return the loss of some of a rollout's answers, scaled for their share in an update, and what was measured of it.
+        """Return the loss of some of a rollout's answers, scaled for their fraction of an update, and what was measured of it.
 
         Ratios are those of a token's probability to the one that it was sampled with, where the rollout has that: it is used only once,
         and at once, where it has not, and the ratio is 1 by construction.

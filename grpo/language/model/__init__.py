@@ -1,1 +1,1 @@
-"""Loading, saving and wrapping a causal language model."""
+"""Loading, saving and wrapping of causal language models as policies."""

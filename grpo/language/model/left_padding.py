@@ -1,8 +1,9 @@
-"""Positions that count real tokens: without this, a row that is padded on the left is another row.
+"""Position ids from the attention mask, so that left padding does not change a model's output.
 
-Prompts of unequal length are padded on the left, so that all answers begin in one column. `generate()` counts positions from the mask; a
-plain forward pass, such as the one that scores answers for the loss, counts columns. With absolute positions the two are different models:
-for a GPT-2 and a row with 37 pads, sampled and scored log-probabilities were 5 nats apart, while everything that is logged looked healthy.
+Prompts of different length are padded on the left, so that all answers begin in the same column. `generate()` derives positions from the
+mask, but a plain forward pass, such as the one that scores answers for the loss, counts columns. With absolute positions these are two
+different models: for a GPT-2 and a row with 37 pads, sampled and scored log-probabilities differed by 5 nats, while all logged metrics
+looked healthy.
 """
 
 import inspect
@@ -14,9 +15,10 @@ from torch.utils.hooks import RemovableHandle
 
 
 def count_positions_by_mask(model: nn.Module) -> RemovableHandle:
-    """Make the model's forward pass count the tokens that its attention mask shows, when it is given a mask and no positions.
+    """Install a hook that computes position ids from the attention mask, if a forward pass gets a mask but no positions.
 
-    Positions that are given, as `generate()` gives them, stay; a model that takes none is left as it is. Installed twice it is the same.
+    Given positions, as from `generate()`, are not changed, and a model without position ids is not affected. Installing it twice is
+    harmless.
     """
     signature = inspect.signature(model.forward)
     takes_positions = {"position_ids", "attention_mask"} <= signature.parameters.keys()
@@ -36,7 +38,7 @@ def count_positions_by_mask(model: nn.Module) -> RemovableHandle:
 
 
 def positions_of(mask: torch.Tensor) -> torch.Tensor:
-    """Return how many real tokens stand before each place, [rows, columns] int64; 0 on padding at the left.
+    """Return the number of real tokens before each column, [rows, columns] int64; 0 on left padding.
 
     >>> positions_of(torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])).tolist()
     [[0, 0, 0, 1, 2], [0, 1, 2, 3, 4]]

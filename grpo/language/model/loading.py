@@ -11,7 +11,8 @@ from grpo.base.errors import PlainError
 from grpo.base.files import write_json
 from grpo.language.model.policy import LanguagePolicy, ModelOrigin
 from grpo.language.model.requirements import require_language_extra
-from grpo.policy.files import ACTION_TABLE_HASH, POLICY, IncompatibleError, policy_facts
+from grpo.policy.files import ACTION_TABLE_HASH, LANGUAGE, POLICY, IncompatibleError, policy_facts
+from grpo.policy.trainable import PolicyFormat
 from grpo.settings.language import SMALL, LanguageConfig, model_folder
 from grpo.settings.tree import PolicyConfig
 
@@ -86,6 +87,10 @@ def load_language_policy(folder: Path, device: torch.device) -> tuple[LanguagePo
         raise IncompatibleError(f"{folder}: no language model that this code knows ({reason}); use the code that made it") from error
     network, tokenizer = _from_files(str(folder), "", _config(str(folder), ""))
     return _policy(network, tokenizer, device, config, origin), policy_config
+
+
+LANGUAGE_FORMAT: Final = PolicyFormat(kind=LANGUAGE, save=save_language_policy, load=load_language_policy)
+"""Of language models."""
 
 
 def _policy(

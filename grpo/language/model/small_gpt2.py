@@ -1,4 +1,4 @@
-"""The small GPT-2 that is made here: it plays badly, and shows the whole way without a hub."""
+"""A small randomly initialised GPT-2: it plays badly, but runs the whole pipeline without a model from a hub."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase
 
 
-# GPT-2's own 0.02 is for a width of 768; at a width of 64 attention would begin as good as blind, and learn to copy squares only late.
+# GPT-2's initializer range of 0.02 is for a width of 768; at a width of 64, attention would learn to copy squares only late.
 _SPREAD: Final = 0.6
 _FEATURE_SIZE: Final = 26.0
-_MOVE_SHARE: Final = 0.1
+_MOVE_WEIGHT: Final = 0.1
 _GAIN: Final = 4.0
 
 
 def new_small_model(config: SmallModelConfig, tokenizer: "PreTrainedTokenizerBase", *, seed: int) -> "GPT2LMHeadModel":
-    """Return a GPT-2 with random weights that depend on the seed alone."""
+    """Return a GPT-2 with random weights that depend only on the seed."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     described = GPT2Config(
@@ -41,17 +41,17 @@ def new_small_model(config: SmallModelConfig, tokenizer: "PreTrainedTokenizerBas
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(named_seed(seed, "language model"))
         model = GPT2LMHeadModel(described)
-        _tell_apart(model.transformer.wte.weight, tokenizer.get_vocab())
-        # Scores are sharp sooner: an answer of 70 tokens can be read only if one in a thousand goes wrong.
+        _add_features(model.transformer.wte.weight, tokenizer.get_vocab())
+        # Sharper scores: an answer of 70 tokens is valid only if fewer than one token in a thousand is wrong.
         model.transformer.ln_f.weight.data *= _GAIN
     return model
 
 
-def _tell_apart(embeddings: torch.Tensor, vocabulary: Mapping[str, int]) -> None:
-    """Add to tokens that name squares or men what these are: alike where they are the same, and at right angles where they are not.
+def _add_features(embeddings: torch.Tensor, vocabulary: Mapping[str, int]) -> None:
+    """Add feature vectors for squares and pieces to the embeddings: equal for equal features, orthogonal for different ones.
 
-    What is learned of one man on a square then holds for all, and no square is taken for another. Without it a model of this size needs
-    many times as long until what it writes can be read.
+    What the model learns about one piece on a square then transfers to all, and squares are not confused. Without this, a model of this
+    size needs many times as many steps to write valid answers.
     """
     parts = {token: tuple(_parts(token)) for token in vocabulary}
     names = list(dict.fromkeys(name for found in parts.values() for name, _ in found))
@@ -64,14 +64,14 @@ def _tell_apart(embeddings: torch.Tensor, vocabulary: Mapping[str, int]) -> None
 
 
 def _parts(token: str) -> Iterator[tuple[str, float]]:
-    """Yield what a token has in common with others, and how much of it.
+    """Yield a token's features and their weights.
 
     >>> list(_parts("n@f3"))
     [('f3', 1.0), ('n', 1.0)]
     >>> list(_parts(" e2"))
     [('e2', 0.1), ('from', 1.0)]
     """
-    found = re.fullmatch(r"(?:(?P<man>.)@| |)(?P<square>[a-h][1-8])[nbrq]?", token)
+    found = re.fullmatch(r"(?:(?P<piece>.)@| |)(?P<square>[a-h][1-8])[nbrq]?", token)
     if found is not None:
-        yield found["square"], 1.0 if found["man"] else _MOVE_SHARE
-        yield found["man"] or ("from" if token.startswith(" ") else "to"), 1.0
+        yield found["square"], 1.0 if found["piece"] else _MOVE_WEIGHT
+        yield found["piece"] or ("from" if token.startswith(" ") else "to"), 1.0

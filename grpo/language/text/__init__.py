@@ -1,1 +1,1 @@
-"""Chess tasks as text: prompts, tokenizer, parsing, graded reward."""
+"""Chess tasks as text: prompts, answers and their parsers, tokenizer, graded reward."""

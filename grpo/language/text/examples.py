@@ -1,4 +1,4 @@
-"""Prompts with the answers that the dataset's value tables give: to clone from, to ask, and to grade by."""
+"""Examples of both language tasks from the dataset: prompts with target answers, for cloning, sampling and grading."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -29,85 +29,85 @@ from grpo.language.text.tasks import (
 from grpo.settings.language import LanguageConfig
 
 MATE_PAWNS: Final = 1_000
-"""Mate in n is this less n / 100, being mated its mirror image: 999.97 is mate in three, as in RookWorld's data."""
+"""Mate in n is written as this minus n / 100, being mated as its negative: 999.97 is mate in three, as in RookWorld's data."""
 MAX_PAWNS: Final = 990
-"""Every other evaluation is cut here, so that none looks like a mate."""
+"""Other evaluations are clipped here, so that none looks like a mate."""
 
 LEGAL_REWARD: Final = 0.001
 MATE_REWARD: Final = 1.0
 DRAW_REWARD: Final = 0.5
 ILLEGAL_REWARD: Final = -1.0
-"""Of an environment answer, for who moved, as RookWorld's arbiter gives them."""
+"""Rewards in environment answers for the player who moved, as in RookWorld's arbiter."""
 
 _COLUMNS: Final = ("fen", "moves", "values", "centipawns", "mate_in")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Example(ABC):
-    """A prompt of one task, and the answer to it."""
+    """A prompt of one task with its target answer."""
 
     prompt: str
     target: str
-    """What follows the prompt in the answer that gets all points."""
+    """The answer with full reward."""
     fen: str
-    """The position that the prompt tells."""
+    """The position in the prompt."""
     index: int
-    """Of the board among its split's; several examples may come from one."""
+    """Index of the board in its split; several examples may come from one board."""
 
     @property
     @abstractmethod
     def task(self) -> LanguageTask:
-        """Return what is asked for."""
+        """Return the task."""
 
     @abstractmethod
     def read(self, text: str) -> Reading:
-        """Return what can be read of an answer to this prompt."""
+        """Parse an answer to this prompt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoveExample(Example):
-    """Choose a move; the lists run in parallel over all legal moves, in rising order of action id."""
+    """The task of choosing a move; the lists are parallel over all legal moves, in ascending order of action id."""
 
     moves: tuple[str, ...]
     """UCI."""
     values: tuple[float, ...]
     """In [0, 1] for the mover, by the reward's search."""
     evaluations: tuple[float, ...]
-    """Pawns for the mover."""
+    """In pawns for the mover."""
 
     @property
     def task(self) -> LanguageTask:
-        """Return `Task.MOVE`."""
+        """Return `LanguageTask.MOVE`."""
         return LanguageTask.MOVE
 
     def read(self, text: str) -> MoveAnswer:
-        """Return what can be read of an answer; boards with fewer than five legal moves want fewer."""
+        """Parse an answer; for boards with fewer than five legal moves, fewer moves are expected."""
         return read_move_answer(text, num_legal=len(self.moves))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EnvironmentExample(Example):
-    """Say what a move does."""
+    """The task of predicting the result of a move."""
 
     move: str
-    """UCI; now and then no legal one."""
+    """UCI; sometimes illegal."""
     history: tuple[str, ...]
-    """Moves up to this one, itself the last."""
+    """Moves up to and including this one."""
     new_fen: str
-    """After the move; an illegal one changes nothing."""
+    """Position after the move; an illegal move changes nothing."""
     reward: float
     terminated: bool
-    """Whether the game is over: mate, stalemate, too little material, or 75 moves without progress."""
+    """Whether the game is over: checkmate, stalemate, insufficient material, or 75 moves without progress."""
     truncated: bool
     """Whether the move was illegal."""
 
     @property
     def task(self) -> LanguageTask:
-        """Return `Task.ENVIRONMENT`."""
+        """Return `LanguageTask.ENVIRONMENT`."""
         return LanguageTask.ENVIRONMENT
 
     def read(self, text: str) -> EnvironmentAnswer:
-        """Return what can be read of an answer."""
+        """Parse an answer."""
         return read_environment_answer(text)
 
 
@@ -120,9 +120,9 @@ def move_example(
     mate_in: Sequence[int | None],
     index: int,
 ) -> MoveExample:
-    """Return the example of a board with its value table.
+    """Return the move example of a board with its value table.
 
-    The target lists the best moves by `values`, the best first; of equal ones the first by action id, as everywhere in the dataset.
+    The target lists the best moves by `values`, the best first; ties go to the lowest action id, as everywhere in the dataset.
     """
     evaluations = [pawns(score, mate) for score, mate in zip(centipawns, mate_in, strict=True)]
     order = sorted(range(len(moves)), key=lambda column: -values[column])[:NUM_MOVES]
@@ -139,18 +139,18 @@ def move_example(
 
 
 def pawns(centipawns: int | None, mate_in: int | None) -> float:
-    """Return a score as an answer tells it: pawns to two decimals, mates beyond `MAX_PAWNS`; one of the two is None."""
+    """Return a score in pawns as written in answers, with mates beyond `MAX_PAWNS`; one of the two arguments is None."""
     if mate_in is not None:
         return (MATE_PAWNS - min(abs(mate_in), 99) / 100) * (1 if mate_in > 0 else -1)
     assert centipawns is not None
     return max(-MAX_PAWNS, min(MAX_PAWNS, centipawns / 100))
 
 
-def environment_example(board: chess.Board, move: str, *, num_told: int, index: int) -> EnvironmentExample:
-    """Return the example of a move on a board; its history are the last moves of the board's own stack and the move, `num_told` in all.
+def environment_example(board: chess.Board, move: str, *, num_history_moves: int, index: int) -> EnvironmentExample:
+    """Return the environment example of a move on a board.
 
-    Rewards and flags are those of RookWorld's arbiter for who moved: mate 1, draw 0.5, an illegal move -1 (and the position stays), else
-    0.001.
+    Its history has at most `num_history_moves` moves: the last ones of the board's move stack and the move itself. Rewards and flags are
+    those of RookWorld's arbiter for the player who moved: checkmate 1, draw 0.5, illegal move -1 (the position stays), else 0.001.
     """
     after = board.copy()
     truncated = chess.Move.from_uci(move) not in board.legal_moves
@@ -163,7 +163,7 @@ def environment_example(board: chess.Board, move: str, *, num_told: int, index: 
         reward = LEGAL_REWARD
     else:
         reward = DRAW_REWARD if outcome.winner is None else MATE_REWARD
-    history = ([one.uci() for one in board.move_stack] + [move])[-num_told:] if num_told else []
+    history = ([one.uci() for one in board.move_stack] + [move])[-num_history_moves:] if num_history_moves else []
     return EnvironmentExample(
         prompt=environment_prompt(board.fen(), move, history),
         target=write_environment_answer(after.fen(), reward, terminated=outcome is not None, truncated=truncated),
@@ -179,15 +179,15 @@ def environment_example(board: chess.Board, move: str, *, num_told: int, index: 
 
 
 class LanguageBoards:
-    """One split of the dataset as examples of both tasks."""
+    """One split of the dataset as a source of examples of both tasks."""
 
     def __init__(self, table: pa.Table, config: LanguageConfig) -> None:
-        """`table` has the columns of `BOARD_SCHEMA`, and at least one row."""
+        """Store a table with the columns of `BOARD_SCHEMA` and at least one row."""
         self._table, self._config = table.select(_COLUMNS).combine_chunks(), config
 
     @classmethod
     def of_table(cls, table: pa.Table, split: Split, *, config: LanguageConfig) -> "LanguageBoards":
-        """Return the boards of one split, in the table's order; raises ValueError when there are none."""
+        """Return the boards of one split, in the table's order; raises ValueError if there are none."""
         own = table.filter(pc.equal(table["split"], split.value))
         if not own.num_rows:
             raise ValueError(f"the dataset has no boards in its {split} split")
@@ -197,30 +197,30 @@ class LanguageBoards:
         return int(self._table.num_rows)
 
     def example(self, index: int, task: LanguageTask, *, rng: np.random.Generator) -> Example:
-        """Return an example from one board: of the policy task always the same; of the environment task one that is drawn.
+        """Return an example from one board; that of the policy task is deterministic, that of the environment task is random.
 
-        The moves before a board are not in the dataset, so that a history is made, not remembered: half of the environment examples are of
-        the board itself, told without a past, and half of a position that up to `num_history_moves - 1` random legal moves lead to from
-        it. The move is a random legal one; but one that ends the game half the time where the board itself has such a move, and an illegal
-        one of the mover's men in a share `illegal_move_share`.
+        The dataset does not have the moves before a board, so histories are generated. Half of the environment examples are of the board
+        itself without a history, and half of a position after up to `num_history_moves - 1` random legal moves. The move is a random legal
+        one. If the board has a move that ends the game, such a move is used half the time, and a fraction `illegal_move_share` of the
+        examples uses an illegal move of one of the mover's pieces.
         """
         row = self._row(index)
         if task == LanguageTask.MOVE:
             return move_example(row["fen"], row["moves"], row["values"], centipawns=row["centipawns"], mate_in=row["mate_in"], index=index)
         board = chess.Board(row["fen"])
         moves = _ending_moves(board, row) if rng.random() < 0.5 else []
-        num_told = self._config.num_history_moves
-        if not moves and num_told > 1 and rng.random() < 0.5:
-            board = _played_on(board, int(rng.integers(1, num_told)), rng)
+        num_history_moves = self._config.num_history_moves
+        if not moves and num_history_moves > 1 and rng.random() < 0.5:
+            board = _after_random_moves(board, int(rng.integers(1, num_history_moves)), rng)
         if rng.random() < self._config.illegal_move_share:
             moves = _illegal_moves(board)
         moves = moves or [move.uci() for move in board.legal_moves]
-        return environment_example(board, moves[int(rng.integers(len(moves)))], num_told=num_told, index=index)
+        return environment_example(board, moves[int(rng.integers(len(moves)))], num_history_moves=num_history_moves, index=index)
 
     def draw(self, rng: np.random.Generator, count: int) -> list[Example]:
-        """Return examples of random boards, each board once while they last; `environment_share` of them, rounded at random, of that task.
+        """Return `count` examples of random boards, without replacement while there are enough boards.
 
-        The tasks come in random order, so that any part of the list has its share of both.
+        A fraction `environment_share`, rounded randomly, is of the environment task; the tasks are in random order.
         """
         num_environment = int(count * self._config.environment_share + rng.random())
         tasks = rng.permutation([LanguageTask.ENVIRONMENT] * num_environment + [LanguageTask.MOVE] * (count - num_environment))
@@ -235,7 +235,7 @@ class LanguageBoards:
 
 
 def _ending_moves(board: chess.Board, row: dict[str, Any]) -> list[str]:
-    """Return the legal moves that mate, by the board's value table, or end the game in a draw that nobody has to claim."""
+    """Return the legal moves that give checkmate (by the value table) or end the game in an automatic draw."""
     mating = [move for move, mate in zip(row["moves"], row["mate_in"], strict=True) if mate == 1]
     return mating + [move.uci() for move in drawing_moves(board) if _after(board, move).is_game_over()]
 
@@ -247,14 +247,14 @@ def _after(board: chess.Board, move: chess.Move) -> chess.Board:
 
 
 def _illegal_moves(board: chess.Board) -> list[str]:
-    """Return what looks like a move of one of the mover's men, and is none."""
+    """Return the illegal moves that start from a square of one of the mover's pieces."""
     legal = {move.uci() for move in board.legal_moves}
     own = {chess.square_name(square) for square in chess.scan_forward(board.occupied_co[board.turn])}
     return [move for move in ACTION_UCI[board.turn] if move[:2] in own and move not in legal]
 
 
-def _played_on(board: chess.Board, num_moves: int, rng: np.random.Generator) -> chess.Board:
-    """Return the board after so many random moves, or fewer: the game is never over."""
+def _after_random_moves(board: chess.Board, num_moves: int, rng: np.random.Generator) -> chess.Board:
+    """Return the board after this many random moves, or fewer, so that the game is not over."""
     for _ in range(num_moves):
         legal = list(board.legal_moves)
         board.push(legal[int(rng.integers(len(legal)))])

@@ -1,23 +1,22 @@
-"""Graded rewards of an answer: a little for its form, most for its chess.
+"""Graded reward of a language model's answer: a small part for its format, most for its chess.
 
-Every part lies in [0, 1] before its weight, and the target of an example has all of them in full, which no other text exceeds.
+Every part lies in [0, 1] before its weight. The target of an example has the maximum of all parts, which no other text exceeds.
 
 structure, parsing
-    Of n sections (or fields) that can be read among N that are wanted, `least + (most - least) (n - 1) / (N - 1)`; 0 without any. A
-    section that does not belong and a word too many count as wanted, so that longer texts never gain by it.
+    With n parsed sections (or fields) of N expected, `least + (most - least) (n - 1) / (N - 1)`; 0 without any. Surplus sections and words
+    count as expected, so that longer texts never gain.
 move_quality
-    What the listed moves are worth, of what the best five are: a move's worth is (value - worst) / (best - worst) by the value table, 1
-    where all are equal. An illegal move is worth nothing, nor is a move that was listed before.
+    Total quality of the listed moves over that of the best five. A move's quality is (value - worst) / (best - worst) by the value table,
+    or 1 if all values are equal. Illegal and repeated moves have quality 0.
 evaluation
-    For each move that is wanted `max(0, 1 - |p(e) - p(truth)| / EVALUATION_TOLERANCE)`, their mean, with
-    p(e) = 1 / (1 + exp(-slope * 100 e)), `values.logistic_slope` and e in pawns; so a mate is sure, and nothing beyond it counts. A move
-    that is illegal, listed before, or without an evaluation has 0.
+    Mean over the expected moves of `max(0, 1 - |p(e) - p(truth)| / EVALUATION_TOLERANCE)`, with p(e) = 1 / (1 + exp(-slope * 100 e)),
+    slope = `values.logistic_slope` and e in pawns, so that a mate has probability 1. Illegal, repeated and unevaluated moves have 0.
 best_move
-    What the named move is worth; an illegal one 0.
+    Quality of the named best move; 0 for an illegal one.
 similarity
-    `fens.fen_similarity`: how much of the change was made rightly.
+    `fen_similarity.fen_similarity`: the correct fraction of the change.
 outcome
-    Of reward, terminated and truncated, the share that is right.
+    Correct fraction of reward, terminated and truncated.
 """
 
 import math
@@ -31,38 +30,38 @@ from grpo.language.text.tasks import NUM_MOVES, EnvironmentAnswer, MoveAnswer, R
 from grpo.settings.language import RewardWeights
 
 EVALUATION_TOLERANCE: Final = 0.25
-"""Win probability: an evaluation that is this far off is worth nothing, so that 0.00 everywhere is worth little on uneven boards."""
+"""In win probability: an evaluation with this error gets 0, so that always writing 0.00 gets little on unbalanced boards."""
 
 FORM: Final = ("structure", "parsing")
-"""Parts that judge an answer's form; the others ask for chess."""
+"""Parts for an answer's format; the other parts are for its chess content."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grades:
-    """What an answer gets."""
+    """The reward of an answer by parts."""
 
     parts: Mapping[str, float]
-    """Of the task's parts in `metrics.REWARD_PARTS`, each times its weight; all 0 for a malformed answer."""
+    """The task's parts of `grpo.metrics.table.REWARD_PARTS`, each times its weight; all 0 for a malformed answer."""
     malformed: float
-    """What a malformed answer gets; 0 for every other."""
+    """Reward of a malformed answer; 0 for every other."""
     reading: Reading
-    """What could be read."""
+    """The parsed answer."""
     is_legal_best: bool
-    """Policy task: whether a legal move is named as the best."""
+    """Policy task: whether the named best move is legal."""
 
-    def total(self, content_share: float = 1.0) -> float:
-        """Return the reward, with the parts that ask for chess at this share of their weights (warm-up)."""
-        return self.malformed + sum(value * (1.0 if name in FORM else content_share) for name, value in self.parts.items())
+    def total(self, content_weight: float = 1.0) -> float:
+        """Return the total reward, with the content parts multiplied by `content_weight` (warm-up)."""
+        return self.malformed + sum(value * (1.0 if name in FORM else content_weight) for name, value in self.parts.items())
 
 
 def grade(example: Example, text: str, weights: RewardWeights, *, logistic_slope: float) -> Grades:
-    """Return the grades of an answer; never raises, whatever the text.
+    """Return the grades of an answer; never raises.
 
     Args:
-        example: What was asked.
-        text: What the model wrote after the prompt.
-        weights: Of the settings.
-        logistic_slope: `values.logistic_slope` of the settings, by which evaluations are compared as win probabilities.
+        example: The example with the prompt.
+        text: The model's answer.
+        weights: Reward weights of the settings.
+        logistic_slope: `values.logistic_slope` of the settings, which turns evaluations into win probabilities.
 
     """
     if isinstance(example, MoveExample):
@@ -71,9 +70,9 @@ def grade(example: Example, text: str, weights: RewardWeights, *, logistic_slope
         weight_of = {"move_quality": weights.move_quality, "evaluation": weights.evaluation, "best_move": weights.best_move}
         return _graded(choice, chess, weight_of, weights, is_legal_best=choice.best in example.moves)
     assert isinstance(example, EnvironmentExample)
-    told = example.read(text)
+    answer = example.read(text)
     weight_of = {"similarity": weights.similarity, "outcome": weights.outcome}
-    return _graded(told, _environment_parts(example, told), weight_of, weights, is_legal_best=False)
+    return _graded(answer, _environment_parts(example, answer), weight_of, weights, is_legal_best=False)
 
 
 def win_probability(pawns: float, slope: float) -> float:
@@ -85,8 +84,8 @@ def _graded(
     reading: Reading, chess: Mapping[str, float], weight_of: Mapping[str, float], weights: RewardWeights, *, is_legal_best: bool
 ) -> Grades:
     parts = {
-        "structure": _share(reading.num_sections, reading.num_sections_wanted, weights.structure),
-        "parsing": _share(reading.num_fields, reading.num_fields_wanted, weights.parsing),
+        "structure": _graded_fraction(reading.num_sections, reading.num_sections_expected, weights.structure),
+        "parsing": _graded_fraction(reading.num_fields, reading.num_fields_expected, weights.parsing),
         **{name: weight_of[name] * value for name, value in chess.items()},
     }
     if reading.is_malformed:
@@ -94,34 +93,34 @@ def _graded(
     return Grades(parts=parts, malformed=0.0, reading=reading, is_legal_best=is_legal_best)
 
 
-def _share(count: int, wanted: int, ends: tuple[float, float]) -> float:
-    """Return where `count` in [1, wanted] stands between the two ends; 0 for none."""
+def _graded_fraction(count: int, expected: int, ends: tuple[float, float]) -> float:
+    """Interpolate `count` in [1, expected] linearly between the two ends; 0 for no count."""
     least, most = ends
-    # Weighted ends, and not `least + ...`, so that all of them give `most` to the last digit.
-    share = (count - 1) / (wanted - 1)
-    return (1 - share) * least + share * most if count else 0.0
+    # Weighted ends instead of `least + ...`, so that the full count gives exactly `most`.
+    fraction = (count - 1) / (expected - 1)
+    return (1 - fraction) * least + fraction * most if count else 0.0
 
 
 def _choice_parts(example: MoveExample, answer: MoveAnswer, slope: float) -> dict[str, float]:
     best, worst = max(example.values), min(example.values)
-    worth = {
+    quality = {
         move: (value - worst) / (best - worst) if best > worst else 1.0 for move, value in zip(example.moves, example.values, strict=True)
     }
     truth = dict(zip(example.moves, example.evaluations, strict=True))
     evaluations = (*answer.evaluations, *[None] * NUM_MOVES)
-    # A move counts where it is listed first.
-    first = {move: evaluations[place] for place, move in reversed(list(enumerate(answer.moves))) if move in worth}
-    top = sorted(worth.values(), reverse=True)[:NUM_MOVES]
+    # Only the first listing of a move counts.
+    first = {move: evaluations[index] for index, move in reversed(list(enumerate(answer.moves))) if move in quality}
+    top = sorted(quality.values(), reverse=True)[:NUM_MOVES]
     closeness = [
-        max(0.0, 1 - abs(win_probability(told, slope) - win_probability(truth[move], slope)) / EVALUATION_TOLERANCE)
-        for move, told in first.items()
-        if move is not None and told is not None
+        max(0.0, 1 - abs(win_probability(evaluation, slope) - win_probability(truth[move], slope)) / EVALUATION_TOLERANCE)
+        for move, evaluation in first.items()
+        if move is not None and evaluation is not None
     ]
     return {
-        # Summed without rounding, so that the best five moves have 1 in any order.
-        "move_quality": math.fsum(worth[move] for move in first if move is not None) / math.fsum(top),
+        # `fsum` does not round, so that the best five moves have exactly 1 in any order.
+        "move_quality": math.fsum(quality[move] for move in first if move is not None) / math.fsum(top),
         "evaluation": sum(closeness) / len(top),
-        "best_move": worth.get(answer.best, 0.0) if answer.best is not None else 0.0,
+        "best_move": quality.get(answer.best, 0.0) if answer.best is not None else 0.0,
     }
 
 

@@ -1,16 +1,16 @@
-"""The two tasks of a language model as texts: prompts, answers as they are written, and as they are read.
+"""The two tasks of a language model as text: prompts, and writers and parsers of answers.
 
 `move`, choose a move:
 
     P: <FEN>    M: m1 m2 m3 m4 m5    E: e1 e2 e3 e4 e5    B: best
 
-`environment`, be the board (https://github.com/jorahn/RookWorld; the history ends with the move itself, its moves parted by blanks):
+`environment`, predict the new position (https://github.com/jorahn/RookWorld; the history ends with the move itself, separated by blanks):
 
     A: <FEN>+<move>+<history>+<new FEN>+<reward>+<terminated>+<truncated>
 
-A prompt ends with `M:`, or with the third `+`; the answer is the rest. Moves are UCI. Evaluations are pawns for who moves. Reading
-forgives any white space, and nothing else: what is no move, number, position or flag by its form is not read, and what should not be there
-is counted. No text makes it raise.
+A prompt ends with `M:` or with the third `+`; the answer is the rest. Moves are UCI, evaluations are in pawns for the player to move. The
+parsers ignore white space but nothing else: a word that is not a move, number, position or flag is not parsed, and surplus words are
+counted. They never raise.
 """
 
 import re
@@ -22,14 +22,14 @@ from typing import Final
 from grpo.language.text.fen_similarity import NUM_FIELDS, read_fen
 
 ALPHABET: Final = " +-./0123456789:ABEKMNPQRabcdefghknpqrw"
-"""Every character of prompts and answers; a tokenizer must give each text of them back as it was."""
+"""All characters of prompts and answers; a tokenizer must round-trip every text of them."""
 
 NUM_MOVES: Final = 5
-"""Moves that an answer lists; where fewer are legal, all of them."""
+"""Number of moves in an answer; all legal moves if there are fewer."""
 
 _GAP: Final = "    "
 _MOVE: Final = re.compile(r"[a-h][1-8][a-h][1-8][nbrq]?")
-# Bounded, so that no text becomes infinite; ASCII digits, for `\d` knows hundreds.
+# Bounded, so that no number is infinite; ASCII digits, because `\d` matches other scripts' digits.
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,4}(?:\.[0-9]{1,4})?")
 _LABEL: Final = re.compile(r"[A-Z]:")
 _LABELS: Final = ("M:", "E:", "B:")
@@ -37,58 +37,58 @@ _NUM_PARTS: Final = 4
 
 
 class LanguageTask(StrEnum):
-    """What a prompt asks for; the names are those of `grpo.metrics.table.TASKS`."""
+    """The tasks of a language model, named as in `grpo.metrics.table.TASKS`."""
 
     MOVE = "move"
     ENVIRONMENT = "environment"
 
 
 def move_prompt(fen: str) -> str:
-    """Return the prompt that asks for a move: its answer begins with a blank and the first of the moves."""
+    """Return the prompt of the move task; the answer begins with a blank and the first move."""
     return f"P: {fen}{_GAP}M:"
 
 
 def environment_prompt(fen: str, move: str, history: Sequence[str]) -> str:
-    """Return the prompt that asks what a move does; `history` are the moves up to it, itself the last."""
+    """Return the prompt of the environment task; `history` has the moves up to and including `move`."""
     return f"A: {fen}+{move}+{' '.join(history)}+"
 
 
 def write_move_answer(moves: Sequence[str], evaluations: Sequence[float], best: str) -> str:
-    """Return the rest of a text whose prompt is `move_prompt`; evaluations have two decimals."""
+    """Return the answer to `move_prompt`; evaluations have two decimals."""
     return f" {' '.join(moves)}{_GAP}E: {' '.join(f'{number:.2f}' for number in evaluations)}{_GAP}B: {best}"
 
 
 def write_environment_answer(fen: str, reward: float, *, terminated: bool, truncated: bool) -> str:
-    """Return the rest of a text whose prompt is `environment_prompt`; `fen` is the position after the move."""
+    """Return the answer to `environment_prompt`; `fen` is the position after the move."""
     return f"{fen}+{reward}+{int(terminated)}+{int(truncated)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """How much of an answer can be read."""
+    """A parsed answer: counts of valid sections and fields."""
 
     num_sections: int
-    """Sections that are there: in their place, with a field that can be read."""
-    num_sections_wanted: int
-    """Those that an answer has, and each that does not belong."""
+    """Sections in the right place with at least one valid field."""
+    num_sections_expected: int
+    """Expected sections plus surplus ones."""
     num_fields: int
-    """Fields of these sections that can be read."""
-    num_fields_wanted: int
-    """Those that an answer has, and each word that is too many."""
+    """Valid fields of these sections."""
+    num_fields_expected: int
+    """Expected fields plus surplus words."""
 
     @property
     def has_structure(self) -> bool:
-        """Whether all sections are there, and no others."""
-        return self.num_sections == self.num_sections_wanted
+        """Whether all sections are present, and no others."""
+        return self.num_sections == self.num_sections_expected
 
     @property
     def is_readable(self) -> bool:
-        """Whether every field can be read, and nothing else stands there."""
-        return self.has_structure and self.num_fields == self.num_fields_wanted
+        """Whether every field is valid, and there is nothing else."""
+        return self.has_structure and self.num_fields == self.num_fields_expected
 
     @property
     def is_malformed(self) -> bool:
-        """Whether no section is there."""
+        """Whether no section is present."""
         return self.num_sections == 0
 
 
@@ -97,11 +97,11 @@ class MoveAnswer(Reading):
     """An answer to `move_prompt`: sections M, E and B."""
 
     moves: tuple[str | None, ...]
-    """The listed moves by their form, legal or not, at most as many as are wanted; None where a word is no move."""
+    """The listed moves, legal or not, at most the expected number; None for a word that is not a move."""
     evaluations: tuple[float | None, ...]
-    """Pawns for who moves, in the order of the moves."""
+    """In pawns for the player to move, in the order of the moves."""
     best: str | None
-    """The first word of section B, where that is a move by its form."""
+    """The first word of section B if it is a move."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,16 +109,16 @@ class EnvironmentAnswer(Reading):
     """An answer to `environment_prompt`: sections new FEN (6 fields), reward, terminated and truncated."""
 
     fen: str
-    """As written, but for white space; see `fens.read_fen` for what can be read of it."""
+    """As written, with white space normalised; parse it with `fen_similarity.read_fen`."""
     reward: float | None
     terminated: bool | None
     truncated: bool | None
 
 
 def read_move_answer(text: str, *, num_legal: int = NUM_MOVES) -> MoveAnswer:
-    """Return what can be read of an answer on a board with so many legal moves; five or more want five.
+    """Parse an answer for a board with `num_legal` legal moves; at most five are expected.
 
-    Sections stand in their order, and each once: reading ends at a label that is out of place, and words from there on are too many.
+    Sections must be in order, each once: parsing ends at a misplaced label, and all words from there on are surplus.
     """
     num_moves = min(NUM_MOVES, num_legal)
     labels, parts = ["M:", *_LABEL.findall(text)], _LABEL.split(text)
@@ -138,9 +138,9 @@ def read_move_answer(text: str, *, num_legal: int = NUM_MOVES) -> MoveAnswer:
     num_surplus = max(0, len(listed) - num_moves) + max(0, len(numbers) - num_moves) + max(0, len(named) - 1)
     return MoveAnswer(
         num_sections=sum(map(bool, readable)),
-        num_sections_wanted=len(_LABELS) + len(parts) - num_right,
+        num_sections_expected=len(_LABELS) + len(parts) - num_right,
         num_fields=sum(readable),
-        num_fields_wanted=2 * num_moves + 1 + num_surplus + num_lost,
+        num_fields_expected=2 * num_moves + 1 + num_surplus + num_lost,
         moves=moves,
         evaluations=evaluations,
         best=best,
@@ -148,7 +148,7 @@ def read_move_answer(text: str, *, num_legal: int = NUM_MOVES) -> MoveAnswer:
 
 
 def read_environment_answer(text: str) -> EnvironmentAnswer:
-    """Return what can be read of an answer; one `+` may end it, as in some of RookWorld's data."""
+    """Parse an answer; a final `+` is allowed, as in some of RookWorld's data."""
     parts = text.split("+")
     if len(parts) == _NUM_PARTS + 1 and not parts[-1].strip():
         parts.pop()
@@ -161,9 +161,9 @@ def read_environment_answer(text: str) -> EnvironmentAnswer:
     num_surplus = fields.num_surplus + sum(max(0, len(part) - 1) for part in words[1:_NUM_PARTS])
     return EnvironmentAnswer(
         num_sections=sum(map(bool, readable)),
-        num_sections_wanted=max(_NUM_PARTS, len(parts)),
+        num_sections_expected=max(_NUM_PARTS, len(parts)),
         num_fields=sum(readable),
-        num_fields_wanted=NUM_FIELDS + _NUM_PARTS - 1 + num_surplus + sum(map(len, words[_NUM_PARTS:])),
+        num_fields_expected=NUM_FIELDS + _NUM_PARTS - 1 + num_surplus + sum(map(len, words[_NUM_PARTS:])),
         fen=fen,
         reward=reward,
         terminated=terminated,

@@ -1,9 +1,9 @@
-"""A tokenizer that suits chess text: a token for each square of a board with what stands on it, two for a move, few for a number.
+"""Chess tokenizer: one token for each square with its piece, two for a move, few for a number.
 
-In a FEN a digit stands for so many empty squares, so that a man's square depends on all digits before it: a small model would spend its
-training on counting. Here `knight on f3` is one token and `nothing on a4` another, whatever stands before them. The text stays as it is: a
-placement is taken apart when it is read, and put together when it is written; anything that is not chess goes byte by byte. Decoding what
-was encoded gives the very text back.
+In a FEN a digit stands for several empty squares, so that a piece's square depends on all digits before it, and a small model would spend
+its training on counting. Here `knight on f3` is one token and `nothing on a4` another, independent of the context. The text itself does not
+change: a piece placement is split into squares when it is encoded and joined when it is decoded, and anything else is encoded by bytes.
+Decoding is the exact inverse of encoding.
 """
 
 import itertools
@@ -22,19 +22,19 @@ END: Final = "<|end|>"
 PAD: Final = "<|pad|>"
 VOCABULARY: Final = CHESS_TOKENS
 _EMPTY: Final = "."
-_MEN: Final = "PNBRQKpnbrqk"
+_PIECE_LETTERS: Final = "PNBRQKpnbrqk"
 _SQUARES: Final = [chess.square_name(chess.square(file, rank)) for rank in range(7, -1, -1) for file in range(8)]
-"""In the order of a FEN."""
+"""Squares in the order of a FEN."""
 _NUM_HALF_MOVES: Final = 151  # Without progress; after 150 the game is over.
-_NUM_MOVES: Final = 400  # More go digit by digit.
-_MATES: Final = (990, 999)  # Evaluations in pawns: the largest, and those that stand for mates.
+_NUM_MOVES: Final = 400  # Larger numbers are encoded by digits.
+_MATES: Final = (990, 999)  # In pawns: the largest evaluation, and those of mates.
 
 _SQUARE: Final = "[a-h][1-8]"
 _MOVE_END: Final = r"(?![^ +])"
 _PIECES: Final = re.compile(
     "|".join(
         (
-            rf"(?P<placement>(?:[{_MEN}1-8]+/){{7}}[{_MEN}1-8]+(?= [wb] ))",
+            rf"(?P<placement>(?:[{_PIECE_LETTERS}1-8]+/){{7}}[{_PIECE_LETTERS}1-8]+(?= [wb] ))",
             r"[PA]: ",
             r"    [MEB]:",
             rf"(?:(?<![^+])| ){_SQUARE}(?={_SQUARE}[nbrq]?{_MOVE_END})",
@@ -57,7 +57,7 @@ _PIECES: Final = re.compile(
 
 
 class ChessTokenizer(PreTrainedTokenizer):
-    """See the module. It has no state: its vocabulary is made by this code, and kept beside a model to see that it is still the same."""
+    """The chess tokenizer of this module; its fixed vocabulary is saved with a model only to detect changes."""
 
     vocab_files_names = {"vocabulary": VOCABULARY}  # noqa: RUF012
     model_input_names = ["input_ids", "attention_mask"]  # noqa: RUF012
@@ -109,25 +109,25 @@ class ChessTokenizer(PreTrainedTokenizer):
 
 
 def chess_tokenizer() -> ChessTokenizer:
-    """Return the tokenizer; it is the same whenever it is made."""
+    """Return the tokenizer."""
     return ChessTokenizer()
 
 
 def has_chess_tokens(folder: Path) -> bool | None:
-    """Return whether the tokenizer that is saved in a folder is this one, token for token; None when it is another kind."""
+    """Return whether the tokenizer saved in a folder has this vocabulary; None if it is another kind of tokenizer."""
     path = folder / VOCABULARY
     return bool(read_json(path) == list(dict.fromkeys(_vocabulary()))) if path.is_file() else None
 
 
 def _squares(placement: str) -> list[str] | None:
-    """Return a token for each square, or None when there are not eight in each rank, each run of empty ones as one digit."""
-    taken = re.sub("[1-8]", lambda found: _EMPTY * int(found[0]), placement).replace("/", "")
-    tokens = [f"{man}@{square}" for man, square in zip(taken, _SQUARES, strict=False)]
-    return tokens if len(taken) == 64 and "".join(_texts(tokens)) == placement else None
+    """Return a token for each square, or None if the placement is not a valid one in canonical form."""
+    pieces = re.sub("[1-8]", lambda found: _EMPTY * int(found[0]), placement).replace("/", "")
+    tokens = [f"{piece}@{square}" for piece, square in zip(pieces, _SQUARES, strict=False)]
+    return tokens if len(pieces) == 64 and "".join(_texts(tokens)) == placement else None
 
 
 def _texts(tokens: Sequence[str]) -> Iterator[str]:
-    """Yield the text of tokens, piece by piece; empty squares in a row become a digit."""
+    """Yield the text of tokens in parts; consecutive empty squares become a digit."""
     for kind, run in itertools.groupby(tokens, key=_kind):
         if kind == "bytes":
             yield bytes(int(token[1:3], 16) for token in run).decode("utf-8", "replace")
@@ -151,14 +151,14 @@ def _kind(token: str) -> str:
 def _vocabulary() -> Iterator[str]:
     """Yield all tokens; END and PAD have ids 0 and 1."""
     yield from (END, PAD, *(f"<{byte:02x}>" for byte in range(256)))
-    yield from (f"{man}@{square}" for square in _SQUARES for man in _EMPTY + _MEN)
+    yield from (f"{piece}@{square}" for square in _SQUARES for piece in _EMPTY + _PIECE_LETTERS)
     yield from ("P: ", "A: ", "    M:", "    E:", "    B:", " w", " b", "+", " ")
     castling = ["-", *("".join(rights) for size in range(1, 5) for rights in itertools.combinations("KQkq", size))]
-    # Mostly no pawn can be taken en passant: rights and that are one token then.
+    # En passant is rarely possible, so castling rights and the missing en-passant square share a token.
     yield from (f" {rights}{no_square}" for rights in castling for no_square in ("", " -"))
     yield from (f"{gap}{square}" for gap in (" ", "") for square in _SQUARES)
-    yield from (f"{square}{man}" for square in _SQUARES if square[1] in "18" for man in "nbrq")
-    # The two clocks, evaluations and flags share no token: what follows each is another thing.
+    yield from (f"{square}{piece}" for square in _SQUARES if square[1] in "18" for piece in "nbrq")
+    # Clocks, evaluations and flags share no tokens, because different things follow them.
     yield from (f" {number} " for number in range(_NUM_HALF_MOVES))
     yield from (str(number) for number in range(_NUM_MOVES))
     yield from (f" {sign}{number}" for sign in ("", "-") for number in (*range(100), *_MATES))

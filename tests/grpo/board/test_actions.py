@@ -124,7 +124,7 @@ def test_pins_checks_castling_and_promotions_by_hand(fen: str, moves: str | None
 
 
 def test_the_legal_ids_are_those_of_the_legal_moves_in_positions_full_of_queens() -> None:
-    # Random men, most of them on lines with the kings: pins and checks of all kinds, in every second position.
+    # Random pieces, most of them on lines with the kings: pins and checks of all kinds, in every second position.
     rng = random.Random(11)
     num_pinned = num_checks = 0
     for _ in range(1_500):

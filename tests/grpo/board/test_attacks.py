@@ -29,7 +29,7 @@ def test_counts_are_python_chess_s_attackers_in_positions_of_random_play(random_
 
     for board, counts in zip(boards, found, strict=True):
         assert np.array_equal(counts.numpy(), expected_counts(board)), board.fen()
-    assert found.amax(dim=(0, 1)).min() >= 1, "every kind of man of both sides attacked something"
+    assert found.amax(dim=(0, 1)).min() >= 1, "every kind of piece of both sides attacked something"
     assert found.max() >= 2
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from grpo.board.draws import drawing_moves, repeating_moves
-from grpo.dataset.engine_games import made_up_endgame
+from grpo.dataset.engine_games import random_endgame
 
 
 def brute_force(board: chess.Board) -> list[chess.Move]:
@@ -38,13 +38,13 @@ def kinds(board: chess.Board, move: chess.Move) -> set[str]:
 
 
 def lone_endgame(rng: random.Random) -> chess.Board:
-    """Return a legal position with a handful of men, one side's few enough to be stalemated, and often close to bare kings."""
+    """Return a legal position with a handful of pieces, one side's few enough to be stalemated, and often close to bare kings."""
     while True:
         board = chess.Board.empty()
         squares = rng.sample(range(64), 10)
         board.turn = rng.random() < 0.5
         board.set_piece_at(squares.pop(), chess.Piece(chess.KING, board.turn))
-        # The rival's king in a corner or on an edge now and then, where stalemates are.
+        # The opponent's king in a corner or on an edge now and then, where stalemates are.
         edge = rng.choice([0, 7, 56, 63, rng.randrange(8), 8 * rng.randrange(8)])
         if edge in squares or board.piece_at(edge):
             continue
@@ -79,7 +79,7 @@ def test_drawing_moves_are_those_of_brute_force_in_2500_endgames() -> None:
     met: Counter[str] = Counter()
     num_drawing = 0
     for number in range(2_500):
-        board = made_up_endgame(numpy_rng) if number % 5 == 0 else lone_endgame(rng)
+        board = random_endgame(numpy_rng) if number % 5 == 0 else lone_endgame(rng)
         fen = board.fen()
         expected = brute_force(board)
         assert drawing_moves(board) == expected, fen
@@ -98,7 +98,7 @@ def test_drawing_moves_are_those_of_brute_force_in_2500_endgames() -> None:
         ("8/8/8/8/8/5k2/7p/7K w - - 0 1", "h1h2"),  # The last pawn falls.
         ("8/8/8/3k4/8/8/3p4/2B1K3 w - - 0 1", "c1d2 e1d2"),
         ("k7/8/8/8/8/8/6pK/8 b - - 0 1", "g2g1b g2g1n"),  # A minor piece alone cannot win.
-        ("k7/8/8/8/8/8/6pK/5N2 b - - 0 1", "g2f1b g2f1n"),  # Two of the men that can win go in one move.
+        ("k7/8/8/8/8/8/6pK/5N2 b - - 0 1", "g2f1b g2f1n"),  # Two of the pieces that can win go in one move.
         ("5K1k/3q4/3P4/8/5Pp1/8/8/8 b - f3 0 1", "g4f3"),  # En passant: White's last move goes.
         ("8/2Q5/4k3/8/8/8/8/3QK2R w K - 0 1", "d1f3 e1g1 h1f1"),  # Castling takes the last squares as well.
         ("8/5k2/8/8/8/8/8/4K2R w K - 99 80", "e1d1 e1d2 e1e2 e1f1 e1f2 e1g1 h1f1 h1g1 h1h2 h1h3 h1h4 h1h5 h1h6 h1h7 h1h8"),
@@ -190,7 +190,7 @@ def test_what_cannot_be_undone_is_no_repetition_castling_rights_and_en_passant_i
     for uci in ("h1h2", "h8h7", "h2h1"):
         board.push_uci(uci)
 
-    assert repeating_moves(board) == [], "the men stand as they did, and the right to castle is gone"
+    assert repeating_moves(board) == [], "the pieces stand as they did, and the right to castle is gone"
     for uci in ("h7h8", "h1h2", "h8h7"):
         board.push_uci(uci)
     assert [move.uci() for move in repeating_moves(board)] == ["h2h1"]

@@ -57,7 +57,7 @@ def test_a_position_of_black_worked_by_hand() -> None:
     assert {square: code for square, code in enumerate(row[:64].tolist()) if code} == {
         chess.A1: 4, chess.E1: 6, chess.H1: 4, chess.B5: 1, chess.C5: 7, chess.A8: 10, chess.E8: 12, chess.H8: 10,
     }  # fmt: skip
-    assert row[CASTLING].tolist() == [0, 1, 1, 0]  # Mover: queen side only; rival: king side only.
+    assert row[CASTLING].tolist() == [0, 1, 1, 0]  # Mover: queen side only; opponent: king side only.
     assert (row[EN_PASSANT], row[HALFMOVE_CLOCK], row[BLACK_TO_MOVE]) == (3, 0, 1)
 
 

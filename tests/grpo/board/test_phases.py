@@ -22,7 +22,7 @@ from grpo.board.phases import PHASES, Phase, phase_of
         ("3rkb2/nbqn4/8/8/8/8/8/RNBQKBNR w - - 0 1", Phase.MIDDLEGAME, "Black has 3 at home"),
         ("3rkb2/pppppppp/nbqn4/8/8/8/8/RNBQKBNR w - - 0 1", Phase.MIDDLEGAME, "pawns are no pieces"),
         ("rnbqkbnr/8/8/8/8/NBQN4/8/3RKBPP w - - 0 1", Phase.MIDDLEGAME, "not even where pawns cannot be"),
-        ("QRBNkNBR/8/8/8/8/8/8/qrbnKnbr w - - 0 1", Phase.MIDDLEGAME, "pieces on the rival's back rank are not at home"),
+        ("QRBNkNBR/8/8/8/8/8/8/qrbnKnbr w - - 0 1", Phase.MIDDLEGAME, "pieces on the opponent's back rank are not at home"),
     ],
 )
 def test_the_rule_by_example(fen: str, phase: Phase, why: str) -> None:

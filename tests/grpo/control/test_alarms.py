@@ -40,7 +40,7 @@ GRPO = {
     "critical_measure": "entropy",
     "entropy_schedule": "target",
     "entropy_coefficient": 0.02,
-    "entropy_target": {"share": 0.4, "min_coefficient": 0.005, "max_coefficient": 0.05},
+    "entropy_target": {"fraction": 0.4, "min_coefficient": 0.005, "max_coefficient": 0.05},
     "kl_target": {"nats": 0.3, "min_coefficient": 1e-4, "max_coefficient": 0.1},
 }
 
@@ -270,7 +270,7 @@ def test_two_controllers_are_two_alarms() -> None:
         ),
         ({"silent_groups": 1.0, "agreement": 0.91}, None, ["100.0%", "4 steps to 4", "silent_share = 0.95", "0.91", "grpo.group_size"]),
         ({"kl": 0.045}, {"kl": True}, ["kl controller", "100%", "0.045 nats", "0.3 (grpo.kl_target.nats)", "max_coefficient = 0.1"]),
-        ({}, {"entropy": True}, ["entropy controller", "1.5 nats", "target 1.2", "share = 0.4", "max_coefficient = 0.05"]),
+        ({}, {"entropy": True}, ["entropy controller", "1.5 nats", "target 1.2", "fraction = 0.4", "max_coefficient = 0.05"]),
     ],
 )
 def test_a_message_says_what_in_numbers_when_and_the_setting_that_mends_it(

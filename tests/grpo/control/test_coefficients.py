@@ -68,7 +68,7 @@ def rates(first_step: int = 0, **changes: object) -> LearningRate:
         "num_steps": 8,
         "warmup_steps": 0,
         "learning_rate_decay": "constant",
-        "final_learning_rate_share": 0.1,
+        "final_learning_rate_fraction": 0.1,
     }
     return LearningRate(GrpoConfig.model_validate(settings | changes), first_step=first_step)
 
@@ -83,20 +83,20 @@ def test_without_warm_up_and_decay_the_rate_is_the_setting_at_every_step() -> No
 
 
 def test_the_linear_decay_is_worked_by_hand() -> None:
-    rate = rates(learning_rate_decay="linear", final_learning_rate_share=0.2)
+    rate = rates(learning_rate_decay="linear", final_learning_rate_fraction=0.2)
     # 1 - 0.8 * step / 8, and no lower afterwards.
     assert [rate.at(step) for step in (0, 2, 4, 8, 20)] == pytest.approx([1, 0.8, 0.6, 0.2, 0.2])
 
 
 def test_the_cosine_decay_is_worked_by_hand() -> None:
-    rate = rates(learning_rate_decay="cosine", final_learning_rate_share=0.2)
+    rate = rates(learning_rate_decay="cosine", final_learning_rate_fraction=0.2)
     # 0.2 + 0.8 * (1 + cos(pi * step / 8)) / 2; cos(pi / 4) = 0.70711.
     assert [rate.at(step) for step in (0, 2, 4, 8, 20)] == pytest.approx([1, 0.2 + 0.4 * 1.70711, 0.6, 0.2, 0.2], abs=1e-5)
 
 
 @pytest.mark.parametrize("decay", ["linear", "cosine"])
 def test_the_decay_begins_where_the_warm_up_ends(decay: str) -> None:
-    rate = rates(warmup_steps=4, learning_rate_decay=decay, final_learning_rate_share=0.0)
+    rate = rates(warmup_steps=4, learning_rate_decay=decay, final_learning_rate_fraction=0.0)
     assert [rate.at(step) for step in (3, 4, 6, 8)] == pytest.approx([0.8, 1, 0.5, 0])
 
 
@@ -116,7 +116,7 @@ def test_a_warm_up_longer_than_the_run_still_ends_at_the_settings_rate() -> None
 @settings(derandomize=True)
 @given(st.integers(0, 20), st.sampled_from(["constant", "linear", "cosine"]), st.integers(1, 30), st.floats(0, 1))
 def test_the_rate_of_every_step_of_a_run_is_positive_and_at_most_the_setting(warmup: int, decay: str, num_steps: int, share: float) -> None:
-    rate = rates(warmup_steps=warmup, learning_rate_decay=decay, num_steps=num_steps, final_learning_rate_share=share)
+    rate = rates(warmup_steps=warmup, learning_rate_decay=decay, num_steps=num_steps, final_learning_rate_fraction=share)
     assert all(0 < rate.at(step) <= 1 + 1e-12 for step in range(num_steps))
 
 
@@ -146,7 +146,7 @@ def test_an_annealed_coefficient_goes_in_a_line_and_stays_at_its_end(final: floa
 
 # Entropy coefficient by target.
 
-TARGET = EntropyTarget(share=0.5, rate=0.1, dead_band=0.2, min_coefficient=0.01, max_coefficient=0.1)
+TARGET = EntropyTarget(fraction=0.5, rate=0.1, dead_band=0.2, min_coefficient=0.01, max_coefficient=0.1)
 
 
 def target_controller(coefficient: float = 0.02, target: EntropyTarget = TARGET) -> EntropyTargetController:

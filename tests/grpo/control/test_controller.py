@@ -34,11 +34,11 @@ BASE: dict[str, Any] = {
     "learning_rate": 5e-4,
     "warmup_steps": 0,
     "learning_rate_decay": "constant",
-    "final_learning_rate_share": 0.1,
+    "final_learning_rate_fraction": 0.1,
     "entropy_schedule": "constant",
     "entropy_coefficient": 0.015,
     "final_entropy_coefficient": 0.0,
-    "entropy_target": {"share": 0.4, "rate": 0.1, "dead_band": 0.1, "min_coefficient": 0.005, "max_coefficient": 0.05},
+    "entropy_target": {"fraction": 0.4, "rate": 0.1, "dead_band": 0.1, "min_coefficient": 0.005, "max_coefficient": 0.05},
     "kl_schedule": "constant",
     "kl_coefficient": 0.0,
     "kl_target": {"nats": 0.1, "horizon": 10.0, "min_coefficient": 1e-4, "max_coefficient": 0.1},
@@ -540,7 +540,7 @@ def test_a_restored_window_is_cut_to_the_length_of_the_settings() -> None:
 
 
 def test_the_controllers_usefulness_is_measured_step_by_step() -> None:
-    target = {"share": 0.4, "rate": 10.0, "dead_band": 0.1, "min_coefficient": 0.01, "max_coefficient": 0.1}
+    target = {"fraction": 0.4, "rate": 10.0, "dead_band": 0.1, "min_coefficient": 0.01, "max_coefficient": 0.1}
     kl_target = {"nats": 0.1, "horizon": 10.0, "max_coefficient": 0.0102}
     control = control_of(
         entropy_schedule="target",

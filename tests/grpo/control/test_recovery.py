@@ -40,7 +40,7 @@ def trainer_of(policy: NetworkPolicy, reference: NetworkPolicy, seed: int, *, fi
         "critical_entropy": 0.0,
     }
     config = GrpoConfig(**{**settings, **changes})
-    states = DatasetStates(ARRAYS, states_per_step=16, seed=seed, reflects=False)
+    states = DatasetStates(ARRAYS, states_per_step=16, seed=seed, mirrors_boards=False)
     return GrpoTrainer(policy, reference, states, config, seed=seed, first_step=first_step)
 
 

@@ -10,7 +10,7 @@ import pytest
 from scripted_engine import ScriptedEngine
 
 from grpo.board.phases import Phase, phase_of
-from grpo.dataset.engine_games import engine_games, made_up_endgame, material_signature
+from grpo.dataset.engine_games import engine_games, material_signature, random_endgame
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool
 from grpo.reading.games import Game, Reason, Rejection
@@ -184,7 +184,7 @@ def test_failures_with_games_between_them_end_nothing(scripted: Scripted) -> Non
 
 def test_made_up_endgames_are_legal_and_of_many_kinds() -> None:
     rng = np.random.default_rng(5)
-    boards = [made_up_endgame(rng) for _ in range(500)]
+    boards = [random_endgame(rng) for _ in range(500)]
     signatures = Counter(material_signature(board) for board in boards)
     for board in boards:
         assert board.is_valid()
@@ -198,12 +198,12 @@ def test_made_up_endgames_are_legal_and_of_many_kinds() -> None:
     assert min(num_men) <= 4
     assert max(num_men) >= 14
     sides = [signature.split("-") for signature in signatures.elements()]
-    assert 50 < sum(own == rival for own, rival in sides) < 350, "even ones and uneven ones"
-    assert {piece for own, rival in sides for piece in own + rival} == set("KQRBNP")
+    assert 50 < sum(own == opponent for own, opponent in sides) < 350, "even ones and uneven ones"
+    assert {piece for own, opponent in sides for piece in own + opponent} == set("KQRBNP")
 
 
 def test_made_up_endgames_depend_on_their_generator_alone() -> None:
-    one, same, other = ([made_up_endgame(rng).fen() for _ in range(5)] for rng in map(np.random.default_rng, (1, 1, 2)))
+    one, same, other = ([random_endgame(rng).fen() for _ in range(5)] for rng in map(np.random.default_rng, (1, 1, 2)))
     assert one == same
     assert not set(one) & set(other)
 

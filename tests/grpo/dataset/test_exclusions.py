@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from grpo.board.encoding import position_key
-from grpo.dataset.exclusions import JudgedPositions
+from grpo.dataset.exclusions import ExcludedPositions
 from grpo.reading.games import SourceError
 
 SAMPLE_DATA = os.environ.get("CHESS_GRPO_SAMPLE_DATA", "")
@@ -19,10 +19,10 @@ GAME = (
 )
 
 
-def judged(tmp_path: Path, **files: str) -> JudgedPositions:
+def judged(tmp_path: Path, **files: str) -> ExcludedPositions:
     for name, text in files.items():
         (tmp_path / name.replace("_", ".")).write_text(text)
-    return JudgedPositions.read([str(tmp_path)])
+    return ExcludedPositions.read([str(tmp_path)])
 
 
 def positions_of(*moves: str) -> list[str]:
@@ -77,7 +77,7 @@ def test_files_of_all_kinds_count_together(tmp_path: Path) -> None:
 
 
 def test_no_pattern_is_no_position() -> None:
-    nothing = JudgedPositions.read([])
+    nothing = ExcludedPositions.read([])
     assert len(nothing) == 0
     assert position_key(chess.Board()) not in nothing
 
@@ -92,7 +92,7 @@ def test_the_largest_and_the_smallest_hash_are_looked_up_like_any(tmp_path: Path
 
 def test_an_unreadable_entry_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(
-        SourceError, match=r"list\.epd, byte 49: illegal position .TOO_MANY_KINGS.; mend or remove this entry of /.*list\.epd"
+        SourceError, match=r"list\.epd, byte 49: illegal position .TOO_MANY_KINGS.; fix or remove this entry of /.*list\.epd"
     ):
         judged(tmp_path, list_epd=f"{ENDGAME}\nk7/8/8/8/8/8/8/KK6 w - - 0 1\n")
     (tmp_path / "list.epd").unlink()
@@ -128,13 +128,13 @@ def test_a_position_takes_8_bytes(tmp_path: Path, random_boards: list[chess.Boar
 def test_lookups_stay_fast_among_millions() -> None:
     rng = random.Random(7)
     hashes = np.unique(np.frombuffer(array("Q", (rng.getrandbits(64) for _ in range(200_000))), dtype=np.uint64))
-    found = JudgedPositions(hashes, "")
+    found = ExcludedPositions(hashes, "")
     assert len(found) == len(hashes)
     assert position_key(chess.Board()) not in found
 
 
 @pytest.mark.skipif(not SAMPLE_DATA, reason="CHESS_GRPO_SAMPLE_DATA is not set")
 def test_the_sample_puzzles_and_the_opening_book_are_judged() -> None:
-    found = JudgedPositions.read([f"{SAMPLE_DATA}/lichess_puzzles_1499.csv"])
+    found = ExcludedPositions.read([f"{SAMPLE_DATA}/lichess_puzzles_1499.csv"])
     assert len(found) > 1_499 * 2
     assert position_key(chess.Board("6Qk/p1p3pp/4N3/1p6/2q1r1n1/2B5/PP4PP/3R1R1K b - - 0 28")) in found

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 
 from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES, Phase, phase_of
-from grpo.dataset.exclusions import JudgedPositions
+from grpo.dataset.exclusions import ExcludedPositions
 from grpo.dataset.quotas import (
     Candidate,
     Quota,
     QuotaCell,
     SourceReport,
+    boards_per_cell,
     cell_names,
     cut_to_quota,
     shortage_message,
+    split_fractions,
     split_of_game,
-    split_shares,
-    wanted_boards,
 )
 from grpo.dataset.table import Position, Split
 from grpo.reading.games import Game, Reason, Rejection
@@ -42,10 +42,10 @@ def in_each_cell(count: int) -> dict[QuotaCell, int]:
     return {(split, phase): count for split in Split for phase in PHASES}
 
 
-def new_quota(count: int = 50, *, seed: int = 0, judged: Any = frozenset(), **config: Any) -> tuple[Quota, SourceReport]:
+def new_quota(count: int = 50, *, seed: int = 0, excluded: Any = frozenset(), **config: Any) -> tuple[Quota, SourceReport]:
     """Return a quota of so many boards in every cell, and the report that it counts in."""
     report = SourceReport()
-    return Quota(in_each_cell(count), BoardsConfig(**{**SMALL, **config}), seed=seed, report=report, judged=judged), report
+    return Quota(in_each_cell(count), BoardsConfig(**{**SMALL, **config}), seed=seed, report=report, excluded=excluded), report
 
 
 def game_of(moves: str, *, game_id: str = "g", is_label: Sequence[bool] | None = None, fen: str = chess.STARTING_FEN, **facts: Any) -> Game:
@@ -85,14 +85,14 @@ def fens(candidates: Sequence[Candidate]) -> list[str]:
 @pytest.mark.parametrize("sizes", [(48_000, 2_400, 900), (60, 15, 15), (3, 3_000, 3_000)])
 def test_the_shares_of_the_splits_sum_to_one_and_training_keeps_a_good_part(sizes: tuple[int, int, int]) -> None:
     train, validation, heldout = sizes
-    shares = split_shares(BoardsConfig(num_train=train, num_validation=validation, num_heldout=heldout))
+    shares = split_fractions(BoardsConfig(num_train=train, num_validation=validation, num_heldout=heldout))
     assert sum(shares.values()) == pytest.approx(1, abs=1e-12)
     assert min(shares.values()) > 0
     assert shares[Split.TRAIN] >= 0.4 - 1e-12
 
 
 def test_small_splits_get_half_as_many_games_again_as_their_boards_need() -> None:
-    shares = split_shares(BoardsConfig(num_train=900, num_validation=60, num_heldout=39))
+    shares = split_fractions(BoardsConfig(num_train=900, num_validation=60, num_heldout=39))
     assert shares[Split.VALIDATION] == pytest.approx(1.5 * 60 / 999)
     assert shares[Split.HELDOUT] == pytest.approx(1.5 * 39 / 999)
 
@@ -113,7 +113,7 @@ def test_the_split_of_a_game_is_the_same_on_every_machine() -> None:
 
 
 def test_each_split_wants_a_third_of_its_boards_from_each_phase() -> None:
-    wanted = wanted_boards(BoardsConfig(**SMALL))
+    wanted = boards_per_cell(BoardsConfig(**SMALL))
     assert len(wanted) == 9
     assert {split: [wanted[split, phase] for phase in PHASES] for split in Split} == {
         Split.TRAIN: [20, 20, 20], Split.VALIDATION: [5, 5, 5], Split.HELDOUT: [5, 5, 5],
@@ -141,7 +141,7 @@ def test_a_dated_game_is_in_the_split_of_its_day_whatever_its_hash(date: str, sp
 def test_an_undated_game_is_split_by_its_hash_and_so_is_every_game_without_days_in_the_settings() -> None:
     dated, _ = new_quota(**DATED)
     undated, _ = new_quota()
-    shares = split_shares(BoardsConfig(**SMALL))
+    shares = split_fractions(BoardsConfig(**SMALL))
     ids = [f"endgame-0-{number}" for number in range(40)]
     by_hash = [split_of_game(game_id, shares) for game_id in ids]
     assert [dated.split_of(game_id, None) for game_id in ids] == by_hash
@@ -273,7 +273,7 @@ def test_the_choice_within_a_game_is_another_one_in_another_game() -> None:
 def test_judged_positions_and_their_mirrors_are_left_out_and_counted() -> None:
     judged = chess.Board()
     judged.push_uci("e2e4")
-    quota, report = new_quota(judged={position_key(judged.mirror())})
+    quota, report = new_quota(excluded={position_key(judged.mirror())})
     taken = quota.offer(game_of("e2e4 e7e5 g1f3"))
     assert sorted(candidate.position.label for candidate in taken) == ["e2e4", "g1f3"]
     assert report.left_out == {"judged": 1}
@@ -285,7 +285,7 @@ def test_judged_positions_and_their_mirrors_are_left_out_and_counted() -> None:
 def test_another_position_of_the_game_takes_the_place_of_a_judged_one() -> None:
     free, _ = new_quota(max_per_game_and_phase=3)
     [first, *_] = fens(free.offer(game_of(MOVES)))
-    quota, _ = new_quota(max_per_game_and_phase=3, judged={position_key(chess.Board(first))})
+    quota, _ = new_quota(max_per_game_and_phase=3, excluded={position_key(chess.Board(first))})
     taken = fens(quota.offer(game_of(MOVES)))
     assert len(taken) == 3
     assert first not in taken
@@ -304,7 +304,7 @@ def test_another_position_of_the_game_takes_the_place_of_a_judged_one() -> None:
 )
 def test_what_judges_may_be_a_suite_a_book_or_puzzles(name: str, content: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
-    quota, report = new_quota(judged=JudgedPositions.read([str(tmp_path / name)]))
+    quota, report = new_quota(excluded=ExcludedPositions.read([str(tmp_path / name)]))
     labels = sorted(candidate.position.label for candidate in quota.offer(game_of("e2e4 e7e5 g1f3")))
     start_judges = not name.endswith(".epd")
     assert labels == (["g1f3"] if start_judges else ["e2e4", "g1f3"])
@@ -319,7 +319,7 @@ def test_what_is_given_back_is_wanted_again_counted_and_never_taken_again() -> N
     [candidate] = quota.offer(listed(ROOK_ENDING))
     cell = candidate.position.split, Phase.ENDGAME
     assert quota.missing == {**in_each_cell(1), cell: 0}
-    quota.give_back(candidate, "engine failure")
+    quota.discard(candidate, "engine failure")
     assert quota.missing == in_each_cell(1)
     assert report.left_out == {"engine failure": 1}
     assert quota.offer(listed(ROOK_ENDING)) == []
@@ -329,17 +329,17 @@ def test_what_is_given_back_is_wanted_again_counted_and_never_taken_again() -> N
 
 
 def test_a_quota_wants_a_game_while_something_of_its_split_is_missing() -> None:
-    shares = split_shares(BoardsConfig(**SMALL))
+    shares = split_fractions(BoardsConfig(**SMALL))
     split = split_of_game("game", shares)
     other = next(each for each in Split if each != split)
     quota, _ = new_quota(0)
-    assert not quota.wants("game")
+    assert not quota.needs("game")
     quota.missing[other, Phase.OPENING] = 1
-    assert not quota.wants("game"), "it is of another split"
+    assert not quota.needs("game"), "it is of another split"
     quota.missing[split, Phase.ENDGAME] = 1
-    assert quota.wants("game")
-    assert quota.wants("game", [Phase.ENDGAME])
-    assert not quota.wants("game", [Phase.OPENING, Phase.MIDDLEGAME])
+    assert quota.needs("game")
+    assert quota.needs("game", [Phase.ENDGAME])
+    assert not quota.needs("game", [Phase.OPENING, Phase.MIDDLEGAME])
 
 
 # Reports.

@@ -24,9 +24,9 @@ from scripted_engine import ScriptedEngine
 from grpo.board.encoding import position_key
 from grpo.board.phases import Phase, phase_of
 from grpo.dataset.engine_games import material_signature
-from grpo.dataset.quotas import Candidate, Quota, QuotaCell, SourceReport, wanted_boards
+from grpo.dataset.quotas import Candidate, Quota, QuotaCell, SourceReport, boards_per_cell
 from grpo.dataset.table import Position, Split
-from grpo.dataset.units import file_games, fill_unit, unit_wanted
+from grpo.dataset.units import file_games, fill_unit, unit_boards_per_cell
 from grpo.engine.pool import EnginePool
 from grpo.reading.games import Game, Reason, Rejection, SourceError
 from grpo.settings.tree import BoardsConfig, EngineGames, GameFilters
@@ -63,16 +63,16 @@ def filled(
     seed: int = 0,
     engine: str = "true",  # A program that is no engine: for files none is asked.
     refuses: Callable[[Position], bool] = lambda _: False,
-    judged: frozenset[str] = frozenset(),
+    excluded: frozenset[str] = frozenset(),
 ) -> Filled:
-    """Fill a unit with a judge that gives back what it `refuses`."""
+    """Fill a unit; candidates that it `refuses` are discarded."""
     made = Filled()
 
-    def judge(candidates: list[Candidate], quota: Quota) -> None:
+    def value_candidates(candidates: list[Candidate], quota: Quota) -> None:
         made.batches.append(len(candidates))
         for candidate in candidates:
             if refuses(candidate.position):
-                quota.give_back(candidate, "refused")
+                quota.discard(candidate, "refused")
             else:
                 made.positions.append(candidate.position)
 
@@ -83,9 +83,9 @@ def filled(
             seed=seed,
             players=pool,
             report=made.report,
-            judged=judged,
+            excluded=excluded,
             on_rejection=made.rejections.append,
-            judge=judge,
+            on_candidates=value_candidates,
         )
     made.missing, made.games = quota.missing, quota.games
     return made
@@ -128,14 +128,14 @@ def check_positions(positions: Sequence[Position]) -> None:
 
 def test_a_single_unit_wants_exactly_what_the_dataset_wants() -> None:
     config = BoardsConfig(**{**SMALL, "num_units": 1})
-    assert unit_wanted(config) == wanted_boards(config)
+    assert unit_boards_per_cell(config) == boards_per_cell(config)
 
 
 @pytest.mark.parametrize("num_units", [2, 8, 40])
 def test_units_want_a_little_more_than_their_share(num_units: int) -> None:
     config = BoardsConfig(num_units=num_units)
-    for cell, count in unit_wanted(config).items():
-        share = wanted_boards(config)[cell] / num_units
+    for cell, count in unit_boards_per_cell(config).items():
+        share = boards_per_cell(config)[cell] / num_units
         assert count == math.ceil(1.06 * share + 2 * share**0.5)
 
 
@@ -146,7 +146,7 @@ def test_a_file_fills_the_quotas_of_each_unit_exactly(long_games: Path) -> None:
     config = files_config(long_games)
     for unit in range(2):
         made = filled(config, unit=unit)
-        assert made.cells == unit_wanted(config)
+        assert made.cells == unit_boards_per_cell(config)
         check_positions(made.positions)
         most = Counter((position.game_id, position.phase) for position in made.positions).most_common(1)[0][1]
         assert most == config.max_per_game_and_phase == 6
@@ -248,7 +248,7 @@ def test_a_list_of_positions_fills_the_quotas_without_a_move_to_imitate(games_te
     (tmp_path / "list.epd").write_text(as_epd(games_text))
     config = files_config(tmp_path / "list.epd")
     made = filled(config)
-    assert made.cells == unit_wanted(config)
+    assert made.cells == unit_boards_per_cell(config)
     check_positions(made.positions)
     assert {(position.label, position.ply, position.source) for position in made.positions} == {("", 0, "list.epd")}
     assert len({position.game_id for position in made.positions}) == len(made.positions)
@@ -293,7 +293,7 @@ def test_real_games_fill_the_quotas() -> None:
     for unit in range(2):
         made = filled(config, unit=unit)
         check_positions(made.positions)
-        assert made.cells == unit_wanted(config)
+        assert made.cells == unit_boards_per_cell(config)
         assert made.report.rejected.total() == 0
 
 
@@ -381,7 +381,7 @@ def test_what_the_judge_gives_back_is_replaced_and_counted(long_games: Path) -> 
     plain = filled(config)
     bad = {position.key for position in plain.positions[::10]}
     made = filled(config, refuses=lambda position: position.key in bad)
-    assert made.cells == wanted_boards(config)
+    assert made.cells == boards_per_cell(config)
     assert bad.isdisjoint(made.keys)
     assert made.report.left_out == {"refused": len(bad)}
     assert made.keys >= plain.keys - bad, "what was good stays"
@@ -391,7 +391,7 @@ def test_what_the_judge_gives_back_is_replaced_and_counted(long_games: Path) -> 
 def test_a_judge_that_refuses_all_leaves_everything_missing_and_is_asked_about_each_game(long_games: Path) -> None:
     config = files_config(long_games, num_units=1)
     made = filled(config, refuses=lambda _: True)
-    assert made.missing == wanted_boards(config)
+    assert made.missing == boards_per_cell(config)
     assert made.report.num_games == 60
     assert made.report.left_out["refused"] == sum(made.batches)
 
@@ -407,11 +407,11 @@ def test_candidates_are_judged_many_at_a_time_and_none_is_left_over(long_games: 
 
 def test_judged_positions_become_no_boards(long_games: Path) -> None:
     config = files_config(long_games, num_units=1)
-    judged = frozenset(sorted(filled(config).keys)[::3])
-    made = filled(config, judged=judged)
-    assert made.keys.isdisjoint(judged)
-    assert made.cells == wanted_boards(config)
-    assert 0 < made.report.left_out["judged"] <= len(judged)
+    excluded = frozenset(sorted(filled(config).keys)[::3])
+    made = filled(config, excluded=excluded)
+    assert made.keys.isdisjoint(excluded)
+    assert made.cells == boards_per_cell(config)
+    assert 0 < made.report.left_out["judged"] <= len(excluded)
 
 
 def test_a_file_may_go_on_for_long_with_nothing_that_is_needed(long_games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,7 +420,7 @@ def test_a_file_may_go_on_for_long_with_nothing_that_is_needed(long_games: Path,
     (tmp_path / "a.pgn").write_text(openings)
     shutil.copy(long_games, tmp_path / "b.pgn")
     config = files_config(tmp_path, num_units=1)
-    assert filled(config).cells == wanted_boards(config)
+    assert filled(config).cells == boards_per_cell(config)
 
 
 def test_an_unfillable_quota_of_a_file_is_returned_with_what_is_missing(tmp_path: Path) -> None:
@@ -444,7 +444,7 @@ def test_a_shortage_of_endgames_is_made_good_by_made_up_ones(tmp_path: Path, scr
     config = files_config(tmp_path / "short.pgn", num_train=60, num_validation=15, num_heldout=15, num_units=1, shortage="endgames")
     engine = scripted()
     made = filled(config, engine=engine.path)
-    assert made.cells == wanted_boards(config)
+    assert made.cells == boards_per_cell(config)
     check_positions(made.positions)
     ends = [position for position in made.positions if position.phase is Phase.ENDGAME]
     assert {position.source for position in ends} >= {"endgame"}
@@ -488,7 +488,7 @@ def test_two_equal_engine_units_are_equal_and_two_different_ones_share_no_game(s
     assert set(first.games).isdisjoint(second.games)
     for unit in (first, second):
         check_positions(unit.positions)
-        assert unit.cells == unit_wanted(config)
+        assert unit.cells == unit_boards_per_cell(config)
         assert {position.source for position in unit.positions} == {"engine"}
 
 
@@ -499,7 +499,7 @@ def test_engine_games_that_add_nothing_come_to_an_end(
     config = BoardsConfig(**SMALL, games=EngineGames(nodes=(1,), max_plies=8))
     with within(60):
         made = filled(config, unit=1, engine=scripted().path)
-    assert made.missing[Split.TRAIN, Phase.ENDGAME] == unit_wanted(config)[Split.TRAIN, Phase.ENDGAME]
+    assert made.missing[Split.TRAIN, Phase.ENDGAME] == unit_boards_per_cell(config)[Split.TRAIN, Phase.ENDGAME]
     assert made.report.natural_phases[Phase.ENDGAME] == 0
     assert sum(made.batches) == len(made.positions) > 0
 

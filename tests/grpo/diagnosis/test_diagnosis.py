@@ -106,7 +106,7 @@ def test_the_notes_mistakes_are_corrected_by_the_evidence() -> None:
     assert "is not a share of gradients" in found["loss_budget"].cause
     trap = next(finding for finding in diagnose(notes_history("jan19_kl_trap")).findings if finding.name == "kl_trap")
     assert "26-fold" in trap.evidence[0]
-    assert "it was the estimator" in trap.cause
+    assert "a wrong estimator" in trap.cause
 
 
 def test_each_finding_says_numbers_steps_cause_remedy_and_page() -> None:

@@ -128,7 +128,7 @@ def test_a_table_of_the_same_metrics_says_the_same(tmp_path: Path) -> None:
             writer.writerow(["step", *columns])
             writer.writerows([row.step, *(row.metrics.get(column, "") for column in columns)] for row in rows)
         from_table = read_run_history([path])
-        assert from_table.is_of_words
+        assert from_table.is_of_language_model
         assert set(diagnose(from_table, SETTINGS).names) - {"healthy", "no_baseline"} == names_of(rows), name
 
 

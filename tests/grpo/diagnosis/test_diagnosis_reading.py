@@ -173,9 +173,9 @@ REFUSED = {
     "names alone": ("step,entropy\n", ["no row"]),
     "no step": ("colour,entropy\n1,3.0\n", ["no column is the step", "colour, entropy"]),
     "JSON": ('{"step": 1,\n "entropy": 3.0}\n', ["looks like JSON"]),
-    "a share in percent": ("step,clip_fraction\n1,12.5\n", ["clip_fraction: 12.5 is no share", "divide by 100"]),
+    "a share in percent": ("step,clip_fraction\n1,12.5\n", ["clip_fraction: 12.5 is not between 0 and 1", "divide by 100"]),
     "nothing known": ("step,colour\n1,2\n", ["no column holds anything to diagnose", "colour"]),
-    "a word": ("step,entropy\n1,high\n", ["row 2", "entropy", "'high' is no number"]),
+    "a word": ("step,entropy\n1,high\n", ["row 2", "entropy", "'high' is not a number"]),
     "a step that is none": ("step,entropy\n1,3.0\nx,3.0\n", ["row 3", "step", "'x'"]),
     "a step left out": ("step,entropy\n,3.0\n", ["row 2", "step", "''"]),
     "too many cells": ("step,entropy\n1,3.0,4.0\n", ["row 2 has 3 cells"]),
@@ -219,7 +219,7 @@ def test_evals_without_a_score_are_refused(tmp_path: Path) -> None:
 def test_a_score_that_is_no_share_of_points_is_refused_as_evals_and_left_alone_in_a_history(tmp_path: Path) -> None:
     history = write(tmp_path, "step,entropy,score\n0,3.0,-0.3\n")
     assert read_run_history([history]).evaluations == ()
-    with pytest.raises(HistoryError, match="the score 43 is no share of the points"):
+    with pytest.raises(HistoryError, match="the score 43 is not between 0 and 1"):
         read_run_history([history], evals=write(tmp_path, "step,score\n1,43\n", "evals.csv"))
 
 

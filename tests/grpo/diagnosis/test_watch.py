@@ -83,7 +83,13 @@ def test_a_stop_for_silence_is_named_so() -> None:
 
 
 def test_alarms_stops_and_diagnosis_ask_the_same_objects() -> None:
-    for function in (conditions.cancels, conditions.dominates, conditions.is_constant, conditions.teach_nothing, conditions.is_certain):
+    for function in (
+        conditions.cancels,
+        conditions.dominates,
+        conditions.is_constant,
+        conditions.have_zero_advantage,
+        conditions.is_certain,
+    ):
         name = function.__name__
         asked = [getattr(module, name) for module in (alarms, rules_entropy, rules_objective, rules_reward) if hasattr(module, name)]
         assert len(asked) >= 2

@@ -385,7 +385,7 @@ def test_a_full_disk_costs_a_warning_and_no_table(
         plain = [numbers(table) for table in value_tables(some, pool, CONFIG, depth=2)]
         size = cache.path.stat().st_size
         small_files_only(1024)
-        with pytest.warns(RuntimeWarning, match=rf"^{cache.path}: .*; going on without what cannot be kept there$"):
+        with pytest.warns(RuntimeWarning, match=rf"^{cache.path}: .*; continuing without this cache$"):
             made = [numbers(table) for table in value_tables(some, pool, CONFIG, depth=2, cache=cache)]
         cache.put(LIMIT, {"fen": SCORES})  # Which is not warned of again: here it would be an error.
         small_files_only(resource.RLIM_INFINITY)

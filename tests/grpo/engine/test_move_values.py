@@ -23,7 +23,7 @@ SLOPE, BAND, SHARE = 0.003, 0.02, 0.1
 CENTIPAWNS = st.integers(-20_000, 20_000)
 MATES = st.integers(1, 200)
 LOGISTIC, WDL, CLIPPED = (
-    ValuesConfig(transform=name, logistic_slope=SLOPE, mate_band=BAND, wdl_logistic_share=SHARE)  # type: ignore[arg-type]
+    ValuesConfig(transform=name, logistic_slope=SLOPE, mate_band=BAND, wdl_logistic_fraction=SHARE)  # type: ignore[arg-type]
     for name in ("logistic", "wdl", "clipped_centipawns")
 )
 CONFIGS = pytest.mark.parametrize("config", [LOGISTIC, WDL, CLIPPED], ids=lambda config: config.transform)
@@ -129,13 +129,13 @@ def test_what_is_good_for_one_side_is_as_bad_for_the_other(
 ) -> None:
     losses = int(share * (1_000 - wins))
     draws = 1_000 - wins - losses
-    expected, rivals = (2 * wins + draws) / 2_000, (2 * losses + draws) / 2_000
-    for own, rival in (
+    expected, opponents = (2 * wins + draws) / 2_000, (2 * losses + draws) / 2_000
+    for own, opponent in (
         (Score(centipawns), Score(-centipawns)),
-        (Score(centipawns, expected=expected), Score(-centipawns, expected=rivals)),
+        (Score(centipawns, expected=expected), Score(-centipawns, expected=opponents)),
         (mate(mate_in), mate(-mate_in)),
     ):
-        assert sum(values_of(config, own) + values_of(config, rival)) == pytest.approx(1, abs=1e-12)
+        assert sum(values_of(config, own) + values_of(config, opponent)) == pytest.approx(1, abs=1e-12)
 
 
 @CONFIGS
@@ -189,7 +189,7 @@ def test_a_score_beyond_any_engines_is_still_a_value(config: ValuesConfig, centi
 
 def test_without_a_band_and_without_chances_the_transforms_are_logistic_functions() -> None:
     logistic = ValuesConfig(logistic_slope=0.004, mate_band=1e-15)
-    lichess = ValuesConfig(transform="wdl", wdl_logistic_share=1e-15, mate_band=1e-15)
+    lichess = ValuesConfig(transform="wdl", wdl_logistic_fraction=1e-15, mate_band=1e-15)
     for centipawns in (-700, -30, 0, 5, 1_234):
         for config, slope in ((logistic, 0.004), (lichess, 0.00368208)):
             assert values_of(config, Score(centipawns)) == pytest.approx([1 / (1 + math.exp(-slope * centipawns))], abs=1e-12)

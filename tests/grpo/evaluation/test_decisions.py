@@ -9,7 +9,7 @@ import torch
 from doubles import CPU, TINY, fake_arrays, made_up_number, some_boards, written_probabilities
 
 from grpo.dataset.table import BoardArrays
-from grpo.evaluation.decisions import telling_decisions
+from grpo.evaluation.decisions import notable_decisions
 from grpo.evaluation.regret import heldout_scores
 from grpo.policy.distribution import new_policy
 
@@ -41,7 +41,7 @@ def arrays(*boards: chess.Board) -> BoardArrays:
 
 
 def test_the_worst_is_what_gives_most_away_and_the_best_the_only_move_found() -> None:
-    found = telling_decisions(written_probabilities(NOW), arrays(OTHER, WHITE, BLACK), count=3, before=written_probabilities(THEN))
+    found = notable_decisions(written_probabilities(NOW), arrays(OTHER, WHITE, BLACK), count=3, before=written_probabilities(THEN))
     [worst], [best] = found.worst, found.best
     assert worst.fen == WHITE.fen()
     assert (worst.chosen.move, worst.best.move, worst.phase) == ("a1b1", "a1a2", "endgame")
@@ -59,7 +59,7 @@ def test_the_worst_is_what_gives_most_away_and_the_best_the_only_move_found() ->
 def test_one_legal_move_is_no_decision() -> None:
     forced = chess.Board("k7/8/1K6/8/8/8/8/7R b - - 0 1")
     assert forced.legal_moves.count() == 1
-    found = telling_decisions(new_policy(TINY, seed=0, device=CPU), fake_arrays([forced], lambda board, move: 0.3), count=3)
+    found = notable_decisions(new_policy(TINY, seed=0, device=CPU), fake_arrays([forced], lambda board, move: 0.3), count=3)
     assert found.worst == found.best == ()
 
 
@@ -67,7 +67,7 @@ def test_what_is_told_is_what_regret_says_and_in_order() -> None:
     boards = fake_arrays(some_boards(700, seed=3), made_up_number)  # More than one batch.
     policy = new_policy(TINY, seed=1, device=CPU)
     regrets = heldout_scores(policy, boards).regret_best
-    found = telling_decisions(policy, boards, count=5)
+    found = notable_decisions(policy, boards, count=5)
     assert [decision.regret for decision in found.worst] == pytest.approx(sorted(regrets, reverse=True)[:5])
     margins = [decision.margin for decision in found.best]
     assert margins == sorted(margins, reverse=True)
@@ -83,5 +83,5 @@ def test_what_is_told_is_what_regret_says_and_in_order() -> None:
 def test_a_policy_that_errs_nowhere_has_no_worst_decision() -> None:
     boards = fake_arrays(some_boards(20, seed=4), made_up_number)
     flat = replace(boards, values=np.full_like(boards.values, 0.5))
-    found = telling_decisions(new_policy(TINY, seed=1, device=CPU), flat, count=5)
+    found = notable_decisions(new_policy(TINY, seed=1, device=CPU), flat, count=5)
     assert found.worst == found.best == ()

@@ -8,13 +8,13 @@ import pytest
 from doubles import CPU, TINY, WrittenPolicy, made_up_number, some_boards
 
 from grpo.evaluation import exercises
-from grpo.evaluation.exercises import Fault, LeftOut, LeftOuts, expected_credits, share_of
+from grpo.evaluation.exercises import Fault, LeftOut, LeftOuts, expected_credits, solved_fraction
 from grpo.policy.distribution import new_policy
 from grpo.reading.games import Reason
 
 
 def test_wilsons_interval_is_that_of_the_oracle() -> None:
-    share = share_of([1.0] * 6 + [0.4] + [0.0] * 57)
+    share = solved_fraction([1.0] * 6 + [0.4] + [0.0] * 57)
     assert (share.num, share.solved, share.share) == (64, pytest.approx(6.4), pytest.approx(0.1))
     assert (share.low, share.high) == pytest.approx((0.048, 0.198), abs=5e-4)
     assert str(share) == " 10.0% [4.8%, 19.8%], 64"
@@ -23,11 +23,11 @@ def test_wilsons_interval_is_that_of_the_oracle() -> None:
 
 @pytest.mark.parametrize("num", [1, 10, 1_000])
 def test_none_or_all_is_not_certain_and_the_ends_are_the_roots_of_the_normal_equation(num: int) -> None:
-    none, every = share_of([0.0] * num), share_of([1.0] * num)
+    none, every = solved_fraction([0.0] * num), solved_fraction([1.0] * num)
     assert (none.low, every.high) == (0.0, pytest.approx(1.0))
     assert none.high == pytest.approx(1.959964**2 / (num + 1.959964**2))
     assert every.low == pytest.approx(1 - none.high)
-    some = share_of([1.0] * num + [0.0] * num * 2)
+    some = solved_fraction([1.0] * num + [0.0] * num * 2)
     for end in (some.low, some.high):
         assert abs(some.share - end) == pytest.approx(1.959964 * math.sqrt(end * (1 - end) / (3 * num)))
 

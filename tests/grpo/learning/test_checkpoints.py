@@ -7,6 +7,8 @@ import pickle
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from grpo.base.files import MANIFEST, CorruptError, StorageError, read_json, sha256_text, write_json, write_manifest
 from grpo.learning import checkpoints
 from grpo.learning.checkpoints import (
+    NETWORK_FORMAT,
     TrainingState,
     checkpoint_folders,
     checkpoint_step,
@@ -36,7 +39,7 @@ from grpo.learning.states import DatasetStates
 from grpo.learning.trainer import GrpoTrainer
 from grpo.policy import files as policy_files
 from grpo.policy.distribution import NetworkPolicy, PositionBatch, new_policy
-from grpo.policy.files import ACTION_TABLE_HASH, POLICY, WEIGHTS, IncompatibleError
+from grpo.policy.files import ACTION_TABLE_HASH, LANGUAGE, POLICY, WEIGHTS, IncompatibleError
 from grpo.settings.grpo import GrpoConfig
 
 torch.set_num_threads(1)
@@ -52,7 +55,7 @@ def trained(num_steps: int, *, seed: int = 0) -> GrpoTrainer:
     config = GrpoConfig(states_per_step=8, num_minibatches=1, group_size=4)
     policy, reference = (new_policy(TINY, seed=seed, device=CPU) for _ in range(2))
     trainer = GrpoTrainer(
-        policy, reference, DatasetStates(fake_arrays(BOARDS), states_per_step=8, seed=seed, reflects=False), config, seed=seed
+        policy, reference, DatasetStates(fake_arrays(BOARDS), states_per_step=8, seed=seed, mirrors_boards=False), config, seed=seed
     )
     for _ in range(num_steps):
         trainer.step()
@@ -68,7 +71,7 @@ def trainer() -> GrpoTrainer:
 @pytest.fixture
 def folder(trainer: GrpoTrainer, tmp_path: Path) -> Path:
     """Return the checkpoint of the trainer's third step."""
-    return save_checkpoint(tmp_path / "run", trainer.policy, TINY, trainer.state(FACTS))
+    return save_checkpoint(tmp_path / "run", trainer.policy, TINY, trainer.state(FACTS), NETWORK_FORMAT)
 
 
 def saved(root: Path, *steps: int) -> list[Path]:
@@ -80,6 +83,7 @@ def saved(root: Path, *steps: int) -> list[Path]:
             new_policy(TINY, seed=step, device=CPU),
             TINY,
             TrainingState(step=step, optimiser=empty, controllers={}, facts={}),
+            NETWORK_FORMAT,
         )
         for step in steps
     ]
@@ -89,7 +93,7 @@ def saved(root: Path, *steps: int) -> list[Path]:
 
 
 def test_a_checkpoint_is_read_back_exactly_as_it_was_written(trainer: GrpoTrainer, folder: Path) -> None:
-    policy, config, state = load_checkpoint(folder, CPU)
+    policy, config, state = load_checkpoint(folder, CPU, NETWORK_FORMAT)
     expected = trainer.state(FACTS)
     assert config == TINY
     assert weights_hash(policy) == weights_hash(trainer.policy)
@@ -110,7 +114,7 @@ def test_a_checkpoint_is_read_back_exactly_as_it_was_written(trainer: GrpoTraine
 
 def test_a_checkpoint_of_a_run_that_has_not_begun_is_complete_too(tmp_path: Path) -> None:
     begun = trained(0)
-    _, _, state = load_checkpoint(save_checkpoint(tmp_path, begun.policy, TINY, begun.state({})), CPU)
+    _, _, state = load_checkpoint(save_checkpoint(tmp_path, begun.policy, TINY, begun.state({}), NETWORK_FORMAT), CPU, NETWORK_FORMAT)
     assert (state.step, state.optimiser["state"]) == (0, {})
     again = trained(0)
     again.restore(state)
@@ -119,8 +123,8 @@ def test_a_checkpoint_of_a_run_that_has_not_begun_is_complete_too(tmp_path: Path
 
 
 def test_saving_what_was_loaded_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:
-    policy, config, state = load_checkpoint(folder, CPU)
-    again = save_checkpoint(tmp_path / "again", policy, config, state)
+    policy, config, state = load_checkpoint(folder, CPU, NETWORK_FORMAT)
+    again = save_checkpoint(tmp_path / "again", policy, config, state, NETWORK_FORMAT)
     for name in (*FILES, MANIFEST):
         assert (again / name).read_bytes() == (folder / name).read_bytes(), name
 
@@ -151,7 +155,9 @@ def test_numbers_that_text_would_round_survive(tmp_path: Path) -> None:
         facts={"big": 2**60},
         tensors={"states.values": torch.tensor([[1 / 3, -0.0]]), "reference.flags": torch.tensor([True, False]), "none": torch.zeros(0, 3)},
     )
-    _, _, loaded = load_checkpoint(save_checkpoint(tmp_path, new_policy(TINY, seed=0, device=CPU), TINY, state), CPU)
+    _, _, loaded = load_checkpoint(
+        save_checkpoint(tmp_path, new_policy(TINY, seed=0, device=CPU), TINY, state, NETWORK_FORMAT), CPU, NETWORK_FORMAT
+    )
     assert loaded.optimiser["param_groups"] == [{"lr": 0.30000000000000004}]
     assert loaded.controllers == state.controllers
     assert loaded.facts == state.facts
@@ -197,7 +203,7 @@ def append(path: Path) -> None:
 def test_a_damaged_file_is_refused_by_name(name: str, damage: Callable[[Path], None], folder: Path) -> None:
     damage(folder / name)
     with pytest.raises(CorruptError, match=f"{folder / name} is {'missing' if damage is delete else 'changed since it was written'}"):
-        load_checkpoint(folder, CPU)
+        load_checkpoint(folder, CPU, NETWORK_FORMAT)
 
 
 @pytest.mark.parametrize("damage", [truncate, empty, put_html, delete])
@@ -207,7 +213,7 @@ def test_a_damaged_manifest_is_refused_by_name(damage: Callable[[Path], None], f
     if damage is truncate:
         truncate(manifest)  # The first byte that goes is only a line's end.
     with pytest.raises(CorruptError, match=f"{manifest} is missing or unreadable"):
-        load_checkpoint(folder, CPU)
+        load_checkpoint(folder, CPU, NETWORK_FORMAT)
 
 
 def test_a_bit_flipped_in_the_weights_would_have_gone_unnoticed_without_the_manifest(folder: Path) -> None:
@@ -221,14 +227,14 @@ def test_swapped_files_are_refused(folder: Path) -> None:
     (folder / OPTIMISER).rename(folder / WEIGHTS)
     (folder / "aside").rename(folder / OPTIMISER)
     with pytest.raises(CorruptError, match=f"{OPTIMISER} is changed"):
-        load_checkpoint(folder, CPU)
+        load_checkpoint(folder, CPU, NETWORK_FORMAT)
 
 
 def test_the_weights_of_another_checkpoint_are_refused(folder: Path, tmp_path: Path) -> None:
     [other] = saved(tmp_path / "other", 3)
     (folder / WEIGHTS).write_bytes((other / WEIGHTS).read_bytes())
     with pytest.raises(CorruptError, match=f"{folder / WEIGHTS} is changed"):
-        load_checkpoint(folder, CPU)
+        load_checkpoint(folder, CPU, NETWORK_FORMAT)
 
 
 @pytest.mark.parametrize("added", ["extra.bin", "sub/extra.bin", ".hidden", "sub/manifest.json"])
@@ -236,7 +242,7 @@ def test_a_file_that_was_added_is_refused_by_name(added: str, folder: Path) -> N
     (folder / added).parent.mkdir(exist_ok=True)
     (folder / added).write_text("x")
     with pytest.raises(CorruptError, match=f"{folder / added} is not in the manifest"):
-        load_checkpoint(folder, CPU)
+        load_checkpoint(folder, CPU, NETWORK_FORMAT)
 
 
 def without(name: str) -> Callable[[dict[str, Any]], None]:
@@ -281,7 +287,7 @@ def test_an_edited_manifest_is_refused(edit: Callable[[dict[str, Any]], None], c
     edit(manifest)
     write_json(folder / MANIFEST, manifest)
     with pytest.raises(CorruptError, match=str(folder / culprit)):
-        load_checkpoint(folder, CPU)
+        load_checkpoint(folder, CPU, NETWORK_FORMAT)
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, OPTIMISER])
@@ -296,11 +302,11 @@ def test_a_pickle_is_never_opened_not_even_one_that_the_manifest_vouches_for(nam
 
     (folder / name).write_bytes(pickle.dumps(Bomb()))
     with pytest.raises(CorruptError, match=name):
-        load_checkpoint(folder, CPU)
+        load_checkpoint(folder, CPU, NETWORK_FORMAT)
     (folder / MANIFEST).unlink()
     write_manifest(folder, {"kind": "checkpoint", "step": 3})
     with pytest.raises(Exception, match=r"(?i)header|safetensor"):
-        load_checkpoint(folder, CPU)
+        load_checkpoint(folder, CPU, NETWORK_FORMAT)
     assert not went_off.exists()
     pickle.loads((folder / name).read_bytes())
     assert went_off.exists(), "the bomb was a real one"
@@ -323,7 +329,7 @@ def test_behind_a_damaged_checkpoint_the_one_before_it_is_taken_and_the_damage_t
     assert found == folders[1]
     assert len(problems) == 1
     assert str(folders[2] / WEIGHTS) in problems[0]
-    assert weights_hash(load_checkpoint(found, CPU)[0]) == weights_hash(new_policy(TINY, seed=2, device=CPU))
+    assert weights_hash(load_checkpoint(found, CPU, NETWORK_FORMAT)[0]) == weights_hash(new_policy(TINY, seed=2, device=CPU))
 
 
 def test_damage_behind_the_latest_good_one_is_no_concern(tmp_path: Path) -> None:
@@ -357,7 +363,7 @@ def test_what_a_killed_writer_left_behind_is_no_checkpoint(tmp_path: Path) -> No
 # Whole or not at all.
 
 
-@pytest.mark.parametrize("at", ["save_policy", "save", "write_json", "write_manifest"])
+@pytest.mark.parametrize("at", ["save", "write_json", "write_manifest"])
 def test_a_crash_while_saving_leaves_the_earlier_checkpoint_and_nothing_else(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -462,13 +468,18 @@ def test_the_hash_of_the_action_table_is_that_of_its_moves() -> None:
     assert hashlib.sha256(" ".join(sorted(move.uci() for move in ACTIONS)).encode()).hexdigest() == ACTION_TABLE_HASH
 
 
-@pytest.mark.parametrize("load", [load_policy, load_checkpoint])
+@pytest.mark.parametrize("load", [load_policy, partial(load_checkpoint, policy_format=NETWORK_FORMAT)])
 def test_a_policy_of_another_action_table_is_refused(load: Callable[[Path, torch.device], Any], folder: Path) -> None:
     facts = read_json(folder / POLICY)
     write_json(folder / POLICY, {**facts, "action_table": "deadbeef" * 8})
     write_manifest(folder, {"kind": "checkpoint", "step": 3})
     with pytest.raises(IncompatibleError, match=f"action_table is deadbeefdead, this code's is {ACTION_TABLE_HASH[:12]}"):
         load(folder, CPU)
+
+
+def test_a_checkpoint_of_another_kind_of_policy_is_refused(folder: Path) -> None:
+    with pytest.raises(IncompatibleError, match="holds a policy of kind 'network', and this run trains one of kind 'language'"):
+        load_checkpoint(folder, CPU, replace(NETWORK_FORMAT, kind=LANGUAGE))
 
 
 def test_one_move_more_or_in_another_place_is_another_table(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

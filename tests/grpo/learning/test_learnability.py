@@ -42,7 +42,7 @@ def scaled(factor: float) -> NetworkPolicy:
 def trainer_of(factor: float, arrays: BoardArrays = ARRAYS, **settings: Any) -> GrpoTrainer:
     """Return a trainer at its first step; policy and reference are equal."""
     config = GrpoConfig.model_validate({**CONFIG.model_dump(), **settings})
-    states = DatasetStates(arrays, states_per_step=config.states_per_step, seed=0, reflects=False)
+    states = DatasetStates(arrays, states_per_step=config.states_per_step, seed=0, mirrors_boards=False)
     return GrpoTrainer(scaled(factor), scaled(factor), states, config, seed=0)
 
 

@@ -75,10 +75,10 @@ def roll(
     seed: int = 0,
     step: int = 0,
     values: ValueSource | None = None,
-    rival: Replies | None = None,
+    opponent: Replies | None = None,
 ) -> Rollout:
     """Return the rollout from all states, or from some of them as one of several processes would have it."""
-    roller = Roller(config, seed=seed, values=values or MadeUpValues(), rival=rival)
+    roller = Roller(config, seed=seed, values=values or MadeUpValues(), opponent=opponent)
     indices = torch.arange(len(states)) if rows is None else rows
     return roller.rollout(policy, states.select_rows(indices), indices, num_states=len(states), step=step, temperature=temperature)
 
@@ -304,14 +304,14 @@ def test_each_further_state_is_an_own_one_reached_by_the_move_and_a_legal_reply_
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_the_rivals_plies_are_never_valued_and_never_in_the_loss(estimator: str, policy: NetworkPolicy) -> None:
+def test_the_opponents_plies_are_never_valued_and_never_in_the_loss(estimator: str, policy: NetworkPolicy) -> None:
     boards = [board for board in BOARDS if board.turn == chess.WHITE]
     config = config_of(estimator=estimator, group_size=4, depth={"num_own_moves": 3})
     rollouts = []
-    for at_rivals in (0.0, 0.9):
+    for at_opponents in (0.0, 0.9):
 
-        def value(board: chess.Board, move: chess.Move, at_rivals: float = at_rivals) -> float:
-            return made_up_number(board, move) if board.turn == chess.WHITE else at_rivals
+        def value(board: chess.Board, move: chess.Move, at_opponents: float = at_opponents) -> float:
+            return made_up_number(board, move) if board.turn == chess.WHITE else at_opponents
 
         values = MadeUpValues(value)
         rollouts.append(roll(policy, states_of(boards), config, values=values))
@@ -330,9 +330,9 @@ def test_forced_states_are_counted_and_passed_through() -> None:
     preferred = {"g1h1", "h1g1"}
     policy = WrittenPolicy(lambda board, move: 0.0 if move.uci() in preferred else -80.0)
     waiting = WrittenReplies(lambda board: next(move for move in board.legal_moves if move.uci() in ("a2b2", "b2c2", "c2d2")))
-    config = config_of(depth={"num_own_moves": 3, "rival": "engine"})
+    config = config_of(depth={"num_own_moves": 3, "opponent": "engine"})
     values = MadeUpValues()
-    rollout = roll(policy, states_of([CORNER]), config, values=values, rival=waiting)
+    rollout = roll(policy, states_of([CORNER]), config, values=values, opponent=waiting)
     # g1h1 a2b2, h1g1 (the only move) b2c2, and a choice again.
     assert [board.board_fen() for board in boards_of(rollout)] == ["7k/8/8/8/8/8/r7/6K1", "7k/8/8/8/8/8/2r5/6K1"]
     assert (rollout.num_forced, rollout.num_dropped) == (1, 0)
@@ -353,9 +353,9 @@ def test_forced_states_are_counted_and_passed_through() -> None:
 )
 def test_games_that_end_leave(fen: str, own: str, reply: str | None, num_states: int, num_forced: int) -> None:
     policy = WrittenPolicy(lambda board, move: 0.0 if move.uci() == own else -80.0)
-    rival = WrittenReplies(lambda board: board.parse_uci(str(reply)))
-    rollout = roll(policy, states_of([chess.Board(fen)]), config_of(depth={"num_own_moves": 2, "rival": "engine"}), rival=rival)
-    assert len(rival.asked) == (reply is not None)
+    opponent = WrittenReplies(lambda board: board.parse_uci(str(reply)))
+    rollout = roll(policy, states_of([chess.Board(fen)]), config_of(depth={"num_own_moves": 2, "opponent": "engine"}), opponent=opponent)
+    assert len(opponent.asked) == (reply is not None)
     assert (len(rollout), rollout.num_forced) == (num_states, num_forced)
 
 
@@ -398,7 +398,7 @@ def replayed(board: chess.Board, *, num_own_moves: int, reply: Callable[[int, ch
 def test_forced_replies_are_the_teachers_on_exactly_the_first_plies_and_the_policys_own_on_others(teacher_plies: int) -> None:
     depth = {"num_own_moves": 4, "teacher_probability": 1.0, "teacher_plies": teacher_plies}
     teacher = WrittenReplies(last)
-    rollout = roll(CERTAIN, states_of(BOARDS[:16]), config_of(depth=depth), rival=teacher, temperature=1.0)
+    rollout = roll(CERTAIN, states_of(BOARDS[:16]), config_of(depth=depth), opponent=teacher, temperature=1.0)
     expected = sorted(
         name
         for board in BOARDS[:16]
@@ -412,17 +412,17 @@ def test_a_teacher_replies_about_as_often_as_its_probability_says() -> None:
     teacher = WrittenReplies(last)
     depth = {"num_own_moves": 2, "teacher_probability": 0.3}
     for step in range(3):
-        roll(CERTAIN, states_of(BOARDS), config_of(depth=depth), rival=teacher, step=step)
+        roll(CERTAIN, states_of(BOARDS), config_of(depth=depth), opponent=teacher, step=step)
     count = 3 * sum(not played(board, greedy(board)).is_game_over() for board in BOARDS)
     share = len(teacher.asked) / count
     assert abs(share - 0.3) < 4 * (0.3 * 0.7 / count) ** 0.5, share
 
 
-def test_an_engine_as_rival_replies_to_every_own_move(policy: NetworkPolicy) -> None:
-    rival = WrittenReplies(last)
-    roll(policy, states_of(BOARDS), config_of(depth={"num_own_moves": 2, "rival": "engine"}), rival=rival)
-    assert not any(board.is_game_over() for board in rival.asked)
-    assert 36 <= len(rival.asked) <= 40
+def test_an_engine_as_opponent_replies_to_every_own_move(policy: NetworkPolicy) -> None:
+    opponent = WrittenReplies(last)
+    roll(policy, states_of(BOARDS), config_of(depth={"num_own_moves": 2, "opponent": "engine"}), opponent=opponent)
+    assert not any(board.is_game_over() for board in opponent.asked)
+    assert 36 <= len(opponent.asked) <= 40
 
 
 def test_the_engine_is_asked_at_fixed_nodes_and_its_failure_is_no_move() -> None:
@@ -490,15 +490,15 @@ def test_when_the_engine_fails_everywhere_the_first_states_are_left(policy: Netw
     assert rollout.num_dropped + rollout.num_forced >= 38
 
 
-def test_a_rival_that_fails_ends_that_trajectory_and_no_other() -> None:
-    config = config_of(group_size=4, depth={"num_own_moves": 3, "rival": "engine"})
+def test_an_opponent_that_fails_ends_that_trajectory_and_no_other() -> None:
+    config = config_of(group_size=4, depth={"num_own_moves": 3, "opponent": "engine"})
     policy, states = in_float64(lively_policy()), states_of(BOARDS, double=True)
     fails = 0.4
-    healthy = by_index(roll(policy, states, config, rival=WrittenReplies(last)))
-    rival = WrittenReplies(lambda board: None if made_up_number(board, chess.Move.null()) < fails else last(board))
-    rest = by_index(roll(policy, states, config, rival=rival))
+    healthy = by_index(roll(policy, states, config, opponent=WrittenReplies(last)))
+    opponent = WrittenReplies(lambda board: None if made_up_number(board, chess.Move.null()) < fails else last(board))
+    rest = by_index(roll(policy, states, config, opponent=opponent))
     assert_same_rows(rest, healthy)
-    num_failed = sum(made_up_number(board, chess.Move.null()) < fails for board in rival.asked)
+    num_failed = sum(made_up_number(board, chess.Move.null()) < fails for board in opponent.asked)
     assert num_failed > 10
     assert len(healthy) - 2 * num_failed <= len(rest) <= len(healthy) - num_failed // 2
 
@@ -508,8 +508,8 @@ def test_a_rival_that_fails_ends_that_trajectory_and_no_other() -> None:
 def test_what_is_drawn_for_a_state_does_not_depend_on_which_process_has_it(estimator: str, size: int) -> None:
     config = config_of(estimator=estimator, group_size=3, depth={"num_own_moves": 3, "teacher_probability": 0.5})
     policy, states = in_float64(lively_policy()), states_of(BOARDS[:13], double=True)
-    whole = roll(policy, states, config, rival=WrittenReplies(last))
-    parts = [roll(policy, states, config, rows=Processes(rank, size).own_rows(13), rival=WrittenReplies(last)) for rank in range(size)]
+    whole = roll(policy, states, config, opponent=WrittenReplies(last))
+    parts = [roll(policy, states, config, rows=Processes(rank, size).own_rows(13), opponent=WrittenReplies(last)) for rank in range(size)]
     found = [by_index(part) for part in parts]
     assert sum(len(part) for part in found) == len(whole)
     assert set().union(*found) == set(whole.indices.tolist())
@@ -662,13 +662,13 @@ def test_whichever_trajectories_are_left_each_is_compared_with_those_of_its_boar
 
 
 @pytest.mark.parametrize(
-    "depth", [{"num_own_moves": 2}, {"num_own_moves": 2, "rival": "engine"}, {"num_own_moves": 2, "teacher_probability": 0.1}]
+    "depth", [{"num_own_moves": 2}, {"num_own_moves": 2, "opponent": "engine"}, {"num_own_moves": 2, "teacher_probability": 0.1}]
 )
 def test_depth_without_values_or_engine_is_refused(depth: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="needs a source of values"):
-        Roller(config_of(depth=depth), seed=0, rival=WrittenReplies(last))
+        Roller(config_of(depth=depth), seed=0, opponent=WrittenReplies(last))
     if len(depth) > 1:
-        with pytest.raises(ValueError, match="an engine where it is rival or teacher"):
+        with pytest.raises(ValueError, match="an engine where it is opponent or teacher"):
             Roller(config_of(depth=depth), seed=0, values=MadeUpValues())
     else:
         Roller(config_of(depth=depth), seed=0, values=MadeUpValues())

@@ -16,13 +16,13 @@ from grpo.board.phases import PHASES, phase_of
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable, engine_options, value_tables
 from grpo.engine.pool import EnginePool
-from grpo.learning.checkpoints import load_checkpoint, save_checkpoint, weights_hash
-from grpo.learning.self_play import MixedStates, OwnGames, OwnGamesError, random_openings, state_counts, taken_plies
+from grpo.learning.checkpoints import NETWORK_FORMAT, load_checkpoint, save_checkpoint, weights_hash
+from grpo.learning.self_play import MixedStates, SelfPlay, SelfPlayError, random_openings, state_counts, taken_plies
 from grpo.learning.states import DatasetStates, LiveValues, States
 from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import METRICS
 from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBatch, new_policy
-from grpo.settings.grpo import GrpoConfig, OwnGamesConfig
+from grpo.settings.grpo import GrpoConfig, SelfPlayConfig
 from grpo.settings.tree import ValuesConfig
 
 FOOLISH = ["f2f4", "e7e5", "h2h3", "d8h4", "g2g3", "h4g3"]  # Mate; g2g3 is forced.
@@ -57,11 +57,11 @@ def always(moves: Sequence[str]) -> WrittenPolicy:
     return WrittenPolicy(lambda board, move: 100.0 * (line.get((board.board_fen(), board.turn)) == move.uci()))
 
 
-def own_games(values: Any = None, *, size: int = 8, first_step: int = 0, seed: int = 3, **settings: Any) -> OwnGames:
+def own_games(values: Any = None, *, size: int = 8, first_step: int = 0, seed: int = 3, **settings: Any) -> SelfPlay:
     """Return own games of few and short games."""
-    config = OwnGamesConfig(**{"states_per_round": 40, "steps_per_round": 12, "max_plies": 12, **settings})
-    return OwnGames(
-        MadeUpValues() if values is None else values, config, states_per_step=size, first_step=first_step, seed=seed, reflects=False
+    config = SelfPlayConfig(**{"states_per_round": 40, "steps_per_round": 12, "max_plies": 12, **settings})
+    return SelfPlay(
+        MadeUpValues() if values is None else values, config, states_per_step=size, first_step=first_step, seed=seed, mirrors_boards=False
     )
 
 
@@ -140,7 +140,7 @@ def test_a_game_that_repeats_itself_ends_and_gives_each_position_once() -> None:
 def test_games_that_give_too_little_are_given_up_with_a_hint() -> None:
     own = own_games(size=4, states_per_round=5, opening_plies=0, max_plies=100)
 
-    with pytest.raises(OwnGamesError, match=r"round 0: \d+ games gave only 4 distinct positions.* 5 are asked for.*own_games\.temperature"):
+    with pytest.raises(SelfPlayError, match=r"round 0: \d+ games gave only 4 distinct positions.* 5 are asked for.*self_play\.temperature"):
         own.states(0, always(SHUFFLE))
 
 
@@ -254,7 +254,7 @@ def test_a_round_whose_values_fail_must_still_give_a_steps_states(policy: Networ
     if is_enough:
         assert len(own.states(0, policy)) == 8
         return
-    with pytest.raises(OwnGamesError, match=rf"failed on {num_failing} of 40 positions.* fewer than the 8 states of a step"):
+    with pytest.raises(SelfPlayError, match=rf"failed on {num_failing} of 40 positions.* fewer than the 8 states of a step"):
         own.states(0, policy)
 
 
@@ -319,7 +319,7 @@ def test_a_round_is_measured_once(policy: NetworkPolicy) -> None:
 
 
 def test_a_step_before_the_first_is_refused(policy: NetworkPolicy) -> None:
-    with pytest.raises(ValueError, match="step 4 comes before the first step that learns from own games, 5"):
+    with pytest.raises(ValueError, match="step 4 comes before the first step that learns from self-play, 5"):
         own_games(first_step=5).states(4, policy)
 
 
@@ -410,7 +410,7 @@ def test_tensors_of_the_state_can_be_saved_as_they_are(policy: NetworkPolicy) ->
 def dataset() -> DatasetStates:
     """Return the first half of a mixture, with a forced move that was left out."""
     forced = chess.Board("rnb1kbnr/pppp1ppp/8/4p3/5P1q/7P/PPPPP1P1/RNBQKBNR w KQkq - 1 3")
-    return DatasetStates(fake_arrays([*some_boards(20), forced]), states_per_step=5, seed=3, reflects=False)
+    return DatasetStates(fake_arrays([*some_boards(20), forced]), states_per_step=5, seed=3, mirrors_boards=False)
 
 
 def test_a_step_has_the_datasets_states_first_and_own_ones_after(dataset: DatasetStates, policy: NetworkPolicy) -> None:
@@ -419,7 +419,7 @@ def test_a_step_has_the_datasets_states_first_and_own_ones_after(dataset: Datase
     for step in (0, 6, 12):
         states = mixed.states(step, policy)
         assert len(states) == 13
-        assert mixed.own_share == 8 / 13
+        assert mixed.self_play_fraction == 8 / 13
         assert raw(states.select_rows(torch.arange(5))) == raw(dataset.states(step, policy))
         assert raw(states.select_rows(torch.arange(5, 13))) == raw(own.states(step, policy))
 
@@ -482,13 +482,17 @@ def test_training_goes_on_after_a_checkpoint_in_the_middle_of_a_round_as_if_it_h
         num_minibatches=2,
         group_size=4,
         critical_entropy=0.0,
-        own_games=OwnGamesConfig(share=0.5, states_per_round=20, steps_per_round=3, max_plies=30),
+        self_play=SelfPlayConfig(fraction=0.5, states_per_round=20, steps_per_round=3, max_plies=30),
     )
 
     def trainer_of(policy: NetworkPolicy) -> GrpoTrainer:
-        own = OwnGames(MadeUpValues(), config.own_games, states_per_step=6, first_step=0, seed=0, reflects=False)
+        own = SelfPlay(MadeUpValues(), config.self_play, states_per_step=6, first_step=0, seed=0, mirrors_boards=False)
         return GrpoTrainer(
-            policy, lively_policy(), MixedStates(DatasetStates(arrays, states_per_step=6, seed=0, reflects=False), own), config, seed=0
+            policy,
+            lively_policy(),
+            MixedStates(DatasetStates(arrays, states_per_step=6, seed=0, mirrors_boards=False), own),
+            config,
+            seed=0,
         )
 
     straight = trainer_of(lively_policy())
@@ -496,8 +500,8 @@ def test_training_goes_on_after_a_checkpoint_in_the_middle_of_a_round_as_if_it_h
     first = trainer_of(lively_policy())
     for _ in range(num_before):
         first.step()
-    folder = save_checkpoint(tmp_path, first.policy, TINY, first.state({}))
-    policy, _, state = load_checkpoint(folder, CPU)
+    folder = save_checkpoint(tmp_path, first.policy, TINY, first.state({}), NETWORK_FORMAT)
+    policy, _, state = load_checkpoint(folder, CPU, NETWORK_FORMAT)
     again = trainer_of(policy)
     again.restore(state)
     assert [again.step() for _ in range(7 - num_before)] == records[num_before:]

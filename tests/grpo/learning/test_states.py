@@ -45,7 +45,7 @@ def check(states: States) -> None:
 
 def source_of(arrays: BoardArrays = ARRAYS, *, size: int = 16, seed: int = 0) -> DatasetStates:
     """Return the dataset's states."""
-    return DatasetStates(arrays, states_per_step=size, seed=seed, reflects=False)
+    return DatasetStates(arrays, states_per_step=size, seed=seed, mirrors_boards=False)
 
 
 def test_an_epoch_shows_no_board_twice_and_leaves_only_the_remainder_out() -> None:
@@ -110,7 +110,7 @@ def test_the_step_is_all_of_its_state() -> None:
     source.states(5, POLICY)
     assert source.state() == ({}, {})
     assert source.round_metrics() == {}
-    assert source.own_share == 0
+    assert source.self_play_fraction == 0
 
 
 def test_joined_states_are_as_wide_as_the_widest_and_keep_their_order() -> None:

@@ -35,7 +35,7 @@ from grpo.base.errors import NonFiniteError
 from grpo.control.controller import Action, Control
 from grpo.dataset.table import BoardArrays
 from grpo.learning import trainer as training
-from grpo.learning.checkpoints import load_checkpoint, save_checkpoint, weights_hash
+from grpo.learning.checkpoints import NETWORK_FORMAT, load_checkpoint, save_checkpoint, weights_hash
 from grpo.learning.measurements import InnerStep
 from grpo.learning.objective import Moves, Objective, grpo_objective, logit_descents
 from grpo.learning.rollouts import Roller, Rollout
@@ -649,8 +649,8 @@ def test_the_state_of_the_global_generators_has_no_effect() -> None:
 
 def resumed(first: GrpoTrainer, folder: Path, make: Callable[[NetworkPolicy], GrpoTrainer]) -> GrpoTrainer:
     """Return a trainer of new objects that goes on where the first one stands."""
-    saved = save_checkpoint(folder, first.policy, TINY, first.state({"from": "here"}))
-    policy, _, state = load_checkpoint(saved, CPU)
+    saved = save_checkpoint(folder, first.policy, TINY, first.state({"from": "here"}), NETWORK_FORMAT)
+    policy, _, state = load_checkpoint(saved, CPU, NETWORK_FORMAT)
     second = make(policy)
     second.restore(state)
     return second
@@ -722,7 +722,7 @@ def test_states_that_remember_go_on_where_they_were(refresh: int, tmp_path: Path
     config = GrpoConfig(**{**CONFIG.model_dump(), "steps_per_reference_refresh": refresh, "kl_coefficient": 0.1})
 
     def make(policy: NetworkPolicy | None = None) -> GrpoTrainer:
-        states = _Remembering(ARRAYS, states_per_step=config.states_per_step, seed=0, reflects=False)
+        states = _Remembering(ARRAYS, states_per_step=config.states_per_step, seed=0, mirrors_boards=False)
         return GrpoTrainer(policy or lively_policy(), lively_policy(), states, config, seed=0)
 
     whole, first = make(), make()
@@ -759,8 +759,8 @@ def test_a_new_run_from_a_checkpoint_takes_the_optimiser_and_begins_its_schedule
     changes = {"warmup_steps": 4, "learning_rate": 1e-3}
     first = trainer_of(**changes)
     steps(first, 3)
-    saved = save_checkpoint(tmp_path, first.policy, TINY, first.state({}))
-    policy, _, state = load_checkpoint(saved, CPU)
+    saved = save_checkpoint(tmp_path, first.policy, TINY, first.state({}), NETWORK_FORMAT)
+    policy, _, state = load_checkpoint(saved, CPU, NETWORK_FORMAT)
     second = trainer_of(policy=policy, first_step=3, **changes)
     second.begin_from(state)
     assert state_of(second)[:2] == state_of(first)[:2]
@@ -824,7 +824,7 @@ def test_rolling_back_restores_weights_and_optimiser_and_cuts_the_learning_rate(
     steps(trainer, 1)
     trainer.checkpointed()
     healthy, snapshot = state_of(trainer), trainer.snapshot()
-    state = replace(trainer.state({}), optimiser=snapshot.optimiser, tensors=snapshot.tensors)
+    state = snapshot.state
     for number in (1, 2):
         steps(trainer, 2)
         assert state_of(trainer)[0] != healthy[0]
@@ -963,7 +963,7 @@ def test_rounding_before_the_first_step_is_no_distance() -> None:
     ],
 )
 def test_the_learning_rates_schedule_reaches_the_optimiser(decay: str, expected: list[float]) -> None:
-    trainer = trainer_of(learning_rate=1e-3, warmup_steps=2, num_steps=6, learning_rate_decay=decay, final_learning_rate_share=0.1)
+    trainer = trainer_of(learning_rate=1e-3, warmup_steps=2, num_steps=6, learning_rate_decay=decay, final_learning_rate_fraction=0.1)
     used = []
     for _ in range(6):
         record = trainer.step()
@@ -996,7 +996,7 @@ class _SometimesNan(DatasetStates):
 def trainer_with_nan_at(*bad_steps: int, policy: NetworkPolicy | None = None, **changes: Any) -> GrpoTrainer:
     """Return a trainer that meets NaN values at these steps."""
     config = GrpoConfig(**{**CONFIG.model_dump(), **changes})
-    states = _SometimesNan(ARRAYS, states_per_step=config.states_per_step, seed=0, reflects=False)
+    states = _SometimesNan(ARRAYS, states_per_step=config.states_per_step, seed=0, mirrors_boards=False)
     states.bad_steps = frozenset(bad_steps)
     return GrpoTrainer(policy or lively_policy(), lively_policy(), states, config, seed=0)
 
@@ -1229,9 +1229,9 @@ def test_a_collapsed_policy_comes_back_by_the_forward_divergence_of_its_recovery
     assert few_now(policy).entropy().mean() > 0.8
 
 
-def test_a_rival_engine_and_a_teacher_are_asked_through_the_trainer() -> None:
-    rival = WrittenReplies(lambda board: legal_moves(board)[0])
-    trainer = trainer_of(**with_depth("sampled", depth={"num_own_moves": 2, "rival": "engine"}), rival=rival)
+def test_an_opponent_engine_and_a_teacher_are_asked_through_the_trainer() -> None:
+    opponent = WrittenReplies(lambda board: legal_moves(board)[0])
+    trainer = trainer_of(**with_depth("sampled", depth={"num_own_moves": 2, "opponent": "engine"}), opponent=opponent)
     metrics = trainer.step().metrics
-    assert rival.asked
+    assert opponent.asked
     assert metrics["grpo/states"] + metrics["grpo/states_forced"] > 8

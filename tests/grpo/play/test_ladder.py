@@ -15,8 +15,8 @@ from grpo.play.ladder import (
     LadderPlacement,
     Reach,
     Rung,
+    ladder_pairings,
     make_rungs,
-    meetings_of,
     num_openings_to_place,
     place_on_ladder,
     rate_rungs,
@@ -27,7 +27,7 @@ from grpo.settings.tree import LadderConfig
 from grpo.statistics.intervals import Z95, expected_score
 from grpo.statistics.ratings import rate_against
 
-CONFIG = LadderConfig(random_shares=(1.0, 0.6, 0.2), nodes=(5, 70))
+CONFIG = LadderConfig(random_fractions=(1.0, 0.6, 0.2), nodes=(5, 70))
 RUNGS = make_rungs(CONFIG)
 
 
@@ -48,7 +48,7 @@ def test_rungs_go_from_a_random_mover_by_diluted_ones_to_ever_more_nodes() -> No
 def test_the_shipped_ladder_has_names_that_differ_and_begins_at_random() -> None:
     names = [rung.name for rung in make_rungs(LadderConfig())]
     assert names[0] == "random"
-    assert len(set(names)) == len(names) == len(LadderConfig().random_shares) + len(LadderConfig().nodes)
+    assert len(set(names)) == len(names) == len(LadderConfig().random_fractions) + len(LadderConfig().nodes)
 
 
 def test_a_rungs_player_is_what_its_name_says(stockfish: str) -> None:
@@ -59,10 +59,10 @@ def test_a_rungs_player_is_what_its_name_says(stockfish: str) -> None:
 
 
 def test_each_rung_plays_the_next_two_below_it() -> None:
-    assert meetings_of(2) == [(1, 0)]
-    assert meetings_of(4) == [(1, 0), (2, 1), (2, 0), (3, 2), (3, 1)]
+    assert ladder_pairings(2) == [(1, 0)]
+    assert ladder_pairings(4) == [(1, 0), (2, 1), (2, 0), (3, 2), (3, 1)]
     for size in (5, 12):
-        assert sorted(one - other for one, other in meetings_of(size)) == [1] * (size - 1) + [2] * (size - 2)
+        assert sorted(one - other for one, other in ladder_pairings(size)) == [1] * (size - 1) + [2] * (size - 2)
 
 
 # Ratings of rungs.
@@ -72,7 +72,9 @@ TRUE = np.array([0.0, 230.0, 420.0, 700.0, 900.0])
 
 def ladder_of(rng: np.random.Generator, num_pairs: int) -> Ladder:
     """Return the ladder that simulated games among players of these strengths make."""
-    return rate_rungs(RUNGS, {(one, other): simulated(rng, TRUE[one] - TRUE[other], num_pairs) for one, other in meetings_of(len(RUNGS))})
+    return rate_rungs(
+        RUNGS, {(one, other): simulated(rng, TRUE[one] - TRUE[other], num_pairs) for one, other in ladder_pairings(len(RUNGS))}
+    )
 
 
 def exact_ladder(*ratings: float) -> Ladder:
@@ -102,7 +104,7 @@ def test_the_gap_between_two_rungs_is_better_known_than_their_distance_from_the_
 
 
 def test_a_rung_that_nobody_met_is_an_error() -> None:
-    with pytest.raises(ValueError, match="players 2 never met player 0"):
+    with pytest.raises(ValueError, match="players 2 are not connected with player 0"):
         rate_rungs(RUNGS[:3], {(1, 0): [0.5]})
 
 

@@ -349,7 +349,7 @@ def test_scores_of_pairs_and_what_the_sample_is_worked_by_hand() -> None:
     )
     result = MatchResult(first="a", second="b", games=games)
     assert (result.num_openings, result.num_distinct_games) == (2, 5)
-    assert result.share_undecided() == 3 / 6
+    assert result.undecided_fraction() == 3 / 6
     assert result.pair_scores() == [0.5, 0.25, 0.5]
     assert not result.is_adjudicated
     for ask in (result.pair_scores, result.interval):
@@ -367,7 +367,7 @@ def test_scores_of_pairs_and_what_the_sample_is_worked_by_hand() -> None:
 
 def test_a_match_of_no_games_has_no_share() -> None:
     with pytest.raises(ValueError, match="no games"):
-        play_match(Fixed(1, "a"), Fixed(-1, "b"), [], max_plies=1).share_undecided()
+        play_match(Fixed(1, "a"), Fixed(-1, "b"), [], max_plies=1).undecided_fraction()
 
 
 # Matches in parts.
@@ -423,7 +423,7 @@ def test_matches_of_other_players_or_rules_are_no_one_match(other: MatchResult) 
     rule = Adjudication(depth=4, centipawns=250, num_failed=0) if (other.first, other.second) == ("a", "b") else None
     mine = part_with(OPENINGS[0], adjudication=rule)
     for one, two in ((mine, other), (other, mine)):
-        with pytest.raises(ValueError, match="are no one match"):
+        with pytest.raises(ValueError, match="cannot be joined"):
             one.joined(two)
 
 

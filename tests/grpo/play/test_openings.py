@@ -27,7 +27,7 @@ from grpo.play import openings
 from grpo.play.openings import OpeningsError, drawn_openings, keys_of, make_openings, phase_openings, read_book
 from grpo.reading.games import Reason, SourceError
 from grpo.settings.tree import EvaluationConfig, Settings
-from steps.store import settings_by_step
+from steps.store import external_inputs
 
 torch.set_num_threads(1)
 
@@ -343,11 +343,11 @@ def test_too_small_a_book_is_an_error_with_both_numbers_and_nothing_is_used_up(b
     exclude = {key(fen) for fen in distinct_fens(40)[:9]}
     before = set(exclude)
     with pytest.raises(
-        OpeningsError, match=r"^32 distinct openings are asked for, and 31 are to be had: .*book\.epd: 40 distinct"
+        OpeningsError, match=r"^32 distinct openings are needed, but only 31 are available: .*book\.epd: 40 distinct"
     ) as caught:
         from_book(book, 32, exclude=exclude)
-    assert "; 9 of them are in use elsewhere" in str(caught.value)
-    assert "Give a larger evaluation.opening_book, or ask for fewer pairs of games" in str(caught.value)
+    assert "; 9 of them are used elsewhere" in str(caught.value)
+    assert "Use a larger evaluation.opening_book, or play fewer pairs of games" in str(caught.value)
     assert exclude == before
     assert len(from_book(book, 31, exclude=exclude)) == 31
 
@@ -355,9 +355,9 @@ def test_too_small_a_book_is_an_error_with_both_numbers_and_nothing_is_used_up(b
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("book.csv", b"PuzzleId,FEN,Moves\n", "a puzzle table is no opening book"),
+        ("book.csv", b"PuzzleId,FEN,Moves\n", "a puzzle table is not an opening book"),
         ("book.tsv", b"eco\tname\tpgn\n", "cannot tell by its suffix"),
-        ("book.epd.gz", gzip.compress(b"8/pp2nkR1/5n1p/3p4/5p2/P2BP3/1PPKN3/8 b - -\n" * 99)[:-9], "cut short"),
+        ("book.epd.gz", gzip.compress(b"8/pp2nkR1/5n1p/3p4/5p2/P2BP3/1PPKN3/8 b - -\n" * 99)[:-9], "truncated"),
         ("book.epd", b"# nothing\n", "book.epd: 0 distinct openings; left out: none; give evaluation.opening_book a file"),
         ("book.pgn", b"hello", "0 distinct openings; left out: 1 not a game"),
     ],
@@ -381,13 +381,13 @@ def test_the_books_content_and_not_its_place_is_in_the_versions_of_steps(book: P
     elsewhere.parent.mkdir()
     elsewhere.write_bytes(book.read_bytes())
     here, there, none = (Settings(evaluation=EvaluationConfig(opening_book=str(path))) for path in (book, elsewhere, ""))
-    for part in (settings_by_step.baseline_settings, settings_by_step.selection_settings):
+    for part in (external_inputs.baseline_settings, external_inputs.selection_settings):
         assert part(here) == part(there) == part(none)
         assert part(here)["evaluation"]["opening_book_plies"] == 16
         assert part(here) != part(Settings(evaluation=EvaluationConfig(opening_book=str(book), opening_book_plies=8)))
-    assert settings_by_step.opening_inputs(here) == settings_by_step.opening_inputs(there) != settings_by_step.opening_inputs(none) == {}
+    assert external_inputs.opening_inputs(here) == external_inputs.opening_inputs(there) != external_inputs.opening_inputs(none) == {}
     elsewhere.write_bytes(book.read_bytes() + b"\n")
-    assert settings_by_step.opening_inputs(here) != settings_by_step.opening_inputs(there)
+    assert external_inputs.opening_inputs(here) != external_inputs.opening_inputs(there)
 
 
 # Positions of a phase.
@@ -435,7 +435,7 @@ def test_finished_positions_are_no_openings_of_a_phase() -> None:
     over = ["7k/5Q2/6K1/8/8/8/8/8 b - - 0 1", "7k/8/6K1/8/8/8/8/8 b - - 0 1", "7k/8/6K1/8/8/8/8/6R1 b - - 100 90"]
     going_on = "7k/8/6K1/8/8/8/8/6R1 b - - 12 90"
     assert of_phase([*over, going_on], Phase.ENDGAME, 1) == [going_on]
-    with pytest.raises(OpeningsError, match="1 distinct endgame openings are asked for, and 0 are to be had: of 0 distinct positions"):
+    with pytest.raises(OpeningsError, match="1 distinct endgame openings are needed, but only 0 are available: of 0 distinct positions"):
         of_phase(over, Phase.ENDGAME, 1)
 
 
@@ -443,7 +443,7 @@ def test_too_few_positions_of_a_phase_are_an_error_with_all_numbers(candidates: 
     keys = {key(fen) for fen in candidates if phase_of(chess.Board(fen)) == Phase.OPENING}
     num_even = sum(abs(some_score(fen).value) <= 120 for fen in distinct(candidates, Phase.OPENING))
     assert 0 < num_even < len(keys)
-    message = rf"99,999 distinct opening openings .* {num_even} are to be had: of {len(keys)} distinct positions {len(keys)} are not in use"
+    message = rf"99,999 distinct opening openings .* {num_even} are available: of {len(keys)} distinct positions {len(keys)} are not used"
     with pytest.raises(OpeningsError, match=message):
         of_phase(candidates, Phase.OPENING, 99_999, some_score)
 

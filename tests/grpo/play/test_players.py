@@ -76,7 +76,7 @@ def sampling_player(seed: int = 0, temperature: float = 1.0) -> SamplingPlayer:
 
 def diluted_player(seed: int = 0, share: float = 0.5) -> DilutedPlayer:
     """Return sampled moves, some of them replaced by random ones."""
-    return DilutedPlayer(sampling_player(seed), share=share, rng=numpy_stream(seed, "diluted"))
+    return DilutedPlayer(sampling_player(seed), random_fraction=share, rng=numpy_stream(seed, "diluted"))
 
 
 @pytest.mark.parametrize("make", [network_player, random_player, sampling_player, diluted_player])
@@ -183,9 +183,9 @@ class Watched(BestMovePlayer):
 def test_no_share_of_random_moves_is_the_player_itself_and_the_whole_share_never_asks_it() -> None:
     inner = Watched()
     itself = moves_of(inner, BOARDS)
-    assert moves_of(DilutedPlayer(inner, share=0, rng=numpy_stream(0, "none")), BOARDS) == itself
+    assert moves_of(DilutedPlayer(inner, random_fraction=0, rng=numpy_stream(0, "none")), BOARDS) == itself
     inner.asked.clear()
-    chance = moves_of(DilutedPlayer(inner, share=1, rng=numpy_stream(0, "all")), [chess.Board()] * 2_000)
+    chance = moves_of(DilutedPlayer(inner, random_fraction=1, rng=numpy_stream(0, "all")), [chess.Board()] * 2_000)
     assert inner.asked == []
     counts = Counter(move.uci() for move in chance)
     assert len(counts) == 20
@@ -195,7 +195,7 @@ def test_no_share_of_random_moves_is_the_player_itself_and_the_whole_share_never
 def test_a_quarter_of_the_moves_are_random_and_the_others_are_the_players_on_their_own_boards() -> None:
     inner = Watched()
     boards = BOARDS * 20
-    mixed = DilutedPlayer(inner, share=0.25, rng=numpy_stream(0, "quarter"))
+    mixed = DilutedPlayer(inner, random_fraction=0.25, rng=numpy_stream(0, "quarter"))
     moves = mixed.choose(boards, range(1_200))
     [asked] = inner.asked
     own = BestMovePlayer(WrittenPolicy(made_up_number), "made up").choose([boards[game] for game in asked], asked)
@@ -207,7 +207,7 @@ def test_a_quarter_of_the_moves_are_random_and_the_others_are_the_players_on_the
 
 @pytest.mark.parametrize("share", [-0.01, 1.01, float("nan")])
 def test_a_share_that_is_no_probability_is_refused(share: float) -> None:
-    with pytest.raises(ValueError, match="share of random moves"):
+    with pytest.raises(ValueError, match="fraction of random moves"):
         diluted_player(share=share)
 
 
@@ -217,7 +217,7 @@ def test_an_inner_player_that_answers_for_fewer_boards_than_it_was_asked_is_an_e
             return super().choose(boards, games)[:-1]
 
     with pytest.raises(ValueError, match="shorter"):
-        moves_of(DilutedPlayer(Lazy(), share=0.5, rng=numpy_stream(0, "lazy")), BOARDS)
+        moves_of(DilutedPlayer(Lazy(), random_fraction=0.5, rng=numpy_stream(0, "lazy")), BOARDS)
 
 
 # The engine as a player.

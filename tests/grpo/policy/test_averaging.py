@@ -8,7 +8,7 @@ import pytest
 import torch
 from doubles import CPU, TINY, copied, fake_arrays, largest_difference, lively_policy, some_boards, trainer_of
 
-from grpo.learning.checkpoints import load_checkpoint, save_checkpoint, weights_hash
+from grpo.learning.checkpoints import NETWORK_FORMAT, load_checkpoint, save_checkpoint, weights_hash
 from grpo.learning.trainer import GrpoTrainer
 from grpo.policy.averaging import WeightAverage
 from grpo.policy.distribution import NetworkPolicy
@@ -66,14 +66,14 @@ def test_it_begins_as_the_policy_and_is_nobody_elses_weights() -> None:
 
 def test_training_goes_the_same_way_with_and_without_an_average() -> None:
     plain, averaged = made(weight_averaging=0.0), made(weight_averaging=0.9)
-    assert plain.judged is plain.policy
+    assert plain.evaluation_policy is plain.policy
 
     for _ in range(4):
         one, other = plain.step(), averaged.step()
         assert one.metrics == other.metrics
 
     assert weights_hash(plain.policy) == weights_hash(averaged.policy)
-    assert weights_hash(averaged.judged) != weights_hash(averaged.policy)
+    assert weights_hash(averaged.evaluation_policy) != weights_hash(averaged.policy)
 
 
 def test_the_judged_policy_is_the_average_of_the_policies_after_each_step() -> None:
@@ -84,16 +84,16 @@ def test_the_judged_policy_is_the_average_of_the_policies_after_each_step() -> N
         trainer.step()
         expected.update(trainer.policy, number)
 
-    assert weights_hash(trainer.judged) == weights_hash(expected.policy)
+    assert weights_hash(trainer.evaluation_policy) == weights_hash(expected.policy)
 
 
 def test_a_checkpoint_holds_the_average_as_its_policy_and_goes_on_from_the_weights_beside_it(tmp_path: Path) -> None:
     trainer = made(weight_averaging=0.8)
     for _ in range(3):
         trainer.step()
-    saved = save_checkpoint(tmp_path, trainer.judged, TINY, trainer.state({}))
-    policy, _, state = load_checkpoint(saved, CPU)
-    assert weights_hash(policy) == weights_hash(trainer.judged)
+    saved = save_checkpoint(tmp_path, trainer.evaluation_policy, TINY, trainer.state({}), NETWORK_FORMAT)
+    policy, _, state = load_checkpoint(saved, CPU, NETWORK_FORMAT)
+    assert weights_hash(policy) == weights_hash(trainer.evaluation_policy)
 
     resumed = made(policy=policy, weight_averaging=0.8)
     resumed.restore(state)
@@ -102,33 +102,33 @@ def test_a_checkpoint_holds_the_average_as_its_policy_and_goes_on_from_the_weigh
         assert trainer.step().metrics == resumed.step().metrics
 
     assert weights_hash(resumed.policy) == weights_hash(trainer.policy)
-    assert weights_hash(resumed.judged) == weights_hash(trainer.judged)
+    assert weights_hash(resumed.evaluation_policy) == weights_hash(trainer.evaluation_policy)
 
 
 def test_a_snapshot_takes_back_weights_and_average() -> None:
     trainer = made(weight_averaging=0.8)
     trainer.step()
     snapshot = trainer.snapshot()
-    before = weights_hash(trainer.policy), weights_hash(trainer.judged)
+    before = weights_hash(trainer.policy), weights_hash(trainer.evaluation_policy)
     trainer.step()
-    assert weights_hash(trainer.judged) != before[1]
+    assert weights_hash(trainer.evaluation_policy) != before[1]
 
     trainer.reset(snapshot)
 
-    assert (weights_hash(trainer.policy), weights_hash(trainer.judged)) == before
+    assert (weights_hash(trainer.policy), weights_hash(trainer.evaluation_policy)) == before
 
 
 def test_a_rollback_takes_back_both_and_a_new_run_begins_at_what_was_judged() -> None:
     trainer = made(weight_averaging=0.8)
     trainer.step()
-    state, judged, trained = copy.deepcopy(trainer.state({})), copied(trainer.judged), weights_hash(trainer.policy)
+    state, judged, trained = copy.deepcopy(trainer.state({})), copied(trainer.evaluation_policy), weights_hash(trainer.policy)
     trainer.step()
 
     trainer.roll_back(state, judged.network.state_dict())
-    assert (weights_hash(trainer.policy), weights_hash(trainer.judged)) == (trained, weights_hash(judged))
+    assert (weights_hash(trainer.policy), weights_hash(trainer.evaluation_policy)) == (trained, weights_hash(judged))
 
     new = made(policy=copied(judged), first_step=1, weight_averaging=0.8)
     new.begin_from(state)
-    assert weights_hash(new.policy) == weights_hash(new.judged) == weights_hash(judged)
+    assert weights_hash(new.policy) == weights_hash(new.evaluation_policy) == weights_hash(judged)
     new.step()
     assert largest_difference(new.policy, judged) > 0

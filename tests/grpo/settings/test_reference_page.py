@@ -60,11 +60,11 @@ def test_a_key_has_a_type_and_a_meaning(setting: Setting) -> None:
         ("seed", "whole number, at least 0, below 2_147_483_648"),
         ("boards.source", '`"engine"` or `"files"`'),
         ("boards.files", "list of text"),
-        ("boards.filters.max_rating_gap", "whole number, at least 0; none if left out"),
+        ("boards.filters.max_rating_gap", "whole number, at least 0; optional"),
         ("policy.channels", "whole number, at least 8, at most 1024, a multiple of 8"),
         ("values.mate_band", "number, above 0, below 0.5"),
-        ("grpo.reflects", "true or false"),
-        ("evaluation.ladder.random_shares", "list of number, above 0, at most 1, one or more"),
+        ("grpo.mirrors_boards", "true or false"),
+        ("evaluation.ladder.random_fractions", "list of number, above 0, at most 1, one or more"),
         ("selection.sprt_elo", "[number, number]"),
     ],
 )
@@ -73,8 +73,8 @@ def test_a_type_is_told_in_words_with_its_range(key: str, kind: str) -> None:
 
 
 def test_a_default_that_alone_differs_keeps_the_meaning_of_the_section_it_comes_from() -> None:
-    assert rows("resources.games")["num_cpus"][1:] == ["`4`", rows("resources.others")["num_cpus"][2]]
-    assert "See `" not in PAGE
+    assert rows("resources.games")["num_cpus"][1:] == ["`4`", "may change", rows("resources.others")["num_cpus"][3]]
+    assert "See `TaskResources`" not in PAGE
 
 
 def test_the_table_of_presets_lays_each_over_the_default_to_what_a_run_with_it_has() -> None:

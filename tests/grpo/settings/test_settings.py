@@ -10,10 +10,12 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from grpo.settings import grpo as grpo_config
-from grpo.settings.grpo import AlarmConfig, DepthConfig, EntropyTarget, FieldNotesRecovery, KlTarget, OwnGamesConfig, RecoveryConfig
+from grpo.settings.grpo import AlarmConfig, DepthConfig, EntropyTarget, FieldNotesRecovery, KlTarget, RecoveryConfig, SelfPlayConfig
+from grpo.settings.roles import roles
 from grpo.settings.tree import (
     FILTER_PROFILES,
     PRESET_FOLDER,
+    RENAMED,
     BoardsConfig,
     ConfigError,
     GameFilters,
@@ -35,7 +37,7 @@ DEFAULT = Settings()
 NUM_TRAIN, NUM_UNITS, HELDOUT_DEPTH = DEFAULT.boards.num_train, DEFAULT.boards.num_units, DEFAULT.evaluation.heldout_depth
 CHANNELS, NUM_BLOCKS = DEFAULT.policy.channels, DEFAULT.policy.num_blocks
 PRESETS = "clean, gpu, language, language-smoke, language-test, laptop, smoke, test, or the path of a .toml file"
-BOTH_DAYS = "validation_from and heldout_from go together, the earlier day first"
+BOTH_DAYS = "validation_from and heldout_from need each other, and validation_from may not be later"
 SECTIONS = "seed, boards, values, policy, language, pretrain, grpo, evaluation, selection, resources"
 HOW_TO_WRITE = 'write TOML such as\n  preset = "smoke"\n  grpo.learning_rate = 1e-3'
 
@@ -61,7 +63,7 @@ BAD_SETTINGS = (
         (f"grpo.{section}.{wrong} = 1", f"settings: unknown key grpo.{section}.{wrong}; did you mean {right}? known here: {known(kind)}")
         for section, kind, wrong, right in (
             ("depth", DepthConfig, "num_own_move", "num_own_moves"),
-            ("own_games", OwnGamesConfig, "shares", "share"),
+            ("self_play", SelfPlayConfig, "fractions", "fraction"),
             ("entropy_target", EntropyTarget, "dead_bant", "dead_band"),
             ("kl_target", KlTarget, "nat", "nats"),
             ("recovery", RecoveryConfig, "healty_entropy", "healthy_entropy"),
@@ -93,14 +95,17 @@ BAD_SETTINGS = (
     ("grpo.entropy_coefficient = -0.01", "settings: grpo.entropy_coefficient = -0.01: input should be greater than or equal to 0"),
     ("grpo.std_floor = 0.0", "settings: grpo.std_floor = 0.0: input should be greater than 0"),
     ("grpo.clip_high = 0.0", "settings: grpo.clip_high = 0.0: input should be greater than 0"),
-    ("grpo.final_learning_rate_share = 1.1", "settings: grpo.final_learning_rate_share = 1.1: input should be less than or equal to 1"),
+    (
+        "grpo.final_learning_rate_fraction = 1.1",
+        "settings: grpo.final_learning_rate_fraction = 1.1: input should be less than or equal to 1",
+    ),
     ("grpo.skipped_learning_rate_factor = 0.0", "settings: grpo.skipped_learning_rate_factor = 0.0: input should be greater than 0"),
     ("grpo.num_checkpoints_kept = 2", "settings: grpo.num_checkpoints_kept = 2: input should be greater than or equal to 3"),
     ("grpo.depth.num_own_moves = 0", "settings: grpo.depth.num_own_moves = 0: input should be greater than or equal to 1"),
     ("grpo.depth.teacher_probability = 1.5", "settings: grpo.depth.teacher_probability = 1.5: input should be less than or equal to 1"),
-    ("grpo.own_games.share = 1.0", "settings: grpo.own_games.share = 1.0: input should be less than 1"),
-    ("grpo.own_games.temperature = 0.0", "settings: grpo.own_games.temperature = 0.0: input should be greater than 0"),
-    ("grpo.entropy_target.share = 1.0", "settings: grpo.entropy_target.share = 1.0: input should be less than 1"),
+    ("grpo.self_play.fraction = 1.0", "settings: grpo.self_play.fraction = 1.0: input should be less than 1"),
+    ("grpo.self_play.temperature = 0.0", "settings: grpo.self_play.temperature = 0.0: input should be greater than 0"),
+    ("grpo.entropy_target.fraction = 1.0", "settings: grpo.entropy_target.fraction = 1.0: input should be less than 1"),
     (
         "grpo.entropy_target.min_coefficient = 0.0",
         "settings: grpo.entropy_target.min_coefficient = 0.0: input should be greater than 0",
@@ -111,7 +116,7 @@ BAD_SETTINGS = (
     ("grpo.alarms.window = 1", "settings: grpo.alarms.window = 1: input should be greater than or equal to 2"),
     ("grpo.alarms.cancelling_cosine = 0.0", "settings: grpo.alarms.cancelling_cosine = 0.0: input should be less than 0"),
     ("grpo.alarms.dominating_share = 0.5", "settings: grpo.alarms.dominating_share = 0.5: input should be greater than 0.5"),
-    ("grpo.field_notes = 3", "settings: grpo.field_notes = 3: input should be a section with keys of its own, not one value"),
+    ("grpo.field_notes = 3", "settings: grpo.field_notes = 3: input should be a section with keys, not a single value"),
     (
         'preset = "clean"\ngrpo.field_notes.entropy_boost_factor = 0.9',
         "settings: grpo.field_notes.entropy_boost_factor = 0.9: input should be greater than or equal to 1",
@@ -126,12 +131,12 @@ BAD_SETTINGS = (
     ("policy.channels = 12", "settings: policy.channels = 12: input should be a multiple of 8"),
     ("evaluation.ladder.nodes = [0, 1]", "settings: evaluation.ladder.nodes.0 = 0: input should be greater than or equal to 1"),
     (
-        "evaluation.ladder.random_shares = [1.0, 0.0]",
-        "settings: evaluation.ladder.random_shares.1 = 0.0: input should be greater than 0",
+        "evaluation.ladder.random_fractions = [1.0, 0.0]",
+        "settings: evaluation.ladder.random_fractions.1 = 0.0: input should be greater than 0",
     ),
     (
-        "evaluation.ladder.random_shares = []",
-        "settings: evaluation.ladder.random_shares = []: input should have at least one item",
+        "evaluation.ladder.random_fractions = []",
+        "settings: evaluation.ladder.random_fractions = []: input should have at least one item",
     ),
     ("evaluation.opponent_nodes = [1, 50]", "settings: evaluation.opponent_nodes = [1, 50]: input should be a valid integer"),
     ("boards.games.nodes = []", "settings: boards.games.nodes = []: input should have at least one item"),
@@ -152,7 +157,7 @@ BAD_SETTINGS = (
     ('grpo.learning_rate_decay = "step"', "settings: grpo.learning_rate_decay = 'step': input should be 'constant', 'linear' or 'cosine'"),
     ('grpo.critical_measure = "moves"', "settings: grpo.critical_measure = 'moves': input should be 'entropy' or 'normalised_entropy'"),
     ('grpo.precision = "float16"', "settings: grpo.precision = 'float16': input should be 'float32' or 'bfloat16'; did you mean bfloat16?"),
-    ('grpo.depth.rival = "human"', "settings: grpo.depth.rival = 'human': input should be 'self' or 'engine'"),
+    ('grpo.depth.opponent = "human"', "settings: grpo.depth.opponent = 'human': input should be 'self' or 'engine'"),
     ('grpo.recovery.kind = "boost"', "settings: grpo.recovery.kind = 'boost': input should be 'stop', 'forward_kl' or 'rollback'"),
     ('boards.source = "png"', "settings: boards.source = 'png': input should be 'engine' or 'files'"),
     ('boards.shortage = "ignore"', "settings: boards.shortage = 'ignore': input should be 'error', 'accept' or 'endgames'"),
@@ -174,26 +179,26 @@ BAD_SETTINGS = (
         " 'ultrabullet', 'bullet', 'blitz', 'rapid', 'classical' or 'correspondence'; did you mean blitz?",
     ),
     # Contradictions.
-    ("boards.num_train = 100", "settings: boards: num_train must be a multiple of 3, so that the phases share it equally"),
+    ("boards.num_train = 100", "settings: boards: num_train must be a multiple of 3, so that each phase gets the same number"),
     ('boards.source = "files"', 'settings: boards: source = "files" needs files = ["GAMES.pgn", ...]'),
-    ('boards.files = "x.pgn"', 'settings: boards: files is read only with source = "files"; set both or neither'),
-    ("boards.filters.min_plies = 20", 'settings: boards: filters is read only with source = "files"; set both or neither'),
-    ('boards.filters.profile = "club"', 'settings: boards: filters is read only with source = "files"; set both or neither'),
-    ("boards.filters.max_centipawns = 99", 'settings: boards: filters is read only with source = "files"; set both or neither'),
+    ('boards.files = "x.pgn"', 'settings: boards: files needs source = "files"; set both or neither'),
+    ("boards.filters.min_plies = 20", 'settings: boards: filters needs source = "files"; set both or neither'),
+    ('boards.filters.profile = "club"', 'settings: boards: filters needs source = "files"; set both or neither'),
+    ("boards.filters.max_centipawns = 99", 'settings: boards: filters needs source = "files"; set both or neither'),
     (
         'boards.validation_from = "2020.01.01"\nboards.heldout_from = "2020.02.01"',
-        'settings: boards: validation_from is read only with source = "files"; set both or neither',
+        'settings: boards: validation_from needs source = "files"; set both or neither',
     ),
     (f'{FILES}boards.validation_from = "2020.01.01"', f"settings: boards: {BOTH_DAYS}"),
     (f'{FILES}boards.heldout_from = "2020.01.01"', f"settings: boards: {BOTH_DAYS}"),
     (f'{FILES}boards.validation_from = "2020.02.01"\nboards.heldout_from = "2020.01.31"', f"settings: boards: {BOTH_DAYS}"),
     (
         f'{FILES}boards.validation_from = "2020-01-01"\nboards.heldout_from = "2020.02.01"',
-        "settings: boards: validation_from must be a day such as 2024.03.01",
+        "settings: boards: validation_from must be a date such as 2024.03.01",
     ),
     (
         f'{FILES}boards.validation_from = "2020.01.01"\nboards.heldout_from = "2021"',
-        "settings: boards: heldout_from must be a day such as 2024.03.01",
+        "settings: boards: heldout_from must be a date such as 2024.03.01",
     ),
     (f"{FILES}boards.filters = {{min_rating = 1500, max_rating = 1400}}",
      "settings: boards.filters: min_rating (1500) cannot exceed max_rating (1400)"),
@@ -212,11 +217,12 @@ BAD_SETTINGS = (
     ),
     (
         'grpo.entropy_schedule = "field_notes"',
-        'settings: grpo: entropy_schedule = "field_notes" needs the numbers of [grpo.field_notes], which belong to one kind of reward',
+        'settings: grpo: entropy_schedule = "field_notes" needs [grpo.field_notes], which has no defaults: its numbers depend on the'
+        " reward",
     ),
     (
         'grpo.estimator = "trajectory"',
-        'settings: grpo: estimator = "trajectory" needs depth.num_own_moves of 2 or more: with 1 it is "sampled"',
+        'settings: grpo: estimator = "trajectory" needs depth.num_own_moves of 2 or more: with 1 use "sampled"',
     ),
     *(
         (
@@ -227,7 +233,7 @@ BAD_SETTINGS = (
     ),
     (
         'preset = "clean"\ngrpo = {entropy_schedule = "field_notes", kl_schedule = "target"}',
-        'settings: grpo: entropy_schedule = "field_notes" moves the KL coefficient too, so that kl_schedule must be "constant"',
+        'settings: grpo: entropy_schedule = "field_notes" adjusts the KL coefficient too, so kl_schedule must be "constant"',
     ),
     (
         "grpo = {entropy_coefficient = 0.0, entropy_target = {min_coefficient = 0.005, max_coefficient = 0.05}}",
@@ -239,8 +245,8 @@ BAD_SETTINGS = (
     ),
     (
         'policy.kind = "language"\nlanguage.model = "a/b"',
-        "settings: language.cloning.learning_rate (0.004) would undo what a/b knows: with another model than 'small' give at most 0.001,"
-        " such as 2e-5, or language.cloning.num_steps = 0 to take it as it comes",
+        "settings: language.cloning.learning_rate (0.004) is too high for the pretrained model a/b: use at most 0.001,"
+        " such as 2e-5, or language.cloning.num_steps = 0 for no cloning",
     ),
     (
         "grpo.entropy_target = {min_coefficient = 0.05, max_coefficient = 0.01}",
@@ -252,42 +258,41 @@ BAD_SETTINGS = (
     ),
     (
         'grpo = {critical_measure = "normalised_entropy", critical_entropy = 1.0}',
-        "settings: grpo: critical_entropy (1.0) is a share below 1 when critical_measure is normalised_entropy",
+        "settings: grpo: critical_entropy (1.0) must be below 1 when critical_measure is normalised_entropy",
     ),
     (
-        f"grpo.states_per_step = {2 * NUM_TRAIN}\ngrpo.own_games.share = 0.0",
+        f"grpo.states_per_step = {2 * NUM_TRAIN}\ngrpo.self_play.fraction = 0.0",
         f"settings: grpo.states_per_step ({2 * NUM_TRAIN}) cannot exceed boards.num_train ({NUM_TRAIN})",
     ),
     (
-        "grpo.states_per_step = 600\ngrpo.own_games = {share = 0.5, states_per_round = 299}",
-        "settings: grpo: own_games.states_per_round (299) must be at least what a step takes of it: own_games.share of states_per_step,"
-        " 300",
+        "grpo.states_per_step = 600\ngrpo.self_play = {fraction = 0.5, states_per_round = 299}",
+        "settings: grpo: self_play.states_per_round (299) must be at least the number of states that a step uses:"
+        " self_play.fraction of states_per_step, 300",
     ),
     (
         'grpo = {estimator = "exact", baseline = "leave_one_out"}',
-        'settings: grpo: baseline = "leave_one_out" is for sampled groups: estimator = "exact" has no one to leave out',
+        'settings: grpo: baseline = "leave_one_out" needs sampled groups; with estimator = "exact" use "mean"',
     ),
     (
-        'grpo.depth.rival = "engine"',
-        "settings: grpo: depth.rival and depth.teacher_probability need depth.num_own_moves of 2 or more: nobody replies to the only move",
+        'grpo.depth.opponent = "engine"',
+        "settings: grpo: depth.opponent and depth.teacher_probability need depth.num_own_moves of 2 or more: with 1 there are no replies",
     ),
     (
         'grpo = {entropy_schedule = "field_notes", kl_schedule = "target", kl_coefficient = 0.01, field_notes = {entropy_floor = 1.5,'
         " entropy_critical = 0.5, steps_threshold = 100, entropy_boost_factor = 1.5, max_entropy_coefficient = 1.5,"
         " kl_reduction_factor = 0.5, min_kl_coefficient = 0.0, temperature_boost = 0.2, max_temperature = 2.5}}",
-        'settings: grpo: entropy_schedule = "field_notes" moves the KL coefficient too, so that kl_schedule must be "constant"',
+        'settings: grpo: entropy_schedule = "field_notes" adjusts the KL coefficient too, so kl_schedule must be "constant"',
     ),
     (
         f"values.depth = {HELDOUT_DEPTH}",
         f"settings: evaluation.heldout_depth ({HELDOUT_DEPTH}) must exceed values.depth ({HELDOUT_DEPTH}):"
-        " regret under the reward's own search would only"
-        " measure the reward again",
+        " regret by the same search would only measure the reward again",
     ),
     *(
         (
-            f"evaluation.ladder.random_shares = {shares}",
-            "settings: evaluation.ladder: random_shares must fall from 1.0: the random mover is the ladder's zero, and each further rung is"
-            " stronger",
+            f"evaluation.ladder.random_fractions = {shares}",
+            "settings: evaluation.ladder: random_fractions must start at 1.0 (the random mover, the ladder's zero) and fall: each further"
+            " rung is stronger",
         )
         for shares in ([0.9, 0.5], [1.0, 0.5, 0.5], [1.0, 0.3, 0.4])
     ),
@@ -296,8 +301,8 @@ BAD_SETTINGS = (
     *(
         (
             f"selection.sprt_elo = {bounds}",
-            f"settings: selection: sprt_elo = {shown}: the first bound must be below the second, and not below 0, where equals would be"
-            " called better",
+            f"settings: selection: sprt_elo = {shown}: the first bound must be below the second and at least 0; below 0 an equal player"
+            " would count as better",
         )
         for bounds, shown in (("[5, 5]", "[5.0, 5.0]"), ("[10.5, -3]", "[10.5, -3.0]"), ("[-5, 0]", "[-5.0, 0.0]"))
     ),
@@ -322,7 +327,7 @@ BAD_SETTINGS = (
     # Not readable at all.
     ("grpo.num_steps 3", f"settings: not readable: Expected '=' after a key in a key/value pair (at line 1, column 16), which is:"
      f" grpo.num_steps 3; {HOW_TO_WRITE}"),
-    ("seed = 1\nseed = 2", f"settings: not readable: a key stands there twice (at end of document); {HOW_TO_WRITE}"),
+    ("seed = 1\nseed = 2", f"settings: not readable: a key is given twice (at end of document); {HOW_TO_WRITE}"),
     ('{"seed": 1', f"settings: not readable: Expecting ',' delimiter: line 1 column 11 (char 10),"
      f' which is: {{"seed": 1; {HOW_TO_WRITE}'),
 )  # fmt: skip
@@ -364,13 +369,33 @@ def test_no_count_may_have_a_fraction(key: str) -> None:
 
 @pytest.mark.parametrize("text", ["grpo = 3", "grpo = [1]", 'grpo = "fast"'])
 def test_a_section_that_is_no_table_is_refused_by_name(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"^settings: grpo = .*: input should be a section with keys of its own"):
+    with pytest.raises(ConfigError, match=r"^settings: grpo = .*: input should be a section with keys"):
         read_settings(text)
 
 
 def test_a_bare_word_that_is_nearly_a_presets_name_gets_a_did_you_mean() -> None:
     with pytest.raises(ConfigError, match="did you mean laptop"):
         read_settings("lptop")
+
+
+@pytest.mark.parametrize(("former", "name"), RENAMED.items())
+def test_a_former_name_is_refused_with_the_present_one(former: str, name: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        read_settings(f"{former} = 1")
+    assert str(refusal.value) == f"settings: {former} is now called {name}"
+    assert name in roles(), "the present name is one of a setting or a section"
+    assert former not in roles()
+
+
+def test_each_setting_of_a_section_with_a_former_name_is_refused_beside_other_bad_keys() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        read_settings("seed = 1.5\n[grpo.own_games]\nshare = 0.2\nmax_plies = 9\n[grpo.self_play]\nsteps_per_round = 0")
+    assert sorted(str(refusal.value).splitlines()) == [
+        "settings: grpo.own_games.max_plies is now called grpo.self_play.max_plies",
+        "settings: grpo.own_games.share is now called grpo.self_play.fraction",
+        "settings: grpo.self_play.steps_per_round = 0: input should be greater than or equal to 1",
+        "settings: seed = 1.5: input should be a valid integer",
+    ]
 
 
 def test_each_bad_key_gets_a_line_of_its_own() -> None:
@@ -471,9 +496,9 @@ def test_the_bounds_themselves_are_allowed() -> None:
         grpo.critical_entropy = 0.0
         grpo.max_kl_old = 0.0
         grpo.num_checkpoints_kept = 3
-        grpo.final_learning_rate_share = 1.0
+        grpo.final_learning_rate_fraction = 1.0
         grpo.skipped_learning_rate_factor = 1.0
-        grpo.own_games.share = 0.0
+        grpo.self_play.fraction = 0.0
         grpo.depth.teacher_probability = 0.0
         grpo.entropy_target.dead_band = 0.0
         grpo.alarms.silent_share = 1.0
@@ -537,7 +562,7 @@ def test_the_clean_preset_is_the_clean_configuration_of_the_field_notes() -> Non
     assert (grpo.clip_low, grpo.clip_high, grpo.entropy_coefficient, grpo.entropy_schedule) == (0.2, 0.2, 0.0, "constant")
     assert grpo.num_minibatches * grpo.num_inner_epochs == 1, "one optimiser step a rollout"
     assert (grpo.depth.teacher_probability, grpo.depth.teacher_plies, grpo.critical_entropy) == (0.1, 4, 0)
-    assert (grpo.estimator, grpo.baseline, grpo.divide_by_std, grpo.own_games.share) == ("trajectory", "mean", False, 0)
+    assert (grpo.estimator, grpo.baseline, grpo.divide_by_std, grpo.self_play.fraction) == ("trajectory", "mean", False, 0)
     # Their reward was cp / 1,000 and ours is a quarter of that, so that what a nat costs is a quarter too.
     assert grpo.kl_coefficient == 0.001 / 4
     assert (settings.values.depth, settings.values.transform) == (4, "clipped_centipawns")
@@ -581,7 +606,7 @@ def test_a_preset_file_that_is_absent_or_laid_over_itself_is_refused(tmp_path: P
         read_settings(f'preset = "{tmp_path / "absent.toml"}"')
     ring = tmp_path / "ring.toml"
     ring.write_text(f'preset = "{ring}"')
-    with pytest.raises(ConfigError, match="laid over itself"):
+    with pytest.raises(ConfigError, match="based on itself"):
         read_settings(f'preset = "{ring}"')
 
 

@@ -134,7 +134,7 @@ def test_too_few_games_show_nothing_and_so_do_games_that_are_nearly_all_drawn() 
 
 
 def test_planning_without_a_result_to_hope_for_is_refused() -> None:
-    with pytest.raises(PlanError, match="no pair: give at least 2"):
+    with pytest.raises(PlanError, match="not a pair: give at least 2"):
         smallest_difference(1, assumed=NO_DRAWS, certainty=OURS)
     with pytest.raises(PlanError, match="impossible at 90% draws"):
         games_head_to_head(100, assumed=Assumptions(draw_rate=0.9, pair_correlation=0.0), certainty=OURS)

@@ -141,9 +141,9 @@ def test_one_pair_is_enough_for_a_rating_and_its_error_is_large() -> None:
 
 
 def test_players_whom_nobody_met_are_named() -> None:
-    with pytest.raises(ValueError, match=r"^players 2, 3 never met player 0, directly or by way of others"):
+    with pytest.raises(ValueError, match=r"^players 2, 3 are not connected with player 0 by games"):
         fit_ratings(4, [of(1, 0, 1.0), of(3, 2, 0.5)])
-    with pytest.raises(ValueError, match=r"^players 1 never met"):
+    with pytest.raises(ValueError, match=r"^players 1 are not connected"):
         fit_ratings(2, [])
 
 
@@ -152,7 +152,7 @@ def test_no_opponent_no_pair_and_a_game_with_oneself_are_refused() -> None:
         rate_against([], [])
     with pytest.raises(ValueError, match="players 1 and 0, 0 pairs"):
         of(1, 0)
-    with pytest.raises(ValueError, match="a meeting is of two"):
+    with pytest.raises(ValueError, match="a pairing needs two players"):
         of(1, 1, 0.5)
 
 

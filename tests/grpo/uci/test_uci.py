@@ -32,7 +32,7 @@ class Session:
             name="chess-grpo 12 abc",
             options=UciOptions(**{"temperature": 0.0, **options}),  # type: ignore[arg-type]
             load=self._load,
-            chance_seed=99,
+            random_seed=99,
             write=self.lines.append,
         )
 
@@ -184,7 +184,7 @@ def test_a_position_that_is_none_is_refused_with_the_reason_and_the_old_one_kept
     (said,) = session.says(f"position fen {kept}", f"position {words}")
     assert said.startswith("info string ")
     assert reason in said
-    assert said.endswith("; the position before is kept")
+    assert said.endswith("; the previous position stays")
     assert chess.Move.from_uci(session.best("go")) in chess.Board(kept).legal_moves
 
 
@@ -360,15 +360,15 @@ def test_options_are_set_and_unknown_ones_change_nothing(words: str, expected: d
     [
         ("", "write `setoption name NAME value VALUE`"),
         ("Temperature 1", "write `setoption name NAME value VALUE`"),
-        ("name Temperature", "Temperature is no number"),
-        ("name Temperature value hot", "Temperature is no number"),
+        ("name Temperature", "Temperature is not a number"),
+        ("name Temperature value hot", "Temperature is not a number"),
         ("name Temperature value nan", "Temperature must be 0 (best move), or between 0.01 and 10"),
         ("name Temperature value -1", "Temperature must be"),
         ("name Temperature value 1e-9", "Temperature must be"),
         ("name Temperature value inf", "Temperature must be"),
         ("name MultiPV value 0", "MultiPV must be between 1 and 218"),
         ("name MultiPV value 219", "MultiPV must be between 1 and 218"),
-        ("name MultiPV value 2.5", "MultiPV is no whole number"),
+        ("name MultiPV value 2.5", "MultiPV is not a whole number"),
         ("name Seed value -2", "Seed must be between -1 (another one each time) and 2147483647"),
         ("name UCI_Chess960 value true", "UCI_Chess960 is not supported"),
     ],
@@ -453,4 +453,4 @@ def test_a_drawn_move_is_the_first_line_and_the_others_follow_by_probability() -
 def test_at_the_ends_of_the_range_moves_are_finite_shares(temperature: float, session: Session) -> None:
     for board in some_boards(5, seed=9):
         ranked = ranked_moves(session.policy, board, allowed=frozenset(), options=UciOptions(temperature=temperature), seed=0, num_games=0)
-        assert sum(row.share for row in ranked) == pytest.approx(1, abs=1e-5)
+        assert sum(row.probability for row in ranked) == pytest.approx(1, abs=1e-5)

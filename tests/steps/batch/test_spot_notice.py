@@ -18,9 +18,9 @@ import pytest
 
 from grpo.learning.checkpoints import latest_valid_checkpoint
 from steps.batch import spot_notice
-from steps.batch.spot_notice import watching
+from steps.batch.spot_notice import sigterm_on_spot_notice
 
-DRIVER = Path(__file__).with_name("reclaim_driver.py")
+DRIVER = Path(__file__).with_name("spot_notice_driver.py")
 ENDPOINT = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 NOTICE = json.dumps({"action": "terminate", "time": "2026-05-01T12:00:00Z"})
 
@@ -122,7 +122,7 @@ def test_the_file_brings_one_sigterm_and_a_line(told: list[float], tmp_path: Pat
     notice = tmp_path / "notice"
 
     def work() -> None:
-        with watching(notice, seconds=0.01):
+        with sigterm_on_spot_notice(notice, seconds=0.01):
             time.sleep(0.1)
             assert not told
             notice.touch()
@@ -133,12 +133,12 @@ def test_the_file_brings_one_sigterm_and_a_line(told: list[float], tmp_path: Pat
     time.sleep(0.1)
     assert len(told) == 1
     [line] = capsys.readouterr().out.splitlines()
-    assert line == f"this machine is to be taken back ({notice} is there): SIGTERM, so that what can be kept is kept"
+    assert line == f"spot interruption notice ({notice} exists): sending SIGTERM, so that the step saves its progress"
 
 
 @pytest.mark.usefixtures("no_metadata")
 def test_after_the_block_nobody_is_told(told: list[float], tmp_path: Path) -> None:
-    with watching(tmp_path / "notice", seconds=0.01):
+    with sigterm_on_spot_notice(tmp_path / "notice", seconds=0.01):
         pass
     (tmp_path / "notice").touch()
     time.sleep(0.1)
@@ -148,7 +148,7 @@ def test_after_the_block_nobody_is_told(told: list[float], tmp_path: Path) -> No
 def test_without_a_file_to_watch_nobody_is_asked(metadata: Metadata, told: list[float]) -> None:
     metadata.notice = NOTICE
     threads = threading.active_count()
-    with watching(None, seconds=0.01):
+    with sigterm_on_spot_notice(None, seconds=0.01):
         assert threading.active_count() == threads
         time.sleep(0.1)
     assert (metadata.asked, told) == ([], [])
@@ -160,7 +160,7 @@ def test_the_metadata_are_asked_with_a_token(
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # Nothing for it.
 
     def work() -> None:
-        with watching(str(tmp_path / "notice"), seconds=0.01):
+        with sigterm_on_spot_notice(str(tmp_path / "notice"), seconds=0.01):
             wait_until(lambda: len(metadata.asked) > 3)
             assert not told
             metadata.notice = NOTICE
@@ -169,19 +169,19 @@ def test_the_metadata_are_asked_with_a_token(
     with pytest.raises(Told):
         work()
     assert metadata.asked.count("token") == 1
-    assert "this machine is to be taken back (to terminate at 2026-05-01T12:00:00Z): SIGTERM" in capsys.readouterr().out
+    assert "spot interruption notice (to terminate at 2026-05-01T12:00:00Z): sending SIGTERM" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("notice", ["", "2026-05-01T12:00:00Z", "{}", "[]", "\0"])
 def test_a_notice_in_other_words_counts_too(notice: str, metadata: Metadata, told: list[float], tmp_path: Path) -> None:
     metadata.notice = notice
-    with pytest.raises(Told), watching(tmp_path / "notice", seconds=0.01):
+    with pytest.raises(Told), sigterm_on_spot_notice(tmp_path / "notice", seconds=0.01):
         time.sleep(30)
 
 
 def test_a_token_that_has_run_out_is_renewed(metadata: Metadata, told: list[float], tmp_path: Path) -> None:
     def work() -> None:
-        with watching(tmp_path / "notice", seconds=0.01):
+        with sigterm_on_spot_notice(tmp_path / "notice", seconds=0.01):
             wait_until(lambda: len(metadata.asked) > 2)
             metadata.tokens.append("another")
             wait_until(lambda: metadata.asked.count("token") == 2)
@@ -195,7 +195,7 @@ def test_a_token_that_has_run_out_is_renewed(metadata: Metadata, told: list[floa
 @pytest.mark.parametrize("status", [403, 404, 500])
 def test_a_service_that_gives_no_token_is_asked_once(status: int, metadata: Metadata, told: list[float], tmp_path: Path) -> None:
     metadata.token_status, metadata.notice = status, NOTICE
-    with watching(tmp_path / "notice", seconds=0.001):
+    with sigterm_on_spot_notice(tmp_path / "notice", seconds=0.001):
         wait_until(lambda: bool(metadata.asked))
         time.sleep(0.2)
     assert (metadata.asked, told) == (["token"], [])
@@ -206,7 +206,7 @@ def test_who_switches_the_metadata_off_is_heard(
 ) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     metadata.notice = NOTICE
-    with watching(tmp_path / "notice", seconds=0.001):
+    with sigterm_on_spot_notice(tmp_path / "notice", seconds=0.001):
         time.sleep(0.2)
     assert (metadata.asked, told) == ([], [])
 
@@ -217,13 +217,13 @@ def test_behind_a_service_that_does_not_answer_the_file_is_still_seen(
     monkeypatch.setattr(spot_notice, "_ANSWER_SECONDS", 0.05)
     metadata.delay_seconds = 0.5
     (tmp_path / "notice").touch()
-    with pytest.raises(Told), watching(tmp_path / "notice", seconds=0.01):
+    with pytest.raises(Told), sigterm_on_spot_notice(tmp_path / "notice", seconds=0.01):
         time.sleep(30)
 
 
 @pytest.mark.usefixtures("no_metadata")
 def test_without_a_service_all_is_silent(told: list[float], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with watching(tmp_path / "notice", seconds=0.001):
+    with sigterm_on_spot_notice(tmp_path / "notice", seconds=0.001):
         time.sleep(0.2)
     assert not told
     assert capfd.readouterr() == ("", "")
@@ -234,7 +234,7 @@ def test_training_that_is_told_keeps_its_last_step_and_says_that_it_can_be_gone_
     home, notice, log = tmp_path / "home", tmp_path / "notice", tmp_path / "log"
     home.mkdir()
     job = {"home": str(home), "failpoint": "after the rollout", "nth": 7, "deed": "pause"}
-    environment = {**os.environ, "PYTHONPATH": str(DRIVER.parents[3])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (DRIVER.parents[3], DRIVER.parents[1] / "bodies")))}
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, str(DRIVER), json.dumps(job), str(notice)], stdout=output, stderr=subprocess.STDOUT, env=environment
@@ -246,7 +246,7 @@ def test_training_that_is_told_keeps_its_last_step_and_says_that_it_can_be_gone_
     finally:
         process.kill()
         process.wait()
-    said = [line for line in log.read_text().splitlines() if "taken back" in line or "ended by SIGTERM" in line]
+    said = [line for line in log.read_text().splitlines() if "spot interruption" in line or "ended by SIGTERM" in line]
     assert len(said) == 2, log.read_text()
     assert "goes on from step 3, which is kept in" in said[1]
     progress = home / "in_progress" / "finetune" / "v1"

@@ -28,7 +28,8 @@ import steps.step_io.work  # noqa: E402
 import steps.store.outputs  # noqa: E402
 from grpo.base.errors import NonFiniteError  # noqa: E402
 from grpo.evaluation.regret import heldout_metrics  # noqa: E402
-from grpo.learning.self_play import MixedStates, OwnGames, state_counts  # noqa: E402
+from grpo.learning.checkpoints import NETWORK_FORMAT  # noqa: E402
+from grpo.learning.self_play import MixedStates, SelfPlay, state_counts  # noqa: E402
 from grpo.learning.states import DatasetStates, StateSource  # noqa: E402
 from grpo.learning.trainer import GrpoTrainer  # noqa: E402
 from grpo.policy.distribution import new_policy  # noqa: E402
@@ -47,7 +48,7 @@ CONFIG: dict[str, Any] = {
     "learning_rate": 5e-3,
     "steps_per_checkpoint": 2,
     "num_checkpoints_kept": 3,
-    "own_games": {"share": 0.0},
+    "self_play": {"fraction": 0.0},
 }
 
 
@@ -117,7 +118,10 @@ FAILPOINTS: dict[str, Callable[[int, Deed], None]] = {
     "within the journal's line": within_line,
     "after the journal's line": lambda nth, deed: at(nth, steps.step_io.work, "append_line", deed, is_after=True),
     "before the checkpoint": lambda nth, deed: at(nth, steps.bodies.training_loop, "save_checkpoint", deed),
-    "between two files of a checkpoint": lambda nth, deed: at(nth, grpo.learning.checkpoints, "save_policy", deed, is_after=True),
+    # Three files of tensors each; the first has the weights.
+    "between two files of a checkpoint": lambda nth, deed: at(
+        3 * nth - 2, grpo.learning.checkpoints, "_write_tensors", deed, is_after=True
+    ),
     "before the checkpoint's manifest": lambda nth, deed: at(nth, grpo.learning.checkpoints, "write_manifest", deed),
     "before the checkpoint gets its name": lambda nth, deed: at(nth, os, "rename", deed),
     "after the checkpoint": lambda nth, deed: at(nth, steps.bodies.training_loop, "save_checkpoint", deed, is_after=True),
@@ -134,11 +138,11 @@ def finetune(job: dict[str, Any]) -> None:
     config = GrpoConfig(**{**CONFIG, **job.get("config", {})})
     torch.set_num_threads(1)
     policy, reference = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
-    num_dataset, num_own = state_counts(config.states_per_step, config.own_games.share)
-    states: StateSource = DatasetStates(TRAIN, states_per_step=num_dataset, seed=0, reflects=True)
+    num_dataset, num_own = state_counts(config.states_per_step, config.self_play.fraction)
+    states: StateSource = DatasetStates(TRAIN, states_per_step=num_dataset, seed=0, mirrors_boards=True)
     if num_own:
         states = MixedStates(
-            states, OwnGames(MadeUpValues(), config.own_games, states_per_step=num_own, first_step=0, seed=0, reflects=True)
+            states, SelfPlay(MadeUpValues(), config.self_play, states_per_step=num_own, first_step=0, seed=0, mirrors_boards=True)
         )
     trainer = GrpoTrainer(policy, reference, states, config, seed=0, values=MadeUpValues())
     if "failpoint" in job:
@@ -153,9 +157,10 @@ def finetune(job: dict[str, Any]) -> None:
         TrainingLoop(
             trainer,
             TINY,
+            NETWORK_FORMAT,
             config,
             first=0,
-            heldout=lambda: heldout_metrics(trainer.judged, HELDOUT),
+            heldout=lambda: heldout_metrics(trainer.evaluation_policy, HELDOUT),
             facts={"settings": config.model_dump(mode="json")},
             work=work,
         ).run()

@@ -19,7 +19,7 @@ from scripted_engine import ScriptedEngine
 from grpo.base.files import read_json
 from grpo.board.encoding import mover_fen, position_key
 from grpo.board.phases import PHASES, phase_of
-from grpo.dataset.quotas import wanted_boards
+from grpo.dataset.quotas import boards_per_cell
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Split
 from grpo.engine.identity import EngineIdentity, identify
 from grpo.metrics.table import Record
@@ -114,7 +114,7 @@ def check_dataset(folder: Path, settings: Settings) -> None:
     assert pq.read_schema(folder / "boards.parquet").equals(BOARD_SCHEMA)
     assert pq.read_schema(folder / "games.parquet").equals(GAME_SCHEMA)
     rows, games, facts = rows_of(folder), read_game_table(folder).to_pylist(), facts_of(folder)
-    assert Counter((row["split"], row["phase"]) for row in rows) == wanted_boards(settings.boards)
+    assert Counter((row["split"], row["phase"]) for row in rows) == boards_per_cell(settings.boards)
     assert len({row["key"] for row in rows}) == len(rows)
     assert board_keys(folder) == {row["key"] for row in rows}
     split_of_game = {game["game_id"]: game["split"] for game in games}
@@ -283,7 +283,7 @@ def test_an_accepted_shortage_is_reported_cell_by_cell(games_text: str, stockfis
     listener = Listener()
     folder = build(settings, tmp_path / "out", stockfish, listener=listener)
     found = Counter((row["split"], row["phase"]) for row in rows_of(folder))
-    lacking = {f"{split}/{phase}": count - found[split, phase] for (split, phase), count in wanted_boards(settings.boards).items()}
+    lacking = {f"{split}/{phase}": count - found[split, phase] for (split, phase), count in boards_per_cell(settings.boards).items()}
     facts = facts_of(folder)
     assert facts["missing"] == {cell: count for cell, count in lacking.items() if count}
     assert "train/endgame" in facts["missing"]
@@ -491,7 +491,7 @@ def test_a_file_that_is_cut_short_ends_the_step_with_its_name_and_byte(
     path = packed("games.pgn.zst")
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) * 2 // 3])
-    with pytest.raises(SourceError, match=rf"{path}: .*cut short: it ends at byte {len(whole) * 2 // 3:,}"):
+    with pytest.raises(SourceError, match=rf"{path}: .*truncated: it ends at byte {len(whole) * 2 // 3:,}"):
         build(settings_of(path, num_train=3_000, num_units=1, shortage="accept"), tmp_path / "out", stockfish)
 
 

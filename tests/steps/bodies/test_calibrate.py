@@ -8,18 +8,18 @@ import pytest
 from grpo.base.files import read_json
 from grpo.engine.identity import EngineIdentity
 from grpo.play.matches import End
+from grpo.settings.roles import settings_read_by
 from grpo.settings.tree import Settings, read_settings
 from steps.bodies.calibrate import calibrate_ladder
 from steps.bodies.measure import read_ladder
 from steps.step_io.names import REPORT
 from steps.step_io.work import Work
-from steps.store import settings_by_step
 from steps.store.versions import imported_modules
 
 ENGINE = EngineIdentity(name="Stockfish", sha256="0" * 64)
 TEXT = """preset = "test"
 evaluation.max_plies = 80
-evaluation.ladder = {random_shares = [1.0, 0.3], nodes = [1, 40], num_calibration_pairs = 2}"""
+evaluation.ladder = {random_fractions = [1.0, 0.3], nodes = [1, 40], num_calibration_pairs = 2}"""
 
 
 def calibrated(settings: Settings, stockfish: str, folder: Path, *, num_processes: int = 1) -> Work:
@@ -97,9 +97,7 @@ def test_the_ladder_is_the_same_to_the_last_byte_whatever_the_runs_seed_and_the_
     ],
 )
 def test_what_a_run_learns_from_and_how_a_policy_is_placed_makes_no_other_ladder(text: str) -> None:
-    assert settings_by_step.ladder_settings(read_settings(f'preset = "test"\n{text}')) == settings_by_step.ladder_settings(
-        read_settings("test")
-    )
+    assert settings_read_by("calibrate", read_settings(f'preset = "test"\n{text}')) == settings_read_by("calibrate", read_settings("test"))
 
 
 @pytest.mark.parametrize(
@@ -109,14 +107,12 @@ def test_what_a_run_learns_from_and_how_a_policy_is_placed_makes_no_other_ladder
         "evaluation.max_opening_centipawns = 80",
         "evaluation.max_plies = 90",
         "evaluation.ladder.nodes = [2]",
-        "evaluation.ladder.random_shares = [1.0]",
+        "evaluation.ladder.random_fractions = [1.0]",
         "evaluation.ladder.num_calibration_pairs = 3",
     ],
 )
 def test_rungs_and_the_rules_of_their_games_do(text: str) -> None:
-    assert settings_by_step.ladder_settings(read_settings(f'preset = "test"\n{text}')) != settings_by_step.ladder_settings(
-        read_settings("test")
-    )
+    assert settings_read_by("calibrate", read_settings(f'preset = "test"\n{text}')) != settings_read_by("calibrate", read_settings("test"))
 
 
 def test_the_ladders_code_knows_no_dataset_and_no_training() -> None:

@@ -13,7 +13,7 @@ from grpo.policy.distribution import new_policy
 from grpo.policy.files import POLICY, WEIGHTS
 from grpo.settings.tree import read_settings
 from steps.bodies import select as selecting
-from steps.pipeline import steps as pipeline
+from steps.pipeline import evaluation
 from steps.pipeline.job import Job
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import CHAMPION, PEAK
@@ -80,9 +80,8 @@ class Runs:
             origin=None,
         )
         boards, pretrained, calibrated = (self.output(step, step) for step in ("join_boards", "pretrain", "calibrate"))
-        return pipeline.select(
-            job, boards=boards, pretrained=pretrained, calibrated=calibrated, finetuned=self.output("finetune", finetuned)
-        )
+        outputs = {"boards": boards, "pretrained": pretrained, "calibrated": calibrated, "finetuned": self.output("finetune", finetuned)}
+        return evaluation.select(job, evaluation.Contest(**outputs))
 
     def output(self, step: str, content: str) -> StepOutput:
         """Return an output with this content."""
@@ -147,7 +146,7 @@ def test_another_choice_among_the_same_checkpoints_has_to_beat_the_champion_too(
 
 def test_who_became_champion_while_others_played_keeps_the_alias(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     meanwhile = runs.tracker.start_flow_run(metaflow_run="other", settings={}, tags={}, note="")
-    real = pipeline._incumbent
+    real = evaluation._incumbent
 
     def incumbent(*arguments: Any, **named: Any) -> Any:
         found = real(*arguments, **named)
@@ -158,7 +157,7 @@ def test_who_became_champion_while_others_played_keeps_the_alias(runs: Runs, mon
         runs.registry.give(CHAMPION, version)
         return found
 
-    monkeypatch.setattr(pipeline, "_incumbent", incumbent)
+    monkeypatch.setattr(evaluation, "_incumbent", incumbent)
     runs.select("one", replaces=True, seed=1)
     assert runs.champion().policy_step == 9
 

@@ -16,8 +16,8 @@ from grpo.engine.answers import EngineError
 from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
 from grpo.evaluation.regret import heldout_metrics
-from grpo.learning.checkpoints import checkpoint_folders, checkpoint_step, verified_manifest
-from grpo.learning.self_play import MixedStates, OwnGames, state_counts
+from grpo.learning.checkpoints import NETWORK_FORMAT, checkpoint_folders, checkpoint_step, verified_manifest
+from grpo.learning.self_play import MixedStates, SelfPlay, state_counts
 from grpo.learning.states import DatasetStates, LiveValues
 from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Record
@@ -40,7 +40,7 @@ CONFIG = GrpoConfig.model_validate(
         "states_per_step": 8,
         "group_size": 4,
         "steps_per_checkpoint": 2,
-        "own_games": {"share": 0.5, "states_per_round": 8, "steps_per_round": 2, "max_plies": 20},
+        "self_play": {"fraction": 0.5, "states_per_round": 8, "steps_per_round": 2, "max_plies": 20},
     }
 )
 
@@ -72,12 +72,12 @@ class Breaker:
 def finetuned(home: Path, engine: ScriptedEngine, *sinks: Breaker) -> Path:
     """Return the output of a tiny fine-tuning on dataset boards and own games."""
     policy, reference = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
-    num_dataset, num_own = state_counts(CONFIG.states_per_step, CONFIG.own_games.share)
+    num_dataset, num_own = state_counts(CONFIG.states_per_step, CONFIG.self_play.fraction)
     with EnginePool(engine.path, num_processes=1, options=engine_options(VALUES)) as pool:
         values = LiveValues(pool, VALUES)
         states = MixedStates(
-            DatasetStates(TRAIN, states_per_step=num_dataset, seed=0, reflects=False),
-            OwnGames(values, CONFIG.own_games, states_per_step=num_own, first_step=0, seed=0, reflects=False),
+            DatasetStates(TRAIN, states_per_step=num_dataset, seed=0, mirrors_boards=False),
+            SelfPlay(values, CONFIG.self_play, states_per_step=num_own, first_step=0, seed=0, mirrors_boards=False),
         )
         trainer = GrpoTrainer(policy, reference, states, CONFIG, seed=0, values=values)
         store = Store(home)
@@ -87,7 +87,14 @@ def finetuned(home: Path, engine: ScriptedEngine, *sinks: Breaker) -> Path:
             "v1",
             facts={},
             body=lambda work: TrainingLoop(
-                trainer, TINY, CONFIG, first=0, heldout=lambda: heldout_metrics(trainer.judged, HELDOUT), facts={}, work=work
+                trainer,
+                TINY,
+                NETWORK_FORMAT,
+                CONFIG,
+                first=0,
+                heldout=lambda: heldout_metrics(trainer.evaluation_policy, HELDOUT),
+                facts={},
+                work=work,
             ).run(),
             resumes=True,
             is_fresh=False,

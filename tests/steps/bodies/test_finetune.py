@@ -15,7 +15,7 @@ from doubles import CPU, TINY, fake_arrays, some_boards
 
 from grpo.base.errors import NonFiniteError
 from grpo.evaluation.regret import heldout_metrics
-from grpo.learning.checkpoints import checkpoint_folders, checkpoint_step, verified_manifest
+from grpo.learning.checkpoints import NETWORK_FORMAT, checkpoint_folders, checkpoint_step, verified_manifest
 from grpo.learning.states import DatasetStates
 from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Event, Record
@@ -36,7 +36,7 @@ SETTINGS: dict[str, Any] = {
     "states_per_step": 8,
     "group_size": 4,
     "steps_per_checkpoint": 2,
-    "own_games": {"share": 0.0},
+    "self_play": {"fraction": 0.0},
 }
 
 
@@ -64,7 +64,7 @@ def finetuned(
     """Return the output of a tiny fine-tuning."""
     config = GrpoConfig(**{**SETTINGS, **changes})
     policy, reference = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
-    trainer = GrpoTrainer(policy, reference, DatasetStates(TRAIN, states_per_step=8, seed=0, reflects=False), config, seed=0)
+    trainer = GrpoTrainer(policy, reference, DatasetStates(TRAIN, states_per_step=8, seed=0, mirrors_boards=False), config, seed=0)
     change(trainer)
     store = Store(home)
     make_output(
@@ -73,7 +73,14 @@ def finetuned(
         "v1",
         facts={},
         body=lambda work: TrainingLoop(
-            trainer, TINY, config, first=0, heldout=lambda: heldout_metrics(trainer.judged, HELDOUT), facts={}, work=work
+            trainer,
+            TINY,
+            NETWORK_FORMAT,
+            config,
+            first=0,
+            heldout=lambda: heldout_metrics(trainer.evaluation_policy, HELDOUT),
+            facts={},
+            work=work,
         ).run(),
         resumes=True,
         is_fresh=False,

@@ -20,7 +20,7 @@ ROLLBACK = {"critical_entropy": 3.4, "critical_window": 3, "recovery": {"kind": 
 """All entropies are critical here, and all checkpoints healthy: there are two rollbacks, and then a stop."""
 
 EVERYTHING: dict[str, Any] = {
-    "own_games": {"share": 0.5, "states_per_round": 12, "steps_per_round": 5, "max_plies": 20},
+    "self_play": {"fraction": 0.5, "states_per_round": 12, "steps_per_round": 5, "max_plies": 20},
     "depth": {"num_own_moves": 2},
     "num_inner_epochs": 2,
     "kl_coefficient": 0.01,

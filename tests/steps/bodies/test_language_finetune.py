@@ -10,6 +10,7 @@ from written_language import CPU, settings, writer, written_boards
 from grpo.base.files import read_json, verified_manifest
 from grpo.language.learn.heldout_reward import heldout_reward, questions
 from grpo.language.learn.trainer import LanguageTrainer
+from grpo.language.model.loading import LANGUAGE_FORMAT
 from grpo.language.text.rewards import grade
 from grpo.learning.checkpoints import checkpoint_folders, checkpoint_step, load_checkpoint, weights_hash
 from grpo.learning.learnability import Learnability
@@ -37,7 +38,7 @@ def finetuned(home: Path, *, change: Callable[[LanguageTrainer], None] = lambda 
     asked = questions(boards, 6)
 
     def heldout() -> dict[str, float]:
-        found = heldout_reward(trainer.judged, asked, grader).metrics()
+        found = heldout_reward(trainer.evaluation_policy, asked, grader).metrics()
         return {**found, "heldout/regret_best": -found["heldout/reward"]}
 
     store = Store(home)
@@ -46,7 +47,9 @@ def finetuned(home: Path, *, change: Callable[[LanguageTrainer], None] = lambda 
         "finetune",
         "v1",
         facts={},
-        body=lambda work: TrainingLoop(trainer, config.policy, config.grpo, first=0, heldout=heldout, facts={}, work=work).run(),
+        body=lambda work: TrainingLoop(
+            trainer, config.policy, LANGUAGE_FORMAT, config.grpo, first=0, heldout=heldout, facts={}, work=work
+        ).run(),
         resumes=True,
         is_fresh=False,
         sinks=(),
@@ -63,7 +66,7 @@ def test_a_run_leaves_history_report_findings_and_whole_checkpoints(tmp_path: Pa
     assert [checkpoint_step(path) for path in checkpoint_folders(folder / "checkpoints")] == [2, 4]
     for path in checkpoint_folders(folder / "checkpoints"):
         verified_manifest(path)
-    policy, config, state = load_checkpoint(checkpoint_folders(folder / "checkpoints")[-1], CPU)
+    policy, config, state = load_checkpoint(checkpoint_folders(folder / "checkpoints")[-1], CPU, LANGUAGE_FORMAT)
     assert config.kind == "language"
     assert state.step == 4
     report = read_json(folder / "report.json")
@@ -102,7 +105,7 @@ def test_weights_that_break_end_the_run_and_its_last_good_step_is_kept(tmp_path:
 
         trainer.step = failing
 
-    with pytest.raises(RuntimeError, match=r"weights that are no numbers.*\n.*goes on from step 3"):
+    with pytest.raises(RuntimeError, match=r"NaN or infinite weights.*\n.*goes on from step 3"):
         finetuned(tmp_path / "broken", change=breaking)
     broken, whole = finetuned(tmp_path / "broken"), finetuned(tmp_path / "whole")
     assert (broken / HISTORY).read_bytes() == (whole / HISTORY).read_bytes()

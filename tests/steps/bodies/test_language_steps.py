@@ -11,25 +11,26 @@ import pytest
 from grpo.engine.identity import EngineIdentity
 from grpo.language.model import requirements as extra
 from grpo.settings.language import LanguageConfig, model_folder
+from grpo.settings.roles import may_change, settings_read_by
 from grpo.settings.tree import Settings, read_settings
 from steps.kinds.kind import SeveralProcessesError
 from steps.nodes.sockets import ONLY_NODE
-from steps.pipeline.resume_changes import CHANGEABLE_OF_LANGUAGE, Change, Now, changes_since
+from steps.pipeline.resume_changes import Change, Now, changes_since
 from steps.pipeline.start import start
 from steps.pipeline.training import finetune
 from steps.preflight.checks import preflight
 from steps.preflight.doctor import examine
 from steps.runtime.machine import Machine
-from steps.store import settings_by_step
+from steps.store import external_inputs
 from steps.store.versions import LANGUAGE_LOCK, describe_code
 
 LANGUAGE = read_settings('preset = "test"\npolicy.kind = "language"\nlanguage.cloning.learning_rate = 1e-4')
 NETWORK = read_settings("test")
 STEPS: Mapping[str, Callable[[Settings], dict[str, Any]]] = {
-    "pretrain": settings_by_step.pretrain_settings,
-    "baseline": settings_by_step.baseline_settings,
-    "finetune": settings_by_step.finetune_settings,
-    "select": settings_by_step.selection_settings,
+    "pretrain": external_inputs.pretrain_settings,
+    "baseline": external_inputs.baseline_settings,
+    "finetune": external_inputs.finetune_settings,
+    "select": external_inputs.selection_settings,
 }
 # Field -> a value that is not its default, and the steps that must be made anew with it.
 FIELDS: Mapping[str, tuple[Any, set[str]]] = {
@@ -50,7 +51,7 @@ FIELDS: Mapping[str, tuple[Any, set[str]]] = {
     "reward_warmup_steps": (3, {"finetune"}),
     "max_collection_kl": (2.0, {"finetune"}),
     "max_questions": (2, {"baseline", "finetune", "select"}),
-    "num_judged_boards": (9, {"baseline", "finetune", "select"}),
+    "num_heldout_boards": (9, {"baseline", "finetune", "select"}),
     "num_sampled_answers": (3, {"baseline", "finetune", "select"}),
 }
 
@@ -68,25 +69,25 @@ def test_a_field_is_in_the_versions_of_the_steps_that_read_it_and_in_no_others(f
     value, steps = FIELDS[field]
     changed = with_language(**{field: value})
     assert {step for step, slice_of in STEPS.items() if slice_of(changed) != slice_of(LANGUAGE)} == steps
-    assert settings_by_step.dataset_settings(changed) == settings_by_step.dataset_settings(LANGUAGE)
-    assert (
-        settings_by_step.ladder_settings(changed) == settings_by_step.ladder_settings(LANGUAGE) == settings_by_step.ladder_settings(NETWORK)
-    ), "both kinds climb one ladder"
+    assert settings_read_by("build_boards", changed) == settings_read_by("build_boards", LANGUAGE)
+    assert settings_read_by("calibrate", changed) == settings_read_by("calibrate", LANGUAGE) == settings_read_by("calibrate", NETWORK), (
+        "both kinds climb one ladder"
+    )
 
 
 @pytest.mark.parametrize("field", LanguageConfig.model_fields)
 def test_cloning_is_handed_no_field_that_is_not_in_its_version(field: str) -> None:
     value, steps = FIELDS[field]
-    handed = settings_by_step.seen_by_cloning(with_language(**{field: value}))
-    assert (handed.language != settings_by_step.seen_by_cloning(LANGUAGE).language) == ("pretrain" in steps)
+    handed = external_inputs.seen_by_cloning(with_language(**{field: value}))
+    assert (handed.language != external_inputs.seen_by_cloning(LANGUAGE).language) == ("pretrain" in steps)
 
 
 def test_a_networks_slices_are_those_of_the_time_when_there_was_no_other_kind() -> None:
     dumped = NETWORK.model_dump(mode="json")
     policy = {name: value for name, value in dumped["policy"].items() if name != "kind"}
-    assert settings_by_step.pretrain_settings(NETWORK) == {"seed": 0, "policy": policy, "pretrain": dumped["pretrain"]}
-    assert settings_by_step.finetune_settings(NETWORK) == {"seed": 0, "policy": policy, "values": dumped["values"], "grpo": dumped["grpo"]}
-    assert settings_by_step.model_inputs(NETWORK) == {}
+    assert settings_read_by("pretrain", NETWORK) == {"seed": 0, "policy": policy, "pretrain": dumped["pretrain"]}
+    assert settings_read_by("finetune", NETWORK) == {"seed": 0, "policy": policy, "values": dumped["values"], "grpo": dumped["grpo"]}
+    assert external_inputs.model_inputs(NETWORK) == {}
     for slice_of in STEPS.values():
         assert "language" not in slice_of(NETWORK)
         assert "pretrain" not in slice_of(LANGUAGE)
@@ -95,11 +96,11 @@ def test_a_networks_slices_are_those_of_the_time_when_there_was_no_other_kind() 
 def test_a_models_folder_is_an_input_by_its_content(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     settings = with_language(model=str(tmp_path))
-    before = settings_by_step.model_inputs(settings)
+    before = external_inputs.model_inputs(settings)
     assert before.keys() == {"model"}
     (tmp_path / "model.safetensors").write_bytes(b"weights")
-    assert settings_by_step.model_inputs(settings) != before
-    assert settings_by_step.model_inputs(LANGUAGE) == settings_by_step.model_inputs(with_language(model="jrahn/RookWorld-LM-124M")) == {}
+    assert external_inputs.model_inputs(settings) != before
+    assert external_inputs.model_inputs(LANGUAGE) == external_inputs.model_inputs(with_language(model="jrahn/RookWorld-LM-124M")) == {}
 
 
 def test_folders_are_told_from_a_hubs_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,14 +120,14 @@ CODE = {"commit": "abc", "is_dirty": False, "lock": "l1", "language_lock": "e1"}
 
 def changes(then: Settings, now: Settings, code: Mapping[str, Any] = CODE, **inputs: str) -> list[Change]:
     made = {
-        "join_boards": {"settings": settings_by_step.dataset_settings(then), "inputs": settings_by_step.source_inputs(then, ENGINE)},
+        "join_boards": {"settings": settings_read_by("build_boards", then), "inputs": external_inputs.source_inputs(then, ENGINE)},
         "pretrain": {
-            "settings": settings_by_step.pretrain_settings(then),
-            "inputs": {"device": "cpu", **settings_by_step.model_inputs(then), **inputs},
+            "settings": settings_read_by("pretrain", then),
+            "inputs": {"device": "cpu", **external_inputs.model_inputs(then), **inputs},
         },
-        "baseline": {"settings": settings_by_step.baseline_settings(then), "inputs": {}},
-        "finetune": {"settings": settings_by_step.finetune_settings(then), "inputs": {"engine": str(ENGINE)}},
-        "select": {"settings": settings_by_step.selection_settings(then), "inputs": {}},
+        "baseline": {"settings": settings_read_by("baseline", then), "inputs": {}},
+        "finetune": {"settings": settings_read_by("finetune", then), "inputs": {"engine": str(ENGINE)}},
+        "select": {"settings": settings_read_by("select", then), "inputs": {}},
     }
     manifests = json.loads(json.dumps({step: {"parts": parts, "code": CODE} for step, parts in made.items()}))
     return changes_since(manifests, "a", Now(settings=now, engine=ENGINE, code=code, device="cpu", action_table="a"))
@@ -143,7 +144,7 @@ def test_of_each_field_it_is_decided_whether_it_may_change(field: str) -> None:
     assert found
     for change in found:
         assert change.field.startswith(f"language.{field}")
-        assert change.is_refused == (field not in CHANGEABLE_OF_LANGUAGE)
+        assert change.is_refused == (not may_change(f"language.{field}"))
         assert (change.allowed_as == "objective") == (field in ("rewards", "loss")), "what made the policy cannot be allowed"
 
 
@@ -182,13 +183,13 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 def language_line(machine: Machine, settings: Settings = LANGUAGE) -> tuple[bool, str]:
     """Return what is found of the language model; nothing is changed."""
-    [finding] = [each for each in preflight(settings, machine, only_looks=True)[0] if each.what == "language"]
+    [finding] = [each for each in preflight(settings, machine, read_only=True)[0] if each.what == "language"]
     return finding.is_fine, finding.detail
 
 
 def test_a_network_needs_no_extra(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extra, "find_spec", lambda name: None)
-    assert "language" not in [finding.what for finding in preflight(NETWORK, machine, only_looks=True)[0]]
+    assert "language" not in [finding.what for finding in preflight(NETWORK, machine, read_only=True)[0]]
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +210,7 @@ def test_a_folder_that_is_not_there_or_holds_no_model_is_found_and_a_hubs_name_i
 ) -> None:
     is_fine, detail = language_line(machine, with_language(model=str(tmp_path / "nowhere")))
     assert not is_fine
-    assert f"language.model = '{tmp_path}/nowhere' is no folder that is there" in detail
+    assert f"language.model = '{tmp_path}/nowhere' is not an existing folder" in detail
     is_fine, detail = language_line(machine, with_language(model=str(tmp_path)))
     assert not is_fine
     assert "has no config.json" in detail
@@ -217,7 +218,7 @@ def test_a_folder_that_is_not_there_or_holds_no_model_is_found_and_a_hubs_name_i
     assert language_line(machine, with_language(model=str(tmp_path))) == (True, f"the folder {tmp_path}")
     is_fine, detail = language_line(machine, with_language(model="jrahn/RookWorld-LM-124M"))
     assert is_fine
-    assert "of the hub, fetched by `pretrain`" in detail
+    assert "of the hub, downloaded by `pretrain`" in detail
 
 
 def test_the_doctor_compares_with_the_extras_lock(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +229,7 @@ def test_the_doctor_compares_with_the_extras_lock(machine: Machine, monkeypatch:
 
 
 def test_several_machines_or_processes_are_refused_before_anything_is_asked_of_them(machine: Machine) -> None:
-    with pytest.raises(SeveralProcessesError, match="one process on one machine, and 2 were asked for"):
+    with pytest.raises(SeveralProcessesError, match="one process on one machine, but 2 processes were requested"):
         start(LANGUAGE.model_dump(mode="json"), describe_code(), metaflow_run="1", is_fresh=False, resume_from=None, num_nodes=2)
     assert not machine.home.exists()
     job: Any = {"settings": LANGUAGE.model_dump(mode="json")}

@@ -20,17 +20,17 @@ from toggled_server import ServerProcess, ToggledServer
 from grpo.base.files import sha256_file
 from grpo.metrics.table import Record
 from grpo.settings.tree import read_settings
-from steps.cli.track import deliver_outbox
-from steps.pipeline import steps as pipeline
+from steps.cli.track import deliver_journals
+from steps.pipeline import dataset, start, training
 from steps.pipeline.job import Job
 from steps.step_io.work import read_history
 from steps.store.outputs import StepOutput
 from steps.tracking import tracker as tracking
-from steps.tracking.journal import Outbox
-from steps.tracking.outages import Patience
+from steps.tracking.journal import JournalFolder
+from steps.tracking.outages import RetryPolicy
 from steps.tracking.step_notes import run_name
 
-BRISK = Patience(between_deliveries=0.0, after_outage=0.0, longest=0.0, between_tries=(), between_asks=(0.0,) * 3, at_end=600.0)
+BRISK = RetryPolicy(between_deliveries=0.0, after_outage=0.0, longest=0.0, between_tries=(), between_asks=(0.0,) * 3, at_end=600.0)
 """Gives up at the first outage, and tries again with the next record."""
 CODE = {"commit": "abc", "is_dirty": False, "lock": "l"}
 SETTINGS = read_settings("""
@@ -42,7 +42,7 @@ pretrain.max_steps = 8
 grpo.num_steps = 14
 grpo.states_per_step = 16
 grpo.steps_per_checkpoint = 5
-grpo.own_games.share = 0.0
+grpo.self_play.fraction = 0.0
 """).model_dump(mode="json")
 MIDDLE = 4
 """From this step on the server is killed, as soon as it was told anything of the step."""
@@ -63,8 +63,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Pa
     with pytest.MonkeyPatch.context() as patch:
         place(patch, home, f"sqlite:///{home / 'mlflow.db'}", stockfish)
         job = started("0")
-        boards = pipeline.join_boards(job, [pipeline.build_boards(job, task) for task in range(SETTINGS["boards"]["num_tasks"])])
-        return Prepared(home, boards, pipeline.pretrain(job, boards))
+        boards = dataset.join_boards(job, [dataset.build_boards(job, task) for task in range(SETTINGS["boards"]["num_tasks"])])
+        return Prepared(home, boards, training.pretrain(job, boards))
 
 
 def place(patch: pytest.MonkeyPatch, home: Path, address: str, stockfish: str) -> None:
@@ -78,13 +78,13 @@ def place(patch: pytest.MonkeyPatch, home: Path, address: str, stockfish: str) -
         "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",  # A machine can be busy.
     }.items():
         patch.setenv(name, value)
-    patch.setattr(tracking, "Patience", lambda: BRISK)
+    patch.setattr(tracking, "RetryPolicy", lambda: BRISK)
 
 
 def started(name: str) -> Job:
     """Begin a run of a learning rate of its own, so that its output is no other's."""
     settings = SETTINGS | {"grpo": SETTINGS["grpo"] | {"learning_rate": 1e-3 / (1 + int(name))}}
-    return pipeline.start(settings, CODE, metaflow_run=name, is_fresh=False, resume_from=None)
+    return start.start(settings, CODE, metaflow_run=name, is_fresh=False, resume_from=None)
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ class Kept:
 
 
 def finetuned(prepared: Prepared, job: Job, listener: Listener) -> StepOutput:
-    return pipeline.finetune(job, prepared.boards, prepared.pretrained, [listener])
+    return training.finetune(job, prepared.boards, prepared.pretrained, [listener])
 
 
 def check_all_is_told_once(folder: Path, job: Job, output: StepOutput, home: Path, listener: Listener) -> None:
@@ -216,12 +216,12 @@ def test_a_server_that_is_back_after_the_step_is_told_by_the_command_track_or_by
     assert listener.killed_at is not None
     assert f"finetune: WARNING: the tracking store {server.address} is away (" in capsys.readouterr().out
     kept = Kept(server.folder, job["mlflow_run"])
-    assert (kept.status(), Outbox(home).num_waiting(job["mlflow_run"]) > 10) == (["RUNNING"], True)
+    assert (kept.status(), JournalFolder(home).num_waiting(job["mlflow_run"]) > 10) == (["RUNNING"], True)
     assert kept.rows() < listener.rows
     # What is on the two disks now, twice: each copy is told in another way.
     other = {name: shutil.copytree(folder, tmp_path / f"other-{name}") for name, folder in (("home", home), ("server", server.folder))}
     server.start()
-    assert deliver_outbox(Namespace(only_lists=False)) == 0
+    assert deliver_journals(Namespace(only_lists=False)) == 0
     check_all_is_told_once(server.folder, job, output, home, listener)
     server.kill()
     place(monkeypatch, other["home"], server.address, stockfish)

@@ -29,7 +29,15 @@ from grpo.engine.move_values import ValueTable
 from grpo.evaluation.halving import halving_pairs
 from grpo.evaluation.regret import HeldoutScores
 from grpo.evaluation.verdict import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, ConfirmationEnd, Verdict
-from grpo.learning.checkpoints import TrainingState, load_checkpoint, load_policy, save_checkpoint, save_policy, weights_hash
+from grpo.learning.checkpoints import (
+    NETWORK_FORMAT,
+    TrainingState,
+    load_checkpoint,
+    load_policy,
+    save_checkpoint,
+    save_policy,
+    weights_hash,
+)
 from grpo.play.matches import Adjudication, End, MatchResult, PlayedGame
 from grpo.play.openings import OpeningsError
 from grpo.play.players import BestMovePlayer
@@ -149,7 +157,7 @@ def write_finetuned(folder: Path, steps: Sequence[int] = STEPS, regrets: dict[in
     (folder / CHECKPOINTS).mkdir(parents=True)
     for step in steps:
         state = TrainingState(step=step, optimiser={"state": {}, "param_groups": []}, controllers={}, facts={})
-        save_checkpoint(folder / CHECKPOINTS, new_policy(TINY, seed=step, device=CPU), TINY, state)
+        save_checkpoint(folder / CHECKPOINTS, new_policy(TINY, seed=step, device=CPU), TINY, state, NETWORK_FORMAT)
     rows = [
         {"step": step, "heldout/regret_best": regret, "heldout/regret_best_stderr": 0.01}
         for step, regret in (REGRETS if regrets is None else regrets).items()
@@ -284,7 +292,7 @@ class Selected:
 def num_pairs_needed(settings: Settings) -> int:
     """Return how many openings all stages ask for; written out, for the progress bar rests on the same sum."""
     selection, ladder = settings.selection, settings.evaluation.ladder
-    rungs = len(ladder.random_shares) + len(ladder.nodes)
+    rungs = len(ladder.random_fractions) + len(ladder.nodes)
     assert (halving_pairs(3, pairs_per_round=1), rungs) == (3 + 2, 3)
     return (
         5 * selection.num_screening_pairs
@@ -344,7 +352,7 @@ def test_a_book_with_too_few_positions_besides_the_datasets_is_refused_with_both
     small = tmp_path / "small.epd"
     write_book(small, 9)
     # The confirmation takes 8 of the 9, the dataset has 12: sampled games ask for 2, and 1 is left.
-    with pytest.raises(OpeningsError, match=r"^2 distinct openings are asked for, and 1 are to be had.*; 20 of them are in use elsewhere"):
+    with pytest.raises(OpeningsError, match=r"^2 distinct openings are needed, but only 1 are available.*; 20 of them are used elsewhere"):
         select(f'{ONE}evaluation.opening_book = "{small}"', uses_book=False)
 
 
@@ -387,7 +395,7 @@ def test_a_clearly_better_candidate_is_promoted_and_its_weights_are_the_champion
 
 def test_the_peak_is_a_whole_checkpoint_with_its_lower_bound(selected: Selected) -> None:
     assert selected.report["peak_step"] == BEST
-    assert load_checkpoint(selected.folder / PEAK, CPU)[2].step == BEST
+    assert load_checkpoint(selected.folder / PEAK, CPU, NETWORK_FORMAT)[2].step == BEST
     lows = {entry["candidate"]: entry["so_far"]["low"] for entry in selected.report["screening"]}
     chosen = selected.report["candidate_step"]
     # What it was chosen by says too much of the chosen one.
@@ -608,7 +616,7 @@ def test_a_candidate_that_is_no_better_leaves_the_initial_policy_champion(select
     # The checkpoint is the initial policy itself: every pair of games is even.
     same = write_finetuned(tmp_path / "same", steps=())
     state = TrainingState(step=2, optimiser={"state": {}, "param_groups": []}, controllers={}, facts={})
-    save_checkpoint(same / CHECKPOINTS, load_policy(inputs.pretrained, CPU)[0], TINY, state)
+    save_checkpoint(same / CHECKPOINTS, load_policy(inputs.pretrained, CPU)[0], TINY, state, NETWORK_FORMAT)
     report, folder = select(ONE, finetuned=same)
     assert report["confirmation_best_moves"]["score"] == report["confirmation_best_moves"]["adjudicated"]["score"] == 0.5
     assert (report["verdict"], report["promoted"], report["replaces_previous"]) == (Verdict.NO_IMPROVEMENT, False, False)
@@ -619,7 +627,7 @@ def test_a_candidate_that_is_no_better_leaves_the_initial_policy_champion(select
     assert all(one != other for one, other in zip(games[SAMPLED][::2], games[SAMPLED][1::2], strict=True))
     for name in (WEIGHTS, POLICY):
         assert sha256_file(folder / CHAMPION / name) == sha256_file(inputs.pretrained / name)
-    assert load_checkpoint(folder / PEAK, CPU)[2].step == 2
+    assert load_checkpoint(folder / PEAK, CPU, NETWORK_FORMAT)[2].step == 2
 
 
 def test_the_peak_is_the_best_lower_bound_and_not_the_winner_of_the_games(select: Play, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -629,7 +637,7 @@ def test_the_peak_is_the_best_lower_bound_and_not_the_winner_of_the_games(select
     lows = {entry["candidate"]: entry["so_far"]["low"] for entry in report["screening"]}
     assert lows[4] > lows[2]
     assert (report["candidate_step"], report["peak_step"], report["peak_low"]) == (2, 4, lows[4])
-    assert load_checkpoint(folder / PEAK, CPU)[2].step == 4
+    assert load_checkpoint(folder / PEAK, CPU, NETWORK_FORMAT)[2].step == 4
 
 
 def phase_scores(endgame: float, others: float = 0.0, num_boards: int = 60) -> HeldoutScores:

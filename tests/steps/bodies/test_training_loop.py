@@ -17,11 +17,13 @@ from grpo.diagnosis.diagnose import Watch, diagnose
 from grpo.diagnosis.findings import FINDING_MEANINGS as TABLE
 from grpo.diagnosis.history import History
 from grpo.evaluation.regret import heldout_metrics
+from grpo.learning.checkpoints import NETWORK_FORMAT
 from grpo.learning.states import DatasetStates, States
 from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Record
 from grpo.policy.distribution import Policy, new_policy
 from grpo.settings.grpo import GrpoConfig
+from steps.bodies.live_diagnosis import LiveDiagnosis
 from steps.bodies.training_loop import TrainingLoop
 from steps.pipeline.make_output import make_output
 from steps.step_io.names import FINDINGS, REPORT
@@ -37,7 +39,7 @@ SETTINGS: Mapping[str, Any] = {
     "states_per_step": 8,
     "group_size": 4,
     "steps_per_checkpoint": 4,
-    "own_games": {"share": 0.0},
+    "self_play": {"fraction": 0.0},
     "critical_entropy": 0.0,
 }
 
@@ -69,7 +71,7 @@ def finetuned(
     """Return the output of a tiny fine-tuning, whose rewards are no numbers now and then unless it is sound."""
     config = GrpoConfig(**SETTINGS)
     policy, reference = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
-    source = (DatasetStates if is_sound else SometimesNan)(TRAIN, states_per_step=8, seed=0, reflects=False)
+    source = (DatasetStates if is_sound else SometimesNan)(TRAIN, states_per_step=8, seed=0, mirrors_boards=False)
     trainer = GrpoTrainer(policy, reference, source, config, seed=0)
     whole = trainer.step
 
@@ -86,12 +88,20 @@ def finetuned(
         "v1",
         facts={},
         body=lambda work: TrainingLoop(
-            trainer, TINY, config, first=0, heldout=lambda: heldout_metrics(trainer.judged, HELDOUT), facts={}, work=work
+            trainer,
+            TINY,
+            NETWORK_FORMAT,
+            config,
+            first=0,
+            heldout=lambda: heldout_metrics(trainer.evaluation_policy, HELDOUT),
+            facts={},
+            work=work,
         ).run(),
         resumes=True,
         is_fresh=False,
         sinks=() if listener is None else (listener,),
         terminal=TerminalSink("finetune", (), said.append),
+        watcher=LiveDiagnosis({"grpo": config.model_dump(mode="json")}),
     )
     return store.folder("finetune", "v1")
 
@@ -103,11 +113,12 @@ def found_in(records: list[Record]) -> list[tuple[int, str]]:
     ]  # fmt: skip
 
 
-def test_a_finding_is_told_at_the_step_at_which_it_begins_in_log_history_and_to_sinks_and_not_again(tmp_path: Path) -> None:
+def test_a_finding_is_logged_once_at_the_step_at_which_it_begins_and_is_no_part_of_the_history(tmp_path: Path) -> None:
     said: list[str] = []
     listener = Listener()
     folder = finetuned(tmp_path, said, listener)
-    assert found_in(read_history(folder)) == [(6, "nan_steps")] == found_in(listener.records)
+    assert found_in(listener.records) == [(6, "nan_steps")]
+    assert found_in(read_history(folder)) == []
     [line] = [line for line in said if "finding: " in line]
     assert line.startswith("finetune: step 6: finding: critical: nan_steps: ")
     assert "is not finite at step 6" in line
@@ -133,7 +144,7 @@ def test_a_sound_run_is_called_healthy_and_nothing_is_found_on_the_way(tmp_path:
     said: list[str] = []
     folder = finetuned(tmp_path, said, is_sound=True)
     assert (read_json(folder / FINDINGS)["verdict"], read_json(folder / FINDINGS)["tag"]) == ("healthy", "healthy")
-    assert found_in(read_history(folder)) == []
+    assert not [line for line in said if "finding: " in line]
     assert said[-1] == "finetune: diagnosis: healthy"
 
 

@@ -223,7 +223,7 @@ def test_findings_are_told_with_evidence_cause_remedy_steps_and_page() -> None:
     for told in ("entropy_collapse", "critical", "from 2.9", "the bonus", "grpo.entropy_coefficient = 0.03", "#entropy_collapse"):
         assert told in shown
     assert "(steps 1,200 to 1,300)" in shown
-    assert "Nothing found" in draw_findings([]).markup
+    assert "No findings" in draw_findings([]).markup
 
 
 def test_the_stored_findings_and_learnability_are_shown_when_the_step_had_nothing_to_do(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_the_stored_findings_and_learnability_are_shown_when_the_step_had_nothin
     seen = Seen(SETTINGS)
     seen.finish(tmp_path, is_reused=True)
     shown = markup(finetune_page(seen))
-    for told in ("flat_reward", "GRPO may go on, with warnings.", "taken from the store", "2.5"):
+    for told in ("flat_reward", "GRPO continues, with warnings.", "reused from the store", "2.5"):
         assert told in shown
 
 
@@ -254,8 +254,8 @@ def test_the_phase_histogram_is_in_shares_before_and_after() -> None:
     assert isinstance(chart, Chart)
     found = {(bar["what"], bar["of"]): bar["share"] for bar in chart.spec["data"]["values"]}
     assert found[("endgame", "met in the source")] == 0.5
-    assert found[("endgame", "kept")] == 0.0
-    assert found[("opening", "kept")] == 0.5
+    assert found[("endgame", "selected")] == 0.0
+    assert found[("opening", "selected")] == 0.5
     assert '<td>endgame</td><td class="number">2</td><td class="number">0</td>' in markup([beside])
 
 
@@ -269,7 +269,7 @@ def test_the_card_of_the_start_tells_commit_and_settings() -> None:
         "origin": None,
     }
     shown = markup(start_page(job))
-    assert "abc123, with changes that are not committed" in shown
+    assert "abc123, with uncommitted changes" in shown
     assert "<td>recovery.healthy_entropy</td>" in shown
 
 
@@ -332,8 +332,8 @@ def test_a_wrong_move_has_two_arrows_and_a_right_one_a_single_one_seen_by_who_mo
 def test_a_decision_is_told_in_words_with_both_moves_and_the_pretrained_policys() -> None:
     words = decision_words(telling(chess.STARTING_FEN, "g1f3", "e2e4", regret=0.3, before="a2a3"))
     assert words == (
-        "Opening. White plays Nf3 (25%), worth 0.500; Stockfish's e4 (25% of the policy) is worth 0.500: 0.300 given away;"
-        " pretrained: a3 (25%), worth 0.500."
+        "Opening. White plays Nf3 (25%), value 0.500; Stockfish's e4 (25% in the policy) has value 0.500: regret 0.300;"
+        " pretrained: a3 (25%), value 0.500."
     )
 
 

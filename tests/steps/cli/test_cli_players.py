@@ -102,7 +102,7 @@ def test_a_text_means_a_player(text: str, meant: Contestant) -> None:
         ("uci:/an/engine", "uci: needs the engine's path and a limit"),
         ("uci::nodes=1", "uci: needs the engine's path and a limit"),
         ("uci:/an/engine:nodes=1,skill=3", "'skill=3' is none of nodes=..., depth=..., random=..."),
-        ("stokfish:nodes=5", "'stokfish' is no kind of player"),
+        ("stokfish:nodes=5", "'stokfish' is not a kind of player"),
     ],
 )
 def test_what_names_no_player_is_refused_with_the_reason_and_all_that_is_allowed(text: str, why: str) -> None:

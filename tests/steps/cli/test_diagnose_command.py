@@ -53,7 +53,7 @@ def test_a_healthy_run_in_a_folder_is_exit_code_0(tmp_path: Path, capsys: pytest
         (["--history", "nowhere.csv"], "nowhere.csv: there is no such file"),
         (["last", "--evals", "x.csv"], "--evals belongs to --history"),
         (["--history", str(NOTES / "jan15_loss.csv"), "--settings", "nowhere.json"], "nowhere.json: cannot be read"),
-        (["--history", str(NOTES / "jan15_loss.csv"), "--settings", str(NOTES / "jan15_loss.csv")], "is no JSON"),
+        (["--history", str(NOTES / "jan15_loss.csv"), "--settings", str(NOTES / "jan15_loss.csv")], "is not valid JSON"),
         (["--history", str(NOTES / "jan15_loss.csv"), "--settings", str(NOTES / "configs.json")], "settings of several runs"),
     ],
 )

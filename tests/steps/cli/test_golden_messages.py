@@ -9,7 +9,7 @@ from difflib import unified_diff
 from pathlib import Path
 
 import pytest
-from told_runs import Told, machine_of, tell
+from logged_runs import LoggedRun, log_run, machine_of
 
 from grpo.settings.tree import ConfigError, read_settings
 from steps.cli.main import main
@@ -48,8 +48,8 @@ def work(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path],
     """Return a folder with some files to be wrong about, and, beside it, a home with two runs."""
     root = tmp_path_factory.mktemp("golden")
     machine = machine_of(give_tables(root / "home"))
-    tell(machine, Told(name="1001"))
-    tell(machine, Told(name="1002"))
+    log_run(machine, LoggedRun(name="1001"))
+    log_run(machine, LoggedRun(name="1002"))
     folder = root / "work"
     (folder / "folder").mkdir(parents=True)
     (folder / "folder.toml").mkdir()

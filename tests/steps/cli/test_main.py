@@ -127,7 +127,7 @@ def test_build_makes_a_whole_dataset_and_says_what_is_in_it(built: tuple[Path, s
     assert re.search(r"^  train +10 +10 +10$", said, re.MULTILINE)
     assert re.search(r"^  heldout +3 +3 +3$", said, re.MULTILINE)
     assert "sources              games.pgn 48" in said
-    assert said.endswith(f"all checks are met; written: {out / 'boards.parquet'}\n")
+    assert said.endswith(f"all checks passed; written: {out / 'boards.parquet'}\n")
     assert [path.name for path in out.parent.iterdir()] == ["out"], "nothing else is left"
 
 
@@ -146,7 +146,7 @@ def test_build_touches_no_folder_that_is_there(run: Run, games: Path, tmp_path: 
     (out / "mine.txt").write_text("mine")
     code, said, complaints = run("boards", "build", out, *SETTINGS, *from_file(games))
     assert (code, said) == (1, "")
-    assert complaints == f"chess-grpo: {out} is there already; name a folder that is not, or remove it\n"
+    assert complaints == f"chess-grpo: {out} already exists; name another folder, or remove it\n"
     assert [path.name for path in out.iterdir()] == ["mine.txt"]
 
 
@@ -185,7 +185,7 @@ def test_a_build_of_a_file_that_is_cut_short_names_file_and_byte(
     code, _, complaints = run("boards", "build", tmp_path / "out", *SETTINGS, *from_file(path))
     assert code == 1
     assert complaints.startswith(f"chess-grpo: {path}: ")
-    assert f"cut short: it ends at byte {len(whole) // 2:,}" in complaints
+    assert f"truncated: it ends at byte {len(whole) // 2:,}" in complaints
     assert not (tmp_path / "out").exists()
 
 
@@ -266,7 +266,7 @@ def test_inspect_counts_results_lengths_and_ratings(run: Run, tmp_path: Path) ->
         "games and positions  3: 3 usable + 0 rejected",
         "positions by phase   opening 6",
         "results              1-0 1, 0-1 1, * 1",
-        "plies a game         1 to 3, median 2",
+        "plies per game       1 to 3, median 2",
         "ratings              1,700 to 2,000, median 1,800; 3 players without one",
     ]
 
@@ -316,7 +316,7 @@ def test_inspect_of_a_list_counts_positions(run: Run, epd_text: str, tmp_path: P
     assert code == 0
     assert said.startswith(f"games and positions  {count + 1:,}: {count:,} usable + 1 rejected (")
     assert "rejected             illegal position 1" in said
-    assert "plies a game         0 to 0, median 0" in said
+    assert "plies per game       0 to 0, median 0" in said
 
 
 def test_inspect_of_a_file_that_is_cut_short_names_file_and_byte(run: Run, games_text: str, tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_inspect_of_a_file_that_is_cut_short_names_file_and_byte(run: Run, games
     code, said, complaints = run("boards", "inspect", path)
     assert (code, said) == (1, "")
     assert complaints.startswith(f"chess-grpo: {path}: ")
-    assert f"cut short: it ends at byte {len(whole) // 2:,}" in complaints
+    assert f"truncated: it ends at byte {len(whole) // 2:,}" in complaints
 
 
 @pytest.mark.parametrize(("name", "words"), [("absent.pgn", "no file found"), ("games.docx", "cannot tell by its suffix what it is")])
@@ -401,7 +401,7 @@ def test_every_commands_help_teaches_by_examples_that_can_be_typed(name: str, ru
     command = COMMANDS[name]
     code, said, complaints = run(name, "--help")
     assert (code, complaints) == (0, "")
-    for part in ("examples:", *command.examples, " ".join(f"exit codes: {command.codes}".split()), "read on: "):
+    for part in ("examples:", *command.examples, " ".join(f"exit codes: {command.codes}".split()), "see: "):
         assert part in said if part in command.examples else part in " ".join(said.split()), part
     for example in command.examples:
         program, *words = shlex.split(example)

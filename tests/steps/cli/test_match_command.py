@@ -129,12 +129,12 @@ def test_one_pair_of_any_outcome_is_told_in_finite_numbers(pair: tuple[float, fl
 def test_the_text_says_what_the_sample_is() -> None:
     result = made_up(PAIRS)
     alike = match_text(result, entrants("champion", "stockfish:nodes=5"))
-    assert "32 distinct openings, 64 distinct games; both always answer alike" in alike
+    assert "32 distinct openings, 64 distinct games; both players are deterministic" in alike
     drawn = match_text(result, entrants("champion@1", "stockfish:nodes=5"))
-    assert "always answer alike" not in drawn
-    assert "pairs are the sample" in drawn
+    assert "deterministic" not in drawn
+    assert "pairs of games are the sample" in drawn
     clock = match_text(result, entrants("champion", "stockfish:nodes=5,skill=3"))
-    assert "stockfish:nodes=5,skill=3: drawn by the clock, so that these games cannot be repeated" in clock
+    assert "stockfish:nodes=5,skill=3: random by the clock, so these games are not reproducible" in clock
 
 
 def test_games_that_are_the_same_count_once_as_distinct() -> None:
@@ -199,7 +199,7 @@ def test_what_cannot_be_is_refused_before_any_game(run: Run, tmp_path: Path) -> 
     there.write_text("mine")
     two = ("random", "random")
     assert "names no player" in refused(run, "random", "stokfish:nodes=1")
-    assert "at least one opening" in refused(run, *two, "--pairs", "0")
+    assert "give at least 1" in refused(run, *two, "--pairs", "0")
     assert "is there already" in refused(run, *two, "--pgn", there)
     assert "is there already" in refused(run, *two, "--json", there)
     assert "there is no folder" in refused(run, *two, "--pgn", tmp_path / "none" / "a.pgn")

@@ -35,15 +35,15 @@ def test_the_whole_answer_to_the_facts_own_question(run: Run) -> None:
         "To show a difference of 30 Elo (score 0.543) with probability 80%,",
         "one-sided level 5.0%, 30% draws, pair correlation 0:",
         "  against each other: 578 games (289 openings, each with both colours)",
-        "  586 by the interval that our verdicts use, which adds a pair lost and a pair won",
+        "  586 by the interval of this project's verdicts, which adds a pair lost and a pair won",
         "  each against a common opponent, scores near 0.50: 1,160 games each, 2,320 in all",
         "Or one after the other until it is clear, by the sequential test",
         "SPRT [0, 30] Elo, logistic, alpha 0.05, beta 0.05:",
         "  if the truth is +0 Elo: about 519 games on average, accepted in 5%",
         "  if the truth is +15 Elo: about 864 games on average, accepted in 50%",
         "  if the truth is +30 Elo: about 514 games on average, accepted in 95%",
-        "64 games head to head show a difference of 94 Elo with that probability, and no smaller one",
-        "(by the interval that our verdicts use).",
+        "64 head-to-head games show a difference of 94 Elo with that probability, and no smaller one",
+        "(by the interval of this project's verdicts).",
     ]
 
 
@@ -66,7 +66,7 @@ def test_the_sequential_test_takes_its_own_bounds_errors_and_model(run: Run) -> 
 def test_few_games_are_said_to_be_planned_by_a_rough_rule_and_too_few_to_show_nothing(run: Run) -> None:
     said = run("--elo", "400", "--draw-rate", "0", "--games", "6")[1]
     assert "rough rule; play at least 60" in said
-    assert "6 games head to head show nothing with that probability" in said
+    assert "6 head-to-head games show no difference with that probability" in said
     assert "rough rule" not in run()[1]
 
 

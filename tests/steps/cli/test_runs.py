@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from told_runs import Told, machine_of, tell
+from logged_runs import LoggedRun, log_run, machine_of
 
 from grpo.statistics.intervals import Estimate
 from steps.cli.main import main
 from steps.runs.comparison import Comparison, compare_runs
 from steps.runs.index import NoRunError, find_run, read_runs
-from steps.runs.results import ELO, REGRET, SCORE, Compared, Result, all_results, compare_results, headline, results
-from steps.runs.settings import differing, from_preset
+from steps.runs.results import ELO, REGRET, SCORE, Result, ResultComparison, all_results, compare_results, headline, results
+from steps.runs.settings import different_settings, from_preset
 from steps.runtime.machine import Machine
 
 FINDING = {
@@ -28,17 +28,19 @@ FINDING = {
     "page": "docs/diagnosis.md#entropy_collapse",
 }
 FASTER = 'preset = "smoke"\ngrpo.learning_rate = 5e-3\nseed = 4'
-FIRST = Told(name="1001", champion_step=0)
-SECOND = Told(name="1002", settings=FASTER, score=(0.75, 0.7, 0.8), regret_after=0.03, is_beaten=False, findings=[FINDING])
-OTHER_START = Told(name="1003", initial_weights="start-b", dataset="boards-b", ladder="ladder-b", scored_by="adjudicated", is_beaten=False)
-KILLED = Told(name="1004", last="baseline")
+FIRST = LoggedRun(name="1001", champion_step=0)
+SECOND = LoggedRun(name="1002", settings=FASTER, score=(0.75, 0.7, 0.8), regret_after=0.03, is_beaten=False, findings=[FINDING])
+OTHER_START = LoggedRun(
+    name="1003", initial_weights="start-b", dataset="boards-b", ladder="ladder-b", scored_by="adjudicated", is_beaten=False
+)
+KILLED = LoggedRun(name="1004", last="baseline")
 
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> tuple[Machine, dict[str, str]]:
     """Return a machine whose store was told of four runs, and MLflow's ids by Metaflow's."""
     machine = machine_of(give_tables(tmp_path_factory.mktemp("home")))
-    return machine, {run.name: tell(machine, run, ends=run is not KILLED) for run in (FIRST, SECOND, OTHER_START, KILLED)}
+    return machine, {run.name: log_run(machine, run, ends=run is not KILLED) for run in (FIRST, SECOND, OTHER_START, KILLED)}
 
 
 @pytest.fixture
@@ -95,7 +97,7 @@ def test_a_beginning_of_several_ids_is_refused_with_all_of_them(tmp_path: Path, 
             for table, column in (("runs", "run_uuid"), ("tags", "run_uuid"), ("params", "run_uuid")):
                 connection.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (new, old))
     connection.close()
-    with pytest.raises(NoRunError, match=r"'abc' begins the ids of 2 runs, abc20+, abc10+: give more"):
+    with pytest.raises(NoRunError, match=r"'abc' is ambiguous: it begins the ids of 2 runs, abc20+, abc10+; give more"):
         find_run("abc", machine_of(tmp_path))
     assert find_run("abc1", machine_of(tmp_path)).metaflow_run == "1001"
 
@@ -133,7 +135,7 @@ def test_what_one_version_of_the_code_does_not_know_is_counted_and_no_difference
 
 
 def test_settings_that_only_one_run_has_differ() -> None:
-    assert differing({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "4", "d": "5"}) == {
+    assert different_settings({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "4", "d": "5"}) == {
         "b": ("2", "4"),
         "c": ("3", None),
         "d": (None, "5"),
@@ -170,7 +172,7 @@ def result(value: float, half: float, *, unit: str = SCORE, output: str = "a", *
     return Result(name="it", output=output, unit=unit, estimate=estimate, yardstick=yardstick)
 
 
-def only(first: Result | None, second: Result | None) -> Compared:
+def only(first: Result | None, second: Result | None) -> ResultComparison:
     (row,) = compare_results([first] if first else [], [second] if second else [])
     return row
 
@@ -229,7 +231,7 @@ def test_runs_from_one_pretrained_policy_are_compared_number_by_number(told: tup
     found = comparison("1002", "1001", told)
     text = "\n".join(found.conclusions)
     assert "A did better in: held-out regret, candidate; candidate against pretrained, best moves, as played" in text
-    assert "No difference is shown (which does not say that there is none) in: pretrained against a random mover" in text
+    assert "No difference is shown (which does not mean that there is none) in: pretrained against a random mover" in text
     assert "Not comparable" not in text
     assert found.settings == {"grpo.learning_rate": ("0.005", "0.001"), "seed": ("4", "0")}
 
@@ -254,14 +256,14 @@ def test_a_champion_by_alias_is_played_by_its_alias(told: tuple[Machine, dict[st
 def test_where_both_champions_are_the_pretrained_policy_the_peaks_are_played(tmp_path: Path, give_tables: Callable[[Path], Path]) -> None:
     machine = machine_of(give_tables(tmp_path))
     for name in ("1", "2"):
-        tell(machine, Told(name=name, champion_step=0))
+        log_run(machine, LoggedRun(name=name, champion_step=0))
     found = compare_runs(find_run("1", machine), find_run("2", machine), machine)
     assert re.fullmatch(r"chess-grpo match peak /.*/v-select-2/peak --pairs 300", found.match)
 
 
 def test_a_run_without_candidate_and_a_run_with_itself_conclude_nothing(told: tuple[Machine, dict[str, str]]) -> None:
     killed = comparison("1001", "1004", told)
-    assert killed.conclusions[0].startswith("B did not come to the end of `select`")
+    assert killed.conclusions[0].startswith("B did not finish `select`")
     assert killed.match == ""
     assert comparison("1001", "1001", told).conclusions == ("A and B are one and the same run: there is nothing to conclude.",)
 
@@ -270,7 +272,7 @@ def test_a_run_whose_outputs_are_elsewhere_names_no_match(told: tuple[Machine, d
     elsewhere = machine_of(tmp_path / "elsewhere", told[0].tracking_uri)
     found = compare_runs(find_run("1002", elsewhere), find_run("1003", elsewhere), elsewhere)
     assert found.match == ""
-    assert "their champions must be on this machine" in found.conclusions[-1]
+    assert "Their champions must be on this machine" in found.conclusions[-1]
 
 
 # Printed.

@@ -87,7 +87,7 @@ def test_answers_that_are_all_alike_are_said_to_teach_nothing(run: Run) -> None:
     # So cold that every answer of a group is the likeliest.
     code, said, _ = run("model", "--boards", "boards", *SMALL, "--update", "2", "--set", "grpo.temperature=0.01")
     assert code == 1
-    assert "Nothing can be learnt from this batch: " in said
+    assert "Nothing can be learned from this batch: " in said
     assert "Raise grpo.group_size or grpo.temperature" in said or "Raise language.max_answer_tokens" in said
 
 
@@ -103,12 +103,12 @@ def test_positions_are_valued_by_the_engine_and_asked_of_both_tasks_or_of_one(ru
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("network", "--boards", "boards"), "network is a chess network, which writes no answers"),
+        (("network", "--boards", "boards"), "network is a chess network; single-batch is only"),
         (("model", "--boards", "boards", "--set", 'policy.kind = "network"'), 'give policy.kind = "language"'),
         (("model", "--boards", "model"), "is no dataset"),
         (("nowhere", "--boards", "boards"), "nowhere"),
-        (("model", "--fen", "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"), "no position in which somebody is to move"),
-        (("model", "--fen", "8/8/8/8/8/8/8/8 w - - 0 1"), "no position in which somebody is to move"),
+        (("model", "--fen", "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"), "not a legal position with a move to play"),
+        (("model", "--fen", "8/8/8/8/8/8/8/8 w - - 0 1"), "not a legal position with a move to play"),
     ],
 )
 def test_what_cannot_be_looked_at_is_refused_with_the_reason(words: tuple[str, ...], reason: str, run: Run) -> None:

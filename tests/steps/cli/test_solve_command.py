@@ -168,11 +168,11 @@ def test_suites_are_told_by_suite_and_points_only_where_there_are_some(run: Run,
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("games.pgn", "1. e4 *", "games have no answers to be found"),
+        ("games.pgn", "1. e4 *", "games have no solutions"),
         ("puzzles.csv", "", "no header and no puzzle in it"),
-        ("puzzles.csv", f"{HEADER}\n", "nothing in it can be solved (it is empty)"),
-        ("puzzles.csv", f"{HEADER}\nbad\nbad\n", "nothing in it can be solved (unreadable row: 2)"),
-        ("list.epd", f"{chess.STARTING_FEN}\n", "nothing in it can be solved (no answer: 1)"),
+        ("puzzles.csv", f"{HEADER}\n", "it has nothing to solve (it is empty)"),
+        ("puzzles.csv", f"{HEADER}\nbad\nbad\n", "it has nothing to solve (unreadable row: 2)"),
+        ("list.epd", f"{chess.STARTING_FEN}\n", "it has nothing to solve (no answer: 1)"),
         ("puzzles.txt", "", "cannot tell by its suffix"),
     ],
 )

@@ -294,7 +294,7 @@ def test_with_the_standard_error_closed_it_plays_too(command: list[str]) -> None
 def test_without_a_model_it_does_not_start_and_says_why(command: list[str], tmp_path: Path) -> None:
     done = answered([*command[:-1], str(tmp_path / "nowhere")], "uci\n")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"chess-grpo: {tmp_path / 'nowhere'} is no folder; give champion, peak, or")
+    assert done.stderr.startswith(f"chess-grpo: {tmp_path / 'nowhere'} is not a folder; give champion, peak, or")
     assert "Traceback" not in done.stderr
 
 
@@ -457,7 +457,7 @@ def check_fuzzed(command: list[str], count: int, seed: int) -> str:
         assert move in legal if legal else move == "(none)", about.fen()
     num_ready = sum(first_command(line) == "isready" for line in lines)
     assert said.count("readyok") == num_ready + 1
-    num_refused = sum("the position before is kept" in line for line in said)
+    num_refused = sum("the previous position stays" in line for line in said)
     return f"{count:,} lines: {len(best):,} best moves, {num_ready:,} times ready, {num_refused:,} positions refused"
 
 
@@ -473,7 +473,9 @@ def test_ten_thousand_fuzzed_lines_do_too(command: list[str]) -> None:
 # Games in chess programs.
 
 
-def check_games(command: list[str], rival: Callable[[chess.Board], chess.Move], num_games: int, caplog: pytest.LogCaptureFixture) -> None:
+def check_games(
+    command: list[str], opponent: Callable[[chess.Board], chess.Move], num_games: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """Play games with changing colours in python-chess, which says when an engine writes what it should not."""
     with chess.engine.SimpleEngine.popen_uci([*command, "--temperature", "1"], timeout=PATIENCE, cwd=ROOT, env=environment()) as engine:
         for number in range(num_games):
@@ -485,7 +487,7 @@ def check_games(command: list[str], rival: Callable[[chess.Board], chess.Move], 
                     assert played.info["pv"] == [played.move]
                     board.push(played.move)
                 else:
-                    board.push(rival(board))
+                    board.push(opponent(board))
     assert not [record for record in caplog.records if record.name.startswith("chess")]
 
 
@@ -502,10 +504,10 @@ def test_it_plays_games_in_python_chess_against_chance(num_games: int, command: 
 def test_it_plays_games_in_python_chess_against_stockfish(
     num_games: int, command: list[str], stockfish: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with chess.engine.SimpleEngine.popen_uci(stockfish, timeout=PATIENCE) as rival:
+    with chess.engine.SimpleEngine.popen_uci(stockfish, timeout=PATIENCE) as opponent:
 
         def move(board: chess.Board) -> chess.Move:
-            played = rival.play(board, chess.engine.Limit(nodes=1)).move
+            played = opponent.play(board, chess.engine.Limit(nodes=1)).move
             assert played is not None
             return played
 
@@ -536,13 +538,13 @@ def check_xboard(command: list[str], folder: Path, num_games: int) -> None:
     display = program("xvfb-run", "install it (apt-get install xvfb xauth)")
     xboard = program("xboard", "install it (apt-get install xboard)")
     program("polyglot", "install it (apt-get install polyglot): XBoard talks UCI through it")
-    rival = program("fairy-stockfish", "install it (apt-get install fairy-stockfish)")
+    opponent = program("fairy-stockfish", "install it (apt-get install fairy-stockfish)")
     ours = folder / "engine.sh"
     ours.write_text(f'#!/bin/sh\ncd "{ROOT}" && exec {" ".join(command)} --temperature 1\n')
     ours.chmod(0o755)
     done = subprocess.run(
         [
-            *(display, "-a", xboard, "-noGUI", "-fUCI", "-fcp", str(ours), "-fd", ".", "-sUCI", "-scp", rival, "-sd", "."),
+            *(display, "-a", xboard, "-noGUI", "-fUCI", "-fcp", str(ours), "-fd", ".", "-sUCI", "-scp", opponent, "-sd", "."),
             *("-mg", str(num_games), "-tc", "1", "-inc", "1", "-depth", "1", "-sgf", str(folder / "games.pgn"), "-debug"),
             *("-matchPause", "100", "-soundProgram", "", "-popupExitMessage", "false", "-popupMoveErrors", "false"),
         ],
@@ -575,11 +577,11 @@ def test_xboard_plays_twenty_games_with_it(command: list[str], tmp_path: Path) -
 @pytest.mark.prove
 def test_fastchess_plays_twenty_games_with_it(command: list[str], tmp_path: Path) -> None:
     fastchess = program("fastchess", "build it from https://github.com/Disservin/fastchess")
-    rival = program("fairy-stockfish", "install it (apt-get install fairy-stockfish)")
+    opponent = program("fairy-stockfish", "install it (apt-get install fairy-stockfish)")
     done = subprocess.run(
         [
             *(fastchess, "-engine", "name=ours", f"cmd={command[0]}", f"args={' '.join(command[1:])} --temperature 1", f"dir={ROOT}"),
-            *("-engine", "name=fairy", f"cmd={rival}", "nodes=20", "-each", "tc=10+0.5", "-rounds", "10", "-repeat"),
+            *("-engine", "name=fairy", f"cmd={opponent}", "nodes=20", "-each", "tc=10+0.5", "-rounds", "10", "-repeat"),
             *("-pgnout", f"file={tmp_path / 'games.pgn'}", "-log", f"file={tmp_path / 'log.txt'}", "level=warn"),
         ],
         cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=20 * PATIENCE, check=False,

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logged_runs import words
 from test_cards import charts, lines_of, markup
 from test_model_card import CODE, REPORTS
-from told_runs import words
 
 from grpo.base.files import write_json
 from grpo.metrics.table import REWARD_PARTS, TASKS, Event, Record
@@ -23,7 +23,7 @@ from steps.runs.facts import RunFacts
 from steps.step_io.names import ANSWERS, HISTORY
 from steps.tracking.notes import experiment_note
 from steps.tracking.plots import language_plots
-from steps.tracking.step_notes import chapter_note, headlines
+from steps.tracking.step_notes import headlines, step_note
 
 SETTINGS = read_settings('preset = "test"\npolicy.kind = "language"')
 PLAIN = SETTINGS.model_dump(mode="json")
@@ -88,11 +88,11 @@ def test_the_training_card_has_rewards_by_part_what_can_be_read_by_task_and_entr
     shown = charts(PAGES["finetune"][1](Seen(PLAIN, records=[record(1), record(2, Event("entropy_low", "told at 2"))])))
     assert list(lines_of(shown["reward by part"])) == [part.replace("_", " ") for part in REWARD_PARTS]
     assert list(lines_of(shown["parse rate"])) == ["all answers", "policy task", "environment task"]
-    assert list(lines_of(shown["cut at the greatest length"])) == ["all answers", "policy task", "environment task"]
+    assert list(lines_of(shown["truncated at the maximum length"])) == ["all answers", "policy task", "environment task"]
     entropy = lines_of(shown["entropy of an answer at T = 1"])
     assert entropy["all answers"] == [(1, 0.375), (2, 0.5)]
     assert entropy["critical"] == [(1, SETTINGS.grpo.critical_entropy), (2, SETTINGS.grpo.critical_entropy)]
-    assert "the largest" in lines_of(shown["KL to the reference, an answer"])
+    assert "maximum" in lines_of(shown["KL to the reference, per answer"])
     # Every line of a chart that has numbers is one of a language model's.
     assert not [title for title in shown if "legal moves)" in title or "gradient budget" in title]
 
@@ -107,7 +107,7 @@ def test_some_answers_are_shown_with_their_grades_as_text_whatever_they_are(tmp_
     seen = Seen(PLAIN)
     seen.finish(tmp_path, is_reused=False)
     shown = markup(PAGES["finetune"][1](seen))
-    for told in ("policy task: P: 8/8 w M:", "e2e4 d2d4", "trained: structure 0.2", "pretrained (cut)", ">2.5<"):
+    for told in ("policy task: P: 8/8 w M:", "e2e4 d2d4", "trained: structure 0.2", "pretrained (truncated)", ">2.5<"):
         assert told in shown
     assert "<script" not in shown
     assert "](" not in shown
@@ -119,8 +119,8 @@ def test_the_cloning_card_says_which_model_how_it_went_and_what_the_gate_found(r
     seen = Seen(PLAIN)
     seen.finish(tmp_path, is_reused=False)
     shown = markup(PAGES["pretrain"][1](seen))
-    assert ("validation loss 0.7251 nats a token" in shown) == (report is CLONED)
-    assert ("taken as it came" in shown) == (report is TAKEN)
+    assert ("0.7251 nats per token" in shown) == (report is CLONED)
+    assert ("Used without cloning" in shown) == (report is TAKEN)
     assert "912,384 parameters" in shown
     assert "policy task 0.95, environment task 0.95" in shown
 
@@ -155,13 +155,13 @@ def test_the_pictures_are_of_what_was_measured() -> None:
 
 def test_a_steps_page_tells_what_it_does_with_a_language_model(tmp_path: Path) -> None:
     (tmp_path / HISTORY).write_text('{"step": 1, "language/parse_rate": 0.9, "language/reward_mean": 3.0, "language/kl_reference": 0.0}\n')
-    note = chapter_note("finetune", tmp_path)
+    note = step_note("finetune", tmp_path)
     assert note.startswith("GRPO: several answers are written for each prompt")
     assert "| `language/parse_rate` |  | 0.9 |" in note
     assert "grpo/" not in note
     assert headlines("finetune", tmp_path) == {"language/parse_rate": 0.9, "language/reward_mean": 3.0, "language/kl_reference": 0.0}
     (tmp_path / HISTORY).write_text('{"step": 1, "grpo/entropy": 2.0}\n')
-    assert chapter_note("finetune", tmp_path).startswith("GRPO: several moves are drawn for each position")
+    assert step_note("finetune", tmp_path).startswith("GRPO: several moves are drawn for each position")
 
 
 def test_the_experiments_page_stays_within_what_mlflow_keeps() -> None:
@@ -221,13 +221,13 @@ def test_the_model_card_is_of_a_language_model(report: dict[str, Any]) -> None:
             behind=RunFacts(reports=reports, manifests=manifests),
         )
     )
-    assert "A causal language model that writes its moves as text, learnt by cloning answers, then by 4 steps of GRPO" in card
-    assert "names no legal move" in card
+    assert "A causal language model that writes its moves as text, trained by behaviour cloning of answers, then by 4 steps of GRPO" in card
+    assert "name no legal move" in card
     assert "policy.onnx" not in card
     assert "channels" not in card
     assert "top-1" not in card
-    assert "Readable at T = 1: policy task 0.953 [0.910, 0.980]" in card
-    assert ("The weights began as" in card) == (report is TAKEN)
+    assert "Parse rate at T = 1: policy task 0.953 [0.910, 0.980]" in card
+    assert ("The initial weights are" in card) == (report is TAKEN)
     # Defaults are those of the kind, so that none is shown as changed.
     assert "grpo.clip_low" not in card
     assert math.isclose(PLAIN["grpo"]["clip_low"], 0.1)

@@ -120,7 +120,7 @@ def test_the_card_says_how_training_went_and_why_it_ended() -> None:
     )
     assert "NOT converged" in unhappy
     assert "(entropy is critical)" in unhappy
-    assert "not known (a rollback had just been made)" in unhappy
+    assert "unknown (right after a rollback)" in unhappy
 
 
 def test_every_result_has_its_interval_and_its_number_of_games() -> None:
@@ -181,7 +181,7 @@ def test_a_policy_that_did_not_play_the_confirmation_says_so() -> None:
     assert "The confirmation was played by step 100; this policy is step 250, whose own strength was not confirmed." in peak
     assert "step 250, best move: 0.0497" in peak
     assert "This policy is the pretrained one" in section(model_card(facts(0)), "Results")
-    assert "learnt by imitation of moves alone" in section(model_card(facts(0)), "What it is")
+    assert "trained by behaviour cloning of moves only" in section(model_card(facts(0)), "What it is")
 
 
 def test_the_limits_count_the_draws_for_lack_of_technique() -> None:
@@ -205,7 +205,7 @@ def test_the_licence_depends_on_where_the_boards_came_from() -> None:
     files = section(model_card(facts(join_boards={"sources": {"lichess_2013.pgn.zst": 5, "engine": 1}})), "Licence")
     assert "lichess_2013.pgn.zst" in files
     assert "CC0" in files
-    assert "nobody else has a right" not in files
+    assert "no third party has rights" not in files
 
 
 def test_the_hashes_name_what_the_policy_is_made_of() -> None:
@@ -224,9 +224,9 @@ def test_the_hashes_name_what_the_policy_is_made_of() -> None:
 def test_a_policy_of_which_nothing_is_known_claims_nothing() -> None:
     card = model_card(CardFacts(run="some folder", policy_step=None, words=NetworkCard({"channels": 8, "num_blocks": 1}), hashes={}))
     for name in ("Data", "Training", "Settings", "Results"):
-        assert section(card, name).startswith("Not known: the run that made this policy")
-    assert "Nothing is known here of its strength" in section(card, "Limits")
-    assert "not known here, nor under which licence" in section(card, "Licence")
+        assert section(card, name).startswith("Unknown: the run that made this policy")
+    assert "Its strength is unknown here" in section(card, "Limits")
+    assert "Source and licence of the boards are unknown here" in section(card, "Licence")
     assert "Elo [" not in card
 
 

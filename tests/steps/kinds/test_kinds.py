@@ -33,5 +33,5 @@ def test_its_bodies_and_its_lock_are_there(name: str) -> None:
 def test_only_a_kind_that_trains_alone_refuses_several_processes() -> None:
     KINDS["network"].refuse_several(8)
     KINDS["language"].refuse_several(1)
-    with pytest.raises(SeveralProcessesError, match='"language" is trained by one process'):
+    with pytest.raises(SeveralProcessesError, match='"language" trains in one process'):
         KINDS["language"].refuse_several(2)

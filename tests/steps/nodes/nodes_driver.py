@@ -24,8 +24,9 @@ import steps.bodies.training_loop
 import steps.kinds.network
 from grpo.base.errors import NonFiniteError, PlainError
 from grpo.evaluation.regret import heldout_metrics
+from grpo.learning.checkpoints import NETWORK_FORMAT
 from grpo.learning.distributed import Processes
-from grpo.learning.self_play import MixedStates, OwnGames, state_counts
+from grpo.learning.self_play import MixedStates, SelfPlay, state_counts
 from grpo.learning.states import DatasetStates, StateSource
 from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Record
@@ -65,10 +66,10 @@ def trained(job: dict[str, Any], processes: Processes, work: Work) -> None:
     """Train a tiny policy as one of several processes."""
     config = GrpoConfig(**{**CONFIG, "num_steps": 6, **job.get("config", {})})
     policy, reference = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
-    num_dataset, num_own = state_counts(config.states_per_step, config.own_games.share)
-    states: StateSource = DatasetStates(TRAIN, states_per_step=num_dataset, seed=0, reflects=True)
+    num_dataset, num_own = state_counts(config.states_per_step, config.self_play.fraction)
+    states: StateSource = DatasetStates(TRAIN, states_per_step=num_dataset, seed=0, mirrors_boards=True)
     if num_own:
-        own = OwnGames(MadeUpValues(), config.own_games, states_per_step=num_own, first_step=0, seed=0, reflects=True)
+        own = SelfPlay(MadeUpValues(), config.self_play, states_per_step=num_own, first_step=0, seed=0, mirrors_boards=True)
         states = MixedStates(states, own)
     trainer = GrpoTrainer(policy, reference, states, config, seed=0, values=MadeUpValues(), processes=processes)
     if "deed" in job and job["place"] == "step":
@@ -83,9 +84,10 @@ def trained(job: dict[str, Any], processes: Processes, work: Work) -> None:
     TrainingLoop(
         trainer,
         TINY,
+        NETWORK_FORMAT,
         config,
         first=0,
-        heldout=lambda: heldout_metrics(trainer.judged, HELDOUT),
+        heldout=lambda: heldout_metrics(trainer.evaluation_policy, HELDOUT),
         facts={},
         work=work,
         processes=processes,
@@ -102,7 +104,7 @@ def finetune(job: dict[str, Any]) -> None:
     grpo.learning.distributed.PATIENCE = timedelta(seconds=job.get("patience", 60))  # type: ignore[misc]
     if "deed" in job and job["place"] == "checkpoint":
         at(job["step"], steps.bodies.training_loop, "save_checkpoint", DEEDS[job["deed"]], is_after=True)
-    with joined_nodes(node, machine, seconds_to_come=20) as team:
+    with joined_nodes(node, machine, seconds_to_connect=20) as team:
         if job.get("place") == "beginning":
             DEEDS[job["deed"]]()
         team.met({"engine": job.get("engine", "Stockfish")})

@@ -17,7 +17,7 @@ import pytest
 from test_kills import EVERYTHING, ROLLBACK, Result, result_of
 
 import steps.nodes.sockets
-from steps.nodes.sockets import Door, NodesError, candidate_ports, come, free_port
+from steps.nodes.sockets import NodeListener, NodesError, candidate_ports, connect_to_main, free_port
 
 DRIVER = Path(__file__).with_name("nodes_driver.py")
 PATHS = os.pathsep.join(map(str, (DRIVER.parents[3], DRIVER.parents[2] / "grpo", DRIVER.parents[1] / "bodies")))
@@ -126,7 +126,7 @@ def test_a_node_is_lost_and_all_end_and_go_on_as_if_nothing_had_happened(
     if deed.get("deed") == "terminate" and deed["place"] == "step":
         assert "goes on from step 5," in log_of(tmp_path, 0), "no step that was finished is lost"
         # Whose end the other hears of first is a matter of who is faster: the told one's, or its own loss of it.
-        assert index == 0 or "ended: it was told to end, or lost another" in log_of(tmp_path, 0)
+        assert index == 0 or "ended: it got SIGTERM, or lost another node" in log_of(tmp_path, 0)
     assert driver.run(tmp_path) == [0, 0], log_of(tmp_path, 0) + log_of(tmp_path, 1)
     if deed["place"] != "beginning":
         assert "going on from step" in log_of(tmp_path, 0)
@@ -199,7 +199,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def test_a_port_that_another_has_is_passed_by_on_both_sides(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps.nodes.sockets, "_SECONDS_FOR_A_WORD", 0.2)
+    monkeypatch.setattr(steps.nodes.sockets, "_HANDSHAKE_SECONDS", 0.2)
     silent, chatty = (socket.create_server(("127.0.0.1", port)) for port in candidate_ports(name)[:2])
 
     def chat() -> None:
@@ -209,33 +209,33 @@ def test_a_port_that_another_has_is_passed_by_on_both_sides(name: str, monkeypat
 
     thread = threading.Thread(target=chat, daemon=True)
     thread.start()
-    with silent, chatty, Door.opened("127.0.0.1", name) as door:
+    with silent, chatty, NodeListener.opened("127.0.0.1", name) as listener:
         found: list[Any] = []
-        other = threading.Thread(target=lambda: found.append(come("127.0.0.1", name, 1, seconds=20)))
+        other = threading.Thread(target=lambda: found.append(connect_to_main("127.0.0.1", name, 1, seconds=20)))
         other.start()
-        [line] = door.gathered(2, seconds=20).values()
+        [connection] = listener.accept_all(2, seconds=20).values()
         other.join()
-        with closing(line), closing(found[0]):
-            line.send({"is": "hello"})
+        with closing(connection), closing(found[0]):
+            connection.send({"is": "hello"})
             assert found[0].read(5) == {"is": "hello"}
     thread.join()
 
 
 def test_strangers_at_the_door_are_sent_away_and_a_node_that_comes_again_is_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps.nodes.sockets, "_SECONDS_FOR_A_WORD", 0.2)
+    monkeypatch.setattr(steps.nodes.sockets, "_HANDSHAKE_SECONDS", 0.2)
     hellos = [{"name": "another run", "node": 1}, {"name": name, "node": 5}, {"name": name}]
     words = [b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"", *(f"{json.dumps(one)}\n".encode() for one in hellos)]
     nodes = [1, 1, 2]
-    with Door.opened("127.0.0.1", name) as door, ExitStack() as stack:
+    with NodeListener.opened("127.0.0.1", name) as listener, ExitStack() as stack:
         comers = []
         for word in (*words, *(f'{{"name": "{name}", "node": {node}}}\n'.encode() for node in nodes)):
             comers.append(stack.enter_context(socket.create_connection(("127.0.0.1", candidate_ports(name)[0]))))
             comers[-1].sendall(word)
-        lines = door.gathered(3, seconds=20)
-        assert sorted(lines) == [1, 2]
-        for line in lines.values():
-            line.send({"is": "hello"})
-            stack.enter_context(closing(line))
+        connections = listener.accept_all(3, seconds=20)
+        assert sorted(connections) == [1, 2]
+        for connection in connections.values():
+            connection.send({"is": "hello"})
+            stack.enter_context(closing(connection))
         strangers, (impatient, *taken) = comers[: len(words)], [comer.makefile() for comer in comers[len(words) :]]
         assert [stranger.recv(100) for stranger in strangers] == [b""] * len(words)
         assert len(impatient.readlines()) == 1, "welcomed, and left when it came again"
@@ -246,15 +246,18 @@ def test_strangers_at_the_door_are_sent_away_and_a_node_that_comes_again_is_take
 
 
 def test_who_waits_in_vain_says_for_whom(name: str) -> None:
-    with Door.opened("127.0.0.1", name) as door, pytest.raises(NodesError, match=r"waited 0.1 s in vain for node 1, 2"):
-        door.gathered(3, seconds=0.1)
+    with (
+        NodeListener.opened("127.0.0.1", name) as listener,
+        pytest.raises(NodesError, match=r"waited 0.1 s, but node 1, 2 did not connect"),
+    ):
+        listener.accept_all(3, seconds=0.1)
     with pytest.raises(NodesError, match=r"node 2 found no node 0 at 127.0.0.1, ports \d+, .* in 0.1 s"):
-        come("127.0.0.1", name, 2, seconds=0.1)
+        connect_to_main("127.0.0.1", name, 2, seconds=0.1)
 
 
 def test_where_all_ports_are_taken_it_says_so(name: str) -> None:
     taken = [socket.create_server(("", port)) for port in candidate_ports(name)]
-    with pytest.raises(NodesError, match="are taken on node 0"), Door.opened("", name):
+    with pytest.raises(NodesError, match="are all in use on node 0"), NodeListener.opened("", name):
         pass
     assert free_port(name) not in candidate_ports(name)
     for one in taken:

@@ -12,6 +12,7 @@ import pytest
 from grpo.base.files import CorruptError, read_json, verified_manifest, write_json, write_manifest
 from grpo.engine.identity import EngineIdentity
 from grpo.policy.files import ACTION_TABLE_HASH
+from grpo.settings.roles import settings_read_by
 from grpo.settings.tree import Settings, read_settings
 from steps.pipeline.job import BEFORE_FINETUNE, Job, ResumeOrigin
 from steps.pipeline.resume import OriginError, ResumeError, find_origin, origin_checkpoint, take_over
@@ -20,7 +21,7 @@ from steps.runtime.machine import Machine
 from steps.step_io.aliases import PEAK
 from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
-from steps.store import settings_by_step
+from steps.store import external_inputs
 from steps.store.outputs import StepOutput, Store
 from steps.tracking.archive import NotArchivedError, output_manifest
 from steps.tracking.registry import Registry
@@ -90,13 +91,13 @@ def ran(first: Machine, settings: Settings) -> Ran:
         )
         made = OriginRun(job)
         steps: list[tuple[str, dict[str, Any], dict[str, str], Callable[[Work], None]]] = [
-            ("join_boards", settings_by_step.dataset_settings(settings), settings_by_step.source_inputs(settings, ENGINE), write_boards),
-            ("check_boards", settings_by_step.check_settings(settings), {}, write_checks),
-            ("pretrain", settings_by_step.pretrain_settings(settings), {"device": "cpu a"}, lambda work: write_policy(work.folder)),
-            ("calibrate", settings_by_step.ladder_settings(settings), {"engine": str(ENGINE)}, write_report),
-            ("baseline", settings_by_step.baseline_settings(settings), {"engine": str(ENGINE)}, write_report),
-            ("finetune", settings_by_step.finetune_settings(settings), {"engine": str(ENGINE)}, write_checkpoints),
-            ("select", settings_by_step.selection_settings(settings), {}, write_selection),
+            ("join_boards", settings_read_by("build_boards", settings), external_inputs.source_inputs(settings, ENGINE), write_boards),
+            ("check_boards", settings_read_by("check_boards", settings), {}, write_checks),
+            ("pretrain", settings_read_by("pretrain", settings), {"device": "cpu a"}, lambda work: write_policy(work.folder)),
+            ("calibrate", settings_read_by("calibrate", settings), {"engine": str(ENGINE)}, write_report),
+            ("baseline", settings_read_by("baseline", settings), {"engine": str(ENGINE)}, write_report),
+            ("finetune", settings_read_by("finetune", settings), {"engine": str(ENGINE)}, write_checkpoints),
+            ("select", settings_read_by("select", settings), {}, write_selection),
         ]
         for step, sliced, inputs, body in steps:
             made.outputs[step] = run_step(
@@ -445,7 +446,7 @@ def test_the_origins_ladder_and_baseline_are_taken_unless_this_run_measures_othe
     step: str, change: str, run: OriginRun, second: Machine, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     origin, _ = gone_on_from(run.name, second, settings)
-    sliced = {"calibrate": settings_by_step.ladder_settings, "baseline": settings_by_step.baseline_settings}[step](settings)
+    sliced = settings_read_by(step, settings)
     inputs = {"engine": str(ENGINE), "device": "cpu a"}
     if change == "settings":
         sliced["evaluation"]["max_plies"] += 1
@@ -488,4 +489,4 @@ def test_settings_that_somebody_wrote_into_a_manifest_here_are_not_believed(run:
     manifest = read_json(path)
     manifest["parts"]["settings"]["evaluation"]["max_plies"] = 1
     write_json(path, manifest)
-    assert output_manifest(Tracker(second), Store(second.home), output)["parts"]["settings"] == settings_by_step.baseline_settings(settings)
+    assert output_manifest(Tracker(second), Store(second.home), output)["parts"]["settings"] == settings_read_by("baseline", settings)

@@ -17,7 +17,7 @@ from grpo.base.files import StorageError, replace_file, verified_manifest
 from grpo.engine.answers import Score
 from grpo.engine.cache import ValueCache
 from grpo.engine.identity import EngineIdentity
-from grpo.learning.checkpoints import TrainingState, latest_valid_checkpoint, save_checkpoint
+from grpo.learning.checkpoints import NETWORK_FORMAT, TrainingState, latest_valid_checkpoint, save_checkpoint
 from grpo.metrics.table import Record
 from grpo.policy.distribution import new_policy
 from steps.pipeline.make_output import make_output
@@ -39,7 +39,7 @@ def refused(disk: BadDisk, write: Callable[[], object], target: Path, *, at_leas
     *needed, free = (int(number.replace(",", "")) for number in re.findall(r"([\d,]+) bytes", said))
     assert not at_least if not needed else needed[0] >= at_least
     assert free == pytest.approx(disk.free(), rel=0.1)
-    assert "make room, or raise the limit" in said or f"open {disk.place}" in said
+    assert "free disk space, or raise" in said or f"write permission in {disk.place}" in said
     assert files_of(disk.place) == before, "nothing is left of it, and nothing else was touched"
 
 
@@ -56,7 +56,7 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_one_before_it(kind: str, tmp
 
         def save(step: int) -> Path:
             state = TrainingState(step=step, optimiser={"state": {}, "param_groups": []}, controllers={}, facts={})
-            return save_checkpoint(disk.place, policy, TINY, state)
+            return save_checkpoint(disk.place, policy, TINY, state, NETWORK_FORMAT)
 
         first = save(1)
         disk.spoil()
@@ -156,7 +156,7 @@ def test_a_value_cache_that_finds_no_room_keeps_its_answers_and_costs_a_warning(
             warnings.simplefilter("always")
             cache.put("depth 1", many)
             assert cache.get("depth 1", ["first", "fen 3"]) == {"first": {"e2e4": Score(3)}}
-        assert ["going on without what cannot be kept there" in str(warning.message) for warning in told] == [True]
+        assert ["continuing without this cache" in str(warning.message) for warning in told] == [True]
         disk.mend()
         cache.path.chmod(0o600)
         fresh = ValueCache(disk.place, engine=ENGINE, options={})

@@ -46,7 +46,7 @@ torch.set_num_threads(1)
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALL = LanguageConfig.model_validate(
-    {"small": {"width": 16, "num_layers": 1, "num_heads": 1}, "max_answer_tokens": 16, "max_questions": 2, "num_judged_boards": 4}
+    {"small": {"width": 16, "num_layers": 1, "num_heads": 1}, "max_answer_tokens": 16, "max_questions": 2, "num_heldout_boards": 4}
 )
 PUZZLES = (
     "PuzzleId,FEN,Moves,Rating,Themes\n"
@@ -114,7 +114,7 @@ def test_a_folder_that_lacks_a_file_is_no_policy_and_the_message_names_what_is_n
     shutil.copytree(folder, partial)
     (partial / missing).unlink()
     assert not is_policy(partial)
-    with pytest.raises(PolicyNotFoundError, match=f"is no policy's folder: it has no {missing};"):
+    with pytest.raises(PolicyNotFoundError, match=f"is not the folder of a policy: it has no {missing};"):
         find_policy(str(partial), Machine.here())
 
 

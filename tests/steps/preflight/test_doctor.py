@@ -17,7 +17,7 @@ from steps.preflight import doctor
 from steps.preflight.doctor import PYTHON, examine
 from steps.runtime.machine import Machine, Mirror
 from steps.store.versions import LOCK, ROOT, describe_code
-from steps.tracking.journal import Outbox
+from steps.tracking.journal import JournalFolder
 
 BATCH = {
     "METAFLOW_BATCH_JOB_QUEUE": "queue",
@@ -47,7 +47,7 @@ def test_a_machine_on_which_nothing_was_run_is_looked_at_and_left_as_it_was(mach
     lines = found(machine)
     assert list(lines) == ["python", "packages", "settings", "stockfish", "disk", "tracking", "device", "W&B"]
     assert {what for what, (is_fine, _) in lines.items() if not is_fine} <= {"packages"}, "a developer's packages may be newer"
-    assert lines["tracking"][1].endswith("mlflow.db (not there yet; the first run makes it)")
+    assert lines["tracking"][1].endswith("mlflow.db (does not exist yet; the first run creates it)")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -75,7 +75,7 @@ def test_a_home_that_cannot_be_written_is_named_whether_it_is_there_or_not(machi
     for home in (tmp_path / "file", tmp_path / "file" / "home"):
         is_fine, detail = found(replace(machine, home=home))["disk"]
         assert not is_fine
-        assert "set CHESS_GRPO_HOME to a folder that can" in detail
+        assert "set CHESS_GRPO_HOME to a writable folder" in detail
 
 
 def test_bad_settings_are_one_line_and_the_others_are_looked_at_all_the_same(machine: Machine) -> None:
@@ -142,13 +142,13 @@ def test_the_python_that_is_asked_for_is_the_projects(machine: Machine, monkeypa
 
 
 def test_records_that_wait_to_be_told_are_counted(machine: Machine) -> None:
-    assert "outbox" not in found(machine)
-    journal = Outbox(machine.home).begin("run", "start")
+    assert "journals" not in found(machine)
+    journal = JournalFolder(machine.home).begin("run", "start")
     journal.append("tags", tags={})
     journal.append("tags", tags={})
-    is_fine, detail = found(machine)["outbox"]
+    is_fine, detail = found(machine)["journals"]
     assert is_fine
-    assert detail.startswith("2 records wait to be told")
+    assert detail.startswith("2 records are not logged to MLflow yet")
     journal.close()
 
 
@@ -182,8 +182,8 @@ def test_metaflows_configuration_file_counts_as_its_variables_do(machine: Machin
         ("off", False, "off (CHESS_GRPO_WANDB=online turns it on)"),
         ("off", True, "off (CHESS_GRPO_WANDB=online turns it on)"),
         ("online", True, "online; a key is in WANDB_API_KEY"),
-        ("online", False, "online; there is no WANDB_API_KEY, so that it is kept below"),
-        ("offline", False, "offline: kept below"),
+        ("online", False, "online; there is no WANDB_API_KEY, so it is saved below"),
+        ("offline", False, "offline: saved below"),
     ],
 )
 def test_the_mirror_is_told_of_and_its_key_never_printed(
@@ -211,11 +211,11 @@ def test_the_exit_code_says_whether_all_is_fine(
 ) -> None:
     monkeypatch.setattr(doctor, "_installed", lambda name: None)
     assert main(["doctor", "--config", "smoke", "--set", "seed=3"]) == 0
-    assert capsys.readouterr().out.endswith("All is fine: `make run CONFIG=smoke SET=seed=3` can start.\n")
+    assert capsys.readouterr().out.endswith("All checks passed: `make run CONFIG=smoke SET=seed=3` can start.\n")
     assert main(["doctor", "--set", "sed=3"]) == 1
     said = capsys.readouterr().out
     assert "  FAIL  settings   settings: unknown key sed; did you mean seed?" in said
-    assert said.endswith("1 of 8 are wrong; each says what mends it.\n")
+    assert said.endswith("1 of 8 checks failed; each line says how to fix it.\n")
     assert main(["doctor", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["is_fine"]
@@ -271,7 +271,7 @@ def test_a_store_that_is_not_there_is_made_with_our_experiment_as_a_run_makes_it
 
     with pytest.raises(SystemExit):
         main(["ui", "--port", str(free_port())])
-    assert "is not there yet, and is made now" in capsys.readouterr().out
+    assert "does not exist yet and is created now" in capsys.readouterr().out
     experiment = TrackingStore(machine, ()).client.get_experiment_by_name(EXPERIMENT)
     assert experiment is not None
     assert experiment.artifact_location == (machine.home / "mlartifacts").as_uri()
@@ -290,7 +290,7 @@ def test_a_port_that_is_taken_is_refused_with_one_that_is_free(
         port = taken.getsockname()[1]
         assert main(["ui", "--port", str(port)]) == 1
     said = capsys.readouterr().err
-    assert said.startswith(f"chess-grpo: port {port} of 127.0.0.1 is taken (Address already in use): if it is this UI, open http://")
+    assert said.startswith(f"chess-grpo: port {port} of 127.0.0.1 is in use (Address already in use): if it is this UI, open http://")
     assert "`chess-grpo ui --port " in said
     assert started == []
 

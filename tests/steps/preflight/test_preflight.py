@@ -103,7 +103,7 @@ def test_what_cannot_be_a_source_is_named_before_any_work(key: str, machine: Mac
     (tmp_path / "games.docx").write_text("games")
     assert "cannot tell by its suffix what it is" in of(tmp_path / "games.docx")
     (tmp_path / "empty.pgn").write_text("")
-    assert of(tmp_path / "empty.pgn") == "empty.pgn: holds nothing at all; give files with games or positions"
+    assert of(tmp_path / "empty.pgn") == "empty.pgn: empty; give files with games or positions"
     (tmp_path / "page.pgn.zst").write_text("<!DOCTYPE html> not found")
     assert of(tmp_path / "page.pgn.zst").startswith(f"{tmp_path}/page.pgn.zst: ")
 
@@ -148,7 +148,8 @@ def test_a_book_that_is_too_small_is_found_before_any_game_and_a_large_one_is_fi
     assert failures(machine, with_book(tmp_path / "none.epd")).keys() == {"evaluation.opening_book"}
 
 
-def test_the_flow_starts_without_torch() -> None:
-    # Each of a flow's tasks imports all steps, and runs one.
-    script = "import sys; import steps.pipeline.steps; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split() == ["False"]
+def test_the_flow_starts_and_draws_cards_without_torch_and_tracker() -> None:
+    # Each task of a flow, and each drawing of a card, imports the flow's file; the steps' modules come when one of them is called.
+    flow = Path(__file__).resolve().parents[3] / "flows"
+    script = f"import sys; sys.path.insert(0, {str(flow)!r}); import chess_grpo; print({{'torch', 'mlflow'}} & sys.modules.keys())"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split() == ["set()"]

@@ -14,7 +14,7 @@ import pytest
 from doubles import CPU, TINY
 
 from grpo.base.files import MANIFEST, CorruptError, read_json, write_json
-from grpo.learning.checkpoints import TrainingState, load_policy, save_checkpoint, save_policy
+from grpo.learning.checkpoints import NETWORK_FORMAT, TrainingState, load_policy, save_checkpoint, save_policy
 from grpo.policy.distribution import new_policy
 from grpo.policy.files import POLICY, WEIGHTS, IncompatibleError
 from steps.runs.find_policy import FoundPolicy, PolicyNotFoundError, find_policy
@@ -43,7 +43,7 @@ def chosen(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path
         write_policy(folder / CHAMPION, seed=1)
         policy = new_policy(TINY, seed=2, device=CPU)
         state = TrainingState(step=60, optimiser={"state": {}, "param_groups": []}, controllers={}, facts={})
-        save_checkpoint(folder, policy, TINY, state).rename(folder / PEAK)
+        save_checkpoint(folder, policy, TINY, state, NETWORK_FORMAT).rename(folder / PEAK)
         write_json(folder / "report.json", {"champion_step": 40, "peak_step": 60})
     output = store.find("select", "v1")
     assert output is not None
@@ -224,9 +224,9 @@ def without(name: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (shutil.rmtree, "is no folder; give champion, peak, or the folder of a checkpoint"),
-        (without(WEIGHTS), f"is no policy's folder: it has no {WEIGHTS}; give"),
-        (without(POLICY), f"is no policy's folder: it has no {POLICY}; give"),
+        (shutil.rmtree, "is not a folder; give champion, peak, or the folder of a checkpoint"),
+        (without(WEIGHTS), f"is not the folder of a policy: it has no {WEIGHTS}; give"),
+        (without(POLICY), f"is not the folder of a policy: it has no {POLICY}; give"),
     ],
 )
 def test_what_is_no_policy_is_refused_with_what_it_lacks(change: Callable[[Path], None], message: str, tmp_path: Path) -> None:
@@ -257,8 +257,8 @@ def test_a_checkpoint_with_a_changed_file_is_refused(chosen: Machine, tmp_path: 
 def test_a_folder_is_looked_at_without_torch_or_tracker(tmp_path: Path) -> None:
     folder = write_policy(tmp_path / "mine", seed=3)
     script = (
-        "import json, sys; from steps.runtime.machine import Machine; from steps.runs.find_policy import find_model;"
-        f"find_model({str(folder)!r}, Machine.here());"
+        "import json, sys; from steps.runtime.machine import Machine; from steps.runs.find_policy import find_policy;"
+        f"find_policy({str(folder)!r}, Machine.here());"
         "print(json.dumps([name for name in ('torch', 'mlflow', 'metaflow', 'pandas') if name in sys.modules]))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -16,7 +16,7 @@ from grpo.learning.checkpoints import latest_valid_checkpoint
 from steps.runtime.parent_death import PARENT_VARIABLE
 from steps.runtime.process_id import Writer
 
-DRIVER = Path(__file__).with_name("orphan_driver.py")
+DRIVER = Path(__file__).with_name("parent_death_driver.py")
 CHILDREN = ("task", "card", "saving", "deaf", "launcher")
 
 

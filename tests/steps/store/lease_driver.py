@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from grpo.base.errors import PlainError
 from steps.runtime.process_id import Writer
-from steps.store.file_lock import BusyError, file_lease
+from steps.store.file_lock import BusyError, file_lock
 from steps.store.object_lease import LeaseLostError, shared_lease
 from steps.store.objects import objects_at
 
@@ -25,15 +25,15 @@ def writer_of(job: dict[str, Any]) -> Writer:
 
 def lease_of(job: dict[str, Any]) -> Any:
     if "file" in job:
-        return file_lease(Path(job["file"]), what="the output")
+        return file_lock(Path(job["file"]), what="the output")
     return shared_lease(objects_at(job["place"]), job["key"], what="the output", writer=writer_of(job), seconds=job["seconds"])
 
 
 def hold(job: dict[str, Any]) -> None:
-    """Take the lease, say its token, and answer each line that comes in; at the end of the input let it go."""
+    """Take the lease, print its fencing token, and answer each line that comes in; at the end of the input let it go."""
     try:
         with lease_of(job) as lease:
-            print("held", lease.token if lease else 0, flush=True)
+            print("held", lease.fencing_token if lease else 0, flush=True)
             for line in sys.stdin:
                 try:
                     getattr(lease, line.strip())()
@@ -59,7 +59,7 @@ def contend(job: dict[str, Any]) -> None:
                 time.sleep(rng.uniform(0, job["longest"]))
                 room.unlink(missing_ok=True)
                 done += 1
-                tokens.append(lease.token if lease else 0)
+                tokens.append(lease.fencing_token if lease else 0)
         except BusyError:
             time.sleep(rng.uniform(0, 0.01))
     print(json.dumps({"overlaps": overlaps, "tokens": tokens}), flush=True)

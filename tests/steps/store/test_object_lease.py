@@ -17,7 +17,7 @@ import pytest
 
 from grpo.base.files import CorruptError
 from steps.runtime.process_id import Writer
-from steps.store.file_lock import BusyError, file_lease
+from steps.store.file_lock import BusyError, file_lock
 from steps.store.object_lease import LeaseLostError, shared_lease, tracking_lease_key
 from steps.store.objects import FolderObjects, Objects, SharedStoreError, Stored, objects_at
 
@@ -195,7 +195,7 @@ def test_of_many_takers_of_one_dead_holders_lease_one_gets_it(any_place: str) ->
         gate.wait()
         try:
             with held(objects_at(any_place), elsewhere(), seconds=6.0) as lease:
-                outcomes.append(lease.token)
+                outcomes.append(lease.fencing_token)
                 assert all(refused.acquire(timeout=60) for _ in range(3))
         except BusyError:
             outcomes.append(0)
@@ -219,7 +219,7 @@ def test_a_living_holder_here_is_named_and_nobody_waits_for_it(place: str, start
     named = rf"the output is being made by process {holder.pid} on \S+ \(task 7/finetune/12, attempt 1\), since 2\S+, renewed until 2"
     with pytest.raises(BusyError, match=named) as refusal, held(objects_at(place), Writer.here()):
         pass
-    assert f"(it holds {KEY} in {place}): wait for it, or end it, and run the same again" in str(refusal.value)
+    assert f"(it holds {KEY} in {place}): wait for it or stop it, then run the same command again" in str(refusal.value)
     assert holder.asked("check") == "mine"
 
 
@@ -258,7 +258,7 @@ def test_a_wrong_clock_elsewhere_takes_nothing_from_its_holder_and_keeps_nothing
         assert content(objects)["until"] == until
     objects.put(KEY, stored.data)
     with held(objects, Writer.here()) as lease:
-        assert lease.token == 2
+        assert lease.fencing_token == 2
 
 
 # A holder that ended, slept or was superseded.
@@ -271,7 +271,7 @@ def test_of_a_killed_holder_here_it_is_taken_at_once(place: str, start: Callable
     holder.send(signal.SIGKILL)
     os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)  # A zombie counts as dead.
     with held(objects_at(place), Writer.here()) as lease:
-        assert lease.token == 2
+        assert lease.fencing_token == 2
 
 
 @pytest.mark.usefixtures("at_once")
@@ -279,7 +279,7 @@ def test_a_process_that_has_a_dead_holders_number_is_not_taken_for_it(tmp_path: 
     objects = FolderObjects(tmp_path)
     writer = Writer.here()
     with held(objects, replace(writer, started=writer.started - 1), seconds=9.0), held(objects, writer) as lease:
-        assert lease.token == 2
+        assert lease.fencing_token == 2
 
 
 def test_of_a_killed_holder_elsewhere_it_is_taken_when_nothing_was_renewed(place: str, start: Callable[..., Process]) -> None:
@@ -288,7 +288,7 @@ def test_of_a_killed_holder_elsewhere_it_is_taken_when_nothing_was_renewed(place
     holder.killed()
     began = time.monotonic()
     with held(objects_at(place), Writer.here()) as lease:
-        assert lease.token == 2
+        assert lease.fencing_token == 2
         assert time.monotonic() - began > TERM, "its holder might have lived so long"
 
 
@@ -297,7 +297,7 @@ def test_an_earlier_attempt_is_superseded_at_once_and_learns_of_it(place: str, s
     holder = start(deed="hold", place=place, key=KEY, seconds=9.0, host="elsewhere", task="7/finetune/12", attempt=0)
     assert holder.hears() == "held 1"
     with held(objects_at(place), Writer.here("7/finetune/12", 1), seconds=9.0) as lease:
-        assert lease.token == 2
+        assert lease.fencing_token == 2
         told = holder.asked("confirm")
         assert told.startswith(f"lost, may pass True: the output is no longer this process's to write: it is made by process {os.getpid()}")
         assert holder.asked("check").startswith("lost, may pass True")
@@ -313,7 +313,7 @@ def test_a_holder_that_ends_without_having_learned_of_the_next_takes_nothing_fro
         with held(objects, elsewhere(task="7/finetune/12", attempt=0), seconds=60.0):
             lease = later.enter_context(held(objects, elsewhere(task="7/finetune/12", attempt=1), seconds=60.0))
         lease.confirm()
-        assert content(objects)["token"] == lease.token == 2
+        assert content(objects)["token"] == lease.fencing_token == 2
 
 
 def test_a_holder_that_slept_too_long_learns_of_the_next_when_it_wakes(place: str, start: Callable[..., Process]) -> None:
@@ -345,9 +345,9 @@ def test_what_is_released_is_free_at_once_and_tokens_go_on(any_place: str) -> No
     objects = objects_at(any_place)
     for token in (1, 2, 3):
         with held(objects, elsewhere(), seconds=9.0) as lease:
-            assert lease.token == token
+            assert lease.fencing_token == token
             assert content(objects)["token"] == token
-        with pytest.raises(LeaseLostError, match="it is released"):
+        with pytest.raises(LeaseLostError, match="it was released"):
             lease.check()
 
 
@@ -409,7 +409,7 @@ def test_a_write_whose_answer_is_lost_is_known_as_ones_own(tmp_path: Path) -> No
     assert objects.loses_answers == 0
     objects.loses_answers = 1
     with held(objects, elsewhere(), seconds=9.0) as lease:
-        assert (lease.token, objects.loses_answers) == (2, 0)
+        assert (lease.fencing_token, objects.loses_answers) == (2, 0)
 
 
 def wait_for_writes(objects: Failing, number: int) -> None:
@@ -432,7 +432,7 @@ def test_a_store_that_is_down_for_a_while_costs_nothing(tmp_path: Path) -> None:
     with held(objects, elsewhere()) as lease:
         objects.is_down = True
         lease.check()
-        with pytest.raises(SharedStoreError, match="could not be asked: the store is down"):
+        with pytest.raises(SharedStoreError, match="did not confirm that this process still holds the lease: the store is down"):
             lease.confirm()
         objects.is_down = False
         time.sleep(TERM)
@@ -469,7 +469,7 @@ def test_a_lost_lease_is_not_renewed_any_more(tmp_path: Path) -> None:
 def test_an_object_that_is_no_lease_is_not_taken(data: bytes, tmp_path: Path) -> None:
     objects = FolderObjects(tmp_path)
     objects.put(KEY, data)
-    with pytest.raises(CorruptError, match=f"{KEY} in {tmp_path} is no lease, .* delete it"), held(objects, Writer.here()):
+    with pytest.raises(CorruptError, match=f"{KEY} in {tmp_path} is not a valid lease, .* delete it"), held(objects, Writer.here()):
         pass
 
 
@@ -493,11 +493,11 @@ def test_the_lock_of_a_file_names_its_holder_and_goes_with_it(start: Callable[..
     holder = start(deed="hold", file=str(path))
     assert holder.hears() == "held 0"
     named = rf"the output is being made by process {holder.pid} on \S+, since 2\S+ \(it holds {path}\)"
-    with pytest.raises(BusyError, match=named), file_lease(path, what="the output"):
+    with pytest.raises(BusyError, match=named), file_lock(path, what="the output"):
         pass
     holder.killed()
     assert path.exists()
-    with file_lease(path, what="the output"):
+    with file_lock(path, what="the output"):
         assert json.loads(path.read_text())["writer"]["pid"] == os.getpid()
     assert not path.exists()
 
@@ -507,9 +507,9 @@ def test_what_the_file_says_wrongly_is_not_believed(left: str | None, tmp_path: 
     path = tmp_path / "v1.lock"
     writer = Writer.here()
     stale = json.dumps({"writer": replace(writer, started=writer.started - 1).facts(), "since": "2026"}) if left is None else left
-    with file_lease(path, what="the output"):
+    with file_lock(path, what="the output"):
         path.write_text(stale)
-        with pytest.raises(BusyError, match=r"is being made by another process \(it holds"), file_lease(path, what="the output"):
+        with pytest.raises(BusyError, match=r"is being made by another process \(it holds"), file_lock(path, what="the output"):
             pass
 
 

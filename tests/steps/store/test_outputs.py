@@ -61,7 +61,7 @@ def test_an_output_made_anew_with_other_content_is_not_taken_for_the_old_one(tmp
     old = written(store)
     store.discard("pretrain", "v1")
     written(store, "other content")
-    with pytest.raises(CorruptError, match="was meant"):
+    with pytest.raises(CorruptError, match="was expected"):
         store.open(old)
 
 
@@ -107,7 +107,7 @@ def test_a_copy_that_is_not_the_output_leaves_nothing(fault: str, tmp_path: Path
         (folder / "b.txt").write_text("")
     else:
         output = StepOutput(**{**output, "output_hash": "0" * 64})
-    with pytest.raises(CorruptError, match="was meant" if fault == "another output" else r"[ab]\.txt is"):
+    with pytest.raises(CorruptError, match="was expected" if fault == "another output" else r"[ab]\.txt is"):
         received(here, output, folder)
     assert [path for path in (tmp_path / "here").rglob("*") if path.is_file()] == []
 

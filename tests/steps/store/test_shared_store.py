@@ -203,7 +203,7 @@ def test_damaged_progress_is_refused(machines: Machines) -> None:
         machines.make("one", count_to(6, kill_at=2))
     key = next(key for key in machines.objects.keys("progress/") if "/files/" in key)
     machines.objects.put(key, b"other")
-    with pytest.raises(CorruptError, match="changed since it was kept"):
+    with pytest.raises(CorruptError, match="changed since it was saved"):
         machines.make("two", count_to(6))
 
 
@@ -222,7 +222,7 @@ def test_a_shared_store_that_is_away_stops_no_training_and_gets_all_later(
     monkeypatch.setattr(type(machines.objects), "upload", failing)
     with pytest.raises(Killed):
         machines.make("one", count_to(6, kill_at=3))
-    assert capsys.readouterr().out.count("WARNING: a machine lost now would lose") == 2
+    assert capsys.readouterr().out.count("WARNING: if this machine is lost now") == 2
     with pytest.raises(Killed):
         machines.make("two", count_to(6, kill_at=4))
     assert "from 4" in capsys.readouterr().out
@@ -232,6 +232,6 @@ def test_a_run_that_begins_anew_on_another_kind_of_machine_says_so(machines: Mac
     with pytest.raises(Killed):
         machines.make("one", count_to(6, kill_at=2), whose={"run": "7", "device": "cpu AVX512"})
     machines.make("two", count_to(6), version="v2", whose={"run": "7", "device": "cpu AVX2"})
-    assert "WARNING: this run was begun as version v1 on cpu AVX512; here it is version v2 on cpu AVX2" in capsys.readouterr().out
+    assert "WARNING: this run began as version v1 on cpu AVX512; here it is version v2 on cpu AVX2" in capsys.readouterr().out
     machines.make("three", count_to(6), version="v3", whose={"run": "8", "device": "cpu AVX2"})
     assert "WARNING" not in capsys.readouterr().out

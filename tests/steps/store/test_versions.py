@@ -1,11 +1,15 @@
 """A step's version changes with everything that its output depends on, and with nothing else."""
 
+import ast
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from steps.step_io.spec import StepSpec
 from steps.store import versions
 from steps.store.versions import code_hash, describe_code, imported_modules, installed_lock, step_version
 
@@ -14,8 +18,7 @@ CODE = {"commit": "abc", "is_dirty": False, "lock": "lock-1", "language_lock": "
 
 def version(**changes: Any) -> str:
     given: dict[str, Any] = {
-        "step": "pretrain",
-        "module": "steps.bodies.pretrain",
+        "spec": StepSpec(name="pretrain", body="steps.bodies.pretrain"),
         "settings": {"seed": 0, "policy": {"channels": 16}},
         "inputs": {"boards": "hash-1"},
         "code": CODE,
@@ -30,8 +33,8 @@ def test_equal_parts_give_equal_versions_whatever_the_order_of_keys() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"step": "baseline"},
-        {"module": "steps.bodies.baseline"},
+        {"spec": StepSpec(name="baseline", body="steps.bodies.pretrain")},
+        {"spec": StepSpec(name="pretrain", body="steps.bodies.baseline")},
         {"settings": {"seed": 1, "policy": {"channels": 16}}},
         {"inputs": {"boards": "hash-2"}},
         {"code": {**CODE, "lock": "lock-2"}},
@@ -58,7 +61,6 @@ def test_the_sources_of_a_step_are_followed_through_the_project() -> None:
     found = imported_modules("steps.bodies.pretrain")
     assert {
         "steps.bodies.pretrain",
-        "steps.bodies.build_boards",
         "steps.step_io.work",
         "grpo.learning.imitation",
         "grpo.policy.network",
@@ -81,26 +83,92 @@ def test_making_boards_does_not_depend_on_how_a_policy_is_trained() -> None:
     )
 
 
-def test_a_changed_line_in_an_imported_module_changes_the_code_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, text in (("steps/body.py", "from grpo.deep import x\n"), ("grpo/deep.py", "x = 1\n"), ("grpo/other.py", "y = 1\n")):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
+BODIES = (
+    "build_boards",
+    "join_boards",
+    "check_boards",
+    "pretrain",
+    "language_pretrain",
+    "calibrate",
+    "baseline",
+    "finetune",
+    "language_finetune",
+    "screen",
+    "select",
+    "report",
+)
+"""In the order of the flow: of two, only the later can be downstream of the other."""
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give a copy of the project's packages that versions are computed of."""
+    for package in ("steps", "grpo", "data_checks"):
+        shutil.copytree(versions.ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(versions, "ROOT", tmp_path)
-
-    def fresh_hash() -> str:
-        code_hash.cache_clear()
-        imported_modules.cache_clear()
-        versions._digest_of_code.cache_clear()
-        return code_hash("steps.body")
-
-    before = fresh_hash()
-    (tmp_path / "grpo/other.py").write_text("y = 2\n")
-    assert fresh_hash() == before
-    (tmp_path / "grpo/deep.py").write_text("x = 2\n")
-    assert fresh_hash() != before
+    yield tmp_path
     monkeypatch.undo()
+    forget()
+
+
+def forget() -> None:
     code_hash.cache_clear()
     imported_modules.cache_clear()
+
+
+def hashes() -> dict[str, str]:
+    forget()
+    return {body: code_hash(f"steps.bodies.{body}") for body in BODIES}
+
+
+def test_no_sentence_in_any_module_changes_a_version(tree: Path) -> None:
+    before = hashes()
+    for path in tree.rglob("*.py"):
+        parsed = ast.parse(path.read_text())
+        for node in ast.walk(parsed):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+                node.value.value = "Said otherwise."
+        for_types = "if TYPE_CHECKING:\n    from steps.tracking.tracker import Tracker\n" if "TYPE_CHECKING" in path.read_text() else ""
+        path.write_text(f"# A comment.\n{ast.unparse(parsed)}\n# Another.\n{for_types}")
+    assert hashes() == before
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_a_constant_in_a_body_changes_its_steps_version_and_none_upstream(body: str, tree: Path) -> None:
+    before = hashes()
+    module = tree / "steps" / "bodies" / f"{body}.py"
+    module.write_text(f"{module.read_text()}\n_NUMBER = 3\n")
+    first = hashes()
+    module.write_text(module.read_text().replace("_NUMBER = 3", "_NUMBER = 4"))
+    second = hashes()
+    changed = {name for name in BODIES if first[name] != second[name]}
+    assert changed == {name for name in BODIES if first[name] != before[name]}
+    # `select` imports the contest that `screen` opens, and comes after it in any case.
+    assert changed == ({"screen", "select"} if body == "screen" else {body})
+
+
+def test_a_constant_of_a_library_module_changes_the_steps_that_import_it_and_no_others(tree: Path) -> None:
+    before = hashes()
+    module = tree / "grpo" / "learning" / "objective.py"
+    module.write_text(f"{module.read_text()}\n_NUMBER = 3\n")
+    assert {name for name, found in hashes().items() if found != before[name]} == {"finetune", "language_finetune"}
+
+
+def test_what_a_step_shows_and_publishes_is_in_no_version(tree: Path) -> None:
+    before = hashes()
+    module = tree / "steps" / "bodies" / "pretrain.py"
+    text = module.read_text()
+    module.write_text(text.replace('"imitation/top1", ', ""))
+    assert module.read_text() != text
+    assert hashes() == before
+
+
+def test_the_diagnosis_and_the_other_kind_of_policy_are_not_in_the_version_of_finetune() -> None:
+    found = imported_modules("steps.bodies.finetune").keys()
+    assert {"grpo.learning.trainer", "grpo.learning.objective", "grpo.control.alarms"} <= found
+    diagnosis = [name for name in found if name.startswith("grpo.diagnosis.")]
+    assert diagnosis == ["grpo.diagnosis.conditions"], "the thresholds of the alarms, which steer training"
+    assert not [name for name in found if name.startswith("grpo.language.")]
 
 
 def test_the_code_is_described_by_commit_dirty_flag_and_lock() -> None:

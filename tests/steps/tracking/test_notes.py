@@ -26,7 +26,7 @@ from steps.tracking.delivery import Delivery
 from steps.tracking.journal import DeliveryProgress, Journal
 from steps.tracking.launch import FLOW_FILE, Launch, compared_settings, launch_of
 from steps.tracking.registry import MODEL, Registry
-from steps.tracking.step_notes import CHAPTERS, chapter_note, headlines, run_name
+from steps.tracking.step_notes import STEP_NOTES, headlines, run_name, step_note
 from steps.tracking.tags import NOTE, NOTE_DIGEST, digest_of_note
 from steps.tracking.tracker import Tracker
 
@@ -46,7 +46,7 @@ def settings_of(text: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("preset", preset_names())
 @pytest.mark.parametrize(
-    "more", ["", "seed = 7\ngrpo.learning_rate = 0.0123\nboards.games.nodes = [1, 2]\ngrpo.own_games.repetition = 'ignored'"]
+    "more", ["", "seed = 7\ngrpo.learning_rate = 0.0123\nboards.games.nodes = [1, 2]\ngrpo.self_play.repetition = 'ignored'"]
 )
 def test_a_runs_settings_come_back_from_the_text_that_its_page_shows(preset: str, more: str) -> None:
     settings = settings_of(f'preset = "{preset}"\n{more}')
@@ -75,7 +75,7 @@ def test_parameters_are_short_and_typed_and_none_of_them_is_nothing(preset: str)
     assert all(0 < len(value) <= 60 for value in found.values())
     assert found["boards.games.nodes"] == "100 ... 199 (100)"
     assert float(found["grpo.learning_rate"]) == settings["grpo"]["learning_rate"]
-    assert found["grpo.reflects"] in ("true", "false")
+    assert found["grpo.mirrors_boards"] in ("true", "false")
     assert not [name for name in found if name.startswith(("resources.", "boards.num_tasks"))]
     assert not {"None", "null", "", "[]"} & set(found.values())
 
@@ -90,13 +90,13 @@ def test_the_experiments_page_names_every_group_and_unit_and_fits() -> None:
 
 
 def test_children_sort_by_name_in_the_order_in_which_they_run() -> None:
-    names = [run_name(step) for step in CHAPTERS]
+    names = [run_name(step) for step in STEP_NOTES]
     assert names == sorted(names)
-    assert [name.partition(" ")[2] for name in names] == list(CHAPTERS)
+    assert [name.partition(" ")[2] for name in names] == list(STEP_NOTES)
 
 
 def test_every_number_of_a_chapter_is_a_declared_metric() -> None:
-    for chapter in CHAPTERS.values():
+    for chapter in STEP_NOTES.values():
         assert {*chapter.numbers, *chapter.headlines} <= METRICS.keys()
 
 
@@ -119,21 +119,21 @@ def test_headlines_are_the_last_values_and_regret_is_told_before_and_after(tmp_p
 
 def test_a_childs_page_has_its_numbers_with_units_and_what_diagnosis_says(tmp_path: Path) -> None:
     folder = finetuned(tmp_path / "finetune")
-    note = chapter_note("finetune", folder)
-    assert note.startswith(CHAPTERS["finetune"].text)
+    note = step_note("finetune", folder)
+    assert note.startswith(STEP_NOTES["finetune"].text)
     assert (
         f"| `heldout/regret_best` | 0.2 | 0.125 | win probability | lower | {METRICS['heldout/regret_best'].meaning} |" in note.splitlines()
     )
     assert "kl_trap" not in note
     write_json(folder / FINDINGS, {"verdict": "findings", "findings": [FOUND]})
-    assert "- **kl_trap** (critical): The anchor holds the policy. Remedy: Set grpo.kl_coefficient = 0." in chapter_note("finetune", folder)
+    assert "- **kl_trap** (critical): The anchor holds the policy. Remedy: Set grpo.kl_coefficient = 0." in step_note("finetune", folder)
     write_json(folder / FINDINGS, {"verdict": "healthy", "findings": [FOUND | {"name": "healthy"}]})
-    assert "Diagnosis: **healthy**." in chapter_note("finetune", folder)
+    assert "Diagnosis: **healthy**." in step_note("finetune", folder)
 
 
 def test_a_finished_runs_page_begins_with_the_verdict_and_compares_the_policies() -> None:
     page = notes.ended(
-        "## What was asked", facts=reports(), findings={"verdict": "findings", "findings": [FOUND]}, places={"Report": "there/report.md"}
+        "## Configuration", facts=reports(), findings={"verdict": "findings", "findings": [FOUND]}, places={"Report": "there/report.md"}
     )
     lines = page.splitlines()
     assert lines[0] == "# Verdict: better"
@@ -141,7 +141,7 @@ def test_a_finished_runs_page_begins_with_the_verdict_and_compares_the_policies(
     assert "| pretrained |  |  | +260 [+200, +320] | 0.2 |" in lines
     assert "| peak: step 900 | lower bound 0.512 |  |  |  |" in lines
     assert "- Report: `there/report.md`" in lines
-    assert lines.index("## What was asked") > lines.index("- Report: `there/report.md`")
+    assert lines.index("## Configuration") > lines.index("- Report: `there/report.md`")
     assert any("kl_trap" in line for line in lines)
 
 
@@ -199,7 +199,7 @@ def begin(machine: Machine) -> tuple[Tracker, Job]:
     tracker = Tracker(machine)
     run = tracker.start_flow_run(metaflow_run="7", settings={}, tags={}, note="began", files={"settings.toml": "seed = 1"})
     code = {"commit": "abc", "is_dirty": False, "lock": "l"}
-    return tracker, Job(settings={}, code=code, metaflow_run="7", mlflow_run=run, is_fresh=False, origin=None, story="## What was asked")
+    return tracker, Job(settings={}, code=code, metaflow_run="7", mlflow_run=run, is_fresh=False, origin=None, story="## Configuration")
 
 
 def parent(tracker: Tracker, job: Job) -> Any:
@@ -212,7 +212,7 @@ def points(tracker: Tracker, job: Job, name: str) -> list[tuple[int, float]]:
 
 def deliver(tracker: Tracker, machine: Machine, job: Job, *records: Mapping[str, Any], times: int = 1) -> None:
     """Tell records as often as is said, each time from the beginning."""
-    journal = tracker.outbox.begin(job["mlflow_run"], "test")
+    journal = tracker.journals.begin(job["mlflow_run"], "test")
     for record in records:
         journal.append(**record)
     for _ in range(times):
@@ -277,7 +277,7 @@ def test_a_failed_runs_page_says_where_and_why_and_how_to_go_on_until_it_does(
         run_step(job, machine, StepSpec(name="pretrain", body="steps.step_io.work"), settings={}, inputs={}, work=body)
 
     def fail(work: Work) -> None:
-        assert "**Under way**, at `pretrain`, step 4 of 11." in page_when_told(tracker, machine, job)
+        assert "**Running**, at `pretrain`, step 4 of 11." in page_when_told(tracker, machine, job)
         raise error
 
     with pytest.raises(type(error)):
@@ -287,7 +287,7 @@ def test_a_failed_runs_page_says_where_and_why_and_how_to_go_on_until_it_does(
     assert page.startswith("# Failed in `pretrain`")
     assert f"> {said}" in page
     assert f"`python {FLOW_FILE} resume --origin-run-id 7`" in page
-    assert page.endswith("## What was asked")
+    assert page.endswith("## Configuration")
     [child] = tracker.search("tags.`chess_grpo.step` = 'pretrain'")
     assert said in child.data.tags[NOTE]
     assert unsaid not in page + child.data.tags[NOTE]
@@ -298,14 +298,14 @@ def test_a_failed_runs_page_says_where_and_why_and_how_to_go_on_until_it_does(
 
     step(work_well)
     told = parent(tracker, job)
-    assert (told.info.status, told.data.tags[NOTE].partition(",")[0]) == ("RUNNING", "**Under way**")
+    assert (told.info.status, told.data.tags[NOTE].partition(",")[0]) == ("RUNNING", "**Running**")
     assert tracker.end_flow_run(job["mlflow_run"], {}, "# Verdict: better") == 0
     assert parent(tracker, job).data.tags[NOTE] == "# Verdict: better"
 
 
 def page_when_told(tracker: Tracker, machine: Machine, job: Job) -> str:
     """Return the parent's page once all is told that is in its journals, whoever tells it."""
-    waiting = [line.record for path in tracker.outbox.folder.glob("*/*.jsonl") for line in Journal(path).waiting()]
+    waiting = [line.record for path in tracker.journals.folder.glob("*/*.jsonl") for line in Journal(path).waiting()]
     pages = [record["note"] for record in waiting if record["kind"] == "parent_story"]
     return str(pages[-1]) if pages else str(parent(tracker, job).data.tags[NOTE])
 

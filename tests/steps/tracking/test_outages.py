@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,8 +22,8 @@ from toggled_server import Fault, ServerProcess, ToggledServer, free_port
 
 from grpo.base.files import StorageError, sha256_file
 from grpo.metrics.table import Record
-from steps.cli.track import deliver_outbox
-from steps.pipeline import steps as pipeline
+from steps.cli.track import deliver_journals
+from steps.pipeline import evaluation
 from steps.pipeline.job import Job
 from steps.pipeline.run_step import run_step
 from steps.preflight.checks import preflight
@@ -36,16 +37,16 @@ from steps.tracking import client as tracking_store
 from steps.tracking import tracker as tracking
 from steps.tracking.client import EXPERIMENT
 from steps.tracking.delivery import Delivery
-from steps.tracking.journal import DeliveryProgress, Journal, Outbox
-from steps.tracking.outages import Patience, TrackingAwayError, is_refusal
+from steps.tracking.journal import DeliveryProgress, Journal, JournalFolder
+from steps.tracking.outages import RetryPolicy, TrackingAwayError, is_refusal
 from steps.tracking.registry import MODEL, Choice, Chosen, Registry
-from steps.tracking.step_notes import chapter_note, run_name
+from steps.tracking.step_notes import run_name, step_note
 from steps.tracking.tags import CHILD, NOTE, NOTE_TIME, PEAK_STEP
 from steps.tracking.tracker import ChildRun, Tracker
 
-STUBBORN = Patience(between_tries=(0.0,) * 300, between_asks=(0.0,) * 3, at_end=600.0, at_failure=600.0)
+STUBBORN = RetryPolicy(between_tries=(0.0,) * 300, between_asks=(0.0,) * 3, at_end=600.0, at_failure=600.0)
 """Tries at once and again: what it meets is over as soon as it was met."""
-BRISK = Patience(between_deliveries=0.0, after_outage=0.0, longest=0.0, between_tries=(), between_asks=(), at_end=600.0)
+BRISK = RetryPolicy(between_deliveries=0.0, after_outage=0.0, longest=0.0, between_tries=(), between_asks=(), at_end=600.0)
 """Gives up at the first outage, and tries again with the next record."""
 NAME = "7"
 
@@ -80,8 +81,8 @@ def machine(server: ToggledServer, tmp_path: Path) -> Machine:
 
 
 @pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> Callable[[Patience], None]:
-    return lambda chosen: monkeypatch.setattr(tracking, "Patience", lambda: chosen)
+def retry_policy(monkeypatch: pytest.MonkeyPatch) -> Callable[[RetryPolicy], None]:
+    return lambda chosen: monkeypatch.setattr(tracking, "RetryPolicy", lambda: chosen)
 
 
 class Run:
@@ -262,7 +263,7 @@ def test_the_undisturbed_run_is_all_there(undisturbed: dict[str, Any]) -> None:
     }
     assert parent["tags"][NOTE] == "# Verdict"
     assert parent["artifacts"].keys() == {"settings.json"}
-    assert select["tags"][NOTE].startswith(chapter_note("select"))
+    assert select["tags"][NOTE].startswith(step_note("select"))
     assert "card.md" in select["artifacts"]
     assert undisturbed["aliases"] == {PEAK: 1, CHAMPION: 2}
     assert [version["folder"] for version in undisturbed["versions"]] == [PEAK, CHAMPION]
@@ -289,13 +290,13 @@ def test_when_every_call_fails_once_nothing_is_missing_and_nothing_twice(
     fault: Fault,
     server: ToggledServer,
     machine: Machine,
-    patience: Callable[[Patience], None],
+    retry_policy: Callable[[RetryPolicy], None],
     undisturbed: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if fault in (Fault.SILENT, Fault.LATE):
         monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
-    patience(STUBBORN)
+    retry_policy(STUBBORN)
     run = Run(machine)
     job = run.start()
     failing_once(server, fault)
@@ -309,18 +310,18 @@ def test_when_every_call_fails_once_nothing_is_missing_and_nothing_twice(
 def test_a_run_ends_though_the_server_went_away_after_start_and_what_waits_is_told_later(
     server: ToggledServer,
     machine: Machine,
-    patience: Callable[[Patience], None],
+    retry_policy: Callable[[RetryPolicy], None],
     undisturbed: dict[str, Any],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    patience(BRISK)
+    retry_policy(BRISK)
     run = Run(machine)
     job = run.start()
     server.stop()
     selected = run.select(job, run.pretrain(job))
     assert (selected["reused"], Store(machine.home).has(selected)) == (False, True)
     num_waiting = run.end(job)
-    assert num_waiting == Outbox(machine.home).num_waiting(job["mlflow_run"]) > 20
+    assert num_waiting == JournalFolder(machine.home).num_waiting(job["mlflow_run"]) > 20
     said = capsys.readouterr().out
     for writer in ("pretrain", "select", "end"):
         assert f"{writer}: WARNING: the tracking store {server.address} is away (" in said
@@ -331,9 +332,9 @@ def test_a_run_ends_though_the_server_went_away_after_start_and_what_waits_is_to
 
 
 def test_the_next_step_tells_what_the_last_could_not(
-    server: ToggledServer, machine: Machine, patience: Callable[[Patience], None], undisturbed: dict[str, Any]
+    server: ToggledServer, machine: Machine, retry_policy: Callable[[RetryPolicy], None], undisturbed: dict[str, Any]
 ) -> None:
-    patience(BRISK)
+    retry_policy(BRISK)
     run = Run(machine)
     job = run.start()
     server.stop()
@@ -347,10 +348,10 @@ def test_the_next_step_tells_what_the_last_could_not(
 
 @pytest.mark.parametrize("seed", [9, *(pytest.param(seed, marks=pytest.mark.prove) for seed in range(20) if seed != 9)])
 def test_outages_of_any_length_and_kind_leave_no_trace(
-    seed: int, server: ToggledServer, machine: Machine, patience: Callable[[Patience], None], undisturbed: dict[str, Any]
+    seed: int, server: ToggledServer, machine: Machine, retry_policy: Callable[[RetryPolicy], None], undisturbed: dict[str, Any]
 ) -> None:
     rng = random.Random(seed)
-    patience(rng.choice([replace(BRISK, between_tries=(0.0,) * rng.randrange(4)), STUBBORN]))
+    retry_policy(rng.choice([replace(BRISK, between_tries=(0.0,) * rng.randrange(4)), STUBBORN]))
     run = Run(machine)
     job = run.start()
     left, fault, num_failed = 0, None, 0
@@ -377,14 +378,14 @@ def test_outages_of_any_length_and_kind_leave_no_trace(
 def test_what_was_told_but_not_noted_before_a_crash_is_told_again_and_leaves_no_trace(
     server: ToggledServer,
     machine: Machine,
-    patience: Callable[[Patience], None],
+    retry_policy: Callable[[RetryPolicy], None],
     undisturbed: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class CrashError(BaseException):
         pass
 
-    patience(BRISK)
+    retry_policy(BRISK)
     run = Run(machine)
     job = run.start()
     server.stop()
@@ -401,8 +402,8 @@ def test_what_was_told_but_not_noted_before_a_crash_is_told_again_and_leaves_no_
 
     monkeypatch.setattr(Journal, "save", crash_at_first)
     num_crashes, tracker = 0, Tracker(machine)
-    while tracker.outbox.parents():
-        with closing(tracker.outbox.left(job["mlflow_run"])) as journals:
+    while tracker.journals.parents():
+        with closing(tracker.journals.pending(job["mlflow_run"])) as journals:
             try:
                 for journal in journals:
                     Delivery(journal, tracker, Store(machine.home)).run(is_left=True)
@@ -413,9 +414,9 @@ def test_what_was_told_but_not_noted_before_a_crash_is_told_again_and_leaves_no_
 
 
 def test_progress_that_was_forgotten_altogether_is_made_again_without_a_trace(
-    server: ToggledServer, machine: Machine, patience: Callable[[Patience], None], undisturbed: dict[str, Any], tmp_path: Path
+    server: ToggledServer, machine: Machine, retry_policy: Callable[[RetryPolicy], None], undisturbed: dict[str, Any], tmp_path: Path
 ) -> None:
-    patience(BRISK)
+    retry_policy(BRISK)
     run = Run(machine)
     job = run.start()
     server.stop()
@@ -432,15 +433,15 @@ def test_progress_that_was_forgotten_altogether_is_made_again_without_a_trace(
 def test_a_server_that_never_answers_does_not_hold_up_the_work(
     server: ToggledServer,
     machine: Machine,
-    patience: Callable[[Patience], None],
+    retry_policy: Callable[[RetryPolicy], None],
     monkeypatch: pytest.MonkeyPatch,
     undisturbed: dict[str, Any],
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "600")
-    patience(BRISK)
+    retry_policy(BRISK)
     run = Run(machine)
     job = run.start()
-    patience(replace(BRISK, at_end=0.1, between_deliveries=3600.0, after_outage=3600.0))
+    retry_policy(replace(BRISK, at_end=0.1, between_deliveries=3600.0, after_outage=3600.0))
     arrived = threading.Event()
 
     def silent(number: int, call: str) -> Fault:
@@ -462,16 +463,16 @@ def test_a_server_that_never_answers_does_not_hold_up_the_work(
     for thread in threading.enumerate():
         if thread.name == "tracking":
             thread.join()
-    patience(BRISK)
+    retry_policy(BRISK)
     run.select(job, pretrained)
     assert run.end(job) == 0
     assert picture(server.folder) == undisturbed
 
 
 def test_a_store_that_is_away_is_tried_only_now_and_then(
-    server: ToggledServer, machine: Machine, patience: Callable[[Patience], None]
+    server: ToggledServer, machine: Machine, retry_policy: Callable[[RetryPolicy], None]
 ) -> None:
-    patience(replace(BRISK, after_outage=3600.0, longest=3600.0))
+    retry_policy(replace(BRISK, after_outage=3600.0, longest=3600.0))
     run = Run(machine)
     job = run.start()
     server.fault = lambda *_: Fault.UNAVAILABLE
@@ -489,12 +490,12 @@ def test_a_store_that_is_away_is_tried_only_now_and_then(
 
 
 def test_a_step_that_fails_during_an_outage_says_so_when_that_is_over(
-    server: ToggledServer, machine: Machine, patience: Callable[[Patience], None]
+    server: ToggledServer, machine: Machine, retry_policy: Callable[[RetryPolicy], None]
 ) -> None:
     def fail(work: Work) -> None:
         raise ZeroDivisionError
 
-    patience(BRISK)
+    retry_policy(BRISK)
     run = Run(machine)
     job = run.start()
     server.stop()
@@ -512,12 +513,12 @@ def test_a_step_that_fails_during_an_outage_says_so_when_that_is_over(
 
 
 def test_what_a_killed_step_had_to_say_is_told_and_its_run_is_said_to_be_killed(
-    server: ToggledServer, machine: Machine, patience: Callable[[Patience], None]
+    server: ToggledServer, machine: Machine, retry_policy: Callable[[RetryPolicy], None]
 ) -> None:
-    patience(BRISK)
+    retry_policy(BRISK)
     run = Run(machine)
     job = run.start()
-    journal = Outbox(machine.home).begin(job["mlflow_run"], "pretrain")
+    journal = JournalFolder(machine.home).begin(job["mlflow_run"], "pretrain")
     journal.append("child", key=f"{NAME}/pretrain/0", step="pretrain", tags={}, time=5)
     journal.append("metrics", rows=[["grpo/entropy", 0.5, 6, 1]])
     with journal.path.open("a") as file:
@@ -532,9 +533,9 @@ def test_what_a_killed_step_had_to_say_is_told_and_its_run_is_said_to_be_killed(
 
 
 def test_a_run_that_a_late_answer_made_twice_is_deleted(
-    server: ToggledServer, machine: Machine, patience: Callable[[Patience], None], undisturbed: dict[str, Any]
+    server: ToggledServer, machine: Machine, retry_policy: Callable[[RetryPolicy], None], undisturbed: dict[str, Any]
 ) -> None:
-    patience(STUBBORN)
+    retry_policy(STUBBORN)
     run, client = Run(machine), MlflowClient(server.address)
     job = run.start()
 
@@ -550,20 +551,20 @@ def test_a_run_that_a_late_answer_made_twice_is_deleted(
     assert picture(server.folder) == undisturbed
 
 
-def test_start_needs_the_store_and_says_what_to_do(tmp_path: Path, patience: Callable[[Patience], None]) -> None:
+def test_start_needs_the_store_and_says_what_to_do(tmp_path: Path, retry_policy: Callable[[RetryPolicy], None]) -> None:
     from grpo.settings.tree import read_settings
 
-    patience(BRISK)
+    retry_policy(BRISK)
 
     machine = Machine(stockfish="none", home=tmp_path, tracking_uri=f"http://127.0.0.1:{free_port()}", device="cpu", num_threads=1)
     findings, _ = preflight(read_settings("test"), machine)
     found = next(finding for finding in findings if finding.what == "tracking")
     assert not found.is_fine
-    assert "unset MLFLOW_TRACKING_URI for the embedded store, or start that server" in found.detail
-    tracker = Tracker(machine, must_answer=False, patience=BRISK)
+    assert "unset MLFLOW_TRACKING_URI for the local SQLite store, or start that server" in found.detail
+    tracker = Tracker(machine, must_answer=False, retry_policy=BRISK)
     with pytest.raises(MlflowException):
-        Tracker(machine, patience=BRISK)
-    patient = Tracker(machine, must_answer=False, patience=STUBBORN)
+        Tracker(machine, retry_policy=BRISK)
+    patient = Tracker(machine, must_answer=False, retry_policy=STUBBORN)
     with pytest.raises(TrackingAwayError, match="what it knows is needed here: start its server again"):
         patient.start_flow_run(metaflow_run=NAME, settings={}, tags={}, note="")
     with pytest.raises(MlflowException):
@@ -572,8 +573,8 @@ def test_start_needs_the_store_and_says_what_to_do(tmp_path: Path, patience: Cal
 
 def test_select_does_not_beat_a_champion_that_it_cannot_see(tmp_path: Path) -> None:
     machine = Machine(stockfish="none", home=tmp_path, tracking_uri=f"http://127.0.0.1:{free_port()}", device="cpu", num_threads=1)
-    tracker = Tracker(machine, must_answer=False, patience=STUBBORN)
-    found = pipeline._incumbent(machine, Store(tmp_path), tracker, settings={}, inputs={}, code={})
+    here: Any = SimpleNamespace(tracker=Tracker(machine, must_answer=False, retry_policy=STUBBORN))
+    found = evaluation._incumbent(here, None)
     assert (found.version, found.model, found.label) == (None, None, "cannot be played")
     assert "does not answer" in found.problem
 
@@ -613,15 +614,15 @@ def test_a_version_that_a_late_answer_made_twice_is_deleted(machine: Machine) ->
 def test_what_the_store_refuses_is_set_aside_loudly_and_the_rest_is_told(
     server: ToggledServer,
     machine: Machine,
-    patience: Callable[[Patience], None],
+    retry_policy: Callable[[RetryPolicy], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    patience(BRISK)
+    retry_policy(BRISK)
     tracker, run = Tracker(machine), Run(machine).start()["mlflow_run"]
     with tracker.child(run, "pretrain", {}) as child:
         child.tag({"a tag's name with a\ttab": 1})
         child.tag({"next": 1})
-    assert "tracking: WARNING: a record of kind 'tags' is not told" in capsys.readouterr().out
+    assert "rejected a record of kind 'tags'" in capsys.readouterr().out
     [name] = files_of(machine.home)
     assert "with a\\ttab" in (machine.home / name).read_text()
     [told] = (each for each in picture(server.folder)["runs"] if each["name"] == run_name("pretrain"))
@@ -629,9 +630,9 @@ def test_what_the_store_refuses_is_set_aside_loudly_and_the_rest_is_told(
 
 
 def test_a_file_is_told_as_it_was_though_its_output_was_set_aside(
-    server: ToggledServer, machine: Machine, patience: Callable[[Patience], None], undisturbed: dict[str, Any]
+    server: ToggledServer, machine: Machine, retry_policy: Callable[[RetryPolicy], None], undisturbed: dict[str, Any]
 ) -> None:
-    patience(BRISK)
+    retry_policy(BRISK)
     run, store = Run(machine), Store(machine.home)
     job = run.start()
     server.stop()
@@ -647,9 +648,9 @@ def test_a_file_is_told_as_it_was_though_its_output_was_set_aside(
 
 
 def test_a_spoilt_file_is_not_told_as_what_it_was(
-    server: ToggledServer, machine: Machine, patience: Callable[[Patience], None], capsys: pytest.CaptureFixture[str]
+    server: ToggledServer, machine: Machine, retry_policy: Callable[[RetryPolicy], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    patience(BRISK)
+    retry_policy(BRISK)
     run = Run(machine)
     job = run.start()
     server.stop()
@@ -659,13 +660,13 @@ def test_a_spoilt_file_is_not_told_as_what_it_was(
     Tracker(machine).deliver_left()
     child = next(each for each in picture(server.folder)["runs"] if each["name"] == run_name("pretrain"))
     assert "deep/er/weights" not in child["artifacts"]
-    assert "a record of kind 'held_file' is not told" in capsys.readouterr().out
+    assert "rejected a record of kind 'held_file'" in capsys.readouterr().out
 
 
 def test_what_a_vanishing_disk_could_not_tell_goes_to_the_shared_objects_and_is_told_from_there_once(
-    server: ToggledServer, machine: Machine, tmp_path: Path, undisturbed: dict[str, Any], patience: Callable[[Patience], None]
+    server: ToggledServer, machine: Machine, tmp_path: Path, undisturbed: dict[str, Any], retry_policy: Callable[[RetryPolicy], None]
 ) -> None:
-    patience(BRISK)
+    retry_policy(BRISK)
     machine = replace(machine, shared=str(tmp_path / "shared"))
     objects = FolderObjects(tmp_path / "shared")
     run = Run(machine)
@@ -676,12 +677,12 @@ def test_what_a_vanishing_disk_could_not_tell_goes_to_the_shared_objects_and_is_
     assert not files_of(machine.home)
     shutil.rmtree(machine.home)
     second, third = (Tracker(replace(machine, home=tmp_path / name), must_answer=False) for name in ("second", "third"))
-    assert second.outbox.parents() == [job["mlflow_run"]]
+    assert second.journals.parents() == [job["mlflow_run"]]
     assert second.deliver(job["mlflow_run"], 60.0)
     server.start()
-    with closing(second.outbox.left(job["mlflow_run"])) as taken:
+    with closing(second.journals.pending(job["mlflow_run"])) as taken:
         name = next(taken).path.name
-        others = [journal.path.name for journal in third.outbox.left(job["mlflow_run"])]
+        others = [journal.path.name for journal in third.journals.pending(job["mlflow_run"])]
         assert name not in others, "what one has taken is another's no more"
         assert len(others) == 2
     second.deliver_left()
@@ -693,7 +694,7 @@ def test_what_a_vanishing_disk_could_not_tell_goes_to_the_shared_objects_and_is_
 def test_the_command_track_tells_what_waits_and_says_what_does(
     server: ToggledServer,
     machine: Machine,
-    patience: Callable[[Patience], None],
+    retry_policy: Callable[[RetryPolicy], None],
     undisturbed: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -702,28 +703,28 @@ def test_the_command_track_tells_what_waits_and_says_what_does(
 
     monkeypatch.setenv("CHESS_GRPO_HOME", str(machine.home))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.address)
-    patience(BRISK)
+    retry_policy(BRISK)
     run = Run(machine)
     job = run.start()
     server.stop()
     run.select(job, run.pretrain(job))
     num_waiting = run.end(job)
     capsys.readouterr()
-    assert deliver_outbox(Namespace(only_lists=True)) == 1
-    assert capsys.readouterr().out == f"MLflow run {job['mlflow_run']}: 0 records told, {num_waiting} wait\n"
+    assert deliver_journals(Namespace(only_lists=True)) == 1
+    assert capsys.readouterr().out == f"MLflow run {job['mlflow_run']}: 0 records logged, {num_waiting} wait\n"
     with pytest.raises(TrackingAwayError, match="run this again later"):
-        deliver_outbox(Namespace(only_lists=False))
+        deliver_journals(Namespace(only_lists=False))
     server.start()
     capsys.readouterr()
-    assert deliver_outbox(Namespace(only_lists=False)) == 0
-    assert f"MLflow run {job['mlflow_run']}: {num_waiting} records told, 0 wait\nNothing waits" in capsys.readouterr().out
+    assert deliver_journals(Namespace(only_lists=False)) == 0
+    assert f"MLflow run {job['mlflow_run']}: {num_waiting} records logged, 0 wait\nEverything is logged" in capsys.readouterr().out
     assert picture(server.folder) == undisturbed
 
 
-def test_a_full_disk_is_no_outage(machine: Machine, patience: Callable[[Patience], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_no_outage(machine: Machine, retry_policy: Callable[[RetryPolicy], None], monkeypatch: pytest.MonkeyPatch) -> None:
     import errno
 
-    patience(BRISK)
+    retry_policy(BRISK)
     run = Run(machine)
     job = run.start()
 
@@ -775,10 +776,10 @@ def test_what_another_try_may_mend_is_no_refusal(error: Exception, is_final: boo
 
 @pytest.mark.prove
 def test_the_real_server_is_killed_at_any_moment_and_started_again(
-    tables: Path, tmp_path: Path, patience: Callable[[Patience], None], undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tables: Path, tmp_path: Path, retry_policy: Callable[[RetryPolicy], None], undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
-    patience(replace(BRISK, between_tries=(0.0,)))
+    retry_policy(replace(BRISK, between_tries=(0.0,)))
     shutil.copy(tables, tmp_path / "mlflow.db")
     rng = random.Random(0)
     with ServerProcess(tmp_path) as server:

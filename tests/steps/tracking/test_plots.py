@@ -5,7 +5,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from told_runs import words
+from logged_runs import words
 
 from grpo.board.phases import PHASES
 from grpo.metrics.table import TERMS, Record

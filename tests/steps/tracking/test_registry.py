@@ -18,7 +18,7 @@ HELD = Version(number=3, flow_run="f", policy_step=150, initial_weights="w", low
 @pytest.mark.parametrize(
     ("offered", "held", "moves", "why"),
     [
-        (HELD, None, True, "nobody had it; lower bound 0.5500"),
+        (HELD, None, True, "no version had it; lower bound 0.5500"),
         (replace(HELD, low=0.5501), HELD, True, "lower bound 0.5501, above the lower bound 0.5500 of version 3"),
         (replace(HELD, low=0.5499), HELD, False, "its lower bound 0.5500 is not below this run's lower bound 0.5499"),
         (HELD, HELD, False, "is not below"),

@@ -16,7 +16,7 @@ from toggled_server import free_port
 from wandb_doubles import WandbServer, records, rows
 
 from grpo.metrics.table import METRICS, Record
-from steps.cli.track import MirrorError, deliver_outbox
+from steps.cli.track import MirrorError, deliver_journals
 from steps.pipeline.job import Job
 from steps.pipeline.run_step import run_step
 from steps.runtime.machine import Machine, MachineError, Mirror
@@ -24,9 +24,9 @@ from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 from steps.store.outputs import StepOutput
 from steps.tracking import wandb_mirror
-from steps.tracking.journal import Journal, Outbox
+from steps.tracking.journal import Journal, JournalFolder
 from steps.tracking.tracker import ChildRun, Tracker
-from steps.tracking.wandb_mirror import mirror_outbox, mirrored
+from steps.tracking.wandb_mirror import mirror_journals, mirrored
 
 KEY = "0123456789abcdef" * 2 + "01234567"
 SETTINGS = {"seed": 0, "grpo": {"num_steps": 3}}
@@ -115,7 +115,7 @@ def test_two_tries_of_a_step_are_one_offline_run_with_everything_once(machine: M
     assert (summary["verdict"], summary["findings"]) == ('"better"', '"healthy"')
     units = [each.value_json for record in found for each in record.config.update if each.key == "units"][-1]
     assert f'"heldout/regret_best":"{METRICS["heldout/regret_best"].unit}"' in units
-    assert f"finetune: kept for W&B, which was not asked: wandb sync {folder}\n" in capsys.readouterr().out
+    assert f"finetune: saved offline for W&B; upload it by: wandb sync {folder}\n" in capsys.readouterr().out
     assert [record.exit.exit_code for record in found if record.WhichOneof("record_type") == "exit"] == [0]
     assert not waiting(machine.home), "nothing is kept of what was told"
 
@@ -162,13 +162,13 @@ def test_a_server_that_never_answers_holds_up_nothing_beyond_its_seconds(
     assert process.poll() is not None, "it was ended"
     said = capsys.readouterr().out
     assert said.count("WARNING") == 1
-    assert "finetune: WARNING: W&B was not told all of this step (it was not done within 0 s): the run goes on" in said
-    assert mirror_outbox(machine.home).num_journals() == 1
+    assert "finetune: WARNING: this step is not completely logged to W&B (it did not finish within 0 s): the run continues" in said
+    assert mirror_journals(machine.home).num_journals() == 1
 
 
 def tried(machine: Machine, steps: range, status: str = "") -> Journal:
     """Let a try of a step say something, and end, or be killed."""
-    journal = Outbox(machine.home).begin("parent", "finetune")
+    journal = JournalFolder(machine.home).begin("parent", "finetune")
     with mirrored(machine, flow_run="7", step="finetune", settings=SETTINGS, tags=TAGS) as mirror:
         mirror(journal.path)
         for step in steps:
@@ -195,26 +195,26 @@ def test_a_killed_try_and_the_next_are_one_run_online_and_no_row_is_sent_twice(
         assert (run["exit_code"], sorted(run["rows"])) == (255, [0, 1, 2])
         monkeypatch.setattr(wandb_mirror, "_SECONDS_AT_END", 0.0)
         tried(replace(machine, attempt=1), range(5), "FINISHED")
-        assert "W&B was not told all" in capsys.readouterr().out
+        assert "not completely logged to W&B" in capsys.readouterr().out
         kept = tmp_path / "kept"
-        shutil.copytree(mirror_outbox(machine.home).folder, kept)
-        assert deliver_outbox(Namespace(only_lists=False)) == 0
-        assert "1 steps wait to be told to W&B: CHESS_GRPO_WANDB=online chess-grpo track tells it" in capsys.readouterr().out
+        shutil.copytree(mirror_journals(machine.home).folder, kept)
+        assert deliver_journals(Namespace(only_lists=False)) == 0
+        assert "1 steps are not logged to W&B yet: CHESS_GRPO_WANDB=online chess-grpo track logs them" in capsys.readouterr().out
         monkeypatch.setenv("CHESS_GRPO_WANDB", "online")
-        assert deliver_outbox(Namespace(only_lists=True)) == 1
+        assert deliver_journals(Namespace(only_lists=True)) == 1
         for _ in range(2):
-            assert deliver_outbox(Namespace(only_lists=False)) == 0
-            assert "W&B: 1 steps told, 0 wait" in capsys.readouterr().out
+            assert deliver_journals(Namespace(only_lists=False)) == 0
+            assert "W&B: 1 steps logged, 0 wait" in capsys.readouterr().out
             [run] = server.runs.values()
             assert measured([run["rows"][number] for number in sorted(run["rows"])]) == [
                 (n, {"grpo/entropy": 1 / (n + 1)}) for n in range(5)
             ]
             assert (run["exit_code"], server.num_again, run["groupName"]) == (0, 0, "7")
             # As if nobody had noted that it was told.
-            shutil.copytree(kept, mirror_outbox(machine.home).folder, dirs_exist_ok=True)
+            shutil.copytree(kept, mirror_journals(machine.home).folder, dirs_exist_ok=True)
         assert not [path for path in machine.home.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
-    with pytest.raises(MirrorError, match=r"W&B was not told of 1 steps \(.*\): run this again later"):
-        deliver_outbox(Namespace(only_lists=False))
+    with pytest.raises(MirrorError, match=r"W&B does not have 1 steps \(.*\): run this again later"):
+        deliver_journals(Namespace(only_lists=False))
 
 
 @pytest.mark.prove
@@ -224,7 +224,7 @@ def test_who_refuses_the_connection_is_told_by_the_next_step(machine: Machine, m
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{free_port()}")
     machine = replace(machine, mirror=Mirror.ONLINE)
     tried(replace(machine, task="7/pretrain/2"), range(2), "FINISHED")
-    assert mirror_outbox(machine.home).num_journals() == 1
+    assert mirror_journals(machine.home).num_journals() == 1
     monkeypatch.setattr(wandb_mirror, "_SECONDS_AT_END", 600.0)
     with WandbServer() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.address)
@@ -246,14 +246,14 @@ def test_without_a_key_it_is_offline_and_where_the_disk_goes_with_the_task_it_is
     monkeypatch.setenv("WANDB_MODE", "online")
     machine = replace(machine, mirror=Mirror.ONLINE)
     tried(machine, range(1), "FINISHED")
-    assert "finetune: WARNING: W&B is not told of this step: no process can be started\n" in capsys.readouterr().out
+    assert "finetune: WARNING: this step is not logged to W&B: no process can be started\n" in capsys.readouterr().out
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     tried(machine, range(1), "FINISHED")
     assert modes == ["offline", "online"]
     monkeypatch.delenv("WANDB_API_KEY")
     capsys.readouterr()
     tried(replace(machine, is_container=True), range(1), "FINISHED")
-    assert capsys.readouterr().out.startswith("finetune: WARNING: W&B is not told of this step: there is no WANDB_API_KEY")
+    assert capsys.readouterr().out.startswith("finetune: WARNING: this step is not logged to W&B: there is no WANDB_API_KEY")
     assert len(modes) == 2
 
 

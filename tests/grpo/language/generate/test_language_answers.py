@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import numpy_stream
-from grpo.language.generate.answers import GeneratedAnswer, TooLongError, drawn_answers, greedy_answers
+from grpo.language.generate.answers import GeneratedAnswer, TooLongError, greedy_answers, sampled_answers
 from grpo.language.model.loading import load_model
 from grpo.language.model.policy import LanguagePolicy
 from grpo.settings.language import LanguageConfig
@@ -36,7 +36,7 @@ def test_a_token_is_drawn_from_the_exact_distribution(temperature: float, tmp_pa
         ids = torch.tensor(policy.tokens([PROMPTS[0]]))
         probs = (policy.network(ids).logits[0, -1].double() / temperature).softmax(0).numpy()
     policy.config = policy.config.model_copy(update={"max_answer_tokens": 1})
-    answers = drawn_answers(policy, [PROMPTS[0]] * num, temperature=temperature, streams=streams(num))
+    answers = sampled_answers(policy, [PROMPTS[0]] * num, temperature=temperature, streams=streams(num))
     counts = Counter(answer.token_ids[0] for answer in answers)
     # Tokens with few expected draws go together.
     common = np.flatnonzero(probs * num >= 8)
@@ -50,7 +50,7 @@ def test_no_token_is_left_out_of_the_draw(tmp_path: Path) -> None:
     """Against top-k by default, which once was 50: far more than 50 tokens come."""
     policy = policy_of(gpt2(tmp_path, initializer_range=0.02), answers_per_forward=500)
     policy.config = policy.config.model_copy(update={"max_answer_tokens": 1})
-    answers = drawn_answers(policy, [PROMPTS[0]] * 1_000, temperature=1.0, streams=streams(1_000))
+    answers = sampled_answers(policy, [PROMPTS[0]] * 1_000, temperature=1.0, streams=streams(1_000))
     assert len({answer.token_ids for answer in answers}) > 200
 
 
@@ -58,11 +58,11 @@ def test_no_token_is_left_out_of_the_draw(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pad", [None, "<|pad|>"], ids=["end is padding", "own padding"])
 def test_an_answer_does_not_depend_on_what_is_asked_with_it(make, pad: str | None, tmp_path: Path) -> None:
     folder = make(tmp_path, byte_pair_tokenizer(pad=pad))
-    together = drawn_answers(policy_of(folder), PROMPTS, temperature=1.0, streams=streams(len(PROMPTS)))
-    by_two = drawn_answers(policy_of(folder, answers_per_forward=2), PROMPTS[::-1], temperature=1.0, streams=streams(len(PROMPTS))[::-1])
+    together = sampled_answers(policy_of(folder), PROMPTS, temperature=1.0, streams=streams(len(PROMPTS)))
+    by_two = sampled_answers(policy_of(folder, answers_per_forward=2), PROMPTS[::-1], temperature=1.0, streams=streams(len(PROMPTS))[::-1])
     assert by_two[::-1] == together
     alone = [
-        drawn_answers(policy_of(folder), [prompt], temperature=1.0, streams=[stream])[0]
+        sampled_answers(policy_of(folder), [prompt], temperature=1.0, streams=[stream])[0]
         for prompt, stream in zip(PROMPTS, streams(len(PROMPTS)), strict=True)
     ]
     assert alone == together
@@ -79,10 +79,10 @@ def test_greedy_answers_do_not_either(tmp_path: Path) -> None:
 def test_a_stream_is_read_as_far_as_its_own_answer_and_no_further(tmp_path: Path) -> None:
     policy = policy_of(ending_early(tmp_path))
     own, alone = streams(6), streams(6)
-    among = drawn_answers(policy, PROMPTS, temperature=1.0, streams=own)
+    among = sampled_answers(policy, PROMPTS, temperature=1.0, streams=own)
     assert len({answer.num_tokens for answer in among}) > 1
     for prompt, stream in zip(PROMPTS, alone, strict=True):
-        drawn_answers(policy, [prompt], temperature=1.0, streams=[stream])
+        sampled_answers(policy, [prompt], temperature=1.0, streams=[stream])
     assert [stream.random() for stream in own] == [stream.random() for stream in alone]
 
 
@@ -102,7 +102,7 @@ def ending_early(folder: Path) -> Path:
 
 def test_an_answer_ends_with_its_end_and_one_without_is_truncated(tmp_path: Path) -> None:
     policy = policy_of(ending_early(tmp_path))
-    answers = drawn_answers(policy, PROMPTS * 8, temperature=1.0, streams=streams(48))
+    answers = sampled_answers(policy, PROMPTS * 8, temperature=1.0, streams=streams(48))
     assert {answer.is_truncated for answer in answers} == {True, False}
     for answer in answers:
         assert_whole(answer, policy)
@@ -122,10 +122,10 @@ def assert_whole(answer: GeneratedAnswer, policy: LanguagePolicy) -> None:
 def test_scores_that_are_no_numbers_stop_it_by_name(tmp_path: Path) -> None:
     policy = policy_of(gpt2(tmp_path))
     policy.network.transformer.h[1].mlp.c_fc.weight.data[0, 0] = torch.nan
-    with pytest.raises(NonFiniteError, match="scores are not numbers"):
+    with pytest.raises(NonFiniteError, match="scores are NaN or infinite"):
         greedy_answers(policy, PROMPTS)
-    with pytest.raises(NonFiniteError, match="scores are not numbers"):
-        drawn_answers(policy, PROMPTS, temperature=1.0, streams=streams(6))
+    with pytest.raises(NonFiniteError, match="scores are NaN or infinite"):
+        sampled_answers(policy, PROMPTS, temperature=1.0, streams=streams(6))
 
 
 def test_what_might_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -142,4 +142,4 @@ def test_no_prompt_no_answer(tmp_path: Path) -> None:
 
 def test_each_prompt_needs_its_stream(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="6 prompts need as many streams, not 1"):
-        drawn_answers(policy_of(gpt2(tmp_path)), PROMPTS, temperature=1.0, streams=streams(1))
+        sampled_answers(policy_of(gpt2(tmp_path)), PROMPTS, temperature=1.0, streams=streams(1))

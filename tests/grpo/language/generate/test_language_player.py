@@ -14,7 +14,7 @@ from speakers import ScriptedSpeaker, naming
 from grpo.base.seeding import numpy_stream
 from grpo.engine.pool import EnginePool
 from grpo.language.generate.player import LanguagePlayer
-from grpo.language.generate.retries import asked_moves, named_move
+from grpo.language.generate.retries import moves_with_retries, named_move
 from grpo.play.adjudication import adjudicate
 from grpo.play.matches import UNDECIDED, End, MatchResult, play_match
 from grpo.play.pgn import match_pgn
@@ -79,7 +79,7 @@ def test_an_answer_that_can_be_read_in_part_is_not_whole() -> None:
 
 def test_who_names_a_legal_move_is_asked_once_and_draws_nothing() -> None:
     speaker, stream = ScriptedSpeaker(lambda fen, _: naming(first_legal(fen))), numpy_stream(0, "game")
-    (reply,) = asked_moves(speaker, [START], temperature=None, streams=[stream])
+    (reply,) = moves_with_retries(speaker, [START], temperature=None, streams=[stream])
     assert reply.move == chess.Move.from_uci("a2a3")
     assert reply.counts == ReplyCounts(num_moves=1, num_answers=1)
     assert stream.random() == numpy_stream(0, "game").random()
@@ -97,7 +97,7 @@ def test_what_fails_is_asked_again_drawn_at_1_all_failed_boards_together() -> No
         return naming(first_legal(fen)) if tries[fen] > num_failing else "" if tries[fen] == 1 else naming("a1a1")
 
     speaker = ScriptedSpeaker(answer)
-    replies = asked_moves(speaker, boards, temperature=None, streams=[numpy_stream(0, place) for place in range(8)])
+    replies = moves_with_retries(speaker, boards, temperature=None, streams=[numpy_stream(0, place) for place in range(8)])
     assert speaker.asked == [(None, 8), (1.0, 4), (1.0, 2)]
     assert [None if reply.move is None else reply.move.uci() for reply in replies] == [first_legal(board.fen()) for board in boards]
     assert [reply.counts.num_answers for reply in replies] == [1, 2, 1, 3] * 2
@@ -108,16 +108,16 @@ def test_what_fails_is_asked_again_drawn_at_1_all_failed_boards_together() -> No
 @pytest.mark.parametrize("max_questions", [1, 2, 5])
 def test_after_so_many_answers_without_a_legal_move_there_is_none(max_questions: int) -> None:
     speaker = ScriptedSpeaker(lambda fen, _: naming("e2e5"), max_questions=max_questions)
-    (reply,) = asked_moves(speaker, [START], temperature=None, streams=[numpy_stream(0, "game")])
+    (reply,) = moves_with_retries(speaker, [START], temperature=None, streams=[numpy_stream(0, "game")])
     assert reply.move is None
     assert len(speaker.asked) == max_questions
     assert reply.counts == ReplyCounts(num_moves=1, num_answers=max_questions, num_illegal=max_questions)
-    assert (reply.counts.num_asked_again, reply.counts.num_forfeits) == (max_questions - 1, 1)
+    assert (reply.counts.num_retries, reply.counts.num_forfeits) == (max_questions - 1, 1)
 
 
 def test_a_sampling_player_draws_the_first_answer_at_its_temperature_and_later_ones_at_1() -> None:
     speaker = ScriptedSpeaker(lambda fen, _: "")
-    asked_moves(speaker, [START], temperature=0.5, streams=[numpy_stream(0, "game")])
+    moves_with_retries(speaker, [START], temperature=0.5, streams=[numpy_stream(0, "game")])
     assert speaker.asked == [(0.5, 1), (1.0, 1), (1.0, 1)]
 
 
@@ -175,8 +175,8 @@ def test_the_games_of_a_match_tell_what_each_players_answers_were_like() -> None
     assert result.replies().keys() == {"first"}
     assert total == sum(per_game, ReplyCounts())
     assert total.num_answers == sum(count for _, count in speaker.asked)
-    assert total.num_moves == total.num_answers - total.num_asked_again
-    assert total.num_unreadable == total.num_asked_again + total.num_forfeits
+    assert total.num_moves == total.num_answers - total.num_retries
+    assert total.num_unreadable == total.num_retries + total.num_forfeits
     assert total.num_forfeits == result.ends()["no legal move named"] > 0
     assert play_match(RandomPlayer(numpy_stream(0, 1)), RandomPlayer(numpy_stream(0, 2)), OPENINGS[:1], max_plies=4).replies() == {}
 
@@ -185,7 +185,7 @@ def test_a_forfeit_is_decided_and_no_engine_is_asked_who_stood_better(scripted: 
     assert End.FORFEIT not in UNDECIDED
     engine = scripted()
     result = against_random(ScriptedSpeaker(lambda fen, _: ""))
-    assert result.share_undecided() == 0
+    assert result.undecided_fraction() == 0
     with EnginePool(engine.path, num_processes=1, options={}) as pool:
         judged = adjudicate(result, pool, depth=3, centipawns=1)
     assert engine.searches() == []
@@ -194,7 +194,7 @@ def test_a_forfeit_is_decided_and_no_engine_is_asked_who_stood_better(scripted: 
 
 def test_diluted_the_player_keeps_its_answers_and_its_forfeits() -> None:
     speaker = ScriptedSpeaker(lambda fen, _: "?", max_questions=2)
-    diluted = DilutedPlayer(player(speaker), share=0.5, rng=numpy_stream(0, "diluted"))
+    diluted = DilutedPlayer(player(speaker), random_fraction=0.5, rng=numpy_stream(0, "diluted"))
     result = play_match(diluted, RandomPlayer(numpy_stream(0, "random")), OPENINGS, max_plies=40)
     assert result.ends()["no legal move named"] == len(result.games)
     counts = result.replies()["first"]

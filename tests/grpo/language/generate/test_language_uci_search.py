@@ -6,7 +6,7 @@ from speakers import Answer, ScriptedSpeaker, naming
 
 from grpo.language.generate.uci_search import LanguageMoveFinder
 from grpo.uci.options import UciOptions
-from grpo.uci.server import GIVEN_UP, UciEngine
+from grpo.uci.server import RESIGNATION, UciEngine
 
 
 def drawn_move(fen: str, number: float | None) -> str:
@@ -20,7 +20,7 @@ def said(answer: Answer, *commands: str, max_questions: int = 3) -> list[str]:
     lines: list[str] = []
     speaker = ScriptedSpeaker(answer, max_questions=max_questions)
     options = UciOptions(temperature=0.0, has_lines=False)
-    engine = UciEngine(name="x", options=options, load=lambda: LanguageMoveFinder(speaker), chance_seed=7, write=lines.append)
+    engine = UciEngine(name="x", options=options, load=lambda: LanguageMoveFinder(speaker), random_seed=7, write=lines.append)
     assert all(engine.handle(command) for command in commands)
     return lines
 
@@ -48,7 +48,7 @@ def test_when_it_may_be_asked_no_more_it_says_so_and_tells_the_null_move(max_que
     lines = said(
         lambda fen, _: naming("e2e5"), "position startpos", "go", "position startpos moves e2e4", "go", max_questions=max_questions
     )
-    assert GIVEN_UP == "0000"
+    assert RESIGNATION == "0000"
     assert best_moves(lines) == ["0000", "0000"], "one for each go"
     remark = f"info string language model: {max_questions} answers, 0 unreadable, {max_questions} illegal: no legal move, so"
     assert sum(line.startswith(remark) for line in lines) == 2

@@ -17,7 +17,7 @@ from grpo.engine.move_values import ValueTable
 from grpo.evaluation.puzzles import Puzzle, solve_puzzles
 from grpo.evaluation.regret import differences_by_phase, paired_difference
 from grpo.evaluation.suites import Problem, read_suite, solve_suite
-from grpo.language.learn.evaluation import JudgedBoards, LanguageSolver, judge
+from grpo.language.learn.evaluation import EvaluationBoards, LanguageSolver, evaluate_language
 from grpo.metrics.table import METRICS
 from grpo.settings.language import LanguageConfig
 
@@ -53,9 +53,9 @@ def in_phases(boards: Sequence[chess.Board]) -> pa.Table:
     return table_of(boards, [PHASES[place % len(PHASES)] for place in range(len(boards))])
 
 
-def judged(table: pa.Table, count: int = 30) -> JudgedBoards:
+def judged(table: pa.Table, count: int = 30) -> EvaluationBoards:
     """Return the boards that are judged of a table."""
-    return JudgedBoards.of_table(table, config=LanguageConfig(num_judged_boards=count))
+    return EvaluationBoards.of_table(table, config=LanguageConfig(num_heldout_boards=count))
 
 
 def values_of(fen: str) -> dict[str, float]:
@@ -94,7 +94,7 @@ def test_where_a_phase_has_too_few_the_others_fill_up(count: int, expected: list
 
 def test_it_is_asked_about_the_positions_of_the_table_with_their_clocks_and_move_numbers() -> None:
     asked: list[str] = []
-    judge(ScriptedSpeaker(lambda fen, _: asked.append(fen) or ""), judged(in_phases(BOARDS)))  # type: ignore[func-returns-value]
+    evaluate_language(ScriptedSpeaker(lambda fen, _: asked.append(fen) or ""), judged(in_phases(BOARDS)))  # type: ignore[func-returns-value]
     assert {board.fen() for board in BOARDS[:30]} == set(asked)
     assert {chess.Board(fen).fullmove_number for fen in asked} != {1}
 
@@ -118,9 +118,9 @@ def test_values_of_the_rewards_search_are_not_taken_for_those_of_the_stronger_on
 def test_who_names_the_best_move_gives_nothing_away_and_who_names_none_all() -> None:
     boards = judged(in_phases(BOARDS))
     tops = [max(values_of(board.fen()).values()) for board in boards.boards]
-    perfect = judge(ScriptedSpeaker(lambda fen, _: naming(best_of(fen))), boards)
-    silent = judge(ScriptedSpeaker(lambda fen, _: "?"), boards)
-    illegal = judge(ScriptedSpeaker(lambda fen, _: naming("a1a1")), boards)
+    perfect = evaluate_language(ScriptedSpeaker(lambda fen, _: naming(best_of(fen))), boards)
+    silent = evaluate_language(ScriptedSpeaker(lambda fen, _: "?"), boards)
+    illegal = evaluate_language(ScriptedSpeaker(lambda fen, _: naming("a1a1")), boards)
     assert perfect.scores.regret_best.tolist() == perfect.scores.regret_sampled.tolist() == [0.0] * 30
     for nothing in (silent, illegal):
         assert nothing.scores.regret_best.tolist() == nothing.scores.regret_sampled.tolist() == pytest.approx(tops)
@@ -136,7 +136,7 @@ def test_the_best_answer_gives_the_regret_of_the_best_move_and_the_drawn_ones_th
 
     speaker = ScriptedSpeaker(answer, num_sampled_answers=4)
     boards = judged(in_phases(BOARDS))
-    found = judge(speaker, boards)
+    found = evaluate_language(speaker, boards)
     assert speaker.asked == [(None, 30), (1.0, 120)], "one question each, and no second one for those that failed"
     for row, board in enumerate(boards.boards):
         values = values_of(board.fen()).values()
@@ -150,7 +150,7 @@ def test_the_best_answer_gives_the_regret_of_the_best_move_and_the_drawn_ones_th
 
 
 def test_the_metrics_are_means_of_the_scores_under_declared_names_and_nothing_that_needs_probabilities() -> None:
-    found = judge(ScriptedSpeaker(lambda fen, _: naming(worst_of(fen))), judged(in_phases(BOARDS)))
+    found = evaluate_language(ScriptedSpeaker(lambda fen, _: naming(worst_of(fen))), judged(in_phases(BOARDS)))
     metrics, scores = found.metrics(), found.scores
     assert metrics.keys() <= METRICS.keys()
     parts = {name.removeprefix("heldout/").partition("/")[0] for name in metrics}
@@ -167,14 +167,14 @@ def test_two_models_are_compared_board_by_board_and_draw_with_the_same_numbers()
     def half(fen: str, number: float | None) -> str:
         return naming(best_of(fen)) if number is None or number < 0.5 else "?"
 
-    one, again = (judge(ScriptedSpeaker(half), boards).scores for _ in range(2))
-    other = judge(ScriptedSpeaker(lambda fen, _: naming(worst_of(fen))), boards).scores
+    one, again = (evaluate_language(ScriptedSpeaker(half), boards).scores for _ in range(2))
+    other = evaluate_language(ScriptedSpeaker(lambda fen, _: naming(worst_of(fen))), boards).scores
     assert paired_difference(one, again, column="regret_sampled").mean == 0
     assert (one.regret_sampled == again.regret_sampled).all()
     assert paired_difference(other, one).mean == pytest.approx(other.regret_best.mean())
     assert set(differences_by_phase(one, other)) == set(PHASES)
     with pytest.raises(ValueError, match="different boards or values"):
-        paired_difference(one, judge(ScriptedSpeaker(half), judged(in_phases(BOARDS), 29)).scores)
+        paired_difference(one, evaluate_language(ScriptedSpeaker(half), judged(in_phases(BOARDS), 29)).scores)
 
 
 # Exercises.

@@ -93,7 +93,7 @@ def test_weights_that_are_no_numbers_are_told_before_anything_is_written() -> No
     single = SingleBatch(policy, written_boards(SETTINGS).draw(numpy_stream(0, "x"), 2), SETTINGS, grader=GRADER)
     with torch.no_grad():
         policy.network.lm_head.weight[0, 0] = torch.nan
-    with pytest.raises(NonFiniteError, match="weights that are no numbers"):
+    with pytest.raises(NonFiniteError, match="NaN or infinite weights"):
         single.write()
 
 

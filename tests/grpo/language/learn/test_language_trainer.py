@@ -13,8 +13,9 @@ from written_language import CPU, settings, writer, written_boards
 from grpo.base.errors import NonFiniteError
 from grpo.control.controller import Action
 from grpo.language.learn.rollouts import Grader, RewardError
-from grpo.language.learn.schedules import content_share, kl_share
+from grpo.language.learn.schedules import content_fraction, kl_fraction
 from grpo.language.learn.trainer import LanguageTrainer
+from grpo.language.model.loading import LANGUAGE_FORMAT
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.rewards import Grades, grade
 from grpo.learning.checkpoints import load_checkpoint, save_checkpoint, weights_hash
@@ -111,9 +112,9 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_not_stopped(tm
     for step in range(4):
         records.append(whole.step())
         if step == 1:
-            folder = save_checkpoint(tmp_path, whole.judged, config.policy, whole.state({}))
+            folder = save_checkpoint(tmp_path, whole.evaluation_policy, config.policy, whole.state({}), LANGUAGE_FORMAT)
     again = trainer_of(config)
-    policy, _, state = load_checkpoint(folder, CPU)
+    policy, _, state = load_checkpoint(folder, CPU, LANGUAGE_FORMAT)
     again.policy.network.load_state_dict(policy.network.state_dict())
     again.restore(state)
     torch.manual_seed(99)  # Nothing may depend on it.
@@ -230,7 +231,7 @@ def test_weights_that_are_no_numbers_are_refused_before_anything_else() -> None:
     policy = writer(config)
     with torch.no_grad():
         policy.network.lm_head.weight[0, 0] = math.nan
-    with pytest.raises(NonFiniteError, match=r"weights that are no numbers: lm_head.weight"):
+    with pytest.raises(NonFiniteError, match=r"NaN or infinite weights: lm_head.weight"):
         LanguageTrainer(policy, writer(config), written_boards(config), config, grader=graded(config))
 
 
@@ -240,7 +241,7 @@ def test_weights_that_become_so_in_a_run_end_it_at_once_and_the_last_good_ones_c
     snapshot, before = trainer.snapshot(), weights_hash(trainer.policy)
     with torch.no_grad():
         trainer.policy.network.lm_head.weight[0, 0] = math.inf
-    with pytest.raises(NonFiniteError, match="weights that are no numbers"):
+    with pytest.raises(NonFiniteError, match="NaN or infinite weights"):
         trainer.step()
     trainer.reset(snapshot)
     assert weights_hash(trainer.policy) == before
@@ -251,9 +252,9 @@ def test_the_kl_coefficient_begins_above_zero_and_chess_is_asked_for_little_by_l
     trainer = trainer_of(config, of_chess)
     records = [learnt(trainer.step()) for _ in range(6)]
     assert [record["control/kl_coefficient"] for record in records] == pytest.approx([0.05, 0.1, 0.15, 0.2, 0.2, 0.2])
-    shares = [content_share(config.language, step) for step in range(6)]
+    shares = [content_fraction(config.language, step) for step in range(6)]
     assert shares == [0.25, 0.5, 0.75, 1, 1, 1]
-    assert kl_share(config.language, 0) > 0
+    assert kl_fraction(config.language, 0) > 0
     assert [record["language/reward_trained"] for record in records] == pytest.approx([1.5, 2, 2.5, 3, 3, 3])
     assert [record["language/reward_mean"] for record in records] == pytest.approx([3] * 6)
 

@@ -9,7 +9,7 @@ import torch
 from small_language import cloned_folder, language_boards
 
 from grpo.dataset.table import Split
-from grpo.language.generate.generator import PolicySpeaker
+from grpo.language.generate.generator import PolicyAnswerGenerator
 from grpo.language.generate.player import LanguagePlayer
 from grpo.language.learn.heldout_reward import heldout_reward, questions
 from grpo.language.learn.trainer import LanguageTrainer
@@ -43,13 +43,15 @@ def test_a_cloned_model_passes_the_gate_gains_reward_keeps_its_format_and_plays(
     records = [trainer.step() for _ in range(NUM_STEPS)]
     assert all(math.isfinite(value) for record in records for value in record.metrics.values())
     assert sum(record.metrics["language/skipped"] for record in records) == 0
-    after = heldout_reward(trainer.judged, asked, graded)
+    after = heldout_reward(trainer.evaluation_policy, asked, graded)
     mean, low, high = after.gain_over(before)
     print(f"graded reward {before.rewards.mean():.3f} -> {after.rewards.mean():.3f}: {mean:+.3f} [{low:+.3f}, {high:+.3f}]")
     # The proof asks for an interval above 0 after more steps; here it was +0.094 [+0.016, +0.172].
     assert mean > 0
     assert after.is_readable.mean() > before.is_readable.mean() - 0.05
-    player = LanguagePlayer(PolicySpeaker(trainer.judged, SETTINGS.language), "tuned", temperature=None, rng=np.random.default_rng(0))
+    player = LanguagePlayer(
+        PolicyAnswerGenerator(trainer.evaluation_policy, SETTINGS.language), "tuned", temperature=None, rng=np.random.default_rng(0)
+    )
     openings = [chess.STARTING_FEN, "8/8/8/4k3/8/8/4K2R/8 w - - 0 1"]
     result = play_match(player, RandomPlayer(np.random.default_rng(1)), openings, max_plies=12)
     assert len(result.games) == 4

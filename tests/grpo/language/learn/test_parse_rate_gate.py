@@ -52,7 +52,7 @@ def test_random_weights_are_refused_with_the_reason() -> None:
 def test_broken_weights_are_refused_by_name(value: float) -> None:
     policy = cloned_policy()
     policy.network.transformer.h[1].mlp.c_fc.weight.data[2, 3] = value
-    with pytest.raises(NonFiniteError, match=r"weights that are no numbers: transformer\.h\.1\.mlp\.c_fc\.weight; "):
+    with pytest.raises(NonFiniteError, match=r"NaN or infinite weights: transformer\.h\.1\.mlp\.c_fc\.weight; "):
         parse_rates(policy, language_boards(Split.VALIDATION), num_prompts=4, seed=1)
 
 

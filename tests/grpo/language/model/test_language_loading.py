@@ -10,7 +10,7 @@ import torch
 from made_models import byte_pair_tokenizer, gpt2, llama
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, T5Config, T5ForConditionalGeneration
 
-from grpo.language.generate.answers import drawn_answers, greedy_answers
+from grpo.language.generate.answers import greedy_answers, sampled_answers
 from grpo.language.model import requirements
 from grpo.language.model.loading import LanguageModelError, load_language_policy, load_model, save_language_policy
 from grpo.language.model.policy import LanguagePolicy
@@ -56,7 +56,7 @@ def test_a_model_of_a_folder_answers_and_comes_back_from_disk(make, tmp_path: Pa
     assert back.origin == policy.origin
     assert weights_hash(back) == weights_hash(policy)
     streams = [[np.random.default_rng(7)] for _ in range(2)]
-    answers = [drawn_answers(one, [PROMPT], temperature=1.0, streams=own) for one, own in zip((policy, back), streams, strict=True)]
+    answers = [sampled_answers(one, [PROMPT], temperature=1.0, streams=own) for one, own in zip((policy, back), streams, strict=True)]
     assert answers[0] == answers[1]
     assert not list(tmp_path.rglob("*.bin"))
     assert not list(tmp_path.rglob("*.pt"))

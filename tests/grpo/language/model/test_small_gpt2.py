@@ -1,4 +1,4 @@
-"""The small GPT-2 begins with squares and men that are told apart."""
+"""The small GPT-2 begins with squares and pieces that are told apart."""
 
 import doctest
 

@@ -151,9 +151,9 @@ def test_history_can_be_left_out() -> None:
 
 
 def test_castling_and_en_passant_are_told_as_the_rules_have_them() -> None:
-    castled = environment_example(chess.Board("r3k2r/8/8/8/8/8/8/R3K2R b KQkq - 4 20"), "e8c8", num_told=10, index=0)
+    castled = environment_example(chess.Board("r3k2r/8/8/8/8/8/8/R3K2R b KQkq - 4 20"), "e8c8", num_history_moves=10, index=0)
     assert castled.target == "2kr3r/8/8/8/8/8/8/R3K2R w KQ - 5 21+0.001+0+0"
-    taken = environment_example(chess.Board(TERMINAL_FENS[4]), "e5f6", num_told=10, index=0)
+    taken = environment_example(chess.Board(TERMINAL_FENS[4]), "e5f6", num_history_moves=10, index=0)
     assert taken.target == "rnbqkbnr/ppp1p1pp/5P2/3p4/8/8/PPPP1PPP/RNBQKBNR b KQkq - 0 3+0.001+0+0"
 
 

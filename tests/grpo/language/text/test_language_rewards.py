@@ -35,7 +35,7 @@ HAND = move_example(
     mate_in=[None, None, None, None, -2, None, None],
     index=0,
 )
-KNIGHT = environment_example(chess.Board(), "g1f3", num_told=10, index=0)
+KNIGHT = environment_example(chess.Board(), "g1f3", num_history_moves=10, index=0)
 
 
 def some_examples() -> list[Example]:
@@ -284,14 +284,14 @@ def test_a_copy_of_the_old_position_is_worth_little() -> None:
         if not example.truncated:
             sure = write_environment_answer(example.fen, example.reward, terminated=example.terminated, truncated=False)
             assert part(example, sure, "similarity") == 0
-            # Not even with the side to move turned over and the clocks put right: what the men did is what counts.
-            men = example.fen.split()[0]
-            assert part(example, sure.replace(example.fen, f"{men} {example.new_fen.split(maxsplit=1)[1]}"), "similarity") < 0.25
+            # Not even with the side to move turned over and the clocks put right: what the pieces did is what counts.
+            pieces = example.fen.split()[0]
+            assert part(example, sure.replace(example.fen, f"{pieces} {example.new_fen.split(maxsplit=1)[1]}"), "similarity") < 0.25
     assert graded(KNIGHT, KNIGHT.prompt).total() == WEIGHTS.malformed
 
 
 def test_after_an_illegal_move_the_old_position_is_right_and_the_flag_counts() -> None:
-    example = environment_example(chess.Board(), "e2e5", num_told=10, index=0)
+    example = environment_example(chess.Board(), "e2e5", num_history_moves=10, index=0)
     assert example.target == f"{chess.STARTING_FEN}+-1.0+0+1"
     as_if_legal = write_environment_answer(KNIGHT.new_fen, 0.001, terminated=False, truncated=False)
     assert part(example, as_if_legal, "outcome") == pytest.approx(1 / 3)

@@ -95,8 +95,8 @@ def test_a_written_outcome_is_read_back_whatever_white_space_is_around_it(
 )
 def test_no_text_raises_and_all_counts_are_possible(text: str) -> None:
     for answer in (read_move_answer(text), read_move_answer(text, num_legal=1), read_environment_answer(text)):
-        assert 0 <= answer.num_sections <= answer.num_sections_wanted
-        assert 0 <= answer.num_fields <= answer.num_fields_wanted
+        assert 0 <= answer.num_sections <= answer.num_sections_expected
+        assert 0 <= answer.num_fields <= answer.num_fields_expected
         assert answer.is_malformed == (answer.num_fields == 0)
         assert not (answer.is_readable and not answer.has_structure)
 
@@ -107,7 +107,7 @@ def test_no_text_raises_and_all_counts_are_possible(text: str) -> None:
 def test_what_is_no_plain_number_is_not_read(number: str) -> None:
     answer = read_move_answer(GOOD.replace("0.30", number or "0.30 -"))
     assert not answer.is_readable
-    assert None in answer.evaluations or answer.num_fields < answer.num_fields_wanted
+    assert None in answer.evaluations or answer.num_fields < answer.num_fields_expected
     assert not read_environment_answer(GOOD_ENVIRONMENT.replace("0.001", number)).is_readable
 
 
@@ -130,7 +130,7 @@ def test_an_answer_with_fewer_moves_is_whole_only_where_fewer_are_legal() -> Non
 
 def counts(answer: MoveAnswer | EnvironmentAnswer) -> tuple[int, int, int, int]:
     """Return sections and fields: there, wanted."""
-    return answer.num_sections, answer.num_sections_wanted, answer.num_fields, answer.num_fields_wanted
+    return answer.num_sections, answer.num_sections_expected, answer.num_fields, answer.num_fields_expected
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_sections_and_words_that_do_not_belong_are_counted(text: str, expected: 
         (AFTER_E4, (1, 4, 6, 9)),
         (AFTER_E4.rpartition(" ")[0] + "+0.001+0+0", (4, 4, 8, 9)),
         (AFTER_E4 + " 7+0.001+0+0", (4, 4, 9, 10)),
-        # Without the men the other fields of a FEN are nothing.
+        # Without the pieces the other fields of a FEN are nothing.
         ("8/8 w - - 0 1+0.001+0+0", (3, 4, 3, 9)),
         (f"{GOOD_ENVIRONMENT}+0+e2e4 d2d4", (4, 6, 9, 12)),
         (f"{GOOD_ENVIRONMENT}++", (4, 6, 9, 9)),
@@ -241,7 +241,7 @@ def test_similarity_worked_by_hand() -> None:
     assert similarity(START.replace(" w ", " b ")) == pytest.approx(FIELD_WEIGHT / wanted)
     # The pawn stays where it was, and is there twice.
     assert similarity(AFTER_E4.replace("PPPP1PPP", "PPPPPPPP")) == pytest.approx((1 + FIELD_WEIGHT) / wanted)
-    # Another man arrives.
+    # Another piece arrives.
     assert similarity(AFTER_E4.replace("4P3", "4N3")) == pytest.approx((1 + FIELD_WEIGHT) / wanted)
     # A third square changes too; a right is lost; a field is missing, or one too many.
     assert similarity(AFTER_E4.replace("/8/8/4P3", "/8/4P3/4P3")) == pytest.approx(wanted / (wanted + 1))

@@ -21,7 +21,7 @@ BASELINE = {"heldout/regret_best": 0.08, "heldout/regret_best_stderr": 0.005}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class LoggedRun:
     """A run to be told of."""
 
     name: str
@@ -51,7 +51,7 @@ def machine_of(home: Path, tracking: str | None = None) -> Machine:
     return Machine(stockfish="none", home=home, tracking_uri=tracking or f"sqlite:///{home / 'mlflow.db'}", device="cpu", num_threads=1)
 
 
-def tell(machine: Machine, run: Told, *, ends: bool = True) -> str:
+def log_run(machine: Machine, run: LoggedRun, *, ends: bool = True) -> str:
     """Tell the store of a run, as the steps do it, and return MLflow's id."""
     tracker, store = Tracker(machine), Store(machine.home)
     settings = read_settings(run.settings).model_dump(mode="json")
@@ -87,7 +87,7 @@ def _champion(tracker: Tracker) -> int | None:
     return None if held is None else held.number
 
 
-def _output(store: Store, step: str, run: Told) -> StepOutput:
+def _output(store: Store, step: str, run: LoggedRun) -> StepOutput:
     if step == "calibrate":
         return StepOutput(step=step, version="v-ladder", output_hash=run.ladder, reused=step in run.reused)
     if step in run.reused:
@@ -107,7 +107,7 @@ def _output(store: Store, step: str, run: Told) -> StepOutput:
     return StepOutput(step=step, version=name, output_hash=found["output_hash"], reused=False)
 
 
-def _records(step: str, run: Told) -> list[Record]:
+def _records(step: str, run: LoggedRun) -> list[Record]:
     if step == "baseline":
         matches = {f"baseline/score_{who}{end}": value for who in ("random", "engine") for end, value in _ends((0.9, 0.8, 0.95))}
         return [Record(0, {**BASELINE, **matches, **{f"baseline/rating{end}": value for end, value in _ends((500.0, 400.0, 600.0))}})]

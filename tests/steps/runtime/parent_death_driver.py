@@ -1,4 +1,4 @@
-"""A scheduler in small, and what it starts: `python orphan_driver.py scheduler FOLDER` is killed by a test, and all below has to end."""
+"""A small scheduler and its children: a test kills `python parent_death_driver.py scheduler FOLDER`, and all children must end."""
 
 import atexit
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bodies"))
 
 from steps.runtime.parent_death import end_with_parent
 

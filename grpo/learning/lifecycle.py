@@ -1,0 +1,269 @@
+"""The life cycle of a trainer of any kind of policy: its state, snapshots, rollbacks, skipped steps and the refreshed reference."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from grpo.base.errors import NonFiniteError
+from grpo.control.controller import Action, Control, Knobs, Observation, Outcome
+from grpo.learning.checkpoints import TrainingState, hash_of_weights
+from grpo.learning.learnability import Learnability
+from grpo.learning.step_clock import StepClock
+from grpo.metrics.table import Event, Record
+from grpo.policy.files import IncompatibleError
+from grpo.policy.trainable import TrainablePolicy
+from grpo.settings.grpo import GrpoConfig
+
+PRECISIONS: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_REFERENCE: Final = "reference."
+"""Prefix of a refreshed reference's weights among a checkpoint's tensors."""
+
+_Policy = TypeVar("_Policy", bound=TrainablePolicy)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """A copy of all that a step changes, kept in memory so that an interrupted step can be undone."""
+
+    weights: Mapping[str, Tensor]
+    """Of the evaluation policy."""
+    state: TrainingState
+    reference: Mapping[str, Tensor]
+    """Weights of the reference, where a later step may refresh it for the first time; else empty."""
+
+
+class TrainerLifecycle(ABC, Generic[_Policy]):
+    """Trains a policy, one rollout a step; all randomness follows from the number of the step.
+
+    Call `step` as often as wanted, and look at `outcome` after each.
+    """
+
+    def __init__(self, policy: _Policy, reference: nn.Module, config: GrpoConfig, *, first_step: int) -> None:
+        """Prepare.
+
+        Args:
+            policy: what is trained.
+            reference: the frozen network of the KL terms, which nobody else may use: refreshing it changes its weights.
+            config: GRPO's settings.
+            first_step: rollouts done when this run began; schedules count from there.
+        """
+        self.policy = policy
+        """What is trained."""
+        self.num_steps_done = first_step
+        self.healthy_step: int | None = None
+        """The last checkpoint whose policy was healthy; the loop that writes checkpoints calls `checkpointed`."""
+        self.outcome = Outcome(Action.GO_ON)
+        self.control = Control(config, first_step=first_step)
+        self._config = config
+        self._first_step = first_step
+        self._precision = PRECISIONS[config.precision]
+        self._reference_network = reference
+        self._reference_hash = hash_of_weights(reference.state_dict())
+        self._is_reference_refreshed = False
+        self._parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
+        self._optimiser = torch.optim.Adam(self._parameters, lr=config.learning_rate)
+        self._clock = StepClock()
+
+    @abstractmethod
+    def preflight(self) -> Learnability:
+        """Return whether there is anything to learn; changes nothing."""
+
+    @abstractmethod
+    def step(self) -> Record:
+        """Make one rollout and learn from it."""
+
+    @property
+    def evaluation_policy(self) -> _Policy:
+        """The policy that is measured, saved and played."""
+        return self.policy
+
+    def timings(self) -> Record:
+        """Return where the last step's time went: it differs between equal runs."""
+        return Record(self.num_steps_done, self._clock.metrics())
+
+    # State.
+
+    def state(self, facts: Mapping[str, Any]) -> TrainingState:
+        """Return what a checkpoint needs besides the weights of the evaluation policy."""
+        controllers, tensors = self._own_state()
+        reference = self._reference_network.state_dict() if self._is_reference_refreshed else {}
+        return TrainingState(
+            step=self.num_steps_done,
+            optimiser=self._optimiser.state_dict(),
+            controllers={
+                "control": self.control.state(),
+                **controllers,
+                "trainer": {
+                    "healthy_step": self.healthy_step,
+                    "reference": self._reference_hash,
+                    "is_reference_refreshed": self._is_reference_refreshed,
+                },
+            },
+            # Copies: tied weights are one tensor, and a file of tensors may hold it only once.
+            tensors={**tensors, **prefixed(_REFERENCE, copied(reference))},
+            facts=facts,
+        )
+
+    def restore(self, state: TrainingState) -> None:
+        """Resume from a checkpoint's state; the policy has its weights already.
+
+        Raises IncompatibleError when the checkpoint was trained against another reference.
+        """
+        self._load_reference(state)
+        self._load_training_weights(state)
+        self._load_optimiser(state)
+        self.num_steps_done = state.step
+        self.healthy_step = state.controllers["trainer"]["healthy_step"]
+        self.control.restore(state.controllers["control"])
+        self._restore_own(state)
+
+    def begin_from(self, state: TrainingState) -> None:
+        """Begin a new run at a checkpoint of another, whose weights the policy has already; schedules and controllers begin anew.
+
+        Takes the checkpoint's optimiser, and its reference if that had been refreshed. Raises IncompatibleError when the reference is
+        another.
+        """
+        self._load_reference(state)
+        self._load_training_weights(None)
+        self._load_optimiser(state)
+
+    def snapshot(self) -> Snapshot:
+        """Return a copy of all that a step changes."""
+        state = self.state({})
+        will_be_refreshed = self._config.steps_per_reference_refresh and not self._is_reference_refreshed
+        return Snapshot(
+            weights=copied(self.evaluation_policy.network.state_dict()),
+            state=replace(state, optimiser=copied(state.optimiser), controllers=copied(state.controllers)),
+            reference=copied(self._reference_network.state_dict()) if will_be_refreshed else {},
+        )
+
+    def reset(self, snapshot: Snapshot) -> None:
+        """Undo whatever was done since the snapshot."""
+        self.policy.network.load_state_dict(dict(snapshot.weights))
+        if snapshot.reference:
+            self._reference_network.load_state_dict(dict(snapshot.reference))
+        self.restore(snapshot.state)
+
+    def checkpointed(self) -> None:
+        """Note that a checkpoint is made now, before its state is asked for; if it is healthy, a rollback goes to it."""
+        if self.control.is_healthy:
+            self.healthy_step = self.num_steps_done
+
+    def roll_back(self, state: TrainingState, weights: Mapping[str, Tensor]) -> Event:
+        """Set weights and optimiser back to a healthy checkpoint's; the count of steps continues, and the learning rate is cut."""
+        self.policy.network.load_state_dict(dict(weights))
+        self._load_training_weights(state)
+        self._load_optimiser(state)
+        self.control.rolled_back()
+        self.outcome = Outcome(Action.GO_ON)
+        return Event("rolled_back", f"weights and optimiser are those of step {state.step:,} again")
+
+    def cannot_roll_back(self) -> None:
+        """Note that there is no healthy checkpoint: training stops."""
+        self.outcome = self.control.no_checkpoint()
+
+    # What one kind of trainer may add.
+
+    def _own_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return the controllers and tensors that only this kind of trainer has in its state."""
+        return {}, {}
+
+    def _restore_own(self, state: TrainingState) -> None:
+        """Restore what `_own_state` returned."""
+
+    def _load_training_weights(self, state: TrainingState | None) -> None:
+        """Load the weights that training resumes from, where they are not the evaluation policy's; None begins a new run."""
+
+    def _knob_metrics(self, knobs: Knobs) -> dict[str, float]:
+        return {
+            "control/temperature": knobs.temperature,
+            "control/entropy_coefficient": knobs.entropy_coefficient,
+            "control/kl_coefficient": knobs.kl_coefficient,
+            "control/learning_rate": knobs.learning_rate,
+        }
+
+    # Parts of a step.
+
+    def _begin_step(self) -> Knobs:
+        """Start the clock, set the learning rate, and return the step's knobs."""
+        self._clock.begin()
+        knobs = self.control.knobs(self.num_steps_done)
+        for group in self._optimiser.param_groups:
+            group["lr"] = knobs.learning_rate
+        return knobs
+
+    def _end_step(self, metrics: Mapping[str, float], observation: Observation, events: list[Event]) -> Record:
+        """Return the record of a step, after the controllers saw it."""
+        self.outcome = self.control.observe(observation)
+        events = [*events, *self.outcome.events, *self._refreshed_reference()]
+        self._clock.end()
+        return Record(self.num_steps_done, {**metrics, **self.control.metrics()}, tuple(events))
+
+    def _end_skipped_step(self, problem: str, metrics: Mapping[str, float]) -> Record:
+        """Return the record of a step without a rollout; raises NonFiniteError after too many."""
+        events: list[Event] = []
+        self._skip(problem, events)
+        self.num_steps_done += 1
+        self.outcome = Outcome(Action.GO_ON)
+        self._clock.end()
+        return Record(self.num_steps_done, metrics, tuple(events))
+
+    def _skip(self, problem: str, events: list[Event]) -> None:
+        """Count a skipped update, and raise NonFiniteError after too many."""
+        is_enough = self.control.skipped()
+        after = f"step {self.num_steps_done + 1:,}: {problem}"
+        events.append(Event("step_skipped", f"{after}; nothing was changed, and the learning rate is cut from the next rollout on"))
+        if is_enough:
+            raise NonFiniteError(
+                f"{after}, {self._config.max_skipped_steps} times in a row; the weights are those before it. Lower grpo.learning_rate, or"
+                " look for rewards that are NaN or infinite"
+            )
+
+    def _refreshed_reference(self) -> list[Event]:
+        every = self._config.steps_per_reference_refresh
+        if not every or (self.num_steps_done - self._first_step) % every or not self.control.is_healthy:
+            return []
+        self._reference_network.load_state_dict(self.policy.network.state_dict())
+        self._reference_hash = hash_of_weights(self._reference_network.state_dict())
+        self._is_reference_refreshed = True
+        return [Event("reference_refreshed", f"step {self.num_steps_done:,}: the reference is the policy as it is now")]
+
+    def _load_reference(self, state: TrainingState) -> None:
+        then = state.controllers["trainer"]
+        if then["is_reference_refreshed"]:
+            self._reference_network.load_state_dict(unprefixed(_REFERENCE, state.tensors))
+        if then["is_reference_refreshed"] or self._is_reference_refreshed:
+            self._reference_hash = hash_of_weights(self._reference_network.state_dict())
+        self._is_reference_refreshed = then["is_reference_refreshed"]
+        if self._reference_hash != then["reference"]:
+            raise IncompatibleError(
+                f"the checkpoint of step {state.step:,} was trained against reference {then['reference'][:12]}, here it is"
+                f" {self._reference_hash[:12]}: a KL to another reference is another objective; take up the pretrained policy of that run"
+            )
+
+    def _load_optimiser(self, state: TrainingState) -> None:
+        # A copy: the optimiser keeps the tensors it is given, and changes them in place.
+        self._optimiser.load_state_dict(copied(dict(state.optimiser)))
+
+
+def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors with a prefix before each name."""
+    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
+
+
+def unprefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names have the prefix, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def copied(value: Any) -> Any:
+    """Return a deep copy of plain data and tensors."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, Mapping):
+        return {key: copied(item) for key, item in value.items()}
+    return [copied(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,38 @@
+"""What training needs of a policy: its weights, their device, and how a folder holds it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import torch
+from torch import nn
+
+from grpo.settings.tree import PolicyConfig
+
+
+class TrainablePolicy(Protocol):
+    """A policy with weights, of any kind."""
+
+    @property
+    def network(self) -> nn.Module:
+        """The module with the weights."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+
+
+_Policy = TypeVar("_Policy", bound=TrainablePolicy)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyFormat(Generic[_Policy]):
+    """How a folder holds the policies of one kind."""
+
+    kind: str
+    """As `policy.kind` names it."""
+    save: Callable[[Path, _Policy, PolicyConfig], None]
+    """Writes a policy and its configuration into an existing folder."""
+    load: Callable[[Path, torch.device], tuple[_Policy, PolicyConfig]]
+    """Returns the policy of a folder with its configuration."""

@@ -1,0 +1,67 @@
+"""What each setting means for versions, resuming, run comparisons and the model card, looked up by its dotted name."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from functools import cache
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from grpo.settings.tree import Settings
+from grpo.settings.types import Role, StepName, section_of
+
+_ROOT: Final = Role(may_change_on_resume=False, is_compared=True)
+
+
+@cache
+def roles() -> Mapping[str, Role]:
+    """Return the role of each setting and of each section by its dotted name, with inherited values filled in."""
+    return dict(_roles(Settings, _ROOT))
+
+
+def settings_read_by(step: StepName, settings: Settings) -> dict[str, Any]:
+    """Return the part of the settings that a step reads, nested and JSON-able."""
+
+    def read(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+        found = {}
+        for name, value in section.items():
+            role = roles()[prefix + name]
+            if isinstance(value, dict):
+                if below := read(value, f"{prefix}{name}."):
+                    found[name] = below
+            elif step in (role.read_by or ()) and role.only_with in (None, settings.policy.kind):
+                found[name] = value
+        return found
+
+    return read(settings.model_dump(mode="json"))
+
+
+def is_read_by(step: StepName, name: str) -> bool:
+    """Return whether a step reads a setting or a section; False for an unknown name."""
+    return name in roles() and step in (roles()[name].read_by or ())
+
+
+def may_change(name: str) -> bool:
+    """Return whether a resumed run may use another value than its origin; False for an unknown name."""
+    return name in roles() and bool(roles()[name].may_change_on_resume)
+
+
+def is_compared(name: str) -> bool:
+    """Return whether a setting is logged for comparing runs; True for an unknown name."""
+    return name not in roles() or bool(roles()[name].is_compared)
+
+
+def is_on_card(name: str) -> bool:
+    """Return whether the model card shows a setting even when it is the default."""
+    return name in roles() and roles()[name].is_on_card
+
+
+def _roles(section: type[BaseModel], above: Role, prefix: str = "") -> Iterator[tuple[str, Role]]:
+    for name, field in section.model_fields.items():
+        own = next((given for given in field.metadata if isinstance(given, Role)), Role())
+        passed_on = {each.name: getattr(above, each.name) for each in fields(Role) if getattr(own, each.name) is None}
+        role = replace(own, **passed_on)
+        assert role.read_by is not None, f"{prefix}{name} does not say which steps read it"
+        yield f"{prefix}{name}", role
+        if below := section_of(field.annotation):
+            yield from _roles(below, role, f"{prefix}{name}.")
