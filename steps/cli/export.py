@@ -13,7 +13,7 @@ from steps.runs.find_policy import FoundPolicy, find_policy
 from steps.runtime.machine import Machine
 
 if TYPE_CHECKING:
-    from steps.export.model_card import CardFacts
+    from steps.export.model_card import CardFacts, CardWords
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -38,17 +38,17 @@ def _export(given: argparse.Namespace) -> int:
         raise ConfigError(f"{out} already exists; name another folder, or remove it")
     model = find_policy(given.model, Machine.here())
     facts = {"run": model.run, "policy_step": model.policy_step}
+    kind = KINDS[model.kind]
     with atomic_folder(out) as folder:
-        file, parity = KINDS[model.kind].export(model.folder, folder, facts)
-        (folder / MODEL_CARD).write_text(model_card(_card_facts(model, folder, parity)), encoding="utf-8")
+        file, parity = kind.export(model.folder, folder, facts)
+        (folder / MODEL_CARD).write_text(model_card(_card_facts(model, kind.card(folder), folder, parity)), encoding="utf-8")
         write_manifest(folder, {"kind": "export", **facts})
     print(f"{file}: {parity}")
     print(f"written: {out}")
     return 0
 
 
-def _card_facts(model: FoundPolicy, folder: Path, parity: str) -> "CardFacts":
-    from steps.export.language_card import language_facts
+def _card_facts(model: FoundPolicy, words: "CardWords", folder: Path, parity: str) -> "CardFacts":
     from steps.export.model_card import CardFacts
 
     described = policy_facts(folder)
@@ -60,8 +60,7 @@ def _card_facts(model: FoundPolicy, folder: Path, parity: str) -> "CardFacts":
     return CardFacts(
         run=model.run,
         policy_step=model.policy_step,
-        network=described["policy"],
-        language=language_facts(folder),
+        words=words,
         hashes=hashes,
         behind=facts_behind(model.folder),
         parity=parity,

@@ -7,16 +7,13 @@ import html
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from grpo.base.errors import PlainError
 from grpo.board.phases import PHASES
-from grpo.metrics.table import TASKS
 from grpo.play.matches import UNDECIDED, End
-from grpo.policy.files import LANGUAGE, NETWORK
 from grpo.settings.roles import is_on_card
 from grpo.settings.tree import Settings
-from steps.export import language_card
 from steps.runs.facts import RunFacts
 
 # Markdown's special characters: brackets only where they would end a link's text, underscores only outside of words.
@@ -28,6 +25,30 @@ class CardError(PlainError, ValueError):
     """A report lacks a fact that the card needs."""
 
 
+class CardWords(Protocol):
+    """The parts of a model card that are specific to one kind of policy."""
+
+    kind: str
+    how: str
+    """How to play it, as Markdown."""
+    trained_by: str
+    """How it was pretrained, in a few words."""
+    parity: str
+    """What the export compared."""
+
+    def what(self, made: str) -> str:
+        """Return the card's first paragraph as Markdown; `made` says how the policy was trained."""
+
+    def pretraining(self, report: Mapping[str, Any]) -> list[str]:
+        """Return how it was pretrained, from the report of `pretrain`, as lines of Markdown."""
+
+    def limit(self) -> str:
+        """Return the limits of its moves."""
+
+    def licence(self) -> str:
+        """Return the licence of the initial weights; "" if they are this project's."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CardFacts:
     """The facts of a card."""
@@ -36,13 +57,11 @@ class CardFacts:
     """The run that made the policy, or the name of its folder."""
     policy_step: int | None
     """Training step; 0 is the pretrained policy, None when unknown."""
-    network: Mapping[str, Any]
-    """The section `policy` of the settings."""
+    words: CardWords
+    """Of the policy's kind."""
     hashes: Mapping[str, str]
     """Name -> SHA-256."""
     behind: RunFacts = field(default_factory=lambda: RunFacts(reports={}, manifests={}))
-    language: Mapping[str, Any] = field(default_factory=dict)
-    """For a language model: `language` and `origin` of its `policy.json`; empty for a network."""
     parity: str = ""
     """Result of the comparison of the exported files; "" when there are none."""
 
@@ -56,9 +75,9 @@ def model_card(facts: CardFacts) -> str:
     try:
         sections = {
             "What it is": _what(facts),
-            "How to play it": language_card.HOW if facts.language else _HOW,
+            "How to play it": facts.words.how,
             "Data": _data(facts.behind),
-            "Training": _training(facts.behind),
+            "Training": _training(facts),
             "Settings": _settings(facts),
             "Results": _results(facts),
             "Limits": _limits(facts),
@@ -69,7 +88,7 @@ def model_card(facts: CardFacts) -> str:
         raise CardError(
             f"a report or manifest of the run behind this policy has no {error}: other code wrote it; make the card with that code"
         ) from error
-    title = f"# Chess policy {_plain(facts.run)}{_step(facts)}\n"
+    title = f"# Chess policy {escaped(facts.run)}{_step(facts)}\n"
     return "\n".join([title, *(f"## {name}\n\n{text}" for name, text in sections.items())])
 
 
@@ -78,29 +97,14 @@ def _step(facts: CardFacts) -> str:
 
 
 def _what(facts: CardFacts) -> str:
-    network = facts.network
-    by = "behaviour cloning of answers" if facts.language else "behaviour cloning of moves"
+    by = facts.words.trained_by
     if facts.policy_step is None:
         made = f"trained by {by}, and perhaps by GRPO"
     elif facts.policy_step == 0:
         made = f"trained by {by} only"
     else:
         made = f"trained by {by}, then by {facts.policy_step:,} steps of GRPO with an engine's values of all moves as rewards"
-    if facts.language:
-        return _plain(language_card.what_it_is(facts.language, made)) + "\n"
-    return (
-        f"A network that gives every legal move of a chess position a probability, {made}. It has {_plain(network['channels'])} channels,"
-        f" {_plain(network['num_blocks'])} residual blocks and one layer of attention, sees one position without the game before it,"
-        " and does not search.\n"
-    )
-
-
-_HOW: Final = """\
-- Against a person or another engine, in any chess program: `chess-grpo uci --model FOLDER` is a UCI engine.
-- Against other players, with intervals: `chess-grpo match FOLDER stockfish:nodes=50`.
-- Without this code: `policy.onnx` takes encoded positions and returns the logits of all 1,968 moves; `policy.json` says how to encode a
-  position, lists the moves in order, and has worked examples to check one's own code with. Use the logits of legal moves only.
-"""
+    return f"{facts.words.what(made)}\n"
 
 
 def _data(behind: RunFacts) -> str:
@@ -108,51 +112,31 @@ def _data(behind: RunFacts) -> str:
         return _NOT_KNOWN
     boards = behind.reports["join_boards"]
     inputs = _inputs(behind, "join_boards")
-    splits = ", ".join(f"{_count(boards['splits'][split])} {split}" for split in ("train", "validation", "heldout"))
+    splits = ", ".join(f"{thousands(boards['splits'][split])} {split}" for split in ("train", "validation", "heldout"))
     rows = [(phase.value, boards["natural_phases"][phase], boards["phases"][phase]) for phase in PHASES]
-    sources = ", ".join(f"{_plain(name)} ({_count(count)} boards)" for name, count in sorted(boards["sources"].items()))
+    sources = ", ".join(f"{escaped(name)} ({thousands(count)} boards)" for name, count in sorted(boards["sources"].items()))
     return (
-        f"{_count(boards['rows'])} boards from {_count(boards['used_games'])} games ({splits}); no position is in two splits.\n\n"
-        f"- Source: {sources}.\n- Moves to imitate from: {', '.join(_plain(name) for name in sorted(boards['labels']))}.\n"
-        f"- Values of all legal moves by: {_plain(inputs['engine'])}.\n\n"
+        f"{thousands(boards['rows'])} boards from {thousands(boards['used_games'])} games ({splits}); no position is in two splits.\n\n"
+        f"- Source: {sources}.\n- Moves to imitate from: {', '.join(escaped(name) for name in sorted(boards['labels']))}.\n"
+        f"- Values of all legal moves by: {escaped(inputs['engine'])}.\n\n"
         "| phase | in the source | in the dataset |\n| --- | --- | --- |\n"
-        + "".join(f"| {phase} | {_count(natural)} | {_count(selected)} |\n" for phase, natural, selected in rows)
+        + "".join(f"| {phase} | {thousands(natural)} | {thousands(selected)} |\n" for phase, natural, selected in rows)
     )
 
 
-def _training(behind: RunFacts) -> str:
-    lines: list[str] = []
-    if "parse_rates" in behind.reports.get("pretrain", {}):
-        lines += _cloning(behind.reports["pretrain"])
-    elif "pretrain" in behind.reports:
-        imitation = behind.reports["pretrain"]
-        ended = "the validation loss stopped falling" if imitation["has_converged"] else "it reached its maximum: it has NOT converged"
-        lines.append(
-            f"- Behaviour cloning: {_count(imitation['num_steps'])} steps, ended because {ended}; validation loss"
-            f" {imitation['validation_loss']:.3f} nats, top-1 {imitation['top1']:.3f}, top-5 {imitation['top5']:.3f}."
-        )
+def _training(facts: CardFacts) -> str:
+    behind = facts.behind
+    lines = facts.words.pretraining(behind.reports["pretrain"]) if "pretrain" in behind.reports else []
     if "finetune" in behind.reports:
         training = behind.reports["finetune"]
         entropy = training["mean_entropy_at_end"]
         shown = "unknown (right after a rollback)" if entropy is None else f"{entropy:.2f} nats"
-        because = f" ({_plain(training['message'])})" if training["message"] else ""
+        because = f" ({escaped(training['message'])})" if training["message"] else ""
         lines.append(
-            f"- GRPO: steps {_count(training['first_step'])} to {_count(training['last_step'])}, end reason"
-            f" {_plain(training['reason'])}{because}; entropy at the end {shown}."
+            f"- GRPO: steps {thousands(training['first_step'])} to {thousands(training['last_step'])}, end reason"
+            f" {escaped(training['reason'])}{because}; entropy at the end {shown}."
         )
     return "\n".join(lines) + "\n" if lines else _NOT_KNOWN
-
-
-def _cloning(found: Mapping[str, Any]) -> Iterator[str]:
-    commit = f" at commit {_plain(found['commit'])}" if found["commit"] else ""
-    yield f"- Model: {_plain(found['model'])}{commit}, {_count(found['num_parameters'])} parameters, {_count(found['num_tokens'])} tokens."
-    loss = f"; validation loss {found['clone_validation_loss']:.3f} nats per token" if found["num_steps"] else ""
-    rates = ", ".join(
-        f"{words} task {rate['rate']:.3f} [{rate['low']:.3f}, {rate['high']:.3f}]"
-        for task, words in TASKS.items()
-        if (rate := found["parse_rates"].get(task))
-    )
-    yield f"- Behaviour cloning of answers from value tables: {_count(found['num_steps'])} steps{loss}. Parse rate at T = 1: {rates}."
 
 
 def _settings(facts: CardFacts) -> str:
@@ -161,10 +145,9 @@ def _settings(facts: CardFacts) -> str:
         given.update(_flat(manifest["parts"]["settings"]))
     if not given:
         return _NOT_KNOWN
-    kind = LANGUAGE if facts.language else NETWORK
-    defaults = _flat(Settings.model_validate({"policy": {"kind": kind}}).model_dump(mode="json"))
+    defaults = _flat(Settings.model_validate({"policy": {"kind": facts.words.kind}}).model_dump(mode="json"))
     shown = [name for name in given if is_on_card(name) or (name in defaults and given[name] != defaults[name])]
-    rows = "".join(f"| {_plain(name)} | {_plain(given[name])} | {_plain(defaults.get(name, '-'))} |\n" for name in sorted(shown))
+    rows = "".join(f"| {escaped(name)} | {escaped(given[name])} | {escaped(defaults.get(name, '-'))} |\n" for name in sorted(shown))
     intro = "The main ones, and all that differ from the defaults of the code that wrote this card."
     return f"{intro}\n\n| setting | value | default |\n| --- | --- | --- |\n{rows}"
 
@@ -177,7 +160,7 @@ def _results(facts: CardFacts) -> str:
     if decision is not None:
         promoted = "" if "promoted" not in decision else "; promoted to champion" if decision["promoted"] else "; not promoted"
         remarks.append(
-            f"Verdict: **{_plain(decision['verdict'])}**, by games {_plain(decision['scored_by'])}{promoted}. The confirmation games were"
+            f"Verdict: **{escaped(decision['verdict'])}**, by games {escaped(decision['scored_by'])}{promoted}. The confirmation games were"
             " played once, from openings that were not used before, after the candidate was chosen;"
             " of all games between checkpoints only these are reported.\n"
         )
@@ -188,7 +171,7 @@ def _results(facts: CardFacts) -> str:
                 f"**The confirmation was played by step {decision['candidate_step']:,}; this policy is step {facts.policy_step:,}, whose"
                 " own strength was not confirmed.**\n"
             )
-    if decision is not None and (answers := language_card.answers_of(decision)):
+    if decision is not None and (answers := _answers(decision)):
         remarks.append(answers)
     remarks.append(
         "Scores with 95 % intervals, by pairs of games. Adjudicated: games drawn by repetition, fifty moves or the ply cap go to the side"
@@ -196,6 +179,19 @@ def _results(facts: CardFacts) -> str:
     )
     table = "".join(f"| {what} | {games} | {score} |\n" for what, games, score in rows)
     return "\n".join(remarks) + f"\n| match | games | score |\n| --- | --- | --- |\n{table}{_regret(facts)}"
+
+
+def _answers(decision: Mapping[str, Any]) -> str:
+    """Return counts of the candidate's answers in the confirmation games; "" if it is not a language model."""
+    answers = decision["confirmation_best_moves"].get("answers", {})
+    if "first" not in answers:
+        return ""
+    counts = {name: f"{int(count):,}" for name, count in answers["first"].items()}
+    return (
+        f"In the confirmation games with best moves the candidate gave {counts['answers']} answers for {counts['moves']} moves:"
+        f" {counts['unreadable']} unreadable, {counts['illegal']} illegal; it was asked again {counts['asked_again']} times, and forfeited"
+        f" {counts['forfeits']} games.\n"
+    )
 
 
 def _confirmation_rows(behind: RunFacts) -> Iterator[tuple[str, str, str]]:
@@ -215,7 +211,7 @@ def _baseline_rows(behind: RunFacts) -> Iterator[tuple[str, str, str]]:
     if baseline is None:
         return
     for name, match in baseline["matches"].items():
-        yield from _rows(f"pretrained against {_plain(name)}, best moves", match)
+        yield from _rows(f"pretrained against {escaped(name)}, best moves", match)
     yield from _ladder_rows("pretrained", baseline)
 
 
@@ -223,7 +219,7 @@ def _ladder_rows(who: str, report: Mapping[str, Any]) -> Iterator[tuple[str, str
     """Yield the rating on the ladder of opponents, on which a random mover has 0."""
     if "ladder" in report:
         placed = report["ladder"]
-        yield f"{who} on the ladder", _count(2 * sum(match["num_pairs"] for match in placed["games"])), _plain(placed["text"])
+        yield f"{who} on the ladder", thousands(2 * sum(match["num_pairs"] for match in placed["games"])), escaped(placed["text"])
 
 
 def _rows(what: str, match: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -233,7 +229,7 @@ def _rows(what: str, match: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]
 
 
 def _row(what: str, match: Mapping[str, Any]) -> tuple[str, str, str]:
-    return what, _count(2 * match["num_pairs"]), _plain(match["text"])
+    return what, thousands(2 * match["num_pairs"]), escaped(match["text"])
 
 
 def _regret(facts: CardFacts) -> str:
@@ -254,19 +250,13 @@ def _regret(facts: CardFacts) -> str:
     )
 
 
-_DETERMINISTIC: Final = (
-    "Best moves are deterministic: two such players play one game per opening and colour, so the number of distinct openings is the"
-    " sample size, and the results say nothing about other openings."
-)
-
-
 def _limits(facts: CardFacts) -> str:
     behind = facts.behind
     lines = [
         "No search, no clock, no memory of the game: it cannot see a repetition coming, and blunders what a search of two plies would see.",
         "Elo differences are between the players of one match, not human ratings: none is a rating of Lichess or of any list,"
         " and a result against one opponent need not hold against another.",
-        _plain(language_card.limits(facts.language)) if facts.language else _DETERMINISTIC,
+        escaped(facts.words.limit()),
         "Values in training are an engine's at a low depth: the policy cannot learn what such a search misses.",
         "Standard chess only: no Chess960, no variants.",
     ]
@@ -290,14 +280,14 @@ def _licence(facts: CardFacts) -> str:
         "The code is under the MIT licence. Stockfish (GPL-3.0) ran as a separate program for values and moves; these files contain none"
         " of its code or networks."
     )
-    if facts.language and (weights := language_card.licence(facts.language)):
-        text += f" {_plain(weights)}"
+    if weights := facts.words.licence():
+        text += f" {escaped(weights)}"
     if "join_boards" not in behind.reports:
         return f"{text} Source and licence of the boards are unknown here.\n"
     files = sorted(name for name in behind.reports["join_boards"]["sources"] if name != "engine")
     if not files:
         return f"{text} All boards come from games that the engine played for the run: no third party has rights in them.\n"
-    named = ", ".join(map(_plain, files))
+    named = ", ".join(map(escaped, files))
     return f"{text} Boards come from files ({named}), under their publisher's licence; the database of Lichess, if it is that, is CC0.\n"
 
 
@@ -305,13 +295,13 @@ def _hashes(facts: CardFacts) -> str:
     rows = dict(facts.hashes)
     for step, manifest in facts.behind.manifests.items():
         rows[f"output of {step}" if step != "join_boards" else "dataset"] = manifest["output_hash"]
-    lines = [f"- {_plain(name)}: {_plain(digest)}" for name, digest in rows.items()]
+    lines = [f"- {escaped(name)}: {escaped(digest)}" for name, digest in rows.items()]
     if "select" in facts.behind.manifests:
         code = facts.behind.manifests["select"]["code"]
-        lines.append(f"- code: commit {_plain(code['commit'])}{' with changes' if code['is_dirty'] else ''}, lock {_plain(code['lock'])}")
-        lines.append(f"- engine: {_plain(_inputs(facts.behind, 'select')['engine'])}")
+        lines.append(f"- code: commit {escaped(code['commit'])}{' with changes' if code['is_dirty'] else ''}, lock {escaped(code['lock'])}")
+        lines.append(f"- engine: {escaped(_inputs(facts.behind, 'select')['engine'])}")
     if facts.parity:
-        lines.append(f"- {'as exported, against the policy' if facts.language else 'ONNX against torch'}: {_plain(facts.parity)}")
+        lines.append(f"- {facts.words.parity}: {escaped(facts.parity)}")
     return "\n".join(lines) + "\n"
 
 
@@ -327,11 +317,12 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _count(number: Any) -> str:
+def thousands(number: Any) -> str:
+    """Return a whole number with commas."""
     return f"{int(number):,}"
 
 
-def _plain(value: Any) -> str:
+def escaped(value: Any) -> str:
     """Escape an untrusted text for Markdown and HTML, on one line."""
     escaped = html.escape(" ".join(str(value).split()))
     return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", escaped)

@@ -1,13 +1,12 @@
 """A kind of policy: all that the command line and the pipeline need to know of it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from grpo.settings.tree import Settings
-from steps.runtime.limits import refuse_several
+from grpo.base.errors import PlainError
 from steps.runtime.machine import Machine
 from steps.step_io.spec import StepSpec
 
@@ -15,13 +14,20 @@ if TYPE_CHECKING:  # Torch comes with them, and a chess program waits while `che
     import torch
 
     from grpo.learning.distributed import Processes
+    from grpo.metrics.table import Record
+    from grpo.settings.tree import Settings
+    from steps.export.model_card import CardWords
     from steps.step_io.work import Work
+
+
+class SeveralProcessesError(PlainError, RuntimeError):
+    """More than one process was requested to train a policy of a kind that trains in one process."""
 
 
 class PretrainBody(Protocol):
     """Writes a pretrained policy into the work's folder."""
 
-    def __call__(self, settings: Settings, boards: Path, device: "torch.device", work: "Work") -> None:
+    def __call__(self, settings: "Settings", boards: Path, device: "torch.device", work: "Work") -> None:
         """Pretrain on a dataset's folder."""
 
 
@@ -30,7 +36,7 @@ class FinetuneBody(Protocol):
 
     def __call__(
         self,
-        settings: Settings,
+        settings: "Settings",
         *,
         boards: Path,
         pretrained: Path,
@@ -68,7 +74,7 @@ class PolicyKind:
     """As `policy.kind` names it."""
     lock: str
     """The lock of the packages that it runs with: a name of `steps.store.versions.LOCKS`."""
-    preflight: Callable[[Settings, Machine], tuple[bool, str] | None]
+    preflight: "Callable[[Settings, Machine], tuple[bool, str] | None]"
     """Returns whether its packages and its first weights are there, and the detail or the remedy; None where it needs none."""
     pretrain: PretrainBody
     pretrain_body: str
@@ -81,6 +87,10 @@ class PolicyKind:
     """Whether it ranks all legal moves, so that the UCI engine can show several lines."""
     export: Callable[[Path, Path, Mapping[str, Any]], tuple[str, str]]
     """Writes the policy of a folder for other programs into another; returns the file that plays, and how it compares with the policy."""
+    card: "Callable[[Path], CardWords]"
+    """Returns what the model card says of the policy in a folder."""
+    plots: "Callable[[Sequence[Record], Settings], dict[str, bytes]]"
+    """Returns the plots of GRPO by name, from the history of `finetune`."""
 
     @property
     def pretrain_spec(self) -> StepSpec:
@@ -94,8 +104,12 @@ class PolicyKind:
 
     def refuse_several(self, num_processes: int) -> None:
         """Raise SeveralProcessesError when GRPO cannot train it in so many processes."""
-        if self.trains_alone:
-            refuse_several(num_processes)
+        if self.trains_alone and num_processes > 1:
+            raise SeveralProcessesError(
+                f'policy.kind = "{self.name}" trains in one process on one machine, but {num_processes} processes were requested: run'
+                " flows/chess_grpo.py, or `chess-grpo finetune` without torchrun; for more prompts or answers per step raise"
+                " grpo.states_per_step or grpo.group_size on a GPU with more memory"
+            )
 
 
 def _spec(body: str) -> StepSpec:

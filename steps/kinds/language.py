@@ -1,27 +1,29 @@
 """A language model, which writes its moves as text. The packages of the extra are imported only where they are used."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from grpo.policy.files import LANGUAGE, LANGUAGE_WEIGHTS
-from grpo.settings.language import SMALL, model_folder
-from grpo.settings.tree import Settings
+from grpo.policy.files import LANGUAGE, LANGUAGE_WEIGHTS, policy_facts
 from steps.kinds.kind import PolicyKind
 from steps.runtime.machine import Machine
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # `chess-grpo uci` must start at once: torch and the settings take time to import.
     import torch
 
     from grpo.learning.distributed import Processes
+    from grpo.metrics.table import Record
+    from grpo.settings.tree import Settings
+    from steps.export.model_card import CardWords
     from steps.step_io.work import Work
 
 _MODEL_FILE: Final = "config.json"
 
 
-def _preflight(settings: Settings, machine: Machine) -> tuple[bool, str]:
+def _preflight(settings: "Settings", machine: Machine) -> tuple[bool, str]:
     """Look for the packages of the extra, and for a model's folder; `pretrain` asks the hub itself."""
     from grpo.language.model.requirements import MissingExtraError, require_language_extra
+    from grpo.settings.language import SMALL, model_folder
 
     try:
         require_language_extra()
@@ -43,14 +45,14 @@ def _preflight(settings: Settings, machine: Machine) -> tuple[bool, str]:
     return True, f"the folder {folder}"
 
 
-def _pretrain(settings: Settings, boards: Path, device: "torch.device", work: "Work") -> None:
+def _pretrain(settings: "Settings", boards: Path, device: "torch.device", work: "Work") -> None:
     from steps.bodies.language_pretrain import pretrain_language
     from steps.store.external_inputs import seen_by_cloning
 
     pretrain_language(seen_by_cloning(settings), boards, device, work)
 
 
-def _finetune(settings: Settings, *, processes: "Processes", machine: Machine, num_engines: int, **given: Any) -> None:  # noqa: ARG001
+def _finetune(settings: "Settings", *, processes: "Processes", machine: Machine, num_engines: int, **given: Any) -> None:  # noqa: ARG001
     from steps.bodies.language_finetune import finetune_language
 
     LANGUAGE_KIND.refuse_several(processes.size)
@@ -61,6 +63,18 @@ def _export(source: Path, folder: Path, facts: Mapping[str, Any]) -> tuple[str, 
     from steps.export.language import export_language_policy
 
     return LANGUAGE_WEIGHTS, str(export_language_policy(source, folder, facts=facts))
+
+
+def _card(folder: Path) -> "CardWords":
+    from steps.export.language_card import LanguageCard
+
+    return LanguageCard(policy_facts(folder))
+
+
+def _plots(records: "Sequence[Record]", settings: "Settings") -> dict[str, bytes]:
+    from steps.tracking.plots import language_plots
+
+    return language_plots(records, settings)
 
 
 LANGUAGE_KIND: Final = PolicyKind(
@@ -74,4 +88,6 @@ LANGUAGE_KIND: Final = PolicyKind(
     trains_alone=True,
     has_lines=False,
     export=_export,
+    card=_card,
+    plots=_plots,
 )

@@ -1,28 +1,30 @@
 """A network, which gives every legal move a probability."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from grpo.engine.identity import identify
-from grpo.policy.files import NETWORK
-from grpo.settings.tree import Settings
+from grpo.policy.files import NETWORK, policy_facts
 from steps.kinds.kind import PolicyKind
 from steps.runtime.machine import Machine
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # `chess-grpo uci` must start at once: torch and the settings take time to import.
     import torch
 
+    from grpo.metrics.table import Record
+    from grpo.settings.tree import Settings
+    from steps.export.model_card import CardWords
     from steps.step_io.work import Work
 
 
-def _pretrain(settings: Settings, boards: Path, device: "torch.device", work: "Work") -> None:
+def _pretrain(settings: "Settings", boards: Path, device: "torch.device", work: "Work") -> None:
     from steps.bodies.pretrain import pretrain_policy
 
     pretrain_policy(settings, boards, device, work)
 
 
-def _finetune(settings: Settings, *, machine: Machine, num_engines: int, **given: Any) -> None:
+def _finetune(settings: "Settings", *, machine: Machine, num_engines: int, **given: Any) -> None:
     from steps.bodies.finetune import finetune_policy
 
     finetune_policy(
@@ -41,6 +43,18 @@ def _export(source: Path, folder: Path, facts: Mapping[str, Any]) -> tuple[str, 
     return ONNX, str(export_policy(source, folder, facts=facts))
 
 
+def _card(folder: Path) -> "CardWords":
+    from steps.export.network_card import NetworkCard
+
+    return NetworkCard(policy_facts(folder)["policy"])
+
+
+def _plots(records: "Sequence[Record]", settings: "Settings") -> dict[str, bytes]:
+    from steps.tracking.plots import network_plots
+
+    return network_plots(records, settings)
+
+
 NETWORK_KIND: Final = PolicyKind(
     name=NETWORK,
     lock="lock",
@@ -52,4 +66,6 @@ NETWORK_KIND: Final = PolicyKind(
     trains_alone=False,
     has_lines=True,
     export=_export,
+    card=_card,
+    plots=_plots,
 )

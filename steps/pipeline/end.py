@@ -6,8 +6,8 @@ from pathlib import Path
 
 from grpo.base.files import read_json
 from steps.bodies import report as report_body
-from steps.export.language_card import language_facts
 from steps.export.model_card import CardFacts, model_card
+from steps.kinds.lookup import kind_of
 from steps.pipeline.here import Here
 from steps.pipeline.job import Job
 from steps.pipeline.run_step import log_plots, run_step
@@ -19,7 +19,7 @@ from steps.step_io.work import read_history
 from steps.store.outputs import StepOutput
 from steps.tracking import notes
 from steps.tracking.child_run import ChildRun
-from steps.tracking.plots import phases_plot, selection_plot, training_plots
+from steps.tracking.plots import phases_plot, selection_plot
 from steps.tracking.tags import VERDICT
 
 
@@ -28,18 +28,18 @@ def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:
     here, spec = Here(job), report_body.SPEC
 
     def publish(folder: Path, child: ChildRun) -> None:  # noqa: ARG001
+        kind = kind_of(here.settings)
         behind = run_facts({step: here.open(output) for step, output in outputs.items()})
         decision = behind.reports["select"]
-        plots = training_plots(read_history(here.open(outputs["finetune"])), here.settings)
+        plots = kind.plots(read_history(here.open(outputs["finetune"])), here.settings)
         log_plots(child, plots | {"selection": selection_plot(decision), "phases": phases_plot(behind.reports["join_boards"])})
         weights = decision["candidate_weights" if decision["promoted"] else "initial_weights"]
         facts = CardFacts(
             run=job["metaflow_run"],
             policy_step=decision["champion_step"],
-            network=job["settings"]["policy"],
+            words=kind.card(here.open(outputs["select"]) / CHAMPION),
             hashes={"weights, as numbers": weights},
             behind=behind,
-            language=language_facts(here.open(outputs["select"]) / CHAMPION),
         )
         with tempfile.TemporaryDirectory() as made:
             (Path(made) / MODEL_CARD).write_text(model_card(facts), encoding="utf-8")

@@ -19,7 +19,6 @@ from steps.step_io.names import FINDINGS, LEARNABILITY
 from steps.step_io.work import Sink, read_history
 from steps.store.outputs import StepOutput
 from steps.tracking.child_run import ChildRun
-from steps.tracking.plots import training_plots
 from steps.tracking.tags import FOUND
 
 OnAssessed = Callable[[Mapping[str, Any]], None]
@@ -66,7 +65,8 @@ def finetune(
 def _finetune(
     here: Here, boards: StepOutput, pretrained: StepOutput, *, sinks: Sequence[Sink], on_assessed: OnAssessed | None, team: Team
 ) -> StepOutput:
-    job, spec = here.job, kind_of(here.settings).finetune_spec
+    job, kind = here.job, kind_of(here.settings)
+    spec = kind.finetune_spec
     checkpoint = None if job["origin"] is None else origin_checkpoint(job["origin"], here.tracker, here.store)
     settings = spec.settings(here.settings)
     inputs = here.inputs(spec, boards=boards, pretrained=pretrained)
@@ -97,7 +97,7 @@ def _finetune(
         found = {FOUND: read_json(folder / FINDINGS)["tag"]}
         child.tag(found)
         child.tag_flow_run(found)
-        log_plots(child, training_plots(read_history(folder), here.settings))
+        log_plots(child, kind.plots(read_history(folder), here.settings))
         if not is_assessed:  # The output, or its beginning, was there already.
             assessed(read_json(folder / LEARNABILITY))
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from grpo.metrics.table import METRICS, Better
+from grpo.policy.files import LANGUAGE, NETWORK
 from steps.runtime.machine import Machine
 from steps.tracking.launch import FLOW_FILE, Launch
 from steps.tracking.saved_views import RUNS, SHARE_KEY, STEPS_VIEW
@@ -15,10 +16,13 @@ from steps.tracking.step_notes import STEP_NOTES, findings_text, readable_number
 
 _MAX_LENGTH: Final = 7_500
 _OWN_LINE: Final = ("|", "- ", "#", "```", ">")
-_GOAL: Final = (
-    "Teach a network chess by imitation, make it stronger by GRPO against Stockfish's values of all moves, and show by fresh games that it"
-    " became stronger, or say that this was not shown."
-)
+GOALS: Final[Mapping[str, str]] = {
+    NETWORK: "Teach a network chess by imitation, make it stronger by GRPO against Stockfish's values of all moves, and show by fresh games"
+    " that it became stronger, or say that this was not shown.",
+    LANGUAGE: "Teach a language model chess as text by cloning answers, make it stronger by GRPO with graded rewards from Stockfish's"
+    " values of all moves, and show by fresh games that it became stronger, or say that this was not shown.",
+}
+"""Kind of policy -> the goal of a run."""
 
 
 def flowing(markdown: str) -> str:
@@ -38,11 +42,6 @@ def flowing(markdown: str) -> str:
         is_code ^= line.startswith("```")
     return "\n".join(lines)
 
-
-_LANGUAGE_GOAL: Final = (
-    "Teach a language model chess as text by cloning answers, make it stronger by GRPO with graded rewards from Stockfish's values of all"
-    " moves, and show by fresh games that it became stronger, or say that this was not shown."
-)
 
 MODEL_NOTE: Final = flowing("""\
 Chess policies without search: networks that give every legal move of a position a probability, and language models that write their moves.
@@ -66,7 +65,7 @@ def experiment_note(experiment: str) -> str:
     heads = dict.fromkeys(name for note in STEP_NOTES.values() for name in note.headlines)
     heads |= dict.fromkeys(name for name in METRICS if name.startswith("run/"))
     shown = "\n".join(f"| `{name}` | {METRICS[name].unit} | {_better(name)} |" for name in heads if not name.endswith(("_low", "_high")))
-    return flowing(f"""{_GOAL}
+    return flowing(f"""{GOALS[NETWORK]}
 
 **How to read it.** A run of the pipeline is one parent run; its page begins with the verdict. The steps are its children, numbered in their
 order. A parent has the run's headline numbers and the settings that runs are compared by: select several and press *Compare*. Two views are
@@ -103,7 +102,7 @@ def head(
     engine: str,
     code: Mapping[str, Any],
     metaflow_run: str,
-    kind: str = "network",
+    kind: str = NETWORK,
 ) -> str:
     """Return the constant part of a run's description: goal, command, differences from the preset, and machine.
 
@@ -118,8 +117,7 @@ def head(
         metaflow_run: Metaflow's run id.
         kind: kind of policy.
     """
-    wanted = _LANGUAGE_GOAL if kind == "language" else _GOAL
-    goal = f"Resume from {origin}: {wanted[0].lower()}{wanted[1:]}" if origin else wanted
+    goal = f"Resume from {origin}: {GOALS[kind][0].lower()}{GOALS[kind][1:]}" if origin else GOALS[kind]
     rows = "\n".join(f"| `{name}` | {value} |" for name, value in launch.differences.items())
     differences = f"Settings that differ from the preset `{launch.preset}`:\n\n| setting | here |\n| --- | --- |\n{rows}"
     where = "a container" if machine.is_container else f"one machine ({platform.system()}, {platform.machine()})"

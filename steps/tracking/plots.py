@@ -42,15 +42,13 @@ _COLOURS: Final = (
 _LINE: Final = "#555555"
 
 
-def training_plots(records: Sequence[Record], settings: Settings) -> dict[str, bytes]:
-    """Return the plots of GRPO by name: entropy, reward, KL divergence, gradient budget (or parse rate) and held-out regret.
+def network_plots(records: Sequence[Record], settings: Settings) -> dict[str, bytes]:
+    """Return the plots of GRPO by name: entropy, reward, KL divergence, gradient budget and held-out regret.
 
     Args:
         records: the history of `finetune`.
         settings: settings of the run, for the entropy thresholds.
     """
-    if settings.policy.kind == "language":
-        return _language_plots(records, settings)
     return {
         "entropy": _entropy(records, settings),
         "reward": _curves(records, ["grpo/reward_mean", "grpo/reward_p90"], "Reward of the sampled moves"),
@@ -61,7 +59,8 @@ def training_plots(records: Sequence[Record], settings: Settings) -> dict[str, b
     }
 
 
-def _language_plots(records: Sequence[Record], settings: Settings) -> dict[str, bytes]:
+def language_plots(records: Sequence[Record], settings: Settings) -> dict[str, bytes]:
+    """Return the same for a language model, with the parse rate instead of the gradient budget."""
     read = ["language/parse_rate", "language/structure_rate", "language/legal_rate", "language/truncated"]
     pictures = {
         "reward": (["language/reward_mean", "language/reward_trained"], "Graded reward of an answer"),

@@ -13,13 +13,13 @@ from grpo.language.model import requirements as extra
 from grpo.settings.language import LanguageConfig, model_folder
 from grpo.settings.roles import may_change, settings_read_by
 from grpo.settings.tree import Settings, read_settings
+from steps.kinds.kind import SeveralProcessesError
 from steps.nodes.sockets import ONLY_NODE
 from steps.pipeline.resume_changes import Change, Now, changes_since
 from steps.pipeline.start import start
 from steps.pipeline.training import finetune
 from steps.preflight.checks import preflight
 from steps.preflight.doctor import examine
-from steps.runtime.limits import SeveralProcessesError
 from steps.runtime.machine import Machine
 from steps.store import external_inputs
 from steps.store.versions import LANGUAGE_LOCK, describe_code

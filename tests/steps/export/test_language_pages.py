@@ -17,11 +17,12 @@ from steps.cards.html import CardPart, Chart
 from steps.cards.registry import PAGES
 from steps.cards.report_page import report_page
 from steps.cards.state import Seen
+from steps.export.language_card import LanguageCard
 from steps.export.model_card import CardFacts, model_card
 from steps.runs.facts import RunFacts
 from steps.step_io.names import ANSWERS, HISTORY
 from steps.tracking.notes import experiment_note
-from steps.tracking.plots import training_plots
+from steps.tracking.plots import language_plots
 from steps.tracking.step_notes import headlines, step_note
 
 SETTINGS = read_settings('preset = "test"\npolicy.kind = "language"')
@@ -143,13 +144,13 @@ def test_the_final_card_is_drawn_without_a_networks_numbers(tmp_path: Path) -> N
 
 
 def test_the_pictures_are_of_what_was_measured() -> None:
-    drawn = training_plots([record(1), record(2)], SETTINGS)
+    drawn = language_plots([record(1), record(2)], SETTINGS)
     assert drawn.keys() == {"entropy", "reward", "reward_parts", "kl", "clip", "reading", "regret"}
     assert f"critical: {SETTINGS.grpo.critical_entropy:g} nats" in words(drawn["entropy"])
     assert "language/entropy/move: 0.5 at the end" in words(drawn["entropy"])
     assert all(f"language/reward/{part}: 0.5 at the end" in words(drawn["reward_parts"]) for part in REWARD_PARTS)
-    assert drawn == training_plots([record(1), record(2)], SETTINGS)
-    assert training_plots([Record(0, {})], SETTINGS).keys() == drawn.keys(), "a history that lacks a metric is drawn without it"
+    assert drawn == language_plots([record(1), record(2)], SETTINGS)
+    assert language_plots([Record(0, {})], SETTINGS).keys() == drawn.keys(), "a history that lacks a metric is drawn without it"
 
 
 def test_a_steps_page_tells_what_it_does_with_a_language_model(tmp_path: Path) -> None:
@@ -215,9 +216,8 @@ def test_the_model_card_is_of_a_language_model(report: dict[str, Any]) -> None:
         CardFacts(
             run="7",
             policy_step=4,
-            network=PLAIN["policy"],
+            words=LanguageCard({"language": PLAIN["language"], "origin": {"model": report["model"], "commit": report["commit"]}}),
             hashes={},
-            language={"language": PLAIN["language"], "origin": {"model": report["model"], "commit": report["commit"]}},
             behind=RunFacts(reports=reports, manifests=manifests),
         )
     )

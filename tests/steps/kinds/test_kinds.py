@@ -8,15 +8,16 @@ import pytest
 from grpo.settings.tree import PolicyConfig, Settings
 from steps.bodies.report import _WORDS
 from steps.cards.training_pages import KIND_PAGES
+from steps.kinds.kind import SeveralProcessesError
 from steps.kinds.lookup import KINDS, kind_of
 from steps.policies.open import _OPENERS
-from steps.runtime.limits import SeveralProcessesError
 from steps.store.versions import LOCKS
+from steps.tracking.notes import GOALS
 
 
 def test_every_kind_that_the_settings_name_is_looked_up_is_opened_drawn_and_reported() -> None:
     names = set(get_args(PolicyConfig.model_fields["kind"].annotation))
-    assert KINDS.keys() == _OPENERS.keys() == KIND_PAGES.keys() == _WORDS.keys() == names
+    assert KINDS.keys() == _OPENERS.keys() == KIND_PAGES.keys() == _WORDS.keys() == GOALS.keys() == names
     assert all(name == kind.name for name, kind in KINDS.items())
 
 
@@ -32,5 +33,5 @@ def test_its_bodies_and_its_lock_are_there(name: str) -> None:
 def test_only_a_kind_that_trains_alone_refuses_several_processes() -> None:
     KINDS["network"].refuse_several(8)
     KINDS["language"].refuse_several(1)
-    with pytest.raises(SeveralProcessesError, match='"language" is trained by one process'):
+    with pytest.raises(SeveralProcessesError, match='"language" trains in one process'):
         KINDS["language"].refuse_several(2)

@@ -10,7 +10,7 @@ from logged_runs import words
 from grpo.board.phases import PHASES
 from grpo.metrics.table import TERMS, Record
 from grpo.settings.tree import read_settings
-from steps.tracking.plots import phases_plot, selection_plot, training_plots
+from steps.tracking.plots import network_plots, phases_plot, selection_plot
 
 
 def history(entropies: list[float]) -> list[Record]:
@@ -45,15 +45,15 @@ BOARDS = {"natural_phases": dict.fromkeys(PHASES, 10), "phases": dict.fromkeys(P
 
 def test_the_same_numbers_give_the_same_bytes_and_no_date_or_machine_is_in_them() -> None:
     settings = read_settings("test")
-    first, second = ({**training_plots(history([2.0, 1.0, 1.5]), settings), "a": selection_plot(decision())} for _ in range(2))
+    first, second = ({**network_plots(history([2.0, 1.0, 1.5]), settings), "a": selection_plot(decision())} for _ in range(2))
     assert first == second
     assert not re.search(rb"20\d\d-\d\d-\d\d|<dc:date>|/home/|/tmp/", b"".join(first.values()))
-    assert training_plots(history([2.0, 1.0, 1.4]), settings)["entropy"] != first["entropy"]
+    assert network_plots(history([2.0, 1.0, 1.4]), settings)["entropy"] != first["entropy"]
 
 
 def test_entropy_is_drawn_as_measured_with_the_lines_it_is_held_against() -> None:
     settings = read_settings('preset = "test"\ngrpo.critical_entropy = 0.25\ngrpo.alarms.entropy_share = 0.5')
-    picture = training_plots(history([2.0, 1.0, 1.5]), settings)["entropy"]
+    picture = network_plots(history([2.0, 1.0, 1.5]), settings)["entropy"]
     said = words(picture)
     assert {"ln(legal moves): the most there can be", "alarm: 0.5 of that", "critical: 0.25 nats"} <= set(said)
     assert "grpo/entropy: 1.5 at the end" in said
@@ -64,11 +64,11 @@ def test_entropy_is_drawn_as_measured_with_the_lines_it_is_held_against() -> Non
 
 def test_a_critical_share_is_called_one() -> None:
     settings = read_settings('preset = "test"\ngrpo.critical_entropy = 0.05\ngrpo.critical_measure = "normalised_entropy"')
-    assert "critical: 0.05 of that" in words(training_plots(history([2.0, 1.0]), settings)["entropy"])
+    assert "critical: 0.05 of that" in words(network_plots(history([2.0, 1.0]), settings)["entropy"])
 
 
 def test_a_history_that_lacks_a_metric_is_drawn_without_it() -> None:
-    pictures = training_plots(history([2.0]), read_settings("test"))
+    pictures = network_plots(history([2.0]), read_settings("test"))
     assert not [word for word in words(pictures["regret"]) if "heldout" in word]
     assert all(ElementTree.fromstring(picture.decode()) is not None for picture in pictures.values())
 

@@ -1,0 +1,54 @@
+"""The parts of a model card that are specific to networks."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from grpo.policy.files import NETWORK
+from steps.export.model_card import escaped, thousands
+
+_HOW: Final = """\
+- Against a person or another engine, in any chess program: `chess-grpo uci --model FOLDER` is a UCI engine.
+- Against other players, with intervals: `chess-grpo match FOLDER stockfish:nodes=50`.
+- Without this code: `policy.onnx` takes encoded positions and returns the logits of all 1,968 moves; `policy.json` says how to encode a
+  position, lists the moves in order, and has worked examples to check one's own code with. Use the logits of legal moves only.
+"""
+
+
+class NetworkCard:
+    """What a card says of a network."""
+
+    kind = NETWORK
+    how = _HOW
+    trained_by = "behaviour cloning of moves"
+    parity = "ONNX against torch"
+
+    def __init__(self, policy: Mapping[str, Any]) -> None:
+        """Take the section `policy` of its settings."""
+        self._policy = policy
+
+    def what(self, made: str) -> str:
+        """Return the card's first paragraph; `made` says how the network was trained."""
+        channels, num_blocks = escaped(self._policy["channels"]), escaped(self._policy["num_blocks"])
+        return (
+            f"A network that gives every legal move of a chess position a probability, {made}. It has {channels} channels, {num_blocks}"
+            " residual blocks and one layer of attention, sees one position without the game before it, and does not search."
+        )
+
+    def pretraining(self, report: Mapping[str, Any]) -> list[str]:
+        """Return how behaviour cloning went."""
+        ended = "the validation loss stopped falling" if report["has_converged"] else "it reached its maximum: it has NOT converged"
+        return [
+            f"- Behaviour cloning: {thousands(report['num_steps'])} steps, ended because {ended}; validation loss"
+            f" {report['validation_loss']:.3f} nats, top-1 {report['top1']:.3f}, top-5 {report['top5']:.3f}."
+        ]
+
+    def limit(self) -> str:
+        """Return what games of best moves cannot show."""
+        return (
+            "Best moves are deterministic: two such players play one game per opening and colour, so the number of distinct openings is the"
+            " sample size, and the results say nothing about other openings."
+        )
+
+    def licence(self) -> str:
+        """Return "": the initial weights are this project's."""
+        return ""
