@@ -220,7 +220,7 @@ def run_demo(stage: Stage, *, seed: int) -> list[str]:
     check(not second.reused, f"interrupted: {', '.join(sorted(second.reused))} came from the first run")
     attempts = [job for job in interrupted.jobs if job.step == "finetune"]
     check(len(attempts) == 2, f"interrupted: {len(attempts)} attempts of finetune, not 2")
-    check("going on from step" in attempts[-1].log(), "interrupted: the second attempt did not resume from a checkpoint")
+    check("resuming from step" in attempts[-1].log(), "interrupted: the second attempt did not resume from a checkpoint")
     check(second.output_hash == first.output_hash, "interrupted: finetune's output differs")
     check(second.weights == first.weights, "interrupted: finetune's weights differ")
 

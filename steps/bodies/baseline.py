@@ -1,4 +1,4 @@
-"""Know the pretrained policy's strength before GRPO touches it."""
+"""Measure the pretrained policy's strength before GRPO changes it."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -41,10 +41,10 @@ def play_baseline(
     work: Work,
 ) -> None:
     """Write held-out regret, place on the ladder, and scores against a random mover and Stockfish, as the policy stands before GRPO."""
-    policy, judged = open_policy(pretrained, device, rules=settings.language), read_boards(boards)
-    heldout = policy.heldout(judged)
+    policy, table = open_policy(pretrained, device, rules=settings.language), read_boards(boards)
+    heldout = policy.heldout(table)
     work.record(Record(0, heldout))
-    policy.write_decisions(work.folder, judged)
+    policy.write_decisions(work.folder, table)
     config, ladder = settings.evaluation, read_ladder(calibrated)
     player = policy.best_player("pretrained", seed=settings.seed, stream=("baseline", "asked again"))
     opponents = {"random": Rung(nodes=config.opponent_nodes, random_share=1), "engine": Rung(nodes=config.opponent_nodes, random_share=0)}
@@ -59,11 +59,11 @@ def play_baseline(
     with EnginePool(engine_path, num_processes=num_processes, options={"Hash": PLAYING_HASH_MIB}) as pool:
         rng = numpy_stream(settings.seed, "openings", "baseline")
         openings = make_openings(config, count=config.num_baseline_pairs, rng=rng, pool=pool, exclude=used)
-        for kind, opponent in opponents.items():  # The same openings for both: these scores are never added up.
-            rival = opponent.player(pool, numpy_stream(settings.seed, "baseline", kind))
-            result = play_adjudicated(player, rival, openings, config=config, pool=pool, on_games_done=on_games_done)
+        for kind, rung in opponents.items():  # The same openings for both: these scores are never added up.
+            opponent = rung.player(pool, numpy_stream(settings.seed, "baseline", kind))
+            result = play_adjudicated(player, opponent, openings, config=config, pool=pool, on_games_done=on_games_done)
             num_played += len(result.games)
-            matches[opponent.name] = match_facts(result)
+            matches[rung.name] = match_facts(result)
             interval, name = result.interval(), f"baseline/score_{kind}"
             work.record(Record(0, {name: interval.score, f"{name}_low": interval.low, f"{name}_high": interval.high}))
         placement = place_player(

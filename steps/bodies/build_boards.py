@@ -37,7 +37,7 @@ def build_units(
 ) -> None:
     """Write boards with the value of every legal move, their games, and what was left out, for each unit; and a report of all.
 
-    With a cache folder, searches that were made before are not made again, and new ones are kept there.
+    With a cache folder, earlier searches are not repeated, and new ones are cached.
     """
     # What is imported stays; looking through it again and again took a fifth of this step's own time.
     gc.freeze()

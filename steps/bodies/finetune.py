@@ -55,21 +55,21 @@ def finetune_policy(
     on_assessed: Callable[[Mapping[str, Any]], None] | None = None,
     processes: Processes = ALONE,
 ) -> None:
-    """Write checkpoints, history, and why training ended; after a kill, go on where it was.
+    """Write checkpoints, history, and why training ended; after a kill, resume.
 
     Args:
         settings: the run's.
         boards: folder of the joined dataset.
         pretrained: folder of the pretrained policy: the frozen reference, and the start unless there is a checkpoint.
-        checkpoint: where to go on from, for as many steps again as the settings say; its optimiser state is taken up.
+        checkpoint: to resume from, for as many steps again as the settings say, with its optimiser state.
         facts: written into each checkpoint: where it comes from.
         engine: what values states that no dataset has; asked for only where the settings need it.
         engine_path: where it is.
         num_processes: how many of it.
-        cache_folder: where its answers are kept, if anywhere.
+        cache_folder: where its answers are cached, if anywhere.
         device: to train on.
         work: the folder to fill, the folder in which to keep what a kill must not take, and the sinks.
-        on_assessed: told what was found before the first update.
+        on_assessed: called with what was found before the first update.
         processes: who trains with us; the first writes for all.
     """
     config = settings.grpo
@@ -137,8 +137,8 @@ def _states(settings: Settings, train: BoardArrays, heldout: BoardArrays, values
     if not num_own:
         return dataset
     assert values is not None
-    # What judges is nothing to learn from, wherever it comes from.
-    judged = frozenset(position_key(decode(row)) for row in heldout.encodings)
+    # Held-out positions are never learnt from, wherever they come from.
+    heldout_keys = frozenset(position_key(decode(row)) for row in heldout.encodings)
     own = SelfPlay(
         values,
         config.self_play,
@@ -146,6 +146,6 @@ def _states(settings: Settings, train: BoardArrays, heldout: BoardArrays, values
         first_step=first,
         seed=settings.seed,
         mirrors_boards=config.mirrors_boards,
-        exclude=judged,
+        exclude=heldout_keys,
     )
     return MixedStates(dataset, own)

@@ -1,4 +1,4 @@
-"""Games that were played ahead of the step that needs them, by other tasks: it takes those, and plays what is missing.
+"""Precomputed games: other tasks play them before the step that needs them, which plays only what is missing.
 
 A game of a match depends on nothing but its players, its opening and its place in the match; so it is the same whoever plays it.
 """
@@ -28,20 +28,20 @@ class TaskPart:
         return [number for number in numbers if number % self.num_parts == self.part]
 
 
-class PlayedAhead:
+class PrecomputedGames:
     """Pairs of games by the match they belong to and their opening."""
 
     def __init__(self, matches: Mapping[str, Mapping[str, Pair]] | None = None) -> None:
         self._matches: dict[str, dict[str, Pair]] = {name: dict(pairs) for name, pairs in (matches or {}).items()}
 
     @classmethod
-    def read(cls, folders: Iterable[Path]) -> "PlayedAhead":
+    def read(cls, folders: Iterable[Path]) -> "PrecomputedGames":
         """Return the games that tasks left in their folders."""
-        ahead = cls()
+        precomputed = cls()
         for folder in folders:
             for match, games in read_json(folder / CACHED_GAMES).items():
-                ahead.add(match, [_game(facts) for facts in games])
-        return ahead
+                precomputed.add(match, [_game(facts) for facts in games])
+        return precomputed
 
     def write(self, folder: Path) -> None:
         """Write all games to a folder."""
@@ -56,14 +56,14 @@ class PlayedAhead:
         kept.update({one.opening: (one, other) for one, other in zip(games[::2], games[1::2], strict=True)})
 
     def pairs(self, match: str) -> Mapping[str, Pair]:
-        """Return opening -> games of a match; empty when none was played ahead."""
+        """Return opening -> games of a match; empty when none was precomputed."""
         return self._matches.get(match, {})
 
 
-def put_together(ahead: Mapping[str, Pair], fresh: MatchResult, openings: Sequence[str]) -> MatchResult:
-    """Return one match of the games played ahead and those just played, in the order of the openings that either has."""
+def put_together(precomputed: Mapping[str, Pair], fresh: MatchResult, openings: Sequence[str]) -> MatchResult:
+    """Return one match of the precomputed games and those just played, in the order of the openings that either has."""
     assert fresh.adjudication is not None
-    pairs = dict(ahead) | {one.opening: (one, other) for one, other in zip(fresh.games[::2], fresh.games[1::2], strict=True)}
+    pairs = dict(precomputed) | {one.opening: (one, other) for one, other in zip(fresh.games[::2], fresh.games[1::2], strict=True)}
     games = tuple(game for opening in openings if opening in pairs for game in pairs[opening])
     num_failed = sum(game.end in UNDECIDED and game.adjudicated is None for game in games)
     rule = Adjudication(depth=fresh.adjudication.depth, centipawns=fresh.adjudication.centipawns, num_failed=num_failed)

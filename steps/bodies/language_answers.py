@@ -1,4 +1,4 @@
-"""Some of a language model's answers, kept in a step's output for people to read: numbers alone hide what a model really writes."""
+"""Some of a language model's answers, saved in a step's output for people to read: numbers alone hide what a model really writes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,11 +23,11 @@ def shown_examples(boards: "LanguageBoards", *, seed: int) -> "list[Example]":
     """Return a few examples of each task that is trained, the same for the same boards and seed."""
     from grpo.base.seeding import numpy_stream
 
-    kept: dict[str, int] = {}
+    num_saved: dict[str, int] = {}
     found = []
     for example in boards.draw(numpy_stream(seed, "answers shown"), min(_NUM_DRAWN, len(boards))):
-        kept[example.task] = kept.get(example.task, 0) + 1
-        if kept[example.task] <= NUM_SHOWN:
+        num_saved[example.task] = num_saved.get(example.task, 0) + 1
+        if num_saved[example.task] <= NUM_SHOWN:
             found.append(example)
     return found
 

@@ -45,17 +45,17 @@ def finetune_language(
     work: Work,
     on_assessed: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> None:
-    """Write checkpoints, history, and why training ended; after a kill, go on where it was.
+    """Write checkpoints, history, and why training ended; after a kill, resume.
 
     Args:
         settings: the run's.
         boards: folder of the joined dataset.
         pretrained: folder of the pretrained policy: the frozen reference, and the start unless there is a checkpoint.
-        checkpoint: where to go on from, for as many steps again as the settings say; its optimiser state is taken up.
+        checkpoint: to resume from, for as many steps again as the settings say, with its optimiser state.
         facts: written into each checkpoint: where it comes from.
         device: to train on.
         work: the folder to fill, the folder in which to keep what a kill must not take, and the sinks.
-        on_assessed: told what was found before the first update.
+        on_assessed: called with what was found before the first update.
     """
     table = read_boards(boards)
     reference, policy_config = load_language_policy(pretrained, device)
@@ -64,7 +64,7 @@ def finetune_language(
     else:
         policy, _, origin = load_checkpoint(checkpoint, device, LANGUAGE_FORMAT)
     first = 0 if origin is None else origin.step
-    policy.config = settings.language  # Of this run; a checkpoint tells by which rules it is asked in games.
+    policy.config = settings.language  # Of this run; a checkpoint says by which rules it answers in games.
 
     def grader(example: Example, text: str) -> Grades:
         return grade(example, text, settings.language.rewards, logistic_slope=settings.values.logistic_slope)

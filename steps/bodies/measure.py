@@ -37,14 +37,14 @@ def place_player(
     """Return where a player stands on the ladder, from games on openings of its own.
 
     Args:
-        player: whoever is rated.
+        player: the one to rate.
         ladder: from `read_ladder`; of the engine that `pool` runs, with `PLAYING_HASH_MIB`.
         config: how many pairs, and by which rules.
         seed: root of the random streams.
         purpose: names the streams of openings and opponents: one for each player who is placed.
         pool: engines for opponents, openings and adjudication.
         exclude: `position_key` of positions that may not be openings; those used are added.
-        on_games_done: told now and then how many games are over.
+        on_games_done: called now and then with the number of finished games.
     """
     rng = numpy_stream(seed, "openings", "placement", purpose)
     openings = make_openings(config, count=num_ladder_openings(ladder, config), rng=rng, pool=pool, exclude=exclude)
@@ -53,8 +53,8 @@ def place_player(
     def play(rung: Rung, part: Sequence[str]) -> MatchResult:
         nonlocal num_matches, num_played
         before = num_played
-        rival = rung.player(pool, numpy_stream(seed, "placement", purpose, num_matches))
-        result = play_adjudicated(player, rival, part, config=config, pool=pool, on_games_done=lambda done: on_games_done(before + done))
+        opponent = rung.player(pool, numpy_stream(seed, "placement", purpose, num_matches))
+        result = play_adjudicated(player, opponent, part, config=config, pool=pool, on_games_done=lambda done: on_games_done(before + done))
         num_matches, num_played = num_matches + 1, num_played + len(result.games)
         return result
 
@@ -126,7 +126,7 @@ def num_ladder_openings(ladder: Ladder, config: EvaluationConfig) -> int:
 
 def play_adjudicated(
     player: Player,
-    rival: Player,
+    opponent: Player,
     openings: Sequence[str],
     *,
     config: EvaluationConfig,
@@ -134,5 +134,5 @@ def play_adjudicated(
     on_games_done: Callable[[int], None],
 ) -> MatchResult:
     """Return a match between two players, undecided games adjudicated by the engine."""
-    result = play_match(player, rival, openings, max_plies=config.max_plies, on_games_done=on_games_done)
+    result = play_match(player, opponent, openings, max_plies=config.max_plies, on_games_done=on_games_done)
     return adjudicate(result, pool, depth=config.adjudication_depth, centipawns=config.adjudication_centipawns)

@@ -28,8 +28,8 @@ def write_report(folders: Mapping[str, Path], work: Work) -> None:
         {"step": record.step, **{name: record.metrics[name] for name in _CURVES if name in record.metrics}}
         for record in read_history(folders["finetune"])
     ]
-    told = folders["select"] / DECISIONS
-    decisions = read_json(told) if told.is_file() else {}  # A language model has none.
+    path = folders["select"] / DECISIONS
+    decisions = read_json(path) if path.is_file() else {}  # A language model has none.
     findings = {"findings": read_json(path)} if (path := folders["finetune"] / FINDINGS).is_file() else {}
     write_json(work.folder / REPORT, {"steps": facts, "curve": curve, "decisions": decisions, **findings})
     (work.folder / REPORT_PAGE).write_text(_page(facts), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Who takes part in the selection; and its games, played ahead by several tasks: the screening by one, those after it by many."""
+"""Which candidates are screened; and the games of the selection, precomputed by several tasks: the screening by one, the rest by many."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from grpo.evaluation.halving import sequential_halving
 from grpo.evaluation.verdict import RegretEstimate, candidates_by_regret
 from grpo.learning.checkpoints import checkpoint_folders, checkpoint_step
 from grpo.settings.tree import Settings
-from steps.bodies.game_cache import PlayedAhead, TaskPart
+from steps.bodies.game_cache import PrecomputedGames, TaskPart
 from steps.bodies.selection_games import SelectionGames
 from steps.policies.open import Competitor, open_policy
 from steps.step_io.dataset import board_keys
@@ -37,7 +37,7 @@ class SelectionError(PlainError, ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contest:
-    """Who takes part."""
+    """The candidates and their opponents."""
 
     initial: Competitor
     checkpoints: Mapping[int, Path]
@@ -45,13 +45,13 @@ class Contest:
     regrets: Mapping[int, RegretEstimate]
     """Held-out regret of those that have one."""
     candidates: list[int]
-    """Steps of those that play, most promising first."""
-    rival: Competitor | None
+    """Steps of the candidates that play, lowest regret first."""
+    previous_champion: Competitor | None
     """The previous champion, where it is another one than the initial policy."""
 
     @classmethod
     def open(cls, settings: Settings, *, pretrained: Path, finetuned: Path, previous: Path | None, device: torch.device) -> Self:
-        """Return who takes part; raises SelectionError when no checkpoint was measured on held-out boards."""
+        """Return the contest; raises SelectionError when no checkpoint was measured on held-out boards."""
         initial = open_policy(pretrained, device, rules=settings.language)
         checkpoints = {checkpoint_step(folder): folder for folder in checkpoint_folders(finetuned / CHECKPOINTS)}
         regrets = _regrets(finetuned, checkpoints)
@@ -66,11 +66,11 @@ class Contest:
             checkpoints=checkpoints,
             regrets=regrets,
             candidates=candidates_by_regret({step: regret.mean for step, regret in regrets.items()}, settings.selection.num_candidates),
-            rival=_rival(previous, initial, settings, device),
+            previous_champion=_previous_champion(previous, initial, settings, device),
         )
 
 
-def play_ahead(
+def precompute_games(
     settings: Settings,
     *,
     boards: Path,
@@ -86,7 +86,7 @@ def play_ahead(
 ) -> None:
     """Write games that the step `select` will need: the screening, or with that at hand a share of those that come after it.
 
-    Games of a sequential test are not played ahead: how many there are is known only as they are played.
+    Games of a sequential test are not precomputed: how many there are is known only as they are played.
 
     Args:
         settings: the run's.
@@ -109,13 +109,13 @@ def play_ahead(
         settings,
         contest.initial,
         {step: contest.checkpoints[step] for step in contest.candidates},
-        contest.rival,
+        contest.previous_champion,
         used=board_keys(boards),
         engine_path=engine_path,
         num_processes=num_processes,
         device=device,
         work=work,
-        ahead=PlayedAhead.read([] if screened is None else [screened]),
+        precomputed=PrecomputedGames.read([] if screened is None else [screened]),
         share=share,
     ) as games:
         chosen = sequential_halving(contest.candidates, games.screening).winner
@@ -125,14 +125,14 @@ def play_ahead(
         games.played.clear()  # The screening is there already.
         if config.confirmation == "fixed":
             games.confirmation(chosen, config.num_confirmation_pairs)
-            if contest.rival is not None:
+            if contest.previous_champion is not None:
                 games.against_previous(chosen, config.num_confirmation_pairs)
             games.sampled(chosen)
         games.for_others().write(work.folder)
 
 
 def _regrets(finetuned: Path, checkpoints: Mapping[int, Path]) -> dict[int, RegretEstimate]:
-    """Return the held-out regret of each checkpoint that is there; one whose regret is no number is spoilt, and no candidate."""
+    """Return the held-out regret of each checkpoint that is there; one whose regret is NaN or infinite is no candidate."""
     return {
         record.step: RegretEstimate(mean=record.metrics["heldout/regret_best"], stderr=record.metrics["heldout/regret_best_stderr"])
         for record in read_history(finetuned)
@@ -140,7 +140,7 @@ def _regrets(finetuned: Path, checkpoints: Mapping[int, Path]) -> dict[int, Regr
     }
 
 
-def _rival(previous: Path | None, initial: Competitor, settings: Settings, device: torch.device) -> Competitor | None:
+def _previous_champion(previous: Path | None, initial: Competitor, settings: Settings, device: torch.device) -> Competitor | None:
     """Return the previous champion, None when it is the initial policy: then the first claim says it all."""
     if previous is None:
         return None

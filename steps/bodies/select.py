@@ -19,7 +19,7 @@ from grpo.policy.files import policy_file_names
 from grpo.settings.tree import SelectionConfig, Settings
 from grpo.statistics.intervals import LEVEL, ScoreInterval
 from grpo.statistics.sprt import Sprt, SprtModel
-from steps.bodies.game_cache import PlayedAhead
+from steps.bodies.game_cache import PrecomputedGames
 from steps.bodies.measure import match_facts, placement_facts, read_ladder
 from steps.bodies.screen import Contest
 from steps.bodies.selection_games import CONFIRMATION, PREVIOUS, SelectionGames
@@ -51,7 +51,7 @@ def select_champion(
     num_processes: int,
     device: torch.device,
     work: Work,
-    ahead: Sequence[Path] = (),
+    precomputed: Sequence[Path] = (),
 ) -> None:
     """Write the champion's policy, the peak's whole checkpoint, all games, and the decision with all it rests on.
 
@@ -66,32 +66,34 @@ def select_champion(
         num_processes: how many of it.
         device: of the policies.
         work: the folder to fill, and the sinks.
-        ahead: folders of games that other tasks have played already; what is missing is played here, so that they change nothing but time.
+        precomputed: folders of games that other tasks have played already; missing ones are played here, so that they only save time.
 
     Raises SelectionError when no checkpoint was measured on held-out boards.
     """
     config = settings.selection
     contest = Contest.open(settings, pretrained=pretrained, finetuned=finetuned, previous=previous, device=device)
-    initial, checkpoints, regrets, rival = contest.initial, contest.checkpoints, contest.regrets, contest.rival
+    initial, checkpoints, regrets, previous_champion = contest.initial, contest.checkpoints, contest.regrets, contest.previous_champion
     with SelectionGames(
         settings,
         initial,
         {step: checkpoints[step] for step in contest.candidates},
-        rival,
+        previous_champion,
         used=board_keys(boards),
         engine_path=engine_path,
         num_processes=num_processes,
         device=device,
         work=work,
-        ahead=PlayedAhead.read(ahead),
+        precomputed=PrecomputedGames.read(precomputed),
     ) as games:
         trace = sequential_halving(contest.candidates, games.screening)
         chosen = trace.winner
-        sprt = _sprt(config, num_claims=1 if rival is None else 2)
+        sprt = _sprt(config, num_claims=1 if previous_champion is None else 2)
         sizes = {"num_pairs": config.num_confirmation_pairs, "batch_pairs": config.sprt_batch_pairs}
         against_initial = play_confirmation(lambda count: games.confirmation(chosen, count), sprt=sprt, **sizes)
         against_previous = (
-            None if rival is None else play_confirmation(lambda count: games.against_previous(chosen, count), sprt=sprt, **sizes)
+            None
+            if previous_champion is None
+            else play_confirmation(lambda count: games.against_previous(chosen, count), sprt=sprt, **sizes)
         )
         sampled = games.sampled(chosen)
         confirmed = games.joined(CONFIRMATION)
@@ -99,9 +101,9 @@ def select_champion(
         placement = placement_facts(games.placed(chosen, ladder), ladder)
         other = "best moves, as played" if games.is_scored_by_adjudication else "best moves, adjudicated"
         candidate = games.policy(chosen)
-        judged = read_boards(boards)
-        phases = _phase_changes(candidate.scores(judged), initial.scores(judged), config)
-        candidate.write_decisions(work.folder, judged, before=initial)
+        table = read_boards(boards)
+        phases = _phase_changes(candidate.scores(table), initial.scores(table), config)
+        candidate.write_decisions(work.folder, table, before=initial)
         decision = decide(
             chosen,
             against_initial=against_initial,
@@ -141,7 +143,7 @@ def select_champion(
                 "confirmation_end": against_initial.end,
                 "confirmation_best_moves": match_facts(confirmed),
                 "confirmation_sampled_moves": match_facts(sampled),
-                "previous_champion": None if rival is None else match_facts(games.joined(PREVIOUS)),
+                "previous_champion": None if previous_champion is None else match_facts(games.joined(PREVIOUS)),
                 "ladder": placement,
             },
         )

@@ -17,7 +17,7 @@ from grpo.play.openings import make_openings
 from grpo.play.pgn import match_pgn
 from grpo.play.players import Player
 from grpo.settings.tree import Settings
-from steps.bodies.game_cache import PlayedAhead, TaskPart, put_together
+from steps.bodies.game_cache import PrecomputedGames, TaskPart, put_together
 from steps.bodies.measure import place_player
 from steps.policies.open import Competitor, open_checkpoint
 from steps.step_io.work import Work
@@ -44,7 +44,7 @@ class SelectionGames:
         num_processes: int,
         device: torch.device,
         work: Work,
-        ahead: PlayedAhead | None = None,
+        precomputed: PrecomputedGames | None = None,
         share: TaskPart | None = None,
     ) -> None:
         """Play nothing yet.
@@ -58,11 +58,11 @@ class SelectionGames:
             engine_path: Stockfish.
             num_processes: how many of it.
             device: of the policies.
-            work: told of the progress.
-            ahead: games that need not be played any more.
-            share: of games after the screening play only these, for `ahead`: what they say of the whole is then nothing.
+            work: reports the progress.
+            precomputed: games that other tasks have played already.
+            share: play only this part of the games after the screening, for `precomputed`; their results alone mean nothing.
         """
-        self._ahead = PlayedAhead() if ahead is None else ahead
+        self._precomputed = PrecomputedGames() if precomputed is None else precomputed
         self._share = share
         self.played: dict[str, list[MatchResult]] = {}
         """By stage, in the order in which they were played."""
@@ -109,8 +109,8 @@ class SelectionGames:
         assert self._previous is not None
         number = len(self.played.get(PREVIOUS, []))
         openings = self._openings(f"{PREVIOUS} {number}", num_pairs)
-        rival = self._previous.best_player(PREVIOUS, seed=self._settings.seed, stream=("asked again", PREVIOUS, number))
-        return self.scores(self._play(self._best(candidate, PREVIOUS, number), rival, PREVIOUS, openings))
+        previous = self._previous.best_player(PREVIOUS, seed=self._settings.seed, stream=("asked again", PREVIOUS, number))
+        return self.scores(self._play(self._best(candidate, PREVIOUS, number), previous, PREVIOUS, openings))
 
     def sampled(self, candidate: int) -> MatchResult:
         """Return the games of both policies' sampled moves at T = 1."""
@@ -150,13 +150,13 @@ class SelectionGames:
             first = first.joined(other)
         return first
 
-    def for_others(self) -> PlayedAhead:
+    def for_others(self) -> PrecomputedGames:
         """Return all games so far, to be played by nobody else."""
-        ahead = PlayedAhead()
+        precomputed = PrecomputedGames()
         for stage, results in self.played.items():
             for result in results:
-                ahead.add(self._match(stage, result.first), result.games)
-        return ahead
+                precomputed.add(self._match(stage, result.first), result.games)
+        return precomputed
 
     def pgn(self) -> str:
         """Return all games, stage after stage."""
@@ -169,7 +169,7 @@ class SelectionGames:
         return self._play(self._best(candidate, stage, number), initial, stage, openings)
 
     def _best(self, candidate: int, stage: str, number: int) -> Player:
-        """Return a candidate's best moves for one of a stage's matches; who is asked again draws in each match anew."""
+        """Return a candidate's best moves for one of a stage's matches; a retry draws from a stream of its own in each match."""
         stream = ("asked again", stage, number, "candidate")
         return self.policy(candidate).best_player(f"step {candidate}", seed=self._settings.seed, stream=stream)
 
@@ -185,7 +185,7 @@ class SelectionGames:
 
     def _play(self, first: Player, second: Player, stage: str, openings: Sequence[str]) -> MatchResult:
         config = self._settings.evaluation
-        known = self._ahead.pairs(self._match(stage, first.name))
+        known = self._precomputed.pairs(self._match(stage, first.name))
         missing = [number for number, opening in enumerate(openings) if opening not in known]
         if self._share is not None and stage != SCREENING:
             missing = self._share.of(missing)
@@ -200,13 +200,13 @@ class SelectionGames:
             numbers=missing,
         )
         self._num_done += len(result.games)
-        judged = adjudicate(result, self._pool, depth=config.adjudication_depth, centipawns=config.adjudication_centipawns)
-        judged = put_together(known, judged, openings)
-        self.played.setdefault(stage, []).append(judged)
-        return judged
+        adjudicated = adjudicate(result, self._pool, depth=config.adjudication_depth, centipawns=config.adjudication_centipawns)
+        adjudicated = put_together(known, adjudicated, openings)
+        self.played.setdefault(stage, []).append(adjudicated)
+        return adjudicated
 
     def _match(self, stage: str, first: str) -> str:
-        """Return what games played ahead are kept under; the registry's champion may be another one by now."""
+        """Return the key of precomputed games; the registry's champion may be another one by now."""
         if stage == PREVIOUS:
             assert self._previous is not None
             return f"{stage} {self._previous.weights}: {first}"

@@ -1,23 +1,19 @@
-"""The loop around the GRPO trainer: what it keeps on the disk, so that a killed run ends as it would have ended without the kill.
+"""The loop around the GRPO trainer: what it saves on the disk, so that a killed run resumes and ends as if there had been no kill.
 
 In the progress folder: the history's journal, `checkpoints/` with those that become part of the output, `interrupted/` with one that was
-made because of a SIGTERM and is only for going on, what was found before the first update and, when training is over, the report. A step's
+saved at a SIGTERM and is only for resuming, what was found before the first update and, when training is over, the report. A step's
 line is in the journal before its checkpoint is made; so a checkpoint always has all of its history, and the journal is cut back to the
-checkpoint from which a run goes on.
+checkpoint from which a run resumes.
 
-Of several processes the first alone has that folder, and hands the others the checkpoint that all go on from or back to: no disk is shared.
+Of several processes only the first has that folder; it broadcasts the checkpoint that all resume from or roll back to: no disk is shared.
 """
 
 import math
 import os
 import shutil
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 from grpo.base.errors import PlainError
@@ -42,54 +38,20 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.settings.tree import PolicyConfig
 from steps.bodies.broadcast_checkpoint import broadcast_checkpoint
 from steps.runtime.exit_codes import RESUMABLE
+from steps.runtime.sigterm import Terminated, terminable
 from steps.step_io.names import CHECKPOINTS, HISTORY, LEARNABILITY, REPORT
 from steps.step_io.work import Work, read_journal
 
-RESUMABLE_EXIT: Final = RESUMABLE
-"""The exit code of a process that was told to end (SIGTERM) and can be gone on from."""
 BUDGET_SPENT: Final = "budget_spent"
 
 _INTERRUPTED: Final = "interrupted"
 _HEALTHY_BEFORE: Final = "healthy_before"
-"""Among a checkpoint's facts: the last healthy checkpoint before it, which is kept beside it."""
+"""Among a checkpoint's facts: the last healthy checkpoint before it, which is saved beside it."""
 _REGRET: Final = "heldout/regret_best"
 
 
-class Terminated(BaseException):
-    """The process was told to end; no error, so that nothing that handles errors takes it for one."""
-
-
-@contextmanager
-def terminable() -> Iterator[Callable[[], None]]:
-    """Raise Terminated in the block at the first SIGTERM; the second leaves at once.
-
-    Gives a function that raises it again if somebody swallowed it, as Python does in a destructor. Only a main thread can be told to end.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: None
-        return
-    before, is_told = signal.getsignal(signal.SIGTERM), False
-
-    def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        nonlocal is_told
-        is_told = True
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        raise Terminated
-
-    def check() -> None:
-        if is_told:
-            raise Terminated
-
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield check
-    finally:
-        if not is_told:
-            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
-
-
 class TrainingLoop:
-    """Trains for as many steps as the settings say, or until the trainer ends it; goes on where a killed process was."""
+    """Trains for as many steps as the settings say, or until the trainer ends it; resumes where a killed process was."""
 
     def __init__(
         self,
@@ -116,7 +78,7 @@ class TrainingLoop:
             heldout: measures the trainer's evaluation policy, as it is now.
             facts: written into each checkpoint: where it comes from.
             work: with a progress folder in the first process; the others need none.
-            on_assessed: told what was found before the first update.
+            on_assessed: called with what was found before the first update.
             processes: who trains with us; the first writes for all, and only it measures held-out boards.
         """
         assert work.progress_folder is not None or not processes.is_first
@@ -140,7 +102,7 @@ class TrainingLoop:
     def run(self) -> None:
         """Train, and put checkpoints and report into the output.
 
-        Ends the process with RESUMABLE_EXIT at a SIGTERM, or when another process is lost, after a checkpoint of the last finished step.
+        Ends the process with RESUMABLE at a SIGTERM, or when another process is lost, after a checkpoint of the last finished step.
         An error leaves the progress folder as it is, and its message says so.
         """
         try:
@@ -156,7 +118,7 @@ class TrainingLoop:
             if self._processes.is_first:
                 if not isinstance(error, StorageError):
                     self._save_interrupted()
-                _add(error, f"The same command again, without --fresh, goes on from {_place(self._saved(), self._folder)}")
+                _add(error, f"The same command again, without --fresh, resumes from {_place(self._saved(), self._folder)}")
             raise
         if not self._processes.is_first:
             return
@@ -166,10 +128,10 @@ class TrainingLoop:
         shutil.copytree(self._checkpoints, self._work.folder / CHECKPOINTS, copy_function=_link)
 
     def _ended(self, why: str) -> SystemExit:
-        """Keep the last finished step, and return what ends this process."""
+        """Save the last finished step, and return what ends this process."""
         place = _place(self._save_interrupted(), self._folder) if self._processes.is_first else "where the first process says"
-        self._work.say(f"{why}; the same command again, without --fresh, goes on from {place}")
-        return SystemExit(RESUMABLE_EXIT)
+        self._work.say(f"{why}; the same command again, without --fresh, resumes from {place}")
+        return SystemExit(RESUMABLE)
 
     def _take_up(self) -> None:
         """Bring trainer, checkpoints and history to the latest point that is whole; without one, to the beginning."""
@@ -185,11 +147,11 @@ class TrainingLoop:
         if state is None:
             self._assess()
             if begun:
-                self._work.say(f"nothing in {self._folder} can be gone on from; starting anew")
+                self._work.say(f"nothing in {self._folder} can be resumed from; starting again")
             self._work.resume_after([])
             self._work.record(Record(self._first, self._heldout()))
         else:
-            self._work.say(f"going on from {_place(state.step, self._folder)}")
+            self._work.say(f"resuming from {_place(state.step, self._folder)}")
             self._work.resume_after([record for record in records if record.step <= state.step])
             self._prune(healthy=state.facts[_HEALTHY_BEFORE])  # The kill may have come before that.
             if self._work.terminal is not None:
@@ -208,7 +170,7 @@ class TrainingLoop:
         return state
 
     def _assess(self) -> None:
-        """Look before the first update, keep what was found, and refuse where nothing could be learnt."""
+        """Assess before the first update, save what was found, and refuse where nothing could be learnt."""
         found = self._trainer.preflight()
         if self._processes.is_first:
             facts = found.facts()
@@ -265,7 +227,7 @@ class TrainingLoop:
 
     def _is_over(self) -> bool:
         report = self._folder / REPORT
-        # Written before the last checkpoint: a run may have gone on from an earlier one.
+        # Written before the last checkpoint: a run may have resumed from an earlier one.
         return report.exists() and read_json(report)["last_step"] == self._trainer.num_steps_done
 
     def _roll_back(self) -> tuple[Event, ...]:
@@ -301,7 +263,7 @@ class TrainingLoop:
             remove_folder(self._checkpoints / checkpoint_name(step))
 
     def _save_interrupted(self) -> int | None:
-        """Save the last finished step unless that is done, and return from which step a run will go on."""
+        """Save the last finished step unless that is done, and return from which step a run will resume."""
         if self._finished is not None:
             step, snapshot = self._finished
             saved = self._saved()
@@ -331,7 +293,7 @@ class TrainingLoop:
 
 
 def _place(step: int | None, folder: Path) -> str:
-    return "the beginning: there is no checkpoint yet" if step is None else f"step {step:,}, which is kept in {folder}"
+    return "the beginning: there is no checkpoint yet" if step is None else f"step {step:,}, which is saved in {folder}"
 
 
 def _add(error: Exception, text: str) -> None:

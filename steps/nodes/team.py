@@ -23,12 +23,13 @@ from typing import Any, Final, cast
 
 from grpo.base.errors import PlainError
 from grpo.learning.distributed import Rendezvous
-from steps.bodies.training_loop import RESUMABLE_EXIT, Terminated, terminable
 from steps.nodes import worker
 from steps.nodes.sockets import Connection, Message, Node, NodeListener, NodesError, connect_to_main, free_port
 from steps.nodes.worker import FINAL_EXIT, SECONDS_TO_EXIT, WorkerTask, exit_now, train, with_root
 from steps.runtime.device import torch_device
+from steps.runtime.exit_codes import RESUMABLE
 from steps.runtime.machine import Machine
+from steps.runtime.sigterm import Terminated, terminable
 from steps.step_io.work import TerminalSink, Work
 from steps.store.outputs import StepOutput
 
@@ -200,7 +201,7 @@ class Team:
             if not self._is_leaving and callable(signal.getsignal(signal.SIGTERM)):
                 os.kill(os.getpid(), signal.SIGTERM)
         if not self._left.wait(SECONDS_TO_EXIT):
-            exit_now(f"{ending.why}; this process did not end in time", FINAL_EXIT if ending.is_final else RESUMABLE_EXIT)
+            exit_now(f"{ending.why}; this process did not end in time", FINAL_EXIT if ending.is_final else RESUMABLE)
 
     def _note_leaving(self) -> None:
         """Record that this process is leaving, before the others notice: their end must not replace its own reason."""
@@ -278,7 +279,7 @@ def joined_nodes(node: Node, machine: Machine, *, seconds_to_connect: float = _S
     except Terminated:
         if team is not None:  # Another node's failure may have arrived while this one was leaving.
             team.raise_failure()
-        raise SystemExit(RESUMABLE_EXIT) from None
+        raise SystemExit(RESUMABLE) from None
 
 
 def _num_processes(machine: Machine) -> int:

@@ -17,11 +17,11 @@ from typing import Any, Final, NoReturn, TypedDict
 from grpo.base.errors import PlainError
 from grpo.learning.distributed import Rendezvous, joined_processes
 from grpo.settings.tree import Settings
-from steps.bodies.training_loop import RESUMABLE_EXIT, Terminated, terminable
 from steps.kinds.lookup import kind_of
 from steps.runtime.device import torch_device
-from steps.runtime.exit_codes import NO_RETRY
+from steps.runtime.exit_codes import NO_RETRY, RESUMABLE
 from steps.runtime.machine import Machine
+from steps.runtime.sigterm import Terminated, terminable
 from steps.step_io.work import Work
 from steps.store.versions import ROOT
 
@@ -103,7 +103,7 @@ def _end_with_stdin() -> None:
     with suppress(ProcessLookupError):
         os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(SECONDS_TO_EXIT)
-    exit_now("the node's first process is gone", RESUMABLE_EXIT)
+    exit_now("the node's first process is gone", RESUMABLE)
 
 
 def main() -> int:
@@ -116,10 +116,10 @@ def main() -> int:
             work, num_here = Work(Path(folder), ()), order["num_here"]
             train(order["task"], Machine.here(), work, rendezvous, num_here=num_here, on_assessed=None, on_error=lambda: None)
     except Terminated:
-        return RESUMABLE_EXIT
+        return RESUMABLE
     except PlainError as error:
         print(f"process {rendezvous.rank}: {error}", file=sys.stderr, flush=True)
-        return RESUMABLE_EXIT if error.may_pass else FINAL_EXIT
+        return RESUMABLE if error.may_pass else FINAL_EXIT
     return 0
 
 

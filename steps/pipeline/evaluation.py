@@ -106,7 +106,7 @@ def _precompute(job: Job, contest: Contest, *, screened: StepOutput | None, part
         spec,
         settings=spec.settings(here.settings) | ({} if task is None else asdict(task)),
         inputs=_inputs(here, contest, incumbent.label) | ({} if screened is None else {"screened": screened["output_hash"]}),
-        work=lambda work: screen_body.play_ahead(
+        work=lambda work: screen_body.precompute_games(
             here.settings,
             boards=here.open(contest.boards),
             pretrained=here.open(contest.pretrained),
@@ -123,7 +123,7 @@ def _precompute(job: Job, contest: Contest, *, screened: StepOutput | None, part
     )
 
 
-def select(job: Job, contest: Contest, ahead: Sequence[StepOutput] = (), sinks: Sequence[Sink] = ()) -> StepOutput:
+def select(job: Job, contest: Contest, precomputed: Sequence[StepOutput] = (), sinks: Sequence[Sink] = ()) -> StepOutput:
     """Let checkpoints compete, and register peak and champion; games that other tasks have played already are not played again."""
     here, spec = Here(job), select_body.SPEC
     incumbent = _incumbent(here, contest)
@@ -168,7 +168,7 @@ def select(job: Job, contest: Contest, ahead: Sequence[StepOutput] = (), sinks: 
             num_processes=here.machine.num_threads,
             device=here.device,
             work=work,
-            ahead=[here.open(output) for output in ahead],
+            precomputed=[here.open(output) for output in precomputed],
         ),
         sinks=sinks,
         publish=publish,

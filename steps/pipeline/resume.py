@@ -1,4 +1,4 @@
-"""Whether a run can be gone on from, and from which checkpoint; what that takes is fetched where this machine does not have it."""
+"""Whether and from which checkpoint a run can resume; fetches what this machine does not have."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ class OriginError(PlainError, ValueError):
 
 
 class ResumeError(PlainError, RuntimeError):
-    """The origin cannot be gone on from with these settings or on this machine; the message lists each difference."""
+    """The origin cannot be resumed with these settings or on this machine; the message lists each difference."""
 
 
 def find_origin(name: str, tracker: Tracker, store: Store) -> ResumeOrigin:
@@ -107,7 +107,7 @@ def refuse_unlike(origin: ResumeOrigin, changes: Sequence[Change], allowed: Sequ
 
 
 def origin_checkpoint(origin: ResumeOrigin, tracker: Tracker, store: Store) -> Path | None:
-    """Return the verified checkpoint to go on from; None when that is the pretrained policy."""
+    """Return the verified checkpoint to resume from; None when that is the pretrained policy."""
     if origin["policy_step"] == PRETRAINED_STEP:
         return None
     return fetch_checkpoint(tracker, store, origin["outputs"]["finetune"], origin["policy_step"])
@@ -128,7 +128,7 @@ def _peak_step(name: str, run: FlowRun, tracker: Tracker, store: Store) -> int:
     if run.peak_step is None:
         raise OriginError(
             f"--resume-from {name}: this run ended before `select`, so it has no peak; finish it by `python flows/chess_grpo.py resume"
-            f" --origin-run-id {run.metaflow_run}`, or go on from a checkpoint by {run.metaflow_run}/STEP: {_there(run, tracker, store)}"
+            f" --origin-run-id {run.metaflow_run}`, or resume from a checkpoint by {run.metaflow_run}/STEP: {_there(run, tracker, store)}"
         )
     return run.peak_step
 

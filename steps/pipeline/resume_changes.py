@@ -1,4 +1,4 @@
-"""In what a run that goes on from another differs from it, field by field: what may change, and what is refused.
+"""How a resumed run differs from its origin, field by field: what may change, and what is refused.
 
 A checkpoint holds weights and the state of Adam. Adam's moments are averages of past gradients: they outlive another number of states,
 another pace or another weight of a regulariser within some hundred steps, for gradients stay of one size. They do not outlive another

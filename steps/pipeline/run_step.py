@@ -36,7 +36,7 @@ def run_step(
 ) -> StepOutput:
     """Return a step's output: the origin's, the store's if its version is there, or a new one; log to the tracker which.
 
-    The tracking store keeps the whole output too, once, so that other machines can resume from it.
+    The tracking store has the whole output too, once, so that other machines can resume from it.
 
     Args:
         job: the run.

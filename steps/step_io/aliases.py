@@ -5,7 +5,7 @@ from typing import Final
 CHAMPION: Final = "champion"
 """The one to play: shown to be better than its own start, and than the champion before it."""
 PEAK: Final = "peak"
-"""The one to go on from: of its run the best lower bound."""
+"""The checkpoint to resume from: the best lower bound of its run."""
 ALIASES: Final = (CHAMPION, PEAK)
 PRETRAINED_STEP: Final = 0
 """The step of the pretrained policy, before the first of GRPO."""

@@ -381,7 +381,7 @@ def test_the_books_content_and_not_its_place_is_in_the_versions_of_steps(book: P
     elsewhere.parent.mkdir()
     elsewhere.write_bytes(book.read_bytes())
     here, there, none = (Settings(evaluation=EvaluationConfig(opening_book=str(path))) for path in (book, elsewhere, ""))
-    for part in (external_inputs.baseline_settings, external_inputs.selection_settings):
+    for part in (partial(settings_read_by, "baseline"), partial(settings_read_by, "select")):
         assert part(here) == part(there) == part(none)
         assert part(here)["evaluation"]["opening_book_plies"] == 16
         assert part(here) != part(Settings(evaluation=EvaluationConfig(opening_book=str(book), opening_book_plies=8)))

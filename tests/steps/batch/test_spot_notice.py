@@ -248,7 +248,7 @@ def test_training_that_is_told_keeps_its_last_step_and_says_that_it_can_be_gone_
         process.wait()
     said = [line for line in log.read_text().splitlines() if "spot interruption" in line or "ended by SIGTERM" in line]
     assert len(said) == 2, log.read_text()
-    assert "goes on from step 3, which is kept in" in said[1]
+    assert "resumes from step 3, which is saved in" in said[1]
     progress = home / "in_progress" / "finetune" / "v1"
     kept, problems = latest_valid_checkpoint(progress / "interrupted")
     assert (kept, list(problems)) == (progress / "interrupted" / "step-00000003", [])

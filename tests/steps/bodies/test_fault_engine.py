@@ -114,7 +114,7 @@ def test_an_engine_that_dies_again_and_again_ends_training_with_a_checkpoint_to_
         finetuned(tmp_path / "home", engine, breaker)
     progress = tmp_path / "home" / "in_progress" / "finetune" / "v1"
     told = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
-    assert told.endswith(f"The same command again, without --fresh, goes on from step 2, which is kept in {progress}")
+    assert told.endswith(f"The same command again, without --fresh, resumes from step 2, which is saved in {progress}")
     assert [checkpoint_step(folder) for folder in checkpoint_folders(progress / "checkpoints")] == [2]
     breaker.mend()
     ended = verified_manifest(finetuned(tmp_path / "home", engine))["output_hash"]

@@ -21,8 +21,10 @@ from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Event, Record
 from grpo.policy.distribution import new_policy
 from grpo.settings.grpo import GrpoConfig
-from steps.bodies.training_loop import RESUMABLE_EXIT, Terminated, TrainingLoop, terminable
+from steps.bodies.training_loop import TrainingLoop
 from steps.pipeline.make_output import make_output
+from steps.runtime.exit_codes import RESUMABLE
+from steps.runtime.sigterm import Terminated, terminable
 from steps.step_io.names import HISTORY
 from steps.step_io.work import TerminalSink, Work, read_history, read_journal
 from steps.store.outputs import BusyError, Store
@@ -146,13 +148,13 @@ def test_an_error_keeps_the_checkpoints_and_says_so_and_the_terminal_hears_nothi
     with pytest.raises(NonFiniteError) as caught:
         finetuned(tmp_path, said, change=failing_at(6, NonFiniteError("spoilt")))
     place = tmp_path / "in_progress" / "finetune" / "v1"
-    assert str(caught.value) == f"spoilt\nThe same command again, without --fresh, goes on from step 5, which is kept in {place}"
+    assert str(caught.value) == f"spoilt\nThe same command again, without --fresh, resumes from step 5, which is saved in {place}"
     assert not (tmp_path / "outputs" / "finetune" / "v1").exists()
     assert [record.step for record in read_journal(place)] == [0, 1, 2, 3, 4, 5]
     listener = Listener()
     again: list[str] = []
     folder = finetuned(tmp_path, again, listener)
-    assert again[0] == f"finetune: going on from step 5, which is kept in {place}"
+    assert again[0] == f"finetune: resuming from step 5, which is saved in {place}"
     assert [line for line in again if "regret_best" in line] == [line for line in again if line.startswith("finetune: step 6: ")]
     recorded = [record for record in listener.records if not any(name.startswith("time/") for name in record.metrics)]
     assert recorded == read_history(folder)
@@ -163,7 +165,7 @@ def test_an_error_that_is_no_plain_one_has_it_below_the_traceback(tmp_path: Path
     with pytest.raises(ZeroDivisionError) as caught:
         finetuned(tmp_path, [], change=failing_at(1, ZeroDivisionError("x")))
     assert str(caught.value) == "x"
-    assert caught.value.__notes__ == ["The same command again, without --fresh, goes on from the beginning: there is no checkpoint yet"]
+    assert caught.value.__notes__ == ["The same command again, without --fresh, resumes from the beginning: there is no checkpoint yet"]
 
 
 def test_told_to_end_it_leaves_with_the_code_and_what_the_step_had_changed_is_taken_back(tmp_path: Path) -> None:
@@ -181,10 +183,10 @@ def test_told_to_end_it_leaves_with_the_code_and_what_the_step_had_changed_is_ta
     with pytest.raises(SystemExit) as caught:
         finetuned(tmp_path, [], change=change)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    assert caught.value.code == RESUMABLE_EXIT == 75
+    assert caught.value.code == RESUMABLE == 75
     said: list[str] = []
     folder = finetuned(tmp_path, said)
-    assert said[0].startswith("finetune: going on from step 4,")
+    assert said[0].startswith("finetune: resuming from step 4,")
     assert verified_manifest(folder)["output_hash"] == verified_manifest(finetuned(tmp_path / "whole", []))["output_hash"]
 
 

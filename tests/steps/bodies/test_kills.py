@@ -291,12 +291,12 @@ def test_told_to_end_it_saves_the_last_finished_step_and_goes_on_from_there(
     status, log = driver.end(home)
     assert time.monotonic() - told < 5
     assert status == 75, log
-    place = f"step {last}, which is kept in {progress_of(home)}" if last else "the beginning: there is no checkpoint yet"
-    said = f"finetune: ended by SIGTERM; the same command again, without --fresh, goes on from {place}"
+    place = f"step {last}, which is saved in {progress_of(home)}" if last else "the beginning: there is no checkpoint yet"
+    said = f"finetune: ended by SIGTERM; the same command again, without --fresh, resumes from {place}"
     assert log.splitlines()[-1] == said
     status, log = driver.run(home)
     assert status == 0, log
-    assert ("nothing in" if last is None else f"going on from step {last},") in log
+    assert ("nothing in" if last is None else f"resuming from step {last},") in log
     assert "WARNING" not in log
     assert result_of(home) == whole()
 
@@ -348,7 +348,7 @@ def test_behind_a_damaged_checkpoint_the_one_before_it_is_taken_and_the_end_is_t
     status, log = driver.run(home)
     assert status == 0, log
     assert f"finetune: WARNING: {newest} is changed since it was written; it is deleted" in log
-    assert "going on from step 6," in log
+    assert "resuming from step 6," in log
     assert result_of(home) == whole()
 
 
@@ -360,7 +360,7 @@ def test_behind_a_damaged_checkpoint_of_an_interruption_the_one_before_it_is_tak
     send(pid, signal.SIGTERM)
     driver.end(home)
     flip(progress_of(home) / "interrupted" / "step-00000005" / "optimiser.safetensors")
-    assert "going on from step 4," in driver.run(home)[1]
+    assert "resuming from step 4," in driver.run(home)[1]
     assert result_of(home) == whole()
 
 
@@ -371,7 +371,7 @@ def test_where_all_checkpoints_are_damaged_it_starts_anew_and_says_so(driver: Dr
     status, log = driver.run(home)
     assert status == 0, log
     assert log.count("WARNING") == 2
-    assert f"finetune: nothing in {progress_of(home)} can be gone on from; starting anew" in log
+    assert f"finetune: nothing in {progress_of(home)} can be resumed from; starting again" in log
     assert result_of(home) == whole()
 
 
@@ -383,7 +383,7 @@ def test_a_checkpoint_whose_history_is_lost_is_not_gone_on_from(driver: Driver, 
     status, log = driver.run(home, config=ALL_KEPT)
     assert status == 0, log
     assert "is of a step that the journal does not have" in log
-    assert "going on from step 4," in log
+    assert "resuming from step 4," in log
     assert result_of(home) == whole(**ALL_KEPT)
 
 
@@ -398,7 +398,7 @@ def test_a_full_disk_costs_no_checkpoint_and_the_error_says_how_much_room_is_wan
     target = progress_of(home) / "checkpoints" / "step-00000006"
     assert f"StorageError: {target} could not be written (File too large): it needs " in log
     assert " bytes are free there; make room" in log
-    assert f"The same command again, without --fresh, goes on from step 4, which is kept in {progress_of(home)}" in log
+    assert f"The same command again, without --fresh, resumes from step 4, which is saved in {progress_of(home)}" in log
     assert steps_of(home) == [2, 4]
     assert sorted(path.name for path in progress_of(home).iterdir()) == ["checkpoints", "history.jsonl", "learnability.json"]
     assert list((home / "outputs" / "finetune").iterdir()) == []
@@ -410,8 +410,8 @@ def test_a_full_disk_costs_no_checkpoint_and_the_error_says_how_much_room_is_wan
 def test_an_error_costs_no_checkpoint_and_says_where_they_are(driver: Driver, whole: Callable[..., Result], home: Path) -> None:
     status, log = driver.run(home, failpoint="after the rollout", nth=16, deed="fail")
     assert status == 1
-    place = f"step 7, which is kept in {progress_of(home)}"
-    assert f"NonFiniteError: the weights are spoilt\nThe same command again, without --fresh, goes on from {place}" in log
+    place = f"step 7, which is saved in {progress_of(home)}"
+    assert f"NonFiniteError: the weights are spoilt\nThe same command again, without --fresh, resumes from {place}" in log
     assert driver.run(home)[0] == 0
     assert result_of(home) == whole()
 
@@ -426,7 +426,7 @@ def test_a_second_writer_is_refused_and_told_who_is_the_first(driver: Driver, wh
     driver.end(home)
     status, log = driver.run(home)
     assert status == 0, log
-    assert "going on from step 4," in log
+    assert "resuming from step 4," in log
     assert result_of(home) == whole()
 
 

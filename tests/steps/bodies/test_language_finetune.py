@@ -105,7 +105,7 @@ def test_weights_that_break_end_the_run_and_its_last_good_step_is_kept(tmp_path:
 
         trainer.step = failing
 
-    with pytest.raises(RuntimeError, match=r"NaN or infinite weights.*\n.*goes on from step 3"):
+    with pytest.raises(RuntimeError, match=r"NaN or infinite weights.*\n.*resumes from step 3"):
         finetuned(tmp_path / "broken", change=breaking)
     broken, whole = finetuned(tmp_path / "broken"), finetuned(tmp_path / "whole")
     assert (broken / HISTORY).read_bytes() == (whole / HISTORY).read_bytes()

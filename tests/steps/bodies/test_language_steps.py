@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,10 @@ from steps.store.versions import LANGUAGE_LOCK, describe_code
 LANGUAGE = read_settings('preset = "test"\npolicy.kind = "language"\nlanguage.cloning.learning_rate = 1e-4')
 NETWORK = read_settings("test")
 STEPS: Mapping[str, Callable[[Settings], dict[str, Any]]] = {
-    "pretrain": external_inputs.pretrain_settings,
-    "baseline": external_inputs.baseline_settings,
-    "finetune": external_inputs.finetune_settings,
-    "select": external_inputs.selection_settings,
+    "pretrain": partial(settings_read_by, "pretrain"),
+    "baseline": partial(settings_read_by, "baseline"),
+    "finetune": partial(settings_read_by, "finetune"),
+    "select": partial(settings_read_by, "select"),
 }
 # Field -> a value that is not its default, and the steps that must be made anew with it.
 FIELDS: Mapping[str, tuple[Any, set[str]]] = {

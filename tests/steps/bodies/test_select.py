@@ -55,7 +55,7 @@ from steps.bodies.calibrate import calibrate_ladder
 from steps.bodies.game_cache import TaskPart
 from steps.bodies.measure import read_ladder
 from steps.bodies.report import comparison_rows, decision_rows, ladder_rows
-from steps.bodies.screen import SelectionError, play_ahead
+from steps.bodies.screen import SelectionError, precompute_games
 from steps.bodies.select import select_champion
 from steps.bodies.selection_games import CONFIRMATION, LADDER, PREVIOUS, SAMPLED, SCREENING, SelectionGames
 from steps.cards import live
@@ -535,7 +535,7 @@ def play_ahead_of(inputs: Inputs, settings: Settings, stockfish: str, folder: Pa
     folders: list[Path] = []
     for name, share in (("screen", None), *((f"part-{part}", TaskPart(part=part, num_parts=num_parts)) for part in range(num_parts))):
         (folder / name).mkdir(parents=True)
-        play_ahead(
+        precompute_games(
             settings,
             **given,
             screened=folders[0] if folders else None,
@@ -575,12 +575,12 @@ def test_games_played_ahead_by_other_tasks_change_nothing_and_are_not_played_aga
         return real(first, second, openings, **more)
 
     monkeypatch.setattr(selection_games, "play_match", counted)
-    together = select(text, uses_book=uses_book, previous=other_champion, ahead=ahead)
+    together = select(text, uses_book=uses_book, previous=other_champion, precomputed=ahead)
     assert sum(played) == 0
     assert together[0] == alone[0]
     assert file_hashes(together[1]) == file_hashes(alone[1])
     # A share that was lost is made up for.
-    lost = select(text, uses_book=uses_book, previous=other_champion, ahead=ahead[:-1])
+    lost = select(text, uses_book=uses_book, previous=other_champion, precomputed=ahead[:-1])
     assert sum(played) > 0
     assert file_hashes(lost[1]) == file_hashes(alone[1])
 
@@ -593,7 +593,9 @@ def test_games_against_another_champion_than_the_present_one_do_not_count(
     third.mkdir()
     save_policy(third, new_policy(TINY, seed=77, device=CPU), TINY)
     folders = play_ahead_of(inputs, settings_with(text, book), stockfish, tmp_path / "ahead", third, 1)
-    assert file_hashes(select(text, previous=other_champion, ahead=folders)[1]) == file_hashes(select(text, previous=other_champion)[1])
+    assert file_hashes(select(text, previous=other_champion, precomputed=folders)[1]) == file_hashes(
+        select(text, previous=other_champion)[1]
+    )
 
 
 def test_games_of_a_sequential_test_are_not_played_ahead(inputs: Inputs, stockfish: str, tmp_path: Path, book: Path) -> None:
@@ -1036,7 +1038,7 @@ def test_what_is_asked_again_is_drawn_alike_by_whichever_task_plays_the_game(
     alone = select(SPEAKING, previous=other_champion, **speaking)
     given = replace(inputs, **speaking)
     ahead = play_ahead_of(given, settings_with(SPEAKING, book), stockfish, tmp_path / "ahead", other_champion, 2)
-    together = select(SPEAKING, previous=other_champion, ahead=ahead, **speaking)
+    together = select(SPEAKING, previous=other_champion, precomputed=ahead, **speaking)
     assert together[0] == alone[0]
     assert file_hashes(together[1]) == file_hashes(alone[1])
     assert alone[0]["previous_champion"]["answers"].keys() == {"first"}, "the champion to beat is a network"

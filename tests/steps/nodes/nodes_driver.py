@@ -34,9 +34,10 @@ from grpo.policy.distribution import new_policy
 from grpo.settings.grpo import GrpoConfig
 from steps.bodies.training_loop import TrainingLoop
 from steps.nodes.sockets import Node
-from steps.nodes.team import RESUMABLE_EXIT, joined_nodes
+from steps.nodes.team import joined_nodes
 from steps.nodes.worker import FINAL_EXIT, WorkerTask
 from steps.pipeline.make_output import make_output
+from steps.runtime.exit_codes import RESUMABLE
 from steps.runtime.machine import Machine
 from steps.step_io.work import TerminalSink, Work
 from steps.store.outputs import Store
@@ -134,7 +135,7 @@ def run(job: dict[str, Any]) -> int:
         return int(end.code or 0)
     except PlainError as error:
         print(f"finetune: {error}")
-        return RESUMABLE_EXIT if error.may_pass else FINAL_EXIT
+        return RESUMABLE if error.may_pass else FINAL_EXIT
     except BaseException:  # noqa: BLE001
         traceback.print_exc()
         return 1

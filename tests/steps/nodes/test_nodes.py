@@ -124,12 +124,12 @@ def test_a_node_is_lost_and_all_end_and_go_on_as_if_nothing_had_happened(
     deeds[index] = deed
     assert driver.run(tmp_path, *deeds) == statuses, log_of(tmp_path, 0) + log_of(tmp_path, 1)
     if deed.get("deed") == "terminate" and deed["place"] == "step":
-        assert "goes on from step 5," in log_of(tmp_path, 0), "no step that was finished is lost"
+        assert "resumes from step 5," in log_of(tmp_path, 0), "no step that was finished is lost"
         # Whose end the other hears of first is a matter of who is faster: the told one's, or its own loss of it.
         assert index == 0 or "ended: it got SIGTERM, or lost another node" in log_of(tmp_path, 0)
     assert driver.run(tmp_path) == [0, 0], log_of(tmp_path, 0) + log_of(tmp_path, 1)
     if deed["place"] != "beginning":
-        assert "going on from step" in log_of(tmp_path, 0)
+        assert "resuming from step" in log_of(tmp_path, 0)
     assert result_of(tmp_path / "node 0") == whole
 
 
@@ -159,7 +159,7 @@ def test_what_no_other_try_would_mend_is_final_on_all_nodes(
 def test_a_node_that_hangs_ends_the_others_when_their_patience_ends(driver: Driver, whole: Result, tmp_path: Path) -> None:
     processes = driver.start(tmp_path, {}, {"deed": "stop", "place": "step", "step": 6}, patience=10)
     until = time.monotonic() + 120
-    while not (tmp_path / "node 0.log").exists() or "goes on from step 5," not in log_of(tmp_path, 0):
+    while not (tmp_path / "node 0.log").exists() or "resumes from step 5," not in log_of(tmp_path, 0):
         assert time.monotonic() < until
         time.sleep(0.1)
     os.kill(processes[1], signal.SIGKILL)
