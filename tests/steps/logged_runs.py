@@ -11,6 +11,7 @@ from grpo.metrics.table import Record
 from grpo.settings.tree import read_settings
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import CHAMPION, PEAK
+from steps.step_io.names import FINDINGS
 from steps.store.outputs import StepOutput, Store
 from steps.tracking.registry import Choice, Chosen
 from steps.tracking.tags import COMMAND, DATASET, ENGINE, FOUND, VERDICT
@@ -101,7 +102,8 @@ def _output(store: Store, step: str, run: LoggedRun) -> StepOutput:
             (folder / PEAK).mkdir()
             (folder / PEAK / "weights").write_text(run.name)
         if step == "finetune" and run.findings is not None:
-            write_json(folder / "findings.json", {"verdict": "findings" if run.findings else "healthy", "findings": list(run.findings)})
+            (folder / FINDINGS).parent.mkdir(exist_ok=True)
+            write_json(folder / FINDINGS, {"verdict": "findings" if run.findings else "healthy", "findings": list(run.findings)})
     found = store.find(step, name)
     assert found is not None
     return StepOutput(step=step, version=name, output_hash=found["output_hash"], reused=False)

@@ -26,6 +26,7 @@ from grpo.engine.pool import EnginePool, Query
 from grpo.play import openings
 from grpo.play.openings import OpeningsError, drawn_openings, keys_of, make_openings, phase_openings, read_book
 from grpo.reading.games import Reason, SourceError
+from grpo.settings.roles import settings_read_by
 from grpo.settings.tree import EvaluationConfig, Settings
 from steps.store import external_inputs
 
@@ -381,10 +382,11 @@ def test_the_books_content_and_not_its_place_is_in_the_versions_of_steps(book: P
     elsewhere.parent.mkdir()
     elsewhere.write_bytes(book.read_bytes())
     here, there, none = (Settings(evaluation=EvaluationConfig(opening_book=str(path))) for path in (book, elsewhere, ""))
-    for part in (partial(settings_read_by, "baseline"), partial(settings_read_by, "select")):
-        assert part(here) == part(there) == part(none)
-        assert part(here)["evaluation"]["opening_book_plies"] == 16
-        assert part(here) != part(Settings(evaluation=EvaluationConfig(opening_book=str(book), opening_book_plies=8)))
+    for step in ("baseline", "select"):
+        assert settings_read_by(step, here) == settings_read_by(step, there) == settings_read_by(step, none)
+        assert settings_read_by(step, here)["evaluation"]["opening_book_plies"] == 16
+        shorter = Settings(evaluation=EvaluationConfig(opening_book=str(book), opening_book_plies=8))
+        assert settings_read_by(step, here) != settings_read_by(step, shorter)
     assert external_inputs.opening_inputs(here) == external_inputs.opening_inputs(there) != external_inputs.opening_inputs(none) == {}
     elsewhere.write_bytes(book.read_bytes() + b"\n")
     assert external_inputs.opening_inputs(here) != external_inputs.opening_inputs(there)

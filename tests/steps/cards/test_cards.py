@@ -28,6 +28,7 @@ from steps.cards.registry import PAGES, watch
 from steps.cards.state import Seen
 from steps.cards.style import STYLE
 from steps.cards.training_pages import draw_findings, finetune_page, pretrain_page
+from steps.step_io.names import FINDINGS
 
 SETTINGS = read_settings("preset = 'test'").model_dump(mode="json")
 EVIL = "<script>alert(1)</script>\n\n<img src=x onerror=alert(2)>[x](javascript:y)"
@@ -180,7 +181,7 @@ def test_the_training_card_has_every_chart_that_is_asked_of_it_and_events_latest
     parts = finetune_page(Seen(SETTINGS, records=records))
     words = ("entropy", "reward", "regret", "KL", "clipped", "gradient budget", "saturated", "zero-variance")
     assert all(any(word in title for title in charts(parts)) for word in words)
-    assert lines_of(charts(parts)["gradient budget (shares of the logit gradient)"]).keys() == {
+    assert lines_of(charts(parts)["gradient budget (fractions of the logit gradient)"]).keys() == {
         "policy (reward)", "entropy bonus", "KL to the reference", "recovery KL",
     }  # fmt: skip
     shown = markup(parts)
@@ -232,7 +233,8 @@ def test_the_stored_findings_and_learnability_are_shown_when_the_step_had_nothin
         tmp_path / "learnability.json", {"severity": "warning", "findings": [dict.fromkeys(("severity", "name", "seen", "advice"), "w")]}
     )
     facts = dict.fromkeys(("severity", "cause", "remedy", "page"), "x") | {"name": "flat_reward", "evidence": []}
-    write_json(tmp_path / "findings.json", {"verdict": "findings", "findings": [facts]})
+    (tmp_path / FINDINGS).parent.mkdir()
+    write_json(tmp_path / FINDINGS, {"verdict": "findings", "findings": [facts]})
     seen = Seen(SETTINGS)
     seen.finish(tmp_path, is_reused=True)
     shown = markup(finetune_page(seen))

@@ -271,7 +271,7 @@ def test_the_command_writes_a_whole_folder_that_other_commands_take_for_a_model(
     manifest = verified_manifest(tmp_path / "out")
     assert sorted(manifest["files"]) == ["model_card.md", "policy.json", ONNX, "weights.safetensors"]
     assert find_policy(str(tmp_path / "out"), Machine.here()).weights_hash == sha256_file(source / "weights.safetensors")
-    assert "nothing is known here of its strength" in (tmp_path / "out" / "model_card.md").read_text().lower()
+    assert "its strength is unknown here" in (tmp_path / "out" / "model_card.md").read_text().lower()
 
 
 def test_a_folder_that_is_there_is_refused_before_any_work(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

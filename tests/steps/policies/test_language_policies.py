@@ -177,7 +177,7 @@ def test_a_match_tells_of_its_answers_on_screen_in_json_and_pgn(stockfish: str, 
     assert (told["players"][0]["policy"], told["players"][0]["max_questions"]) == ("language", 2)
     assert f"answers      {folder}: 8 answers for 4 moves: " in said
     assert "no legal move named 4" in said
-    assert "pairs are the sample" in said
+    assert "pairs of games are the sample" in said
     assert pgn.read_text().count('Answers "2 answers for 1 moves: ') == 4
 
 
@@ -189,7 +189,7 @@ def test_puzzles_are_asked_once_each_and_a_temperature_is_refused(folder: Path, 
     assert told["answers"]["answers"] == told["files"]["puzzles.csv"]["solved"]["num"] == 2
     assert told["files"]["puzzles.csv"]["solved"]["solved"] == 0
     _, said, _ = run("solve", folder, tmp_path / "puzzles.csv")
-    assert "2 answers, one a position: " in said
+    assert "2 answers, one per position: " in said
     code, _, error = run("solve", folder, tmp_path / "puzzles.csv", "--temperature", "1")
     assert code == 1
     assert "a language model has none; leave --temperature out" in error
@@ -228,7 +228,7 @@ def test_an_export_is_what_transformers_loads_with_a_card_that_says_what_it_is(f
     card = (out / "model_card.md").read_text()
     for text in (
         "A causal language model that writes its moves as text",
-        "a small GPT-2 with fresh weights",
+        "a small GPT-2 with random weights",
         "after 2 answers without a legal move the game is lost",
         "the null move `0000`",
         "12 of 12 best answers equal",

@@ -111,6 +111,7 @@ def finetuned(folder: Path) -> Path:
 def test_headlines_are_the_last_values_and_regret_is_told_before_and_after(tmp_path: Path) -> None:
     folder = finetuned(tmp_path / "finetune")
     assert headlines("finetune", folder) == {"grpo/entropy": 1.25, "run/regret_before": 0.2, "run/regret_after": 0.125}
+    (folder / FINDINGS).parent.mkdir()
     write_json(folder / FINDINGS, {"verdict": "findings", "findings": [FOUND, FOUND]})
     assert headlines("finetune", folder)["run/findings"] == 2
     write_json(folder / FINDINGS, {"verdict": "healthy", "findings": [FOUND | {"name": "healthy"}]})
@@ -125,6 +126,7 @@ def test_a_childs_page_has_its_numbers_with_units_and_what_diagnosis_says(tmp_pa
         f"| `heldout/regret_best` | 0.2 | 0.125 | win probability | lower | {METRICS['heldout/regret_best'].meaning} |" in note.splitlines()
     )
     assert "kl_trap" not in note
+    (folder / FINDINGS).parent.mkdir(exist_ok=True)
     write_json(folder / FINDINGS, {"verdict": "findings", "findings": [FOUND]})
     assert "- **kl_trap** (critical): The anchor holds the policy. Remedy: Set grpo.kl_coefficient = 0." in step_note("finetune", folder)
     write_json(folder / FINDINGS, {"verdict": "healthy", "findings": [FOUND | {"name": "healthy"}]})

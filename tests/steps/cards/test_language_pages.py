@@ -136,7 +136,7 @@ def test_the_final_card_is_drawn_without_a_networks_numbers(tmp_path: Path) -> N
     except KeyError as error:
         pytest.fail(f"the page asks for {error}")
     shown = {part.spec["title"]["text"]: part.spec for part in parts if isinstance(part, Chart)}
-    assert lines_of(shown["what can be read"])["parsed"] == [(1, 0.375)]
+    assert lines_of(shown["parse rate"])["parsed"] == [(1, 0.375)]
     assert "mean reward" not in shown
 
 
