@@ -15,6 +15,7 @@ from grpo.language.text.rewards import grade
 from grpo.learning.checkpoints import checkpoint_folders, checkpoint_step, load_checkpoint, weights_hash
 from grpo.learning.learnability import Learnability
 from grpo.settings.tree import Settings
+from steps.bodies.live_diagnosis import LiveDiagnosis
 from steps.bodies.training_loop import TrainingLoop
 from steps.pipeline.make_output import make_output
 from steps.step_io.names import FINDINGS, HISTORY
@@ -54,6 +55,7 @@ def finetuned(home: Path, *, change: Callable[[LanguageTrainer], None] = lambda 
         is_fresh=False,
         sinks=(),
         terminal=None,
+        watcher=LiveDiagnosis({"grpo": config.grpo.model_dump(mode="json")}),
     )
     return store.folder("finetune", "v1")
 
