@@ -2,7 +2,10 @@
 
 from typing import Any
 
+from grpo.statistics.intervals import paired_interval
+
 CODE = {"commit": "c" * 40, "is_dirty": False, "lock": "d" * 64}
+ENDS = {"checkmate": 40, "stalemate": 4, "insufficient material": 6, "threefold repetition": 45, "fifty moves": 3, "ply cap": 2}
 
 
 def match(score: float, num_pairs: int = 50) -> dict[str, Any]:

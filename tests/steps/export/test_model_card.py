@@ -16,9 +16,6 @@ from steps.export.model_card import CardError, CardFacts, model_card
 from steps.export.network_card import NetworkCard
 from steps.runs.facts import RunFacts, facts_behind, run_facts
 
-ENDS = {"checkmate": 40, "stalemate": 4, "insufficient material": 6, "threefold repetition": 45, "fifty moves": 3, "ply cap": 2}
-
-
 DEFAULT = GrpoConfig()
 SETTINGS = {
     "seed": 4,
