@@ -371,7 +371,7 @@ def test_a_wrong_usage_ends_with_code_2_and_the_usage(arguments: tuple[str, ...]
     ("arguments", "words"),
     [
         (("--help",), ["build or inspect a dataset of boards"]),
-        (("boards", "--help"), ["build a dataset: positions with engine values of all legal moves, checked", "what is in a dataset"]),
+        (("boards", "--help"), ["build a dataset: positions with engine values of all legal moves, checked", "summarise a dataset"]),
         (("boards", "build", "--help"), ["the folder to create; it must not exist", "--config", "--set", "boards.num_train=3000"]),
         (("boards", "inspect", "--help"), ["--examples", "default 3", "--rejected", "with file and byte", "--set"]),
     ],

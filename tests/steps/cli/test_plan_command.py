@@ -83,7 +83,7 @@ def test_few_games_are_said_to_be_planned_by_a_rough_rule_and_too_few_to_show_no
         (["--level", "0.5"], "level of 0.5 is no test"),
         (["--probability", "1"], "probability of 1.0 cannot be planned for"),
         (["--probability", "80"], "probability of 80.0 cannot be planned for"),
-        (["--games", "1"], "1 games are no pair"),
+        (["--games", "1"], "1 games are not a pair"),
         (["--opponent-score", "0.01"], "impossible at 30% draws"),
         (["--opponent-score", "0"], "says nothing of strength"),
         (["--sprt", "30", "0"], "elo0 (30.0) must be less than elo1 (0.0)"),

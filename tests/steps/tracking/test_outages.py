@@ -565,7 +565,7 @@ def test_start_needs_the_store_and_says_what_to_do(tmp_path: Path, retry_policy:
     with pytest.raises(MlflowException):
         Tracker(machine, retry_policy=BRISK)
     patient = Tracker(machine, must_answer=False, retry_policy=STUBBORN)
-    with pytest.raises(TrackingAwayError, match="what it knows is needed here: start its server again"):
+    with pytest.raises(TrackingAwayError, match="but this step needs its answer: restart the"):
         patient.start_flow_run(metaflow_run=NAME, settings={}, tags={}, note="")
     with pytest.raises(MlflowException):
         tracker.holder(StepOutput(step="pretrain", version="v", output_hash="h", reused=True))
@@ -732,7 +732,7 @@ def test_a_full_disk_is_no_outage(machine: Machine, retry_policy: Callable[[Retr
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(MlflowClient, "log_artifact", full)
-    with pytest.raises(StorageError, match="make room on its disk"):
+    with pytest.raises(StorageError, match="free disk space"):
         run.pretrain(job)
 
 
@@ -757,7 +757,7 @@ def test_a_full_database_is_named_whatever_sqlalchemy_was_about_to_do(tmp_path: 
         with pytest.raises(OperationalError, match=r"^.raised as a result of Query-invoked autoflush") as full:
             session.scalars(select(Page)).all()
     engine.dispose()
-    with pytest.raises(StorageError, match=r"cannot be written \(database or disk is full\): make room"):
+    with pytest.raises(StorageError, match=r"cannot be written \(database or disk is full\): free disk space"):
         is_refusal(full.value)
 
 
