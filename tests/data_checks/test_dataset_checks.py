@@ -708,7 +708,7 @@ def test_a_table_with_other_columns_is_refused(sound: Dataset) -> None:
 
     with pytest.raises(ValueError, match=r"other columns than grpo\.dataset\.table\.BOARD_SCHEMA"):
         check_dataset_tables(boards.drop_columns("key"), games, facts, CONFIG, VALUES)
-    with pytest.raises(ValueError, match="make the boards again"):
+    with pytest.raises(ValueError, match="build the boards again"):
         check_dataset_tables(boards.set_column(7, "ply", boards["ply"].cast("int64")), games, facts, CONFIG, VALUES)
     with pytest.raises(ValueError, match=r"other columns than grpo\.dataset\.table\.GAME_SCHEMA"):
         check_dataset_tables(boards, games.drop_columns("date"), facts, CONFIG, VALUES)
