@@ -225,7 +225,9 @@ class ChessGrpo(FlowSpec):
         return 1
 
     def _contest(self):
-        return evaluation.Contest(boards=self.boards, pretrained=self.pretrained, calibrated=self.calibrated, finetuned=self.finetuned)
+        return evaluation.SelectionOutputs(
+            boards=self.boards, pretrained=self.pretrained, calibrated=self.calibrated, finetuned=self.finetuned
+        )
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def baseline(job: Job, boards: StepOutput, pretrained: StepOutput, calibrated: S
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Contest:
+class SelectionOutputs:
     """The outputs that a selection is made from."""
 
     boards: StepOutput
@@ -85,17 +85,17 @@ class Contest:
     finetuned: StepOutput
 
 
-def screen(job: Job, contest: Contest, sinks: Sequence[Sink] = ()) -> StepOutput:
+def screen(job: Job, contest: SelectionOutputs, sinks: Sequence[Sink] = ()) -> StepOutput:
     """Let candidates play against the initial policy, from which one is chosen."""
     return _precompute(job, contest, screened=None, part=None, sinks=sinks)
 
 
-def confirm(job: Job, contest: Contest, screened: StepOutput, part: int, sinks: Sequence[Sink] = ()) -> StepOutput:
+def confirm(job: Job, contest: SelectionOutputs, screened: StepOutput, part: int, sinks: Sequence[Sink] = ()) -> StepOutput:
     """Play one task's part of the games that decide whether the chosen candidate is better."""
     return _precompute(job, contest, screened=screened, part=part, sinks=sinks)
 
 
-def _precompute(job: Job, contest: Contest, *, screened: StepOutput | None, part: int | None, sinks: Sequence[Sink]) -> StepOutput:
+def _precompute(job: Job, contest: SelectionOutputs, *, screened: StepOutput | None, part: int | None, sinks: Sequence[Sink]) -> StepOutput:
     here = Here(job)
     spec = screen_body.SPEC if screened is None else screen_body.CONFIRM_SPEC
     incumbent = _incumbent(here, contest)
@@ -123,7 +123,7 @@ def _precompute(job: Job, contest: Contest, *, screened: StepOutput | None, part
     )
 
 
-def select(job: Job, contest: Contest, precomputed: Sequence[StepOutput] = (), sinks: Sequence[Sink] = ()) -> StepOutput:
+def select(job: Job, contest: SelectionOutputs, precomputed: Sequence[StepOutput] = (), sinks: Sequence[Sink] = ()) -> StepOutput:
     """Let checkpoints compete, and register peak and champion; games that other tasks have played already are not played again."""
     here, spec = Here(job), select_body.SPEC
     incumbent = _incumbent(here, contest)
@@ -175,7 +175,7 @@ def select(job: Job, contest: Contest, precomputed: Sequence[StepOutput] = (), s
     )
 
 
-def _inputs(here: Here, contest: Contest, previous: str) -> dict[str, str]:
+def _inputs(here: Here, contest: SelectionOutputs, previous: str) -> dict[str, str]:
     outputs = {"boards": contest.boards, "pretrained": contest.pretrained, "ladder": contest.calibrated, "finetuned": contest.finetuned}
     return here.inputs(select_body.SPEC, **outputs) | {"previous": previous}
 
@@ -198,7 +198,7 @@ class _Incumbent:
         return None if self.model is None else self.model.folder
 
 
-def _incumbent(here: Here, contest: Contest) -> _Incumbent:
+def _incumbent(here: Here, contest: SelectionOutputs) -> _Incumbent:
     """Return the registry's champion. When this very step made it, it is no opponent: the step's output is found again."""
     try:
         held = Registry(here.tracker).named(CHAMPION)

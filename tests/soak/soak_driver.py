@@ -91,7 +91,7 @@ def whole_run(place: Path, settings: str, metaflow_run: str, *, until: str = "")
     finetuned = once("finetune", lambda: training.finetune(job, boards, pretrained))
     if until == "finetune":
         return
-    contest = evaluation.Contest(boards=boards, pretrained=pretrained, calibrated=calibrated, finetuned=finetuned)
+    contest = evaluation.SelectionOutputs(boards=boards, pretrained=pretrained, calibrated=calibrated, finetuned=finetuned)
     screened = once("screen", lambda: evaluation.screen(job, contest))
     confirmed = [
         once(f"confirm-{part}", lambda part=part: evaluation.confirm(job, contest, screened, part))

@@ -81,7 +81,7 @@ class Runs:
         )
         boards, pretrained, calibrated = (self.output(step, step) for step in ("join_boards", "pretrain", "calibrate"))
         outputs = {"boards": boards, "pretrained": pretrained, "calibrated": calibrated, "finetuned": self.output("finetune", finetuned)}
-        return evaluation.select(job, evaluation.Contest(**outputs))
+        return evaluation.select(job, evaluation.SelectionOutputs(**outputs))
 
     def output(self, step: str, content: str) -> StepOutput:
         """Return an output with this content."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from logged_runs import words
+from made_reports import CODE, REPORTS
 from test_cards import charts, lines_of, markup
-from test_model_card import CODE, REPORTS
 
 from grpo.base.files import write_json
 from grpo.metrics.table import REWARD_PARTS, TASKS, Event, Record

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_kills import EVERYTHING, ROLLBACK, Result, result_of
+from killed_runs import EVERYTHING, ROLLBACK, Result, result_of
 
 import steps.nodes.sockets
 from steps.nodes.sockets import NodeListener, NodesError, candidate_ports, connect_to_main, free_port
