@@ -317,7 +317,7 @@ def test_one_run_is_shown_from_its_settings_to_its_champion(typed: Callable[...,
         f"#/experiments/1/runs/{told[1]['1002']}",
     ):
         assert words in said, words
-    assert re.search(r"^  finetune +finished  0 s  made +v-finetune-1$", said, re.MULTILINE)
+    assert re.search(r"^  finetune +finished  0 s  computed +v-finetune-1$", said, re.MULTILINE)
 
 
 def test_a_killed_run_is_shown_with_how_to_go_on(typed: Callable[..., str]) -> None:
