@@ -335,7 +335,7 @@ def test_a_boost_that_did_not_help_is_not_recommended_again() -> None:
 
 
 def test_causes_of_our_own_runs_do_not_blame_estimators_that_we_do_not_have() -> None:
-    [finding] = diagnose(History.of_records(records(grpo__logit_cosine__entropy_anchor_kl=-0.99))).findings
+    [finding] = diagnose(History.of_records(records(grpo__logit_cosine__entropy_reference_kl=-0.99))).findings
     assert finding.name == "cancelling_terms"
     assert "sampled" not in finding.cause
 
@@ -358,7 +358,7 @@ OURS = {
     "grpo/states": 500.0,
     "grpo/states_dropped": 0.0,
     "grpo/effective_sample_size": 0.99,
-    "grpo/logit_cosine/entropy_anchor_kl": -0.3,
+    "grpo/logit_cosine/entropy_reference_kl": -0.3,
     "grpo/logit_gradient/entropy": 0.01,
     "grpo/logit_gradient/reference_kl": 0.012,
     "grpo/logit_share/entropy": 0.2,
@@ -387,7 +387,7 @@ def records(count: int = 60, **changed: float) -> list[Record]:
         ("kl_at_step_zero", {"grpo__kl_reference": 0.1}),
         ("impossible_entropy", {"grpo__entropy": 4.5}),
         ("entropy_collapse", {"grpo__normalised_entropy": 0.1}),
-        ("cancelling_terms", {"grpo__logit_cosine__entropy_anchor_kl": -0.99}),
+        ("cancelling_terms", {"grpo__logit_cosine__entropy_reference_kl": -0.99}),
         ("loss_budget", {"grpo__logit_share__entropy": 0.95}),
         ("saturated_controller", {"control__entropy_saturated": 0.97}),
         ("nan_steps", {"grpo__skipped": 1.0}),
@@ -399,7 +399,7 @@ def test_what_our_trainer_measures_is_judged(name: str, changed: dict[str, float
 
 
 def test_an_opposite_gradient_that_is_far_smaller_cancels_nothing() -> None:
-    changed = {"grpo__logit_cosine__entropy_anchor_kl": -0.99, "grpo__logit_gradient__anchor_kl": 0.001}
+    changed = {"grpo__logit_cosine__entropy_reference_kl": -0.99, "grpo__logit_gradient__reference_kl": 0.001}
     assert bad_names(History.of_records(records(**changed))) == set()
 
 

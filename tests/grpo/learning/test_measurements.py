@@ -500,7 +500,7 @@ def test_the_budget_in_parameters_is_reported_where_the_first_step_has_one() -> 
     assert (metrics["grpo/parameter_gradient/policy"], metrics["grpo/parameter_gradient/entropy"]) == (3, 4)
     assert metrics["grpo/parameter_share/policy"] == pytest.approx(3 / 7)
     assert metrics["grpo/parameter_cosine/policy_entropy"] == -1, "two terms that cancel"
-    assert metrics["grpo/parameter_cosine/policy_anchor_kl"] == metrics["grpo/parameter_share/reference_kl"] == 0
+    assert metrics["grpo/parameter_cosine/policy_reference_kl"] == metrics["grpo/parameter_share/reference_kl"] == 0
     assert metrics.keys() <= METRICS.keys()
 
 

@@ -345,7 +345,7 @@ def test_k1_in_the_loss_with_an_equal_bonus_on_mean_log_probability_is_named_as_
     monkeypatch.setattr(training, "logit_descents", descents)
     trainer = trainer_of(alarms=AlarmConfig(window=window), num_minibatches=1, steps_per_gradient_budget=1)
     records = [trainer.step() for _ in range(window)]
-    assert all(record.metrics["grpo/parameter_cosine/entropy_anchor_kl"] == pytest.approx(-1, abs=1e-4) for record in records)
+    assert all(record.metrics["grpo/parameter_cosine/entropy_reference_kl"] == pytest.approx(-1, abs=1e-4) for record in records)
     assert [event.name for event in records[-1].events if event.name == "cancelling_terms"] == ["cancelling_terms"]
     assert "entropy and reference_kl" in next(event.message for event in records[-1].events if event.name == "cancelling_terms")
 
