@@ -65,7 +65,7 @@ def test_a_card_that_breaks_is_told_once_and_never_drawn_again(
     card = Card(num_sound)
     monkeypatch.setattr(live, "current", SimpleNamespace(card={"train": card}))
     monkeypatch.setattr(live, "_LEAST_SECONDS", -1.0)
-    monkeypatch.setattr(live, "_SHARE", -1.0)
+    monkeypatch.setattr(live, "_FRACTION", -1.0)
     sink = watch("finetune", SETTINGS)
     for step in range(1, 4):
         sink.log(Record(step, {"grpo/entropy": 2.0}))

@@ -71,7 +71,7 @@ def test_two_processes_train_what_one_does_to_within_rounding(first_run: FlowRun
 def test_a_folder_that_is_there_and_a_beginning_of_another_kind_are_refused(first_run: FlowRun, alone: Path, tmp_path: Path) -> None:
     done = command(first_run, tmp_path, alone)
     assert done.returncode == 1
-    assert "is there already" in done.stderr
+    assert "already exists" in done.stderr
     progress = tmp_path / ".out.in_progress"
     progress.mkdir()
     (progress / "begun.json").write_text(json.dumps({"settings": {}}))

@@ -196,7 +196,7 @@ def test_the_checksum_is_of_the_version_that_is_installed() -> None:
     assert f"stockfish={version[0]};" in (ROOT / "infra" / "stockfish.sha256").read_text()
 
 
-@pytest.mark.parametrize(("words", "told"), [(["--fast"], "--fast is no option"), ([], "usage:")])
+@pytest.mark.parametrize(("words", "told"), [(["--fast"], "--fast is not an option"), ([], "usage:")])
 def test_an_install_with_other_words_is_refused(copied: Path, words: list[str], told: str) -> None:
     refused = install(copied, *words)
     assert refused.returncode != 0
