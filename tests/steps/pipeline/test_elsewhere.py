@@ -252,8 +252,8 @@ def test_a_checkpoint_that_retention_deleted_or_that_never_was_is_refused_with_t
     with pytest.raises(OriginError) as refusal:
         gone_on_from(f"{run.name}/{step}", second, settings)
     assert str(refusal.value) == (
-        f"--resume-from {run.name}/{step}: run {run.name}: there is no checkpoint of step {step:,}: one is written each"
-        " grpo.steps_per_checkpoint steps, and of those the best grpo.num_checkpoints_kept are kept. Steps that are there: 2, 6"
+        f"--resume-from {run.name}/{step}: run {run.name}: there is no checkpoint of step {step:,}: one is written every"
+        " grpo.steps_per_checkpoint steps, and the best grpo.num_checkpoints_kept of them are kept. Available steps: 2, 6"
     )
 
 
@@ -303,7 +303,7 @@ def test_a_run_that_failed_before_selection_is_gone_on_from_by_a_step(ran: Ran, 
     run = ran(until="finetune")
     with pytest.raises(OriginError) as refusal:
         gone_on_from(run.name, second, settings)
-    assert f"resume --origin-run-id {run.name}`, or go on from a checkpoint by {run.name}/STEP: 2, 6" in str(refusal.value)
+    assert f"resume --origin-run-id {run.name}`, or resume from a checkpoint by {run.name}/STEP: 2, 6" in str(refusal.value)
     origin, _ = gone_on_from(f"{run.name}/6", second, settings)
     assert origin["policy_step"] == KEPT[1]
 
@@ -372,7 +372,7 @@ def test_a_damaged_file_is_named_and_nothing_of_it_is_kept(
     with pytest.raises(CorruptError) as refusal:
         gone_on_from(run.name, second, settings)
     assert f"artifact {name} of MLflow run {Tracker(first).holder(run.outputs[step])}" in str(refusal.value)
-    assert "Nothing was kept; try again, or go on from another run" in str(refusal.value)
+    assert "Nothing was saved; retry, or resume from another run" in str(refusal.value)
     kept = {Path(each).parts[1] for each in files(second.home)}
     assert kept == ({"pretrain"} if step == "join_boards" else set(BEFORE_FINETUNE)), "whole outputs only"
 
@@ -407,8 +407,8 @@ def test_a_missing_artifact_is_named_with_what_can_be_done(
     artifact(first, run.outputs[step], name).unlink()
     with pytest.raises(ArtifactError) as refusal:
         gone_on_from(run.name, second, settings)
-    assert str(refusal.value).startswith(f"{name} of MLflow run {Tracker(first).holder(run.outputs[step])} cannot be fetched from sqlite:")
-    assert "bring them back, or go on from another run" in str(refusal.value)
+    assert str(refusal.value).startswith(f"{name} of MLflow run {Tracker(first).holder(run.outputs[step])} cannot be downloaded from sqlite:")
+    assert "restore them, or resume from another run" in str(refusal.value)
     assert not any(name in each for each in files(second.home))
     assert not list((second.home / "outputs").rglob(".*")), "no half of one is left behind"
 
@@ -422,7 +422,7 @@ def test_an_output_that_no_run_holds_is_to_be_had_only_where_it_was_made(
     tracker.client.delete_tag(holder, "chess_grpo.holds_output")
     request.addfinalizer(lambda: tracker.client.set_tag(holder, "chess_grpo.holds_output", "True"))
     gone_on_from(run.name, first, settings)
-    with pytest.raises(NotArchivedError, match=r"of join_boards, version .*, cannot be had: here .* is missing.* on the machine that made"):
+    with pytest.raises(NotArchivedError, match=r"of join_boards, version .*, is not available: here .* is missing.* on the machine that made"):
         gone_on_from(run.name, second, settings)
 
 
