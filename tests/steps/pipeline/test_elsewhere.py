@@ -407,7 +407,9 @@ def test_a_missing_artifact_is_named_with_what_can_be_done(
     artifact(first, run.outputs[step], name).unlink()
     with pytest.raises(ArtifactError) as refusal:
         gone_on_from(run.name, second, settings)
-    assert str(refusal.value).startswith(f"{name} of MLflow run {Tracker(first).holder(run.outputs[step])} cannot be downloaded from sqlite:")
+    assert str(refusal.value).startswith(
+        f"{name} of MLflow run {Tracker(first).holder(run.outputs[step])} cannot be downloaded from sqlite:"
+    )
     assert "restore them, or resume from another run" in str(refusal.value)
     assert not any(name in each for each in files(second.home))
     assert not list((second.home / "outputs").rglob(".*")), "no half of one is left behind"
@@ -422,7 +424,9 @@ def test_an_output_that_no_run_holds_is_to_be_had_only_where_it_was_made(
     tracker.client.delete_tag(holder, "chess_grpo.holds_output")
     request.addfinalizer(lambda: tracker.client.set_tag(holder, "chess_grpo.holds_output", "True"))
     gone_on_from(run.name, first, settings)
-    with pytest.raises(NotArchivedError, match=r"of join_boards, version .*, is not available: here .* is missing.* on the machine that made"):
+    with pytest.raises(
+        NotArchivedError, match=r"of join_boards, version .*, is not available: here .* is missing.* on the machine that made"
+    ):
         gone_on_from(run.name, second, settings)
 
 
