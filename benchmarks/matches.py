@@ -41,7 +41,7 @@ _NUM_PLAIN_OPENINGS: Final = 12
 _NODES: Final = 1
 _SECONDS: Final = 0.05
 _CPU: Final = torch.device("cpu")
-_TINY: Final = PolicyConfig(channels=16, num_blocks=1, num_heads=2)
+_TINY: Final = PolicyConfig(width=16, hidden_width=8)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

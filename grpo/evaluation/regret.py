@@ -151,32 +151,6 @@ def differences_by_phase(one: HeldoutScores, other: HeldoutScores, *, column: Co
     return {phase: paired_difference(one, other, column=column, phase=phase) for phase in present}
 
 
-@torch.no_grad()
-def illegal_mass(policy: Policy, boards: BoardArrays) -> NDArray[np.float64]:
-    """Return the probability, [N], of all illegal moves under the softmax over all actions, before the mask, at T = 1.
-
-    It has no effect on play; it measures how well the network itself has learned the rules. It needs its own forward pass (0.28 s for 512
-    boards of the default network, one thread), so `heldout_metrics` does not include it.
-    """
-    encodings = torch.from_numpy(boards.encodings)
-    action_ids, is_legal = torch.from_numpy(boards.action_ids), torch.from_numpy(boards.is_legal)
-    parts = []
-    for rows in torch.split(torch.arange(len(boards)), _BATCH):
-        shape = (len(rows), NUM_ACTIONS)
-        everything = PositionBatch(
-            encodings=encodings[rows],
-            action_ids=torch.arange(NUM_ACTIONS).expand(shape),
-            is_legal=torch.ones(1, 1, dtype=torch.bool).expand(shape),
-        )
-        probs = policy.distribution(everything, temperature=1.0).probs.double().cpu()
-        # Summed over the illegal moves rather than 1 minus the legal ones, which would lose a small mass in rounding.
-        illegal = torch.ones(shape, dtype=torch.bool)
-        row, column = is_legal[rows].nonzero(as_tuple=True)
-        illegal[row, action_ids[rows][row, column]] = False
-        parts.append((probs * illegal).sum(1))
-    return np.asarray(torch.cat(parts).numpy())
-
-
 def _distributions(policy: Policy, boards: BoardArrays) -> Iterator[tuple[MoveDistribution, Tensor]]:
     """Yield the policy's distribution at T = 1 and the moves' values, batch by batch, on the policy's device."""
     positions, values = PositionBatch.from_arrays(boards), torch.from_numpy(boards.values)

@@ -48,8 +48,7 @@ def load_policy(folder: Path, device: torch.device) -> tuple[NetworkPolicy, Poli
     """
     described = policy_facts(folder)["policy"]
     try:
-        # Policies that say nothing of attacks were made before the network saw them.
-        config = PolicyConfig.model_validate({"sees_attacks": False, **described})
+        config = PolicyConfig.model_validate(described)
         network = PolicyNetwork(config)
         network.load_state_dict(load_file(folder / WEIGHTS))
     except (ValueError, RuntimeError) as error:  # Of pydantic for settings, of torch for weights, that this code does not know.

@@ -16,6 +16,7 @@ from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import torch_stream
 from grpo.board.actions import NUM_ACTIONS
 from grpo.dataset.table import BoardArrays
+from grpo.learning.mirror import reflected
 from grpo.metrics.table import Record
 from grpo.policy.distribution import NetworkPolicy, PositionBatch
 from grpo.settings.tree import PretrainConfig
@@ -53,7 +54,10 @@ def imitate(
     step = 0
     while step < config.max_steps:
         for rows in _batches(len(train), config.batch_size, seed=seed, first_step=step):
-            batch_loss = _loss(policy, positions.select_rows(rows), played[rows])
+            batch = positions.select_rows(rows)
+            if config.mirrors_boards:
+                batch = reflected(batch, torch.rand(len(rows), generator=torch_stream(seed, "imitation", "reflection", step)) < 0.5)
+            batch_loss = _loss(policy, batch, played[rows])
             optimiser.zero_grad(set_to_none=True)
             batch_loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()

@@ -341,12 +341,6 @@ _SPECS: Final = [
     ),
     MetricSpec("heldout/kendall", "1", Better.HIGHER, "The same by Kendall's tau-b; boards whose moves all have equal values are skipped."),
     MetricSpec(
-        "heldout/illegal_mass",
-        "probability",
-        Better.LOWER,
-        "Mean probability at T = 1 of all illegal moves before masking, on held-out boards; it has no effect on play.",
-    ),
-    MetricSpec(
         "heldout/reward", "points", Better.HIGHER, "Language model: graded reward of answers sampled at T = 1 on validation boards."
     ),
     MetricSpec("heldout/reward_stderr", "points", Better.NEITHER, "Standard error of `heldout/reward`, over prompts."),

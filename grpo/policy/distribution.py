@@ -157,7 +157,7 @@ class NetworkPolicy:
         """Move the network to the device and set evaluation mode for good, because sampling and scoring must be the same function.
 
         Args:
-            network: Takes encodings [B, 71] and action ids [B, A], and returns logits [B, A].
+            network: Takes encodings [B, 71], action ids [B, A] and which of them are legal [B, A]; returns logits [B, A].
             device: Where the network runs.
             precision: Of the forward pass (autocast); the outputs are float32 or better.
             is_compiled: Whether to use `torch.compile`.
@@ -176,7 +176,7 @@ class NetworkPolicy:
             raise RuntimeError("the policy's network is in training mode, in which layers such as dropout change its probabilities")
         batch = positions.to(self.device)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._precision == torch.bfloat16):
-            logits = self._forward(batch.encodings, batch.action_ids)
+            logits = self._forward(batch.encodings, batch.action_ids, batch.is_legal)
         return MoveDistribution.from_logits(logits, batch.is_legal, temperature=temperature)
 
     def at_precision(self, precision: torch.dtype, *, is_compiled: bool) -> "NetworkPolicy":

@@ -1,119 +1,100 @@
-"""The chess policy network: a small residual network from an encoded board to a logit for each move.
+"""The chess policy network: it scores a move by the position that the move leads to (its afterstate).
 
-Legend: B boards, C channels, A moves (padded).
+A position is a sum over its 64 squares of two embeddings: of what stands there and which pieces of both sides control it, and of what stands
+there and where. Two small layers turn the sum into a score. A move changes the codes of some 13 squares, so that its sum is the sum of the
+board plus a few rows, as in NNUE (https://www.chessprogramming.org/NNUE).
+
+Legend: B boards, A moves of a board (padded), N moves, M pairs of a move and a square that it changes, W width.
 """
 
-from typing import cast
+from typing import Final, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from grpo.board.actions import action_geometry
-from grpo.board.attacks import NUM_ATTACK_COUNTS, attack_counts
-from grpo.board.encoding import CASTLING, EN_PASSANT, HALFMOVE_CLOCK, MAX_HALFMOVE_CLOCK, NUM_PIECE_CODES
+from grpo.board.afterstates import NUM_CONTROLS, NUM_FEATURES, afterstates
+from grpo.board.dense_afterstates import dense_afterstates
+from grpo.board.encoding import NUM_PIECE_CODES
 from grpo.settings.tree import PolicyConfig
 
-_NUM_SIDE_FEATURES = 4 + 9 + 1  # Castling rights, en-passant file or none, half-move clock.
-_NUM_UNDERPROMOTIONS = 3
-
-
-class _ResidualBlock(nn.Module):
-    """Two 3x3 convolutions with a skip connection, initialised as the identity, so that no normalisation layer is needed.
-
-    Without batch normalisation, a board's logits do not depend on the other boards of its batch.
-    """
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(channels, channels, 3, padding=1)
-        self.second = nn.Conv2d(channels, channels, 3, padding=1)
-        nn.init.zeros_(self.second.weight)
-        nn.init.zeros_(cast(Tensor, self.second.bias))
-
-    def forward(self, features_BC88: Tensor) -> Tensor:
-        inner = functional.relu(self.first(functional.relu(features_BC88)))
-        return features_BC88 + cast(Tensor, self.second(inner))
-
-
-class _Attention(nn.Module):
-    """One layer of self-attention over the 64 squares, for long-range relations such as lines and pins."""
-
-    def __init__(self, channels: int, num_heads: int) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.norm = nn.LayerNorm(channels)
-        self.project_in = nn.Linear(channels, 3 * channels)
-        self.project_out = nn.Linear(channels, channels)
-        nn.init.zeros_(self.project_out.weight)
-        nn.init.zeros_(self.project_out.bias)
-
-    def forward(self, squares_B64C: Tensor) -> Tensor:
-        batch, num_squares, channels = squares_B64C.shape
-        heads = self.project_in(self.norm(squares_B64C)).view(batch, num_squares, 3, self.num_heads, -1)
-        query, key, value = heads.permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(query, key, value)
-        return squares_B64C + cast(Tensor, self.project_out(mixed.transpose(1, 2).reshape(batch, num_squares, channels)))
+_EMBEDDING_SCALE: Final = 0.1  # A sum of 128 embeddings then begins with numbers near 1.
 
 
 class PolicyNetwork(nn.Module):
-    """Residual convolutions, one attention layer, and a from-square x to-square head; no dropout, no batch statistics."""
+    """The score of the position after each move; no dropout, no batch statistics: a move's score does not depend on the others."""
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
-        channels = config.channels
-        self.piece_embedding = nn.Embedding(NUM_PIECE_CODES, channels)
-        self.square_embedding = nn.Parameter(torch.randn(64, channels) * 0.1)
-        self.side_projection = nn.Linear(_NUM_SIDE_FEATURES, channels)
-        self.attack_projection = nn.Linear(NUM_ATTACK_COUNTS, channels) if config.sees_attacks else None
-        self.blocks = nn.ModuleList(_ResidualBlock(channels) for _ in range(config.num_blocks))
-        self.attention = _Attention(channels, config.num_heads)
-        self.norm = nn.LayerNorm(channels)
-        self.from_head = nn.Linear(channels, channels)
-        self.to_head = nn.Linear(channels, channels)
-        self.underpromotion_head = nn.Linear(channels, _NUM_UNDERPROMOTIONS)
-        start, end, promotion = (torch.from_numpy(column) for column in action_geometry())
-        self.register_buffer("move_slot", start * 64 + end, persistent=False)
-        self.register_buffer("promotion_slot", promotion * 64 + end, persistent=False)
+        self.control_embedding = nn.Parameter(torch.randn(NUM_PIECE_CODES * NUM_CONTROLS**2, config.width) * _EMBEDDING_SCALE)
+        self.piece_embedding = nn.Parameter(torch.randn(NUM_PIECE_CODES * 64, config.width) * _EMBEDDING_SCALE)
+        self.feature_projection = nn.Linear(NUM_FEATURES, config.width)
+        self.hidden = nn.Linear(config.width, config.hidden_width)
+        self.score = nn.Linear(config.hidden_width, 1)
+        self.short_cut = nn.Linear(config.width, 1, bias=False)
 
-    def freeze(self, num_blocks: int) -> None:
-        """Freeze the input layer and the first blocks; 0 freezes nothing."""
-        if num_blocks:
-            frozen = [self.piece_embedding, self.side_projection, self.attack_projection, *list(self.blocks)[:num_blocks]]
-            for module in filter(None, frozen):
-                module.requires_grad_(False)
-            self.square_embedding.requires_grad_(False)
+    def freeze_embeddings(self) -> None:
+        """Leave only the layers above the sums to training."""
+        self.control_embedding.requires_grad_(False)
+        self.piece_embedding.requires_grad_(False)
 
-    def forward(self, encodings_BE: Tensor, action_ids_BA: Tensor) -> Tensor:
-        """Return the logits of the given moves, shape [B, A], in the parameters' precision.
+    def forward(self, encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tensor) -> Tensor:
+        """Return the logits of the legal moves, shape [B, A], in the parameters' precision; other entries mean nothing.
 
         Args:
             encodings_BE: Bytes of `encoding.encode`, shape [B, 71].
-            action_ids_BA: Ids of the moves to score, legal or not, shape [B, A].
+            action_ids_BA: Ids of the moves, shape [B, A].
+            is_legal_BA: Which of them to score, shape [B, A].
         """
-        codes_B64 = encodings_BE[:, :64].long()
-        sides_B1C = self.side_projection(_side_features(encodings_BE).to(self.side_projection.weight.dtype)).unsqueeze(1)
-        squares = self.piece_embedding(codes_B64) + self.square_embedding + sides_B1C
-        if self.attack_projection is not None:
-            squares = squares + self.attack_projection(attack_counts(encodings_BE[:, :64]).to(self.attack_projection.weight.dtype))
-        batch, _, channels = squares.shape
-        # A [B, 64, C] tensor is a channels-last image already, so no copy is made.
-        planes = squares.view(batch, 8, 8, channels).permute(0, 3, 1, 2)
-        for block in self.blocks:
-            planes = block(planes)
-        squares = self.attention(planes.permute(0, 2, 3, 1).reshape(batch, 64, channels))
-        scale = channels**-0.5
-        # The heads run in full precision despite autocast: bfloat16 has three digits, too few for probability ratios near 1.
-        with torch.autocast(squares.device.type, enabled=False):
-            squares = self.norm(squares.float() if squares.dtype == torch.bfloat16 else squares)
-            from_to = torch.einsum("bfc,btc->bft", self.from_head(squares) * scale, self.to_head(squares)).flatten(1)
-            under = functional.pad(self.underpromotion_head(squares).transpose(1, 2), (0, 0, 1, 0)).flatten(1)
-        move_slot, promotion_slot = cast(Tensor, self.move_slot), cast(Tensor, self.promotion_slot)
-        return from_to.gather(1, move_slot[action_ids_BA]) + under.gather(1, promotion_slot[action_ids_BA])
+        if torch.compiler.is_exporting():  # All moves and all squares: no exported graph may have sizes that depend on the data.
+            rows = torch.arange(action_ids_BA.shape[0], device=action_ids_BA.device)[:, None].expand_as(action_ids_BA).flatten()
+            return self._scores(*self._dense_sums(encodings_BE, rows, action_ids_BA.flatten())).view(action_ids_BA.shape)
+        rows, columns = is_legal_BA.nonzero(as_tuple=True)
+        scores_N = self._scores(*self._sums(encodings_BE, rows, action_ids_BA[rows, columns]))
+        return scores_N.new_zeros(is_legal_BA.shape).index_put((rows, columns), scores_N)
+
+    def _scores(self, sums_NW: Tensor, features_NF: Tensor) -> Tensor:
+        first = functional.relu(sums_NW + self.feature_projection(features_NF.to(sums_NW.dtype)))
+        second = functional.relu(self.hidden(first))
+        # In full precision despite autocast: bfloat16 has three digits, too few for probability ratios near 1.
+        with torch.autocast(first.device.type, enabled=False):
+            second = second.to(first.dtype)
+            return cast(Tensor, self.score(second) + self.short_cut(first))[:, 0]
+
+    def _sums(self, encodings_BE: Tensor, rows_N: Tensor, ids_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sums of embeddings after each move, [N, W], and the features of the afterstates."""
+        after = afterstates(encodings_BE, rows_N, ids_N)
+        boards = functional.embedding_bag(_control_rows(after.board), self.control_embedding, mode="sum")
+        boards = boards + functional.embedding_bag(_piece_rows(after.board, _squares(after.board)), self.piece_embedding, mode="sum")
+        old, new, num_moves = after.before, after.after, rows_N.shape[0]
+        control = _difference(self.control_embedding, _control_rows(old), _control_rows(new), after.moves, num_moves)
+        is_other = old[0] != new[0]
+        squares, moves = after.squares[is_other], after.moves[is_other]
+        old, new = (_piece_rows(codes[:, is_other], squares) for codes in (old, new))
+        return boards[rows_N] + control + _difference(self.piece_embedding, old, new, moves, num_moves), after.features
+
+    def _dense_sums(self, encodings_BE: Tensor, rows_N: Tensor, ids_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the same by the plain sum over 64 squares."""
+        codes, features = dense_afterstates(encodings_BE, rows_N, ids_N)
+        control = self.control_embedding[_control_rows(codes)].sum(1)
+        return control + self.piece_embedding[_piece_rows(codes, _squares(codes))].sum(1), features
 
 
-def _side_features(encodings_BE: Tensor) -> Tensor:
-    castling = encodings_BE[:, CASTLING].float()
-    en_passant = functional.one_hot(encodings_BE[:, EN_PASSANT].long(), 9).float()
-    clock = encodings_BE[:, HALFMOVE_CLOCK : HALFMOVE_CLOCK + 1].float() / MAX_HALFMOVE_CLOCK
-    return torch.cat([castling, en_passant, clock], dim=1)
+def _squares(codes: Tensor) -> Tensor:
+    return torch.arange(64, device=codes.device)
+
+
+def _control_rows(codes: Tensor) -> Tensor:
+    """Return the rows of the control embedding, of codes [3, ...]: piece, our control, their control."""
+    return (codes[0] * NUM_CONTROLS + codes[1]) * NUM_CONTROLS + codes[2]
+
+
+def _piece_rows(codes: Tensor, squares: Tensor) -> Tensor:
+    return codes[0] * 64 + squares
+
+
+def _difference(embedding: Tensor, old_M: Tensor, new_M: Tensor, moves_M: Tensor, num_moves: int) -> Tensor:
+    """Return what each move adds to the sum of its board, [N, W]: new rows less old ones; `moves_M` rises."""
+    signs = torch.tensor([-1.0, 1.0], dtype=embedding.dtype, device=embedding.device).repeat(old_M.shape[0])
+    first = 2 * torch.searchsorted(moves_M, torch.arange(num_moves, device=moves_M.device))
+    return functional.embedding_bag(torch.stack([old_M, new_M], 1).flatten(), embedding, first, mode="sum", per_sample_weights=signs)

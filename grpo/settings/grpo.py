@@ -152,7 +152,7 @@ class AlarmConfig(Section):
 class GrpoConfig(Section):
     """Group relative policy optimisation (GRPO)."""
 
-    num_steps: Annotated[Count, Role(is_on_card=True)] = 300
+    num_steps: Annotated[Count, Role(is_on_card=True)] = 600
     """Number of rollouts, each followed by its optimiser steps. A resumed run does this many more."""
     states_per_step: Annotated[Count, Role(is_on_card=True)] = 512
     """Initial states of a rollout."""
@@ -211,8 +211,9 @@ class GrpoConfig(Section):
     entropy_target: EntropyTarget = EntropyTarget()
     field_notes: FieldNotesRecovery | None = None
     """The numbers of `entropy_schedule = "field_notes"`."""
-    kl_coefficient: Annotated[NotNegative, Role(is_on_card=True)] = 0.0
-    """Coefficient of the KL divergence from the reference."""
+    kl_coefficient: Annotated[NotNegative, Role(is_on_card=True)] = 0.03
+    """Coefficient of the KL divergence from the reference. Without it the policy unlearns how to win won positions: in these most moves keep
+    the value, so that values cannot tell progress from shuffling, and only the imitated moves do (docs/results.md)."""
     kl_direction: Annotated[Literal["policy_to_reference", "reference_to_policy"], _OBJECTIVE] = "policy_to_reference"
     """KL(policy || reference) or KL(reference || policy). Only the second has a useful gradient after an entropy collapse."""
     kl_schedule: Literal["constant", "target"] = "constant"
@@ -232,7 +233,7 @@ class GrpoConfig(Section):
 
     steps_per_gradient_budget: Annotated[Count, Role(is_compared=False)] = 25
     """Steps between two measurements of each loss term's gradient in the parameters. Gradients in the logits are measured every step."""
-    steps_per_checkpoint: Count = 50
+    steps_per_checkpoint: Count = 100
     """Steps between two checkpoints; each is evaluated on the held-out boards."""
     num_checkpoints_kept: Annotated[int, Field(ge=3), Role(is_compared=False)] = 12
     """Maximum number of checkpoints. The best by held-out regret, the last healthy and the newest are never deleted."""

@@ -154,7 +154,7 @@ class BoardsConfig(Section):
     The version of the dataset includes their names and contents, not their folders."""
     filters: GameFilters = GameFilters()
     """Which games and positions of the files are used."""
-    num_train: Annotated[Count, Role(is_on_card=True)] = 72_000
+    num_train: Annotated[Count, Role(is_on_card=True)] = 150_000
     """Training boards; one third each are openings, middlegames and endgames."""
     num_validation: Count = 3_000
     """Validation boards, which decide when imitation stops."""
@@ -164,8 +164,9 @@ class BoardsConfig(Section):
     """YYYY.MM.DD: games of files from this day on are the validation split. If empty, games are split by their hash."""
     heldout_from: str = ""
     """YYYY.MM.DD, not before `validation_from`: games from this day on are the held-out split."""
-    max_per_game_and_phase: Count = 6
-    """Maximum number of boards of one phase from one game, so that long games do not dominate."""
+    max_per_game_and_phase: Count = 12
+    """Maximum number of boards of one phase from one game, so that long games do not dominate. Playing the games costs twice as much as
+    valuing their moves, so that few boards a game are dear."""
     shortage: Literal["error", "accept", "endgames"] = "error"
     """If the source has too few boards of a phase: `error` stops, `accept` continues with fewer and reports it, `endgames` has the engine
     generate endgames."""
@@ -203,8 +204,9 @@ class BoardsConfig(Section):
 class ValuesConfig(Section):
     """Move values, the reward: how Stockfish scores every legal move, and how scores become win probabilities."""
 
-    depth: Annotated[int, Field(ge=1, le=30), Role(is_on_card=True)] = 2
-    """Search depth in plies, one search over all legal moves. The strength of the reward."""
+    depth: Annotated[int, Field(ge=1, le=30), Role(is_on_card=True)] = 1
+    """Search depth in plies, one search over all legal moves. The strength of the reward. By a deep judge the best move at depth 1 gives away
+    less than at depths 2 to 4 (docs/results.md)."""
     hash_mib: Annotated[int, Field(ge=1, le=1_024), Role(is_compared=False)] = 1
     """Hash table of the engine, cleared before each position; clearing a small one is cheap."""
     transform: Annotated[Literal["logistic", "wdl", "clipped_centipawns"], Role(is_on_card=True)] = "logistic"
@@ -226,24 +228,12 @@ class PolicyConfig(Section):
     kind: Annotated[PolicyKindName, Role(only_with="language")] = "network"
     """`network` is a neural network that gives every legal move a probability. `language` is a language model that writes its moves
     (see `[language]` and `docs/language.md`); it changes some defaults of `[grpo]`."""
-    channels: Annotated[int, Field(ge=8, le=1_024, multiple_of=8), Role(is_on_card=True)] = 64
-    """Channels of the convolutions (width)."""
-    num_blocks: Annotated[int, Field(ge=1, le=64), Role(is_on_card=True)] = 3
-    """Residual blocks of two 3x3 convolutions."""
-    num_heads: Annotated[int, Field(ge=1, le=64), Role(is_on_card=True)] = 4
-    """Heads of the attention layer over the 64 squares."""
-    sees_attacks: bool = True
-    """Whether the input includes how many pieces of each type attack each square. A small network does not learn this from few boards."""
-    num_frozen_blocks: Annotated[int, Field(ge=0)] = 0
-    """GRPO freezes the input layer and this many blocks; 0 freezes nothing."""
-
-    @model_validator(mode="after")
-    def _is_possible(self) -> Self:
-        if self.num_frozen_blocks > self.num_blocks:
-            raise ValueError(f"num_frozen_blocks ({self.num_frozen_blocks}) cannot exceed num_blocks ({self.num_blocks})")
-        if self.channels % self.num_heads:
-            raise ValueError(f"channels ({self.channels}) must be a multiple of num_heads ({self.num_heads})")
-        return self
+    width: Annotated[int, Field(ge=8, le=4_096, multiple_of=8), Role(is_on_card=True)] = 128
+    """Width of the embeddings whose sum describes the position after a move."""
+    hidden_width: Annotated[int, Field(ge=8, le=1_024), Role(is_on_card=True)] = 32
+    """Width of the layer between that sum and the score of the move."""
+    freezes_embeddings: bool = False
+    """Whether GRPO trains only the layers above the embeddings."""
 
 
 class PretrainConfig(Section):
@@ -251,17 +241,19 @@ class PretrainConfig(Section):
 
     batch_size: Count = 256
     """Boards per step."""
-    learning_rate: Annotated[Positive, Role(is_on_card=True)] = 2e-3
+    mirrors_boards: bool = True
+    """Whether a random half of the boards without castling rights is mirrored left-right."""
+    learning_rate: Annotated[Positive, Role(is_on_card=True)] = 3e-3
     """Learning rate of AdamW; divided by five each time the validation loss has stopped falling."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.05
     """Weight decay of AdamW."""
-    steps_per_validation: Count = 140
+    steps_per_validation: Count = 250
     """Steps between two measurements of the validation loss."""
     patience: Count = 2
     """Measurements in a row without a new best loss before the learning rate is reduced."""
-    num_learning_rate_cuts: Annotated[int, Field(ge=0, le=10)] = 1
+    num_learning_rate_cuts: Annotated[int, Field(ge=0, le=10)] = 2
     """Imitation ends when the loss stops falling after this many reductions of the learning rate."""
-    max_steps: Count = 4_000
+    max_steps: Count = 6_000
     """Maximum number of steps; the report says whether it was reached."""
 
 
@@ -303,8 +295,9 @@ class LadderConfig(Section):
 class EvaluationConfig(Section):
     """How playing strength is measured, before and after GRPO."""
 
-    heldout_depth: Annotated[int, Field(ge=1, le=30), Role(read_by=("build_boards", "baseline", "select"), may_change_on_resume=False)] = 6
-    """Search depth for the move values of held-out boards. Deeper than `values.depth`, so that regret does not measure the reward again."""
+    heldout_depth: Annotated[int, Field(ge=1, le=30), Role(read_by=("build_boards", "baseline", "select"), may_change_on_resume=False)] = 8
+    """Search depth for the move values of held-out boards. Much deeper than `values.depth`, so that regret measures neither the reward again
+    nor the judge's own noise."""
     opponent_nodes: Annotated[Count, _PLACES] = 1
     """Nodes per move of Stockfish at full strength, the opponent of the baseline beside a random mover."""
     num_baseline_pairs: Annotated[Count, _PLACES] = 60

@@ -82,7 +82,8 @@ def finetune_policy(
     else:
         policy, policy_config, origin = load_checkpoint(checkpoint, device, NETWORK_FORMAT)
     assert isinstance(policy.network, PolicyNetwork)
-    policy.network.freeze(settings.policy.num_frozen_blocks)
+    if settings.policy.freezes_embeddings:
+        policy.network.freeze_embeddings()
     first = 0 if origin is None else origin.step
     with _live(settings, engine, engine_path, num_processes, cache_folder) as (values, opponent):
         trainer = GrpoTrainer(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from grpo.base.errors import PlainError
 from grpo.base.files import sha256_file, write_json
 from grpo.base.seeding import numpy_stream
-from grpo.board.actions import ACTIONS, NUM_ACTIONS, action_move
+from grpo.board.actions import ACTIONS, action_move
 from grpo.board.encoding import ENCODING_SIZE, encode, position_key
 from grpo.learning.checkpoints import load_policy, weights_hash
 from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBatch
@@ -26,6 +26,7 @@ from grpo.settings.tree import PolicyConfig
 
 ONNX: Final = "policy.onnx"
 INPUT: Final = "encodings"
+ACTIONS_INPUT: Final = "action_ids"
 OUTPUT: Final = "logits"
 NUM_PARITY_POSITIONS: Final = 1_000
 LOG_PROB_TOLERANCE: Final = 1e-4
@@ -35,7 +36,7 @@ _OPSET: Final = 20
 _PARITY_SEED: Final = 0
 _PARITY_MAX_PLIES: Final = 160
 _PARITY_STRIDE: Final = 3  # Consecutive positions of a game are similar.
-_ROWS_PER_RUN: Final = 250
+_ROWS_PER_RUN: Final = 100
 _EXAMPLES: Final = (
     chess.STARTING_FEN,
     "rnbqkbnr/ppp1pppp/8/8/3pP3/2N5/PPPP1PPP/R1BQKBNR b KQkq e3 0 3",  # Black to move, who may take en passant.
@@ -54,8 +55,8 @@ _MIRROR: Final = (
     " (e2e4 becomes e7e5)."
 )
 _USE: Final = (
-    "Take the logits of the legal moves' ids and no others; softmax(logits / T) over them is the policy at temperature T, the largest the"
-    " best move. Castling is the king's move of two squares; a promotion to a queen has its letter (a7a8q)."
+    "Ask for the ids of the legal moves and no others; softmax(logits / T) over them is the policy at temperature T, the largest the best"
+    " move. In a batch, pad a board that has fewer moves with any of them, and leave these logits out. Castling is the king's move of two squares; a promotion to a queen has its letter (a7a8q)."
 )
 
 
@@ -117,37 +118,38 @@ def export_policy(source: Path, folder: Path, *, facts: Mapping[str, Any]) -> Pa
     return parity
 
 
-class _AllActions(nn.Module):
-    """The network with one input and one output, for ONNX runtimes: encodings to logits of all actions."""
+class _AskedActions(nn.Module):
+    """The network for ONNX runtimes: it scores every action that it is asked for."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
-        self.register_buffer("action_ids_1N", torch.arange(NUM_ACTIONS)[None], persistent=False)
 
-    def forward(self, encodings: Tensor) -> Tensor:
-        ids_1N = self.get_buffer("action_ids_1N")
-        logits: Tensor = self.network(encodings, ids_1N.expand(encodings.shape[0], NUM_ACTIONS))
+    def forward(self, encodings: Tensor, action_ids: Tensor) -> Tensor:
+        logits: Tensor = self.network(encodings, action_ids, torch.ones_like(action_ids, dtype=torch.bool))
         return logits
 
 
 def write_onnx(path: Path, policy: NetworkPolicy, facts: Mapping[str, Any]) -> None:
-    """Write the network as ONNX: `encodings` [batch, 71] uint8 -> `logits` [batch, 1968] float32, any batch size.
+    """Write the network as ONNX: `encodings` [batch, 71] uint8 and `action_ids` [batch, moves] int64 -> `logits` [batch, moves] float32.
+
+    Batch size and number of moves are free. A board with fewer moves than others repeats any of them.
 
     Equal weights give equal bytes: the exporter's notes on this machine (stack traces with paths) are removed.
     """
     import onnx
 
-    module = _AllActions(policy.network).eval()
+    module = _AskedActions(policy.network).eval()
     assert not policy.network.training
-    boards = (torch.from_numpy(encode([chess.Board()] * 2)),)  # Two boards: the exporter would treat a batch of one as a constant.
+    positions = PositionBatch.from_boards([chess.Board()] * 2)  # Two boards: the exporter would treat a batch of one as a constant.
+    batch = torch.export.Dim("batch")
     with torch.no_grad(), _quiet_exporter():
         program = torch.onnx.export(
             module,
-            boards,
-            input_names=[INPUT],
+            (positions.encodings, positions.action_ids),
+            input_names=[INPUT, ACTIONS_INPUT],
             output_names=[OUTPUT],
-            dynamic_shapes={INPUT: {0: torch.export.Dim("batch")}},
+            dynamic_shapes={INPUT: {0: batch}, ACTIONS_INPUT: {0: batch, 1: torch.export.Dim("moves")}},
             opset_version=_OPSET,
             dynamo=True,
             external_data=False,
@@ -157,7 +159,7 @@ def write_onnx(path: Path, policy: NetworkPolicy, facts: Mapping[str, Any]) -> N
     model = program.model_proto
     _remove_machine_facts(model.graph)
     del model.metadata_props[:]
-    model.doc_string = f"{INPUT}: [batch, {ENCODING_SIZE}] uint8; {OUTPUT}: [batch, {NUM_ACTIONS}]. {_USE} {_MIRROR} Layout: {POLICY}."
+    model.doc_string = f"{INPUT}: [batch, {ENCODING_SIZE}] uint8; {ACTIONS_INPUT}: [batch, moves] int64; {OUTPUT}: [batch, moves] float32. {_USE} {_MIRROR} Layout: {POLICY}."
     onnx.helper.set_model_props(model, {name: str(value) for name, value in sorted(facts.items())})
     onnx.checker.check_model(model, full_check=True)
     path.write_bytes(model.SerializeToString(deterministic=True))
@@ -184,16 +186,19 @@ def _remove_machine_facts(graph: Any) -> None:
         part.doc_string = ""
 
 
-def onnx_logits(path: Path, boards: Sequence[chess.Board]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return the ONNX model's logits of all actions, shape [len(boards), 1968]."""
+def onnx_logits(path: Path, positions: PositionBatch) -> Tensor:
+    """Return the ONNX model's logits of the moves of each board, shape [B, A]; those of padding mean nothing."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    encodings = encode(boards)
-    parts = [session.run([OUTPUT], {INPUT: encodings[at : at + _ROWS_PER_RUN]})[0] for at in range(0, len(encodings), _ROWS_PER_RUN)]
-    return np.concatenate(parts)
+    feeds = {INPUT: positions.encodings.numpy(), ACTIONS_INPUT: positions.action_ids.numpy()}
+    parts = [
+        session.run([OUTPUT], {name: rows[at : at + _ROWS_PER_RUN] for name, rows in feeds.items()})[0]
+        for at in range(0, len(positions), _ROWS_PER_RUN)
+    ]
+    return torch.from_numpy(np.concatenate(parts))
 
 
 @torch.no_grad()
@@ -201,8 +206,7 @@ def onnx_parity(path: Path, policy: NetworkPolicy, boards: Sequence[chess.Board]
     """Compare an ONNX file with its policy by the distributions over each board's legal moves."""
     positions = PositionBatch.from_boards(boards)
     expected = policy.distribution(positions, temperature=1.0)
-    logits_BA = torch.from_numpy(onnx_logits(path, boards)).gather(1, positions.action_ids)
-    found = MoveDistribution.from_logits(logits_BA, positions.is_legal, temperature=1.0)
+    found = MoveDistribution.from_logits(onnx_logits(path, positions), positions.is_legal, temperature=1.0)
     return Parity(
         num_positions=len(boards),
         num_best_moves_equal=int((found.best() == expected.best()).sum()),
@@ -252,8 +256,11 @@ def _describe(path: Path, policy: NetworkPolicy, config: PolicyConfig, *, facts:
             "onnx": {
                 "file": ONNX,
                 "opset": _OPSET,
-                "input": {"name": INPUT, "dtype": "uint8", "shape": ["batch", ENCODING_SIZE]},
-                "output": {"name": OUTPUT, "dtype": "float32", "shape": ["batch", NUM_ACTIONS]},
+                "inputs": [
+                    {"name": INPUT, "dtype": "uint8", "shape": ["batch", ENCODING_SIZE]},
+                    {"name": ACTIONS_INPUT, "dtype": "int64", "shape": ["batch", "moves"]},
+                ],
+                "output": {"name": OUTPUT, "dtype": "float32", "shape": ["batch", "moves"]},
                 "parity": asdict(parity),
             },
             "network": {name: list(tensor.shape) for name, tensor in policy.network.state_dict().items()},

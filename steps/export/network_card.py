@@ -9,8 +9,8 @@ from steps.export.model_card import escaped, thousands
 _HOW: Final = """\
 - Against a person or another engine, in any chess program: `chess-grpo uci --model FOLDER` is a UCI engine.
 - Against other players, with intervals: `chess-grpo match FOLDER stockfish:nodes=50`.
-- Without this code: `policy.onnx` takes encoded positions and returns the logits of all 1,968 moves; `policy.json` says how to encode a
-  position, lists the moves in order, and has worked examples to check one's own code with. Use the logits of legal moves only.
+- Without this code: `policy.onnx` takes encoded positions and the ids of their legal moves, and returns the logits of these moves;
+  `policy.json` says how to encode a position, lists the moves in order, and has worked examples to check one's own code with.
 """
 
 
@@ -28,10 +28,10 @@ class NetworkCard:
 
     def what(self, made: str) -> str:
         """Return the card's first paragraph; `made` says how the network was trained."""
-        channels, num_blocks = escaped(self._policy["channels"]), escaped(self._policy["num_blocks"])
+        width = escaped(self._policy["width"])
         return (
-            f"A network that gives every legal move of a chess position a probability, {made}. It has {channels} channels, {num_blocks}"
-            " residual blocks and one layer of attention, sees one position without the game before it, and does not search."
+            f"A network that gives every legal move of a chess position a probability, {made}. It scores a move by the position"
+            f" after it (a sum of embeddings {width} wide and two small layers), knows no game before the position, and does not search."
         )
 
     def pretraining(self, report: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ from grpo.base.seeding import torch_stream
 from grpo.dataset.table import Split, board_arrays
 from grpo.evaluation.decisions import notable_decisions
 from grpo.evaluation.exercises import Solver, expected_credits
-from grpo.evaluation.regret import HeldoutScores, heldout_metrics, heldout_scores, illegal_mass
+from grpo.evaluation.regret import HeldoutScores, heldout_metrics, heldout_scores
 from grpo.learning.checkpoints import load_policy, weights_hash
 from grpo.play.players import BestMovePlayer, Player, SamplingPlayer
 from grpo.policy.distribution import NetworkPolicy
@@ -52,9 +52,8 @@ class NetworkCompetitor:
         return SamplingPlayer(self.policy, name, temperature=temperature, rng=torch_stream(seed, *stream))
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:
-        """Return regret, expected value, entropy, agreement with the engine, and the mass of illegal moves before the mask."""
-        judged = board_arrays(boards, split=Split.HELDOUT, strong=True)
-        return {**heldout_metrics(self.policy, judged), "heldout/illegal_mass": float(illegal_mass(self.policy, judged).mean())}
+        """Return regret, expected value, entropy, and agreement with the engine."""
+        return heldout_metrics(self.policy, board_arrays(boards, split=Split.HELDOUT, strong=True))
 
     def scores(self, boards: "pa.Table") -> HeldoutScores:
         """Return regret and expected value board by board, at T = 1."""

@@ -213,10 +213,10 @@ def test_resume_from_peak_restores_boards_and_weights_and_goes_on(first_run: Flo
 def test_resume_with_another_network_is_refused_with_the_difference(first_run: FlowRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHESS_GRPO_HOME", str(first_run.home))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    settings = read_settings('preset = "test"\npolicy.channels = 24\nboards.num_train = 300').model_dump(mode="json")
+    settings = read_settings('preset = "test"\npolicy.width = 24\nboards.num_train = 300').model_dump(mode="json")
     with pytest.raises(ResumeError) as refusal:
         start.start(settings, describe_code(), metaflow_run="other", is_fresh=False, resume_from="peak")
-    assert "policy.channels: origin 16, now 24" in str(refusal.value)
+    assert "policy.width: origin 16, now 24" in str(refusal.value)
     assert "boards.num_train: origin 240, now 300" in str(refusal.value)
 
 

@@ -23,7 +23,7 @@ from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBa
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.tree import PolicyConfig
 
-TINY: Final = PolicyConfig(channels=16, num_blocks=1, num_heads=2)
+TINY: Final = PolicyConfig(width=16, hidden_width=8)
 CPU: Final = torch.device("cpu")
 
 BoardMove = Callable[[chess.Board, chess.Move], float]

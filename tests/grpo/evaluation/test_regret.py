@@ -13,7 +13,7 @@ from doubles import CPU, TINY, WrittenPolicy, fake_arrays, made_up_number, some_
 from grpo.board.actions import NUM_ACTIONS
 from grpo.board.phases import PHASES, Phase, phase_of
 from grpo.evaluation import regret
-from grpo.evaluation.regret import HeldoutScores, differences_by_phase, heldout_metrics, heldout_scores, illegal_mass, paired_difference
+from grpo.evaluation.regret import HeldoutScores, differences_by_phase, heldout_metrics, heldout_scores, paired_difference
 from grpo.metrics.table import METRICS
 from grpo.policy.distribution import PositionBatch, new_policy
 
@@ -148,12 +148,11 @@ def test_what_stands_on_the_padding_has_no_effect() -> None:
 def test_the_size_of_the_batches_has_no_effect(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays, policy = fake_arrays(some_boards(30)), new_policy(TINY, seed=0, device=CPU)
     whole = heldout_metrics(policy, arrays)
-    scores, illegal = heldout_scores(policy, arrays), illegal_mass(policy, arrays)
+    scores = heldout_scores(policy, arrays)
     monkeypatch.setattr(regret, "_BATCH", size)
     monkeypatch.setattr(regret, "_RANKED_AT_ONCE", size)
     assert heldout_metrics(policy, arrays) == pytest.approx(whole, abs=1e-6)
     assert heldout_scores(policy, arrays).regret_sampled == pytest.approx(scores.regret_sampled, abs=1e-6)
-    assert illegal_mass(policy, arrays) == pytest.approx(illegal, abs=1e-6)
 
 
 def test_it_is_taken_at_temperature_one_and_of_the_policy_as_it_stands() -> None:
@@ -164,14 +163,14 @@ def test_it_is_taken_at_temperature_one_and_of_the_policy_as_it_stands() -> None
     expected = (values.max(1).values - (distribution.probs * values).sum(1)).mean().item()
     assert heldout_metrics(policy, arrays)["heldout/regret_sampled"] == pytest.approx(expected, abs=1e-6)
     with torch.no_grad():
-        policy.network.from_head.weight *= 30
+        policy.network.short_cut.weight *= 30
     assert heldout_metrics(policy, arrays)["heldout/regret_sampled"] != pytest.approx(expected, abs=1e-3)
 
 
 def test_all_held_out_metrics_are_declared() -> None:
     metrics = heldout_metrics(new_policy(TINY, seed=0, device=CPU), fake_arrays(some_boards(60, max_plies=300)))
     of_language = {f"heldout/{name}" for name in ("reward", "reward_stderr", "parse_rate", "parse_rate_drawn", "legal_rate")}
-    assert metrics.keys() | {"heldout/illegal_mass"} | of_language == {name for name in METRICS if name.startswith("heldout/")}
+    assert metrics.keys() | of_language == {name for name in METRICS if name.startswith("heldout/")}
 
 
 def test_who_ranks_as_the_engine_does_agrees_fully_and_who_ranks_the_other_way_round_not_at_all() -> None:
@@ -295,33 +294,3 @@ def test_scores_of_other_boards_or_other_values_are_not_paired() -> None:
     for arrays in (fake_arrays(boards[::-1]), fake_arrays(boards, lambda board, move: made_up_number(board, move) / 2)):
         with pytest.raises(ValueError, match="different boards or values"):
             paired_difference(scores, heldout_scores(policy, arrays))
-
-
-def test_who_knows_no_rules_gives_illegal_moves_what_their_number_says() -> None:
-    boards = some_boards(8)
-    assert illegal_mass(WrittenPolicy(lambda board, move: 0.0), fake_arrays(boards)) == pytest.approx(
-        [1 - board.legal_moves.count() / NUM_ACTIONS for board in boards], abs=1e-6
-    )
-
-
-@pytest.mark.parametrize("margin", [4.0, 12.0, 30.0])
-def test_illegal_mass_worked_by_hand_for_either_colour_and_not_lost_in_rounding(margin: float) -> None:
-    boards = [WHITE_KING, BLACK_KING, chess.Board()]
-    policy = WrittenPolicy(lambda board, move: margin * (move in board.legal_moves))
-    expected = []
-    for num_legal in (3, 3, 20):
-        illegal = (NUM_ACTIONS - num_legal) * math.exp(-margin)
-        expected.append(illegal / (num_legal + illegal))
-    arrays = fake_arrays(boards, lambda board, move: 0.5)
-    assert illegal_mass(policy, arrays) == pytest.approx(expected, rel=1e-4)
-
-
-def test_the_network_s_illegal_mass_is_that_of_its_own_logits() -> None:
-    boards, policy = some_boards(5), new_policy(TINY, seed=3, device=CPU)
-    arrays = fake_arrays(boards)
-    with torch.no_grad():
-        logits = policy.network(torch.from_numpy(arrays.encodings), torch.arange(NUM_ACTIONS).expand(5, -1)).double()
-    probs = logits.softmax(1)
-    for row, mass in enumerate(illegal_mass(policy, arrays)):
-        legal = arrays.action_ids[row][arrays.is_legal[row]].tolist()
-        assert mass == pytest.approx(1 - probs[row, legal].sum().item(), abs=1e-5)

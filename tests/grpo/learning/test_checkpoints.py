@@ -138,7 +138,7 @@ def test_a_loaded_policy_plays_as_the_saved_one_and_is_ready_to_score(trainer: G
 
 
 def test_a_policy_alone_is_read_back_with_the_architecture_it_was_made_with(tmp_path: Path) -> None:
-    config = TINY.model_copy(update={"channels": 24, "num_blocks": 3, "num_heads": 3, "num_frozen_blocks": 2})
+    config = TINY.model_copy(update={"width": 24, "hidden_width": 16, "freezes_embeddings": True})
     policy = new_policy(config, seed=5, device=CPU)
     save_policy(tmp_path, policy, config)
     loaded, loaded_config = load_policy(tmp_path, CPU)
@@ -493,7 +493,7 @@ def test_one_move_more_or_in_another_place_is_another_table(folder: Path, monkey
             load_policy(folder, CPU)
 
 
-@pytest.mark.parametrize(("key", "value"), [("channels", 24), ("num_blocks", 2)])
+@pytest.mark.parametrize(("key", "value"), [("width", 24), ("hidden_width", 16)])
 def test_weights_of_another_architecture_are_refused(key: str, value: int, folder: Path) -> None:
     facts = read_json(folder / POLICY)
     facts["policy"][key] = value

@@ -802,7 +802,7 @@ def test_the_gradients_of_the_pieces_of_a_minibatch_add_up_to_that_of_the_whole(
 def test_before_the_first_update_every_ratio_is_one_nothing_is_clipped_and_all_divergences_are_zero(
     kind: Kind, temperature: float, num_pieces: int, random_boards: list[chess.Board]
 ) -> None:
-    policy = new_policy(PolicyConfig(channels=16, num_blocks=1, num_heads=2), seed=0, device=torch.device("cpu"))
+    policy = new_policy(PolicyConfig(width=16, hidden_width=8), seed=0, device=torch.device("cpu"))
     with torch.no_grad():
         policy.network.from_head.weight.mul_(5)
     positions = PositionBatch.from_boards(random_boards[3::417])

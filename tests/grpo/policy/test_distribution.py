@@ -24,7 +24,7 @@ from grpo.settings.tree import PolicyConfig
 TEMPERATURES = [0.3, 1.0, 1.3, 2.5]
 LOGITS = st.lists(st.floats(-30, 30), min_size=1, max_size=12)
 CPU = torch.device("cpu")
-TINY = PolicyConfig(channels=16, num_blocks=1, num_heads=2)
+TINY = PolicyConfig(width=16, hidden_width=8)
 
 
 def batch(*counts: int, seed: int = 0, spread: float = 1.5) -> tuple[Tensor, Tensor]:

@@ -61,7 +61,7 @@ def test_a_key_has_a_type_and_a_meaning(setting: Setting) -> None:
         ("boards.source", '`"engine"` or `"files"`'),
         ("boards.files", "list of text"),
         ("boards.filters.max_rating_gap", "whole number, at least 0; optional"),
-        ("policy.channels", "whole number, at least 8, at most 1024, a multiple of 8"),
+        ("policy.width", "whole number, at least 8, at most 4096, a multiple of 8"),
         ("values.mate_band", "number, above 0, below 0.5"),
         ("grpo.mirrors_boards", "true or false"),
         ("evaluation.ladder.random_fractions", "list of number, above 0, at most 1, one or more"),

@@ -35,7 +35,6 @@ FILES = 'boards.source = "files"\nboards.files = "x.pgn"\n'
 GRPO_KEYS = ", ".join(GrpoConfig.model_fields)
 DEFAULT = Settings()
 NUM_TRAIN, NUM_UNITS, HELDOUT_DEPTH = DEFAULT.boards.num_train, DEFAULT.boards.num_units, DEFAULT.evaluation.heldout_depth
-CHANNELS, NUM_BLOCKS = DEFAULT.policy.channels, DEFAULT.policy.num_blocks
 PRESETS = "clean, gpu, language, language-smoke, language-test, laptop, smoke, test, or the path of a .toml file"
 BOTH_DAYS = "validation_from and heldout_from need each other, and validation_from may not be later"
 SECTIONS = "seed, boards, values, policy, language, pretrain, grpo, evaluation, selection, resources"
@@ -128,7 +127,7 @@ BAD_SETTINGS = (
         "boards.games.random_move_probability = 1.5",
         "settings: boards.games.random_move_probability = 1.5: input should be less than or equal to 1",
     ),
-    ("policy.channels = 12", "settings: policy.channels = 12: input should be a multiple of 8"),
+    ("policy.width = 12", "settings: policy.width = 12: input should be a multiple of 8"),
     ("evaluation.ladder.nodes = [0, 1]", "settings: evaluation.ladder.nodes.0 = 0: input should be greater than or equal to 1"),
     (
         "evaluation.ladder.random_fractions = [1.0, 0.0]",
@@ -206,11 +205,6 @@ BAD_SETTINGS = (
      "settings: boards.filters: min_rating (1600) cannot exceed max_rating (1400)"),
     (f"{FILES}boards.filters = {{first_ply = 9, last_ply = 8}}", "settings: boards.filters: first_ply (9) cannot exceed last_ply (8)"),
     (f"boards.num_tasks = {NUM_UNITS + 1}", f"settings: boards: num_tasks ({NUM_UNITS + 1}) cannot exceed num_units ({NUM_UNITS})"),
-    ("policy.num_heads = 3", f"settings: policy: channels ({CHANNELS}) must be a multiple of num_heads (3)"),
-    (
-        f"policy.num_frozen_blocks = {NUM_BLOCKS + 1}",
-        f"settings: policy: num_frozen_blocks ({NUM_BLOCKS + 1}) cannot exceed num_blocks ({NUM_BLOCKS})",
-    ),
     (
         "grpo = {states_per_step = 511, num_minibatches = 2}",
         "settings: grpo: states_per_step (511) must be a multiple of num_minibatches (2)",
@@ -488,7 +482,7 @@ def test_the_bounds_themselves_are_allowed() -> None:
     text = f"""
         seed = 2147483647
         boards.num_tasks = {NUM_UNITS}
-        policy.num_frozen_blocks = {NUM_BLOCKS}
+        policy.width = 8
         values.depth = {HELDOUT_DEPTH - 1}
         grpo.group_size = 2
         grpo.entropy_schedule = "constant"

@@ -196,8 +196,8 @@ def test_a_champion_whose_files_are_gone_is_not_played_and_stays_unbeaten(
     ("facts", "why"),
     [
         ({"action_table": "0" * 64}, "action_table is 000000000000"),
-        ({"policy": {"channels": 16, "num_blocks": 1, "num_heads": 2, "has_memory": True}}, "has_memory"),
-        ({"policy": {"channels": 16, "num_blocks": 2, "num_heads": 2}}, "Missing key"),
+        ({"policy": {"width": 16, "hidden_width": 8, "has_memory": True}}, "has_memory"),
+        ({"policy": {"width": 24, "hidden_width": 8}}, "size mismatch"),
     ],
     ids=["other action table", "unknown key", "other network"],
 )

@@ -121,7 +121,7 @@ def test_build_makes_a_whole_dataset_and_says_what_is_in_it(built: tuple[Path, s
     assert Counter(table["split"].to_pylist()) == {"train": 30, "validation": 9, "heldout": 9}
     manifest = verified_manifest(out)
     assert manifest["settings"]["boards"]["num_train"] == 30, "--set is laid over the preset"
-    assert manifest["settings"]["policy"]["channels"] == 16, "the preset is `test`"
+    assert manifest["settings"]["policy"]["width"] == 16, "the preset is `test`"
     assert manifest["engine"].startswith("Stockfish")
     assert f"boards               48 from {read_json(out / 'report.json')['used_games']} games" in said
     assert re.search(r"^  train +10 +10 +10$", said, re.MULTILINE)

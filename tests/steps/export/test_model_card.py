@@ -40,7 +40,7 @@ def facts(policy_step: int | None = 100, **changes: dict[str, Any]) -> CardFacts
     return CardFacts(
         run="ChessGrpo/17",
         policy_step=policy_step,
-        words=NetworkCard({"channels": 64, "num_blocks": 5, "num_heads": 4}),
+        words=NetworkCard({"width": 64, "hidden_width": 32}),
         hashes={"weights": "e" * 64},
         behind=RunFacts(reports=reports, manifests={step: manifest(step) for step in reports}),
         parity="1,000 of 1,000 best moves equal",
@@ -190,7 +190,7 @@ def test_the_hashes_name_what_the_policy_is_made_of() -> None:
 
 
 def test_a_policy_of_which_nothing_is_known_claims_nothing() -> None:
-    card = model_card(CardFacts(run="some folder", policy_step=None, words=NetworkCard({"channels": 8, "num_blocks": 1}), hashes={}))
+    card = model_card(CardFacts(run="some folder", policy_step=None, words=NetworkCard({"width": 8}), hashes={}))
     for name in ("Data", "Training", "Settings", "Results"):
         assert section(card, name).startswith("Unknown: the run that made this policy")
     assert "Its strength is unknown here" in section(card, "Limits")
@@ -206,7 +206,7 @@ def test_text_of_files_is_shown_and_not_obeyed() -> None:
         CardFacts(
             run=EVIL,
             policy_step=100,
-            words=NetworkCard({"channels": EVIL, "num_blocks": 5}),
+            words=NetworkCard({"width": EVIL}),
             hashes={EVIL: EVIL},
             behind=RunFacts(
                 reports={

@@ -194,7 +194,7 @@ def test_the_message_lists_every_difference_that_is_refused(settings: Settings, 
     now = with_values(
         of(tmp_path / "games.pgn"),
         seed=3,
-        policy={"channels": 24},
+        policy={"width": 24},
         pretrain={"max_steps": 41},
         values={"transform": "wdl"},
         evaluation={"heldout_depth": 4, "max_plies": 50},
@@ -209,7 +209,7 @@ def test_the_message_lists_every_difference_that_is_refused(settings: Settings, 
         "  evaluation.heldout_depth: origin 3, now 4\n"
         "  grpo.estimator: origin 'sampled', now 'exact' (--allow objective would let it)\n"
         f"  judged positions: origin '{judged}', now None\n"
-        "  policy.channels: origin 16, now 24\n"
+        "  policy.width: origin 16, now 24\n"
         "  pretrain.max_steps: origin 40, now 41\n"
         "  seed: origin 0, now 3\n"
         "  values.transform: origin 'logistic', now 'wdl'\n"

@@ -19,7 +19,7 @@ CODE = {"commit": "abc", "is_dirty": False, "lock": "lock-1", "language_lock": "
 def version(**changes: Any) -> str:
     given: dict[str, Any] = {
         "spec": StepSpec(name="pretrain", body="steps.bodies.pretrain"),
-        "settings": {"seed": 0, "policy": {"channels": 16}},
+        "settings": {"seed": 0, "policy": {"width": 16}},
         "inputs": {"boards": "hash-1"},
         "code": CODE,
     }
@@ -27,7 +27,7 @@ def version(**changes: Any) -> str:
 
 
 def test_equal_parts_give_equal_versions_whatever_the_order_of_keys() -> None:
-    assert version() == version(settings={"policy": {"channels": 16}, "seed": 0})
+    assert version() == version(settings={"policy": {"width": 16}, "seed": 0})
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_equal_parts_give_equal_versions_whatever_the_order_of_keys() -> None:
     [
         {"spec": StepSpec(name="baseline", body="steps.bodies.pretrain")},
         {"spec": StepSpec(name="pretrain", body="steps.bodies.baseline")},
-        {"settings": {"seed": 1, "policy": {"channels": 16}}},
+        {"settings": {"seed": 1, "policy": {"width": 16}}},
         {"inputs": {"boards": "hash-2"}},
         {"code": {**CODE, "lock": "lock-2"}},
     ],

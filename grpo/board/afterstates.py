@@ -1,0 +1,305 @@
+"""Positions after a move (afterstates), for all moves of many boards at once: what stands where, who attacks it, and whether the game ends.
+
+Legend: B boards, N moves of them, M (move, square) pairs. Bitboards and their sides as in `grpo.board.bitboards`: "us" has just moved.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import chess
+import torch
+from torch import Tensor
+
+from grpo.board.actions import ACTIONS
+from grpo.board.bitboards import DOWN, KNIGHT, LINES, UP, rays, shift, shifts, signed, union, union_and_overlap
+from grpo.board.encoding import CASTLING, HALFMOVE_CLOCK, MAX_HALFMOVE_CLOCK
+
+NUM_CONTROLS: Final = 13
+"""Ways in which a side controls a square: not at all, or by the lowest of its attackers (pawn to king), alone or with others."""
+NUM_FEATURES: Final = 4 + 1 + 2
+"""Castling rights, clock, mate, draw."""
+
+_PAWN, _KNIGHT, _BISHOP, _ROOK, _QUEEN, _KING = range(6)
+_FROM: Final = torch.tensor([move.from_square for move in ACTIONS])
+_TO: Final = torch.tensor([move.to_square for move in ACTIONS])
+_PROMOTION: Final = torch.tensor([(move.promotion or 0) - 1 for move in ACTIONS])
+_BIT: Final = torch.tensor([signed(1 << square) for square in range(64)])
+_SQUARES: Final = torch.arange(64)
+_KING_LINES: Final = torch.tensor(
+    [signed(chess.BB_RANK_ATTACKS[s][0] | chess.BB_FILE_ATTACKS[s][0] | chess.BB_DIAG_ATTACKS[s][0]) for s in range(64)]
+)
+_KING_REACH: Final = torch.tensor([signed(chess.BB_KING_ATTACKS[s]) for s in range(64)])
+_RANK_6: Final = signed(chess.BB_RANK_6)
+_LIGHT: Final = signed(chess.BB_LIGHT_SQUARES)
+_RANK_SHIFTS: Final = torch.arange(8) * 8
+_IN_RANK: Final = ((torch.arange(256)[:, None] >> torch.arange(8)) & 1).bool()
+# What a rank of each plane adds to the codes of its squares, a byte a square. "Several attackers" adds 6 to the lowest attacker's code.
+_RANK_CODES: Final = (torch.tensor([1, 2, 4, 8] + 2 * [1, 2, 4, 6])[:, None] * (_IN_RANK << 8 * torch.arange(8)).sum(1)).flatten()
+_PLANE_ROWS: Final = (256 * torch.arange(12))[:, None, None]
+_RIGHT_ENDS: Final = (
+    # Castling right -> squares from which or onto which a move ends it.
+    signed(chess.BB_E1 | chess.BB_H1),
+    signed(chess.BB_E1 | chess.BB_A1),
+    signed(chess.BB_E8 | chess.BB_H8),
+    signed(chess.BB_E8 | chess.BB_A8),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """Positions as bitboards."""
+
+    us: Tensor
+    """[6, N], pawns to kings of the side that has moved."""
+    them: Tensor
+    """[6, N], those of the side to reply."""
+    their_king: Tensor
+    """[N], its square."""
+    jumped: Tensor
+    """[N], the square that a pawn has just jumped over, or none."""
+
+    def select(self, rows: Tensor) -> "Sets":
+        """Return the positions in the given rows."""
+        return Sets(self.us[:, rows], self.them[:, rows], self.their_king[rows], self.jumped[rows])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Afterstates:
+    """What moves change."""
+
+    board: Tensor
+    """[3, B, 64], codes of each square before the move: piece, our control, their control."""
+    moves: Tensor
+    """[M], the move of each pair, rising."""
+    squares: Tensor
+    """[M], a square whose codes it changes."""
+    before: Tensor
+    """[3, M], codes of the square before the move."""
+    after: Tensor
+    """[3, M], and after it."""
+    features: Tensor
+    """[N, 7] float32: castling rights in the order of the encoding, mate, draw, clock / 100."""
+
+
+def afterstates(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> Afterstates:
+    """Return what each move changes.
+
+    Control of a square is 0 without attackers, 1 to 6 for one attacker (pawn to king), and 7 to 12 for several of which this is the lowest.
+    Squares of own pieces count as attacked (defended), pins do not count, and our lines go through their king.
+
+    Args:
+        encodings_BE: bytes of `encoding.encode`, [B, 71].
+        rows: [N], the board of each move, rising.
+        ids: [N], its action id; a legal move.
+    """
+    root = _sets(encodings_BE)
+    root_planes = _planes(root, *_attacks(root))
+    root_codes = _codes(root_planes)
+    planes, features = _played(root, encodings_BE, rows, ids)
+    moves, squares = _changed_squares(root_planes[:, rows], planes)
+    return Afterstates(
+        board=_by_square(root_codes),
+        moves=moves,
+        squares=squares,
+        before=_codes_at(root_codes, rows[moves], squares),
+        after=_codes_at(_codes(planes), moves, squares),
+        features=features,
+    )
+
+
+def _played(root: Sets, encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return planes [12, N] and features [N, 7] of the positions after the moves."""
+    sets, touched, is_zeroing = _moved(root, rows, ids)
+    attacked, twice = _attacks(sets)
+    clock = torch.where(is_zeroing, 0, (encodings_BE[:, HALFMOVE_CLOCK].long()[rows] + 1).clamp(max=MAX_HALFMOVE_CLOCK))
+    is_mate, is_draw = _endings(sets, attacked, clock)
+    rights = encodings_BE[:, CASTLING].long()[rows]
+    kept = [(rights[:, index] > 0) & ((touched & ended) == 0) for index, ended in enumerate(_RIGHT_ENDS)]
+    features = torch.stack([*(found.float() for found in (*kept, is_mate, is_draw)), clock.float() / MAX_HALFMOVE_CLOCK], 1)
+    return _planes(sets, attacked, twice), features
+
+
+def _sets(encodings_BE: Tensor) -> Sets:
+    codes = encodings_BE[:, :64].long()
+    bits = _BIT.to(codes.device)
+    planes = [(((codes >> plane) & 1) * bits).sum(1) for plane in range(4)]
+    sets = []
+    for code in range(1, 13):
+        found = planes[0] if code & 1 else ~planes[0]
+        for plane in range(1, 4):
+            found = found & (planes[plane] if code >> plane & 1 else ~planes[plane])
+        sets.append(found)
+    return Sets(torch.stack(sets[:6]), torch.stack(sets[6:]), (codes == 12).to(torch.uint8).argmax(1), torch.zeros_like(planes[0]))
+
+
+def _moved(before: Sets, rows: Tensor, ids: Tensor) -> tuple[Sets, Tensor, Tensor]:
+    """Return the positions after the moves, the squares [N] that the moves touch, and where they set back the clock."""
+    device = ids.device
+    start, end, promotion = _FROM.to(device)[ids], _TO.to(device)[ids], _PROMOTION.to(device)[ids]
+    bits = _BIT.to(device)
+    start_bit, end_bit = bits[start], bits[end]
+    us, them = before.us[:, rows], before.them[:, rows]
+    is_pawn = (us[_PAWN] & start_bit) != 0
+    is_king = (us[_KING] & start_bit) != 0
+    captured = (them & end_bit).ne(0).any(0)
+    en_passant = torch.where(is_pawn & ((end - start) % 8 != 0) & ~captured, shift(end_bit, DOWN), 0)
+    them = them & ~(end_bit | en_passant)
+    jump = torch.where(is_king, end - start, 0)
+    rook_from = torch.where(jump == 2, bits[7], torch.where(jump == -2, bits[0], 0))
+    rook_to = torch.where(jump == 2, bits[5], torch.where(jump == -2, bits[3], 0))
+    is_mover = (us & start_bit) != 0
+    us = us & ~(start_bit | rook_from)
+    kinds = torch.arange(6, device=device)[:, None]
+    lands = (kinds == promotion) | ((promotion < 0) & is_mover)
+    us = us | torch.where(lands, end_bit, 0) | torch.where(kinds == _ROOK, rook_to, 0)
+    jumped = torch.where(is_pawn & (end - start == 2 * UP), shift(start_bit, UP), 0)
+    return Sets(us, them, before.their_king[rows], jumped), start_bit | end_bit, is_pawn | captured
+
+
+def _attacks(sets: Sets) -> tuple[Tensor, Tensor]:
+    """Return [6, 2, N] what each kind of both sides attacks (us first), and [2, N] the squares that more than one piece attacks.
+
+    Our lines go through their king, so that a square behind it is no escape.
+    """
+    both = torch.stack([sets.us, sets.them], 1)
+    occupied = union(both.flatten(0, 1))
+    empty = torch.stack([~(occupied & ~sets.them[_KING]), ~occupied])
+    straight, diagonal, queens = both[_ROOK], both[_BISHOP], both[_QUEEN]
+    # [4 lines, 2 kinds, 2 sides, N]: each line's rooks or bishops, and queens.
+    sliders = torch.stack([straight, queens, straight, queens, diagonal, queens, diagonal, queens]).unflatten(0, (4, 2))
+    on_lines = torch.cat([rays(sliders, empty, sign) for sign in (1, -1)]).unflatten(0, (2, 2, 2))
+    by_rook, by_bishop = on_lines[:, 0, :, 0].flatten(0, 1), on_lines[:, 1, :, 0].flatten(0, 1)
+    by_queen = on_lines[:, :, :, 1].flatten(0, 2)
+    by_knight = torch.cat([shifts(both[_KNIGHT], KNIGHT, sign) for sign in (1, -1)])
+    by_king = union(torch.cat([shifts(both[_KING], LINES, sign) for sign in (1, -1)]))[None]
+    pawns = torch.stack([shift(sets.us[_PAWN], 9), shift(sets.us[_PAWN], 7), shift(sets.them[_PAWN], -9), shift(sets.them[_PAWN], -7)])
+    by_pawn = pawns.unflatten(0, (2, 2)).transpose(0, 1)
+    kinds = [by_pawn, by_knight, by_bishop, by_rook, by_queen, by_king]
+    return torch.stack([union(kind) for kind in kinds]), union_and_overlap(torch.cat(kinds))[1]
+
+
+def _planes(sets: Sets, attacked: Tensor, twice: Tensor) -> Tensor:
+    """Return [12, N]: bit planes of each square's piece code (4), of our control of it (3: lowest attacker, 1: more than one) and theirs."""
+    seen = attacked[0]
+    lowest = [seen]
+    for kind in range(1, 6):
+        lowest.append(attacked[kind] & ~seen)
+        seen = seen | attacked[kind]
+    pieces = torch.stack(_code_planes([*sets.us, *sets.them], 4))
+    ours, theirs = torch.stack([*_code_planes(lowest, 3), twice]).unbind(1)
+    return torch.cat([pieces, ours, theirs])
+
+
+def _code_planes(sets: list[Tensor], num_planes: int) -> list[Tensor]:
+    """Return the bit planes of the code of each square: 1 for the first set, 2 for the second, and so on."""
+    return [union(torch.stack([squares for code, squares in enumerate(sets, start=1) if code >> plane & 1])) for plane in range(num_planes)]
+
+
+def _codes(planes: Tensor) -> Tensor:
+    """Return [3, N, 8] int64: piece, our control and their control of each square, a number a rank and a byte of it a file."""
+    ranks = (planes[:, :, None] >> _RANK_SHIFTS.to(planes.device)) & 255
+    rows = ranks + _PLANE_ROWS.to(planes.device)
+    return _RANK_CODES.to(planes.device).index_select(0, rows.flatten()).view(3, 4, *ranks.shape[1:]).sum(1)
+
+
+def _codes_at(codes: Tensor, rows: Tensor, squares: Tensor) -> Tensor:
+    """Return the codes [3, M] of the squares, of `_codes`."""
+    at, by = rows * 8 + (squares >> 3), (squares & 7) << 3
+    return torch.stack([(part.index_select(0, at) >> by) & 15 for part in codes.flatten(1)])
+
+
+def _by_square(codes: Tensor) -> Tensor:
+    """Return the codes [3, N, 64] of all squares, of `_codes`."""
+    return ((codes[..., None] >> _RANK_SHIFTS.to(codes.device)) & 15).flatten(2)
+
+
+def _changed_squares(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (move, square) of each square whose codes differ, each [M]; planes are [12, N]."""
+    differ = before ^ after
+    some = differ[0]
+    for plane in differ[1:]:
+        some = some | plane
+    ranks = (some[:, None] >> _RANK_SHIFTS.to(some.device)) & 255
+    index = _IN_RANK.to(some.device).index_select(0, ranks.flatten()).view(-1, 64).nonzero()
+    return index[:, 0], index[:, 1]
+
+
+def _endings(sets: Sets, attacked: Tensor, clock: Tensor) -> tuple[Tensor, Tensor]:
+    """Return whether each position is mate, and whether it is a draw by rule (stalemate, dead position, fifty moves), [N] each."""
+    by_us, king, king_at = union(attacked[:, 0]), sets.them[_KING], sets.their_king
+    theirs, ours = union(sets.them), union(sets.us)
+    is_check = (by_us & king) != 0
+    has_step = (_KING_REACH.to(king.device)[king_at] & ~theirs & ~by_us) != 0
+    # A pawn off its king's lines is never pinned.
+    pawn_steps = shift(sets.them[_PAWN] & ~_KING_LINES.to(king.device)[king_at], DOWN) & ~(theirs | ours)
+    has_reply = has_step | (~is_check & (pawn_steps != 0))
+    rows = (~has_reply).nonzero()[:, 0]
+    can_reply = has_reply.index_put((rows,), _has_other_reply(sets.select(rows), is_check[rows]))
+    is_mate = is_check & ~can_reply
+    return is_mate, ~is_mate & (~can_reply | _is_dead(sets) | (clock >= MAX_HALFMOVE_CLOCK))
+
+
+def _is_dead(sets: Sets) -> Tensor:
+    """Return whether neither side can mate by any moves, [N], by the rule of `chess.Board.is_insufficient_material`."""
+    both = sets.us | sets.them
+    knights, bishops = both[_KNIGHT], both[_BISHOP]
+    one_colour = ((bishops & _LIGHT) == 0) | ((bishops & ~_LIGHT) == 0)
+    one_knight = ((knights & (knights - 1)) == 0) & (bishops == 0)
+    has_enough = (both[_PAWN] | both[_ROOK] | both[_QUEEN]) != 0
+    return ~has_enough & (((knights == 0) & one_colour) | one_knight)
+
+
+def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
+    """Return whether the replying side has a legal move other than of its king, [N]. Castling is no matter: the king can step then too."""
+    us, them, king = sets.us, sets.them, sets.them[_KING]
+    theirs, ours = union(them), union(us)
+    occupied = theirs | ours
+    empty = ~occupied
+    nothing = torch.zeros_like(king)
+    our_lines, their_lines = (_on_lines(side) for side in (us, them))
+    checkers = _near_attackers(king, us[_PAWN], us)
+    between, pinned, has_slide = nothing, nothing, torch.zeros_like(is_check)
+    for sign in (1, -1):
+        ray = rays(king.expand(4, -1), empty, sign)
+        giving = ray & our_lines
+        checkers = checkers | union(giving)
+        between = between | union(torch.where(giving != 0, ray, 0))
+        shield = ray & theirs
+        pinner = rays(shield, empty, sign) & our_lines
+        shield = torch.where(pinner != 0, shield, 0)
+        pinned = pinned | union(shield)
+        # A pinned piece can move on its line: one that moves so, a pawn upright, a pawn that takes the pinner.
+        has_slide = has_slide | (union(shield & their_lines) != 0) | ((shift(shield[0] & them[_PAWN], DOWN) & empty) != 0)
+        if sign < 0:
+            has_slide = has_slide | (shift(shield[2] & them[_PAWN], -9) & pinner[2] != 0)
+            has_slide = has_slide | (shift(shield[3] & them[_PAWN], -7) & pinner[3] != 0)
+    targets = torch.where(is_check, checkers | between, ~theirs) & ~theirs
+    free = Sets(us, them & ~pinned, sets.their_king, sets.jumped)
+    reached = nothing
+    for sign in (1, -1):
+        reached = reached | union(shifts(free.them[_KNIGHT], KNIGHT, sign)) | union(rays(_on_lines(free.them), empty, sign))
+    pawns = free.them[_PAWN]
+    step = shift(pawns, DOWN) & empty
+    reached = reached | ((shift(pawns, -9) | shift(pawns, -7)) & ours) | step | (shift(step & _RANK_6, DOWN) & empty)
+    is_double = (checkers & (checkers - 1)) != 0
+    has_reply = ~is_double & (((reached & targets) != 0) | (~is_check & has_slide))
+    for side in (9, 7):  # En passant can uncover the king along the rank of both pawns: played, and looked at.
+        taker, taken = shift(sets.jumped, side) & them[_PAWN], shift(sets.jumped, UP)
+        gone = (occupied & ~taker & ~taken) | sets.jumped
+        attackers = _near_attackers(king, us[_PAWN] & ~taken, us)
+        for sign in (1, -1):
+            attackers = attackers | union(rays(king.expand(4, -1), ~gone, sign) & our_lines)
+        has_reply = has_reply | ((taker != 0) & (attackers == 0))
+    return has_reply
+
+
+def _on_lines(side: Tensor) -> Tensor:
+    """Return the pieces [4, N] that move on each of the `LINES`, of a side [6, N]."""
+    straight, diagonal = side[_ROOK] | side[_QUEEN], side[_BISHOP] | side[_QUEEN]
+    return torch.stack([straight, straight, diagonal, diagonal])
+
+
+def _near_attackers(king: Tensor, pawns: Tensor, us: Tensor) -> Tensor:
+    """Return our pawns and knights that attack their king."""
+    jumps = union(torch.cat([shifts(king, KNIGHT, sign) for sign in (1, -1)]))
+    return (jumps & us[_KNIGHT]) | ((shift(king, -9) | shift(king, -7)) & pawns)
