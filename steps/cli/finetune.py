@@ -96,6 +96,7 @@ def _finetune(given: argparse.Namespace) -> int:
             work=work,
             on_assessed=None,
             processes=processes,
+            rungs=(),  # No ladder, no strength curve.
         )
         if processes.is_first:
             work.write_history()
