@@ -155,14 +155,14 @@ def _strength_figure(seen: Seen) -> list[CardPart]:
         return []
     start = next((record.metrics["strength/rating"] for record in seen.records if "strength/rating" in record.metrics), None)
     fraction = seen.last("time/strength_curve_fraction")
-    spent = "" if fraction is None else f" The games took {fraction:.1%} of the training's time so far."
+    spent = "" if fraction is None else f" The games took {fraction:.1%} of the training time so far."
     return metric_figure(
         "strength curve: decides nothing",
         seen.records,
         {"strength/rating": "Elo by few games", "strength/rating_low": "lower end, 95 %", "strength/rating_high": "upper end, 95 %"},
         levels={} if start is None else {"start": (start, _START)},
         dashed=["strength/rating_low", "strength/rating_high"],
-        note=f"A signal that decides nothing: {num_pairs:,} pairs of best-move games against each of the two rungs that are nearest to the"
+        note=f"A signal that decides nothing: best-move games, {2 * num_pairs:,} against each of the two rungs that are nearest to the"
         f" pretrained policy, from the same openings each time. Elo above a random mover.{spent}",
     )
 
