@@ -171,7 +171,8 @@ class ChessGrpo(FlowSpec):
     def finetune(self):
         """Train with GRPO, and recover or stop when entropy becomes critical."""
         card = watch("finetune", self.job["settings"])
-        self.finetuned = card.finished(training.finetune(self.job, self.boards, self.pretrained, [card], on_assessed=card.assessed))
+        finetuned = training.finetune(self.job, self.boards, self.pretrained, [card], strength=self._strength(), on_assessed=card.assessed)
+        self.finetuned = card.finished(finetuned)
         self.next(self.screen)
 
     @card(type="blank", id="screen", refresh_interval=1)
@@ -223,6 +224,9 @@ class ChessGrpo(FlowSpec):
 
     def _num_nodes(self):
         return 1
+
+    def _strength(self):
+        return training.Strength(calibrated=self.calibrated, baseline=self.baseline_report)
 
     def _contest(self):
         return evaluation.SelectionOutputs(

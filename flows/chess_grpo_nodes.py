@@ -44,7 +44,9 @@ class ChessGrpoNodes(ChessGrpo):
             main_address=current.parallel.main_ip,
             attempt=f"{current.run_id}/{current.step_name}/{current.retry_count}",
         )
-        self.finetuned = training.finetune(self.job, self.boards, self.pretrained, [card], on_assessed=card.assessed, node=node)
+        self.finetuned = training.finetune(
+            self.job, self.boards, self.pretrained, [card], strength=self._strength(), on_assessed=card.assessed, node=node
+        )
         if node.index == 0:  # Only node 0 has the output.
             card.finished(self.finetuned)
         self.next(self.gather)

@@ -364,6 +364,38 @@ _SPECS: Final = [
         )
     ),
     MetricSpec("time/transitions_per_second", "1/s", Better.HIGHER, "Moves with an advantage per second of a GRPO step's wall time."),
+    MetricSpec("time/strength_curve", "s", Better.NEITHER, "Wall time of the games of the strength curve at this checkpoint."),
+    MetricSpec(
+        "time/strength_curve_fraction",
+        "fraction of time",
+        Better.LOWER,
+        "Games of the strength curve: their fraction of the wall time of training so far, since this process began.",
+    ),
+    MetricSpec(
+        "strength/rating",
+        "Elo",
+        Better.HIGHER,
+        "Policy at this checkpoint (best moves) on the ladder: Elo above a random mover, as played. A signal that decides nothing: few"
+        " games, against the two rungs that are nearest to the pretrained policy, from the same openings at every checkpoint.",
+    ),
+    MetricSpec("strength/rating_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval, with the rungs' ratings taken as exact."),
+    MetricSpec("strength/rating_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval, with the rungs' ratings taken as exact."),
+    MetricSpec(
+        "strength/score_as_played",
+        "score",
+        Better.HIGHER,
+        "Mean score of the same games against both rungs; a win is 1, a draw 0.5. A signal that decides nothing.",
+    ),
+    MetricSpec("strength/score_as_played_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
+    MetricSpec("strength/score_as_played_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
+    MetricSpec(
+        "strength/score_adjudicated",
+        "score",
+        Better.HIGHER,
+        "The same games with undecided ones adjudicated by the engine. A signal that decides nothing.",
+    ),
+    MetricSpec("strength/score_adjudicated_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
+    MetricSpec("strength/score_adjudicated_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
     MetricSpec(
         "ladder/rating",
         "Elo",
@@ -428,6 +460,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "silent_groups": "Nearly all groups have zero variance (equal rewards): there is nothing to learn.",
     "saturated_controller": "A controller is at its bound, so its coefficient is constant.",
     "step_skipped": "A loss or gradient was NaN or infinite: the step was skipped, and the learning rate is cut from the next rollout on.",
+    "strength_not_measured": "The engine failed in the games of the strength curve: this checkpoint has no point on it; training goes on.",
     "finding": "The diagnosis of the run has a new finding; docs/diagnosis.md explains each.",
     "trust_region": "Optimiser steps of a rollout ended early, because KL(old || policy) reached its limit.",
 }

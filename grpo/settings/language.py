@@ -39,6 +39,7 @@ KIND_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "kl_coefficient": 1e-3,
         "critical_entropy": 0.05,
         "recovery": {"kind": "stop", "healthy_entropy": 0.2},
+        "num_curve_pairs": 0,
         "max_skipped_steps": 5,
         "skipped_learning_rate_factor": 0.1,
     },
@@ -163,6 +164,7 @@ def refuse_for_language(grpo: GrpoConfig, language: LanguageConfig) -> None:
         'kl_direction must be "policy_to_reference"': grpo.kl_direction != "policy_to_reference",
         "kl_coefficient must be above 0, so that the KL to the reference is measured": grpo.kl_coefficient == 0,
         'recovery.kind must be "stop" or "rollback"': grpo.recovery.kind == "forward_kl",
+        "num_curve_pairs must be 0": grpo.num_curve_pairs > 0,
         "is_compiled must be false": grpo.is_compiled,
     }
     if reasons := [reason for reason, holds in wrong.items() if holds]:

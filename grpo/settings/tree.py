@@ -259,6 +259,9 @@ class PretrainConfig(Section):
 
 # How a policy is measured, not how the ladder's rungs are rated.
 _PLACES: Final = Role(read_by=("baseline", "select"))
+# How the measured games are played; those of the strength curve are among them.
+_PLAYS: Final = Role(read_by=("calibrate", "baseline", "finetune", "select"))
+_ADJUDICATES: Final = Role(read_by=("baseline", "finetune", "select"))
 
 
 class LadderConfig(Section):
@@ -304,19 +307,19 @@ class EvaluationConfig(Section):
     """Openings against each of these two opponents, each played with both colours."""
     ladder: LadderConfig = LadderConfig()
     """How ratings are determined."""
-    adjudication_depth: Annotated[int, Field(ge=1, le=30), _PLACES] = 10
+    adjudication_depth: Annotated[int, Field(ge=1, le=30), _ADJUDICATES] = 10
     """Search depth for adjudication: a second score values the last position of games drawn by repetition, fifty moves or `max_plies`."""
-    adjudication_centipawns: Annotated[Count, _PLACES] = 250
+    adjudication_centipawns: Annotated[Count, _ADJUDICATES] = 250
     """In the second score, a side that is ahead by more than this has won."""
-    opening_plies: Annotated[int, Field(ge=1, le=40)] = 8
+    opening_plies: Annotated[int, Field(ge=1, le=40), _PLAYS] = 8
     """Random legal plies of a generated opening."""
-    max_opening_centipawns: Count = 120
+    max_opening_centipawns: Annotated[Count, _PLAYS] = 120
     """A generated opening is used if a search scores it within plus or minus this."""
     opening_book: Annotated[str, Role(read_by=())] = ""
     """A file (or folder, glob, `s3://` address) with openings to use instead of generated ones: PGN, EPD or FEN, plain or compressed."""
-    opening_book_plies: Annotated[int, Field(ge=1, le=200)] = 16
+    opening_book_plies: Annotated[int, Field(ge=1, le=200), _PLAYS] = 16
     """Maximum number of plies taken from a game of the book. Positions (EPD, FEN) are used as they are."""
-    max_plies: Count = 240
+    max_plies: Annotated[Count, _PLAYS] = 240
     """A game with this many plies is a draw; reports count such draws separately."""
 
 

@@ -16,7 +16,7 @@ from grpo.settings.tree import ConfigError
 from steps.cli.settings_options import add_settings, given_settings
 from steps.kinds.lookup import kind_of
 from steps.runtime.machine import Machine
-from steps.step_io.names import BOARDS
+from steps.step_io.names import BOARDS, REPORT
 from steps.step_io.work import TerminalSink, Work
 from steps.store.file_lock import file_lock
 
@@ -31,6 +31,14 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     finetune.add_argument("boards", type=Path, help="folder of a dataset, from `boards build` or the step join_boards")
     finetune.add_argument("pretrained", type=Path, help="folder of the initial policy, which is also the KL reference")
     finetune.add_argument("out", type=Path, help="the folder to create, with checkpoints and history; it must not exist")
+    finetune.add_argument(
+        "--strength",
+        type=Path,
+        nargs=2,
+        metavar=("CALIBRATE", "BASELINE"),
+        help="folders of the outputs of calibrate and baseline, which name the opponents of the strength curve (grpo.num_curve_pairs);"
+        " without them there is no curve",
+    )
     add_settings(finetune)
     finetune.set_defaults(run=_finetune)
 
@@ -40,6 +48,7 @@ def _finetune(given: argparse.Namespace) -> int:
 
     from grpo.learning.distributed import joined_processes
     from steps.bodies.live_diagnosis import LiveDiagnosis
+    from steps.bodies.strength_curve import nearest_rungs, rungs_text
     from steps.runtime.device import device_facts, torch_device
 
     settings, machine, out = given_settings(given), Machine.here(), given.out.resolve()
@@ -56,6 +65,9 @@ def _finetune(given: argparse.Namespace) -> int:
         raise ConfigError(
             f"{given.pretrained} has policy.kind = {found!r}, but the settings have {settings.policy.kind!r}: they must be the same"
         )
+    for folder in given.strength or ():
+        if not (folder / REPORT).is_file():
+            raise ConfigError(f"--strength: {folder} has no {REPORT}; give the folders of the outputs of calibrate and baseline")
     kind = kind_of(settings)
     kind.refuse_several(int(os.environ.get("WORLD_SIZE", "1")))
     facts = {
@@ -65,6 +77,10 @@ def _finetune(given: argparse.Namespace) -> int:
         "engine": str(identify(machine.stockfish)),
         "machine": f"{device_facts(machine)}, {os.environ.get('WORLD_SIZE', '1')} processes",
     }
+    rungs: list[dict[str, Any]] = []
+    if given.strength and settings.grpo.num_curve_pairs:
+        rungs = nearest_rungs(*given.strength)
+        facts["rungs"] = rungs_text(rungs)
     device = torch_device(machine)
     torch.set_num_threads(max(1, machine.num_threads // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     with joined_processes(device) as processes, ExitStack() as stack:
@@ -96,6 +112,7 @@ def _finetune(given: argparse.Namespace) -> int:
             work=work,
             on_assessed=None,
             processes=processes,
+            rungs=rungs,
         )
         if processes.is_first:
             work.write_history()

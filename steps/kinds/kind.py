@@ -48,6 +48,7 @@ class FinetuneBody(Protocol):
         work: "Work",
         on_assessed: Callable[[Mapping[str, Any]], None] | None,
         processes: "Processes",
+        rungs: Sequence[Mapping[str, Any]],
     ) -> None:
         """Fine-tune, or resume after a kill.
 
@@ -63,6 +64,7 @@ class FinetuneBody(Protocol):
             work: the folder to fill, and the sinks.
             on_assessed: called with what was found before the first update.
             processes: those that train together.
+            rungs: opponents of the strength curve, from `steps.bodies.strength_curve`; none for no curve.
         """
 
 

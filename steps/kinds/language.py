@@ -52,7 +52,15 @@ def _pretrain(settings: "Settings", boards: Path, device: "torch.device", work: 
     pretrain_language(seen_by_cloning(settings), boards, device, work)
 
 
-def _finetune(settings: "Settings", *, processes: "Processes", machine: Machine, num_engines: int, **given: Any) -> None:  # noqa: ARG001
+def _finetune(  # Without a strength curve: games of a language model take minutes.
+    settings: "Settings",
+    *,
+    processes: "Processes",
+    machine: Machine,  # noqa: ARG001
+    num_engines: int,  # noqa: ARG001
+    rungs: Sequence[Mapping[str, Any]],  # noqa: ARG001
+    **given: Any,
+) -> None:
     from steps.bodies.language_finetune import finetune_language
 
     LANGUAGE_KIND.refuse_several(processes.size)

@@ -43,6 +43,8 @@ class WorkerTask(TypedDict):
     """Folder of another run's checkpoint to resume from; empty for none."""
     facts: dict[str, Any]
     """Facts that are written into each checkpoint."""
+    rungs: list[dict[str, Any]]
+    """Opponents of the strength curve, from `steps.bodies.strength_curve`; empty for no curve."""
 
 
 def train(
@@ -74,6 +76,7 @@ def train(
             work=work,
             on_assessed=on_assessed,
             processes=processes,
+            rungs=task["rungs"],
         )
 
 

@@ -1,12 +1,13 @@
 """The training steps as the flow calls them: pretrain, and finetune on one machine or several."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from grpo.base.files import MANIFEST, read_json
 from steps.bodies.live_diagnosis import LiveDiagnosis
+from steps.bodies.strength_curve import nearest_rungs, rungs_text
 from steps.kinds.lookup import kind_of
 from steps.nodes.sockets import ONLY_NODE, Node
 from steps.nodes.team import Team, joined_nodes
@@ -23,6 +24,14 @@ from steps.tracking.tags import FOUND
 
 OnAssessed = Callable[[Mapping[str, Any]], None]
 """Called with what was found before the first update."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Strength:
+    """The outputs that name the opponents of the strength curve."""
+
+    calibrated: StepOutput
+    baseline: StepOutput
 
 
 def pretrain(job: Job, boards: StepOutput, sinks: Sequence[Sink] = ()) -> StepOutput:
@@ -46,10 +55,11 @@ def finetune(
     pretrained: StepOutput,
     sinks: Sequence[Sink] = (),
     *,
+    strength: Strength | None = None,
     on_assessed: OnAssessed | None = None,
     node: Node = ONLY_NODE,
 ) -> StepOutput:
-    """Fine-tune by GRPO, from the pretrained policy or from the origin's checkpoint.
+    """Fine-tune by GRPO, from the pretrained policy or from the origin's checkpoint; without `strength` there is no strength curve.
 
     Of several machines each calls this: all train, node 0 writes the output and logs it, and all return it.
     """
@@ -59,11 +69,18 @@ def finetune(
     if kind.trains_alone:
         node = replace(node, num_processes=1)
     with joined_nodes(node, here.machine) as team:
-        return _finetune(here, boards, pretrained, sinks=sinks, on_assessed=on_assessed, team=team)
+        return _finetune(here, boards, pretrained, sinks=sinks, strength=strength, on_assessed=on_assessed, team=team)
 
 
 def _finetune(
-    here: Here, boards: StepOutput, pretrained: StepOutput, *, sinks: Sequence[Sink], on_assessed: OnAssessed | None, team: Team
+    here: Here,
+    boards: StepOutput,
+    pretrained: StepOutput,
+    *,
+    sinks: Sequence[Sink],
+    strength: Strength | None,
+    on_assessed: OnAssessed | None,
+    team: Team,
 ) -> StepOutput:
     job, kind = here.job, kind_of(here.settings)
     spec = kind.finetune_spec
@@ -71,6 +88,11 @@ def _finetune(
     settings = spec.settings(here.settings)
     inputs = here.inputs(spec, boards=boards, pretrained=pretrained)
     inputs["checkpoint"] = "" if checkpoint is None else str(read_json(checkpoint / MANIFEST)["output_hash"])
+    rungs: list[dict[str, Any]] = []
+    if strength is not None and here.settings.grpo.num_curve_pairs:
+        rungs = nearest_rungs(here.open(strength.calibrated), here.open(strength.baseline))
+        # Not the hashes of both outputs: a baseline that was measured anew and names the same opponents retrains nothing.
+        inputs["rungs"] = rungs_text(rungs)
     if (num_processes := team.met(inputs)) > 1:
         inputs["processes"] = str(num_processes)  # Sums over them round differently.
 
@@ -81,6 +103,7 @@ def _finetune(
             pretrained=str(here.open(pretrained)),
             checkpoint="" if checkpoint is None else str(checkpoint),
             facts={"settings": settings, **inputs},  # No more than the version holds: equal versions have equal checkpoints.
+            rungs=rungs,
         )
 
     if not team.leads:

@@ -77,7 +77,8 @@ def test_the_steps_behind_the_join_go_on_with_it(on_nodes: FlowRun) -> None:
 def test_a_machine_with_two_processes_makes_the_same(first_run: FlowRun, torchrun: Path, tmp_path: Path) -> None:
     machine = dataclasses.replace(Machine.here(), home=tmp_path, device="cpu", num_threads=2 * NUM_THREADS)
     folders = {name: str(first_run.folder(getattr(first_run.data, name))) for name in ("boards", "pretrained")}
-    task = WorkerTask(settings=read_settings("test").model_dump(mode="json"), checkpoint="", facts={}, **folders)  # type: ignore[typeddict-item]
+    settings = read_settings("test").model_dump(mode="json")
+    task = WorkerTask(settings=settings, checkpoint="", facts={}, rungs=[], **folders)  # type: ignore[typeddict-item]
     work = Work(tmp_path / "out", (), progress_folder=tmp_path / "progress")
     for folder in (work.folder, tmp_path / "progress"):
         folder.mkdir()

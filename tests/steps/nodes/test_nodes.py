@@ -97,6 +97,13 @@ def whole(driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> Result:
 # Training.
 
 
+def test_only_the_first_process_plays_the_games_of_the_strength_curve(driver: Driver, whole: Result, tmp_path: Path) -> None:
+    assert driver.run(tmp_path, plays=True) == [0, 0], log_of(tmp_path, 0) + log_of(tmp_path, 1)
+    assert (tmp_path / "node 0" / "played.txt").read_text().split() == ["0", "2", "4", "6"]
+    assert not (tmp_path / "node 1" / "played.txt").exists()
+    assert result_of(tmp_path / "node 0") == whole
+
+
 KILLED = -signal.SIGKILL
 
 
