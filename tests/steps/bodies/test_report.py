@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_selections import NO_GAIN
 
 from grpo.base.files import read_json, write_json
 from grpo.board.phases import PHASES
@@ -107,7 +108,12 @@ def test_the_trace_of_a_decision_has_a_row_for_each_thing_that_was_done_or_asked
     won, even = [1.0] * 20, [0.5] * 20
     phases = phase_changes({"opening": [-0.01, 0.01] * 30, "endgame": [0.25] * 60}, tolerance=0.01)
     decision = decide(
-        1_004, against_initial=confirmation(won), against_previous=confirmation(even), beside={"sampled": even}, phases=phases
+        1_004,
+        against_initial=confirmation(won),
+        against_previous=confirmation(even),
+        beside={"sampled": even},
+        ladder_gain=NO_GAIN,
+        phases=phases,
     )
     screening = [
         {"round": 0, "candidate": 1_004, "text": "0.7", "kept": True},
@@ -147,7 +153,7 @@ def test_the_outcome_of_a_decision_is_said_in_words(promoted: bool, previous: An
 def step_reports() -> dict[str, dict[str, Any]]:
     """Return a report of each step, with the keys that the page reads."""
     won = confirmation([1.0] * 20)
-    decision = decide(1_004, against_initial=won, against_previous=None, beside={}, phases=())
+    decision = decide(1_004, against_initial=won, against_previous=None, beside={}, ladder_gain=NO_GAIN, phases=())
     confirmed = {**MATCH, "num_openings": 20, "ends": {"checkmate": 30, "stalemate": 0, "ply cap": 10}}
     of_phases = {phase.value: 10 for phase in PHASES}
     return {
@@ -220,7 +226,7 @@ def test_the_page_says_verdict_decision_and_place_and_its_facts_are_the_steps_ow
 
 def test_where_nothing_was_shown_the_page_says_that_the_pretrained_policy_stays(tmp_path: Path) -> None:
     reports = step_reports()
-    even = decide(1_004, against_initial=confirmation([0.5] * 20), against_previous=None, beside={}, phases=())
+    even = decide(1_004, against_initial=confirmation([0.5] * 20), against_previous=None, beside={}, ladder_gain=NO_GAIN, phases=())
     reports["select"] |= {**decision_facts(even, []), "champion_step": 0}
     page = (written(tmp_path, reports) / REPORT_PAGE).read_text()
     assert "# Verdict: no improvement shown" in page
