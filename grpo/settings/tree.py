@@ -287,7 +287,7 @@ class LadderConfig(Section):
     num_probe_pairs: Annotated[Count, _PLACES] = 6
     """Openings of each short match that locates a player on the ladder."""
     num_rung_pairs: Annotated[Count, _PLACES] = 150
-    """Openings against each of the two nearest rungs, which determine the rating; 150 give a difference of two players to about +-30 Elo."""
+    """Openings against each of the two nearest rungs, which determine the rating; 150 give a difference of two players to some +-30 Elo."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
