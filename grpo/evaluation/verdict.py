@@ -1,8 +1,10 @@
-"""The verdict: whether the chosen checkpoint is better than the initial policy, with what certainty, and which step is the peak.
+"""The verdict: whether the chosen checkpoint is better than the initial policy and no worse than it on the ladder, and the peak.
 
 The best of many equal checkpoints looks better than it is (the winner's curse), so the three stages of selection share no game. Held-out
 regret screens all checkpoints, sequential halving (`grpo.evaluation.halving`) chooses one, and only the confirmation games, which are
-played after the choice, are reported. This module only computes on scores; callers pass in a function that plays the games.
+played after the choice, are reported. A policy can learn to beat its own start and be no stronger against anybody else, so the candidate
+and its start also meet the same opponents of the ladder. This module only computes on scores; callers pass in a function that plays the
+games.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,16 +12,25 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from grpo.evaluation.phase_guard import PhaseChange
-from grpo.statistics.intervals import LEVEL, Z95, Outcomes, ScoreInterval, holm, p_value, paired_interval
+from grpo.statistics.intervals import LEVEL, Z95, Estimate, Outcomes, ScoreInterval, holm, p_value, paired_interval
 from grpo.statistics.sprt import Sprt, SprtOutcome
 
 
 class Verdict(StrEnum):
-    """The verdict on a candidate, by confirmation games and by held-out regret per phase."""
+    """The verdict on a candidate, by confirmation games, by games against the ladder, and by held-out regret per phase."""
 
     BETTER = "better"
     NO_IMPROVEMENT = "no improvement shown"
+    WORSE_ON_LADDER = "better than its start only: worse on the ladder"
     WORSE_IN_A_PHASE = "better, but worse in a phase"
+
+
+class LadderFinding(StrEnum):
+    """What the ladder shows of the candidate, compared with the initial policy."""
+
+    HIGHER = "higher"
+    NOT_SHOWN = "no difference shown"
+    WORSE = "worse"
 
 
 class ConfirmationEnd(StrEnum):
@@ -43,6 +54,27 @@ class Confirmation:
     """One-sided p-value of "no better". For an SPRT, its alpha if it accepts, else 1, because repeated looks invalidate a p-value."""
     log_likelihood_ratio: float | None
     """Log-likelihood ratio of the SPRT, if one was used."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LadderGain:
+    """The candidate's ladder rating less the initial policy's, in Elo, with 95 % intervals paired by opening."""
+
+    played: Estimate
+    """Of games as played; this one decides."""
+    adjudicated: Estimate
+    """Of the same games with undecided ones adjudicated."""
+
+    @property
+    def finding(self) -> LadderFinding:
+        """Return what is shown: a difference, if the whole interval as played lies on one side of 0."""
+        if self.played.low > 0:
+            return LadderFinding.HIGHER
+        return LadderFinding.WORSE if self.played.high < 0 else LadderFinding.NOT_SHOWN
+
+    def __str__(self) -> str:
+        played, adjudicated = (f"{gain.value:+.0f} Elo [{gain.low:+.0f}, {gain.high:+.0f}]" for gain in (self.played, self.adjudicated))
+        return f"{self.finding}, {played} as played; {adjudicated} adjudicated"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +106,10 @@ class Decision:
     """The deciding claims: against the initial policy, and against the previous champion if there is one."""
     beside: tuple[Claim, ...]
     """Claims for other ways of scoring or playing; a separate family, because they decide nothing."""
+    ladder_gain: LadderGain
+    """A candidate that is worse on the ladder is not promoted."""
+    disagreement: str
+    """What to say if the games against the start and those against the ladder show different things; else empty. One of the reasons."""
     phases: tuple[PhaseChange, ...]
 
 
@@ -92,6 +128,7 @@ class RegretEstimate:
 
 BETTER_THAN_INITIAL = "better than the initial policy"
 BETTER_THAN_PREVIOUS = "better than the previous champion"
+AGAINST_OTHERS = "against everybody else (ladder rating less the initial policy's)"
 
 
 def candidates_by_regret(regret_by_step: Mapping[int, float], count: int) -> list[int]:
@@ -144,19 +181,22 @@ def decide(
     against_initial: Confirmation,
     against_previous: Confirmation | None,
     beside: Mapping[str, Sequence[float]],
+    ladder_gain: LadderGain,
     phases: Sequence[PhaseChange],
 ) -> Decision:
     """Return the verdict on a candidate; with "no improvement shown" the initial policy stays champion.
 
     The claim of being better than the initial policy decides. The claim of being better than the registry's previous champion decides
     whether that one is replaced; both claims are adjusted by Holm. Other scores (sampled moves, adjudicated games) are reported but never
-    make a champion: at T = 1 sampled moves measure a policy's sharpness as much as its strength.
+    make a champion: at T = 1 sampled moves measure a policy's sharpness as much as its strength. A candidate that is shown to be worse than
+    the initial policy on the ladder, or in a phase of the game, is not promoted.
 
     Args:
         candidate: Step of the checkpoint.
         against_initial: The confirmation games against the initial policy.
         against_previous: Confirmation games against the registry's champion; None if there is none or it is the initial policy.
         beside: Name of a further claim -> its pair scores, at least one.
+        ladder_gain: The candidate's ladder rating less the initial policy's.
         phases: Results of `phase_changes`; one that blocks prevents promotion.
     """
     deciding = {BETTER_THAN_INITIAL: against_initial}
@@ -165,18 +205,46 @@ def decide(
     claims = _claims({name: (games.interval, games.p_value) for name, games in deciding.items()})
     others = _claims({name: (paired_interval(scores), p_value(scores)) for name, scores in beside.items()})
     worse = [change for change in phases if change.blocks]
-    is_better = claims[0].is_shown
-    promoted = is_better and not worse
+    verdict = _verdict(claims[0].is_shown, ladder_gain.finding, is_worse_in_a_phase=bool(worse))
+    promoted = verdict == Verdict.BETTER
+    disagreement = _disagreement(claims[0].is_shown, ladder_gain.finding)
     return Decision(
         candidate=candidate,
-        verdict=Verdict.NO_IMPROVEMENT if not is_better else Verdict.WORSE_IN_A_PHASE if worse else Verdict.BETTER,
+        verdict=verdict,
         promoted=promoted,
         replaces_previous=promoted and all(claim.is_shown for claim in claims),
-        reasons=(*(_claim_reason(claim, deciding[claim.name]) for claim in claims), *map(_phase_reason, worse)),
+        reasons=(
+            *(_claim_reason(claim, deciding[claim.name]) for claim in claims),
+            f"{AGAINST_OTHERS}: {ladder_gain}",
+            *([disagreement] if disagreement else []),
+            *map(_phase_reason, worse),
+        ),
         claims=claims,
         beside=others,
+        ladder_gain=ladder_gain,
+        disagreement=disagreement,
         phases=tuple(phases),
     )
+
+
+def _disagreement(is_better: bool, on_ladder: LadderFinding) -> str:
+    if is_better:
+        return {
+            LadderFinding.HIGHER: "",
+            LadderFinding.NOT_SHOWN: "the candidate beats its own start, but was not shown to be stronger against everybody else",
+            LadderFinding.WORSE: "the candidate beats its own start, but is weaker than its start against everybody else",
+        }[on_ladder]
+    if on_ladder == LadderFinding.HIGHER:
+        return "the candidate was not shown to beat its own start, but is stronger than its start against everybody else"
+    return ""
+
+
+def _verdict(is_better: bool, on_ladder: LadderFinding, *, is_worse_in_a_phase: bool) -> Verdict:
+    if not is_better:
+        return Verdict.NO_IMPROVEMENT
+    if on_ladder == LadderFinding.WORSE:
+        return Verdict.WORSE_ON_LADDER
+    return Verdict.WORSE_IN_A_PHASE if is_worse_in_a_phase else Verdict.BETTER
 
 
 def _claims(found: Mapping[str, tuple[ScoreInterval, float]]) -> tuple[Claim, ...]:

@@ -16,8 +16,8 @@ from grpo.engine.pool import EnginePool
 from grpo.play.matches import MatchResult
 from grpo.play.players import DilutedPlayer, EnginePlayer, Player, RandomPlayer
 from grpo.settings.tree import LadderConfig
-from grpo.statistics.intervals import Z95
-from grpo.statistics.ratings import Matrix, PlayedPairs, Rating, Vector, fit_ratings, rate_against
+from grpo.statistics.intervals import Z95, Estimate
+from grpo.statistics.ratings import Matrix, PlayedPairs, Rating, Vector, fit_ratings, rate_against, rating_difference
 
 MIN_INFORMATIVE_SCORE, MAX_INFORMATIVE_SCORE = 0.2, 0.8
 """Scores outside these bounds carry little information: near 0 and 1, a hundred Elo are a few games."""
@@ -184,40 +184,83 @@ def num_openings_to_place(num_rungs: int, *, num_probe_pairs: int, num_rung_pair
     return num_rungs.bit_length() * num_probe_pairs + 2 * num_rung_pairs
 
 
+PlayRung = Callable[[Rung, Sequence[str]], MatchResult]
+"""Plays each opening with both colours against a rung, and returns the games from the rated player's side."""
+
+
 def place_on_ladder(
-    play: Callable[[Rung, Sequence[str]], MatchResult],
+    players: Sequence[PlayRung],
     ladder: Ladder,
     openings: Sequence[str],
     *,
     num_probe_pairs: int,
     num_rung_pairs: int,
-) -> LadderPlacement:
-    """Rate a player: find its level with a binary search of a few pairs per rung, then play many pairs against the two nearest rungs.
+) -> tuple[LadderPlacement, ...]:
+    """Rate players: find each one's level with a binary search of a few pairs per rung, then play many pairs against the two nearest rungs.
+
+    Several players meet the same rungs, those nearest to the mean of their levels, on the same openings: then `ladder_difference` compares
+    them opening by opening.
 
     Args:
-        play: Plays each opening with both colours against a rung, and returns the games from the player's side.
+        players: How each of them plays a rung.
         ladder: At least two rungs.
-        openings: FENs, at least `num_openings_to_place` of them; each is used once.
+        openings: FENs, at least `num_openings_to_place` of them; each player uses each at most once.
         num_probe_pairs: Openings per rung of the binary search.
         num_rung_pairs: Openings against each of the nearest rungs.
     """
-    unused_openings = iter(openings)
-
-    def games_of(rung: int, num_pairs: int) -> RungGames:
-        return RungGames(rung=rung, result=play(ladder.rungs[rung], [next(unused_openings) for _ in range(num_pairs)]))
-
     by_rating = [int(index) for index in np.argsort(ladder.ratings, kind="stable")]
+    probes = [_probe(play, ladder, by_rating, openings, num_probe_pairs) for play in players]
+    level = sum(_rating(ladder, of_player).elo for of_player in probes) / len(probes)
+    nearest = sorted(by_rating, key=lambda index: abs(float(ladder.ratings[index]) - level))[:2]
+    first_unused = num_probe_pairs * max(map(len, probes))
+    parts = [openings[start : start + num_rung_pairs] for start in (first_unused, first_unused + num_rung_pairs)]
+    games = [
+        [
+            RungGames(rung=rung, result=play(ladder.rungs[rung], part))
+            for rung, part in zip(sorted(nearest, key=by_rating.index), parts, strict=True)
+        ]
+        for play in players
+    ]
+    return tuple(_placement(ladder, by_rating, *of_player) for of_player in zip(probes, games, strict=True))
+
+
+def ladder_difference(ladder: Ladder, first: LadderPlacement, second: LadderPlacement, *, adjudicated: bool) -> Estimate:
+    """Return the first player's rating less the second's in Elo, with a 95 % interval that is paired by opening.
+
+    The rungs' errors, which nearly cancel, are included. Adjudicated games are rated against the rungs' ratings as played.
+
+    Args:
+        ladder: The one that both were placed on.
+        first: A player's placement.
+        second: Another's, by the same call of `place_on_ladder`.
+        adjudicated: Whether games count as adjudicated, not as played.
+    """
+    assert [part.rung for part in first.games] == [part.rung for part in second.games], "placed together"
+    rungs = [part.rung for part in first.games]
+    scores = [[part.result.pair_scores(adjudicated=adjudicated) for part in placement.games] for placement in (first, second)]
+    found = rating_difference([float(ladder.ratings[rung]) for rung in rungs], *scores)
+    weights = np.zeros(len(ladder.rungs))
+    weights[rungs] = found.weights
+    half_width = Z95 * math.hypot(found.standard_error, ladder.standard_error(weights))
+    return Estimate(value=found.elo, low=found.elo - half_width, high=found.elo + half_width)
+
+
+def _probe(play: PlayRung, ladder: Ladder, by_rating: Sequence[int], openings: Sequence[str], num_probe_pairs: int) -> list[RungGames]:
+    """Return the games of the binary search for a player's level, on the first openings."""
+    unused_openings = iter(openings)
     probes: list[RungGames] = []
     below, above = -1, len(by_rating)
     while above - below > 1:
         middle = (below + above) // 2
-        probes.append(games_of(by_rating[middle], num_probe_pairs))
+        part = [next(unused_openings) for _ in range(num_probe_pairs)]
+        probes.append(RungGames(rung=by_rating[middle], result=play(ladder.rungs[by_rating[middle]], part)))
         if probes[-1].is_informative:
             break
         below, above = (middle, above) if probes[-1].score > 0.5 else (below, middle)
-    guess = _rating(ladder, probes).elo
-    nearest = sorted(by_rating, key=lambda index: abs(float(ladder.ratings[index]) - guess))[:2]
-    games = [games_of(rung, num_rung_pairs) for rung in sorted(nearest, key=by_rating.index)]
+    return probes
+
+
+def _placement(ladder: Ladder, by_rating: Sequence[int], probes: Sequence[RungGames], games: Sequence[RungGames]) -> LadderPlacement:
     rating = _rating(ladder, games)
     weights = np.zeros(len(ladder.rungs))
     weights[[part.rung for part in games]] = rating.weights

@@ -281,8 +281,8 @@ class LadderConfig(Section):
     """Openings that each rung plays, with both colours, against each of the two rungs below it."""
     num_probe_pairs: Annotated[Count, _PLACES] = 6
     """Openings of each short match that locates a player on the ladder."""
-    num_rung_pairs: Annotated[Count, _PLACES] = 60
-    """Openings against each of the two nearest rungs, which determine the rating."""
+    num_rung_pairs: Annotated[Count, _PLACES] = 150
+    """Openings against each of the two nearest rungs, which determine the rating; 150 give a difference of two players to some +-30 Elo."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:

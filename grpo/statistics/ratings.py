@@ -58,6 +58,17 @@ class Rating:
     """Change of the rating per point of each opponent's rating; they sum to 1."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RatingDifference:
+    """One player's rating less another's, from games of both against the same opponents on the same openings."""
+
+    elo: float
+    standard_error: float
+    """Standard error from the games, paired by opening, with the opponents' ratings taken as exact."""
+    weights: tuple[float, ...]
+    """Change of the difference per point of each opponent's rating; they sum to 0."""
+
+
 def fit_ratings(num_players: int, pairings: Sequence[PlayedPairs]) -> Ratings:
     """Return the maximum-likelihood ratings of players 0 .. n - 1 with the covariance of their errors; player 0 has rating 0.
 
@@ -97,6 +108,34 @@ def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[floa
     )
 
 
+def rating_difference(opponents: Sequence[float], first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> RatingDifference:
+    """Return the first player's rating less the second's, both by `rate_against`, with an error that is paired by opening.
+
+    Players on the same openings share their luck: the error is that of the difference on each opening (delta method), and not the sum of
+    both players' errors. As for one player a lost and a won pair are added to each opponent; what one player loses there the other wins,
+    so that the difference of equal games is 0 and does not look certain.
+
+    Args:
+        opponents: The opponents' ratings in Elo.
+        first: The first player's pair scores against each opponent.
+        second: The second player's pair scores, of the same openings in the same order.
+
+    Raises ValueError if there is no opponent, one without a pair, or if the players' numbers of pairs differ.
+    """
+    one, other = rate_against(opponents, first), rate_against(opponents, second)
+    variance = 0.0
+    for one_scores, other_scores, one_weight, other_weight in zip(first, second, one.weights, other.weights, strict=True):
+        if len(one_scores) != len(other_scores):
+            raise ValueError(f"{len(one_scores)} and {len(other_scores)} pairs against one opponent cannot be paired by opening")
+        apart = one_weight * _log_odds_of_pairs([*one_scores, 0.0, 1.0]) - other_weight * _log_odds_of_pairs([*other_scores, 1.0, 0.0])
+        variance += float(apart.var()) / len(apart)
+    return RatingDifference(
+        elo=one.elo - other.elo,
+        standard_error=math.sqrt(variance) * ELO_PER_NAT,
+        weights=tuple(one_weight - other_weight for one_weight, other_weight in zip(one.weights, other.weights, strict=True)),
+    )
+
+
 def _fit(design: Matrix, offset: Vector, pairings: Sequence[PlayedPairs]) -> tuple[Vector, Matrix, Vector]:
     """Return the maximum-likelihood free ratings in nats, their covariance, and each pairing's Fisher information."""
     num_games = np.array([2 * len(pairing.pair_scores) for pairing in pairings])
@@ -120,9 +159,15 @@ def _fit(design: Matrix, offset: Vector, pairings: Sequence[PlayedPairs]) -> tup
 
 def _log_odds_variance(pair_scores: Sequence[float]) -> float:
     """Return the variance of the log-odds of the mean pair score by the delta method, after adding one lost and one won pair."""
-    padded = np.array([*pair_scores, 0.0, 1.0])
-    centre = float(padded.mean())
-    return float(padded.var()) / len(padded) / (centre * (1 - centre)) ** 2
+    log_odds = _log_odds_of_pairs([*pair_scores, 0.0, 1.0])
+    return float(log_odds.var()) / len(log_odds)
+
+
+def _log_odds_of_pairs(padded: Sequence[float]) -> Vector:
+    """Return [pairs], each pair's score in units of the log-odds of the mean score (nats), by the slope at the mean."""
+    scores = np.array(padded)
+    centre = float(scores.mean())
+    return scores / (centre * (1 - centre))
 
 
 def _refuse_unconnected(num_players: int, pairings: Sequence[PlayedPairs]) -> None:

@@ -12,7 +12,7 @@ from grpo.metrics.table import Record
 from grpo.play.ladder import Rung
 from grpo.play.openings import make_openings
 from grpo.settings.tree import Settings
-from steps.bodies.measure import match_facts, num_ladder_openings, place_player, placement_facts, play_adjudicated, read_ladder
+from steps.bodies.measure import match_facts, num_ladder_openings, place_players, placement_facts, play_adjudicated, read_ladder
 from steps.policies.open import open_policy
 from steps.step_io.dataset import board_keys, read_boards
 from steps.step_io.names import DECISIONS, REPORT
@@ -66,8 +66,8 @@ def play_baseline(
             matches[rung.name] = match_facts(result)
             interval, name = result.interval(), f"baseline/score_{kind}"
             work.record(Record(0, {name: interval.score, f"{name}_low": interval.low, f"{name}_high": interval.high}))
-        placement = place_player(
-            player,
+        [placement] = place_players(
+            [player],
             ladder,
             config=config,
             seed=settings.seed,

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ def read_ladder(calibrated: Path) -> Ladder:
     return Ladder.from_facts(read_json(calibrated / REPORT))
 
 
-def place_player(
-    player: Player,
+def place_players(
+    players: Sequence[Player],
     ladder: Ladder,
     *,
     config: EvaluationConfig,
@@ -33,33 +34,39 @@ def place_player(
     pool: EnginePool,
     exclude: set[str],
     on_games_done: Callable[[int], None],
-) -> LadderPlacement:
-    """Return where a player stands on the ladder, from games on openings of its own.
+) -> tuple[LadderPlacement, ...]:
+    """Return where players stand on the ladder, from games against the same rungs on the same openings, which serve nothing else.
+
+    A rung that several players meet on the same openings draws the same random numbers against each.
 
     Args:
-        player: the one to rate.
+        players: those to rate.
         ladder: from `read_ladder`; of the engine that `pool` runs, with `PLAYING_HASH_MIB`.
         config: how many pairs, and by which rules.
         seed: root of the random streams.
-        purpose: names the streams of openings and opponents: one for each player who is placed.
+        purpose: names the streams of openings and opponents: one for each call.
         pool: engines for opponents, openings and adjudication.
         exclude: `position_key` of positions that may not be openings; those used are added.
         on_games_done: called now and then with the number of finished games.
     """
     rng = numpy_stream(seed, "openings", "placement", purpose)
     openings = make_openings(config, count=num_ladder_openings(ladder, config), rng=rng, pool=pool, exclude=exclude)
-    num_matches, num_played = 0, 0
+    num_played = 0
 
-    def play(rung: Rung, part: Sequence[str]) -> MatchResult:
-        nonlocal num_matches, num_played
+    def play(player: Player, rung: Rung, part: Sequence[str]) -> MatchResult:
+        nonlocal num_played
         before = num_played
-        opponent = rung.player(pool, numpy_stream(seed, "placement", purpose, num_matches))
+        opponent = rung.player(pool, numpy_stream(seed, "placement", purpose, rung.name, part[0]))
         result = play_adjudicated(player, opponent, part, config=config, pool=pool, on_games_done=lambda done: on_games_done(before + done))
-        num_matches, num_played = num_matches + 1, num_played + len(result.games)
+        num_played += len(result.games)
         return result
 
     return place_on_ladder(
-        play, ladder, openings, num_probe_pairs=config.ladder.num_probe_pairs, num_rung_pairs=config.ladder.num_rung_pairs
+        [partial(play, player) for player in players],
+        ladder,
+        openings,
+        num_probe_pairs=config.ladder.num_probe_pairs,
+        num_rung_pairs=config.ladder.num_rung_pairs,
     )
 
 

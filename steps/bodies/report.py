@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from grpo.base.files import read_json, write_json
 from grpo.board.phases import PHASES
+from grpo.evaluation.verdict import AGAINST_OTHERS, LadderFinding
 from grpo.metrics.table import REWARD_PARTS, TASKS
 from grpo.policy.files import LANGUAGE, NETWORK
 from steps.step_io.names import DECISIONS, FINDINGS, REPORT, REPORT_PAGE
@@ -78,6 +79,17 @@ def _match_rows(what: str, match: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
+def strength_lines(decision: Mapping[str, Any]) -> list[str]:
+    """Return sentences on the candidate's strength against its own start and against everybody else, and a third if the two disagree."""
+    claim, gain, disagreement = decision["claims"][0], decision["ladder_gain"], decision["disagreement"]
+    found = "better" if claim["is_shown"] else "no improvement shown"
+    lines = [
+        f"Against its own start: {found}, {claim['text']}, {decision['scored_by']}.",
+        f"Against everybody else (ladder rating less its start's): {gain['text']}.",
+    ]
+    return [*lines, f"{disagreement[0].upper()}{disagreement[1:]}."] if disagreement else lines
+
+
 def decision_rows(decision: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the decision's trace: what was done or asked, and what came out."""
     rows = [
@@ -85,6 +97,7 @@ def decision_rows(decision: Mapping[str, Any]) -> list[tuple[str, str]]:
         for entry in decision["screening"]
     ]
     rows += [(f"claim: {claim['name']}", f"{claim['text']}; {_shown(claim)}") for claim in decision["claims"]]
+    rows.append((f"claim: {AGAINST_OTHERS}", decision["ladder_gain"]["text"] + ("; BLOCKS" if _is_worse_on_ladder(decision) else "")))
     rows += [(f"beside, decides nothing: {claim['name']}", f"{claim['text']}; {_shown(claim)}") for claim in decision["beside"]]
     for change in decision["phases"]:
         found = change["change"]
@@ -93,13 +106,17 @@ def decision_rows(decision: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
+def _is_worse_on_ladder(decision: Mapping[str, Any]) -> bool:
+    return bool(decision["ladder_gain"]["finding"] == LadderFinding.WORSE)
+
+
 def _shown(claim: Mapping[str, Any]) -> str:
     return f"{'shown' if claim['is_shown'] else 'not shown'}, adjusted p {claim['adjusted_p']:.4f}"
 
 
 def ladder_rows(facts: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     """Return the ladder from its highest rung down, with who was placed on it: who, Elo, gap to the rung below, scores against the rung."""
-    placed = {"pretrained": facts["baseline"]["ladder"], f"step {facts['select']['candidate_step']:,}": facts["select"]["ladder"]}
+    placed = placed_together(facts["select"])
     against: dict[str, list[str]] = {}
     for who, place in placed.items():
         for part in place["games"]:
@@ -119,6 +136,11 @@ def ladder_rows(facts: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
         for who, place in placed.items()
     ]
     return [row[1:] for row in sorted(rows, key=lambda row: -row[0])]
+
+
+def placed_together(decision: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the name of the start and of the candidate -> its place on the ladder, by the same rungs and openings."""
+    return {"pretrained": decision["ladder_initial"], f"step {decision['candidate_step']:,}": decision["ladder"]}
 
 
 def _elo(middle: float, low: float, high: float) -> str:
@@ -141,7 +163,10 @@ def _page(facts: Mapping[str, Any]) -> str:
     ends = ", ".join(f"{count} {end}" for end, count in confirmed["ends"].items() if count)
     reasons = "\n".join(f"- {reason}." for reason in decision["reasons"])
     trace = "\n".join(f"| {what} | {found} |" for what, found in decision_rows(decision))
+    strength = "\n".join(f"- {line}" for line in strength_lines(decision))
     return f"""# Verdict: {decision["verdict"]}
+
+{strength}
 
 Scores are of fresh paired games, with 95 % intervals; only games played after the candidate was chosen are reported.
 
@@ -177,8 +202,8 @@ For the claims games count as {decision["scored_by"]}. They ended by: {ends}.
 | --- | --- | --- | --- |
 {ladder}
 
-Best moves, the rungs' ratings taken as exact: pretrained {facts["baseline"]["ladder"]["text"]}; step {decision["candidate_step"]:,}
-{decision["ladder"]["text"]}.
+Best moves, the rungs' ratings taken as exact, both on the same openings: pretrained {decision["ladder_initial"]["text"]};
+step {decision["candidate_step"]:,} {decision["ladder"]["text"]}.
 
 ## Boards
 

@@ -13,11 +13,12 @@ from grpo.board.phases import PHASES
 from grpo.evaluation.halving import HalvingTrace, sequential_halving
 from grpo.evaluation.phase_guard import PhaseChange, phase_changes
 from grpo.evaluation.regret import HeldoutScores
-from grpo.evaluation.verdict import Decision, decide, peak_step, play_confirmation
+from grpo.evaluation.verdict import Decision, LadderGain, decide, peak_step, play_confirmation
 from grpo.metrics.table import Record
+from grpo.play.ladder import ladder_difference
 from grpo.policy.files import policy_file_names
 from grpo.settings.tree import SelectionConfig, Settings
-from grpo.statistics.intervals import LEVEL, ScoreInterval
+from grpo.statistics.intervals import LEVEL, Estimate, ScoreInterval
 from grpo.statistics.sprt import Sprt, SprtModel
 from steps.bodies.game_cache import PrecomputedGames
 from steps.bodies.measure import match_facts, placement_facts, read_ladder
@@ -34,7 +35,15 @@ SPEC: Final = StepSpec(
     body=__name__,
     reads="select",
     inputs=("boards", "pretrained", "ladder", "finetuned", "engine", "device", "opening book", "previous"),
-    shown=("selection/score_best", "selection/score_best_low", "selection/score_best_high", "selection/score_sampled"),
+    shown=(
+        "selection/score_best",
+        "selection/score_best_low",
+        "selection/score_best_high",
+        "selection/ladder_gain",
+        "selection/ladder_gain_low",
+        "selection/ladder_gain_high",
+        "selection/score_sampled",
+    ),
     published=(REPORT, DECISIONS, PGN),
 )
 
@@ -98,7 +107,11 @@ def select_champion(
         sampled = games.sampled(chosen)
         confirmed = games.joined(CONFIRMATION)
         ladder = read_ladder(calibrated)
-        placement = placement_facts(games.placed(chosen, ladder), ladder)
+        of_candidate, of_initial = games.placed(chosen, ladder)
+        gain = LadderGain(
+            played=ladder_difference(ladder, of_candidate, of_initial, adjudicated=False),
+            adjudicated=ladder_difference(ladder, of_candidate, of_initial, adjudicated=True),
+        )
         other = "best moves, as played" if games.is_scored_by_adjudication else "best moves, adjudicated"
         candidate = games.policy(chosen)
         table = read_boards(boards)
@@ -112,6 +125,7 @@ def select_champion(
                 other: confirmed.pair_scores(adjudicated=not games.is_scored_by_adjudication),
                 "sampled moves at T = 1, as played": sampled.pair_scores(),
             },
+            ladder_gain=gain,
             phases=phases,
         )
         # Of the chosen one the confirmation counts: its screening games are those that it was chosen by.
@@ -124,7 +138,9 @@ def select_champion(
             Record(
                 chosen,
                 {name: value for moves, interval in scores.items() for name, value in _score_metrics(moves, interval).items()}
-                | {f"selection/rating{end}": placement[key] for end, key in (("", "rating"), ("_low", "low"), ("_high", "high"))},
+                | _estimate_metrics("selection/rating", of_candidate.rating, of_candidate.low, of_candidate.high)
+                | _gain_metrics("selection/ladder_gain", gain.played)
+                | _gain_metrics("selection/ladder_gain_adjudicated", gain.adjudicated),
             )
         )
         (work.folder / PGN).write_text(games.pgn(), encoding="utf-8")
@@ -144,7 +160,8 @@ def select_champion(
                 "confirmation_best_moves": match_facts(confirmed),
                 "confirmation_sampled_moves": match_facts(sampled),
                 "previous_champion": None if previous_champion is None else match_facts(games.joined(PREVIOUS)),
-                "ladder": placement,
+                "ladder": placement_facts(of_candidate, ladder),
+                "ladder_initial": placement_facts(of_initial, ladder),
             },
         )
 
@@ -173,6 +190,8 @@ def _decision_facts(decision: Decision, trace: HalvingTrace) -> dict[str, Any]:
         "reasons": list(decision.reasons),
         "claims": _texts(decision.claims),
         "beside": _texts(decision.beside),
+        "ladder_gain": asdict(decision.ladder_gain) | {"finding": decision.ladder_gain.finding, "text": str(decision.ladder_gain)},
+        "disagreement": decision.disagreement,
         "phases": [asdict(change) for change in decision.phases],
         "screening": [asdict(entry) | {"text": str(entry.so_far)} for entry in trace.entries],
     }
@@ -190,5 +209,12 @@ def _write_policies(folder: Path, *, champion: Path, peak: Path) -> None:
 
 
 def _score_metrics(moves: str, interval: ScoreInterval) -> dict[str, float]:
-    name = f"selection/score_{moves}"
-    return {name: interval.score, f"{name}_low": interval.low, f"{name}_high": interval.high}
+    return _estimate_metrics(f"selection/score_{moves}", interval.score, interval.low, interval.high)
+
+
+def _gain_metrics(name: str, gain: Estimate) -> dict[str, float]:
+    return _estimate_metrics(name, gain.value, gain.low, gain.high)
+
+
+def _estimate_metrics(name: str, value: float, low: float, high: float) -> dict[str, float]:
+    return {name: value, f"{name}_low": low, f"{name}_high": high}

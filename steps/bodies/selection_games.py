@@ -18,7 +18,7 @@ from grpo.play.pgn import match_pgn
 from grpo.play.players import Player
 from grpo.settings.tree import Settings
 from steps.bodies.game_cache import PrecomputedGames, TaskPart, put_together
-from steps.bodies.measure import place_player
+from steps.bodies.measure import place_players
 from steps.policies.open import Competitor, open_checkpoint
 from steps.step_io.work import Work
 
@@ -27,6 +27,8 @@ CONFIRMATION: Final = "confirmation"
 SAMPLED: Final = "sampled"
 PREVIOUS: Final = "previous champion"
 LADDER: Final = "ladder"
+INITIAL: Final = "initial policy"
+"""Its name as a player."""
 
 
 class SelectionGames:
@@ -117,16 +119,24 @@ class SelectionGames:
         seed = self._settings.seed
         return self._play(
             self.policy(candidate).sampling_player(f"step {candidate}, T = 1", temperature=1.0, seed=seed, stream=(SAMPLED, "candidate")),
-            self._initial.sampling_player("initial policy, T = 1", temperature=1.0, seed=seed, stream=(SAMPLED, "initial")),
+            self._initial.sampling_player(f"{INITIAL}, T = 1", temperature=1.0, seed=seed, stream=(SAMPLED, "initial")),
             SAMPLED,
             self._openings(SAMPLED, self._settings.selection.num_sampled_pairs),
         )
 
-    def placed(self, candidate: int, ladder: Ladder) -> LadderPlacement:
-        """Return where a candidate stands on the ladder."""
+    def placed(self, candidate: int, ladder: Ladder) -> tuple[LadderPlacement, LadderPlacement]:
+        """Return where a candidate and the initial policy stand on the ladder, by the same rungs and openings.
+
+        Their retries draw the same random numbers too, so that equal policies play equal games.
+        """
         before = self._num_done
-        placement = place_player(
-            self._best(candidate, LADDER, 0),
+        stream = ("asked again", LADDER)
+        players = [
+            policy.best_player(name, seed=self._settings.seed, stream=stream)
+            for policy, name in ((self.policy(candidate), f"step {candidate}"), (self._initial, INITIAL))
+        ]
+        of_candidate, of_initial = place_players(
+            players,
             ladder,
             config=self._settings.evaluation,
             seed=self._settings.seed,
@@ -136,8 +146,8 @@ class SelectionGames:
             on_games_done=lambda done: self._work.progress(before + done, self._total, "games"),
         )
         self._work.progress(self._total, self._total, "games")  # Fewer were played, if the rungs were found at once.
-        self.played[LADDER] = [part.result for part in (*placement.probes, *placement.games)]
-        return placement
+        self.played[LADDER] = [part.result for placement in (of_candidate, of_initial) for part in (*placement.probes, *placement.games)]
+        return of_candidate, of_initial
 
     def scores(self, result: MatchResult) -> list[float]:
         """Return pair scores in the way that decides."""
@@ -165,7 +175,7 @@ class SelectionGames:
         )
 
     def _against_initial(self, candidate: int, stage: str, number: int, openings: Sequence[str]) -> MatchResult:
-        initial = self._initial.best_player("initial policy", seed=self._settings.seed, stream=("asked again", stage, number, "initial"))
+        initial = self._initial.best_player(INITIAL, seed=self._settings.seed, stream=("asked again", stage, number, "initial"))
         return self._play(self._best(candidate, stage, number), initial, stage, openings)
 
     def _best(self, candidate: int, stage: str, number: int) -> Player:
@@ -218,6 +228,5 @@ class SelectionGames:
         num_pairs += selection.num_confirmation_pairs * (1 if self._previous is None else 2) + selection.num_sampled_pairs
         ladder = evaluation.ladder
         num_rungs = len(ladder.random_fractions) + len(ladder.nodes)
-        return 2 * (
-            num_pairs + num_openings_to_place(num_rungs, num_probe_pairs=ladder.num_probe_pairs, num_rung_pairs=ladder.num_rung_pairs)
-        )
+        num_placed = num_openings_to_place(num_rungs, num_probe_pairs=ladder.num_probe_pairs, num_rung_pairs=ladder.num_rung_pairs)
+        return 2 * (num_pairs + 2 * num_placed)  # The candidate and the initial policy are placed.

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from grpo.statistics.intervals import Z95, elo
-from steps.bodies.report import decision_rows
+from steps.bodies.report import decision_rows, placed_together
 from steps.cards.boards import decision_boards
 from steps.cards.charts import Interval, interval_chart
 from steps.cards.html import CardPart, TableCell, badge, block, details, heading, html_table, listing, paragraph
@@ -68,7 +68,7 @@ def decision_page(seen: Seen) -> list[CardPart]:
         *checkpoint_figures(report),
         block(heading("Trace of the decision"), html_table(["step of the decision", "result"], decision_rows(report), wide=[0, 1])),
         block(heading("How the confirmation games ended"), _ends(report["confirmation_best_moves"]["ends"])),
-        block(paragraph(f"Rating on the ladder: {report['ladder']['text']}")),
+        *(block(paragraph(f"Rating on the ladder, {who}: {place['text']}")) for who, place in placed_together(report).items()),
     ]
     if decisions:
         parts.append(decision_boards(decisions, whose=f"step {report['candidate_step']:,}"))
@@ -76,9 +76,13 @@ def decision_page(seen: Seen) -> list[CardPart]:
 
 
 def verdict_block(decision: Mapping[str, Any]) -> CardPart:
-    """Return verdict and reasons."""
+    """Return the verdict and its reasons: against the start, against everybody else, and by phase."""
     mood = "good" if decision["promoted"] else "warning"
-    return block(heading(f"Verdict: {decision['verdict']}", 1), f"<p>{badge(_outcome(decision), mood)}</p>", listing(decision["reasons"]))
+    return block(
+        heading(f"Verdict: {decision['verdict']}", 1),
+        f"<p>{badge(_outcome(decision), mood)}</p>",
+        listing(decision["reasons"]),
+    )
 
 
 def checkpoint_figures(decision: Mapping[str, Any]) -> list[CardPart]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from grpo.metrics.table import Record
-from steps.bodies.report import comparison_rows, reported_kind
+from steps.bodies.report import comparison_rows, placed_together, reported_kind
 from steps.cards.boards import decision_boards
 from steps.cards.data_pages import phase_chart
 from steps.cards.games_pages import checkpoint_figures, ladder_figure, verdict_block
@@ -20,12 +20,11 @@ def report_page(seen: Seen) -> list[CardPart]:
         return [block(heading("Report", 1), seen.state())]
     steps = report["steps"]
     decision, records = steps["select"], [_record(row) for row in report["curve"]]
-    placed = {"pretrained": steps["baseline"]["ladder"], f"step {decision['candidate_step']:,}": decision["ladder"]}
     return [
         verdict_block(decision),
         block(heading("Comparison"), html_table(["match", "score, 95 % interval"], comparison_rows(steps), wide=[0, 1])),
         *checkpoint_figures(decision),
-        *ladder_figure(steps["calibrate"], placed),
+        *ladder_figure(steps["calibrate"], placed_together(decision)),
         block(heading("Training")),
         *KIND_PAGES[reported_kind(steps)].report_figures(records),
         *metric_figure(

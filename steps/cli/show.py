@@ -61,7 +61,7 @@ def _show(given: argparse.Namespace) -> int:
 
 
 def _head(run: "TrackedRun") -> dict[str, Any]:
-    from steps.tracking.tags import COMMAND, ENGINE, FOUND, VERDICT
+    from steps.tracking.tags import COMMAND, DISAGREEMENT, ENGINE, FOUND, ON_LADDER, VERDICT
 
     return {
         "run": run.metaflow_run,
@@ -75,6 +75,8 @@ def _head(run: "TrackedRun") -> dict[str, Any]:
         "commit": run.tags.get("git.commit"),
         "is_dirty": run.tags.get("git.dirty") == str(True),
         "verdict": run.tags.get(VERDICT),
+        "on_ladder": run.tags.get(ON_LADDER),
+        "disagreement": run.tags.get(DISAGREEMENT),
         "findings_tag": run.tags.get(FOUND),
     }
 
@@ -127,10 +129,13 @@ def _steps(run: "TrackedRun") -> str:
 
 
 def _result_lines(run: "TrackedRun", candidate: int | None, numbers: list["Result"]) -> Iterator[str]:
-    from steps.tracking.tags import VERDICT
+    from steps.tracking.tags import DISAGREEMENT, ON_LADDER, VERDICT
 
     who = "" if candidate is None else f" (candidate: step {candidate:,})"
-    yield f"Results{who}: {run.tags[VERDICT]}" if VERDICT in run.tags else "Results: no verdict yet"
+    on_ladder = f" (on the ladder: {run.tags[ON_LADDER]})" if ON_LADDER in run.tags else ""
+    yield f"Results{who}: {run.tags[VERDICT]}{on_ladder}" if VERDICT in run.tags else "Results: no verdict yet"
+    if DISAGREEMENT in run.tags:
+        yield wrapped(run.tags[DISAGREEMENT], "  ")
     if not numbers:
         yield "  no results yet"
         return

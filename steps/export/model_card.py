@@ -14,6 +14,7 @@ from grpo.board.phases import PHASES
 from grpo.play.matches import UNDECIDED, End
 from grpo.settings.roles import is_on_card
 from grpo.settings.tree import Settings
+from steps.bodies.report import strength_lines
 from steps.runs.facts import RunFacts
 
 # Markdown's special characters: brackets only where they would end a link's text, underscores only outside of words.
@@ -164,6 +165,8 @@ def _results(facts: CardFacts) -> str:
             " played once, from openings that were not used before, after the candidate was chosen;"
             " of all games between checkpoints only these are reported.\n"
         )
+        if "ladder_gain" in decision:  # Runs of early versions did not place the start beside the candidate.
+            remarks.append("".join(f"- {escaped(line)}\n" for line in strength_lines(decision)))
         if facts.policy_step == 0:
             remarks.append("This policy is the pretrained one, the opponent in those games.\n")
         elif facts.policy_step not in (None, decision["candidate_step"]):

@@ -20,7 +20,7 @@ from steps.store.outputs import StepOutput
 from steps.tracking import notes
 from steps.tracking.child_run import ChildRun
 from steps.tracking.plots import phases_plot, selection_plot
-from steps.tracking.tags import VERDICT
+from steps.tracking.tags import verdict_tags
 
 
 def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:
@@ -68,7 +68,7 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
     }
     head = job.get("story", "")
     note = notes.ended(head, facts=facts["steps"], findings=facts.get("findings"), places=places) if head else ""
-    num_waiting = here.tracker.end_flow_run(job["mlflow_run"], {VERDICT: decision["verdict"]}, note)
+    num_waiting = here.tracker.end_flow_run(job["mlflow_run"], verdict_tags(decision), note)
     waiting = f"NOT LOGGED: {num_waiting:,} records wait for that store, which is away: `{_track(here.machine)}` logs them"
     return "\n".join(
         [
@@ -76,6 +76,8 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
             f"  best moves, as played   {decision['confirmation_best_moves']['text']}",
             f"  best moves, adjudicated {decision['confirmation_best_moves']['adjudicated']['text']}",
             f"  sampled at T = 1        {decision['confirmation_sampled_moves']['text']}",
+            f"  against everybody else  {decision['ladder_gain']['text']}",
+            *([f"  {decision['disagreement']}"] if decision["disagreement"] else []),
             f"Champion of this run: {places['Champion of this run']}",
             f"Report:   {places['Report']}",
             f"Card:     {places['Card']}",

@@ -28,7 +28,7 @@ from steps.tracking.outages import TrackingAwayError
 from steps.tracking.plots import selection_plot
 from steps.tracking.registry import Choice, Chosen, Registry
 from steps.tracking.registry_reader import registered_policy
-from steps.tracking.tags import VERDICT
+from steps.tracking.tags import verdict_tags
 from steps.tracking.tracker import PEAK_STEP
 
 
@@ -139,7 +139,7 @@ def select(job: Job, contest: SelectionOutputs, precomputed: Sequence[StepOutput
             for part, low in ((PEAK, decision["peak_low"]), (CHAMPION, None))
         )
         log_plots(child, {"selection": selection_plot(decision)})
-        child.tag_flow_run({PEAK_STEP: decision["peak_step"], VERDICT: decision["verdict"]})
+        child.tag_flow_run({PEAK_STEP: decision["peak_step"], **verdict_tags(decision)})
         child.choose(
             Chosen(
                 flow_run=job["mlflow_run"],

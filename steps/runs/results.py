@@ -137,6 +137,13 @@ def results(run: TrackedRun, regret_after: Estimate | None = None) -> list[Resul
             (_ADJUDICATED, "selection/score_adjudicated", SCORE, {**start, **adjudicated}),
             ("candidate against pretrained, sampled at T = 1", "selection/score_sampled", SCORE, {**start, **games}),
             ("candidate against the champion before", "selection/score_previous", SCORE, {"the champion before": None}),
+            ("candidate less pretrained on the ladder, as played", "selection/ladder_gain", ELO, {**start, **ladder, **games}),
+            (
+                "candidate less pretrained on the ladder, adjudicated",
+                "selection/ladder_gain_adjudicated",
+                ELO,
+                {**start, **ladder, **adjudicated},
+            ),
             ("candidate on the ladder", "selection/rating", ELO, ladder),
         ),
     ]

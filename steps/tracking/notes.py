@@ -205,7 +205,7 @@ def _policies(facts: Mapping[str, Any]) -> str:
     stays = "" if decision["promoted"] else ", champion of this run"
     name = "champion" if decision["promoted"] else "candidate, not promoted"
     rows = [
-        (f"pretrained{stays}", "", "", _elo(baseline["ladder"]), regrets[0]),
+        (f"pretrained{stays}", "", "", _elo(decision["ladder_initial"]), regrets[0]),
         (
             f"{name}: step {candidate:,}",
             decision["claims"][0]["text"],

@@ -35,7 +35,14 @@ _BOARDS: Final = ("boards/rows", *(f"boards/kept/{phase}" for phase in PHASES))
 _IMITATION: Final = ("imitation/validation_loss", "imitation/top1")
 _READ: Final = tuple(f"language/parse_rate{task}" for task in ("", *(f"/{task}" for task in TASKS)))
 _BASELINE: Final = _with_interval("baseline/score_random", "baseline/score_engine", "baseline/rating")
-_SELECTION: Final = _with_interval("selection/score_best", "selection/score_adjudicated", "selection/score_sampled", "selection/rating")
+_SELECTION: Final = _with_interval(
+    "selection/score_best",
+    "selection/score_adjudicated",
+    "selection/ladder_gain",
+    "selection/ladder_gain_adjudicated",
+    "selection/score_sampled",
+    "selection/rating",
+)
 
 STEP_NOTES: Final[Mapping[str, StepNote]] = {
     "build_boards": StepNote(

@@ -1,7 +1,8 @@
 """Names of MLflow tags by which runs and model versions are found again, and the check whether a description was edited by a person."""
 
 import hashlib
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 STEP: Final = "chess_grpo.step"
 FLOW: Final = "flow"
@@ -22,6 +23,10 @@ NOTE_TIME: Final = "chess_grpo.note_time"
 NOTE_DIGEST: Final = "chess_grpo.note_digest"
 """Digest of the description that this software wrote: a description that a person has edited since is not replaced."""
 VERDICT: Final = "chess_grpo.verdict"
+ON_LADDER: Final = "chess_grpo.on_ladder"
+"""What the ladder shows of the candidate, compared with its start: `higher`, `no difference shown` or `worse`."""
+DISAGREEMENT: Final = "chess_grpo.disagreement"
+"""What is said of a run whose candidate is stronger against its start only, or against everybody else only."""
 PRESET: Final = "chess_grpo.preset"
 COMMAND: Final = "chess_grpo.command"
 """The command that starts such a run again, from its settings and options."""
@@ -32,6 +37,12 @@ DATASET: Final = "chess_grpo.dataset"
 REUSED: Final = "chess_grpo.reused"
 FOUND: Final = "chess_grpo.findings"
 """Findings of the diagnosis of a fine-tuning: `healthy` or comma-separated names; on its run and on the parent."""
+
+
+def verdict_tags(decision: Mapping[str, Any]) -> dict[str, str]:
+    """Return a run's tags from the report of `select`: verdict, finding on the ladder, and the sentence if the two disagree."""
+    tags = {VERDICT: str(decision["verdict"]), ON_LADDER: str(decision["ladder_gain"]["finding"])}
+    return tags | ({DISAGREEMENT: str(decision["disagreement"])} if decision["disagreement"] else {})
 
 
 def digest_of_note(note: str) -> str:

@@ -6,11 +6,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from grpo.evaluation.halving import HalvingTrace, sequential_halving
-from grpo.evaluation.verdict import Confirmation, Decision, candidates_by_regret, decide, play_confirmation
-from grpo.statistics.intervals import LEVEL, expected_score
+from grpo.evaluation.verdict import Confirmation, Decision, LadderGain, candidates_by_regret, decide, play_confirmation
+from grpo.statistics.intervals import LEVEL, Estimate, expected_score
 from grpo.statistics.sprt import Sprt, SprtModel
 
 SPRT = Sprt(elo0=0.0, elo1=50.0, alpha=LEVEL, beta=0.05, model=SprtModel.LOGISTIC)
+
+
+def gain(played: float, adjudicated: float = 0.0, *, margin: float = 30.0) -> LadderGain:
+    """Return a gain on the ladder, in Elo, with intervals of this margin."""
+    return LadderGain(
+        **{
+            name: Estimate(value=value, low=value - margin, high=value + margin)
+            for name, value in (("played", played), ("adjudicated", adjudicated))
+        }
+    )
+
+
+NO_GAIN = gain(0.0)
+"""Nothing is shown by the ladder, either way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +70,9 @@ def screened(rng: np.random.Generator, elos: Mapping[int, float], protocol: Prot
 def selected(rng: np.random.Generator, elos: Mapping[int, float], protocol: Protocol) -> Decision:
     """Return the verdict of a whole selection among checkpoints that are this much stronger than the initial policy."""
     winner = screened(rng, elos, protocol).winner
-    return decide(winner, against_initial=confirmed(rng, elos[winner], protocol), against_previous=None, beside={}, phases=())
+    return decide(
+        winner, against_initial=confirmed(rng, elos[winner], protocol), against_previous=None, beside={}, ladder_gain=NO_GAIN, phases=()
+    )
 
 
 def share_promoted(decisions: Sequence[Decision]) -> float:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_selections import SPRT, Protocol, confirmed, drawn_pairs, screened, selected, share_promoted
+from made_selections import NO_GAIN, SPRT, Protocol, confirmed, drawn_pairs, screened, selected, share_promoted
 
 from grpo.evaluation.phase_guard import phase_changes
 from grpo.evaluation.verdict import decide
@@ -67,7 +67,7 @@ def test_a_history_of_noise_claims_no_progress_whatever_the_previous_champion(pr
             half = None if protocol.sprt is None else Sprt(elo0=0, elo1=50, alpha=LEVEL / 2, beta=0.05, model=SprtModel.LOGISTIC)
             previous = confirmed(rng, 0.0, replace(protocol, sprt=half)) if has_champion else None
             against_initial = confirmed(rng, 0.0, replace(protocol, sprt=half) if has_champion else protocol)
-            decision = decide(winner, against_initial=against_initial, against_previous=previous, beside={}, phases=())
+            decision = decide(winner, against_initial=against_initial, against_previous=previous, beside={}, ladder_gain=NO_GAIN, phases=())
             claimed += any(claim.is_shown for claim in decision.claims)
             runs += 1
             has_champion = has_champion or decision.promoted or runs % 5 == 2

@@ -14,7 +14,7 @@ from steps.step_io.aliases import CHAMPION, PEAK
 from steps.step_io.names import FINDINGS
 from steps.store.outputs import StepOutput, Store
 from steps.tracking.registry import Choice, Chosen
-from steps.tracking.tags import COMMAND, DATASET, ENGINE, FOUND, VERDICT
+from steps.tracking.tags import COMMAND, DATASET, ENGINE, FOUND, verdict_tags
 from steps.tracking.tracker import PEAK_STEP, Tracker
 
 STEPS = ("join_boards", "calibrate", "pretrain", "baseline", "finetune", "select", "report")
@@ -36,6 +36,8 @@ class LoggedRun:
     """Of the confirmation, as played, with its interval."""
     scored_by: str = "played out"
     rating: tuple[float, float, float] = (700.0, 600.0, 800.0)
+    ladder_gain: tuple[float, float, float] = (10.0, -20.0, 40.0)
+    disagreement: str = "the candidate beats its own start, but was not shown to be stronger against everybody else"
     regret_after: float = 0.05
     candidate: int = 120
     champion_step: int = 120
@@ -69,7 +71,8 @@ def log_run(machine: Machine, run: LoggedRun, *, ends: bool = True) -> str:
             if step == "finetune" and run.findings is not None:
                 child.tag_flow_run({FOUND: ",".join(each["name"] for each in run.findings) or "healthy"})
             if step == "select":
-                child.tag_flow_run({VERDICT: "better", PEAK_STEP: run.candidate})
+                decision = {"verdict": "better", "ladder_gain": {"finding": "no difference shown"}, "disagreement": run.disagreement}
+                child.tag_flow_run({PEAK_STEP: run.candidate, **verdict_tags(decision)})
                 start = f"{run.initial_weights}, {run.scored_by}"
                 peak = Choice(policy_step=run.candidate, initial_weights=start, low=run.score[1])
                 champion = Choice(policy_step=run.champion_step, initial_weights=start, low=None)
@@ -120,7 +123,9 @@ def _records(step: str, run: LoggedRun) -> list[Record]:
         adjudicated = tuple(min(1.0, part + 0.1) for part in run.score)
         kinds = {"best": run.score, "adjudicated": adjudicated, "sampled": (0.55, 0.5, 0.6)}
         scores = {f"selection/score_{kind}{end}": value for kind, each in kinds.items() for end, value in _ends(each)}
-        return [Record(run.candidate, {**scores, **{f"selection/rating{end}": value for end, value in _ends(run.rating)}})]
+        placed = {"rating": run.rating, "ladder_gain": run.ladder_gain}
+        scores |= {f"selection/{kind}{end}": value for kind, each in placed.items() for end, value in _ends(each)}
+        return [Record(run.candidate, scores)]
     return []
 
 

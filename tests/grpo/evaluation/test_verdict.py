@@ -8,16 +8,19 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import torch
-from made_selections import SPRT, Protocol, confirmed, drawn_pairs, screened, selected, share_promoted
+from made_selections import NO_GAIN, SPRT, Protocol, confirmed, drawn_pairs, gain, screened, selected, share_promoted
 
 from grpo.evaluation.halving import halving_pairs, halving_rounds, sequential_halving
 from grpo.evaluation.phase_guard import FEWEST_BOARDS, PhaseChange, phase_changes
 from grpo.evaluation.verdict import (
+    AGAINST_OTHERS,
     BETTER_THAN_INITIAL,
     BETTER_THAN_PREVIOUS,
     Confirmation,
     ConfirmationEnd,
     Decision,
+    LadderFinding,
+    LadderGain,
     RegretEstimate,
     Verdict,
     candidates_by_regret,
@@ -46,13 +49,19 @@ def played(scores: Sequence[float]) -> Confirmation:
 
 
 def verdict_on(
-    scores: Sequence[float], *, previous: Sequence[float] | None = None, phases: Sequence[PhaseChange] = (), candidate: int = 300
+    scores: Sequence[float],
+    *,
+    previous: Sequence[float] | None = None,
+    ladder_gain: LadderGain = NO_GAIN,
+    phases: Sequence[PhaseChange] = (),
+    candidate: int = 300,
 ) -> Decision:
     return decide(
         candidate,
         against_initial=played(scores),
         against_previous=None if previous is None else played(previous),
         beside={},
+        ladder_gain=ladder_gain,
         phases=phases,
     )
 
@@ -102,10 +111,15 @@ def test_two_deciding_claims_are_adjusted_by_holm() -> None:
 
 def test_scores_beside_are_reported_and_never_make_or_unmake_a_champion() -> None:
     brilliant, dreadful = [1.0] * 100, [0.0] * 100
-    decision = decide(7, against_initial=played(EVEN), against_previous=None, beside={"sampled": brilliant}, phases=())
+    decision = decide(7, against_initial=played(EVEN), against_previous=None, beside={"sampled": brilliant}, ladder_gain=NO_GAIN, phases=())
     assert (decision.verdict, decision.beside[0].is_shown) == (Verdict.NO_IMPROVEMENT, True)
     decision = decide(
-        7, against_initial=played(LIKELY), against_previous=None, beside={"sampled": dreadful, "adjudicated": dreadful}, phases=()
+        7,
+        against_initial=played(LIKELY),
+        against_previous=None,
+        beside={"sampled": dreadful, "adjudicated": dreadful},
+        ladder_gain=NO_GAIN,
+        phases=(),
     )
     assert decision.promoted
     assert [claim.name for claim in decision.beside] == ["sampled", "adjudicated"]
@@ -116,8 +130,10 @@ def test_the_reasons_say_each_claim_with_its_games_and_what_was_needed() -> None
     decision = verdict_on(STRONG, previous=EVEN)
     assert decision.reasons[0].startswith(f"{BETTER_THAN_INITIAL}: shown, 0.600 [")
     assert decision.reasons[1].startswith(f"{BETTER_THAN_PREVIOUS}: not shown, 0.500 [")
-    assert all("100 pairs; all planned pairs are played; adjusted p" in reason for reason in decision.reasons)
+    assert all("100 pairs; all planned pairs are played; adjusted p" in reason for reason in decision.reasons[:2])
     assert "needed at most 0.025" in decision.reasons[0]
+    assert decision.reasons[2].startswith(f"{AGAINST_OTHERS}: no difference shown, +0 Elo [-30, +30] as played; +0 Elo [-30, +30] adj")
+    assert decision.reasons[3:] == (decision.disagreement,)
 
 
 def test_a_decision_is_plain_data() -> None:
@@ -127,7 +143,68 @@ def test_a_decision_is_plain_data() -> None:
 
 
 def test_the_verdict_reads_as_what_was_shown() -> None:
-    assert [str(verdict) for verdict in Verdict] == ["better", "no improvement shown", "better, but worse in a phase"]
+    assert [str(verdict) for verdict in Verdict] == [
+        "better",
+        "no improvement shown",
+        "better than its start only: worse on the ladder",
+        "better, but worse in a phase",
+    ]
+
+
+# Against everybody else.
+
+
+@pytest.mark.parametrize(
+    ("played", "finding"),
+    [
+        (30.1, LadderFinding.HIGHER),
+        (30.0, LadderFinding.NOT_SHOWN),
+        (0.0, LadderFinding.NOT_SHOWN),
+        (-30.0, LadderFinding.NOT_SHOWN),
+        (-30.1, LadderFinding.WORSE),
+    ],
+)
+def test_the_ladder_shows_a_difference_when_the_whole_interval_as_played_lies_on_one_side_of_0(
+    played: float, finding: LadderFinding
+) -> None:
+    assert gain(played, -played, margin=30).finding == finding
+
+
+ONLY_START, ONLY_OTHERS = "the candidate beats its own start, but ", "the candidate was not shown to beat its own start, but "
+
+
+@pytest.mark.parametrize(
+    ("scores", "elo", "verdict", "disagreement"),
+    [
+        (STRONG, 50, Verdict.BETTER, ""),
+        (STRONG, 0, Verdict.BETTER, f"{ONLY_START}was not shown to be stronger against everybody else"),
+        (STRONG, -50, Verdict.WORSE_ON_LADDER, f"{ONLY_START}is weaker than its start against everybody else"),
+        (EVEN, 50, Verdict.NO_IMPROVEMENT, f"{ONLY_OTHERS}is stronger than its start against everybody else"),
+        (EVEN, 0, Verdict.NO_IMPROVEMENT, ""),
+        (EVEN, -50, Verdict.NO_IMPROVEMENT, ""),
+    ],
+)
+def test_a_candidate_is_promoted_when_it_beats_its_start_and_is_not_worse_on_the_ladder(
+    scores: Sequence[float], elo: float, verdict: Verdict, disagreement: str
+) -> None:
+    decision = verdict_on(scores, ladder_gain=gain(elo))
+    assert decision.verdict == verdict
+    assert decision.promoted == decision.replaces_previous == (verdict == Verdict.BETTER)
+    assert decision.disagreement == disagreement
+    assert (disagreement in decision.reasons) == bool(disagreement)
+    assert f"{AGAINST_OTHERS}: {gain(elo)}" in decision.reasons
+
+
+def test_the_ladder_as_adjudicated_is_reported_and_decides_nothing() -> None:
+    assert verdict_on(STRONG, ladder_gain=gain(0, -300)).promoted
+    assert verdict_on(STRONG, ladder_gain=gain(-50, 300)).verdict == Verdict.WORSE_ON_LADDER
+
+
+def test_who_is_worse_on_the_ladder_replaces_no_champion_and_a_worse_phase_is_a_reason_too() -> None:
+    worse = phase_changes({"endgame": [0.05, 0.06] * 50}, tolerance=0.01)
+    decision = verdict_on(STRONG, previous=STRONG, ladder_gain=gain(-50), phases=worse)
+    assert (decision.verdict, decision.promoted, decision.replaces_previous) == (Verdict.WORSE_ON_LADDER, False, False)
+    assert "held-out regret of the endgame grew" in decision.reasons[-1]
 
 
 # Confirmation.
@@ -170,7 +247,7 @@ def test_a_sequential_test_stops_at_the_first_look_that_settles_it(scores: list[
     assert games.interval.num_pairs == sum(table.asked) == len(games.pair_scores)
     assert table.asked == ([20, 20, 10] if end == ConfirmationEnd.UNDECIDED else [20] * len(table.asked))
     assert (games.log_likelihood_ratio >= test.upper) == shows  # type: ignore[operator]
-    decision = decide(1, against_initial=games, against_previous=None, beside={}, phases=())
+    decision = decide(1, against_initial=games, against_previous=None, beside={}, ladder_gain=NO_GAIN, phases=())
     assert decision.promoted == shows
     assert str(end) in decision.reasons[0]
 
@@ -181,15 +258,15 @@ def test_under_a_sequential_test_it_alone_decides_and_not_an_interval_that_was_l
     games = play_confirmation(Table([0.5, 0.5, 0.5, 0.75]), num_pairs=400, batch_pairs=90, sprt=test)
     assert games.interval.low > 0.5
     assert games.end == ConfirmationEnd.REJECTED
-    assert not decide(1, against_initial=games, against_previous=None, beside={}, phases=()).promoted
+    assert not decide(1, against_initial=games, against_previous=None, beside={}, ladder_gain=NO_GAIN, phases=()).promoted
 
 
 def test_two_sequential_tests_with_half_the_level_each_can_both_be_accepted() -> None:
     half = Sprt(elo0=0.0, elo1=50.0, alpha=LEVEL / 2, beta=0.05, model=SprtModel.LOGISTIC)
     won, lost = (play_confirmation(Table([score]), num_pairs=200, batch_pairs=20, sprt=half) for score in (0.75, 0.25))
-    one = decide(1, against_initial=won, against_previous=lost, beside={}, phases=())
+    one = decide(1, against_initial=won, against_previous=lost, beside={}, ladder_gain=NO_GAIN, phases=())
     assert (one.promoted, one.replaces_previous) == (True, False)
-    assert decide(1, against_initial=won, against_previous=won, beside={}, phases=()).replaces_previous
+    assert decide(1, against_initial=won, against_previous=won, beside={}, ladder_gain=NO_GAIN, phases=()).replaces_previous
 
 
 def test_confirmation_games_that_are_not_what_was_asked_for_are_refused() -> None:
@@ -339,7 +416,7 @@ def test_a_worse_candidate_is_hardly_ever_promoted_and_a_clearly_better_one_near
     rng = np.random.default_rng(4)
     for elo, low, high in ((-35.0, 0.0, 0.0), (60.0, 0.93, 1.0)):
         games = [confirmed(rng, elo, protocol) for _ in range(100)]
-        decisions = [decide(1, against_initial=each, against_previous=None, beside={}, phases=()) for each in games]
+        decisions = [decide(1, against_initial=each, against_previous=None, beside={}, ladder_gain=NO_GAIN, phases=()) for each in games]
         assert low <= share_promoted(decisions) <= high
 
 

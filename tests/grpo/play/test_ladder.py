@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -15,13 +15,15 @@ from grpo.play.ladder import (
     LadderPlacement,
     Reach,
     Rung,
+    RungGames,
+    ladder_difference,
     ladder_pairings,
     make_rungs,
     num_openings_to_place,
     place_on_ladder,
     rate_rungs,
 )
-from grpo.play.matches import End, MatchResult, PlayedGame
+from grpo.play.matches import Adjudication, End, MatchResult, PlayedGame
 from grpo.play.players import DilutedPlayer, EnginePlayer, RandomPlayer
 from grpo.settings.tree import LadderConfig
 from grpo.statistics.intervals import Z95, expected_score
@@ -155,7 +157,7 @@ def placed(ladder: Ladder, elo: float, *, seed: int = 0, num_probe_pairs: int = 
     player = Simulated(elo, rng, {rung.name: float(true) for rung, true in zip(ladder.rungs, TRUE[:size], strict=True)})
     count = num_openings_to_place(size, num_probe_pairs=num_probe_pairs, num_rung_pairs=num_rung_pairs)
     openings = [f"opening {number}" for number in range(count)]
-    placement = place_on_ladder(player.play, ladder, openings, num_probe_pairs=num_probe_pairs, num_rung_pairs=num_rung_pairs)
+    [placement] = place_on_ladder([player.play], ladder, openings, num_probe_pairs=num_probe_pairs, num_rung_pairs=num_rung_pairs)
     used = [opening for _, part in player.played for opening in part]
     assert used == openings[: len(used)], "each serves once"
     assert [len(part) for _, part in player.played[-2:]] == [num_rung_pairs] * 2
@@ -217,7 +219,7 @@ def test_a_player_between_two_rungs_that_are_far_apart_is_said_to_be_there() -> 
         wins = round(scores[rung.name] * len(openings))
         return match_of(openings, [1.0] * wins + [0.0] * (len(openings) - wins))
 
-    placement = place_on_ladder(play, wide, [str(number) for number in range(60)], num_probe_pairs=10, num_rung_pairs=20)
+    [placement] = place_on_ladder([play], wide, [str(number) for number in range(60)], num_probe_pairs=10, num_rung_pairs=20)
     assert placement.reach == Reach.BETWEEN
     assert placement.rating == pytest.approx(450)
     assert placement.text(wide).endswith(
@@ -238,7 +240,7 @@ def test_there_are_always_enough_openings(size: int) -> None:
             return match_of(openings, [float(rung.nodes <= strength)] * len(openings))
 
         openings = [str(number) for number in range(count)]
-        placement = place_on_ladder(play, ladder, openings, num_probe_pairs=1, num_rung_pairs=2)
+        [placement] = place_on_ladder([play], ladder, openings, num_probe_pairs=1, num_rung_pairs=2)
         assert {part.rung for part in placement.games} & {strength - 1, strength}
         left.append(count - len(placement.probes) - 4)
     assert min(left) == 0, "and no more than some place needs"
@@ -271,3 +273,58 @@ def test_the_whole_road_holds_the_truth_as_often_as_its_intervals_say() -> None:
 def test_expected_scores_at_the_ends_of_what_is_telling_are_240_elo_away() -> None:
     assert expected_score(-240) == pytest.approx(0.2, abs=0.001)
     assert expected_score(240) == pytest.approx(0.8, abs=0.001)
+
+
+# Two players, placed together.
+
+
+def placed_together(ladder: Ladder, *elos: float, num_rung_pairs: int = 150) -> tuple[list[Simulated], tuple[LadderPlacement, ...]]:
+    """Return simulated players of these strengths, and where they are placed by the same openings."""
+    strengths = {rung.name: float(true) for rung, true in zip(ladder.rungs, TRUE, strict=True)}
+    players = [Simulated(elo, np.random.default_rng(number), strengths) for number, elo in enumerate(elos)]
+    count = num_openings_to_place(len(ladder.rungs), num_probe_pairs=6, num_rung_pairs=num_rung_pairs)
+    openings = [f"opening {number}" for number in range(count)]
+    return players, place_on_ladder([player.play for player in players], ladder, openings, num_probe_pairs=6, num_rung_pairs=num_rung_pairs)
+
+
+def test_players_who_are_placed_together_meet_the_rungs_nearest_to_the_mean_of_their_levels_on_the_same_openings() -> None:
+    players, placements = placed_together(TRUTH, 300, 560)
+    assert [[part.rung for part in placement.games] for placement in placements] == [[1, 2], [1, 2]]
+    assert players[0].played[-2:] == players[1].played[-2:], "the same rungs, each on its own openings"
+    for player, placement in zip(players, placements, strict=True):
+        used = [opening for _, part in player.played for opening in part]
+        assert len(set(used)) == len(used), "each serves once"
+        assert len(player.played) == len(placement.probes) + 2
+
+
+def test_the_difference_is_that_of_the_ratings_with_an_interval_of_about_30_elo_at_the_default_size() -> None:
+    _, (first, second) = placed_together(TRUTH, 560, 500, num_rung_pairs=LadderConfig().num_rung_pairs)
+    found = ladder_difference(TRUTH, first, second, adjudicated=False)
+    assert found.value == pytest.approx(first.rating - second.rating)
+    assert 20 < found.margin < 40
+    assert found.low < 60 < found.high
+
+
+def test_of_players_alike_the_rungs_errors_cancel_and_of_others_they_widen_the_interval() -> None:
+    rough = Ladder(rungs=RUNGS, ratings=TRUE, covariance=np.diag([0.0, 1e6, 1e6, 1e6, 1e6]))
+    _, (one, other) = placed_together(TRUTH, 300, 560)
+    assert ladder_difference(rough, one, one, adjudicated=False) == ladder_difference(TRUTH, one, one, adjudicated=False)
+    assert ladder_difference(rough, one, one, adjudicated=False).value == 0
+    exact, wider = (ladder_difference(ladder, one, other, adjudicated=False) for ladder in (TRUTH, rough))
+    assert (exact.value, True) == (wider.value, exact.margin < wider.margin)
+
+
+def test_the_adjudicated_difference_is_of_the_adjudicated_scores() -> None:
+    def match(score: float, adjudicated: float) -> MatchResult:
+        result = match_of([str(number) for number in range(20)], [score] * 20)
+        games = tuple(replace(game, adjudicated=adjudicated) for game in result.games)
+        return replace(result, games=games, adjudication=Adjudication(depth=1, centipawns=1, num_failed=0))
+
+    def place(score: float, adjudicated: float) -> LadderPlacement:
+        return replace(
+            placed_together(TRUTH, 300)[1][0], games=tuple(RungGames(rung=rung, result=match(score, adjudicated)) for rung in (1, 2))
+        )
+
+    one, other = place(0.5, 1.0), place(0.5, 0.0)
+    assert ladder_difference(TRUTH, one, other, adjudicated=False).value == 0
+    assert ladder_difference(TRUTH, one, other, adjudicated=True).low > 0

@@ -7,7 +7,7 @@ import pytest
 from made_selections import simulated
 
 from grpo.statistics.intervals import Z95, expected_score
-from grpo.statistics.ratings import ELO_PER_NAT, PlayedPairs, fit_ratings, rate_against
+from grpo.statistics.ratings import ELO_PER_NAT, PlayedPairs, fit_ratings, rate_against, rating_difference
 
 
 def of(first: int, second: int, *pair_scores: float) -> PlayedPairs:
@@ -197,3 +197,77 @@ def test_intervals_by_games_would_hold_the_truth_too_seldom_and_by_pairs_do_not(
         found = rate_against([0.0], [scores])
         held.append(abs(found.elo - 150) <= Z95 * found.standard_error)
     assert 0.91 < np.mean(held) < 0.99
+
+
+# The difference of two players on the same openings.
+
+
+def test_the_difference_of_two_players_worked_by_hand() -> None:
+    # 12 of 16 and 8 of 16 points: log(12.5 / 4.5) - log(8.5 / 8.5) = 1.021651 nats = 177.47 Elo.
+    first, second = [1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.5], [0.5] * 8
+    found = rating_difference([300.0], [first], [second])
+    assert found.elo == pytest.approx(ELO_PER_NAT * math.log(12.5 / 4.5))
+    assert found.weights == (0.0,)
+    # With a pair each that one lost and the other won: the first's mean is 7 / 10, slope 1 / 0.21; the second's 1 / 2, slope 4.
+    apart = [1 / 0.21 - 2] * 4 + [0.5 / 0.21 - 2] * 4 + [0 - 4, 1 / 0.21 - 0]
+    assert found.standard_error == pytest.approx(ELO_PER_NAT * math.sqrt(np.var(apart) / 10))
+
+
+def test_a_player_is_no_better_than_itself_and_that_does_not_look_certain() -> None:
+    scores = [[1.0, 0.75, 0.5, 0.0] * 20, [0.25, 0.5, 0.0, 0.0] * 20]
+    found = rating_difference([0.0, 200.0], scores, scores)
+    assert found.elo == 0
+    assert found.weights == (0.0, 0.0)
+    # Only the two added pairs differ: with even games by +-1, at a slope of 4.
+    even = rating_difference([0.0], [[0.5] * 8], [[0.5] * 8])
+    assert even.standard_error == pytest.approx(ELO_PER_NAT * math.sqrt(2 * 4**2 / 10 / 10))
+    assert 0 < found.standard_error < even.standard_error
+
+
+def test_the_second_less_the_first_is_the_same_the_other_way_round() -> None:
+    rng = np.random.default_rng(3)
+    one, other = ([simulated(rng, elo, 50), simulated(rng, elo - 150, 50)] for elo in (150, 20))
+    found, reverse = rating_difference([0.0, 150.0], one, other), rating_difference([0.0, 150.0], other, one)
+    assert found.elo == rate_against([0.0, 150.0], one).elo - rate_against([0.0, 150.0], other).elo == -reverse.elo
+    # The added pairs change sides, so that the errors agree but for these.
+    assert found.standard_error == pytest.approx(reverse.standard_error, rel=0.05)
+    assert sum(found.weights) == pytest.approx(0)
+
+
+def test_without_common_luck_the_errors_of_both_add_up() -> None:
+    rng = np.random.default_rng(4)
+    one, other = ([simulated(rng, elo, 2_000), simulated(rng, elo - 150, 2_000)] for elo in (150, 20))
+    errors = [rate_against([0.0, 150.0], scores).standard_error for scores in (one, other)]
+    assert rating_difference([0.0, 150.0], one, other).standard_error == pytest.approx(math.hypot(*errors), rel=0.05)
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.6, 0.95])
+def test_the_interval_of_the_difference_holds_the_truth_as_often_as_it_says_whatever_the_openings_share(shared: float) -> None:
+    rng = np.random.default_rng(6)
+    opponents, ratings, num_pairs = [0.0, 200.0], [130.0, 90.0], 150
+    held, widths = [], []
+    for _ in range(400):
+        scores: list[list[list[float]]] = [[], []]
+        for opponent in opponents:
+            # In a game of a given opening both players have the same luck, or each its own; chances are exact either way.
+            luck, own = rng.random((num_pairs, 2)), rng.random((2, num_pairs, 2))
+            is_shared = rng.random((num_pairs, 2)) < shared
+            for player, rating in enumerate(ratings):
+                won = np.where(is_shared, luck, own[player]) < expected_score(rating - opponent)
+                scores[player].append(won.mean(1).tolist())
+        found = rating_difference(opponents, *scores)
+        held.append(abs(found.elo - 40) <= Z95 * found.standard_error)
+        widths.append(Z95 * found.standard_error)
+    assert 0.92 < np.mean(held) < 0.99
+    assert np.mean(widths) < {0.0: 45, 0.6: 32, 0.95: 20}[shared]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [([[0.5, 0.5]], [[0.5]], "2 and 1 pairs against one opponent"), ([[0.5]], [[]], "a pairing needs"), ([[0.5]], [], "shorter|longer")],
+)
+def test_players_who_did_not_play_the_same_openings_are_not_compared(
+    first: list[list[float]], second: list[list[float]], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        rating_difference([0.0], first, second)

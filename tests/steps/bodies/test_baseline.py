@@ -24,7 +24,7 @@ from grpo.policy.distribution import new_policy
 from grpo.settings.tree import read_settings
 from steps.bodies.baseline import play_baseline
 from steps.bodies.calibrate import calibrate_ladder
-from steps.bodies.measure import match_facts, place_player, placement_facts, read_ladder
+from steps.bodies.measure import match_facts, place_players, placement_facts, read_ladder
 from steps.step_io.names import BOARDS, REPORT
 from steps.step_io.work import Work, read_history
 
@@ -165,8 +165,8 @@ def test_another_player_is_placed_on_openings_of_its_own_and_none_that_was_exclu
     with EnginePool(stockfish, num_processes=1, options={"Hash": PLAYING_HASH_MIB}) as pool:
         for purpose in ("pretrained", "champion"):
             done: list[int] = []
-            placement = place_player(
-                BestMovePlayer(policy, purpose),
+            [placement] = place_players(
+                [BestMovePlayer(policy, purpose)],
                 ladder,
                 config=SETTINGS.evaluation,
                 seed=0,

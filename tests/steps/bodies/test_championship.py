@@ -62,6 +62,8 @@ class Runs:
                 "confirmation_sampled_moves": SCORE,
                 "previous_champion": None,
                 "ladder": {"text": "+0 Elo"},
+                "ladder_gain": {"finding": "no difference shown", "text": "no difference shown"},
+                "disagreement": "the two disagree",
             }
             write_json(work.folder / REPORT, decision)
             write_json(work.folder / DECISIONS, {})
@@ -232,5 +234,6 @@ def test_what_was_decided_is_said_of_the_run_and_of_the_versions(runs: Runs, cap
     assert (peak.policy_step, peak.low) == (3, 0.503)
     tags = runs.tracker.client.get_run(peak.flow_run).data.tags
     assert (tags["chess_grpo.peak_step"], tags["chess_grpo.verdict"]) == ("3", "better")
+    assert (tags["chess_grpo.on_ladder"], tags["chess_grpo.disagreement"]) == ("no difference shown", "the two disagree")
     assert f"select: peak moves to version {peak.number}" in capsys.readouterr().out
     assert runs.champion().low is None, "a bound is the peak's"

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_selections import NO_GAIN, gain
 
 from grpo.base.files import read_json, write_json
 from grpo.board.phases import PHASES
 from grpo.evaluation.phase_guard import phase_changes
-from grpo.evaluation.verdict import Confirmation, ConfirmationEnd, Decision, decide
+from grpo.evaluation.verdict import AGAINST_OTHERS, Confirmation, ConfirmationEnd, Decision, decide
 from grpo.statistics.intervals import p_value, paired_interval
-from steps.bodies.report import _because, _nats, _outcome, comparison_rows, decision_rows, ladder_rows, write_report
+from steps.bodies.report import _because, _nats, _outcome, comparison_rows, decision_rows, ladder_rows, strength_lines, write_report
 from steps.step_io.names import DECISIONS, HISTORY, REPORT, REPORT_PAGE
 from steps.step_io.work import Work
 
@@ -52,8 +53,7 @@ STRONGER = {
 def test_the_ladder_is_shown_from_its_highest_rung_with_both_policies_where_they_stand() -> None:
     facts = {
         "calibrate": {"rungs": RUNGS},
-        "baseline": {"ladder": PLACED},
-        "select": {"candidate_step": 1_004, "ladder": STRONGER},
+        "select": {"candidate_step": 1_004, "ladder": STRONGER, "ladder_initial": PLACED},
     }
     assert ladder_rows(facts) == [
         ("strong", "+1,225 [+1,100, +1,350]", "+1,000 [+900, +1,100]", "step 1,004 0.100"),
@@ -87,6 +87,7 @@ def test_matches_are_shown_as_played_and_those_that_were_adjudicated_a_second_ti
 def decision_facts(decision: Decision, screening: list[dict[str, Any]]) -> dict[str, Any]:
     """Return a decision as `report.json` of `select` has it: through JSON and back."""
     facts = asdict(decision) | {"screening": screening}
+    facts["ladder_gain"] |= {"finding": decision.ladder_gain.finding, "text": str(decision.ladder_gain)}
     for kind in ("claims", "beside"):
         facts[kind] = [asdict(claim) | {"text": str(claim.interval)} for claim in getattr(decision, kind)]
     return dict(json.loads(json.dumps(facts)))
@@ -107,7 +108,12 @@ def test_the_trace_of_a_decision_has_a_row_for_each_thing_that_was_done_or_asked
     won, even = [1.0] * 20, [0.5] * 20
     phases = phase_changes({"opening": [-0.01, 0.01] * 30, "endgame": [0.25] * 60}, tolerance=0.01)
     decision = decide(
-        1_004, against_initial=confirmation(won), against_previous=confirmation(even), beside={"sampled": even}, phases=phases
+        1_004,
+        against_initial=confirmation(won),
+        against_previous=confirmation(even),
+        beside={"sampled": even},
+        ladder_gain=NO_GAIN,
+        phases=phases,
     )
     screening = [
         {"round": 0, "candidate": 1_004, "text": "0.7", "kept": True},
@@ -118,9 +124,72 @@ def test_the_trace_of_a_decision_has_a_row_for_each_thing_that_was_done_or_asked
         ("halving, round 1: step 2", "0.4; leaves"),
         ("claim: better than the initial policy", f"{paired_interval(won)}; shown, adjusted p 0.0000"),
         ("claim: better than the previous champion", f"{paired_interval(even)}; not shown, adjusted p 0.5000"),
+        (f"claim: {AGAINST_OTHERS}", "no difference shown, +0 Elo [-30, +30] as played; +0 Elo [-30, +30] adjudicated"),
         ("beside, decides nothing: sampled", f"{paired_interval(even)}; not shown, adjusted p 0.5000"),
         ("held-out regret, opening, less the pretrained policy's", "+0.0000 [-0.0026, +0.0026], 60 boards"),
         ("held-out regret, endgame, less the pretrained policy's", "+0.2500 [+0.2500, +0.2500], 60 boards; BLOCKS"),
+    ]
+
+
+def test_being_worse_on_the_ladder_is_marked_as_what_blocks() -> None:
+    won = confirmation([1.0] * 20)
+    for elo, blocks in ((-50, True), (0, False), (50, False)):
+        decision = decide(1_004, against_initial=won, against_previous=None, beside={}, ladder_gain=gain(elo), phases=())
+        assert [what for what, found in decision_rows(decision_facts(decision, [])) if found.endswith("; BLOCKS")] == (
+            [f"claim: {AGAINST_OTHERS}"] if blocks else []
+        )
+
+
+@pytest.mark.parametrize(
+    ("scores", "elo", "lines"),
+    [
+        ([1.0] * 20, 50, ["better", "higher, +50 Elo [+20, +80] as played; +60 Elo [+30, +90] adjudicated"]),
+        (
+            [1.0] * 20,
+            0,
+            [
+                "better",
+                "no difference shown, +0 Elo [-30, +30] as played; +10 Elo [-20, +40] adjudicated",
+                "The candidate beats its own start, but was not shown to be stronger against everybody else.",
+            ],
+        ),
+        (
+            [1.0] * 20,
+            -50,
+            [
+                "better",
+                "worse, -50 Elo [-80, -20] as played; -40 Elo [-70, -10] adjudicated",
+                "The candidate beats its own start, but is weaker than its start against everybody else.",
+            ],
+        ),
+        (
+            [0.5] * 20,
+            50,
+            [
+                "no improvement shown",
+                "higher, +50 Elo [+20, +80] as played; +60 Elo [+30, +90] adjudicated",
+                "The candidate was not shown to beat its own start, but is stronger than its start against everybody else.",
+            ],
+        ),
+        ([0.5] * 20, 0, ["no improvement shown", "no difference shown, +0 Elo [-30, +30] as played; +10 Elo [-20, +40] adjudicated"]),
+    ],
+)
+def test_the_strength_is_said_against_the_start_and_against_everybody_else_and_where_they_disagree(
+    scores: list[float], elo: float, lines: list[str]
+) -> None:
+    decision = decide(
+        1_004,
+        against_initial=confirmation(scores),
+        against_previous=None,
+        beside={},
+        ladder_gain=gain(elo, elo + 10),
+        phases=(),
+    )
+    own, others, *disagreement = lines
+    assert strength_lines({**decision_facts(decision, []), "scored_by": "played out"}) == [
+        f"Against its own start: {own}, {paired_interval(scores)}, played out.",
+        f"Against everybody else (ladder rating less its start's): {others}.",
+        *disagreement,
     ]
 
 
@@ -147,14 +216,14 @@ def test_the_outcome_of_a_decision_is_said_in_words(promoted: bool, previous: An
 def step_reports() -> dict[str, dict[str, Any]]:
     """Return a report of each step, with the keys that the page reads."""
     won = confirmation([1.0] * 20)
-    decision = decide(1_004, against_initial=won, against_previous=None, beside={}, phases=())
+    decision = decide(1_004, against_initial=won, against_previous=None, beside={}, ladder_gain=NO_GAIN, phases=())
     confirmed = {**MATCH, "num_openings": 20, "ends": {"checkmate": 30, "stalemate": 0, "ply cap": 10}}
     of_phases = {phase.value: 10 for phase in PHASES}
     return {
         "join_boards": {"natural_phases": {**of_phases, "endgame": 12_345}, "phases": of_phases},
         "pretrain": {"has_converged": False, "num_steps": 40, "validation_loss": 2.5, "top1": 0.3, "top5": 0.6, "entropy": 2.25},
         "calibrate": {"rungs": RUNGS, "note": "A note.", "engine": "Stockfish 15.1"},
-        "baseline": {"matches": {"random": MATCH}, "ladder": PLACED},
+        "baseline": {"matches": {"random": MATCH}},
         "finetune": {
             "first_step": 0,
             "last_step": 1_200,
@@ -171,6 +240,7 @@ def step_reports() -> dict[str, dict[str, Any]]:
             "champion_step": 1_004,
             "peak_step": 900,
             "ladder": STRONGER,
+            "ladder_initial": PLACED,
         },
     }
 
@@ -197,8 +267,8 @@ def test_the_page_says_verdict_decision_and_place_and_its_facts_are_the_steps_ow
     reports = step_reports()
     folder = written(tmp_path, reports)
     page = (folder / REPORT_PAGE).read_text()
+    assert page.splitlines()[:5] == ["# Verdict: better", "", *(f"- {line}" for line in strength_lines(reports["select"]))]
     for line in (
-        "# Verdict: better",
         "| step 1,004 against pretrained, best moves | 0.400 [0.300, 0.500] |",
         "Confirmation: 20 distinct openings, each with both colours: the sample size of players who always play the same.",
         "For the claims games count as adjudicated. They ended by: 30 checkmate, 10 ply cap.",
@@ -220,7 +290,7 @@ def test_the_page_says_verdict_decision_and_place_and_its_facts_are_the_steps_ow
 
 def test_where_nothing_was_shown_the_page_says_that_the_pretrained_policy_stays(tmp_path: Path) -> None:
     reports = step_reports()
-    even = decide(1_004, against_initial=confirmation([0.5] * 20), against_previous=None, beside={}, phases=())
+    even = decide(1_004, against_initial=confirmation([0.5] * 20), against_previous=None, beside={}, ladder_gain=NO_GAIN, phases=())
     reports["select"] |= {**decision_facts(even, []), "champion_step": 0}
     page = (written(tmp_path, reports) / REPORT_PAGE).read_text()
     assert "# Verdict: no improvement shown" in page

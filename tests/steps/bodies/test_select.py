@@ -28,7 +28,7 @@ from grpo.engine.identity import EngineIdentity
 from grpo.engine.move_values import ValueTable
 from grpo.evaluation.halving import halving_pairs
 from grpo.evaluation.regret import HeldoutScores
-from grpo.evaluation.verdict import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, ConfirmationEnd, Verdict
+from grpo.evaluation.verdict import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, ConfirmationEnd, LadderFinding, Verdict
 from grpo.learning.checkpoints import (
     NETWORK_FORMAT,
     TrainingState,
@@ -47,7 +47,7 @@ from grpo.reading.games import Rejection
 from grpo.reading.pgn import read_games
 from grpo.settings.language import LanguageConfig
 from grpo.settings.tree import Settings, read_settings
-from grpo.statistics.intervals import LEVEL, holm
+from grpo.statistics.intervals import LEVEL, Estimate, holm
 from grpo.statistics.sprt import SprtModel
 from steps.bodies import select as selecting
 from steps.bodies import selection_games
@@ -57,7 +57,7 @@ from steps.bodies.measure import read_ladder
 from steps.bodies.report import comparison_rows, decision_rows, ladder_rows
 from steps.bodies.screen import SelectionError, precompute_games
 from steps.bodies.select import select_champion
-from steps.bodies.selection_games import CONFIRMATION, LADDER, PREVIOUS, SAMPLED, SCREENING, SelectionGames
+from steps.bodies.selection_games import CONFIRMATION, INITIAL, LADDER, PREVIOUS, SAMPLED, SCREENING, SelectionGames
 from steps.cards import live
 from steps.cards.registry import watch
 from steps.policies import language as language_policies
@@ -274,6 +274,11 @@ def openings_of(games: Sequence[chess.pgn.Game]) -> list[str]:
     return [position_key(game.board()) for game in games]
 
 
+def games_with(player: str, games: Sequence[chess.pgn.Game]) -> list[chess.pgn.Game]:
+    """Return the games that a player plays."""
+    return [game for game in games if player in (game.headers["White"], game.headers["Black"])]
+
+
 # A whole selection.
 
 
@@ -289,17 +294,22 @@ class Selected:
     settings: Settings
 
 
+def num_ladder_openings(settings: Settings) -> int:
+    """Return how many openings the candidate and the initial policy may take, together, to be placed."""
+    ladder = settings.evaluation.ladder
+    assert len(ladder.random_fractions) + len(ladder.nodes) == 3
+    return 2 * ladder.num_probe_pairs + 2 * ladder.num_rung_pairs  # Of three rungs two are probed.
+
+
 def num_pairs_needed(settings: Settings) -> int:
-    """Return how many openings all stages ask for; written out, for the progress bar rests on the same sum."""
-    selection, ladder = settings.selection, settings.evaluation.ladder
-    rungs = len(ladder.random_fractions) + len(ladder.nodes)
-    assert (halving_pairs(3, pairs_per_round=1), rungs) == (3 + 2, 3)
+    """Return how many pairs all stages ask for; written out, for the progress bar rests on the same sum."""
+    selection = settings.selection
+    assert halving_pairs(3, pairs_per_round=1) == 3 + 2
     return (
         5 * selection.num_screening_pairs
         + selection.num_confirmation_pairs
         + selection.num_sampled_pairs
-        + 2 * ladder.num_probe_pairs  # Of three rungs two are probed.
-        + 2 * ladder.num_rung_pairs
+        + 2 * num_ladder_openings(settings)  # Two policies are placed.
     )
 
 
@@ -308,7 +318,8 @@ def selected(inputs: Inputs, stockfish: str, tmp_path_factory: pytest.TempPathFa
     folder, bar = tmp_path_factory.mktemp("selected"), Bar()
     settings = settings_with()
     # The rounds of the halving share openings: 3 candidates and then 2 play one round's.
-    needed = num_pairs_needed(settings) - 3 * settings.selection.num_screening_pairs
+    # So do the two policies that are placed on the ladder.
+    needed = num_pairs_needed(settings) - 3 * settings.selection.num_screening_pairs - num_ladder_openings(settings)
     openings = write_book(folder.parent / "exact.epd", needed)
     settings = settings_with(book=folder.parent / "exact.epd")
     with pytest.MonkeyPatch.context() as patch:
@@ -341,8 +352,9 @@ def test_no_opening_serves_two_stages_and_none_is_a_board_of_the_dataset(selecte
     assert sum(map(len, used.values())) == len(set().union(*used.values())), "no two stages share one"
     assert set().union(*used.values()) <= selected.openings
     assert not set().union(*used.values()) & {position_key(board) for board in dataset_boards()}
-    for stage in (CONFIRMATION, SAMPLED, LADDER):
-        assert set(Counter(openings_of(games[stage])).values()) == {2}, "both colours, once"
+    placed = {player: games_with(player, games[LADDER]) for player in ("step 4", INITIAL)}
+    for of_match in (games[CONFIRMATION], games[SAMPLED], *placed.values()):
+        assert set(Counter(openings_of(of_match)).values()) == {2}, "both colours, once"
     # The book had no opening to spare; the ladder may have found its rungs with one probe of two.
     ladder = selected.settings.evaluation.ladder
     assert 0 <= len(selected.openings - set().union(*used.values())) <= ladder.num_probe_pairs
@@ -415,6 +427,8 @@ def test_the_report_holds_every_fact_that_others_read_and_nothing_else(selected:
         "beside",
         "phases",
         "screening",
+        "ladder_gain",
+        "disagreement",
         "scored_by",
         "champion_step",
         "peak_step",
@@ -427,6 +441,7 @@ def test_the_report_holds_every_fact_that_others_read_and_nothing_else(selected:
         "confirmation_sampled_moves",
         "previous_champion",
         "ladder",
+        "ladder_initial",
     }
     assert report["confirmation_end"] == ConfirmationEnd.ALL_PLAYED
     assert report["heldout_regret_best"] == {str(step): {"mean": regret, "stderr": 0.01} for step, regret in REGRETS.items()}
@@ -436,7 +451,7 @@ def test_the_report_holds_every_fact_that_others_read_and_nothing_else(selected:
     assert {claim["name"] for claim in report["beside"]} == {"best moves, as played", "sampled moves at T = 1, as played"}
     assert report["scored_by"] == "adjudicated"
     # What shows it can.
-    pages = {"select": report, "baseline": {"matches": {}, "ladder": report["ladder"]}, "calibrate": read_json(inputs.calibrated / REPORT)}
+    pages = {"select": report, "baseline": {"matches": {}}, "calibrate": read_json(inputs.calibrated / REPORT)}
     assert comparison_rows(pages)[0] == ("step 4 against pretrained, best moves", report["confirmation_best_moves"]["text"])
     assert [what for what, _ in decision_rows(report)][:5] == [
         "halving, round 1: step 2",
@@ -455,6 +470,8 @@ def test_the_metrics_are_those_of_the_report(selected: Selected) -> None:
     assert record.step == BEST
     expected = {"selection/rating": report["ladder"]["rating"]}
     expected |= {f"selection/rating_{end}": report["ladder"][end] for end in ("low", "high")}
+    for name, gain in (("", report["ladder_gain"]["played"]), ("_adjudicated", report["ladder_gain"]["adjudicated"])):
+        expected |= {f"selection/ladder_gain{name}{end}": gain[part] for end, part in (("", "value"), ("_low", "low"), ("_high", "high"))}
     for moves, facts in {
         "best": confirmed,
         "adjudicated": confirmed["adjudicated"],
@@ -465,14 +482,28 @@ def test_the_metrics_are_those_of_the_report(selected: Selected) -> None:
     assert record.metrics == expected
 
 
+def test_candidate_and_start_meet_the_same_rungs_on_the_same_openings_and_their_difference_is_the_gain(selected: Selected) -> None:
+    report, games = selected.report, games_by_event(selected.folder)[LADDER]
+    candidate, initial = report["ladder"], report["ladder_initial"]
+    num_games = 4 * selected.settings.evaluation.ladder.num_rung_pairs
+    # The games that rate each of them are its last ones.
+    sides = [openings_of(games_with(player, games)[-num_games:]) for player in ("step 4", INITIAL)]
+    assert sides[0] == sides[1]
+    assert [part["rung"] for part in candidate["games"]] == [part["rung"] for part in initial["games"]]
+    gain = report["ladder_gain"]
+    assert gain["played"]["value"] == pytest.approx(candidate["rating"] - initial["rating"])
+    assert gain["played"]["low"] < gain["played"]["value"] < gain["played"]["high"]
+    assert any(gain["text"] in reason for reason in report["reasons"])
+
+
 def test_every_game_of_every_stage_is_kept_and_can_be_read_again(selected: Selected) -> None:
     report, games = selected.report, games_by_event(selected.folder)
-    ladder = report["ladder"]
+    placed = [*report["ladder"].items(), *report["ladder_initial"].items()]
     assert {stage: len(of_stage) for stage, of_stage in games.items()} == {
         SCREENING: 2 * sum(len(entry["pair_scores"]) for entry in report["screening"]),
         CONFIRMATION: 2 * report["confirmation_best_moves"]["num_pairs"],
         SAMPLED: 2 * report["confirmation_sampled_moves"]["num_pairs"],
-        LADDER: 2 * sum(part["num_pairs"] for part in (*ladder["probes"], *ladder["games"])),
+        LADDER: 2 * sum(part["num_pairs"] for name, parts in placed if name in ("probes", "games") for part in parts),
     }
     assert {name for game in games[SAMPLED] for name in (game.headers["White"], game.headers["Black"])} == {
         "step 4, T = 1",
@@ -623,6 +654,12 @@ def test_a_candidate_that_is_no_better_leaves_the_initial_policy_champion(select
     assert report["confirmation_best_moves"]["score"] == report["confirmation_best_moves"]["adjudicated"]["score"] == 0.5
     assert (report["verdict"], report["promoted"], report["replaces_previous"]) == (Verdict.NO_IMPROVEMENT, False, False)
     assert (report["candidate_step"], report["champion_step"]) == (2, PRETRAINED_STEP)
+    assert (report["ladder_gain"]["played"]["value"], report["ladder_gain"]["adjudicated"]["value"]) == (0, 0)
+    assert (report["ladder_gain"]["finding"], report["disagreement"]) == (LadderFinding.NOT_SHOWN, "")
+    one, other = (
+        [list(game.mainline_moves()) for game in games_with(player, games_by_event(folder)[LADDER])] for player in ("step 2", INITIAL)
+    )
+    assert one == other, "the rungs draw the same random moves against both"
     # One policy against itself: the likeliest moves make one game of an opening, whatever the colours; sampled ones make two.
     games = {stage: [list(game.mainline_moves()) for game in of_stage] for stage, of_stage in games_by_event(folder).items()}
     assert games[CONFIRMATION][::2] == games[CONFIRMATION][1::2]
@@ -674,6 +711,31 @@ def test_a_better_candidate_that_grew_worse_in_a_phase_is_not_promoted_and_the_p
     champion = inputs.pretrained if blocks else inputs.finetuned / CHECKPOINTS / "step-00000002"
     assert sha256_file(folder / CHAMPION / WEIGHTS) == sha256_file(champion / WEIGHTS)
     assert sum("BLOCKS" in found for _, found in decision_rows(report)) == blocks
+
+
+@pytest.mark.parametrize(
+    ("high", "verdict", "words"),
+    [(-1.0, Verdict.WORSE_ON_LADDER, "is weaker than its start"), (1.0, Verdict.BETTER, "was not shown to be stronger")],
+)
+def test_a_candidate_that_beats_its_start_and_is_worse_on_the_ladder_is_not_promoted_and_the_report_says_so(
+    high: float, verdict: Verdict, words: str, select: Play, strong: Callable[..., None], inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strong("step 2")
+
+    def difference(ladder: Any, first: Any, second: Any, *, adjudicated: bool) -> Estimate:
+        assert [game.first for game in (first.games[0].result, second.games[0].result)] == ["step 2", INITIAL]
+        return Estimate(value=200.0, low=100.0, high=300.0) if adjudicated else Estimate(value=-40.0, low=-80.0, high=high)
+
+    monkeypatch.setattr(selecting, "ladder_difference", difference)
+    report, folder = select(ONE)
+    is_promoted = verdict == Verdict.BETTER
+    assert report["claims"][0]["is_shown"]
+    assert (report["verdict"], report["promoted"], report["replaces_previous"]) == (verdict, is_promoted, is_promoted)
+    assert words in report["disagreement"]
+    assert report["disagreement"] in report["reasons"]
+    champion = inputs.finetuned / CHECKPOINTS / "step-00000002" if is_promoted else inputs.pretrained
+    assert sha256_file(folder / CHAMPION / WEIGHTS) == sha256_file(champion / WEIGHTS)
+    assert sum("BLOCKS" in found for _, found in decision_rows(report)) == (not is_promoted)
 
 
 def test_a_phase_of_less_than_two_held_out_boards_is_left_out(select: Play, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -766,7 +828,7 @@ selection.num_confirmation_pairs = 40
     assert played % 3 == 0
     assert report["confirmation_best_moves"]["num_openings"] == played
     assert report["confirmation_end"] == ConfirmationEnd.ACCEPTED
-    assert all("; the SPRT accepts; " in reason for reason in report["reasons"])
+    assert all("; the SPRT accepts; " in reason for reason in report["reasons"][:2])
     # Two tests at half the level each: Holm accepts both.
     assert [claim["p_value"] for claim in report["claims"]] == [LEVEL / 2, LEVEL / 2]
     assert (report["promoted"], report["replaces_previous"]) == (True, True)
@@ -1030,6 +1092,19 @@ def test_language_models_are_selected_by_the_same_games_and_the_champion_is_all_
     assert not (folder / DECISIONS).exists(), "there are no probabilities to tell"
     forfeited = [game for game in games_by_event(folder)[CONFIRMATION] if game.headers["Termination"] == "no legal move named"]
     assert len(forfeited) == answers["second"]["forfeits"]
+
+
+def test_a_language_model_is_no_stronger_than_itself_although_what_is_asked_again_is_drawn(
+    speaking: dict[str, Path], select: Play, tmp_path: Path
+) -> None:
+    folder = write_language_policy(tmp_path / "same" / CHECKPOINTS / "step-00000002", 0)
+    write_manifest(folder, {"kind": "checkpoint", "step": 2})
+    (tmp_path / "same" / HISTORY).write_text('{"step": 2, "heldout/regret_best": 0.1, "heldout/regret_best_stderr": 0.01}\n')
+    report, _ = select(f"{SPEAKING}selection.num_confirmation_pairs = 2", pretrained=speaking["pretrained"], finetuned=tmp_path / "same")
+    answers = [part["answers"]["first"] for place in ("ladder", "ladder_initial") for part in report[place]["games"]]
+    assert answers[:2] == answers[2:]
+    assert sum(each["asked_again"] for each in answers) > 0
+    assert report["ladder_gain"]["played"]["value"] == 0
 
 
 def test_what_is_asked_again_is_drawn_alike_by_whichever_task_plays_the_game(

@@ -190,10 +190,13 @@ def facts_of(steps: dict[str, Any]) -> dict[str, Any]:
         "reasons": ["it won"],
         "scored_by": "played out",
         "ladder": placed,
+        "ladder_initial": placed,
+        "ladder_gain": {"finding": "higher", "text": "higher, +5 Elo [+1, +9]"},
+        "disagreement": "",
         "heldout_regret_best": {"4": {"mean": 0.1, "stderr": 0.01}},
     }
     ladder = {"rungs": [{"name": "random", "rating": 0.0, "low": 0.0, "high": 0.0}], "note": "n", "engine": "Stockfish"}
-    return {**steps, "select": decision, "calibrate": ladder, "baseline": {"ladder": placed, "matches": {}}}
+    return {**steps, "select": decision, "calibrate": ladder, "baseline": {"matches": {}}}
 
 
 @pytest.mark.parametrize("report", [CLONED, TAKEN], ids=["cloned", "taken"])

@@ -128,6 +128,19 @@ def test_optional_results_are_told_where_they_are_and_left_out_where_not() -> No
     assert "not promoted" in section(model_card(facts(select={"promoted": False})), "Results")
 
 
+def test_the_card_says_the_strength_against_the_start_and_against_everybody_else_and_where_they_disagree() -> None:
+    claim = {"is_shown": True, "text": str(paired_interval([0.625] * 50))}
+    compared = {
+        "claims": [claim],
+        "ladder_gain": {"text": "worse, -40 Elo [-70, -10] as played"},
+        "disagreement": "it only beats its start",
+    }
+    results = section(model_card(facts(select=compared)), "Results")
+    assert f"- Against its own start: better, {claim['text']}, played out.\n" in results
+    assert "- Against everybody else (ladder rating less its start&#x27;s): worse, -40 Elo [-70, -10] as played.\n" in results
+    assert "- It only beats its start.\n" in results
+
+
 def test_games_against_the_previous_champion_are_told_when_there_were_any() -> None:
     line = f"| step 100 against the previous champion, best moves, played out | 24 | {paired_interval([0.625] * 12)} |"
     assert line in section(model_card(facts(select={"previous_champion": match(0.625, 12)})), "Results")
