@@ -142,10 +142,11 @@ class WrittenReplies:
 
 
 def sharpened(policy: NetworkPolicy, factor: float) -> NetworkPolicy:
-    """Return the policy with all logits of plain moves multiplied by a factor."""
+    """Return the policy with all logits multiplied by a factor."""
     with torch.no_grad():
-        for parameter in policy.network.from_head.parameters():  # type: ignore[union-attr]
-            parameter.mul_(factor)
+        for head in (policy.network.score, policy.network.short_cut):
+            for parameter in head.parameters():  # type: ignore[union-attr]
+                parameter.mul_(factor)
     return policy
 
 
@@ -169,7 +170,6 @@ def copied(policy: NetworkPolicy) -> NetworkPolicy:
 def in_float64(policy: NetworkPolicy) -> NetworkPolicy:
     """Return the policy with all its numbers in float64, where rounding hides nothing."""
     policy.network.double()
-    policy.network.side_projection.register_forward_pre_hook(lambda _, inputs: (inputs[0].double(),))  # type: ignore[union-attr]
     return policy
 
 

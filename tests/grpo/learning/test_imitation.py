@@ -221,12 +221,12 @@ def test_equal_seeds_give_equal_runs_and_another_seed_another() -> None:
 
 def test_parts_taken_out_of_training_stay_as_they_were() -> None:
     policy = new_policy(TINY, seed=0, device=CPU)
-    policy.network.freeze(1)
+    policy.network.freeze_embeddings()
     before = {name: parameter.clone() for name, parameter in policy.network.named_parameters()}
     run(config(max_steps=6), policy=policy)
     for name, parameter in policy.network.named_parameters():
         assert parameter.requires_grad or torch.equal(parameter, before[name]), name
-    assert not torch.equal(policy.network.to_head.weight, before["to_head.weight"])
+    assert not torch.equal(policy.network.hidden.weight, before["hidden.weight"])
 
 
 def test_a_run_whose_numbers_are_no_longer_finite_is_not_called_converged() -> None:

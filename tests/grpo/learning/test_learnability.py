@@ -33,7 +33,7 @@ def scaled(factor: float) -> NetworkPolicy:
     with torch.no_grad():
         for parameter in policy.network.parameters():
             parameter.add_(0.2 * torch.randn(parameter.shape, generator=rng))
-        for head in (policy.network.from_head, policy.network.underpromotion_head):
+        for head in (policy.network.score, policy.network.short_cut):
             for parameter in head.parameters():
                 parameter.mul_(factor)
     return policy

@@ -804,7 +804,7 @@ def test_before_the_first_update_every_ratio_is_one_nothing_is_clipped_and_all_d
 ) -> None:
     policy = new_policy(PolicyConfig(width=16, hidden_width=8), seed=0, device=torch.device("cpu"))
     with torch.no_grad():
-        policy.network.from_head.weight.mul_(5)
+        policy.network.short_cut.weight.mul_(5)
     positions = PositionBatch.from_boards(random_boards[3::417])
     assert len(positions) == 12
     values = torch.rand(positions.is_legal.shape, generator=torch.Generator().manual_seed(2)) * positions.is_legal

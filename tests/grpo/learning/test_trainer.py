@@ -1018,8 +1018,8 @@ def test_a_finite_loss_with_a_gradient_that_is_not_is_left_out_too() -> None:
     trainer = trainer_of(max_skipped_steps=99)
     steps(trainer, 1)
     before = state_of(trainer)
-    to_head: nn.Linear = trainer.policy.network.to_head  # type: ignore[assignment]
-    handle = to_head.weight.register_hook(lambda gradient: gradient * math.inf)
+    hidden: nn.Linear = trainer.policy.network.hidden  # type: ignore[assignment]
+    handle = hidden.weight.register_hook(lambda gradient: gradient * math.inf)
     record = trainer.step()
     assert record.metrics["grpo/skipped"] == 2
     assert "the gradient is not finite" in record.events[0].message
