@@ -11,7 +11,7 @@ from grpo.metrics.table import Record
 from grpo.settings.tree import read_settings
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import CHAMPION, PEAK
-from steps.step_io.names import FINDINGS
+from steps.step_io.names import FINDINGS, REPORT
 from steps.store.outputs import StepOutput, Store
 from steps.tracking.registry import Choice, Chosen
 from steps.tracking.tags import COMMAND, DATASET, ENGINE, FOUND, VERDICT
@@ -36,6 +36,10 @@ class LoggedRun:
     """Of the confirmation, as played, with its interval."""
     scored_by: str = "played out"
     rating: tuple[float, float, float] = (700.0, 600.0, 800.0)
+    pretrained_rating: tuple[float, float, float] = (500.0, 400.0, 600.0)
+    verdict: str = "better"
+    ladder_gain: Mapping[str, Any] | None = None
+    """What the report of `select` says of it."""
     regret_after: float = 0.05
     candidate: int = 120
     champion_step: int = 120
@@ -69,7 +73,7 @@ def log_run(machine: Machine, run: LoggedRun, *, ends: bool = True) -> str:
             if step == "finetune" and run.findings is not None:
                 child.tag_flow_run({FOUND: ",".join(each["name"] for each in run.findings) or "healthy"})
             if step == "select":
-                child.tag_flow_run({VERDICT: "better", PEAK_STEP: run.candidate})
+                child.tag_flow_run({VERDICT: run.verdict, PEAK_STEP: run.candidate})
                 start = f"{run.initial_weights}, {run.scored_by}"
                 peak = Choice(policy_step=run.candidate, initial_weights=start, low=run.score[1])
                 champion = Choice(policy_step=run.champion_step, initial_weights=start, low=None)
@@ -97,6 +101,7 @@ def _output(store: Store, step: str, run: LoggedRun) -> StepOutput:
     with store.writing(step, name, {}) as folder:
         (folder / "it").write_text(run.name)
         if step == "select":
+            write_json(folder / REPORT, {} if run.ladder_gain is None else {"ladder_gain": run.ladder_gain})
             (folder / CHAMPION).mkdir()
             (folder / CHAMPION / "weights").write_text(run.name)
             (folder / PEAK).mkdir()
@@ -112,7 +117,7 @@ def _output(store: Store, step: str, run: LoggedRun) -> StepOutput:
 def _records(step: str, run: LoggedRun) -> list[Record]:
     if step == "baseline":
         matches = {f"baseline/score_{who}{end}": value for who in ("random", "engine") for end, value in _ends((0.9, 0.8, 0.95))}
-        return [Record(0, {**BASELINE, **matches, **{f"baseline/rating{end}": value for end, value in _ends((500.0, 400.0, 600.0))}})]
+        return [Record(0, {**BASELINE, **matches, **{f"baseline/rating{end}": value for end, value in _ends(run.pretrained_rating)}})]
     if step == "finetune":
         rows = [(run.candidate - 60, 0.07), (run.candidate, run.regret_after), (run.candidate + 60, 0.06)]
         return [Record(at, {"heldout/regret_best": regret, "heldout/regret_best_stderr": 0.005}) for at, regret in rows]
