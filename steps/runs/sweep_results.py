@@ -223,13 +223,15 @@ def _pooled(values: Sequence[Estimate | float]) -> PooledValue:
 def _pooled_cells(row: PooledRow, found: SweepResults) -> list[list[str]]:
     if not row.num_runs:
         return []
-    who = f"mean over {row.num_runs}"
     verdicts = ", ".join(f"{number} {verdict}" for verdict, number in row.verdicts.items())
     values = [row.values.get(name) for name in found.measures]
     between = [_text(None if value is None else value.between or value.mean) for value in values]
     within = [_text(None if value is None else value.within) for value in values]
-    why = "" if row.num_runs > 1 else " (none: one run)"
-    return [[f"{who}, between runs{why}", verdicts, *between], [f"{who}, within runs", "", *within]]
+    who = f"mean over {row.num_runs}"
+    return [
+        ["mean of one run, no interval" if row.num_runs == 1 else f"{who}, between runs", verdicts, *between],
+        [f"{who}, within runs", "", *within],
+    ]
 
 
 def _metrics(row: PooledRow) -> Iterator[tuple[str, float]]:
