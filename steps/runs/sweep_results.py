@@ -38,7 +38,7 @@ SWEEP_NOTES: Final = (
     "Between runs: the mean over seeds with the interval of Student's t, n - 1 degrees of freedom. It comes from how much the runs differ,"
     " so it covers all that a seed changes: dataset, training and games. One seed alone has no such interval.",
     "Within runs: the same mean with the interval that the games of these runs leave, from the runs' own intervals taken as independent. It"
-    " does not cover other seeds.",
+    " does not cover other seeds. Where it is the wider of the two, few runs agree by chance: do not trust the narrower one.",
 )
 """What the columns and the two kinds of mean are, a paragraph each."""
 _NOT_RUN: Final = "not run"
