@@ -124,7 +124,7 @@ def start_flow(run: "PlannedRun", machine: Machine, log: Path) -> int:
 
 
 def _record(found: "SweepResults", machine: Machine, *, is_over: bool = False) -> None:
-    """Write the table to the sweep's folder, and log it to MLflow once there is a run."""
+    """Write the table to the sweep's folder, and log it to MLflow once a run has finished."""
     from steps.runs.sweep_results import sweep_facts, sweep_page, sweep_records
     from steps.tracking.sweep_run import SweepRecord, log_sweep
 
@@ -132,7 +132,7 @@ def _record(found: "SweepResults", machine: Machine, *, is_over: bool = False) -
     files = (folder / "sweep.md", folder / "sweep.json")
     for path, text in zip(files, (page, json_text(sweep_facts(found))), strict=True):
         replace_file(path, text.encode())
-    runs = [row.run for row in found.rows if row.run is not None]
+    runs = [row.run for row in found.rows if row.run is not None and row.is_finished]  # Not an attempt that will be made again.
     if not runs:
         return
     reason = log_sweep(

@@ -33,7 +33,7 @@ class SweepRecord:
     name: str
     command: str
     runs: Sequence[str]
-    """MLflow's ids of its flow runs."""
+    """MLflow's ids of its finished flow runs."""
     started: float
     """When the first of them was started, in seconds since 1970."""
     ended: float

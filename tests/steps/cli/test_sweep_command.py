@@ -146,6 +146,8 @@ def test_killed_in_a_run_it_goes_on_with_that_run(sweep: Sweep, flows: Flows, ho
     assert code == 0
     assert flows.started == ["seed 0", "seed 1", "seed 1", "seed 2"]
     assert [run["verdict"] for run in read_json(only(home, "sweep.json"))["runs"]] == ["better", "better", "no improvement shown"]
+    in_sweep = [run.metaflow_run for run in read_runs(machine_of(home)) if SWEEP in run.tags]
+    assert sorted(in_sweep) == ["1001", "1003", "1004"], "the killed attempt is not in it"
 
 
 def test_a_kill_between_a_runs_end_and_the_table_costs_nothing(sweep: Sweep, flows: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
