@@ -166,20 +166,19 @@ def _attacks(sets: Sets) -> tuple[Tensor, Tensor]:
     empty = torch.stack([~(occupied & ~sets.them[_KING]), ~occupied])
     straight, diagonal, queens = both[_ROOK], both[_BISHOP], both[_QUEEN]
     # [4 lines, 2 kinds, 2 sides, N]: each line's rooks or bishops, and queens.
-    sliders = torch.stack([straight, queens, straight, queens, diagonal, queens, diagonal, queens]).unflatten(0, (4, 2))
-    on_lines = torch.cat([rays(sliders, empty, sign) for sign in (1, -1)]).unflatten(0, (2, 2, 2))
-    by_rook, by_bishop = on_lines[:, 0, :, 0].flatten(0, 1), on_lines[:, 1, :, 0].flatten(0, 1)
-    by_queen = on_lines[:, :, :, 1].flatten(0, 2)
+    sliders = torch.stack([torch.stack([kind, queens]) for kind in (straight, straight, diagonal, diagonal)])
+    ways = [rays(sliders, empty, sign) for sign in (1, -1)]
+    by_rook, by_bishop = (torch.cat([way[lines, 0] for way in ways]) for lines in (slice(0, 2), slice(2, 4)))
+    by_queen = torch.cat([way[:, 1] for way in ways])
     by_knight = torch.cat([shifts(both[_KNIGHT], KNIGHT, sign) for sign in (1, -1)])
     by_king = union(torch.cat([shifts(both[_KING], LINES, sign) for sign in (1, -1)]))[None]
-    pawns = torch.stack([shift(sets.us[_PAWN], 9), shift(sets.us[_PAWN], 7), shift(sets.them[_PAWN], -9), shift(sets.them[_PAWN], -7)])
-    by_pawn = pawns.unflatten(0, (2, 2)).transpose(0, 1)
+    by_pawn = torch.stack([torch.stack([shift(sets.us[_PAWN], side), shift(sets.them[_PAWN], -side)]) for side in (9, 7)])
     kinds = [by_pawn, by_knight, by_bishop, by_rook, by_queen, by_king]
     return torch.stack([union(kind) for kind in kinds]), union_and_overlap(torch.cat(kinds))[1]
 
 
 def _planes(sets: Sets, attacked: Tensor, twice: Tensor) -> Tensor:
-    """Return [12, N]: bit planes of each square's piece code (4), of our control of it (3: lowest attacker, 1: more than one) and theirs."""
+    """Return [12, N]: bit planes of each square's piece code (4), of our control (3 for the lowest attacker, 1 for several) and theirs."""
     seen = attacked[0]
     lowest = [seen]
     for kind in range(1, 6):

@@ -61,6 +61,7 @@ _PAWN_STEPS: Final = torch.from_numpy(
 """[64, 64], whether a pawn of the replying side moves from a to b without a capture."""
 _MOVES: Final = torch.tensor([[move.from_square, move.to_square, move.promotion or 0] for move in ACTIONS])
 """[1968, 3], start, end, code after a promotion (else 0)."""
+_SQUARES: Final = torch.arange(64)
 _LIGHT: Final = torch.from_numpy(_bits([chess.BB_LIGHT_SQUARES])[0])
 _ENDS_RIGHT: Final = torch.from_numpy(
     _bits([chess.BB_E1 | chess.BB_H1, chess.BB_E1 | chess.BB_A1, chess.BB_E8 | chess.BB_H8, chess.BB_E8 | chess.BB_A8])
@@ -69,7 +70,7 @@ _ENDS_RIGHT: Final = torch.from_numpy(
 
 
 def dense_afterstates(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the codes of all squares after each move, [3, N, 64] int64, and its features, [N, 7], as `grpo.board.afterstates` defines them.
+    """Return the codes of all squares after each move, [3, N, 64] int64, and its features, [N, 7], as in `grpo.board.afterstates`.
 
     Args:
         encodings_BE: bytes of `encoding.encode`, [B, 71].
@@ -78,62 +79,82 @@ def dense_afterstates(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> tuple[
     """
     before = encodings_BE[rows]
     start, end, promotion = _MOVES[ids].unbind(1)
-    squares = torch.arange(64)
-    at_start, at_end = (squares == start[:, None]).long(), (squares == end[:, None]).long()
-    codes = before[:, :64].long()
-    mover, captured = (codes * at_start).sum(1), (codes * at_end).sum(1)
-    is_pawn, step = mover == chess.PAWN, end - start
-    is_en_passant = is_pawn & (captured == 0) & (step % 8 != 0)
-    castling = torch.where(mover == chess.KING, step, 0)
-    gone = at_start + at_end + ((squares == (end - 8)[:, None]) & is_en_passant[:, None]).long()
-    gone = gone + ((squares == 7) & (castling == 2)[:, None]).long() + ((squares == 0) & (castling == -2)[:, None]).long()
-    rook = ((squares == 5) & (castling == 2)[:, None]) | ((squares == 3) & (castling == -2)[:, None])
-    codes = torch.where(gone > 0, 0, codes)
-    codes = codes + at_end * torch.where(promotion > 0, promotion, mover)[:, None] + chess.ROOK * rook.long()
-    jumped = torch.where(is_pawn & (step == 16), end - 8, -1)
-
+    touched = (start[:, None] == _SQUARES) | (end[:, None] == _SQUARES)
+    before_codes = before[:, :64].long()
+    mover, captured = (before_codes.gather(1, square[:, None])[:, 0] for square in (start, end))
+    codes = _moved(before_codes, start, end, torch.where(promotion > 0, promotion, mover))
+    is_pawn = mover == chess.PAWN
+    jumped = torch.where(is_pawn & (end - start == 16), end - 8, -1)
+    kinds = torch.where(codes > _THEIRS, codes - _THEIRS, codes).float()
     is_ours, is_theirs = ((codes > 0) & (codes <= _THEIRS)).float(), (codes > _THEIRS).float()
     king = (codes == _KING + _THEIRS).float()
-    occupied = is_ours + is_theirs
-    kinds = torch.where(codes > _THEIRS, codes - _THEIRS, codes).float()
-    table = _ATTACKS.view(13 * 64, 64)[codes * 64 + squares]  # [N, a, b]
-    blocked = _BETWEEN.view(64 * 64, 64).T
-    is_clear_to_us = ((occupied - king) @ blocked == 0).float().view(-1, 64, 64)
-    is_clear_to_them = (occupied @ blocked == 0).float().view(-1, 64, 64)
-    by_us, by_them = table * is_ours[:, :, None] * is_clear_to_us, table * is_theirs[:, :, None] * is_clear_to_them
-    ours, theirs = (_control(by, kinds) for by in (by_us, by_them))
-
-    king_at = king.argmax(1)
-    between, ray = _BETWEEN[king_at], _RAY[king_at]  # [N, a, q], [N, a, b]
-    on_king = king[:, :, None]
-    is_aligned = (table @ on_king)[:, :, 0] * is_ours  # [N, a] whether it would attack the king on an empty board.
-    num_between = (between @ occupied[:, :, None])[:, :, 0]
-    checkers = is_aligned * (num_between == 0)
-    num_checkers = checkers.sum(1)
-    block = torch.minimum(checkers + (checkers[:, None] @ between)[:, 0], torch.ones(()))
-    pinned = ((is_aligned * (num_between == 1))[:, None] @ between)[:, 0] * is_theirs
-    may_go = torch.where((pinned > 0)[:, :, None], ray, 1.0) * torch.where((num_checkers > 0)[:, None], block, 1.0)[:, None]
-    is_their_pawn = (codes == chess.PAWN + _THEIRS).float()
-    goals = torch.where((is_their_pawn > 0)[:, :, None], is_ours[:, None], 1 - is_theirs[:, None])
-    replies = by_them * goals + is_their_pawn[:, :, None] * _PAWN_STEPS * is_clear_to_them * (1 - occupied)[:, None]
-    has_reply = ((replies * (1 - on_king) * may_go).sum((1, 2)) > 0) & (num_checkers < 2)
-    king_steps = _ATTACKS[_KING][king_at] * (1 - is_theirs) * (ours == 0).float()
-    has_reply = has_reply | (king_steps.sum(1) > 0)
-    for side in (7, 9):
-        taker = is_their_pawn * (squares == (jumped + side)[:, None]).float() * _ATTACKS[chess.PAWN + _THEIRS].T[jumped]
-        taken = (squares == (jumped + 8)[:, None]).float()
-        later = occupied - taker - taken + (squares == jumped[:, None]).float()
-        attackers = is_aligned * (1 - taken) * ((between @ later[:, :, None])[:, :, 0] == 0)
-        has_reply = has_reply | ((jumped >= 0) & (taker.sum(1) > 0) & (attackers.sum(1) == 0))
-
-    is_zeroing = is_pawn | (captured > 0)
-    clock = torch.where(is_zeroing, 0, (before[:, HALFMOVE_CLOCK].long() + 1).clamp(max=MAX_HALFMOVE_CLOCK))
-    is_mate = (num_checkers > 0) & ~has_reply
-    is_draw = ~is_mate & (~has_reply | _is_dead(kinds, _LIGHT) | (clock >= MAX_HALFMOVE_CLOCK))
-    ended = (at_start + at_end).float() @ _ENDS_RIGHT.T
-    rights = before[:, CASTLING].float() * (ended == 0)
+    aims = _ATTACKS.view(13 * 64, 64)[codes * 64 + _SQUARES]  # [N, a, b]
+    by_us = aims * is_ours[:, :, None] * _is_clear(is_ours + is_theirs - king)
+    by_them = aims * is_theirs[:, :, None] * _is_clear(is_ours + is_theirs)
+    ours, theirs = (_control(reached, kinds) for reached in (by_us, by_them))
+    is_check = ((ours > 0) & (king > 0)).any(1)
+    has_reply = _has_reply(codes, aims, by_them, ours, jumped)
+    clock = torch.where(is_pawn | (captured > 0), 0, (before[:, HALFMOVE_CLOCK].long() + 1).clamp(max=MAX_HALFMOVE_CLOCK))
+    is_mate = is_check & ~has_reply
+    is_draw = ~is_mate & (~has_reply | _is_dead(kinds) | (clock >= MAX_HALFMOVE_CLOCK))
+    rights = before[:, CASTLING].float() * (touched.float() @ _ENDS_RIGHT.T == 0)
     features = torch.cat([rights, is_mate.float()[:, None], is_draw.float()[:, None], clock.float()[:, None] / MAX_HALFMOVE_CLOCK], 1)
     return torch.stack([codes, ours, theirs]), features
+
+
+def _moved(codes: Tensor, start: Tensor, end: Tensor, placed: Tensor) -> Tensor:
+    """Return the piece codes [N, 64] after moves that put the piece `placed` [N] onto their end."""
+
+    def at(square: Tensor, where: Tensor) -> Tensor:
+        return (square[:, None] == _SQUARES) & where[:, None]
+
+    mover, captured = (codes.gather(1, square[:, None])[:, 0] for square in (start, end))
+    always = mover >= 0
+    is_en_passant = (mover == chess.PAWN) & (captured == 0) & ((end - start) % 8 != 0)
+    castles = [(mover == chess.KING) & (end - start == step) for step in (2, -2)]
+    gone = at(start, always) | at(end, always) | at(end - 8, is_en_passant) | at(end + 1, castles[0]) | at(end - 2, castles[1])
+    rook = at(end - 1, castles[0]) | at(end + 1, castles[1])
+    return torch.where(gone, 0, codes) + at(end, always).long() * placed[:, None] + chess.ROOK * rook.long()
+
+
+def _is_clear(occupied: Tensor) -> Tensor:
+    """Return whether nothing stands between two squares, [N, a, b], for occupied squares [N, q]."""
+    return (occupied @ _BETWEEN.view(64 * 64, 64).T == 0).float().view(-1, 64, 64)
+
+
+def _has_reply(codes: Tensor, aims: Tensor, by_them: Tensor, ours: Tensor, jumped: Tensor) -> Tensor:
+    """Return whether the replying side has a legal move, [N].
+
+    Args:
+        codes: [N, q] piece codes.
+        aims: [N, a, b] whether the piece on a attacks b on an empty board.
+        by_them: [N, a, b] whether their piece on a attacks b.
+        ours: [N, b] our control, through their king.
+        jumped: [N] the square that a pawn has just jumped over, or -1.
+    """
+    is_ours, is_theirs = ((codes > 0) & (codes <= _THEIRS)).float(), (codes > _THEIRS).float()
+    occupied, king = is_ours + is_theirs, (codes == _KING + _THEIRS).float()
+    king_at, on_king = king.argmax(1), king[:, :, None]
+    between = _BETWEEN[king_at]  # [N, a, q]
+    is_aimed = (aims @ on_king)[:, :, 0] * is_ours
+    num_between = (between @ occupied[:, :, None])[:, :, 0]
+    checkers = is_aimed * (num_between == 0)
+    num_checkers = checkers.sum(1)
+    answers = torch.where((num_checkers > 0)[:, None], checkers + (checkers[:, None] @ between)[:, 0], 1.0)  # Takes or blocks.
+    pinned = ((is_aimed * (num_between == 1))[:, None] @ between)[:, 0] * is_theirs
+    may_go = torch.where((pinned > 0)[:, :, None], _RAY[king_at], 1.0) * answers[:, None] * (1 - on_king)
+    is_pawn = (codes == chess.PAWN + _THEIRS).float()[:, :, None]
+    goals = torch.where(is_pawn > 0, is_ours[:, None], 1 - is_theirs[:, None])
+    replies = by_them * goals + is_pawn * _PAWN_STEPS * _is_clear(occupied) * (1 - occupied)[:, None]
+    has_reply = ((replies * may_go).sum((1, 2)) > 0) & (num_checkers < 2)
+    has_reply = has_reply | ((_ATTACKS[_KING][king_at] * (1 - is_theirs) * (ours == 0)).sum(1) > 0)
+    for side in (7, 9):  # En passant, played, and looked at.
+        taker = is_pawn[:, :, 0] * ((jumped + side)[:, None] == _SQUARES) * _ATTACKS[chess.PAWN + _THEIRS].T[jumped]
+        taken = ((jumped + 8)[:, None] == _SQUARES).float()
+        later = occupied - taker - taken + (jumped[:, None] == _SQUARES)
+        attackers = is_aimed * (1 - taken) * ((between @ later[:, :, None])[:, :, 0] == 0)
+        has_reply = has_reply | ((jumped >= 0) & (taker.sum(1) > 0) & (attackers.sum(1) == 0))
+    return has_reply
 
 
 def _control(reached: Tensor, kinds: Tensor) -> Tensor:
@@ -143,10 +164,10 @@ def _control(reached: Tensor, kinds: Tensor) -> Tensor:
     return torch.where(num > 0, lowest + 6 * (num > 1), 0).long()
 
 
-def _is_dead(kinds: Tensor, light: Tensor) -> Tensor:
+def _is_dead(kinds: Tensor) -> Tensor:
     """Return whether neither side can mate by any moves, [N]."""
     num_knights, bishops = (kinds == chess.KNIGHT).sum(1), (kinds == chess.BISHOP).float()
-    num_light, num_bishops = (bishops * light).sum(1), bishops.sum(1)
+    num_light, num_bishops = (bishops * _LIGHT).sum(1), bishops.sum(1)
     has_enough = ((kinds == chess.PAWN) | (kinds == chess.ROOK) | (kinds == chess.QUEEN)).any(1)
     one_colour = (num_light == 0) | (num_light == num_bishops)
     return ~has_enough & (((num_knights == 0) & one_colour) | ((num_knights == 1) & (num_bishops == 0)))

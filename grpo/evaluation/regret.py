@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from grpo.base.files import sha256_text
-from grpo.board.actions import NUM_ACTIONS
 from grpo.board.phases import PHASES, Phase
 from grpo.dataset.table import BoardArrays
 from grpo.policy.distribution import MoveDistribution, Policy, PositionBatch

@@ -80,6 +80,12 @@ METRIC_GROUPS: Final = (
         "Games of the candidate that were played after it was chosen ([evaluation](evaluation.md)). The verdict depends on these.",
     ),
     Group("run/regret_before", "Runs", "Metrics of a whole run, for comparing runs."),
+    Group(
+        "sweep/runs",
+        "Sweeps",
+        "A sweep's run in MLflow: the mean over seeds for each combination of settings ([evaluation](evaluation.md#sweeps-over-seeds))."
+        " The step is the combination's number.",
+    ),
     Group("work/items_per_second", "Work", "Speed and duration of any step."),
 )
 """Groups in the order of the table."""

@@ -71,6 +71,15 @@ def _by_pair(name: str, meaning: str) -> list[MetricSpec]:
     return [MetricSpec(f"{name}/{one}_{other}", "1", Better.NEITHER, meaning) for one, other in TERM_PAIRS]
 
 
+def _between_runs(name: str, meaning: str) -> list[MetricSpec]:
+    """Return the mean over a sweep's seeds, and the ends of its interval."""
+    ends = (("low", "Lower"), ("high", "Upper"))
+    return [
+        MetricSpec(name, "Elo", Better.HIGHER, f"{meaning} Mean over seeds."),
+        *(MetricSpec(f"{name}_{end}", "Elo", Better.HIGHER, f"{word} end of its 95 % interval between runs.") for end, word in ends),
+    ]
+
+
 _SPECS: Final = [
     MetricSpec("boards/games", "games", Better.NEITHER, "Usable games (and listed positions) of the source."),
     MetricSpec("boards/rejected_games", "games", Better.LOWER, "Rejected games; the reasons are in the step's report."),
@@ -449,6 +458,10 @@ _SPECS: Final = [
     MetricSpec("run/regret_before", "win probability", Better.LOWER, "`heldout/regret_best` before the first update."),
     MetricSpec("run/regret_after", "win probability", Better.LOWER, "`heldout/regret_best` at the last checkpoint."),
     MetricSpec("run/findings", "findings", Better.LOWER, "Number of findings of the diagnosis in the history of `finetune`."),
+    MetricSpec("sweep/runs", "runs", Better.NEITHER, "Finished runs of a combination, one for each seed; the step is the combination."),
+    *_between_runs("sweep/gain_as_played", "The candidate's gain over its own start in the confirmation games, as played."),
+    *_between_runs("sweep/gain_adjudicated", "The same games with undecided ones adjudicated by the engine."),
+    *_between_runs("sweep/ladder_gain", "The candidate's rating on the ladder less its start's, as played."),
     MetricSpec("work/items_per_second", "1/s", Better.HIGHER, "Speed of the step's main work: boards, states or games."),
     MetricSpec("work/seconds", "s", Better.LOWER, "Wall time of the step."),
 ]

@@ -1,8 +1,8 @@
 """The chess policy network: it scores a move by the position that the move leads to (its afterstate).
 
-A position is a sum over its 64 squares of two embeddings: of what stands there and which pieces of both sides control it, and of what stands
-there and where. Two small layers turn the sum into a score. A move changes the codes of some 13 squares, so that its sum is the sum of the
-board plus a few rows, as in NNUE (https://www.chessprogramming.org/NNUE).
+A position is a sum over its 64 squares of two embeddings: of what stands there and which pieces of both sides control it, and of what
+stands there and where. Two small layers turn the sum into a score. A move changes the codes of some 13 squares, so that its sum is the sum
+of the board plus a few rows, as in NNUE (https://www.chessprogramming.org/NNUE).
 
 Legend: B boards, A moves of a board (padded), N moves, M pairs of a move and a square that it changes, W width.
 """

@@ -212,7 +212,7 @@ class GrpoConfig(Section):
     field_notes: FieldNotesRecovery | None = None
     """The numbers of `entropy_schedule = "field_notes"`."""
     kl_coefficient: Annotated[NotNegative, Role(is_on_card=True)] = 0.03
-    """Coefficient of the KL divergence from the reference. Without it the policy unlearns how to win won positions: in these most moves keep
+    """Coefficient of the KL divergence from the reference. Without it the policy unlearns how to win won positions: there most moves keep
     the value, so that values cannot tell progress from shuffling, and only the imitated moves do (docs/results.md)."""
     kl_direction: Annotated[Literal["policy_to_reference", "reference_to_policy"], _OBJECTIVE] = "policy_to_reference"
     """KL(policy || reference) or KL(reference || policy). Only the second has a useful gradient after an entropy collapse."""

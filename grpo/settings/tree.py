@@ -205,8 +205,8 @@ class ValuesConfig(Section):
     """Move values, the reward: how Stockfish scores every legal move, and how scores become win probabilities."""
 
     depth: Annotated[int, Field(ge=1, le=30), Role(is_on_card=True)] = 1
-    """Search depth in plies, one search over all legal moves. The strength of the reward. By a deep judge the best move at depth 1 gives away
-    less than at depths 2 to 4 (docs/results.md)."""
+    """Search depth in plies, one search over all legal moves. The strength of the reward. By a deep judge the best move at depth 1 gives
+    away less than at depths 2 to 4 (docs/results.md)."""
     hash_mib: Annotated[int, Field(ge=1, le=1_024), Role(is_compared=False)] = 1
     """Hash table of the engine, cleared before each position; clearing a small one is cheap."""
     transform: Annotated[Literal["logistic", "wdl", "clipped_centipawns"], Role(is_on_card=True)] = "logistic"
@@ -299,8 +299,8 @@ class EvaluationConfig(Section):
     """How playing strength is measured, before and after GRPO."""
 
     heldout_depth: Annotated[int, Field(ge=1, le=30), Role(read_by=("build_boards", "baseline", "select"), may_change_on_resume=False)] = 8
-    """Search depth for the move values of held-out boards. Much deeper than `values.depth`, so that regret measures neither the reward again
-    nor the judge's own noise."""
+    """Search depth for the move values of held-out boards. Much deeper than `values.depth`, so that regret measures neither the reward
+    again nor the judge's own noise."""
     opponent_nodes: Annotated[Count, _PLACES] = 1
     """Nodes per move of Stockfish at full strength, the opponent of the baseline beside a random mover."""
     num_baseline_pairs: Annotated[Count, _PLACES] = 60

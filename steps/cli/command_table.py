@@ -79,6 +79,18 @@ COMMANDS: Final[Mapping[str, Command]] = {
         examples=("chess-grpo compare champion last", "chess-grpo compare peak last --json"),
         page="docs/commands.md",
     ),
+    "sweep": Command(
+        module="steps.cli.sweep",
+        group=LOOKING,
+        goal="run the pipeline over seeds and combinations of settings, with means over seeds",
+        examples=(
+            "chess-grpo sweep laptop --seeds 0 1 2",
+            "chess-grpo sweep laptop --seeds 0 1 2 --set grpo.learning_rate=5e-4,1e-3 --set grpo.group_size=8,16",
+            "chess-grpo sweep laptop --seeds 0 1 2 --show",
+        ),
+        page="docs/evaluation.md",
+        codes="0 all runs finished; 1 a run failed, or an error that the message explains; 2 wrong usage",
+    ),
     "ui": Command(
         module="steps.cli.ui",
         group=LOOKING,

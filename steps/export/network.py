@@ -18,7 +18,7 @@ from grpo.base.errors import PlainError
 from grpo.base.files import sha256_file, write_json
 from grpo.base.seeding import numpy_stream
 from grpo.board.actions import ACTIONS, action_move
-from grpo.board.encoding import ENCODING_SIZE, encode, position_key
+from grpo.board.encoding import ENCODING_SIZE, position_key
 from grpo.learning.checkpoints import load_policy, weights_hash
 from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBatch
 from grpo.policy.files import ACTION_TABLE_HASH, POLICY, WEIGHTS
@@ -56,7 +56,8 @@ _MIRROR: Final = (
 )
 _USE: Final = (
     "Ask for the ids of the legal moves and no others; softmax(logits / T) over them is the policy at temperature T, the largest the best"
-    " move. In a batch, pad a board that has fewer moves with any of them, and leave these logits out. Castling is the king's move of two squares; a promotion to a queen has its letter (a7a8q)."
+    " move. In a batch, pad a board that has fewer moves with any of them, and leave these logits out. Castling is the king's move of two"
+    " squares; a promotion to a queen has its letter (a7a8q)."
 )
 
 
@@ -159,7 +160,8 @@ def write_onnx(path: Path, policy: NetworkPolicy, facts: Mapping[str, Any]) -> N
     model = program.model_proto
     _remove_machine_facts(model.graph)
     del model.metadata_props[:]
-    model.doc_string = f"{INPUT}: [batch, {ENCODING_SIZE}] uint8; {ACTIONS_INPUT}: [batch, moves] int64; {OUTPUT}: [batch, moves] float32. {_USE} {_MIRROR} Layout: {POLICY}."
+    shapes = f"{INPUT}: [batch, {ENCODING_SIZE}] uint8; {ACTIONS_INPUT}: [batch, moves] int64; {OUTPUT}: [batch, moves] float32."
+    model.doc_string = f"{shapes} {_USE} {_MIRROR} Layout: {POLICY}."
     onnx.helper.set_model_props(model, {name: str(value) for name, value in sorted(facts.items())})
     onnx.checker.check_model(model, full_check=True)
     path.write_bytes(model.SerializeToString(deterministic=True))
@@ -167,12 +169,13 @@ def write_onnx(path: Path, policy: NetworkPolicy, facts: Mapping[str, Any]) -> N
 
 @contextmanager
 def _quiet_exporter() -> Iterator[None]:
-    """Silence two warnings of torch 2.13's exporter: a deprecation in its own code, and the missing torchvision."""
+    """Silence what torch 2.13's exporter says of its own code, of the missing torchvision, and of two inputs with one batch size."""
     logger = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="# The axis name: batch will not be used", category=UserWarning)
             warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated", category=FutureWarning)
             yield
     finally:

@@ -54,7 +54,8 @@ def run_history(run: str, machine: Machine) -> RunHistory:
     if not records:
         raise RunError(f"run {found.metaflow_run} has no history of GRPO: it has not completed the first step of finetune")
     history = History.of_records(records)
-    history.evaluations = _evaluations(found, tracker, store)
+    report = select_report(found, tracker, store)
+    history.evaluations = () if report is None else evaluations_of(report)
     return RunHistory(name=f"run {found.metaflow_run}", history=history, settings=settings)
 
 
@@ -100,18 +101,19 @@ def _tracked(run: TrackedRun, tracker: Tracker) -> list[Record]:
     return [Record(step, rows[step]) for step in sorted(rows)]
 
 
-def _evaluations(run: TrackedRun, tracker: Tracker, store: Store) -> tuple[Evaluation, ...]:
+def select_report(run: TrackedRun, tracker: Tracker, store: Store) -> Mapping[str, Any] | None:
+    """Return the report of a run's `select`, from this machine or the tracking store; None where neither has it."""
     selected = _output_of(run, "select")
     if selected is None:
-        return ()
+        return None
     try:
-        return evaluations_of(read_json(store.open(selected) / REPORT))
+        return dict(read_json(store.open(selected) / REPORT))
     except CorruptError:
         holder = tracker.holder(selected)
     if holder is None:
-        return ()
+        return None
     with tempfile.TemporaryDirectory() as made:
-        return evaluations_of(read_json(tracker.download(holder, REPORT, Path(made))))
+        return dict(read_json(tracker.download(holder, REPORT, Path(made))))
 
 
 def evaluations_of(report: Mapping[str, Any]) -> tuple[Evaluation, ...]:

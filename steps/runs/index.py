@@ -1,6 +1,6 @@
 """An index of the flow runs in MLflow's tracking store, which is only read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
@@ -125,6 +125,21 @@ def find_run(name: str, machine: Machine) -> TrackedRun:
             raise NoRunError(f"no runs in {machine.tracking_uri} yet: `make run CONFIG=smoke` makes one in 3 minutes")
         policies = _policies(client)
         return _tracked(client, _matching(name, parents, policies), policies)
+
+
+def find_runs(names: Iterable[str], machine: Machine) -> dict[str, TrackedRun]:
+    """Return the runs with these Metaflow run ids, by id; those that the store does not have are left out.
+
+    Raises RegistryError when the store does not answer.
+    """
+    wanted = set(names)
+    with reading(machine) as client:
+        parents = [] if client is None else _parents(client, _ALL)
+        if client is None or not parents:
+            return {}
+        policies = _policies(client)
+        found = [parent for parent in parents if parent.data.tags.get(RUN) in wanted]
+        return {parent.data.tags[RUN]: _tracked(client, parent, policies) for parent in found}
 
 
 def step_metric(machine: Machine, step: TrackedStep, metric: str) -> dict[int, float]:

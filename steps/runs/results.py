@@ -22,8 +22,13 @@ _GAMES: Final = (
     "evaluation.max_opening_centipawns",
 )
 _ADJUDICATION: Final = ("evaluation.adjudication_depth", "evaluation.adjudication_centipawns")
-_AS_PLAYED: Final = "candidate against pretrained, best moves, as played"
-_ADJUDICATED: Final = "candidate against pretrained, best moves, adjudicated"
+GAMES_AS_PLAYED: Final = "candidate against pretrained, best moves, as played"
+GAMES_ADJUDICATED: Final = "candidate against pretrained, best moves, adjudicated"
+PRETRAINED_RATING: Final = "pretrained on the ladder"
+CANDIDATE_RATING: Final = "candidate on the ladder"
+LADDER_GAIN: Final = "candidate less pretrained on the ladder, as played"
+LADDER_GAIN_ADJUDICATED: Final = "candidate less pretrained on the ladder, adjudicated"
+"""Names of results."""
 
 SCORE: Final = "score"
 """A win is 1, a draw 0.5."""
@@ -126,25 +131,20 @@ def results(run: TrackedRun, regret_after: Estimate | None = None) -> list[Resul
             "baseline",
             ("pretrained against a random mover", "baseline/score_random", SCORE, games),
             (f"pretrained against Stockfish, nodes {nodes}", "baseline/score_engine", SCORE, stockfish),
-            ("pretrained on the ladder", "baseline/rating", ELO, ladder),
+            (PRETRAINED_RATING, "baseline/rating", ELO, ladder),
         ),
         _regret(run, "baseline", "held-out regret, pretrained", _regret_before(run), dataset),
         _regret(run, "finetune", "held-out regret, candidate", regret_after, dataset),
         *_measured(
             run,
             "select",
-            (_AS_PLAYED, "selection/score_best", SCORE, {**start, **games}),
-            (_ADJUDICATED, "selection/score_adjudicated", SCORE, {**start, **adjudicated}),
+            (GAMES_AS_PLAYED, "selection/score_best", SCORE, {**start, **games}),
+            (GAMES_ADJUDICATED, "selection/score_adjudicated", SCORE, {**start, **adjudicated}),
             ("candidate against pretrained, sampled at T = 1", "selection/score_sampled", SCORE, {**start, **games}),
             ("candidate against the champion before", "selection/score_previous", SCORE, {"the champion before": None}),
-            ("candidate less pretrained on the ladder, as played", "selection/ladder_gain", ELO, {**start, **ladder, **games}),
-            (
-                "candidate less pretrained on the ladder, adjudicated",
-                "selection/ladder_gain_adjudicated",
-                ELO,
-                {**start, **ladder, **adjudicated},
-            ),
-            ("candidate on the ladder", "selection/rating", ELO, ladder),
+            (LADDER_GAIN, "selection/ladder_gain", ELO, {**start, **ladder, **games}),
+            (LADDER_GAIN_ADJUDICATED, "selection/ladder_gain_adjudicated", ELO, {**start, **ladder, **adjudicated}),
+            (CANDIDATE_RATING, "selection/rating", ELO, ladder),
         ),
     ]
     return [result for result in found if result is not None]
@@ -154,7 +154,7 @@ def headline(run: TrackedRun) -> Result | None:
     """Return the deciding score: of the confirmation games with best moves, scored as the run's claims are; None before `select`."""
     peak = run.policy(PEAK)
     is_adjudicated = peak is not None and (peak.version.initial_weights or "").endswith(", adjudicated")
-    wanted = _ADJUDICATED if is_adjudicated else _AS_PLAYED
+    wanted = GAMES_ADJUDICATED if is_adjudicated else GAMES_AS_PLAYED
     return next((result for result in results(run) if result.name == wanted), None)
 
 

@@ -68,6 +68,12 @@ def code_hash(module: str) -> str:
     return sha256_json({name: _code_of(path.read_text(encoding="utf-8")).digest for name, path in imported_modules(module).items()})
 
 
+def hash_of_all_steps() -> str:
+    """Return the hash of the code of all steps' bodies and of the lock files: with settings, files and engine it gives all results."""
+    bodies = sorted(path.stem for path in (ROOT / "steps" / "bodies").glob("*.py"))
+    return sha256_json({"bodies": {name: code_hash(f"steps.bodies.{name}") for name in bodies}, **_hashes_of_locks()})
+
+
 @cache
 def imported_modules(module: str) -> dict[str, Path]:
     """Return name -> file of a module and of all project modules that it imports at run time.
@@ -135,7 +141,7 @@ def describe_code(_: str = "") -> dict[str, Any]:
 
     The argument is the text of a Metaflow config; it is ignored.
     """
-    locks = {name: _hash(lock) for name, lock in LOCKS.items()}
+    locks = _hashes_of_locks()
     try:
         commit = _git("rev-parse", "HEAD")
         is_dirty = bool(_git("status", "--porcelain"))
@@ -151,6 +157,10 @@ def installed_lock(lock: Path = LOCK) -> str:
     """
     marker = Path(sys.prefix) / _LOCK_MARKERS.get(lock, "")
     return marker.read_text(encoding="utf-8").strip() if marker.is_file() else ""
+
+
+def _hashes_of_locks() -> dict[str, str]:
+    return {name: _hash(lock) for name, lock in LOCKS.items()}
 
 
 def _hash(lock: Path) -> str:

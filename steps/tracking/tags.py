@@ -8,6 +8,9 @@ STEP: Final = "chess_grpo.step"
 FLOW: Final = "flow"
 """Value of the step tag on the parent run."""
 
+SWEEP: Final = "chess_grpo.sweep"
+"""Id of a sweep: on its own MLflow run, whose step tag is `sweep`, and on the flow runs that are in it, which are children of that run."""
+
 CHILD: Final = "chess_grpo.child"
 """Unique key of a run or version: METAFLOW RUN/STEP/ATTEMPT. Journaled before the call that creates it, so it is never created twice."""
 VERSION: Final = "chess_grpo.version"

@@ -38,6 +38,8 @@ class LoggedRun:
     rating: tuple[float, float, float] = (700.0, 600.0, 800.0)
     ladder_gain: tuple[float, float, float] = (10.0, -20.0, 40.0)
     disagreement: str = "the candidate beats its own start, but was not shown to be stronger against everybody else"
+    pretrained_rating: tuple[float, float, float] = (500.0, 400.0, 600.0)
+    verdict: str = "better"
     regret_after: float = 0.05
     candidate: int = 120
     champion_step: int = 120
@@ -71,7 +73,7 @@ def log_run(machine: Machine, run: LoggedRun, *, ends: bool = True) -> str:
             if step == "finetune" and run.findings is not None:
                 child.tag_flow_run({FOUND: ",".join(each["name"] for each in run.findings) or "healthy"})
             if step == "select":
-                decision = {"verdict": "better", "ladder_gain": {"finding": "no difference shown"}, "disagreement": run.disagreement}
+                decision = {"verdict": run.verdict, "ladder_gain": {"finding": "no difference shown"}, "disagreement": run.disagreement}
                 child.tag_flow_run({PEAK_STEP: run.candidate, **verdict_tags(decision)})
                 start = f"{run.initial_weights}, {run.scored_by}"
                 peak = Choice(policy_step=run.candidate, initial_weights=start, low=run.score[1])
@@ -115,7 +117,7 @@ def _output(store: Store, step: str, run: LoggedRun) -> StepOutput:
 def _records(step: str, run: LoggedRun) -> list[Record]:
     if step == "baseline":
         matches = {f"baseline/score_{who}{end}": value for who in ("random", "engine") for end, value in _ends((0.9, 0.8, 0.95))}
-        return [Record(0, {**BASELINE, **matches, **{f"baseline/rating{end}": value for end, value in _ends((500.0, 400.0, 600.0))}})]
+        return [Record(0, {**BASELINE, **matches, **{f"baseline/rating{end}": value for end, value in _ends(run.pretrained_rating)}})]
     if step == "finetune":
         rows = [(run.candidate - 60, 0.07), (run.candidate, run.regret_after), (run.candidate + 60, 0.06)]
         return [Record(at, {"heldout/regret_best": regret, "heldout/regret_best_stderr": 0.005}) for at, regret in rows]
@@ -123,7 +125,7 @@ def _records(step: str, run: LoggedRun) -> list[Record]:
         adjudicated = tuple(min(1.0, part + 0.1) for part in run.score)
         kinds = {"best": run.score, "adjudicated": adjudicated, "sampled": (0.55, 0.5, 0.6)}
         scores = {f"selection/score_{kind}{end}": value for kind, each in kinds.items() for end, value in _ends(each)}
-        placed = {"rating": run.rating, "ladder_gain": run.ladder_gain}
+        placed = {"rating": run.rating, "ladder_gain": run.ladder_gain, "ladder_gain_adjudicated": run.ladder_gain}
         scores |= {f"selection/{kind}{end}": value for kind, each in placed.items() for end, value in _ends(each)}
         return [Record(run.candidate, scores)]
     return []

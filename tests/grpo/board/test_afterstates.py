@@ -82,9 +82,7 @@ def test_pieces_rights_clock_mate_and_draws_are_those_of_python_chess_over_100_0
         boards = random_boards[at : at + 500]
         codes, features = form(*flat_moves(boards))
         reached = []
-        for index, (after, (mate, draw)) in enumerate(
-            zip(after_moves(boards), features[:, [MATE, DRAW]].bool().tolist(), strict=True)
-        ):
+        for index, (after, (mate, draw)) in enumerate(zip(after_moves(boards), features[:, [MATE, DRAW]].bool().tolist(), strict=True)):
             has_reply = any(after.generate_legal_moves())
             assert mate == (after.is_check() and not has_reply), after.fen()
             ends = not has_reply or after.is_insufficient_material() or after.halfmove_clock >= 100

@@ -10,7 +10,6 @@ import pytest
 import torch
 from doubles import CPU, TINY, WrittenPolicy, fake_arrays, made_up_number, some_boards, written_probabilities
 
-from grpo.board.actions import NUM_ACTIONS
 from grpo.board.phases import PHASES, Phase, phase_of
 from grpo.evaluation import regret
 from grpo.evaluation.regret import HeldoutScores, differences_by_phase, heldout_metrics, heldout_scores, paired_difference

@@ -23,12 +23,12 @@ from safetensors.torch import load_file, save_file
 from grpo.base.files import MANIFEST, CorruptError, StorageError, read_json, sha256_text, write_json, write_manifest
 from grpo.learning import checkpoints
 from grpo.learning.checkpoints import (
-    hash_of_weights,
     NETWORK_FORMAT,
     TrainingState,
     checkpoint_folders,
     checkpoint_step,
     checkpoints_to_delete,
+    hash_of_weights,
     latest_valid_checkpoint,
     load_checkpoint,
     load_policy,

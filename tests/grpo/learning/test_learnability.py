@@ -144,6 +144,6 @@ def test_the_pre_flight_changes_nothing_that_the_first_step_sees() -> None:
 def test_probabilities_that_are_no_numbers_end_the_pre_flight() -> None:
     trainer = trainer_of(2)
     with torch.no_grad():
-        next(trainer.policy.network.norm.parameters())[0] = math.nan
+        trainer.policy.network.hidden.bias[0] = math.nan  # type: ignore[index, union-attr]
     with pytest.raises(training.NonFiniteError, match="not finite"):
         trainer.preflight()

@@ -57,6 +57,7 @@ CONFIG = GrpoConfig(
     learning_rate_decay="constant",
     entropy_schedule="constant",
     entropy_coefficient=0.01,
+    kl_coefficient=0.0,
 )
 ESTIMATORS = ("sampled", "exact", "trajectory")
 DEPTH = {"num_own_moves": 2}
@@ -217,7 +218,7 @@ def weights_spoilt(rollout: Rollout, policy: Policy) -> Rollout:
     """Put one NaN among the weights."""
     assert isinstance(policy, NetworkPolicy)
     with torch.no_grad():
-        policy.network.norm.weight[0] = math.nan  # type: ignore[index, union-attr]
+        policy.network.hidden.bias[0] = math.nan  # type: ignore[index, union-attr]
     return rollout
 
 
@@ -1032,7 +1033,7 @@ def test_a_finite_loss_with_a_gradient_that_is_not_is_left_out_too() -> None:
 def test_logits_that_are_not_finite_are_left_out_too_and_stop_training_in_the_end(num_before: int) -> None:
     trainer = trainer_of(max_skipped_steps=3, learning_rate=1e-3)
     steps(trainer, num_before)
-    weight: Tensor = trainer.policy.network.norm.weight  # type: ignore[assignment, union-attr]
+    weight: Tensor = trainer.policy.network.hidden.bias  # type: ignore[assignment, union-attr]
     good = weight.detach().clone()
     with torch.no_grad():
         weight[0] = math.nan
@@ -1119,6 +1120,7 @@ def few(policy: NetworkPolicy, arrays: BoardArrays = FEW, **changes: Any) -> Grp
         "learning_rate": 3e-3,
         "entropy_schedule": "constant",
         "entropy_coefficient": 0.0,
+        "kl_coefficient": 0.0,
         "critical_entropy": 0.0,
         **changes,
     }

@@ -530,7 +530,7 @@ def test_another_precision_is_the_same_network_and_no_copy(lively_policy: Networ
 class Float64Network(torch.nn.Module):
     """A network whose logits are float64."""
 
-    def forward(self, encodings_BE: Tensor, action_ids_BA: Tensor) -> Tensor:
+    def forward(self, encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tensor) -> Tensor:
         return (action_ids_BA.double() * 0.7).sin() + encodings_BE.double().sum(1, keepdim=True) / 3
 
 

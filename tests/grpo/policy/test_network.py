@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from grpo.board.encoding import BLACK_TO_MOVE, CASTLING, HALFMOVE_CLOCK, encode
+from grpo.board.encoding import BLACK_TO_MOVE, CASTLING, HALFMOVE_CLOCK
 from grpo.policy.distribution import PositionBatch
 from grpo.policy.network import PolicyNetwork
 from grpo.settings.tree import PolicyConfig
