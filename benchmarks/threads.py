@@ -13,20 +13,21 @@ _BATCH = 256
 
 def steps_per_second() -> float:
     """Return the rate of optimiser steps of the default network."""
+    import chess
     import torch
 
+    from grpo.policy.distribution import PositionBatch
     from grpo.policy.network import PolicyNetwork
     from grpo.settings.tree import PolicyConfig
 
     torch.set_num_threads(os.cpu_count() or 1)
     network = PolicyNetwork(PolicyConfig())
     optimiser = torch.optim.Adam(network.parameters())
-    encodings = torch.randint(0, 2, (_BATCH, 71), dtype=torch.uint8)
-    actions = torch.randint(0, 1_968, (_BATCH, 60))
+    positions = PositionBatch.from_boards([chess.Board()] * _BATCH)
     start = time.perf_counter()
     for _ in range(_STEPS):
         optimiser.zero_grad()
-        network(encodings, actions).log_softmax(1)[:, 0].mean().neg().backward()
+        network(positions.encodings, positions.action_ids, positions.is_legal).log_softmax(1)[:, 0].mean().neg().backward()
         optimiser.step()
     return _STEPS / (time.perf_counter() - start)
 

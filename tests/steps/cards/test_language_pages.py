@@ -25,7 +25,7 @@ from steps.tracking.notes import experiment_note
 from steps.tracking.plots import language_plots
 from steps.tracking.step_notes import headlines, step_note
 
-SETTINGS = read_settings('preset = "test"\npolicy.kind = "language"')
+SETTINGS = read_settings('preset = "test"\npolicy.kind = "language"\ngrpo.num_curve_pairs = 0')
 PLAIN = SETTINGS.model_dump(mode="json")
 EVIL = "<script>alert(1)</script>\n\n[x](javascript:y)"
 RATE = {"rate": 0.953, "low": 0.91, "high": 0.98, "num": 64, "legal_rate": 0.5, "truncated": 0.01, "example": " e2e4"}
