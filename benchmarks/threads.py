@@ -27,7 +27,7 @@ def steps_per_second() -> float:
     start = time.perf_counter()
     for _ in range(_STEPS):
         optimiser.zero_grad()
-        network(positions.encodings, positions.action_ids, positions.is_legal).log_softmax(1)[:, 0].mean().neg().backward()
+        network(*positions.inputs).log_softmax(1)[:, 0].mean().neg().backward()
         optimiser.step()
     return _STEPS / (time.perf_counter() - start)
 

@@ -103,6 +103,7 @@ class SelfPlay:
             "encodings": positions.encodings,
             "action_ids": positions.action_ids,
             "is_legal": positions.is_legal,
+            "repeats": positions.repeats,
             "values": self._states.values,
             "phases": self._states.phases,
         }
@@ -116,7 +117,7 @@ class SelfPlay:
         self._states = None
         if self._round is not None:
             self._states = States(
-                positions=PositionBatch(encodings=tensors["encodings"], action_ids=tensors["action_ids"], is_legal=tensors["is_legal"]),
+                positions=PositionBatch(**{name: tensors[name] for name in ("encodings", "action_ids", "is_legal", "repeats")}),
                 values=tensors["values"],
                 phases=tensors["phases"],
             )

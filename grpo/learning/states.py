@@ -64,6 +64,7 @@ def joined(parts: Sequence[States]) -> States:
             encodings=torch.cat([part.positions.encodings for part in parts]),
             action_ids=torch.cat([padded(part.positions.action_ids) for part in parts]),
             is_legal=torch.cat([padded(part.positions.is_legal) for part in parts]),
+            repeats=torch.cat([padded(part.positions.repeats) for part in parts]),
         ),
         values=torch.cat([padded(part.values) for part in parts]),
         phases=torch.cat([part.phases for part in parts]),

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from grpo.base.seeding import named_seed
-from grpo.board.actions import legal_action_ids
+from grpo.board.actions import action_id, legal_action_ids
+from grpo.board.draws import repeating_moves
 from grpo.board.encoding import encode
 from grpo.dataset.table import BoardArrays
 from grpo.policy.network import PolicyNetwork
@@ -31,40 +32,57 @@ class PositionBatch:
     """[B, A] int64, ascending, then 0 as padding."""
     is_legal: Tensor
     """[B, A] bool, False on padding."""
+    repeats: Tensor
+    """[B, A] bool, True for a move that returns to a position of its game; nowhere without a history."""
 
     def __len__(self) -> int:
         return len(self.encodings)
 
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The tensors that a network takes, in its order."""
+        return self.encodings, self.action_ids, self.is_legal, self.repeats
+
     @classmethod
     def from_boards(cls, boards: Sequence[chess.Board]) -> Self:
-        """Return the batch of these boards; each must have a legal move."""
+        """Return the batch of these boards; each must have a legal move. The history of a board is its move stack."""
         ids = [legal_action_ids(board) for board in boards]
+        returning = [{action_id(move, board.turn) for move in repeating_moves(board)} for board in boards]
         width = max(map(len, ids))
         action_ids = np.zeros((len(boards), width), dtype=np.int64)
-        is_legal = np.zeros((len(boards), width), dtype=np.bool_)
-        for index, legal in enumerate(ids):
+        is_legal, repeats = (np.zeros((len(boards), width), dtype=np.bool_) for _ in range(2))
+        for index, (legal, back) in enumerate(zip(ids, returning, strict=True)):
             action_ids[index, : len(legal)] = legal
             is_legal[index, : len(legal)] = True
+            if back:
+                repeats[index, : len(legal)] = [move in back for move in legal]
         return cls(
             encodings=torch.from_numpy(encode(boards)),
             action_ids=torch.from_numpy(action_ids),
             is_legal=torch.from_numpy(is_legal),
+            repeats=torch.from_numpy(repeats),
         )
 
     @classmethod
     def from_arrays(cls, arrays: BoardArrays) -> Self:
-        """Return all boards of a dataset split as one batch."""
+        """Return all boards of a dataset split as one batch; their games' histories are not known."""
         return cls(
             encodings=torch.from_numpy(arrays.encodings),
             action_ids=torch.from_numpy(arrays.action_ids),
             is_legal=torch.from_numpy(arrays.is_legal),
+            repeats=torch.zeros(arrays.is_legal.shape, dtype=torch.bool),
         )
 
     def select_rows(self, rows: Tensor) -> Self:
         """Return the batch of the given rows, with no more padding than needed."""
         is_legal = self.is_legal[rows]
         width = int(is_legal.sum(1).max()) if len(is_legal) else 0
-        return type(self)(encodings=self.encodings[rows], action_ids=self.action_ids[rows][:, :width], is_legal=is_legal[:, :width])
+        return type(self)(
+            encodings=self.encodings[rows],
+            action_ids=self.action_ids[rows][:, :width],
+            is_legal=is_legal[:, :width],
+            repeats=self.repeats[rows][:, :width],
+        )
 
     def to(self, device: torch.device) -> Self:
         """Return the batch on another device."""
@@ -72,6 +90,7 @@ class PositionBatch:
             encodings=self.encodings.to(device),
             action_ids=self.action_ids.to(device),
             is_legal=self.is_legal.to(device),
+            repeats=self.repeats.to(device),
         )
 
 
@@ -157,7 +176,7 @@ class NetworkPolicy:
         """Move the network to the device and set evaluation mode for good, because sampling and scoring must be the same function.
 
         Args:
-            network: Takes encodings [B, 71], action ids [B, A] and which of them are legal [B, A]; returns logits [B, A].
+            network: Takes the four tensors of `PositionBatch` and returns logits [B, A].
             device: Where the network runs.
             precision: Of the forward pass (autocast); the outputs are float32 or better.
             is_compiled: Whether to use `torch.compile`.
@@ -176,7 +195,7 @@ class NetworkPolicy:
             raise RuntimeError("the policy's network is in training mode, in which layers such as dropout change its probabilities")
         batch = positions.to(self.device)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._precision == torch.bfloat16):
-            logits = self._forward(batch.encodings, batch.action_ids, batch.is_legal)
+            logits = self._forward(*batch.inputs)
         return MoveDistribution.from_logits(logits, batch.is_legal, temperature=temperature)
 
     def at_precision(self, precision: torch.dtype, *, is_compiled: bool) -> "NetworkPolicy":

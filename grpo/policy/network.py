@@ -29,6 +29,8 @@ class PolicyNetwork(nn.Module):
         self.control_embedding = nn.Parameter(torch.randn(NUM_PIECE_CODES * NUM_CONTROLS**2, config.width) * _EMBEDDING_SCALE)
         self.piece_embedding = nn.Parameter(torch.randn(NUM_PIECE_CODES * 64, config.width) * _EMBEDDING_SCALE)
         self.feature_projection = nn.Linear(NUM_FEATURES, config.width)
+        # Boards of a dataset have no history, so that imitation leaves this at zero: what a repetition is worth, GRPO learns in its games.
+        self.repetition = nn.Parameter(torch.zeros(config.width))
         self.hidden = nn.Linear(config.width, config.hidden_width)
         self.score = nn.Linear(config.hidden_width, 1)
         self.short_cut = nn.Linear(config.width, 1, bias=False)
@@ -38,22 +40,26 @@ class PolicyNetwork(nn.Module):
         self.control_embedding.requires_grad_(False)
         self.piece_embedding.requires_grad_(False)
 
-    def forward(self, encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tensor) -> Tensor:
+    def forward(self, encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tensor, repeats_BA: Tensor) -> Tensor:
         """Return the logits of the legal moves, shape [B, A], in the parameters' precision; other entries mean nothing.
 
         Args:
             encodings_BE: Bytes of `encoding.encode`, shape [B, 71].
             action_ids_BA: Ids of the moves, shape [B, A].
             is_legal_BA: Which of them to score, shape [B, A].
+            repeats_BA: Which of them return to a position of the game, shape [B, A].
         """
         if torch.compiler.is_exporting():  # All moves and all squares: no exported graph may have sizes that depend on the data.
             rows = torch.arange(action_ids_BA.shape[0], device=action_ids_BA.device)[:, None].expand_as(action_ids_BA).flatten()
-            return self._scores(*self._dense_sums(encodings_BE, rows, action_ids_BA.flatten())).view(action_ids_BA.shape)
+            sums_NW, features_NF = self._dense_sums(encodings_BE, rows, action_ids_BA.flatten())
+            return self._scores(sums_NW, features_NF, repeats_BA.flatten()).view(action_ids_BA.shape)
         rows, columns = is_legal_BA.nonzero(as_tuple=True)
-        scores_N = self._scores(*self._sums(encodings_BE, rows, action_ids_BA[rows, columns]))
+        sums_NW, features_NF = self._sums(encodings_BE, rows, action_ids_BA[rows, columns])
+        scores_N = self._scores(sums_NW, features_NF, repeats_BA[rows, columns])
         return scores_N.new_zeros(is_legal_BA.shape).index_put((rows, columns), scores_N)
 
-    def _scores(self, sums_NW: Tensor, features_NF: Tensor) -> Tensor:
+    def _scores(self, sums_NW: Tensor, features_NF: Tensor, repeats_N: Tensor) -> Tensor:
+        sums_NW = sums_NW + repeats_N[:, None] * self.repetition
         first = functional.relu(sums_NW + self.feature_projection(features_NF.to(sums_NW.dtype)))
         second = functional.relu(self.hidden(first))
         # In full precision despite autocast: bfloat16 has three digits, too few for probability ratios near 1.

@@ -27,6 +27,7 @@ from grpo.settings.tree import PolicyConfig
 ONNX: Final = "policy.onnx"
 INPUT: Final = "encodings"
 ACTIONS_INPUT: Final = "action_ids"
+REPEATS_INPUT: Final = "repeats"
 OUTPUT: Final = "logits"
 NUM_PARITY_POSITIONS: Final = 1_000
 LOG_PROB_TOLERANCE: Final = 1e-4
@@ -56,7 +57,8 @@ _MIRROR: Final = (
 )
 _USE: Final = (
     "Ask for the ids of the legal moves and no others; softmax(logits / T) over them is the policy at temperature T, the largest the best"
-    " move. In a batch, pad a board that has fewer moves with any of them, and leave these logits out. Castling is the king's move of two"
+    " move. A move repeats if it returns to a position of the game since the last capture or pawn move; without a history none does. In a"
+    " batch, pad a board that has fewer moves with any of them, and leave these logits out. Castling is the king's move of two"
     " squares; a promotion to a queen has its letter (a7a8q)."
 )
 
@@ -126,15 +128,16 @@ class _AskedActions(nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, encodings: Tensor, action_ids: Tensor) -> Tensor:
-        logits: Tensor = self.network(encodings, action_ids, torch.ones_like(action_ids, dtype=torch.bool))
+    def forward(self, encodings: Tensor, action_ids: Tensor, repeats: Tensor) -> Tensor:
+        logits: Tensor = self.network(encodings, action_ids, torch.ones_like(action_ids, dtype=torch.bool), repeats)
         return logits
 
 
 def write_onnx(path: Path, policy: NetworkPolicy, facts: Mapping[str, Any]) -> None:
-    """Write the network as ONNX: `encodings` [batch, 71] uint8 and `action_ids` [batch, moves] int64 -> `logits` [batch, moves] float32.
+    """Write the network as ONNX, from the tensors of a `PositionBatch` to `logits` [batch, moves] float32.
 
-    Batch size and number of moves are free. A board with fewer moves than others repeats any of them.
+    Its inputs are `encodings` [batch, 71] uint8, `action_ids` [batch, moves] int64 and `repeats` [batch, moves] bool. Batch size and number
+    of moves are free. A board with fewer moves than others repeats any of them.
 
     Equal weights give equal bytes: the exporter's notes on this machine (stack traces with paths) are removed.
     """
@@ -143,14 +146,14 @@ def write_onnx(path: Path, policy: NetworkPolicy, facts: Mapping[str, Any]) -> N
     module = _AskedActions(policy.network).eval()
     assert not policy.network.training
     positions = PositionBatch.from_boards([chess.Board()] * 2)  # Two boards: the exporter would treat a batch of one as a constant.
-    batch = torch.export.Dim("batch")
+    batch, moves = torch.export.Dim("batch"), torch.export.Dim("moves")
     with torch.no_grad(), _quiet_exporter():
         program = torch.onnx.export(
             module,
-            (positions.encodings, positions.action_ids),
-            input_names=[INPUT, ACTIONS_INPUT],
+            (positions.encodings, positions.action_ids, positions.repeats),
+            input_names=[INPUT, ACTIONS_INPUT, REPEATS_INPUT],
             output_names=[OUTPUT],
-            dynamic_shapes={INPUT: {0: batch}, ACTIONS_INPUT: {0: batch, 1: torch.export.Dim("moves")}},
+            dynamic_shapes={INPUT: {0: batch}, ACTIONS_INPUT: {0: batch, 1: moves}, REPEATS_INPUT: {0: batch, 1: moves}},
             opset_version=_OPSET,
             dynamo=True,
             external_data=False,
@@ -160,7 +163,8 @@ def write_onnx(path: Path, policy: NetworkPolicy, facts: Mapping[str, Any]) -> N
     model = program.model_proto
     _remove_machine_facts(model.graph)
     del model.metadata_props[:]
-    shapes = f"{INPUT}: [batch, {ENCODING_SIZE}] uint8; {ACTIONS_INPUT}: [batch, moves] int64; {OUTPUT}: [batch, moves] float32."
+    inputs = f"{INPUT}: [batch, {ENCODING_SIZE}] uint8; {ACTIONS_INPUT}: [batch, moves] int64; {REPEATS_INPUT}: [batch, moves] bool"
+    shapes = f"{inputs}; {OUTPUT}: [batch, moves] float32."
     model.doc_string = f"{shapes} {_USE} {_MIRROR} Layout: {POLICY}."
     onnx.helper.set_model_props(model, {name: str(value) for name, value in sorted(facts.items())})
     onnx.checker.check_model(model, full_check=True)
@@ -175,7 +179,7 @@ def _quiet_exporter() -> Iterator[None]:
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="# The axis name: batch will not be used", category=UserWarning)
+            warnings.filterwarnings("ignore", message="# The axis name: (batch|moves) will not be used", category=UserWarning)
             warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated", category=FutureWarning)
             yield
     finally:
@@ -196,7 +200,8 @@ def onnx_logits(path: Path, positions: PositionBatch) -> Tensor:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    feeds = {INPUT: positions.encodings.numpy(), ACTIONS_INPUT: positions.action_ids.numpy()}
+    inputs = {INPUT: positions.encodings, ACTIONS_INPUT: positions.action_ids, REPEATS_INPUT: positions.repeats}
+    feeds = {name: tensor.numpy() for name, tensor in inputs.items()}
     parts = [
         session.run([OUTPUT], {name: rows[at : at + _ROWS_PER_RUN] for name, rows in feeds.items()})[0]
         for at in range(0, len(positions), _ROWS_PER_RUN)
@@ -262,6 +267,7 @@ def _describe(path: Path, policy: NetworkPolicy, config: PolicyConfig, *, facts:
                 "inputs": [
                     {"name": INPUT, "dtype": "uint8", "shape": ["batch", ENCODING_SIZE]},
                     {"name": ACTIONS_INPUT, "dtype": "int64", "shape": ["batch", "moves"]},
+                    {"name": REPEATS_INPUT, "dtype": "bool", "shape": ["batch", "moves"]},
                 ],
                 "output": {"name": OUTPUT, "dtype": "float32", "shape": ["batch", "moves"]},
                 "parity": asdict(parity),

@@ -150,8 +150,8 @@ class _WithDropout(nn.Module):
         self.network = network
         self.dropout = nn.Dropout(probability)
 
-    def forward(self, encodings: Tensor, action_ids: Tensor, is_legal: Tensor) -> Tensor:
-        logits: Tensor = self.dropout(self.network(encodings, action_ids, is_legal))
+    def forward(self, *inputs: Tensor) -> Tensor:
+        logits: Tensor = self.dropout(self.network(*inputs))
         return logits
 
 

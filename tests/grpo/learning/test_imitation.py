@@ -172,7 +172,7 @@ def test_the_train_loss_is_the_mean_since_the_last_look(monkeypatch: pytest.Monk
 
 def test_the_loss_is_the_cross_entropy_of_the_move_played_against_an_independent_reckoning() -> None:
     policy = new_policy(TINY, seed=3, device=CPU)
-    arrays = [torch.from_numpy(array) for array in (TRAIN.encodings, TRAIN.action_ids, TRAIN.is_legal)]
+    arrays = [torch.from_numpy(array) for array in (TRAIN.encodings, TRAIN.action_ids, TRAIN.is_legal, np.zeros_like(TRAIN.is_legal))]
     logits = policy.network(*arrays).detach().double().numpy()
     expected = []
     for row, is_legal, played in zip(logits, TRAIN.is_legal, TRAIN.played, strict=True):

@@ -58,6 +58,7 @@ def rollout_of(
                 encodings=torch.zeros(count, 71, dtype=torch.uint8),
                 action_ids=torch.zeros(sampled_from.is_legal.shape, dtype=torch.int64),
                 is_legal=sampled_from.is_legal,
+                repeats=torch.zeros_like(sampled_from.is_legal),
             ),
             values=values,
             phases=torch.tensor(phases),

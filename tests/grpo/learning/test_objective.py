@@ -729,7 +729,10 @@ def test_a_reference_that_finds_a_move_nearly_impossible_costs_much_and_stays_fi
 def rollout_of(case: Case, state_weights: Tensor) -> Rollout:
     """Return a rollout of the case's states."""
     positions = PositionBatch(
-        encodings=torch.zeros(4, 71, dtype=torch.uint8), action_ids=torch.zeros(4, 9, dtype=torch.int64), is_legal=case.legal
+        encodings=torch.zeros(4, 71, dtype=torch.uint8),
+        action_ids=torch.zeros(4, 9, dtype=torch.int64),
+        is_legal=case.legal,
+        repeats=torch.zeros_like(case.legal),
     )
     moves = case.moves
     return Rollout(

@@ -381,7 +381,7 @@ def test_a_sampler_that_runs_in_half_precision_is_caught(monkeypatch: pytest.Mon
 
 def in_whatever_precision(self: NetworkPolicy, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
     """Score as a policy that takes whatever autocast it finds."""
-    logits = self.network(positions.encodings, positions.action_ids, positions.is_legal)
+    logits = self.network(*positions.inputs)
     return MoveDistribution.from_logits(logits, positions.is_legal, temperature=temperature)
 
 
@@ -431,8 +431,8 @@ class _WithDropout(nn.Module):
         self.network = network
         self.dropout = nn.Dropout(probability)
 
-    def forward(self, encodings: Tensor, action_ids: Tensor, is_legal: Tensor) -> Tensor:
-        logits: Tensor = self.dropout(self.network(encodings, action_ids, is_legal))
+    def forward(self, *inputs: Tensor) -> Tensor:
+        logits: Tensor = self.dropout(self.network(*inputs))
         return logits
 
 

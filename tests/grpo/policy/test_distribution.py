@@ -5,6 +5,7 @@ Legend: B boards, A legal moves (padded), G moves of a group.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import chess
 import numpy as np
@@ -449,7 +450,7 @@ def test_a_board_is_scored_alike_alone_and_in_company(lively_policy: NetworkPoli
 
 def test_the_ids_on_the_padding_have_no_effect(lively_policy: NetworkPolicy, random_boards: list[chess.Board]) -> None:
     made = PositionBatch.from_boards(random_boards[::151])
-    rubbish = PositionBatch(encodings=made.encodings, action_ids=made.action_ids.masked_fill(~made.is_legal, 1_967), is_legal=made.is_legal)
+    rubbish = replace(made, action_ids=made.action_ids.masked_fill(~made.is_legal, 1_967), repeats=made.repeats | ~made.is_legal)
     plain, spoilt = (lively_policy.distribution(positions, temperature=1.3) for positions in (made, rubbish))
     assert not torch.equal(made.action_ids, rubbish.action_ids)
     assert torch.equal(plain.log_probs, spoilt.log_probs)
@@ -530,7 +531,7 @@ def test_another_precision_is_the_same_network_and_no_copy(lively_policy: Networ
 class Float64Network(torch.nn.Module):
     """A network whose logits are float64."""
 
-    def forward(self, encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tensor) -> Tensor:
+    def forward(self, encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tensor, repeats_BA: Tensor) -> Tensor:
         return (action_ids_BA.double() * 0.7).sin() + encodings_BE.double().sum(1, keepdim=True) / 3
 
 

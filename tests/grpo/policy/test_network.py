@@ -35,7 +35,7 @@ def network() -> PolicyNetwork:
 
 def logits_of(network: PolicyNetwork, *boards: chess.Board) -> Tensor:
     positions = PositionBatch.from_boards(boards)
-    return network(positions.encodings, positions.action_ids, positions.is_legal)
+    return network(*positions.inputs)
 
 
 def test_the_sum_of_an_afterstate_by_its_changes_is_the_plain_sum_over_its_squares(network: PolicyNetwork) -> None:
@@ -53,9 +53,14 @@ def test_the_sum_of_an_afterstate_by_its_changes_is_the_plain_sum_over_its_squar
 
 def test_the_score_of_a_move_depends_neither_on_which_others_are_asked_for_nor_on_their_order(network: PolicyNetwork) -> None:
     positions = PositionBatch.from_boards([chess.Board()])
-    everything = network(positions.encodings, positions.action_ids, positions.is_legal)
+    everything = network(*positions.inputs)
     columns = torch.tensor([[7, 3, 3, 19]])
-    some = network(positions.encodings, positions.action_ids.gather(1, columns), torch.ones_like(columns, dtype=torch.bool))
+    some = network(
+        positions.encodings,
+        positions.action_ids.gather(1, columns),
+        torch.ones_like(columns, dtype=torch.bool),
+        torch.zeros_like(columns, dtype=torch.bool),
+    )
     torch.testing.assert_close(some, everything.gather(1, columns), rtol=0, atol=1e-5)
 
 
@@ -72,7 +77,7 @@ def test_what_stands_where_rights_and_clock_matter(byte: int, network: PolicyNet
     positions = PositionBatch.from_boards([ENDGAME])
     changed = positions.encodings.clone()
     changed[0, byte] = 0 if changed[0, byte] else 1
-    one, other = (network(encodings, positions.action_ids, positions.is_legal) for encodings in (positions.encodings, changed))
+    one, other = (network(encodings, *positions.inputs[1:]) for encodings in (positions.encodings, changed))
     assert (one - other).abs().max() > 1e-3
 
 
@@ -80,8 +85,27 @@ def test_the_colour_of_the_mover_is_never_seen(network: PolicyNetwork) -> None:
     positions = PositionBatch.from_boards([chess.Board()])
     changed = positions.encodings.clone()
     changed[0, BLACK_TO_MOVE] = 1
-    one, other = (network(encodings, positions.action_ids, positions.is_legal) for encodings in (positions.encodings, changed))
+    one, other = (network(encodings, *positions.inputs[1:]) for encodings in (positions.encodings, changed))
     assert torch.equal(one, other)
+
+
+def back_and_forth() -> chess.Board:
+    """Return a game in which one move of White's knight returns to an earlier position."""
+    board = chess.Board()
+    for move in ("g1f3", "g8f6", "f3g1"):
+        board.push_uci(move)
+    return board
+
+
+def test_a_move_that_returns_to_an_earlier_position_has_another_score_and_a_fresh_network_ignores_it(network: PolicyNetwork) -> None:
+    game = back_and_forth()
+    positions, without = (PositionBatch.from_boards([board]) for board in (game, game.copy(stack=False)))
+    assert int(positions.repeats.sum()) == 1
+    assert not without.repeats.any()
+    for made, differs in ((network, True), (PolicyNetwork(CONFIG), False)):
+        scores, plain = (made(*each.inputs) for each in (positions, without))
+        assert torch.equal(scores[~positions.repeats], plain[~positions.repeats])
+        assert torch.equal(scores, plain) is not differs
 
 
 def test_no_layer_behaves_otherwise_in_training_than_in_play(network: PolicyNetwork) -> None:
@@ -93,7 +117,7 @@ def test_no_layer_behaves_otherwise_in_training_than_in_play(network: PolicyNetw
 
 
 def test_every_weight_is_reached_by_the_gradient(network: PolicyNetwork) -> None:
-    logits_of(network, ENDGAME, *some_boards(20)).square().sum().backward()
+    logits_of(network, ENDGAME, back_and_forth(), *some_boards(20)).square().sum().backward()
     without = [name for name, parameter in network.named_parameters() if parameter.grad is None or not parameter.grad.any()]
     assert without == []
 

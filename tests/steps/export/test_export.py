@@ -117,7 +117,8 @@ def test_a_stranger_who_reads_the_description_gets_the_same_bytes_and_moves(expo
     for example in facts["examples"]:
         fen = example["fen"]
         assert strangers_encoding(fen) == example["encoding"]
-        feeds = {"encodings": np.array([example["encoding"]], dtype=np.uint8), "action_ids": np.array([example["legal_action_ids"]])}
+        feeds = {"encodings": np.array([example["encoding"]], dtype=np.uint8), "action_ids": np.array([ids := example["legal_action_ids"]])}
+        feeds["repeats"] = np.zeros((1, len(ids)), dtype=np.bool_)
         legal = session.run(["logits"], feeds)[0][0].astype(np.float64)
         log_probs = legal - np.log(np.exp(legal).sum())
         np.testing.assert_allclose(log_probs, example["log_probs"], atol=1e-5)
@@ -148,7 +149,7 @@ def test_the_onnx_file_takes_any_number_of_boards_and_of_moves(exported: tuple[P
     for count in (1, 2, 17):
         positions = PositionBatch.from_boards(BOARDS[:count])
         with torch.no_grad():
-            expected = policy.network(positions.encodings, positions.action_ids, positions.is_legal)
+            expected = policy.network(*positions.inputs)
         logits = onnx_logits(exported[0] / ONNX, positions)
         assert logits.shape == expected.shape
         torch.testing.assert_close(logits[positions.is_legal], expected[positions.is_legal], rtol=0, atol=1e-5)
