@@ -36,6 +36,7 @@ def trainer_of(policy: NetworkPolicy, reference: NetworkPolicy, seed: int, *, fi
         "group_size": 8,
         "learning_rate": 1e-3,
         "entropy_coefficient": 0.0,
+        "kl_coefficient": 0.0,
         "entropy_schedule": "constant",
         "critical_entropy": 0.0,
     }

@@ -165,7 +165,7 @@ def test_a_candidate_says_all_that_is_known_of_it() -> None:
     quota, _ = new_quota()
     facts = {"white_rating": 1_500, "black_rating": None, "date": "2018.11.??", "result": "1-0"}
     taken = quota.offer(game_of(MOVES, game_id="abc", fen=chess.STARTING_FEN, **facts))
-    assert len(taken) == 6
+    assert len(taken) == len(MOVES.split()) == 10
     for candidate in taken:
         position = candidate.position
         board = chess.Board()
