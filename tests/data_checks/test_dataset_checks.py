@@ -323,7 +323,7 @@ FAULTS: dict[str, tuple[Plant, set[str], str]] = {
     ),
     "strong NaN": (changing("strong_values", third(math.nan), Split.HELDOUT), {"strong_values_in_range"}, "strong_values[2] = nan"),
     "two engines": (setting("engine", "Stockfish 16"), {"one_engine"}, "one engine: Stockfish 17.\n  - Stockfish 16\n"),
-    "two limits": (setting("limit", "depth 3"), {"one_limit"}, "limit: depth 2.\n  - depth 3\n"),
+    "two limits": (setting("limit", "depth 3"), {"one_limit"}, "limit: depth 1.\n  - depth 3\n"),
     "two transforms": (setting("transform", "wdl"), {"one_transform"}, "transform: logistic.\n  - wdl\n"),
     # labels
     "unknown labeller": (setting("label_from", "coach"), {"label_from_known"}, "- coach\n"),

@@ -54,6 +54,7 @@ class Listener:
 def settings_of(*paths: Path | str, **boards: Any) -> Settings:
     """Return small settings; with paths, the boards come from these files."""
     given = {"num_train": 30, "num_validation": 9, "num_heldout": 9, "num_units": 2, "num_tasks": 1, "games": {"nodes": [1, 5]}}
+    given["max_per_game_and_phase"] = 6  # Small files have few games.
     files = {"source": "files", "files": list(map(str, paths))} if paths else {}
     return read_settings(
         json.dumps({"preset": "test", "boards": given | files | boards, "values": {"depth": 1}, "grpo": {"states_per_step": 6}})

@@ -25,6 +25,14 @@ from steps.runtime.machine import Machine
 from steps.store import external_inputs
 from steps.store.versions import LANGUAGE_LOCK, describe_code
 
+GAMES_OF_THE_CURVE = (
+    "adjudication_depth",
+    "adjudication_centipawns",
+    "opening_plies",
+    "max_opening_centipawns",
+    "opening_book_plies",
+    "max_plies",
+)
 LANGUAGE = read_settings('preset = "test"\npolicy.kind = "language"\ngrpo.num_curve_pairs = 0\nlanguage.cloning.learning_rate = 1e-4')
 NETWORK = read_settings("test")
 STEPS: Mapping[str, Callable[[Settings], dict[str, Any]]] = {
@@ -87,7 +95,9 @@ def test_a_networks_slices_are_those_of_the_time_when_there_was_no_other_kind() 
     dumped = NETWORK.model_dump(mode="json")
     policy = {name: value for name, value in dumped["policy"].items() if name != "kind"}
     assert settings_read_by("pretrain", NETWORK) == {"seed": 0, "policy": policy, "pretrain": dumped["pretrain"]}
-    assert settings_read_by("finetune", NETWORK) == {"seed": 0, "policy": policy, "values": dumped["values"], "grpo": dumped["grpo"]}
+    games = {name: value for name, value in dumped["evaluation"].items() if name in GAMES_OF_THE_CURVE}
+    read = {"seed": 0, "policy": policy, "values": dumped["values"], "grpo": dumped["grpo"], "evaluation": games}
+    assert settings_read_by("finetune", NETWORK) == read
     assert external_inputs.model_inputs(NETWORK) == {}
     for slice_of in STEPS.values():
         assert "language" not in slice_of(NETWORK)
