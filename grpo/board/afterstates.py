@@ -16,15 +16,15 @@ from grpo.board.encoding import CASTLING, HALFMOVE_CLOCK, MAX_HALFMOVE_CLOCK
 
 NUM_CONTROLS: Final = 13
 """Ways in which a side controls a square: not at all, or by the lowest of its attackers (pawn to king), alone or with others."""
+ACTION_SQUARES: Final = torch.tensor([[move.from_square, move.to_square, move.promotion or 0] for move in ACTIONS])
+"""[1968, 3], start and end of each action, and the piece of a promotion (else 0)."""
+RIGHT_ENDS: Final = (chess.BB_E1 | chess.BB_H1, chess.BB_E1 | chess.BB_A1, chess.BB_E8 | chess.BB_H8, chess.BB_E8 | chess.BB_A8)
+"""For each castling right the squares from which or onto which a move ends it."""
 NUM_FEATURES: Final = 4 + 1 + 2
-"""Castling rights, clock, mate, draw."""
+"""Castling rights, mate, draw, clock."""
 
 _PAWN, _KNIGHT, _BISHOP, _ROOK, _QUEEN, _KING = range(6)
-_FROM: Final = torch.tensor([move.from_square for move in ACTIONS])
-_TO: Final = torch.tensor([move.to_square for move in ACTIONS])
-_PROMOTION: Final = torch.tensor([(move.promotion or 0) - 1 for move in ACTIONS])
 _BIT: Final = torch.tensor([signed(1 << square) for square in range(64)])
-_SQUARES: Final = torch.arange(64)
 _KING_LINES: Final = torch.tensor(
     [signed(chess.BB_RANK_ATTACKS[s][0] | chess.BB_FILE_ATTACKS[s][0] | chess.BB_DIAG_ATTACKS[s][0]) for s in range(64)]
 )
@@ -36,13 +36,6 @@ _IN_RANK: Final = ((torch.arange(256)[:, None] >> torch.arange(8)) & 1).bool()
 # What a rank of each plane adds to the codes of its squares, a byte a square. "Several attackers" adds 6 to the lowest attacker's code.
 _RANK_CODES: Final = (torch.tensor([1, 2, 4, 8] + 2 * [1, 2, 4, 6])[:, None] * (_IN_RANK << 8 * torch.arange(8)).sum(1)).flatten()
 _PLANE_ROWS: Final = (256 * torch.arange(12))[:, None, None]
-_RIGHT_ENDS: Final = (
-    # Castling right -> squares from which or onto which a move ends it.
-    signed(chess.BB_E1 | chess.BB_H1),
-    signed(chess.BB_E1 | chess.BB_A1),
-    signed(chess.BB_E8 | chess.BB_H8),
-    signed(chess.BB_E8 | chess.BB_A8),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +107,7 @@ def _played(root: Sets, encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> tupl
     clock = torch.where(is_zeroing, 0, (encodings_BE[:, HALFMOVE_CLOCK].long()[rows] + 1).clamp(max=MAX_HALFMOVE_CLOCK))
     is_mate, is_draw = _endings(sets, attacked, clock)
     rights = encodings_BE[:, CASTLING].long()[rows]
-    kept = [(rights[:, index] > 0) & ((touched & ended) == 0) for index, ended in enumerate(_RIGHT_ENDS)]
+    kept = [(rights[:, index] > 0) & ((touched & signed(ended)) == 0) for index, ended in enumerate(RIGHT_ENDS)]
     features = torch.stack([*(found.float() for found in (*kept, is_mate, is_draw)), clock.float() / MAX_HALFMOVE_CLOCK], 1)
     return _planes(sets, attacked, twice), features
 
@@ -135,7 +128,7 @@ def _sets(encodings_BE: Tensor) -> Sets:
 def _moved(before: Sets, rows: Tensor, ids: Tensor) -> tuple[Sets, Tensor, Tensor]:
     """Return the positions after the moves, the squares [N] that the moves touch, and where they set back the clock."""
     device = ids.device
-    start, end, promotion = _FROM.to(device)[ids], _TO.to(device)[ids], _PROMOTION.to(device)[ids]
+    start, end, promotion = ACTION_SQUARES.to(device)[ids].unbind(1)
     bits = _BIT.to(device)
     start_bit, end_bit = bits[start], bits[end]
     us, them = before.us[:, rows], before.them[:, rows]
@@ -149,9 +142,9 @@ def _moved(before: Sets, rows: Tensor, ids: Tensor) -> tuple[Sets, Tensor, Tenso
     rook_to = torch.where(jump == 2, bits[5], torch.where(jump == -2, bits[3], 0))
     is_mover = (us & start_bit) != 0
     us = us & ~(start_bit | rook_from)
-    kinds = torch.arange(6, device=device)[:, None]
-    lands = (kinds == promotion) | ((promotion < 0) & is_mover)
-    us = us | torch.where(lands, end_bit, 0) | torch.where(kinds == _ROOK, rook_to, 0)
+    kinds = torch.arange(1, 7, device=device)[:, None]
+    lands = (kinds == promotion) | ((promotion == 0) & is_mover)
+    us = us | torch.where(lands, end_bit, 0) | torch.where(kinds == chess.ROOK, rook_to, 0)
     jumped = torch.where(is_pawn & (end - start == 2 * UP), shift(start_bit, UP), 0)
     return Sets(us, them, before.their_king[rows], jumped), start_bit | end_bit, is_pawn | captured
 
@@ -273,11 +266,11 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
             has_slide = has_slide | (shift(shield[2] & them[_PAWN], -9) & pinner[2] != 0)
             has_slide = has_slide | (shift(shield[3] & them[_PAWN], -7) & pinner[3] != 0)
     targets = torch.where(is_check, checkers | between, ~theirs) & ~theirs
-    free = Sets(us, them & ~pinned, sets.their_king, sets.jumped)
+    free = them & ~pinned
     reached = nothing
     for sign in (1, -1):
-        reached = reached | union(shifts(free.them[_KNIGHT], KNIGHT, sign)) | union(rays(_on_lines(free.them), empty, sign))
-    pawns = free.them[_PAWN]
+        reached = reached | union(shifts(free[_KNIGHT], KNIGHT, sign)) | union(rays(_on_lines(free), empty, sign))
+    pawns = free[_PAWN]
     step = shift(pawns, DOWN) & empty
     reached = reached | ((shift(pawns, -9) | shift(pawns, -7)) & ours) | step | (shift(step & _RANK_6, DOWN) & empty)
     is_double = (checkers & (checkers - 1)) != 0

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from grpo.board.actions import ACTIONS
+from grpo.board.afterstates import ACTION_SQUARES, RIGHT_ENDS
 from grpo.board.encoding import CASTLING, HALFMOVE_CLOCK, MAX_HALFMOVE_CLOCK
 
 _KING: Final = 6
@@ -59,13 +59,9 @@ _PAWN_STEPS: Final = torch.from_numpy(
     _bits([(1 << square) >> 8 | ((1 << square) >> 16 if square // 8 == 6 else 0) for square in chess.SQUARES])
 )
 """[64, 64], whether a pawn of the replying side moves from a to b without a capture."""
-_MOVES: Final = torch.tensor([[move.from_square, move.to_square, move.promotion or 0] for move in ACTIONS])
-"""[1968, 3], start, end, code after a promotion (else 0)."""
 _SQUARES: Final = torch.arange(64)
 _LIGHT: Final = torch.from_numpy(_bits([chess.BB_LIGHT_SQUARES])[0])
-_ENDS_RIGHT: Final = torch.from_numpy(
-    _bits([chess.BB_E1 | chess.BB_H1, chess.BB_E1 | chess.BB_A1, chess.BB_E8 | chess.BB_H8, chess.BB_E8 | chess.BB_A8])
-)
+_ENDS_RIGHT: Final = torch.from_numpy(_bits(RIGHT_ENDS))
 """[4, 64], whether a move from or to the square ends a castling right."""
 
 
@@ -78,7 +74,7 @@ def dense_afterstates(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> tuple[
         ids: [N], its action id.
     """
     before = encodings_BE[rows]
-    start, end, promotion = _MOVES[ids].unbind(1)
+    start, end, promotion = ACTION_SQUARES[ids].unbind(1)
     touched = (start[:, None] == _SQUARES) | (end[:, None] == _SQUARES)
     before_codes = before[:, :64].long()
     mover, captured = (before_codes.gather(1, square[:, None])[:, 0] for square in (start, end))

@@ -54,8 +54,7 @@ def run_history(run: str, machine: Machine) -> RunHistory:
     if not records:
         raise RunError(f"run {found.metaflow_run} has no history of GRPO: it has not completed the first step of finetune")
     history = History.of_records(records)
-    report = select_report(found, tracker, store)
-    history.evaluations = () if report is None else evaluations_of(report)
+    history.evaluations = _evaluations(found, tracker, store)
     return RunHistory(name=f"run {found.metaflow_run}", history=history, settings=settings)
 
 
@@ -101,19 +100,18 @@ def _tracked(run: TrackedRun, tracker: Tracker) -> list[Record]:
     return [Record(step, rows[step]) for step in sorted(rows)]
 
 
-def select_report(run: TrackedRun, tracker: Tracker, store: Store) -> Mapping[str, Any] | None:
-    """Return the report of a run's `select`, from this machine or the tracking store; None where neither has it."""
+def _evaluations(run: TrackedRun, tracker: Tracker, store: Store) -> tuple[Evaluation, ...]:
     selected = _output_of(run, "select")
     if selected is None:
-        return None
+        return ()
     try:
-        return dict(read_json(store.open(selected) / REPORT))
+        return evaluations_of(read_json(store.open(selected) / REPORT))
     except CorruptError:
         holder = tracker.holder(selected)
     if holder is None:
-        return None
+        return ()
     with tempfile.TemporaryDirectory() as made:
-        return dict(read_json(tracker.download(holder, REPORT, Path(made))))
+        return evaluations_of(read_json(tracker.download(holder, REPORT, Path(made))))
 
 
 def evaluations_of(report: Mapping[str, Any]) -> tuple[Evaluation, ...]:

@@ -180,7 +180,7 @@ def sweep_facts(found: SweepResults) -> dict[str, Any]:
                 "mlflow_run": None if row.run is None else row.run.mlflow_run,
                 "is_finished": row.is_finished,
                 "verdict": row.verdict,
-                "values": {name: _plain(value) for name, value in row.values.items()},
+                "values": {name: asdict(value) for name, value in row.values.items()},
             }
             for row in found.rows
         ],
@@ -227,7 +227,7 @@ def _pooled_cells(row: PooledRow, found: SweepResults) -> list[list[str]]:
         return []
     verdicts = ", ".join(f"{number} {verdict}" for verdict, number in row.verdicts.items())
     values = [row.values.get(name) for name in found.measures]
-    between = [_text(None if value is None else value.between or value.mean) for value in values]
+    between = ["-" if value is None else _text(value.between) if value.between else f"{value.mean:+,.0f}" for value in values]
     within = [_text(None if value is None else value.within) for value in values]
     who = f"mean over {row.num_runs}"
     return [
@@ -245,14 +245,8 @@ def _metrics(row: PooledRow) -> Iterator[tuple[str, float]]:
                 yield f"{metric}_high", value.between.high
 
 
-def _text(value: Estimate | float | None) -> str:
-    if value is None:
-        return "-"
-    return estimate_text(value, ELO) if isinstance(value, Estimate) else f"{value:+,.0f}"
-
-
-def _plain(value: Estimate | float) -> dict[str, float | None]:
-    return asdict(value) if isinstance(value, Estimate) else {"value": value, "low": None, "high": None}
+def _text(value: Estimate | None) -> str:
+    return "-" if value is None else estimate_text(value, ELO)
 
 
 def _markdown(cells: Sequence[str]) -> str:
