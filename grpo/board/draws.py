@@ -37,20 +37,31 @@ def repeating_moves(board: chess.Board) -> list[chess.Move]:
     num_reversible = min(board.halfmove_clock, len(board.move_stack))
     if num_reversible < 3:
         return []
-    earlier = set()
+    earlier: dict[Hashable, set[Hashable]] = {}
     past = board.copy(stack=num_reversible)
     for _ in range(num_reversible):
         past.pop()
         if past.turn != board.turn:
-            earlier.add(_position(past))
+            earlier.setdefault(_occupied(past), set()).add(_position(past))
+    if not earlier:
+        return []
+    mover, own = board.turn, board.occupied_co[board.turn]
+    theirs = board.occupied_co[not mover]
     back = []
-    for move in board.legal_moves:
-        if not board.is_zeroing(move):
+    for move in board.generate_legal_moves(own & ~board.pawns):
+        # Hardly any move leads to squares that were occupied before, and trying a move takes ten times as long as this look.
+        after = own ^ chess.BB_SQUARES[move.from_square] ^ chess.BB_SQUARES[move.to_square]
+        candidates = earlier.get((after, theirs) if mover == chess.WHITE else (theirs, after))
+        if candidates and not board.is_castling(move):  # Which no position before it can follow.
             board.push(move)
-            if _position(board) in earlier:
+            if _position(board) in candidates:
                 back.append(move)
             board.pop()
     return back
+
+
+def _occupied(board: chess.Board) -> Hashable:
+    return board.occupied_co[chess.WHITE], board.occupied_co[chess.BLACK]
 
 
 def _position(board: chess.Board) -> Hashable:

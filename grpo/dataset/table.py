@@ -12,12 +12,16 @@ from typing import Any, Final
 import chess
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from grpo.board.actions import action_id
-from grpo.board.encoding import encode
+from grpo.board.actions import ACTION_UCI
+from grpo.board.encoding import encode_fens
 from grpo.board.phases import PHASES, Phase
 from grpo.engine.move_values import ValueTable
+
+
+_ID_OF_UCI: Final = {turn == chess.WHITE: {uci: index for index, uci in enumerate(actions)} for turn, actions in ACTION_UCI.items()}
 
 
 class Split(StrEnum):
@@ -162,29 +166,29 @@ def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> Boar
 
     Raises ValueError if the split is empty, or has no such values.
     """
-    rows = [row for row in table.to_pylist() if row["split"] == split]
-    if not rows:
+    rows = table.filter(pc.equal(table["split"], split.value)).combine_chunks()
+    if not len(rows):
         raise ValueError(f"the dataset has no boards in its {split} split")
-    boards = [chess.Board(row["fen"]) for row in rows]
-    width = max(len(row["moves"]) for row in rows)
-    action_ids = np.zeros((len(rows), width), dtype=np.int64)
-    is_legal = np.zeros((len(rows), width), dtype=np.bool_)
-    values = np.zeros((len(rows), width), dtype=np.float32)
-    played = np.zeros(len(rows), dtype=np.int64)
-    for index, (row, board) in enumerate(zip(rows, boards, strict=True)):
-        moves = row["moves"]
-        action_ids[index, : len(moves)] = [action_id(chess.Move.from_uci(move), board.turn) for move in moves]
-        is_legal[index, : len(moves)] = True
-        of_moves = row["strong_values" if strong else "values"]
-        if of_moves is None:
-            raise ValueError(f"{row['fen']} has no values of the stronger search; only held-out boards have")
-        values[index, : len(moves)] = of_moves
-        played[index] = moves.index(row["label"])
+    fens = rows["fen"].to_pylist()
+    column = rows["strong_values" if strong else "values"].combine_chunks()
+    if column.null_count:
+        unknown = fens[column.is_null().index(True).as_py()]
+        raise ValueError(f"{unknown} has no values of the stronger search; only held-out boards have")
+    lengths = rows["moves"].combine_chunks().value_lengths().to_numpy()
+    is_legal = np.arange(lengths.max()) < lengths[:, None]
+    turns = [fen.split(" ", 2)[1] == "w" for fen in fens]
+    action_ids = np.zeros(is_legal.shape, dtype=np.int64)
+    action_ids[is_legal] = [_ID_OF_UCI[turn][uci] for turn, moves in zip(turns, rows["moves"].to_pylist(), strict=True) for uci in moves]
+    values = np.zeros(is_legal.shape, dtype=np.float32)
+    values[is_legal] = column.flatten().to_numpy()
+    played = np.array([_ID_OF_UCI[turn][uci] for turn, uci in zip(turns, rows["label"].to_pylist(), strict=True)])
+    is_played = (action_ids == played[:, None]) & is_legal
+    assert is_played.any(1).all(), "a label is one of its board's moves"
     return BoardArrays(
-        encodings=encode(boards),
+        encodings=encode_fens(fens),
         action_ids=action_ids,
         is_legal=is_legal,
         values=values,
-        played=played,
-        phases=np.array([PHASES.index(Phase(row["phase"])) for row in rows], dtype=np.int64),
+        played=is_played.argmax(1),
+        phases=np.array([PHASES.index(Phase(phase)) for phase in rows["phase"].to_pylist()], dtype=np.int64),
     )
