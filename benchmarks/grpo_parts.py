@@ -1,9 +1,10 @@
-"""What each part of GRPO is worth against others: `python benchmarks/grpo_parts.py --boards DIR --pretrained DIR --out DIR [NAME:KEY=VALUE,...]`.
+"""What each part of GRPO is worth against others, on the ladder's rungs.
 
-Each part is a name and the settings in which it differs from the preset, such as `"no KL:grpo.kl_coefficient=0"`; `"default:"` differs in
-nothing. Fine-tunes the same pretrained policy with each (once: an output that is there is kept), and plays the last checkpoint and the start
-against the same rungs of the ladder on the same openings, as played and with undecided games adjudicated. Gains are in Elo, paired by
-opening, against the rungs' ratings as given. Choose parts on one seed and claim strength on others.
+python benchmarks/grpo_parts.py --boards DIR --pretrained DIR --out DIR "default:" "no KL:grpo.kl_coefficient=0"
+
+Each part is a name and the settings in which it differs from the preset. Fine-tunes the same pretrained policy with each (once: a policy
+that is there is kept), and plays the last checkpoint and the start against the same rungs on the same openings, as played and adjudicated.
+Gains are in Elo, paired by opening, against the rungs' ratings as given. Choose parts on one seed, claim strength on others.
 """
 
 import argparse
@@ -117,9 +118,7 @@ class Games:
                 opponent = rung.player(pool, numpy_stream(self._seed, "parts", number))
                 openings = self._openings[number * self._pairs : (number + 1) * self._pairs]
                 player = BestMovePlayer(policy, name)
-                results.append(
-                    play_adjudicated(player, opponent, openings, config=self._config, pool=pool, on_games_done=lambda _: None)
-                )
+                results.append(play_adjudicated(player, opponent, openings, config=self._config, pool=pool, on_games_done=lambda _: None))
         if self._first is None:
             self._first = results
         cells = [cell for result in results for cell in score_cells(result)]

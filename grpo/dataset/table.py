@@ -20,7 +20,6 @@ from grpo.board.encoding import encode_fens
 from grpo.board.phases import PHASES, Phase
 from grpo.engine.move_values import ValueTable
 
-
 _ID_OF_UCI: Final = {turn == chess.WHITE: {uci: index for index, uci in enumerate(actions)} for turn, actions in ACTION_UCI.items()}
 
 

@@ -1,6 +1,7 @@
 """States from self-play, in rounds that follow the policy as it changes."""
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import chess
@@ -13,14 +14,19 @@ from grpo.base.seeding import numpy_stream, torch_stream
 from grpo.board.encoding import position_key
 from grpo.learning.states import DatasetStates, States, ValueSource, first_images, joined, valued_states
 from grpo.play.matches import End, PlayedGame, play_match
-from grpo.play.players import SamplingPlayer, random_move
+from grpo.play.players import Player, SamplingPlayer, random_move
 from grpo.policy.distribution import Policy, PositionBatch
 from grpo.settings.grpo import SelfPlayConfig
 
-_OPENINGS_PER_BATCH: Final = 32  # Two games each, the colours changed, and all 64 in lock-step.
+_MIN_OPENINGS_PER_BATCH: Final = 32  # Two games each, the colours changed, and all in lock-step.
+_STATES_PER_OPENING: Final = 75  # Twice what two games give: a batch gives half a round. Large batches cost half as much a move.
 _MIN_BATCHES: Final = 4  # That many, and one game a state on top, before a round is given up.
 _MIN_STRIDE: Final = 3  # Neighbouring plies are nearly the same position; odd, so that a game gives both sides' positions.
 _MAX_STATES_PER_GAME: Final = 32  # A long game is thinned out: its shuffling would outnumber the short ones' decisions.
+
+_TOO_WEAK: Final = 0.6  # A score above which the next round's opponent is the next stronger one; below its mirror image, the weaker one.
+MakeOpponent = Callable[[float, np.random.Generator], Player]
+"""Returns an opponent with this fraction of random moves, which come from the generator."""
 
 
 class SelfPlayError(PlainError, RuntimeError):
@@ -40,13 +46,23 @@ class SelfPlay:
         seed: int,
         mirrors_boards: bool,
         exclude: Container[str] = frozenset(),
+        make_opponent: MakeOpponent | None = None,
     ) -> None:
-        """Play nothing yet; rounds are counted from `first_step`, and positions whose keys are excluded are never states.
+        """Play nothing yet.
 
-        `mirrors_boards` is that of `DatasetStates`.
+        Args:
+            values: of the states.
+            config: the settings.
+            states_per_step: states of a step.
+            first_step: where rounds are counted from.
+            seed: root of the random streams.
+            mirrors_boards: that of `DatasetStates`.
+            exclude: keys of positions that are never states.
+            make_opponent: returns the opponent with a fraction of random moves; needed where the settings have games against it.
 
         Raises ValueError when a round's states are fewer than a step takes.
         """
+        assert make_opponent is not None or not config.opponent_fraction
         if not 1 <= states_per_step <= config.states_per_round:
             raise ValueError(
                 f"a round of self-play gives {config.states_per_round} states, of which a step takes {states_per_step}: set"
@@ -63,6 +79,8 @@ class SelfPlay:
         self._seed = seed
         self._reflects = mirrors_boards
         self._exclude = exclude
+        self._make_opponent = make_opponent
+        self._level = 0
         self._round: int | None = None
         self._states: States | None = None
         self._metrics: dict[str, float] = {}
@@ -95,7 +113,7 @@ class SelfPlay:
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Return the round's number (as JSON) and its states (as tensors): the policy that played them will be gone."""
-        facts = {"round": self._round, "num_forced": self.num_forced}
+        facts = {"round": self._round, "num_forced": self.num_forced, "level": self._level}
         if self._states is None:
             return facts, {}
         positions = self._states.positions
@@ -113,6 +131,7 @@ class SelfPlay:
         """Take up what `state` returned."""
         self._round = facts["round"]
         self.num_forced = facts["num_forced"]
+        self._level = facts["level"]
         self._metrics = {}
         self._states = None
         if self._round is not None:
@@ -123,37 +142,49 @@ class SelfPlay:
             )
 
     def _play_round(self, number: int, policy: Policy) -> States:
-        boards, games, num_forced = self._play_games(number, policy)
-        states, _, num_dropped = valued_states(boards, self._values)
+        found = self._play_games(number, policy)
+        states, _, num_dropped = valued_states(found.boards, self._values)
         if states is None or len(states) < self.size:
             raise SelfPlayError(
-                f"self-play, round {number}: the engine failed on {num_dropped} of {len(boards)} positions, and what is left is fewer than"
-                f" the {self.size} states of a step. Look at the engine (engine.path), or raise self_play.states_per_round"
+                f"self-play, round {number}: the engine failed on {num_dropped} of {len(found.boards)} positions, and what is left is fewer"
+                f" than the {self.size} states of a step. Look at the engine (engine.path), or raise self_play.states_per_round"
             )
-        ends = [game.end for game in games]
-        self.num_forced = num_forced
+        ends = [game.end for game in found.games]
+        self.num_forced = found.num_forced
         self._metrics = {
-            "self_play/games": float(len(games)),
+            "self_play/games": float(len(ends)),
             "self_play/states": float(len(states)),
             "self_play/dropped": float(num_dropped),
-            "self_play/plies": sum(len(game.moves) for game in games) / len(games),
-            "self_play/decisive": ends.count(End.CHECKMATE) / len(games),
-            "self_play/repeated": ends.count(End.REPETITION) / len(games),
+            "self_play/plies": sum(len(game.moves) for game in found.games) / len(ends),
+            "self_play/decisive": ends.count(End.CHECKMATE) / len(ends),
+            "self_play/repeated": ends.count(End.REPETITION) / len(ends),
         }
+        if found.opponent_scores:
+            score = sum(found.opponent_scores) / len(found.opponent_scores)
+            fractions = self._config.opponent_random_fractions
+            self._metrics |= {"self_play/opponent_random_fraction": fractions[self._level], "self_play/opponent_score": score}
+            self._level = min(max(self._level + (score > _TOO_WEAK) - (score < 1 - _TOO_WEAK), 0), len(fractions) - 1)
         return states
 
-    def _play_games(self, number: int, policy: Policy) -> tuple[list[chess.Board], list[PlayedGame], int]:
-        """Return a round's boards, the games that gave them, and how many forced positions were met on the way."""
+    def _play_games(self, number: int, policy: Policy) -> "_Round":
+        """Return a round's boards and the games that gave them."""
         config = self._config
         opening_rng = numpy_stream(self._seed, "own_games", number, "openings")
         choice_rng = numpy_stream(self._seed, "own_games", number, "positions")
         player = SamplingPlayer(
             policy, "policy", temperature=config.temperature, rng=torch_stream(self._seed, "own_games", number, "moves")
         )
+        opponent = None
+        if self._make_opponent is not None:
+            random_fraction = config.opponent_random_fractions[self._level]
+            opponent = self._make_opponent(random_fraction, numpy_stream(self._seed, "own_games", number, "opponent"))
+        num_openings = max(_MIN_OPENINGS_PER_BATCH, config.states_per_round // _STATES_PER_OPENING)
+        num_against = round(config.opponent_fraction * num_openings)
         found: dict[str, chess.Board] = {}
         forced: set[str] = set()
         games: list[PlayedGame] = []
-        max_games = _MIN_BATCHES * 2 * _OPENINGS_PER_BATCH + config.states_per_round
+        scores: list[float] = []
+        max_games = _MIN_BATCHES * 2 * num_openings + config.states_per_round
         while len(found) < config.states_per_round:
             if len(games) >= max_games:
                 raise SelfPlayError(
@@ -161,11 +192,19 @@ class SelfPlay:
                     f" {config.states_per_round} are asked for. The policy plays the same over and over, or its games are too short: raise"
                     " self_play.temperature, self_play.opening_plies or self_play.max_plies, or lower self_play.states_per_round"
                 )
-            openings = random_openings(_OPENINGS_PER_BATCH, max_plies=config.opening_plies, rng=opening_rng)
-            batch = play_match(player, player, openings, max_plies=config.max_plies).games
-            games += batch
-            for game in batch:
+            openings = random_openings(num_openings, max_plies=config.opening_plies, rng=opening_rng)
+            against: tuple[PlayedGame, ...] = ()
+            if opponent is not None and num_against:
+                against = play_match(player, opponent, openings[:num_against], max_plies=config.max_plies).games
+                scores += [game.score for game in against]
+            # The games' numbers are theirs alone: each has its own random stream.
+            numbers = range(num_against, num_openings)
+            itself = play_match(player, player, openings[num_against:], max_plies=config.max_plies, numbers=numbers).games
+            games += [*against, *itself]
+            for game, is_own in [*((game, False) for game in against), *((game, True) for game in itself)]:
                 for board in _boards_at(game, taken_plies(len(game.moves), choice_rng), with_history=config.repetition == "draw"):
+                    if not is_own and (board.turn == chess.WHITE) != game.first_is_white:
+                        continue
                     key = position_key(board)
                     if board.legal_moves.count() < 2:
                         forced.add(key)
@@ -174,7 +213,17 @@ class SelfPlay:
         boards = list(found.values())
         # The last batch gives too many: left out are some of all games, and not all of the last ones.
         kept = np.sort(choice_rng.permutation(len(boards))[: config.states_per_round])
-        return [boards[index] for index in kept], games, len(forced)
+        return _Round(boards=[boards[index] for index in kept], games=games, opponent_scores=scores, num_forced=len(forced))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Round:
+    boards: list[chess.Board]
+    games: list[PlayedGame]
+    opponent_scores: list[float]
+    """The policy's, in each game that was not against itself."""
+    num_forced: int
+    """Positions with one legal move that were met on the way."""
 
 
 class MixedStates:

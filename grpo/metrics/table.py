@@ -293,6 +293,13 @@ _SPECS: Final = [
     MetricSpec("self_play/plies", "plies", Better.NEITHER, "Mean length of the self-play games."),
     MetricSpec("self_play/decisive", "fraction of games", Better.NEITHER, "Self-play games that ended in checkmate."),
     MetricSpec("self_play/repeated", "fraction of games", Better.NEITHER, "Self-play games that ended by repetition."),
+    MetricSpec(
+        "self_play/opponent_random_fraction",
+        "fraction of moves",
+        Better.NEITHER,
+        "Random moves of the opponent in this round's other games.",
+    ),
+    MetricSpec("self_play/opponent_score", "score", Better.HIGHER, "The sampled policy's score against that opponent."),
     *(
         MetricSpec(f"control/{name}", unit, Better.NEITHER, meaning)
         for name, unit, meaning in (

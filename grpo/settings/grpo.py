@@ -41,6 +41,18 @@ class SelfPlayConfig(Section):
     """Each game starts with up to this many random legal plies from the initial position."""
     max_plies: Count = 160
     """Games are truncated after this many plies."""
+    opponent_fraction: Probability = 0.0
+    """Fraction of the games that are played against Stockfish instead; their states are those in which the policy is to move."""
+    opponent_random_fractions: Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], ...], Field(strict=False, min_length=1)] = (
+        0.3,
+        0.15,
+        0.07,
+        0.0,
+    )
+    """Fractions of random moves of that opponent, which falls: the first round meets the first. The next round meets the next one if the
+    policy scored more than 0.6, and the one before if less than 0.4."""
+    opponent_nodes: Count = 1
+    """Nodes per move of that opponent."""
     repetition: Annotated[Literal["draw", "ignored"], _OBJECTIVE] = "draw"
     """Reward of a move that repeats a position of its game. `ignored` uses the engine's score, which knows no history: the policy can then
     repeat moves in a won position without loss."""

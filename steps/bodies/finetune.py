@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from grpo.board.encoding import decode, position_key
@@ -20,7 +22,8 @@ from grpo.learning.rollouts import EngineReplies
 from grpo.learning.self_play import MixedStates, SelfPlay, state_counts
 from grpo.learning.states import DatasetStates, LiveValues, StateSource
 from grpo.learning.trainer import GrpoTrainer
-from grpo.play.players import BestMovePlayer
+from grpo.play.ladder import Rung
+from grpo.play.players import BestMovePlayer, Player
 from grpo.policy.network import PolicyNetwork
 from grpo.settings.tree import Settings
 from steps.bodies.strength_curve import StrengthCurve
@@ -89,11 +92,12 @@ def finetune_policy(
     if settings.policy.freezes_embeddings:
         policy.network.freeze_embeddings()
     first = 0 if origin is None else origin.step
-    with _live(settings, engine, engine_path, num_processes, cache_folder) as (values, opponent):
+    with _live(settings, engine, engine_path, num_processes, cache_folder) as (values, players):
+        opponent = None if players is None else EngineReplies(players, nodes=config.depth.opponent_nodes)
         trainer = GrpoTrainer(
             policy,
             reference,
-            _states(settings, train, heldout, values, first),
+            _states(settings, train, heldout, (values, players), first),
             config,
             seed=settings.seed,
             first_step=first,
@@ -125,26 +129,29 @@ def finetune_policy(
         ).run()
 
 
+Live = tuple[LiveValues | None, EnginePool | None]
+"""Values of states beyond the dataset, and engines that move; None where the settings need none."""
+
+
 @contextmanager
-def _live(
-    settings: Settings, engine: EngineIdentity, path: str, num_processes: int, cache_folder: Path | None
-) -> Iterator[tuple[LiveValues | None, EngineReplies | None]]:
-    """Give what states beyond the dataset need: values, and an engine that moves; engines start when they are first asked."""
+def _live(settings: Settings, engine: EngineIdentity, path: str, num_processes: int, cache_folder: Path | None) -> Iterator[Live]:
+    """Give what states beyond the dataset need: values, and engines that move; engines start when they are first asked."""
     config, options = settings.grpo, engine_options(settings.values)
     with ExitStack() as stack:
-        values = opponent = None
-        if config.depth.num_own_moves > 1 or state_counts(config.states_per_step, config.self_play.fraction)[1]:
+        values = players = None
+        num_own = state_counts(config.states_per_step, config.self_play.fraction)[1]
+        if config.depth.num_own_moves > 1 or num_own:
             cache = None if cache_folder is None else ValueCache(cache_folder, engine=engine, options=options)
             pool = stack.enter_context(EnginePool(path, num_processes=num_processes, options=options))
             values = LiveValues(pool, settings.values, cache)
-        if config.depth.num_own_moves > 1 and (config.depth.opponent == "engine" or config.depth.teacher_probability):
+        is_asked = config.depth.num_own_moves > 1 and (config.depth.opponent == "engine" or config.depth.teacher_probability)
+        if is_asked or (num_own and config.self_play.opponent_fraction):
             players = stack.enter_context(EnginePool(path, num_processes=num_processes, options={"Hash": settings.values.hash_mib}))
-            opponent = EngineReplies(players, nodes=config.depth.opponent_nodes)
-        yield values, opponent
+        yield values, players
 
 
-def _states(settings: Settings, train: BoardArrays, heldout: BoardArrays, values: LiveValues | None, first: int) -> StateSource:
-    config = settings.grpo
+def _states(settings: Settings, train: BoardArrays, heldout: BoardArrays, live: Live, first: int) -> StateSource:
+    (values, players), config = live, settings.grpo
     num_dataset, num_own = state_counts(config.states_per_step, config.self_play.fraction)
     dataset = DatasetStates(train, states_per_step=num_dataset, seed=settings.seed, mirrors_boards=config.mirrors_boards)
     if not num_own:
@@ -160,5 +167,10 @@ def _states(settings: Settings, train: BoardArrays, heldout: BoardArrays, values
         seed=settings.seed,
         mirrors_boards=config.mirrors_boards,
         exclude=heldout_keys,
+        make_opponent=None if players is None else partial(_opponent, players, config.self_play.opponent_nodes),
     )
     return MixedStates(dataset, own)
+
+
+def _opponent(pool: EnginePool, nodes: int, random_fraction: float, rng: np.random.Generator) -> Player:
+    return Rung(nodes=nodes, random_share=random_fraction).player(pool, rng)

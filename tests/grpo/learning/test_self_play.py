@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +58,19 @@ def always(moves: Sequence[str]) -> WrittenPolicy:
     return WrittenPolicy(lambda board, move: 100.0 * (line.get((board.board_fen(), board.turn)) == move.uci()))
 
 
-def own_games(values: Any = None, *, size: int = 8, first_step: int = 0, seed: int = 3, **settings: Any) -> SelfPlay:
+def own_games(
+    values: Any = None, *, size: int = 8, first_step: int = 0, seed: int = 3, make_opponent: Any = None, **settings: Any
+) -> SelfPlay:
     """Return own games of few and short games."""
     config = SelfPlayConfig(**{"states_per_round": 40, "steps_per_round": 12, "max_plies": 12, **settings})
     return SelfPlay(
-        MadeUpValues() if values is None else values, config, states_per_step=size, first_step=first_step, seed=seed, mirrors_boards=False
+        MadeUpValues() if values is None else values,
+        config,
+        states_per_step=size,
+        first_step=first_step,
+        seed=seed,
+        mirrors_boards=False,
+        make_opponent=make_opponent,
     )
 
 
@@ -314,13 +323,88 @@ def test_a_round_is_measured_once(policy: NetworkPolicy) -> None:
         measured.append(own.round_metrics())
 
     assert [bool(metrics) for metrics in measured] == [True, False, True, False, True]
-    assert set(measured[0]) == {name for name in METRICS if name.startswith("self_play/")}
+    opponents = {"self_play/opponent_random_fraction", "self_play/opponent_score"}
+    assert set(measured[0]) == {name for name in METRICS if name.startswith("self_play/")} - opponents
     assert own.round_metrics() == {}
 
 
 def test_a_step_before_the_first_is_refused(policy: NetworkPolicy) -> None:
     with pytest.raises(ValueError, match="step 4 comes before the first step that learns from self-play, 5"):
         own_games(first_step=5).states(4, policy)
+
+
+# Games against an opponent.
+
+
+class FirstMove:
+    """Plays the legal move that comes first in UCI."""
+
+    def __init__(self, random_fraction: float) -> None:
+        self.name = f"{random_fraction:g} random"
+
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+        return [min(board.legal_moves, key=chess.Move.uci) for board in boards]
+
+
+def against(**settings: Any) -> tuple[SelfPlay, list[float]]:
+    """Return self-play in which all games are against opponents, and the list of the fractions with which those are made."""
+    made: list[float] = []
+
+    def make(random_fraction: float, rng: np.random.Generator) -> FirstMove:
+        made.append(random_fraction)
+        return FirstMove(random_fraction)
+
+    return own_games(opponent_fraction=1.0, make_opponent=make, **settings), made
+
+
+def test_states_of_games_against_an_opponent_are_those_in_which_the_policy_is_to_move(policy: NetworkPolicy) -> None:
+    watched = Watched(policy)
+    own, _ = against(size=200, states_per_round=200)
+    states = own.states(0, watched)
+
+    asked = {position_key(decode(row)) for positions, _ in watched.calls for row in positions.encodings.numpy()}
+    assert len(asked) > 200
+    assert set(keys_of(states)) <= asked
+
+
+@pytest.mark.parametrize(("scores", "levels"), [((0.7, 0.7, 0.7, 0.7), (0.5, 0.2, 0.0, 0.0)), ((0.7, 0.3, 0.3, 0.5), (0.5, 0.2, 0.5, 0.5))])
+def test_the_next_opponent_is_stronger_after_a_good_score_and_weaker_after_a_bad_one(
+    scores: Sequence[float], levels: Sequence[float], policy: NetworkPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, made = against(steps_per_round=1, opponent_random_fractions=(0.5, 0.2, 0.0))
+    play = SelfPlay._play_games
+    rounds = iter(scores)
+    monkeypatch.setattr(
+        SelfPlay, "_play_games", lambda self, number, policy: replace(play(self, number, policy), opponent_scores=[next(rounds)])
+    )
+
+    measured = []
+    for step in range(4):
+        if step == 2:  # As after a kill.
+            saved, (own, made_after) = through_json(own.state()), against(steps_per_round=1, opponent_random_fractions=(0.5, 0.2, 0.0))
+            own.restore(*saved)
+            made += made_after
+        own.states(step, policy)
+        measured.append(own.round_metrics())
+
+    assert [metrics["self_play/opponent_random_fraction"] for metrics in measured] == list(levels)
+    assert [metrics["self_play/opponent_score"] for metrics in measured] == list(scores)
+
+
+def test_a_fraction_of_the_games_is_against_the_opponent(policy: NetworkPolicy) -> None:
+    asked: set[int] = set()
+
+    class Counting(FirstMove):
+        def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+            asked.update(games)
+            return super().choose(boards, games)
+
+    own = own_games(opponent_fraction=0.25, make_opponent=lambda fraction, _: Counting(fraction))
+    own.states(0, policy)
+
+    num_games = own.round_metrics()["self_play/games"]
+    assert asked == set(range(16))
+    assert num_games % 64 == 0
 
 
 # Only seed, weights and step decide.
@@ -388,7 +472,7 @@ def test_restoring_what_was_saved_before_the_first_round_forgets_the_rounds_sinc
 
     own.restore(*saved)
 
-    assert own.state() == saved == ({"round": None, "num_forced": 0}, {})
+    assert own.state() == saved == ({"round": None, "num_forced": 0, "level": 0}, {})
     assert own.round_metrics() == {}
     assert raw(own.states(0, other_policy)) == raw(own_games().states(0, other_policy))
 
