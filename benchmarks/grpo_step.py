@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from grpo.board.actions import action_geometry, action_move
+from grpo.board.actions import action_move
+from grpo.board.afterstates import ACTION_SQUARES
 from grpo.board.encoding import CASTLING, EN_PASSANT, HALFMOVE_CLOCK, NUM_PIECE_CODES, encode
 from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.table import BoardArrays
@@ -53,10 +54,10 @@ class Transformer(nn.Module):
         layer = nn.TransformerEncoderLayer(width, 8, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
         self.layers = nn.TransformerEncoder(layer, num_layers, enable_nested_tensor=False)
         self.origin, self.target = nn.Linear(width, width), nn.Linear(width, width)
-        start, end, _ = (torch.from_numpy(column) for column in action_geometry())
+        start, end, _ = ACTION_SQUARES.unbind(1)
         self.register_buffer("slot", start * 64 + end, persistent=False)
 
-    def forward(self, encodings: Tensor, action_ids: Tensor) -> Tensor:
+    def forward(self, encodings: Tensor, action_ids: Tensor, is_legal: Tensor, repeats: Tensor) -> Tensor:  # noqa: ARG002
         """Return the logits of the moves."""
         sides = torch.cat(
             [encodings[:, CASTLING], encodings[:, EN_PASSANT : EN_PASSANT + 1], encodings[:, HALFMOVE_CLOCK : HALFMOVE_CLOCK + 1]], 1

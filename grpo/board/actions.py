@@ -4,7 +4,6 @@ Black's moves are mirrored before the lookup, so that Black's e7e5 has the id of
 between two squares (1,792), and each promotion: 22 pawn moves onto a last rank x 4 pieces x 2 last ranks = 176.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 import chess
@@ -98,18 +97,3 @@ def legal_action_ids(board: chess.Board) -> list[int]:
                 ids += [row[end][0] for end in chess.scan_forward(board.attacks_mask(start) & ~own)]
     ids += [lookup[m.from_square][m.to_square][m.promotion or 0] for m in board.generate_legal_moves(slow)]
     return sorted(ids)
-
-
-def action_geometry() -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return from-square, to-square and promotion (0 none or queen, 1 knight, 2 bishop, 3 rook), each of shape [1968].
-
-    A queen promotion shares slot 0 with plain moves, because it is the default promotion.
-    """
-    slots: dict[int | None, int] = {None: 0, chess.QUEEN: 0, chess.KNIGHT: 1, chess.BISHOP: 2, chess.ROOK: 3}
-    columns: Sequence[Sequence[int]] = [
-        [move.from_square for move in ACTIONS],
-        [move.to_square for move in ACTIONS],
-        [slots[move.promotion] for move in ACTIONS],
-    ]
-    start, end, promotion = (np.asarray(column, dtype=np.int64) for column in columns)
-    return start, end, promotion

@@ -11,7 +11,6 @@ from grpo.board.actions import (
     ACTIONS,
     MAX_LEGAL_MOVES,
     NUM_ACTIONS,
-    action_geometry,
     action_id,
     action_move,
     legal_action_ids,
@@ -176,22 +175,6 @@ def test_games_walked_through_ids_alone_count_as_perft_says(fen: str, counts: tu
 
 def test_the_ids_of_a_lost_game_are_empty() -> None:
     assert legal_action_ids(chess.Board("rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w KQkq - 1 3")) == []
-
-
-def test_the_geometry_rebuilds_every_move_but_for_queen_promotions() -> None:
-    start, end, slot = action_geometry()
-    pieces = {0: None, 1: chess.KNIGHT, 2: chess.BISHOP, 3: chess.ROOK}
-    rebuilt = [chess.Move(f, t, promotion=pieces[p]) for f, t, p in zip(start.tolist(), end.tolist(), slot.tolist(), strict=True)]
-    plain = [chess.Move(move.from_square, move.to_square) if move.promotion == chess.QUEEN else move for move in ACTIONS]
-    assert rebuilt == plain
-
-
-def test_the_geometry_of_three_moves_worked_by_hand() -> None:
-    start, end, slot = action_geometry()
-    by_hand = {"a1b3": (0, 17, 0), "e7e8q": (52, 60, 0), "e7d8n": (52, 59, 1), "h2g1r": (15, 6, 3)}
-    for uci, expected in by_hand.items():
-        index = action_id(chess.Move.from_uci(uci), chess.WHITE)
-        assert (start[index], end[index], slot[index]) == expected
 
 
 def test_the_random_positions_hold_every_kind_of_move(random_boards: list[chess.Board]) -> None:

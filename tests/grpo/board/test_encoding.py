@@ -17,6 +17,7 @@ from grpo.board.encoding import (
     HALFMOVE_CLOCK,
     decode,
     encode,
+    encode_fens,
     key_of_fen,
     mover_fen,
     mover_view,
@@ -74,6 +75,11 @@ def test_a_batch_is_encoded_row_by_row(random_boards: list[chess.Board]) -> None
     some = random_boards[:40]
     assert np.array_equal(encode(some), np.concatenate([encode([board]) for board in some]))
     assert encode([]).shape == (0, ENCODING_SIZE)
+
+
+def test_a_fen_is_encoded_like_its_board(random_boards: list[chess.Board]) -> None:
+    assert encode_fens([board.fen() for board in random_boards]).tolist() == encode(random_boards).tolist()
+    assert encode_fens([]).shape == (0, ENCODING_SIZE)
 
 
 def test_a_position_and_its_mirror_differ_only_in_who_is_black(random_boards: list[chess.Board]) -> None:

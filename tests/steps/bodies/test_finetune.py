@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from doubles import CPU, TINY, fake_arrays, some_boards
+from listeners import Listener
 
 from grpo.base.errors import NonFiniteError
 from grpo.evaluation.regret import heldout_metrics
@@ -40,19 +41,6 @@ SETTINGS: dict[str, Any] = {
     "steps_per_checkpoint": 2,
     "self_play": {"fraction": 0.0},
 }
-
-
-class Listener:
-    """A sink that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-
-    def log(self, record: Record) -> None:
-        self.records.append(record)
-
-    def progress(self, done: int, total: int, unit: str) -> None:
-        pass
 
 
 def finetuned(

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from doubles import CPU, TINY, some_boards
+from listeners import Listener
 from scripted_engine import ScriptedEngine
 
 from grpo.base.files import read_json, write_json
@@ -60,19 +61,6 @@ RUNGS: list[dict[str, Any]] = [
     {"name": "stockfish-1-nodes, 50 % random", "nodes": 1, "random_share": 0.5, "rating": 300.0},
 ]
 STRENGTH = [name for name in METRICS if name.startswith("strength/")]
-
-
-class Listener:
-    """A sink that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-
-    def log(self, record: Record) -> None:
-        self.records.append(record)
-
-    def progress(self, done: int, total: int, unit: str) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")

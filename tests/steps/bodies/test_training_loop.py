@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 import torch
 from doubles import CPU, TINY, fake_arrays, some_boards
+from listeners import Listener
 
 from grpo.base.files import read_json
 from grpo.diagnosis.diagnose import Watch, diagnose
@@ -42,19 +43,6 @@ SETTINGS: Mapping[str, Any] = {
     "self_play": {"fraction": 0.0},
     "critical_entropy": 0.0,
 }
-
-
-class Listener:
-    """A sink that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-
-    def log(self, record: Record) -> None:
-        self.records.append(record)
-
-    def progress(self, done: int, total: int, unit: str) -> None:
-        pass
 
 
 class SometimesNan(DatasetStates):
