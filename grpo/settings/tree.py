@@ -273,6 +273,7 @@ class LadderConfig(Section):
         0.5,
         0.3,
         0.15,
+        0.07,
     )
     """Lower rungs: Stockfish with the first of `nodes`, with this fraction of random moves. Falls from 1, the random mover."""
     nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (1, 300, 1_000)
