@@ -106,9 +106,25 @@ def decode(row: NDArray[np.uint8]) -> chess.Board:
     return board.mirror() if row[BLACK_TO_MOVE] else board
 
 
+def fen_of(board: chess.Board) -> str:
+    """Return `board.fen()` in a third of the time (`board.fen()` takes as long as a small search); standard chess only."""
+    squares = ["1"] * 64
+    kinds = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings)
+    for color, symbols in ((chess.WHITE, "PNBRQK"), (chess.BLACK, "pnbrqk")):
+        for symbol, kind in zip(symbols, kinds, strict=True):
+            for square in chess.scan_forward(kind & board.occupied_co[color]):
+                squares[square ^ 56] = symbol  # The eighth rank comes first.
+    placement = "/".join(["".join(squares[start : start + 8]) for start in range(0, 64, 8)])
+    for length in range(8, 1, -1):
+        placement = placement.replace("1" * length, str(length))
+    castling = board.castling_xfen() if board.castling_rights else "-"
+    en_passant = chess.SQUARE_NAMES[board.ep_square] if board.ep_square is not None and board.has_legal_en_passant() else "-"
+    return f"{placement} {'w' if board.turn else 'b'} {castling} {en_passant} {board.halfmove_clock} {board.fullmove_number}"
+
+
 def mover_fen(board: chess.Board) -> str:
     """Return the FEN of `mover_view(board)`; mirroring the text takes a third of the time that mirroring the board takes."""
-    return turned_fen(board.fen())
+    return turned_fen(fen_of(board))
 
 
 def turned_fen(fen: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import chess
 
 from grpo.base.seeding import numpy_stream
-from grpo.board.encoding import key_of_fen, turned_fen
+from grpo.board.encoding import fen_of, key_of_fen, turned_fen
 from grpo.board.phases import PHASES, Phase, phase_of
 from grpo.dataset.table import Position, Split
 from grpo.reading.games import Game, Rejection
@@ -196,7 +196,7 @@ class Quota:
         # With one legal move all rewards of a group are equal, so there is nothing to learn.
         if len(list(islice(board.legal_moves, 2))) < 2:
             return None
-        fen = board.fen()
+        fen = fen_of(board)
         view = turned_fen(fen)
         key = key_of_fen(view)
         if key in self._seen:

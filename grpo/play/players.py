@@ -14,6 +14,7 @@ from torch import Tensor
 
 from grpo.base.seeding import numpy_stream
 from grpo.board.actions import ACTION_UCI, action_move, legal_action_ids
+from grpo.board.encoding import fen_of
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool, Query
 from grpo.play.replies import Reply
@@ -150,22 +151,6 @@ def random_move(board: chess.Board, rng: np.random.Generator) -> chess.Move:
     """Return a uniformly random legal move; the draw is an index into the moves sorted by UCI text."""
     ids = sorted(legal_action_ids(board), key=ACTION_UCI[board.turn].__getitem__)
     return action_move(ids[int(rng.integers(len(ids)))], board.turn)
-
-
-def fen_of(board: chess.Board) -> str:
-    """Return `board.fen()` in a third of the time (`board.fen()` takes as long as a small search); standard chess only."""
-    squares = ["1"] * 64
-    kinds = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings)
-    for color, symbols in ((chess.WHITE, "PNBRQK"), (chess.BLACK, "pnbrqk")):
-        for symbol, kind in zip(symbols, kinds, strict=True):
-            for square in chess.scan_forward(kind & board.occupied_co[color]):
-                squares[square ^ 56] = symbol  # The eighth rank comes first.
-    placement = "/".join(["".join(squares[start : start + 8]) for start in range(0, 64, 8)])
-    for length in range(8, 1, -1):
-        placement = placement.replace("1" * length, str(length))
-    castling = board.castling_xfen() if board.castling_rights else "-"
-    en_passant = chess.SQUARE_NAMES[board.ep_square] if board.ep_square is not None and board.has_legal_en_passant() else "-"
-    return f"{placement} {'w' if board.turn else 'b'} {castling} {en_passant} {board.halfmove_clock} {board.fullmove_number}"
 
 
 class GameStreams:

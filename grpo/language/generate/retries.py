@@ -7,8 +7,8 @@ from typing import Final, Protocol
 import chess
 import numpy as np
 
+from grpo.board.encoding import fen_of
 from grpo.language.text.tasks import move_prompt, read_move_answer
-from grpo.play.players import fen_of
 from grpo.play.replies import Reply, ReplyCounts
 from grpo.settings.language import LanguageConfig
 

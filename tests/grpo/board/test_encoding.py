@@ -18,6 +18,7 @@ from grpo.board.encoding import (
     decode,
     encode,
     encode_fens,
+    fen_of,
     key_of_fen,
     mover_fen,
     mover_view,
@@ -184,6 +185,12 @@ def test_the_movers_fen_is_that_of_the_turned_board(random_boards: list[chess.Bo
 def test_fens_turned_by_hand(fen: str, turned: str) -> None:
     assert turned_fen(fen) == turned
     assert key_of_fen(turned) == turned.rsplit(" ", 2)[0]
+
+
+def test_positions_are_told_to_the_engine_as_python_chess_writes_them(random_boards: list[chess.Board]) -> None:
+    assert any(board.has_legal_en_passant() for board in random_boards)
+    assert any(board.ep_square is not None and not board.has_legal_en_passant() for board in random_boards)
+    assert [fen_of(board) for board in random_boards] == [board.fen() for board in random_boards]
 
 
 def test_a_mirror_of_black_decodes_to_the_position_of_white() -> None:

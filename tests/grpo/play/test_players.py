@@ -15,7 +15,7 @@ from grpo.base.seeding import numpy_stream, torch_stream
 from grpo.engine.answers import EngineAnswer, EngineError
 from grpo.engine.pool import EnginePool, Query
 from grpo.play import players
-from grpo.play.players import BestMovePlayer, DilutedPlayer, EnginePlayer, Player, RandomPlayer, SamplingPlayer, fen_of, random_move
+from grpo.play.players import BestMovePlayer, DilutedPlayer, EnginePlayer, Player, RandomPlayer, SamplingPlayer, random_move
 from grpo.policy.distribution import new_policy
 
 torch.set_num_threads(1)
@@ -221,12 +221,6 @@ def test_an_inner_player_that_answers_for_fewer_boards_than_it_was_asked_is_an_e
 
 
 # The engine as a player.
-
-
-def test_positions_are_told_to_the_engine_as_python_chess_writes_them(random_boards: list[chess.Board]) -> None:
-    assert any(board.has_legal_en_passant() for board in random_boards)
-    assert any(board.ep_square is not None and not board.has_legal_en_passant() for board in random_boards)
-    assert [fen_of(board) for board in random_boards] == [board.fen() for board in random_boards]
 
 
 @pytest.mark.usefixtures("no_process_left")
