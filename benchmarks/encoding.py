@@ -4,16 +4,18 @@ import random
 import statistics
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import chess
 import numpy as np
 
 from grpo.board.actions import ACTIONS, legal_action_ids, mirror_move
-from grpo.board.encoding import encode
+from grpo.board.encoding import encode, encode_fens
 
 _NUM_BOARDS = 2_000
 _REPEATS = 7
 _IDS = {move: index for index, move in enumerate(ACTIONS)}
+_Position = TypeVar("_Position")
 
 
 def boards() -> list[chess.Board]:
@@ -44,9 +46,16 @@ def ids_by_dictionary(positions: list[chess.Board]) -> None:
         sorted(_IDS[move] for move in moves)
 
 
-def compare(name: str, slow: Callable[[list[chess.Board]], object], fast: Callable[[list[chess.Board]], object]) -> None:
+def encode_by_board(fens: list[str]) -> None:
+    """Parse each FEN into a board of python-chess first."""
+    encode([chess.Board(fen) for fen in fens])
+
+
+def compare(
+    name: str, slow: Callable[[list[_Position]], object], fast: Callable[[list[_Position]], object], positions: list[_Position]
+) -> None:
     """Print the ratio of the two; they alternate, so that a change of the machine's speed affects both."""
-    positions, ratios = boards(), []
+    ratios = []
     for _ in range(_REPEATS):
         times = []
         for way in (slow, fast):
@@ -58,5 +67,8 @@ def compare(name: str, slow: Callable[[list[chess.Board]], object], fast: Callab
 
 
 if __name__ == "__main__":
-    compare("encoding, mirrored board / bitboards", encode_by_mirror, encode)
-    compare("legal ids, dictionary of moves / table", ids_by_dictionary, lambda found: [legal_action_ids(board) for board in found])
+    compare("encoding, mirrored board / bitboards", encode_by_mirror, encode, boards())
+    compare("encoding of FENs, by boards / by text", encode_by_board, encode_fens, [board.fen() for board in boards()])
+    compare(
+        "legal ids, dictionary of moves / table", ids_by_dictionary, lambda found: [legal_action_ids(board) for board in found], boards()
+    )

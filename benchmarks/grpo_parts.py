@@ -9,9 +9,7 @@ Gains are in Elo, paired by opening, against the rungs' ratings as given. Choose
 
 import argparse
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,14 +20,15 @@ from grpo.engine.identity import identify
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
 from grpo.learning.checkpoints import load_policy
 from grpo.play.ladder import Rung
-from grpo.play.matches import MatchResult
+from grpo.play.matches import End, MatchResult
 from grpo.play.openings import make_openings
 from grpo.play.players import BestMovePlayer
 from grpo.settings.tree import Settings, read_settings
-from grpo.statistics.intervals import Z95
+from grpo.statistics.intervals import Z95, Estimate
 from grpo.statistics.ratings import rating_difference
 from steps.bodies.finetune import finetune_policy
 from steps.bodies.measure import play_adjudicated
+from steps.runs.results import ELO, estimate_text
 from steps.runtime.machine import Machine
 from steps.step_io.dataset import board_keys
 from steps.step_io.names import CHECKPOINTS
@@ -132,24 +131,21 @@ class Games:
         scores = [[result.pair_scores(adjudicated=adjudicated) for result in of_player] for of_player in (results, self._first)]
         found = rating_difference(self._ratings, *scores)
         margin = Z95 * found.standard_error
-        return f"{found.elo:+.0f} [{found.elo - margin:+.0f}, {found.elo + margin:+.0f}]"
+        return estimate_text(Estimate(value=found.elo, low=found.elo - margin, high=found.elo + margin), ELO)
 
-    @contextmanager
-    def _engines(self) -> Iterator[EnginePool]:
-        with EnginePool(self._path, num_processes=1, options={"Hash": PLAYING_HASH_MIB}) as pool:
-            yield pool
+    def _engines(self) -> EnginePool:
+        return EnginePool(self._path, num_processes=1, options={"Hash": PLAYING_HASH_MIB})
 
 
 def score_cells(result: MatchResult) -> list[str]:
     """Return a match as cells: both scores, and how games ended."""
-    ends = Counter(result.ends())
     wins, _, losses = result.wins_draws_losses()
     total = len(result.games)
     played, judged = result.interval(), result.interval(adjudicated=True)
     return [
         f"{played.score:.3f} [{played.low:.3f}, {played.high:.3f}]",
         f"{judged.score:.3f} [{judged.low:.3f}, {judged.high:.3f}]",
-        f"{wins / total:.0%} won, {losses / total:.0%} lost, {ends['threefold repetition'] / total:.0%}",
+        f"{wins / total:.0%} won, {losses / total:.0%} lost, {result.ends()[End.REPETITION.value] / total:.0%}",
     ]
 
 

@@ -77,6 +77,10 @@ ACTION_UCI: Final[dict[chess.Color, tuple[str, ...]]] = {
     turn: tuple(action_move(index, turn).uci() for index in range(NUM_ACTIONS)) for turn in chess.COLORS
 }
 """Player to move -> UCI text of each action for that player."""
+ID_OF_UCI: Final[dict[chess.Color, dict[str, int]]] = {
+    turn: {uci: index for index, uci in enumerate(actions)} for turn, actions in ACTION_UCI.items()
+}
+"""Player to move -> UCI text -> action id: the inverse."""
 
 
 def legal_action_ids(board: chess.Board) -> list[int]:

@@ -49,7 +49,7 @@ def repeating_moves(board: chess.Board) -> list[chess.Move]:
     theirs = board.occupied_co[not mover]
     back = []
     for move in board.generate_legal_moves(own & ~board.pawns):
-        # Hardly any move leads to squares that were occupied before, and trying a move takes ten times as long as this look.
+        # Hardly any move leads to squares that were occupied before: most need not be tried.
         after = own ^ chess.BB_SQUARES[move.from_square] ^ chess.BB_SQUARES[move.to_square]
         candidates = earlier.get((after, theirs) if mover == chess.WHITE else (theirs, after))
         if candidates and not board.is_castling(move):  # Which no position before it can follow.

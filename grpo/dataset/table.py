@@ -9,18 +9,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-import chess
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from grpo.board.actions import ACTION_UCI
+from grpo.board.actions import ID_OF_UCI
 from grpo.board.encoding import encode_fens
 from grpo.board.phases import PHASES, Phase
 from grpo.engine.move_values import ValueTable
-
-_ID_OF_UCI: Final = {turn == chess.WHITE: {uci: index for index, uci in enumerate(actions)} for turn, actions in ACTION_UCI.items()}
 
 
 class Split(StrEnum):
@@ -177,10 +174,10 @@ def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> Boar
     is_legal = np.arange(lengths.max()) < lengths[:, None]
     turns = [fen.split(" ", 2)[1] == "w" for fen in fens]
     action_ids = np.zeros(is_legal.shape, dtype=np.int64)
-    action_ids[is_legal] = [_ID_OF_UCI[turn][uci] for turn, moves in zip(turns, rows["moves"].to_pylist(), strict=True) for uci in moves]
+    action_ids[is_legal] = [ID_OF_UCI[turn][uci] for turn, moves in zip(turns, rows["moves"].to_pylist(), strict=True) for uci in moves]
     values = np.zeros(is_legal.shape, dtype=np.float32)
     values[is_legal] = column.flatten().to_numpy()
-    played = np.array([_ID_OF_UCI[turn][uci] for turn, uci in zip(turns, rows["label"].to_pylist(), strict=True)])
+    played = np.array([ID_OF_UCI[turn][uci] for turn, uci in zip(turns, rows["label"].to_pylist(), strict=True)])
     is_played = (action_ids == played[:, None]) & is_legal
     assert is_played.any(1).all(), "a label is one of its board's moves"
     return BoardArrays(

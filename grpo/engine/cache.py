@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 import chess
 
 from grpo.base.files import sha256_json
-from grpo.board.actions import ACTION_UCI, NUM_ACTIONS
+from grpo.board.actions import ACTION_UCI, ID_OF_UCI, NUM_ACTIONS
 from grpo.engine.answers import Score
 from grpo.engine.identity import EngineIdentity
 
@@ -27,7 +27,6 @@ _SCORE: Final = struct.Struct("<hi?h")  # Action id, value, whether it is a mate
 _NO_EXPECTED: Final = -1
 _EXPECTED_UNITS: Final = 2_000  # Engines report wins and draws per mille, so wins plus half the draws is a multiple of 1/2000.
 _Result = TypeVar("_Result")
-_ID_OF: Final = {uci: index for index, uci in enumerate(ACTION_UCI[chess.WHITE])}
 
 
 class ValueCache:
@@ -122,8 +121,9 @@ def _rows(connection: sqlite3.Connection, limit: str, fens: Sequence[str]) -> di
 
 
 def _packed(scores: Mapping[str, Score]) -> bytes:
+    ids = ID_OF_UCI[chess.WHITE]
     return b"".join(
-        _SCORE.pack(_ID_OF[move], value, is_mate, _NO_EXPECTED if expected is None else round(expected * _EXPECTED_UNITS))
+        _SCORE.pack(ids[move], value, is_mate, _NO_EXPECTED if expected is None else round(expected * _EXPECTED_UNITS))
         for move, (value, is_mate, expected) in scores.items()
     )
 

@@ -9,7 +9,7 @@ import chess
 import torch
 from torch import Tensor
 
-from grpo.board.actions import ACTIONS
+from grpo.board.actions import ACTIONS, action_id
 from grpo.board.encoding import CASTLING, EN_PASSANT
 from grpo.policy.distribution import PositionBatch
 
@@ -18,8 +18,7 @@ def _reflected_move(move: chess.Move) -> chess.Move:
     return chess.Move(move.from_square ^ 7, move.to_square ^ 7, promotion=move.promotion)
 
 
-_ID_OF: Final = {move: index for index, move in enumerate(ACTIONS)}
-_REFLECTED_IDS: Final = torch.tensor([_ID_OF[_reflected_move(move)] for move in ACTIONS])
+_REFLECTED_IDS: Final = torch.tensor([action_id(_reflected_move(move), chess.WHITE) for move in ACTIONS])
 _REFLECTED_SQUARES: Final = torch.arange(64) ^ 7
 
 

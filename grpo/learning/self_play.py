@@ -19,7 +19,7 @@ from grpo.policy.distribution import Policy, PositionBatch
 from grpo.settings.grpo import SelfPlayConfig
 
 _MIN_OPENINGS_PER_BATCH: Final = 32  # Two games each, the colours changed, and all in lock-step.
-_STATES_PER_OPENING: Final = 75  # Twice what two games give: a batch gives half a round. Large batches cost half as much a move.
+_STATES_PER_OPENING: Final = 75  # Twice what two games give: a batch gives half a round. A move costs less in a large batch.
 _MIN_BATCHES: Final = 4  # That many, and one game a state on top, before a round is given up.
 _MIN_STRIDE: Final = 3  # Neighbouring plies are nearly the same position; odd, so that a game gives both sides' positions.
 _MAX_STATES_PER_GAME: Final = 32  # A long game is thinned out: its shuffling would outnumber the short ones' decisions.
@@ -174,12 +174,13 @@ class SelfPlay:
         player = SamplingPlayer(
             policy, "policy", temperature=config.temperature, rng=torch_stream(self._seed, "own_games", number, "moves")
         )
-        opponent = None
-        if self._make_opponent is not None:
-            random_fraction = config.opponent_random_fractions[self._level]
-            opponent = self._make_opponent(random_fraction, numpy_stream(self._seed, "own_games", number, "opponent"))
         num_openings = max(_MIN_OPENINGS_PER_BATCH, config.states_per_round // _STATES_PER_OPENING)
         num_against = round(config.opponent_fraction * num_openings)
+        opponent = None
+        if num_against:
+            assert self._make_opponent is not None
+            random_fraction = config.opponent_random_fractions[self._level]
+            opponent = self._make_opponent(random_fraction, numpy_stream(self._seed, "own_games", number, "opponent"))
         found: dict[str, chess.Board] = {}
         forced: set[str] = set()
         games: list[PlayedGame] = []
@@ -194,7 +195,7 @@ class SelfPlay:
                 )
             openings = random_openings(num_openings, max_plies=config.opening_plies, rng=opening_rng)
             against: tuple[PlayedGame, ...] = ()
-            if opponent is not None and num_against:
+            if opponent is not None:
                 against = play_match(player, opponent, openings[:num_against], max_plies=config.max_plies).games
                 scores += [game.score for game in against]
             # The games' numbers are theirs alone: each has its own random stream.

@@ -387,7 +387,7 @@ def test_the_next_opponent_is_stronger_after_a_good_score_and_weaker_after_a_bad
         own.states(step, policy)
         measured.append(own.round_metrics())
 
-    assert [metrics["self_play/opponent_random_fraction"] for metrics in measured] == list(levels)
+    assert made == [metrics["self_play/opponent_random_fraction"] for metrics in measured] == list(levels)
     assert [metrics["self_play/opponent_score"] for metrics in measured] == list(scores)
 
 
