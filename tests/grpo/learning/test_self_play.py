@@ -371,7 +371,8 @@ def test_states_of_games_against_an_opponent_are_those_in_which_the_policy_is_to
 def test_the_next_opponent_is_stronger_after_a_good_score_and_weaker_after_a_bad_one(
     scores: Sequence[float], levels: Sequence[float], policy: NetworkPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own, made = against(steps_per_round=1, opponent_random_fractions=(0.5, 0.2, 0.0))
+    own, made_before = against(steps_per_round=1, opponent_random_fractions=(0.5, 0.2, 0.0))
+    resumed, made_after = against(steps_per_round=1, opponent_random_fractions=(0.5, 0.2, 0.0))
     play = SelfPlay._play_games
     rounds = iter(scores)
     monkeypatch.setattr(
@@ -381,13 +382,12 @@ def test_the_next_opponent_is_stronger_after_a_good_score_and_weaker_after_a_bad
     measured = []
     for step in range(4):
         if step == 2:  # As after a kill.
-            saved, (own, made_after) = through_json(own.state()), against(steps_per_round=1, opponent_random_fractions=(0.5, 0.2, 0.0))
-            own.restore(*saved)
-            made += made_after
+            resumed.restore(*through_json(own.state()))
+            own = resumed
         own.states(step, policy)
         measured.append(own.round_metrics())
 
-    assert made == [metrics["self_play/opponent_random_fraction"] for metrics in measured] == list(levels)
+    assert [*made_before, *made_after] == [metrics["self_play/opponent_random_fraction"] for metrics in measured] == list(levels)
     assert [metrics["self_play/opponent_score"] for metrics in measured] == list(scores)
 
 
