@@ -28,9 +28,9 @@ class DepthConfig(Section):
 class SelfPlayConfig(Section):
     """Self-play: states from games of the policy against itself, mixed with boards of the dataset."""
 
-    fraction: Annotated[float, Field(ge=0, lt=1)] = 0.33
+    fraction: Annotated[float, Field(ge=0, lt=1)] = 0.66
     """Fraction of the states of a step; 0 turns self-play off. Without it the policy does not learn to finish its own games."""
-    states_per_round: Count = 6_000
+    states_per_round: Count = 12_000
     """Distinct positions taken from the games of one round; the engine computes the move values of each once."""
     steps_per_round: Count = 100
     """Steps that train on the states of one round, before the current policy plays the next round."""
@@ -164,7 +164,7 @@ class AlarmConfig(Section):
 class GrpoConfig(Section):
     """Group relative policy optimisation (GRPO)."""
 
-    num_steps: Annotated[Count, Role(is_on_card=True)] = 600
+    num_steps: Annotated[Count, Role(is_on_card=True)] = 300
     """Number of rollouts, each followed by its optimiser steps. A resumed run does this many more."""
     states_per_step: Annotated[Count, Role(is_on_card=True)] = 512
     """Initial states of a rollout."""

@@ -154,7 +154,7 @@ class BoardsConfig(Section):
     The version of the dataset includes their names and contents, not their folders."""
     filters: GameFilters = GameFilters()
     """Which games and positions of the files are used."""
-    num_train: Annotated[Count, Role(is_on_card=True)] = 150_000
+    num_train: Annotated[Count, Role(is_on_card=True)] = 60_000
     """Training boards; one third each are openings, middlegames and endgames."""
     num_validation: Count = 3_000
     """Validation boards, which decide when imitation stops."""
@@ -164,9 +164,9 @@ class BoardsConfig(Section):
     """YYYY.MM.DD: games of files from this day on are the validation split. If empty, games are split by their hash."""
     heldout_from: str = ""
     """YYYY.MM.DD, not before `validation_from`: games from this day on are the held-out split."""
-    max_per_game_and_phase: Count = 12
-    """Maximum number of boards of one phase from one game, so that long games do not dominate. Playing the games costs twice as much as
-    valuing their moves, so that few boards a game are dear."""
+    max_per_game_and_phase: Count = 16
+    """Maximum number of boards of one phase from one game, so that long games do not dominate. Few boards a game are dear: games take
+    time too."""
     shortage: Literal["error", "accept", "endgames"] = "error"
     """If the source has too few boards of a phase: `error` stops, `accept` continues with fewer and reports it, `endgames` has the engine
     generate endgames."""
@@ -204,9 +204,9 @@ class BoardsConfig(Section):
 class ValuesConfig(Section):
     """Move values, the reward: how Stockfish scores every legal move, and how scores become win probabilities."""
 
-    depth: Annotated[int, Field(ge=1, le=30), Role(is_on_card=True)] = 1
+    depth: Annotated[int, Field(ge=1, le=30), Role(is_on_card=True)] = 5
     """Search depth in plies, one search over all legal moves. The strength of the reward. By a deep judge the best move at depth 1 gives
-    away less than at depths 2 to 4 (docs/results.md)."""
+    away less than at depths 2 to 4, and that at depth 5 less than all of them, at three times the time (docs/results.md)."""
     hash_mib: Annotated[int, Field(ge=1, le=1_024), Role(is_compared=False)] = 1
     """Hash table of the engine, cleared before each position; clearing a small one is cheap."""
     transform: Annotated[Literal["logistic", "wdl", "clipped_centipawns"], Role(is_on_card=True)] = "logistic"
@@ -228,7 +228,7 @@ class PolicyConfig(Section):
     kind: Annotated[PolicyKindName, Role(only_with="language")] = "network"
     """`network` is a neural network that gives every legal move a probability. `language` is a language model that writes its moves
     (see `[language]` and `docs/language.md`); it changes some defaults of `[grpo]`."""
-    width: Annotated[int, Field(ge=8, le=4_096, multiple_of=8), Role(is_on_card=True)] = 128
+    width: Annotated[int, Field(ge=8, le=4_096, multiple_of=8), Role(is_on_card=True)] = 256
     """Width of the embeddings whose sum describes the position after a move."""
     hidden_width: Annotated[int, Field(ge=8, le=1_024), Role(is_on_card=True)] = 32
     """Width of the layer between that sum and the score of the move."""
