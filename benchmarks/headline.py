@@ -1,15 +1,16 @@
 """Measures the last run's champion against its pretrained policy by fresh games: the headline result of the project.
 
-python benchmarks/headline.py [--pairs 300] [--home .chess_grpo] [--seed S]
+python benchmarks/headline.py [--pairs 300] [--home .chess_grpo] [--selection FOLDER] [--seed S]
 
-Reads the outputs behind the latest output of `select` in the home, and compares its candidate, promoted or not. Openings are neither boards
-of the dataset nor openings of the selection, and each serves one match only. All matches are played with both colours, best moves against
-best moves unless another temperature is named:
+Reads the outputs behind an output of `select` (the latest in the home, unless one is named), and compares its candidate, promoted or
+not. Openings are neither boards of the dataset nor openings of the selection, and each serves one match only. All matches are played with
+both colours, best moves against best moves unless another temperature is named:
 
 a, b  candidate against the pretrained policy, as played and with undecided games adjudicated;
 c     the same, each at its best temperature, found in games on other openings;
-d     candidate against a control: behaviour cloning from the pretrained policy for as many further positions as GRPO used;
-e     candidate and pretrained policy against Stockfish with one node.
+d     candidate against a control: the pretrained policy after imitating as many more positions as GRPO used, or as many as are named, such
+      as what fits into GRPO's time;
+e     candidate and pretrained policy against Stockfish with one node, as played and adjudicated.
 """
 
 import argparse
@@ -47,11 +48,13 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=300)
     parser.add_argument("--temperature-pairs", type=int, default=60)
     parser.add_argument("--home", type=Path, default=Machine.here().home)
+    parser.add_argument("--control-positions", type=int, help="positions that the control imitates (default: those of GRPO's steps)")
+    parser.add_argument("--selection", type=Path, help="an output of `select` in that home (default: the latest)")
     parser.add_argument("--seed", type=int, help="of the openings and of the control (default: the run's)")
     given = parser.parse_args()
     machine, cpu = Machine.here(), torch.device("cpu")
     torch.set_num_threads(machine.num_threads)
-    boards, pretrained, finetuned, selected, settings = newest_run(given.home)
+    boards, pretrained, finetuned, selected, settings = run_behind(given.selection or newest_selection(given.home), given.home)
     decision = json.loads((selected / "report.json").read_text())
     imitation = json.loads((pretrained / "report.json").read_text())
     step = decision["candidate_step"]
@@ -71,9 +74,10 @@ def main() -> int:
         show(what, games.play(players[0], players[1], given.pairs))
         for name, policy in ((f"step {step}", champion), ("start", start)):
             engine = EnginePlayer(pool, limit="nodes 1", name="stockfish-1-node")
-            show(f"e  {name} against Stockfish, 1 node", games.play(best(policy), engine, given.pairs))
+            show(f"e  {name} against Stockfish, 1 node, as played", result := games.play(best(policy), engine, given.pairs))
+            show("   the same adjudicated", result, adjudicated=True)
         train = board_arrays(read_boards(boards), split=Split.TRAIN)
-        num_positions = step * settings.grpo.states_per_step
+        num_positions = given.control_positions or step * settings.grpo.states_per_step
         control = imitating_on(pretrained, train, num_positions, settings, seed)
         what = f"d  step {step} against a control that imitated {num_positions:,} positions more"
         show(what + ", as played", result := games.play(best(champion), best(control), given.pairs))
@@ -127,7 +131,7 @@ def best(policy: NetworkPolicy) -> BestMovePlayer:
 
 
 def imitating_on(pretrained: Path, train: BoardArrays, num_positions: int, settings: Settings, seed: int) -> NetworkPolicy:
-    """Return the pretrained policy after behaviour cloning of so many more positions, at the final learning rate of cloning."""
+    """Return the pretrained policy after imitation of so many more positions, at the final learning rate of imitation."""
     policy, _ = load_policy(pretrained, torch.device("cpu"))
     rate = json.loads((pretrained / "report.json").read_text())["learning_rate"]
     optimiser = torch.optim.AdamW(policy.network.parameters(), lr=rate, weight_decay=settings.pretrain.weight_decay)
@@ -148,21 +152,25 @@ def openings_of(pgn: Path) -> set[str]:
     return {position_key(chess.Board(fen)) for fen in re.findall(r'^\[FEN "(.*)"\]$', pgn.read_text(), flags=re.MULTILINE)}
 
 
-def newest_run(home: Path) -> tuple[Path, Path, Path, Path, Settings]:
-    """Return the folders of dataset, start, fine-tuning and selection of the last `select`, and the settings that they were made with."""
-    outputs = home / "outputs"
-    selections = sorted((outputs / "select").glob("*/manifest.json"), key=lambda path: path.stat().st_mtime)
+def newest_selection(home: Path) -> Path:
+    """Return the folder of the home's last output of `select`."""
+    selections = sorted((home / "outputs" / "select").glob("*/manifest.json"), key=lambda path: path.stat().st_mtime)
     if not selections:
-        sys.exit(f"{outputs} holds no finished run: `make run` first, or give --home")
-    chosen = json.loads(selections[-1].read_text())["parts"]
+        sys.exit(f"{home / 'outputs'} holds no finished run: `make run` first, or give --home")
+    return selections[-1].parent
+
+
+def run_behind(selection: Path, home: Path) -> tuple[Path, Path, Path, Path, Settings]:
+    """Return the folders of dataset, start, fine-tuning and selection of a `select`, and the settings that they were made with."""
+    chosen = json.loads((selection / "manifest.json").read_text())["parts"]
     if "opening book" in chosen["inputs"]:
         sys.exit("that run took its openings from a book; the headline is stated on the generator's")
-    by_hash = {json.loads(path.read_text())["output_hash"]: path for path in outputs.glob("*/*/manifest.json")}
+    by_hash = {json.loads(path.read_text())["output_hash"]: path for path in (home / "outputs").glob("*/*/manifest.json")}
     boards, pretrained, finetuned = (by_hash[chosen["inputs"][name]] for name in ("boards", "pretrained", "finetuned"))
     parts = [json.loads(path.read_text())["parts"]["settings"] for path in (pretrained, finetuned)]
     # Without the section `boards`: where files lay is in no slice, and nothing here reads it.
     merged = {name: value for part in (*parts, chosen["settings"]) for name, value in part.items() if name in Settings.model_fields}
-    return boards.parent, pretrained.parent, finetuned.parent, selections[-1].parent, Settings.model_validate(merged, strict=False)
+    return boards.parent, pretrained.parent, finetuned.parent, selection, Settings.model_validate(merged, strict=False)
 
 
 def show(what: str, result: MatchResult, *, adjudicated: bool = False) -> None:
