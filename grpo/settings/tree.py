@@ -154,7 +154,7 @@ class BoardsConfig(Section):
     The version of the dataset includes their names and contents, not their folders."""
     filters: GameFilters = GameFilters()
     """Which games and positions of the files are used."""
-    num_train: Annotated[Count, Role(is_on_card=True)] = 60_000
+    num_train: Annotated[Count, Role(is_on_card=True)] = 48_000
     """Training boards; one third each are openings, middlegames and endgames."""
     num_validation: Count = 3_000
     """Validation boards, which decide when imitation stops."""
@@ -165,8 +165,7 @@ class BoardsConfig(Section):
     heldout_from: str = ""
     """YYYY.MM.DD, not before `validation_from`: games from this day on are the held-out split."""
     max_per_game_and_phase: Count = 16
-    """Maximum number of boards of one phase from one game, so that long games do not dominate. Few boards a game are dear: games take
-    time too."""
+    """Maximum number of boards of one phase from one game, so that long games do not dominate."""
     shortage: Literal["error", "accept", "endgames"] = "error"
     """If the source has too few boards of a phase: `error` stops, `accept` continues with fewer and reports it, `endgames` has the engine
     generate endgames."""
