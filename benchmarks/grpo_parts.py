@@ -30,7 +30,7 @@ from steps.bodies.finetune import finetune_policy
 from steps.bodies.measure import play_adjudicated
 from steps.runs.results import ELO, estimate_text
 from steps.runtime.machine import Machine
-from steps.step_io.dataset import board_keys
+from steps.step_io.dataset import position_keys
 from steps.step_io.names import CHECKPOINTS
 from steps.step_io.work import Work
 
@@ -103,7 +103,7 @@ class Games:
         with self._engines() as pool:
             rng = numpy_stream(seed, "openings", "parts")
             count = num_pairs * len(rungs)
-            self._openings = make_openings(self._config, count=count, rng=rng, pool=pool, exclude=board_keys(boards))
+            self._openings = make_openings(self._config, count=count, rng=rng, pool=pool, exclude=position_keys(boards))
         names = " | ".join(f"{rung.name}: as played | adjudicated | wins, repetitions" for rung in self._rungs)
         print(f"| part | training | {names} | Elo as played | adjudicated |", flush=True)
         print("| --- " * (4 + 3 * len(rungs)) + "|", flush=True)

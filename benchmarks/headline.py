@@ -36,7 +36,7 @@ from grpo.play.players import BestMovePlayer, EnginePlayer, Player, SamplingPlay
 from grpo.policy.distribution import NetworkPolicy, PositionBatch
 from grpo.settings.tree import Settings
 from steps.runtime.machine import Machine
-from steps.step_io.dataset import board_keys, read_boards
+from steps.step_io.dataset import position_keys, read_boards
 from steps.step_io.names import CHECKPOINTS
 
 TEMPERATURES = (0.0, 0.1, 0.2, 0.3, 0.5)
@@ -63,7 +63,7 @@ def main() -> int:
     ended = "its validation loss had stopped falling" if imitation["has_converged"] else "max_steps was reached: NOT converged"
     print(f"seed {settings.seed}, openings by {seed}; verdict of the run: {decision['verdict']}")
     print(f"imitation took {imitation['num_steps']:,} steps, until {ended}")
-    used = board_keys(boards) | openings_of(selected / "games.pgn")
+    used = position_keys(boards) | openings_of(selected / "games.pgn")
     with EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB}) as pool:
         games = Games(settings, pool, used, seed)
         show(f"a  step {step} against start, as played", result := games.play(best(champion), best(start), given.pairs))

@@ -109,6 +109,7 @@ def _board_columns(boards: pa.Table, games: pa.Table, rules: Sequence[RowRule[Bo
         columns[name] = boards[name].to_pylist()
     columns["key_in_one_split"] = _leaks("position", columns["key"], columns["split"])
     columns["game_in_one_split"] = _leaks("game", boards["game_id"].to_pylist(), columns["split"])
+    columns["label_as_played"] = _not_as_played(boards, games)
     columns["expected_throughout"] = _not_throughout(expected, fens)
     columns["values_differ"] = _once(_too_flat(flat, num_valued), len(fens))
     columns["labels_beat_chance"] = _once(chance_breach(edges), len(fens))
@@ -128,6 +129,20 @@ def _leaks(what: str, names: Sequence[str | None], splits: Sequence[str | None])
             found.setdefault(name, set()).add(split)
     breaches = {name: f"the {what} {name} is in {' and '.join(sorted(where))}" if len(where) > 1 else "" for name, where in found.items()}
     return [None if name is None else breaches.get(name) for name in names]
+
+
+def _not_as_played(boards: pa.Table, games: pa.Table) -> list[str | None]:
+    """Return for each row whether its label, if it was played, is another move than its game has at that ply."""
+    moves_of = dict(zip(games["game_id"].to_pylist(), games["moves"].to_pylist(), strict=True))
+
+    def breach(fen: str | None, game_id: str | None, ply: int | None, label: str | None, label_from: str | None) -> str | None:
+        moves = moves_of.get(game_id)
+        if label_from != "game" or moves is None or ply is None or label is None or not 0 <= ply < len(moves):
+            return None
+        return "" if moves[ply] == label else f"{fen}: the label is {label}, and game {game_id} has {moves[ply]} at ply {ply}"
+
+    rows = (boards[name].to_pylist() for name in ("fen", "game_id", "ply", "label", "label_from"))
+    return [breach(*row) for row in zip(*rows, strict=True)]
 
 
 def _not_throughout(shares: Sequence[str | None], fens: Sequence[str | None]) -> list[str | None]:
@@ -371,11 +386,12 @@ def _labels_suite(columns: Columns, least: int) -> Suite:
         _at_least("enough_labelled", "boards with a label", least),
         _known("label_from", LABELLERS),
         *_hold(LABEL_RULES),
+        _no_breach("label_as_played", "A label that was played is the move of its game at that ply.", MADE_BY_OTHER_CODE),
         _no_breach(
             "labels_beat_chance",
             CHANCE_MEANING,
             "labels and boards got mixed up, or values are of the wrong side; if players do move at random, there is nothing to imitate",
         ),
     )
-    names = ("label_from", "labels_beat_chance", *(rule.name for rule in LABEL_RULES))
+    names = ("label_from", "label_as_played", "labels_beat_chance", *(rule.name for rule in LABEL_RULES))
     return Suite(name="labels", checks=checks, frame=_frame({name: columns[name] for name in names}))

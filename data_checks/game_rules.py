@@ -3,6 +3,7 @@
 import calendar
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Final
 
 from data_checks.rules import JOIN_REMEDY, MADE_BY_OTHER_CODE, GameReading, RowRule, missing_columns, start_fault
@@ -40,6 +41,12 @@ def game_rules(config: BoardsConfig) -> tuple[RowRule[GameReading], ...]:
             meaning="No number of plies is negative; 0 plies has a listed position alone, with one board, nobody's move, and no result.",
             remedy=MADE_BY_OTHER_CODE,
             breach=_impossible_plies,
+        ),
+        RowRule(
+            name="moves_complete",
+            meaning="Every game has a move and a key for each ply, and its labels are of plies that it has, in order.",
+            remedy=MADE_BY_OTHER_CODE,
+            breach=_incomplete_moves,
         ),
         RowRule(
             name="offset_possible",
@@ -119,6 +126,19 @@ def _impossible_plies(reading: GameReading) -> str | None:
     if boards is not None and boards.labels_from["game"]:
         not_listed.append("labels that were played")
     return f"{reading.name} has 0 plies, and is no listed position: {', '.join(not_listed)}" if not_listed else ""
+
+
+def _incomplete_moves(reading: GameReading) -> str | None:
+    row = reading.row
+    num_plies, moves, keys, plies = (row[name] for name in ("num_plies", "moves", "keys", "label_plies"))
+    if None in (num_plies, moves, keys, plies):
+        return None
+    if not len(moves) == len(keys) == num_plies:
+        return f"{reading.name} has {num_plies} plies, {len(moves)} moves and {len(keys)} keys"
+    if None in moves or None in keys:
+        return f"{reading.name} lacks a move or a key"
+    is_rising = all(one < other for one, other in pairwise(plies))
+    return _said(reading, "" if is_rising and set(plies) <= set(range(num_plies)) else f"labels at plies {plies} of {num_plies}")
 
 
 def _negative_offset(reading: GameReading) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any
 import chess
 
 from grpo.base.seeding import numpy_stream
-from grpo.board.encoding import fen_of, key_of_fen, turned_fen
+from grpo.board.encoding import fen_of, key_of_fen, position_key, turned_fen
 from grpo.board.phases import PHASES, Phase, phase_of
 from grpo.dataset.table import Position, Split
 from grpo.reading.games import Game, Rejection
@@ -183,8 +183,28 @@ class Quota:
                     if not num_needed:
                         break
         if selected:
-            self.games[game.game_id] = _game_row(game, split)
+            self.games[game.game_id] = self._game_row(game, split)
         return selected
+
+    def _game_row(self, game: Game, split: Split) -> dict[str, Any]:
+        keys = [position_key(board) for board in game.boards[: len(game.moves)]]
+        # How uneven a position is, is known of valued boards alone.
+        is_filtered = self._config.filters.max_centipawns is not None
+        return {
+            "game_id": game.game_id,
+            "source": game.source,
+            "offset": game.offset,
+            "split": split.value,
+            "start_fen": game.boards[0].fen(),
+            "num_plies": len(game.moves),
+            "result": game.result,
+            "white_rating": game.white_rating,
+            "black_rating": game.black_rating,
+            "date": game.date,
+            "moves": [move.uci() for move in game.moves],
+            "keys": keys,
+            "label_plies": [ply for ply, key in enumerate(keys) if game.is_label[ply] and key not in self._excluded and not is_filtered],
+        }
 
     def discard(self, candidate: Candidate, reason: str) -> None:
         """Remove a selected candidate and count the reason; its position is not selected again."""
@@ -221,21 +241,6 @@ class Quota:
             date=game.date,
         )
         return Candidate(position, board, view)
-
-
-def _game_row(game: Game, split: Split) -> dict[str, Any]:
-    return {
-        "game_id": game.game_id,
-        "source": game.source,
-        "offset": game.offset,
-        "split": split.value,
-        "start_fen": game.boards[0].fen(),
-        "num_plies": len(game.moves),
-        "result": game.result,
-        "white_rating": game.white_rating,
-        "black_rating": game.black_rating,
-        "date": game.date,
-    }
 
 
 def shortage_message(missing: Mapping[QuotaCell, int], report: SourceReport, what: str) -> str:

@@ -99,9 +99,16 @@ GAME_SCHEMA: Final = pa.schema(
         pa.field("white_rating", pa.int32()),
         pa.field("black_rating", pa.int32()),
         pa.field("date", pa.string()),
+        pa.field("moves", pa.list_(pa.string()), nullable=False),
+        pa.field("keys", pa.list_(pa.string()), nullable=False),
+        pa.field("label_plies", pa.list_(pa.int32()), nullable=False),
     ]
 )
-"""Columns of the games that boards come from; a listed position is a game of 0 plies."""
+"""Columns of the games that boards come from; a listed position is a game of 0 plies.
+
+`moves`: in UCI, all of them. `keys`: `encoding.position_key` before each move. `label_plies`: plies, rising, whose move may be imitated: it
+is not random, no filter drops it, and its position is not excluded.
+"""
 
 
 def board_row(
@@ -137,8 +144,8 @@ def phase_counts(phases: Sequence[str]) -> dict[str, int]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BoardArrays:
-    """Boards as arrays: N boards, A most legal moves of a board; padding is masked."""
+class LabelArrays:
+    """Positions with the move to imitate, as arrays: N positions, A most legal moves of one; padding is masked."""
 
     encodings: NDArray[np.uint8]
     """[N, 71], see `encoding`."""
@@ -146,15 +153,21 @@ class BoardArrays:
     """[N, A], legal moves in ascending order, then 0 as padding."""
     is_legal: NDArray[np.bool_]
     """[N, A], False on padding."""
-    values: NDArray[np.float32]
-    """[N, A], value of each legal move for the mover (the reward), or `strong_values`."""
     played: NDArray[np.int64]
     """[N], the column of the move that was played."""
-    phases: NDArray[np.int64]
-    """[N], index into `PHASES`."""
 
     def __len__(self) -> int:
         return len(self.encodings)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BoardArrays(LabelArrays):
+    """Boards as arrays, with the values of their moves."""
+
+    values: NDArray[np.float32]
+    """[N, A], value of each legal move for the mover (the reward), or `strong_values`."""
+    phases: NDArray[np.int64]
+    """[N], index into `PHASES`."""
 
 
 def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> BoardArrays:

@@ -15,7 +15,7 @@ from torch import Tensor
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import torch_stream
 from grpo.board.actions import NUM_ACTIONS
-from grpo.dataset.table import BoardArrays
+from grpo.dataset.table import LabelArrays
 from grpo.learning.mirror import reflected
 from grpo.metrics.table import Record
 from grpo.policy.distribution import NetworkPolicy, PositionBatch
@@ -37,7 +37,7 @@ class ImitationResult:
 
 
 def imitate(
-    policy: NetworkPolicy, train: BoardArrays, validation: BoardArrays, config: PretrainConfig, *, seed: int
+    policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, config: PretrainConfig, *, seed: int
 ) -> Iterator[Record | ImitationResult]:
     """Yield a record at each look at the validation loss, then the result; the policy ends with the best weights of all looks.
 
@@ -100,7 +100,7 @@ def imitate(
 
 
 @torch.no_grad()
-def validation_metrics(policy: NetworkPolicy, boards: BoardArrays) -> dict[str, float]:
+def validation_metrics(policy: NetworkPolicy, boards: LabelArrays) -> dict[str, float]:
     """Return loss, top-1, top-5, entropy and perplexity of the policy on these boards, at T = 1."""
     positions, played = PositionBatch.from_arrays(boards), torch.from_numpy(boards.played)
     losses, ranks, entropies = [], [], []

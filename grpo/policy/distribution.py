@@ -17,7 +17,7 @@ from grpo.base.seeding import named_seed
 from grpo.board.actions import action_id, legal_action_ids
 from grpo.board.draws import repeating_moves
 from grpo.board.encoding import encode
-from grpo.dataset.table import BoardArrays
+from grpo.dataset.table import LabelArrays
 from grpo.policy.network import PolicyNetwork
 from grpo.settings.tree import PolicyConfig
 
@@ -64,8 +64,8 @@ class PositionBatch:
         )
 
     @classmethod
-    def from_arrays(cls, arrays: BoardArrays) -> Self:
-        """Return all boards of a dataset split as one batch; their games' histories are not known."""
+    def from_arrays(cls, arrays: LabelArrays) -> Self:
+        """Return all boards of a dataset split, or all positions to imitate, as one batch; their games' histories are not known."""
         return cls(
             encodings=torch.from_numpy(arrays.encodings),
             action_ids=torch.from_numpy(arrays.action_ids),

@@ -30,7 +30,7 @@ class SelfPlayConfig(Section):
 
     fraction: Annotated[float, Field(ge=0, lt=1)] = 0.66
     """Fraction of the states of a step; 0 turns self-play off. Without it the policy does not learn to finish its own games."""
-    states_per_round: Count = 10_000
+    states_per_round: Count = 8_000
     """Distinct positions taken from the games of one round; the engine computes the move values of each once."""
     steps_per_round: Count = 100
     """Steps that train on the states of one round, before the current policy plays the next round."""

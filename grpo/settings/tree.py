@@ -154,11 +154,11 @@ class BoardsConfig(Section):
     The version of the dataset includes their names and contents, not their folders."""
     filters: GameFilters = GameFilters()
     """Which games and positions of the files are used."""
-    num_train: Annotated[Count, Role(is_on_card=True)] = 48_000
+    num_train: Annotated[Count, Role(is_on_card=True)] = 36_000
     """Training boards; one third each are openings, middlegames and endgames."""
     num_validation: Count = 3_000
     """Validation boards, which decide when imitation stops."""
-    num_heldout: Count = 900
+    num_heldout: Count = 600
     """Held-out boards on which regret is measured, with move values of the deeper search of `evaluation`."""
     validation_from: str = ""
     """YYYY.MM.DD: games of files from this day on are the validation split. If empty, games are split by their hash."""
@@ -238,6 +238,9 @@ class PolicyConfig(Section):
 class PretrainConfig(Section):
     """Imitation learning of the moves played, until the validation loss stops falling."""
 
+    max_positions: Annotated[Count, Role(is_on_card=True)] = 150_000
+    """Positions whose moves are imitated: the training boards, and others of the games they come from, up to this many in all. They cost no
+    search."""
     batch_size: Count = 256
     """Boards per step."""
     mirrors_boards: bool = True

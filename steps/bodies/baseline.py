@@ -14,7 +14,7 @@ from grpo.play.openings import make_openings
 from grpo.settings.tree import Settings
 from steps.bodies.measure import match_facts, num_ladder_openings, place_players, placement_facts, play_adjudicated, read_ladder
 from steps.policies.open import open_policy
-from steps.step_io.dataset import board_keys, read_boards
+from steps.step_io.dataset import position_keys, read_boards
 from steps.step_io.names import DECISIONS, REPORT
 from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
@@ -48,7 +48,7 @@ def play_baseline(
     config, ladder = settings.evaluation, read_ladder(calibrated)
     player = policy.best_player("pretrained", seed=settings.seed, stream=("baseline", "asked again"))
     opponents = {"random": Rung(nodes=config.opponent_nodes, random_share=1), "engine": Rung(nodes=config.opponent_nodes, random_share=0)}
-    used = board_keys(boards)
+    used = position_keys(boards)
     total = 2 * (config.num_baseline_pairs * len(opponents) + num_ladder_openings(ladder, config))
     matches: dict[str, Any] = {}
     num_played = 0

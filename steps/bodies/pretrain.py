@@ -6,12 +6,13 @@ from typing import Final
 import torch
 
 from grpo.base.files import write_json
+from grpo.dataset.labels import label_arrays
 from grpo.dataset.table import Split, board_arrays
 from grpo.learning.checkpoints import save_policy, weights_hash
 from grpo.learning.imitation import ImitationResult, imitate
 from grpo.policy.distribution import new_policy
 from grpo.settings.tree import Settings
-from steps.step_io.dataset import read_boards
+from steps.step_io.dataset import read_boards, read_game_table
 from steps.step_io.names import REPORT
 from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
@@ -29,7 +30,8 @@ SPEC: Final = StepSpec(
 def pretrain_policy(settings: Settings, boards: Path, device: torch.device, work: Work) -> None:
     """Write the policy with the lowest validation loss, and how imitation ended."""
     table = read_boards(boards)
-    train, validation = board_arrays(table, split=Split.TRAIN), board_arrays(table, split=Split.VALIDATION)
+    train = label_arrays(table, read_game_table(boards), max_positions=settings.pretrain.max_positions)
+    validation = board_arrays(table, split=Split.VALIDATION)
     policy = new_policy(settings.policy, seed=settings.seed, device=device)
     for outcome in imitate(policy, train, validation, settings.pretrain, seed=settings.seed):
         if isinstance(outcome, ImitationResult):
@@ -41,6 +43,7 @@ def pretrain_policy(settings: Settings, boards: Path, device: torch.device, work
     write_json(
         work.folder / REPORT,
         {
+            "num_positions": len(train),
             "num_steps": result.num_steps,
             "has_converged": result.has_converged,
             "best_step": result.best.step,

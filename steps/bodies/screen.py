@@ -16,7 +16,7 @@ from grpo.settings.tree import Settings
 from steps.bodies.game_cache import PrecomputedGames, TaskPart
 from steps.bodies.selection_games import SelectionGames
 from steps.policies.open import Competitor, open_policy
-from steps.step_io.dataset import board_keys
+from steps.step_io.dataset import position_keys
 from steps.step_io.names import CHECKPOINTS
 from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work, read_history
@@ -110,7 +110,7 @@ def precompute_games(
         contest.initial,
         {step: contest.checkpoints[step] for step in contest.candidates},
         contest.previous_champion,
-        used=board_keys(boards),
+        used=position_keys(boards),
         engine_path=engine_path,
         num_processes=num_processes,
         device=device,

@@ -25,7 +25,7 @@ from steps.bodies.measure import match_facts, placement_facts, read_ladder
 from steps.bodies.screen import Contest
 from steps.bodies.selection_games import CONFIRMATION, PREVIOUS, SelectionGames
 from steps.step_io.aliases import CHAMPION, PEAK, PRETRAINED_STEP
-from steps.step_io.dataset import board_keys, read_boards
+from steps.step_io.dataset import position_keys, read_boards
 from steps.step_io.names import DECISIONS, PGN, REPORT
 from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
@@ -87,7 +87,7 @@ def select_champion(
         initial,
         {step: checkpoints[step] for step in contest.candidates},
         previous_champion,
-        used=board_keys(boards),
+        used=position_keys(boards),
         engine_path=engine_path,
         num_processes=num_processes,
         device=device,

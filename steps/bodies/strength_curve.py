@@ -19,7 +19,7 @@ from grpo.settings.tree import Settings
 from grpo.statistics.intervals import Z95, ScoreInterval, paired_interval
 from grpo.statistics.ratings import rate_against
 from steps.bodies.measure import play_adjudicated, read_ladder
-from steps.step_io.dataset import board_keys
+from steps.step_io.dataset import position_keys
 from steps.step_io.names import REPORT
 
 _STREAM: Final = "strength curve"
@@ -91,7 +91,7 @@ class StrengthCurve:
         with EnginePool(self._engine_path, num_processes=self._num_processes, options={"Hash": PLAYING_HASH_MIB}) as pool:
             if not self._openings:
                 rng = numpy_stream(self._settings.seed, "openings", _STREAM)
-                used = board_keys(self._boards)
+                used = position_keys(self._boards)
                 self._openings = make_openings(config, count=count * len(self._rungs), rng=rng, pool=pool, exclude=used)
             results = []
             for number, rung in enumerate(self._rungs):

@@ -1,5 +1,6 @@
 """Reads the dataset that `join_boards` leaves, for all steps behind it."""
 
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ def read_game_table(folder: Path) -> pa.Table:
     return pq.read_table(folder / GAMES, schema=GAME_SCHEMA)
 
 
-def board_keys(folder: Path) -> set[str]:
-    """Return the keys of all boards: no opening of a match may be one of them."""
-    return set(pq.read_table(folder / BOARDS, columns=["key"])["key"].to_pylist())
+def position_keys(folder: Path) -> set[str]:
+    """Return the keys of all boards and of all positions of their games: no opening of a match may be one of them."""
+    boards = pq.read_table(folder / BOARDS, columns=["key"])["key"].to_pylist()
+    return {*boards, *chain.from_iterable(pq.read_table(folder / GAMES, columns=["keys"])["keys"].to_pylist())}

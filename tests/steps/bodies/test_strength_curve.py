@@ -38,7 +38,7 @@ from steps.bodies.selection_games import CONFIRMATION, LADDER, PREVIOUS, SAMPLED
 from steps.bodies.strength_curve import StrengthCurve, curve_metrics, nearest_rungs, rungs_text
 from steps.pipeline.make_output import make_output
 from steps.runtime.exit_codes import RESUMABLE
-from steps.step_io.dataset import board_keys
+from steps.step_io.dataset import position_keys
 from steps.step_io.names import BOARDS, REPORT
 from steps.step_io.work import TerminalSink, read_history
 from steps.store.outputs import Store
@@ -265,7 +265,7 @@ def test_no_opening_serves_two_rungs_or_is_a_board_of_the_dataset_or_one_of_the_
     assert [len(part) for part in keys] == [5, 5]
     used = keys[0] | keys[1]
     assert len(used) == 10
-    assert not used & board_keys(inputs["boards"])
+    assert not used & position_keys(inputs["boards"])
     with EnginePool(stockfish, num_processes=1, options={"Hash": PLAYING_HASH_MIB}) as pool:
         for stage in (f"{SCREENING} 0", f"{CONFIRMATION} 0", f"{PREVIOUS} 0", SAMPLED, LADDER, "baseline"):
             rng = numpy_stream(settings.seed, "openings", stage)
