@@ -1,0 +1,76 @@
+"""The positions whose moves are imitated: the training boards, and more of the moves played in the games that they come from.
+
+Imitation needs no values, and playing a game costs the same however many of its positions are valued.
+"""
+
+from collections.abc import Sequence
+
+import chess
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from grpo.base.files import sha256_text
+from grpo.board.actions import action_id, legal_action_ids
+from grpo.board.encoding import encode
+from grpo.dataset.table import LabelArrays, Split, board_arrays
+
+
+def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> LabelArrays:
+    """Return the positions to imitate: all training boards, then others of the training games, up to `max_positions` in all.
+
+    No position is there twice, and none is a board of another split. The others are those with the lowest hashes of their keys, so that
+    the choice depends on no order.
+
+    Args:
+        boards: Table of `BOARD_SCHEMA`.
+        games: Table of `GAME_SCHEMA`.
+        max_positions: Maximum number of positions, unless there are more boards.
+
+    Raises ValueError if there is no training board, or if a game's move is not legal.
+    """
+    of_boards = board_arrays(boards, split=Split.TRAIN)
+    known = set(boards["key"].to_pylist())
+    found: dict[str, tuple[int, int]] = {}
+    games = games.filter(pc.equal(games["split"], Split.TRAIN.value))
+    for number, (keys, plies) in enumerate(zip(games["keys"].to_pylist(), games["label_plies"].to_pylist(), strict=True)):
+        for ply in plies:
+            if keys[ply] not in known:
+                found.setdefault(keys[ply], (number, ply))
+    wanted = sorted(found, key=sha256_text)[: max(0, max_positions - len(of_boards))]
+    plies_of_game: dict[int, set[int]] = {}
+    for number, ply in map(found.__getitem__, wanted):
+        plies_of_game.setdefault(number, set()).add(ply)
+    positions: list[chess.Board] = []
+    ids: list[list[int]] = []
+    columns: list[int] = []
+    rows = zip(games["game_id"].to_pylist(), games["start_fen"].to_pylist(), games["moves"].to_pylist(), strict=True)
+    for number, (game_id, start_fen, moves) in enumerate(rows):
+        board = chess.Board(start_fen)
+        for ply in range(max(plies_of_game.get(number, {-1})) + 1):
+            move = chess.Move.from_uci(moves[ply])
+            if ply in plies_of_game[number]:
+                legal = legal_action_ids(board)
+                played = action_id(move, board.turn)
+                if played not in legal:
+                    raise ValueError(f"game {game_id}: {move} at ply {ply} is not legal in {board.fen()}; make the boards again")
+                if len(legal) > 1:  # Else there is nothing to learn.
+                    positions.append(board.copy(stack=False))
+                    ids.append(legal)
+                    columns.append(legal.index(played))
+            board.push(move)
+    return _joined(of_boards, positions, ids, columns)
+
+
+def _joined(of_boards: LabelArrays, positions: Sequence[chess.Board], ids: Sequence[Sequence[int]], columns: Sequence[int]) -> LabelArrays:
+    width = max(of_boards.action_ids.shape[1], *map(len, ids), 0)
+    lengths = np.array([*of_boards.is_legal.sum(1), *map(len, ids)])
+    is_legal = np.arange(width) < lengths[:, None]
+    action_ids = np.zeros(is_legal.shape, dtype=np.int64)
+    action_ids[is_legal] = np.concatenate([of_boards.action_ids[of_boards.is_legal], *(np.array(each) for each in ids)])
+    return LabelArrays(
+        encodings=np.concatenate([of_boards.encodings, encode(positions)]),
+        action_ids=action_ids,
+        is_legal=is_legal,
+        played=np.concatenate([of_boards.played, np.array(columns, dtype=np.int64)]),
+    )
