@@ -131,7 +131,7 @@ def _impossible_plies(reading: GameReading) -> str | None:
 def _incomplete_moves(reading: GameReading) -> str | None:
     row = reading.row
     num_plies, moves, keys, plies = (row[name] for name in ("num_plies", "moves", "keys", "label_plies"))
-    if None in (num_plies, moves, keys, plies):
+    if None in (num_plies, moves, keys, plies) or num_plies <= 0:
         return None
     if not len(moves) == len(keys) == num_plies:
         return f"{reading.name} has {num_plies} plies, {len(moves)} moves and {len(keys)} keys"

@@ -19,8 +19,8 @@ from grpo.dataset.table import LabelArrays, Split, board_arrays
 def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> LabelArrays:
     """Return the positions to imitate: all training boards, then others of the training games, up to `max_positions` in all.
 
-    No position is there twice, and none is a board of another split. The others are those with the lowest hashes of their keys, so that
-    the choice depends on no order.
+    No position is there twice (of one that several games have, the first game's move counts), and none is a board of another split. The
+    others are those with the lowest hashes of their keys, so that the choice does not depend on the order of the games.
 
     Args:
         boards: Table of `BOARD_SCHEMA`.

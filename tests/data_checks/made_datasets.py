@@ -146,6 +146,9 @@ def game_of(row: Row, *, start_fen: str = chess.STARTING_FEN, num_plies: int = 4
         "white_rating": None if listed else 1_500,
         "black_rating": None,
         "date": None if listed else "2024.02.??",
+        "moves": [] if listed else [row["label"]] * num_plies,
+        "keys": [] if listed else [row["key"]] * num_plies,
+        "label_plies": [] if listed else [row["ply"]],
     }
 
 

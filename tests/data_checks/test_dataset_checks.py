@@ -490,6 +490,9 @@ GAME = {
     "white_rating": None,
     "black_rating": None,
     "date": None,
+    "moves": ["e2e4", "e7e5", "g1f3"],
+    "keys": ["one", "two", "three"],
+    "label_plies": [0, 2],
 }
 
 
@@ -512,6 +515,12 @@ def game_breaches(config: BoardsConfig = CONFIG, boards: BoardsOfGame | None = N
         ({"date": "2024.??.??"}, []),
         ({"date": ""}, ["date_well_formed"]),
         ({"start_fen": None, "offset": None}, ["game_complete"]),
+        ({"label_plies": []}, []),
+        ({"moves": ["e2e4", "e7e5"]}, ["moves_complete"]),
+        ({"keys": ["one", None, "three"]}, ["moves_complete"]),
+        ({"label_plies": [2, 0]}, ["moves_complete"]),
+        ({"label_plies": [3]}, ["moves_complete"]),
+        ({"moves": None}, ["game_complete"]),
     ],
 )
 def test_rules_of_one_game(changes: Row, names: list[str]) -> None:

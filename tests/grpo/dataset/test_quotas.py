@@ -189,8 +189,24 @@ def test_a_candidate_says_all_that_is_known_of_it() -> None:
             "white_rating": 1_500,
             "black_rating": None,
             "date": "2018.11.??",
+            "moves": MOVES.split(),
+            "keys": [position_key(board) for board in game_of(MOVES).boards],
+            "label_plies": list(range(10)),
         }
     }
+
+
+def test_moves_that_are_random_or_of_an_excluded_position_are_not_imitated() -> None:
+    game = game_of(MOVES, is_label=[ply != 3 for ply in range(10)])
+    quota, _ = new_quota(excluded=frozenset({position_key(game.boards[5])}))
+    quota.offer(game)
+    assert quota.games["g"]["label_plies"] == [0, 1, 2, 4, 6, 7, 8, 9]
+
+
+def test_with_a_window_of_scores_only_valued_boards_are_imitated() -> None:
+    quota, _ = new_quota(source="files", files=("x.pgn",), filters={"max_centipawns": 300})
+    quota.offer(game_of(MOVES))
+    assert quota.games["g"]["label_plies"] == []
 
 
 def test_a_listed_position_has_no_label_yet() -> None:

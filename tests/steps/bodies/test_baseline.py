@@ -12,7 +12,7 @@ from doubles import CPU, TINY, some_boards
 from grpo.base.files import read_json
 from grpo.board.encoding import position_key
 from grpo.board.phases import phase_of
-from grpo.dataset.table import Position, Split, board_row, board_table
+from grpo.dataset.table import GAME_SCHEMA, Position, Split, board_row, board_table
 from grpo.engine.answers import Score
 from grpo.engine.identity import EngineIdentity
 from grpo.engine.move_values import ValueTable
@@ -25,7 +25,7 @@ from grpo.settings.tree import read_settings
 from steps.bodies.baseline import play_baseline
 from steps.bodies.calibrate import calibrate_ladder
 from steps.bodies.measure import match_facts, place_players, placement_facts, read_ladder
-from steps.step_io.names import BOARDS, REPORT
+from steps.step_io.names import BOARDS, GAMES, REPORT
 from steps.step_io.work import Work, read_history
 
 SETTINGS = read_settings("test")
@@ -84,6 +84,7 @@ def write_boards(folder: Path) -> None:
         )
         rows.append(board_row(position, table, table, engine="Stockfish", limit="depth 2", transform="logistic"))
     pq.write_table(board_table(rows), folder / BOARDS)
+    pq.write_table(GAME_SCHEMA.empty_table(), folder / GAMES)
 
 
 @pytest.fixture(scope="module")

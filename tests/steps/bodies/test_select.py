@@ -22,7 +22,7 @@ from speakers import Answer, ScriptedSpeaker, naming
 from grpo.base.files import CorruptError, file_hashes, read_json, sha256_file, write_json, write_manifest
 from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES, phase_of
-from grpo.dataset.table import Position, Split, board_row, board_table
+from grpo.dataset.table import GAME_SCHEMA, Position, Split, board_row, board_table
 from grpo.engine.answers import Score
 from grpo.engine.identity import EngineIdentity
 from grpo.engine.move_values import ValueTable
@@ -65,7 +65,7 @@ from steps.policies import network as network_policies
 from steps.policies.language import LanguageCompetitor
 from steps.policies.open import open_policy
 from steps.step_io.aliases import CHAMPION, PEAK, PRETRAINED_STEP
-from steps.step_io.names import BOARDS, CACHED_GAMES, CHECKPOINTS, DECISIONS, HISTORY, PGN, REPORT
+from steps.step_io.names import BOARDS, CACHED_GAMES, CHECKPOINTS, DECISIONS, GAMES, HISTORY, PGN, REPORT
 from steps.step_io.work import Work, read_history
 
 STEPS = (2, 4, 6)
@@ -149,6 +149,7 @@ def write_boards(folder: Path) -> set[str]:
         )
         rows.append(board_row(position, table, table, engine="Stockfish", limit="depth 2", transform="logistic"))
     pq.write_table(board_table(rows), folder / BOARDS)
+    pq.write_table(GAME_SCHEMA.empty_table(), folder / GAMES)
     return {row["key"] for row in rows}
 
 

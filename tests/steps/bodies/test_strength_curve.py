@@ -19,7 +19,7 @@ from grpo.base.files import read_json, write_json
 from grpo.base.seeding import numpy_stream
 from grpo.board.encoding import key_of_fen, position_key, turned_fen
 from grpo.board.phases import phase_of
-from grpo.dataset.table import Position, Split, board_row, board_table
+from grpo.dataset.table import GAME_SCHEMA, Position, Split, board_row, board_table
 from grpo.engine.answers import EngineError, Score
 from grpo.engine.identity import EngineIdentity
 from grpo.engine.move_values import ValueTable
@@ -39,7 +39,7 @@ from steps.bodies.strength_curve import StrengthCurve, curve_metrics, nearest_ru
 from steps.pipeline.make_output import make_output
 from steps.runtime.exit_codes import RESUMABLE
 from steps.step_io.dataset import position_keys
-from steps.step_io.names import BOARDS, REPORT
+from steps.step_io.names import BOARDS, GAMES, REPORT
 from steps.step_io.work import TerminalSink, read_history
 from steps.store.outputs import Store
 
@@ -78,6 +78,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         strong = table if split == Split.HELDOUT else None
         rows.append(board_row(position, table, strong, engine="Stockfish", limit="depth 2", transform="logistic"))
     pq.write_table(board_table(rows), folders["boards"] / BOARDS)
+    pq.write_table(GAME_SCHEMA.empty_table(), folders["boards"] / GAMES)
     save_policy(folders["pretrained"], new_policy(TINY, seed=0, device=CPU), TINY)
     return folders
 
