@@ -154,18 +154,19 @@ class BoardsConfig(Section):
     The version of the dataset includes their names and contents, not their folders."""
     filters: GameFilters = GameFilters()
     """Which games and positions of the files are used."""
-    num_train: Annotated[Count, Role(is_on_card=True)] = 36_000
+    num_train: Annotated[Count, Role(is_on_card=True)] = 30_000
     """Training boards; one third each are openings, middlegames and endgames."""
     num_validation: Count = 3_000
     """Validation boards, which decide when imitation stops."""
-    num_heldout: Count = 600
+    num_heldout: Count = 450
     """Held-out boards on which regret is measured, with move values of the deeper search of `evaluation`."""
     validation_from: str = ""
     """YYYY.MM.DD: games of files from this day on are the validation split. If empty, games are split by their hash."""
     heldout_from: str = ""
     """YYYY.MM.DD, not before `validation_from`: games from this day on are the held-out split."""
-    max_per_game_and_phase: Count = 16
-    """Maximum number of boards of one phase from one game, so that long games do not dominate."""
+    max_per_game_and_phase: Count = 10
+    """Maximum number of boards of one phase from one game, so that long games do not dominate. Fewer boards a game make more games, and
+    so more moves to imitate (`pretrain.max_positions`)."""
     shortage: Literal["error", "accept", "endgames"] = "error"
     """If the source has too few boards of a phase: `error` stops, `accept` continues with fewer and reports it, `endgames` has the engine
     generate endgames."""
@@ -251,7 +252,7 @@ class PretrainConfig(Section):
     """Weight decay of AdamW."""
     steps_per_validation: Count = 250
     """Steps between two measurements of the validation loss."""
-    patience: Count = 2
+    patience: Count = 1
     """Measurements in a row without a new best loss before the learning rate is reduced."""
     num_learning_rate_cuts: Annotated[int, Field(ge=0, le=10)] = 2
     """Imitation ends when the loss stops falling after this many reductions of the learning rate."""

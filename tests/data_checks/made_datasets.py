@@ -36,13 +36,24 @@ class Dataset:
     boards: list[Row]
     games: list[Row]
     facts: dict[str, Any] = field(default_factory=dict)
+    moves_follow_labels: bool = True
+    """Whether the games' moves are the boards' labels, whatever those are."""
 
     def game(self, row: Row) -> Row:
         """Return the game of a board."""
         return next(game for game in self.games if game["game_id"] == row["game_id"])
 
     def tables(self) -> tuple[pa.Table, pa.Table]:
-        return board_table(self.boards), pa.Table.from_pylist(self.games, schema=GAME_SCHEMA)
+        return board_table(self.boards), pa.Table.from_pylist([self._played(game) for game in self.games], schema=GAME_SCHEMA)
+
+    def _played(self, game: Row) -> Row:
+        if not self.moves_follow_labels or not game["moves"]:
+            return game
+        moves = list(game["moves"])
+        for row in self.boards:
+            if row["game_id"] == game["game_id"] and row["label"] is not None and 0 <= row["ply"] < len(moves):
+                moves[row["ply"]] = row["label"]
+        return game | {"moves": moves}
 
     def report_facts(self) -> dict[str, Any]:
         """Return what the join would report of these tables, less what was planted."""

@@ -68,7 +68,7 @@ def test_a_dataset_that_fails_is_refused_with_the_report_and_what_is_in_it(tmp_p
         check_dataset(SETTINGS, write(dataset, tmp_path / "boards"), work)
 
     text = str(refusal.value)
-    assert text.startswith("the dataset is not fit to train on:\n1 of 55 checks failed: labels: label_legal")
+    assert text.startswith("the dataset is not fit to train on:\n1 of 57 checks failed: labels: label_legal")
     for words in (
         "the label a1a1 is not a legal move",
         "18 boards from 18 games",

@@ -233,6 +233,16 @@ def labels_of_the_wrong_side(dataset: Dataset) -> None:
             row["label"] = row["moves"][row["values"].index(min(row["values"]))]
 
 
+def another_move_than_the_label(dataset: Dataset) -> None:
+    dataset.moves_follow_labels = False
+    dataset.game(first(dataset))["moves"][first(dataset)["ply"]] = "e2e4"
+
+
+def a_move_too_few(dataset: Dataset) -> None:
+    dataset.moves_follow_labels = False
+    dataset.game(first(dataset))["moves"].pop()
+
+
 FAULTS: dict[str, tuple[Plant, set[str], str]] = {
     # games
     "no games of a split": (
@@ -251,6 +261,7 @@ FAULTS: dict[str, tuple[Plant, set[str], str]] = {
         {"plies_possible", "label_by_who_played", "ply_in_game"},
         "has 0 plies, and is no listed position: result 1-0, white_rating 1500, date 2024.02.??, labels that were played",
     ),
+    "a game with a move too few": (a_move_too_few, {"moves_complete"}, "has 400 plies, 399 moves and 400 keys"),
     "negative offset": (game_setting(offset=-7), {"offset_possible"}, "offset -7"),
     "impossible rating": (game_setting(black_rating=4_001), {"ratings_possible"}, "black_rating 4001"),
     "impossible date": (game_setting(date="2023.02.29"), {"date_well_formed"}, "date '2023.02.29'"),
@@ -323,7 +334,7 @@ FAULTS: dict[str, tuple[Plant, set[str], str]] = {
     ),
     "strong NaN": (changing("strong_values", third(math.nan), Split.HELDOUT), {"strong_values_in_range"}, "strong_values[2] = nan"),
     "two engines": (setting("engine", "Stockfish 16"), {"one_engine"}, "one engine: Stockfish 17.\n  - Stockfish 16\n"),
-    "two limits": (setting("limit", "depth 3"), {"one_limit"}, "limit: depth 1.\n  - depth 3\n"),
+    "two limits": (setting("limit", "depth 3"), {"one_limit"}, "limit: depth 5.\n  - depth 3\n"),
     "two transforms": (setting("transform", "wdl"), {"one_transform"}, "transform: logistic.\n  - wdl\n"),
     # labels
     "unknown labeller": (setting("label_from", "coach"), {"label_from_known"}, "- coach\n"),
@@ -334,6 +345,7 @@ FAULTS: dict[str, tuple[Plant, set[str], str]] = {
         "label_from engine on a board of a game of 400 plies",
     ),
     "an engine's label that is not best": (worse_engine_label, {"engine_label_best"}, ": the label "),
+    "another move than the label": (another_move_than_the_label, {"label_as_played"}, "has e2e4 at ply"),
     "labels of the wrong side": (labels_of_the_wrong_side, {"labels_beat_chance"}, "the labels of 15 boards gain -"),
 }
 """What is planted -> how, which checks must fail, and what the report must say."""
