@@ -95,6 +95,10 @@ def digests(folder: Path) -> dict[str, str]:
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in FILES}
 
 
+def board_keys(folder: Path) -> set[str]:
+    return {row["key"] for row in rows_of(folder)}
+
+
 def rows_of(folder: Path) -> list[dict[str, Any]]:
     """Return the boards of a dataset."""
     return list(read_boards(folder).to_pylist())
@@ -117,13 +121,18 @@ def check_dataset(folder: Path, settings: Settings) -> None:
     rows, games, facts = rows_of(folder), read_game_table(folder).to_pylist(), facts_of(folder)
     assert Counter((row["split"], row["phase"]) for row in rows) == boards_per_cell(settings.boards)
     assert len({row["key"] for row in rows}) == len(rows)
-    assert position_keys(folder) == {row["key"] for row in rows}
+    assert position_keys(folder) == {row["key"] for row in rows}.union(*(game["keys"] for game in games))
     split_of_game = {game["game_id"]: game["split"] for game in games}
     assert len(split_of_game) == len(games) == facts["used_games"]
     assert {row["game_id"]: row["split"] for row in rows} == split_of_game
+    by_id = {game["game_id"]: game for game in games}
     for row in rows:
         board = chess.Board(row["fen"])
         assert (row["key"], row["phase"]) == (position_key(board), phase_of(board))
+        if row["label_from"] == "game":
+            game = by_id[row["game_id"]]
+            assert (game["moves"][row["ply"]], game["keys"][row["ply"]]) == (row["label"], row["key"])
+            assert row["ply"] in game["label_plies"]
         assert set(row["moves"]) == {move.uci() for move in board.legal_moves}
         assert row["label"] in row["moves"]
         assert (row["strong_values"] is not None) == (row["split"] == Split.HELDOUT)
@@ -199,7 +208,7 @@ def test_folder_and_order_of_the_patterns_change_nothing(
 
 def test_another_seed_gives_another_dataset(packed: Callable[[str], Path], stockfish: str, tmp_path: Path) -> None:
     settings = settings_of(packed("games.pgn"))
-    keys = [position_keys(build(settings.model_copy(update={"seed": seed}), tmp_path / str(seed), stockfish)) for seed in (0, 1)]
+    keys = [board_keys(build(settings.model_copy(update={"seed": seed}), tmp_path / str(seed), stockfish)) for seed in (0, 1)]
     assert keys[0] != keys[1]
 
 
@@ -207,7 +216,7 @@ def test_another_number_of_units_is_another_dataset_just_as_good(packed: Callabl
     settings = settings_of(packed("games.pgn"), num_units=1)
     one = build(settings, tmp_path / "one", stockfish)
     check_dataset(one, settings)
-    assert position_keys(one) != position_keys(build(settings_of(packed("games.pgn")), tmp_path / "four", stockfish))
+    assert board_keys(one) != board_keys(build(settings_of(packed("games.pgn")), tmp_path / "four", stockfish))
 
 
 # Faults of the engine.
@@ -244,7 +253,7 @@ def test_a_heldout_board_whose_stronger_search_fails_is_dropped_too(
     folder = build(settings, tmp_path / "faulty", engine.path)
     check_dataset(folder, settings)
     assert facts_of(folder)["left_out"] == {"engine failure": 1}
-    assert bad["key"] not in position_keys(folder)
+    assert bad["key"] not in board_keys(folder)
 
 
 # Shortage.
@@ -415,7 +424,10 @@ def test_judged_positions_are_no_boards_and_are_counted(kind: str, games_text: s
     excluding = settings.model_copy(update={"boards": settings.boards.model_copy(update={"exclude": (str(judges),)})})
     folder = build(excluding, tmp_path / "judged", stockfish, listener=listener)
     check_dataset(folder, excluding)
-    assert position_keys(folder).isdisjoint({position_key(chess.Board(fen)) for fen in fens})
+    judged = {position_key(chess.Board(fen)) for fen in fens}
+    assert board_keys(folder).isdisjoint(judged)
+    games = read_game_table(folder).to_pylist()
+    assert judged.isdisjoint(game["keys"][ply] for game in games for ply in game["label_plies"])
     left_out = facts_of(folder)["left_out"]["judged"]
     assert left_out >= len(fens)
     assert listener.metrics["boards/left_out"] == left_out
