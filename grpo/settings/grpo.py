@@ -30,7 +30,7 @@ class SelfPlayConfig(Section):
 
     fraction: Annotated[float, Field(ge=0, lt=1)] = 0.66
     """Fraction of the states of a step; 0 turns self-play off. Without it the policy does not learn to finish its own games."""
-    states_per_round: Count = 8_000
+    states_per_round: Count = 6_000
     """Distinct positions taken from the games of one round; the engine computes the move values of each once."""
     steps_per_round: Count = 100
     """Steps that train on the states of one round, before the current policy plays the next round."""
@@ -247,7 +247,7 @@ class GrpoConfig(Section):
     """Steps between two measurements of each loss term's gradient in the parameters. Gradients in the logits are measured every step."""
     steps_per_checkpoint: Count = 100
     """Steps between two checkpoints; each is evaluated on the held-out boards."""
-    num_curve_pairs: Annotated[int, Field(ge=0), Role(is_compared=False)] = 20
+    num_curve_pairs: Annotated[int, Field(ge=0), Role(is_compared=False)] = 12
     """Strength curve: at the start and at each checkpoint, the policy plays best moves from this many openings, with both colours, against
     each of the two rungs of the ladder that are nearest to the pretrained policy. It decides nothing and changes no weights. 0 turns it
     off; a language model has none. `chess-grpo finetune` needs `--strength` for it."""

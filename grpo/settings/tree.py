@@ -281,7 +281,7 @@ class LadderConfig(Section):
     """Lower rungs: Stockfish with the first of `nodes`, with this fraction of random moves. Falls from 1, the random mover."""
     nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (1, 300, 1_000)
     """Upper rungs: Stockfish at full strength with this many nodes per move, rising."""
-    num_calibration_pairs: Count = 32
+    num_calibration_pairs: Count = 24
     """Openings that each rung plays, with both colours, against each of the two rungs below it."""
     num_probe_pairs: Annotated[Count, _PLACES] = 6
     """Openings of each short match that locates a player on the ladder."""
