@@ -154,7 +154,7 @@ class BoardsConfig(Section):
     The version of the dataset includes their names and contents, not their folders."""
     filters: GameFilters = GameFilters()
     """Which games and positions of the files are used."""
-    num_train: Annotated[Count, Role(is_on_card=True)] = 30_000
+    num_train: Annotated[Count, Role(is_on_card=True)] = 25_500
     """Training boards; one third each are openings, middlegames and endgames."""
     num_validation: Count = 3_000
     """Validation boards, which decide when imitation stops."""
@@ -250,7 +250,7 @@ class PretrainConfig(Section):
     """Learning rate of AdamW; divided by five each time the validation loss has stopped falling."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.05
     """Weight decay of AdamW."""
-    steps_per_validation: Count = 250
+    steps_per_validation: Count = 200
     """Steps between two measurements of the validation loss."""
     patience: Count = 1
     """Measurements in a row without a new best loss before the learning rate is reduced."""
@@ -281,7 +281,7 @@ class LadderConfig(Section):
     """Lower rungs: Stockfish with the first of `nodes`, with this fraction of random moves. Falls from 1, the random mover."""
     nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (1, 300, 1_000)
     """Upper rungs: Stockfish at full strength with this many nodes per move, rising."""
-    num_calibration_pairs: Count = 24
+    num_calibration_pairs: Count = 20
     """Openings that each rung plays, with both colours, against each of the two rungs below it."""
     num_probe_pairs: Annotated[Count, _PLACES] = 6
     """Openings of each short match that locates a player on the ladder."""
