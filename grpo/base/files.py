@@ -132,7 +132,7 @@ def atomic_folder(target: Path, *, num_bytes: int | None = None) -> Iterator[Pat
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(target)
+        remove_abandoned(target)
         with _held_folder(target) as made:
             yield made
             for path in [*made.rglob("*"), made]:
@@ -171,7 +171,7 @@ def _held_folder(target: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-def _remove_abandoned(target: Path) -> None:
+def remove_abandoned(target: Path) -> None:
     """Delete the unlocked temporary folders that killed writers of `target` left beside it."""
     for left in target.parent.glob(f".{glob.escape(target.name)}.{_TEMPORARY}*"):
         with suppress(OSError):  # Locked by a live writer, or just deleted.
@@ -185,7 +185,7 @@ def _remove_abandoned(target: Path) -> None:
 
 def remove_folder(folder: Path) -> None:
     """Delete a folder atomically: even after a crash, no reader finds half of it under its name."""
-    going = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    going = Path(tempfile.mkdtemp(prefix=f".{folder.name}.{_TEMPORARY}", dir=folder.parent))
     folder.rename(going)  # Onto an empty folder.
     shutil.rmtree(going)
 

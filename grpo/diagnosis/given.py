@@ -1,11 +1,10 @@
 """Settings of the diagnosed run (ours or another trainer's) under common names, and measurements that a settings file contains."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from grpo.diagnosis.history import History, Summary
-from grpo.diagnosis.quantities import quantity_of
+from grpo.diagnosis.quantities import is_finite, quantity_of
 
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "learning_rate": ("grpo.learning_rate", "learning_rate", "lr"),
@@ -34,7 +33,7 @@ class Given:
     def value(self, name: str) -> float | None:
         """Return a setting's value; None if it is not given or not a number."""
         found = self._flat.get(self._key(name))
-        return float(found) if isinstance(found, int | float) and not isinstance(found, bool) and math.isfinite(found) else None
+        return float(found) if isinstance(found, int | float) and not isinstance(found, bool) and is_finite(found) else None
 
     def named(self, name: str) -> str:
         """Return a setting's name for a remedy: its name and value in the given settings, else our own name."""
@@ -66,7 +65,7 @@ def with_recorded(history: History, settings: Mapping[str, Any] | None) -> Histo
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and is_finite(value)
 
 
 def are_of_several_runs(settings: Mapping[str, Any]) -> bool:

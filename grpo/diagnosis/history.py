@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Self
 
-from grpo.diagnosis.quantities import is_language_model_column, quantity_of
+from grpo.diagnosis.quantities import is_finite, is_language_model_column, quantity_of
 from grpo.metrics.table import Record
 
 _END_FRACTION: Final = 0.1
@@ -184,7 +184,7 @@ class History:
             if quantity is None:
                 continue
             self.is_of_language_model |= is_language_model_column(name)
-            if math.isfinite(value):
+            if is_finite(value):
                 rows = self._rows.setdefault(quantity, [])
                 rows.append(Sample(record.step, float(value), record.step))
                 self.series.setdefault(quantity, Series(name, rows))

@@ -9,6 +9,7 @@ from typing import Final
 
 from grpo.metrics.table import METRICS, TERM_PAIRS, TERMS
 
+_LARGEST: Final = 1e150
 STEP_NAMES: Final = (
     "global_step",
     "step",
@@ -169,3 +170,8 @@ def names_of() -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
 def is_language_model_column(column: str) -> bool:
     """Return whether only language model trainers log this column."""
     return quantity_of(column) in ("parsed", "truncated") or _LANGUAGE_MODEL.search(column.lower()) is not None
+
+
+def is_finite(value: float) -> bool:
+    """Return whether a number can be one that was measured: the squares of larger ones overflow, and their run has fallen apart."""
+    return abs(value) <= _LARGEST

@@ -22,6 +22,7 @@ from grpo.diagnosis.quantities import (
     SCORE_NAMES,
     STEP_NAMES,
     TO_NAMES,
+    is_finite,
     is_language_model_column,
     plain_name,
     quantity_of,
@@ -209,7 +210,7 @@ def _column(path: Path, table: Table, name: str, steps: Sequence[float], ends: S
         if value is None:
             _refuse_cell(path, number, name, cell)
         recorded.append((step, value))
-        if math.isfinite(value):
+        if is_finite(value):
             rows.append(Sample(step, value, end))
     rows.sort(key=lambda row: row.step)
     return rows, _not_finite(recorded)
@@ -221,8 +222,8 @@ def _not_finite(recorded: Sequence[tuple[float, float]]) -> tuple[float, ...]:
     Programs also write nan where nothing was recorded: before a column begins, and between the rows of a column that is logged at
     intervals. NaNs after the last finite value that last longer than such a gap count.
     """
-    finite = [index for index, (_, value) in enumerate(recorded) if math.isfinite(value)]
-    bad = [index for index, (_, value) in enumerate(recorded) if math.isinf(value)]
+    finite = [index for index, (_, value) in enumerate(recorded) if is_finite(value)]
+    bad = [index for index, (_, value) in enumerate(recorded) if not is_finite(value) and not math.isnan(value)]
     if not finite:
         return tuple(step for step, _ in recorded)
     gap = max((later - earlier - 1 for earlier, later in pairwise(finite)), default=0)
@@ -238,7 +239,7 @@ def _steps(path: Path, table: Table, name: str) -> list[float]:
     steps = []
     for number, row in enumerate(table, start=2):
         step = _number(row[name]) if _cell(row[name]) else None
-        if step is None or not math.isfinite(step):
+        if step is None or not is_finite(step):
             _refuse_cell(path, number, name, row[name])
         steps.append(step)
     return steps
@@ -285,7 +286,7 @@ def _statistics(path: Path, table: Table, plain: Mapping[str, str]) -> History:
             value = _number(cell) if cell else None
             if cell and value is None:
                 _refuse_cell(path, number, name, cell)
-            values[name] = value if value is not None and math.isfinite(value) else None
+            values[name] = value if value is not None and is_finite(value) else None
         summaries[quantity] = Summary(
             column=column, mean=values["mean"], low=values["min"], high=values["max"], first=values["first"], last=values["last"]
         )
@@ -303,7 +304,7 @@ def _evaluations(path: Path, table: Table, names: Sequence[str], *, is_history: 
     found = []
     for number, row in enumerate(table, start=2):
         at, value = (_number(_cell(row[name])) if _cell(row[name]) else None for name in (step, score))
-        if at is None or value is None or not math.isfinite(value):
+        if at is None or value is None or not is_finite(value):
             if _cell(row[score]) and value is None and not is_history:
                 _refuse_cell(path, number, score, row[score])
             continue

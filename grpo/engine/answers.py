@@ -15,6 +15,8 @@ _LINE: Final = re.compile(
     re.MULTILINE,
 )
 _NODES: Final = re.compile(rb" nodes (\d+)")
+_MAX_SCORE: Final = 10**9
+"""Of centipawns and moves to mate; no engine means more, and the cache stores 32 bits."""
 
 
 class EngineError(PlainError, RuntimeError):
@@ -135,8 +137,18 @@ def _line(text: bytes) -> _Line | None:
 
 
 def _score(kind: bytes, value: bytes, wins: bytes | None, draws: bytes | None) -> Score:
-    """Return the score of a line; wins and draws are per mille, and None for an engine without a WDL model."""
-    return Score(int(value), kind == b"mate", (2 * int(wins) + int(draws)) / 2000 if wins and draws else None)
+    """Return the score of a line; wins and draws are per mille, and None for an engine without a WDL model.
+
+    Raises EngineError when a number is none that an engine can mean.
+    """
+    number, expected = int(value), None
+    if abs(number) > _MAX_SCORE:
+        raise EngineError(f"the engine gave a score of {number}")
+    if wins and draws:
+        expected = (2 * int(wins) + int(draws)) / 2000
+        if not (0 <= int(wins) <= 1000 and 0 <= int(draws) <= 1000 and int(wins) + int(draws) <= 1000):
+            raise EngineError(f"the engine gave wins and draws of {int(wins)} and {int(draws)} in a thousand games")
+    return Score(number, kind == b"mate", expected)
 
 
 def _words(text: bytes) -> _Line | None:

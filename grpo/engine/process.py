@@ -152,7 +152,11 @@ class EngineProcess:
         """Kill the process and its children; safe to call twice."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
-        self._popen.communicate()
+        # Not `communicate`: a helper of the engine in another process group may hold the pipe open, and nobody reads what is still in it.
+        for pipe in (self._popen.stdin, self._popen.stdout):
+            assert pipe is not None
+            pipe.close()
+        self._popen.wait()
 
     def _wait_for(self, word: bytes, deadline: float) -> bytes:
         while (taken := self.take_until(word)) is None:

@@ -506,13 +506,15 @@ def _with_base(given: dict[str, Any], seen: tuple[str, ...]) -> dict[str, Any]:
         raise ConfigError(f"settings: preset = {preset!r}: {error.strerror}; name a shipped preset or an existing file") from None
     except UnicodeDecodeError:
         raise ConfigError(f"settings: preset = {preset!r}: not UTF-8 text; name a TOML file") from None
+    except ValueError as error:  # A name that no file can have.
+        raise ConfigError(f"settings: preset = {preset!r}: {error}; name a shipped preset or an existing file") from None
     return _laid_over(_with_base(_parse(text, where=f"{preset} is "), (*seen, preset)), given)
 
 
 def _parse(text: str, *, where: str = "") -> dict[str, Any]:
     try:
         given = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
             f'settings: {where}not readable: {_in_words(error)}{_line(text, str(error))}; write TOML such as\n  preset = "smoke"\n'
             "  grpo.learning_rate = 1e-3"

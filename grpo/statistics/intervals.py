@@ -1,4 +1,4 @@
-"""Confidence intervals of paired games: score, Elo, normalised Elo, likelihood of superiority (LOS), and Holm's correction.
+"""Confidence intervals of paired games: score, Elo, likelihood of superiority (LOS), and Holm's correction.
 
 There are two intervals. Ours (`paired_interval`, `match_statistics`) adds one lost and one won pair to the normal interval, so that a few
 pairs, or pairs with equal results, never look certain. The plain normal interval (`normal_statistics`) reproduces the figures of fastchess
@@ -111,8 +111,6 @@ class MatchStatistics:
     score: Estimate
     elo: Estimate
     """Logistic Elo: 400 log10(s / (1 - s)), clipped to +-1,200."""
-    normalised_elo: Estimate
-    """(Mean score - 1/2) in standard deviations of a game, times 800 / ln 10; it does not shrink as draws become more frequent."""
     likelihood_of_superiority: float
     """Probability (LOS) that the first player is stronger, with a uniform prior."""
 
@@ -141,12 +139,9 @@ def _statistics(score: float, seen: Outcomes) -> MatchStatistics:
     deviation = math.sqrt(variance)
     half_width = Z95 * deviation / math.sqrt(seen.total)
     points = (score, max(0.0, centre - half_width), min(1.0, centre + half_width))
-    # The variance of a pair's mean is half that of a game's score: M. Van den Bergh, cantate.be/Fishtest/normalized_elo.pdf.
-    deviation_of_game = deviation * math.sqrt(seen.games_each)
     return MatchStatistics(
         score=_estimate(points),
         elo=_estimate([elo(point) for point in points]),
-        normalised_elo=_estimate([NORMALISED_ELO_SCALE * (point - 0.5) / deviation_of_game for point in points]),
         likelihood_of_superiority=_NORMAL.cdf((centre - 0.5) / deviation * math.sqrt(seen.total)),
     )
 

@@ -126,7 +126,7 @@ def _no_useless_retry() -> Iterator[None]:
         yield
     except Exception as error:
         if not (isinstance(error, PlainError) and error.may_pass):
-            _mark_final(objects, key, str(error) if isinstance(error, PlainError) else f"{type(error).__name__}: {error}")
+            _mark_final(objects, key, str(error) if isinstance(error, PlainError) else f"{type(error).__name__}; its log has the traceback")
         raise
 
 

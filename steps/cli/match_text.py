@@ -62,11 +62,9 @@ def match_text(result: MatchResult, entrants: Sequence[Entrant]) -> str:
     lines = [f"{result.first} against {result.second}"]
     for scored in scores(result):
         statistics = scored.statistics
-        normalised = statistics.normalised_elo
         lines += [
             f"  {scored.name:13}{scored.text}",
-            f"  {'':13}normalised Elo {normalised.value:+.0f} [{normalised.low:+.0f}, {normalised.high:+.0f}],"
-            f" likelihood of superiority {statistics.likelihood_of_superiority:.1%}",
+            f"  {'':13}likelihood of superiority {statistics.likelihood_of_superiority:.1%}",
             f"  {'':13}{_power(scored, len(result.games))}",
             f"  {'':13}pairs LL {scored.pentanomial[0]}, LD {scored.pentanomial[1]}, LW or DD {scored.pentanomial[2]},"
             f" DW {scored.pentanomial[3]}, WW {scored.pentanomial[4]}",

@@ -293,4 +293,4 @@ def _why(error: BaseException) -> str:
         return str(error)
     if isinstance(error, (Terminated, SystemExit)):
         return "it got SIGTERM, or lost another node"
-    return f"{type(error).__name__}: {error}; its own log has the traceback"
+    return f"{type(error).__name__}; its own log has the traceback"  # Other messages may hold secrets.

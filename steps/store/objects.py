@@ -73,6 +73,17 @@ def objects_at(place: str | Path) -> Objects:
     return S3Objects(str(place)) if str(place).startswith(S3_SCHEME) else FolderObjects(Path(place))
 
 
+@contextmanager
+def _as_store_error() -> Iterator[None]:
+    """Raise SharedStoreError where the disk refuses: a full or lost shared disk is to callers what a lost S3 is."""
+    try:
+        yield
+    except SharedStoreError:
+        raise
+    except OSError as error:
+        raise SharedStoreError(f"the shared folder failed ({error}): free space there, or mount it again") from error
+
+
 class FolderObjects:
     """Objects as files of a folder, for processes that share its disk."""
 
@@ -82,6 +93,7 @@ class FolderObjects:
     def __str__(self) -> str:
         return str(self._folder)
 
+    @_as_store_error()
     def get(self, key: str) -> Stored | None:
         """See `Objects`."""
         try:
@@ -90,27 +102,32 @@ class FolderObjects:
             return None
         return Stored(data, _tag(data))
 
+    @_as_store_error()
     def put(self, key: str, data: bytes) -> str:
         """See `Objects`."""
         with self._locked():
             return self._write(key, data)
 
+    @_as_store_error()
     def create(self, key: str, data: bytes) -> str | None:
         """See `Objects`."""
         with self._locked():
             return None if self._path(key).exists() else self._write(key, data)
 
+    @_as_store_error()
     def replace(self, key: str, data: bytes, *, tag: str) -> str | None:
         """See `Objects`."""
         with self._locked():
             held = self.get(key)
             return self._write(key, data) if held is not None and held.tag == tag else None
 
+    @_as_store_error()
     def delete(self, key: str) -> None:
         """See `Objects`."""
         with self._locked():
             self._path(key).unlink(missing_ok=True)
 
+    @_as_store_error()
     def keys(self, prefix: str) -> list[str]:
         """See `Objects`."""
         # List below the prefix only: a shared folder may be large and remote.
@@ -118,10 +135,12 @@ class FolderObjects:
         names = (path.relative_to(self._folder).as_posix() for path in paths if path.is_file())
         return sorted(name for name in names if name.startswith(prefix) and not PurePosixPath(name).name.startswith("."))
 
+    @_as_store_error()
     def upload(self, path: Path, key: str) -> None:
         """See `Objects`."""
         _copy(path, self._path(key))
 
+    @_as_store_error()
     def download(self, key: str, path: Path) -> None:
         """See `Objects`."""
         if not self._path(key).exists():
@@ -264,6 +283,8 @@ def _atomic_file(target: Path) -> Iterator[Path]:
     made = Path(name)
     try:
         yield made
+        with made.open("rb") as file:
+            os.fsync(file.fileno())  # Before an index that names it can be on the disk.
         made.replace(target)
     finally:
         made.unlink(missing_ok=True)

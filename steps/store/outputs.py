@@ -11,6 +11,7 @@ from grpo.base.files import (
     CorruptError,
     atomic_folder,
     read_json,
+    remove_abandoned,
     remove_folder,
     remove_leftovers,
     verified_manifest,
@@ -19,7 +20,7 @@ from grpo.base.files import (
 from steps.runtime.machine import Machine
 from steps.runtime.process_id import Writer
 from steps.store.file_lock import BusyError, file_lock
-from steps.store.object_lease import Lease, shared_lease
+from steps.store.object_lease import Lease, LeaseLostError, shared_lease
 from steps.store.objects import SharedStoreError, objects_at
 from steps.store.shared import SharedStore, StepOutput
 
@@ -129,11 +130,12 @@ class Store:
         return True
 
     def _fetched(self, step: str, version: str) -> StepOutput | None:
-        found = None if self._shared is None else self._shared.find(step, version)
-        if self._shared is None or found is None:
+        if self._shared is None:
             return None
         try:
-            self._fetch(self._shared, found)
+            found = self._shared.find(step, version)
+            if found is not None:
+                self._fetch(self._shared, found)
         except CorruptError as error:
             print(f"{step}: WARNING: {error}; this copy is not used any more", flush=True)
             self._shared.unlist(step, version)
@@ -165,8 +167,8 @@ class Store:
         what = f"the output of {step}, version {version},"
         with file_lock(folder.with_name(f"{version}.lock"), what=what), self._leased(step, version, what) as lease:
             # Temporary files of killed processes hold hard links to files of outputs, which would keep them on the disk.
-            for place in (folder.parent, self._root / step):
-                remove_leftovers(place, f".{version}.*")
+            for place in (folder, self.folder(step, version)):
+                remove_abandoned(place)
             if is_fresh:
                 if folder.exists():
                     remove_folder(folder)
@@ -178,8 +180,10 @@ class Store:
             remove_leftovers(folder)
             yield progress
             if self.folder(step, version).exists():
-                if self._shared is not None:
-                    self._shared.delete_progress(step, version)
+                if self._shared is not None and lease is not None:
+                    with suppress(LeaseLostError):  # Then the progress there is another process's.
+                        lease.confirm()
+                        self._shared.delete_progress(step, version)
                 remove_folder(folder)
 
     def _leased(self, step: str, version: str, what: str) -> AbstractContextManager[Lease | None]:
@@ -224,7 +228,15 @@ class StepProgress:
         """Update the folder from the last copy of another machine; warn when a lost machine's progress cannot be resumed here."""
         if self._shared is None:
             return
-        if self._shared.fetch_progress(self._step, self._version, self.folder):
+        try:
+            is_fetched = self._shared.fetch_progress(self._step, self._version, self.folder)
+        except CorruptError as error:
+            if not self.folder.exists():
+                raise CorruptError(f"{error}; --fresh starts over") from None
+            print(f"{self._step}: WARNING: {error}; this machine goes on from its own progress", flush=True)
+            self._shared.delete_progress(self._step, self._version)
+            return
+        if is_fetched:
             print(f"{self._step}: progress of another machine fetched from {self._shared}", flush=True)
         elif not self.folder.exists():
             for other in self._shared.progress_of_other_versions(self._step, self._version, run=str(self._facts.get("run"))):
@@ -244,6 +256,6 @@ class StepProgress:
             return
         try:
             self._lease.confirm()
-            self._shared.save_progress(self._step, self._version, self.folder, self._facts)
+            self._shared.save_progress(self._step, self._version, self.folder, self._facts, token=self._lease.fencing_token)
         except SharedStoreError as error:
             print(f"{self._step}: WARNING: if this machine is lost now, the steps since the last copy are lost: {error}", flush=True)

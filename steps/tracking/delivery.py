@@ -14,7 +14,7 @@ from typing import Any, Final
 from grpo.base.files import CorruptError, sha256_file
 from steps.store.outputs import StepOutput, Store
 from steps.tracking.client import TrackingStore, seconds_for_a_file, waiting
-from steps.tracking.journal import Journal, JournalEntry
+from steps.tracking.journal import DAMAGED, Journal, JournalEntry
 from steps.tracking.outages import failures, first_line, is_refusal
 from steps.tracking.registry import Chosen, Registry
 from steps.tracking.step_notes import run_name
@@ -58,6 +58,9 @@ class Delivery:
 
     def _log_or_set_aside(self, batch: Sequence[JournalEntry]) -> None:
         records = [line.record for line in batch]
+        if records[0]["kind"] == DAMAGED:
+            self._set_aside(records, "it is damaged")
+            return
         try:
             self._log(records)
         except (LostFileError, CorruptError) as error:
@@ -65,7 +68,11 @@ class Delivery:
         except failures() as error:
             if not is_refusal(error):
                 raise
-            self._set_aside(records, first_line(error))
+            if len(batch) == 1:
+                self._set_aside(records, first_line(error))
+                return
+            for line in batch:  # One bad record is no reason to lose the others.
+                self._log_or_set_aside([line])
 
     def _set_aside(self, records: Sequence[Mapping[str, Any]], why: str) -> None:
         for record in records:

@@ -6,6 +6,7 @@ under the same name, from where a later step delivers it.
 """
 
 import json
+import os
 import time
 import uuid
 from collections.abc import Generator, Mapping
@@ -19,6 +20,8 @@ from steps.store.file_lock import BusyError, file_lock
 from steps.store.objects import Objects, Stored
 
 JOURNAL_FOLDER: Final = "outbox"
+DAMAGED: Final = "damaged"
+"""Kind of a line that is no record; it is set aside at delivery."""
 _SUFFIX: Final = ".jsonl"
 _STATE: Final = ".state"
 _REFUSED: Final = ".refused"
@@ -71,14 +74,21 @@ class Journal:
     def append(self, kind: str, **facts: Any) -> None:
         """Append a record; it survives the end of the process (but, like the step's output, not a crash of the machine).
 
-        Raises StorageError when the disk is full.
+        Raises StorageError when the disk is full; the journal is then as it was.
         """
         content = (json.dumps({"kind": kind, **facts}) + "\n").encode()
-        with explain_write_errors(len(content), self.path), self.path.open("ab") as file:
-            file.write(content)
+        with explain_write_errors(len(content), self.path), self.path.open("ab", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
+            left = memoryview(content)
+            try:
+                while left:
+                    left = left[file.write(left) :]
+            except OSError:
+                file.truncate(end)  # The next record would make one damaged line with half a record.
+                raise
 
     def waiting(self) -> list[JournalEntry]:
-        """Return the pending records; an incomplete last line is ignored."""
+        """Return the pending records; an incomplete last line is ignored, and any other that is no record is one of kind `DAMAGED`."""
         if not self.path.exists():
             return []
         end, lines = self.progress().offset, []
@@ -87,7 +97,7 @@ class Journal:
             for line in file:
                 end += len(line)
                 if line.endswith(b"\n"):
-                    lines.append(JournalEntry(json.loads(line), end))
+                    lines.append(JournalEntry(record_of(line), end))
         return lines
 
     def progress(self) -> DeliveryProgress:
@@ -115,6 +125,15 @@ class Journal:
         """Delete the journal after it was delivered completely."""
         self.path.unlink(missing_ok=True)
         self.path.with_suffix(_STATE).unlink(missing_ok=True)
+
+
+def record_of(line: bytes) -> Mapping[str, Any]:
+    """Return the record of a whole line; of one that is damaged, a record of kind `DAMAGED` with the line as text."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        record = None
+    return record if isinstance(record, dict) and "kind" in record else {"kind": DAMAGED, "line": line.decode(errors="replace").strip()}
 
 
 class JournalFolder:
@@ -197,14 +216,16 @@ class JournalFolder:
     def _claim(self, journal: Journal) -> bool:
         """Claim a journal in the shared store and copy it to this home; return whether the claim succeeded."""
         key = self._key(journal)
-        if self._objects is None or (stored := self._objects.get(key)) is None or _claimed_until(stored) > time.time():
+        if self._objects is None or (stored := self._objects.get(key)) is None:
             return False
-        head, _, lines = stored.data.partition(b"\n")
-        claim = {**json.loads(head), "until": time.time() + _CLAIM_SECONDS}
+        until, progress, lines = _unpacked(stored)
+        if until > time.time():
+            return False
+        claim = {"until": time.time() + _CLAIM_SECONDS, "progress": asdict(progress)}
         if self._objects.replace(key, json.dumps(claim).encode() + b"\n" + lines, tag=stored.tag) is None:
             return False  # Another process was first.
         replace_file(journal.path, lines)
-        journal.save(DeliveryProgress(**claim["progress"]))
+        journal.save(progress)
         return True
 
     def _keys(self, prefix: str) -> list[str]:
@@ -222,5 +243,11 @@ def _packed(journal: Journal) -> bytes:
     return json.dumps({"until": 0.0, "progress": asdict(progress) | {"offset": 0}}).encode() + b"\n" + lines
 
 
-def _claimed_until(stored: Stored) -> float:
-    return float(json.loads(stored.data.partition(b"\n")[0])["until"])
+def _unpacked(stored: Stored) -> tuple[float, DeliveryProgress, bytes]:
+    """Return until when a shared journal is claimed, its progress, and its lines; of one whose head is damaged, all from the beginning."""
+    head, _, lines = stored.data.partition(b"\n")
+    try:
+        facts = json.loads(head)
+        return float(facts["until"]), DeliveryProgress(**facts["progress"]), lines
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return 0.0, DeliveryProgress(), stored.data

@@ -24,6 +24,8 @@ POLICY_STEP: Final = "chess_grpo.policy_step"
 _ROLES: Final = {PEAK: "Peak of its run, to resume from", CHAMPION: "Champion of its run, to play"}
 _LOW: Final = "chess_grpo.peak_lower_bound"
 _INITIAL: Final = "chess_grpo.initial_weights"
+_REPLACES: Final = "chess_grpo.replaces_champion"
+"""Number of the champion that a version has beaten; 0 if there was none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,11 +106,24 @@ class Registry:
             done = self.offer_peak(peak)
         held = self.named(CHAMPION)
         if held is None or (chosen.is_beaten and held.number == chosen.seen):
-            self.give(CHAMPION, champion)
-            held = champion
+            held = self._make_champion(champion, instead_of=0 if held is None else held.number)
         if held == champion:
             return done, f"champion is version {champion.number} now"
         return done, f"champion stays version {held.number}"
+
+    def _make_champion(self, version: Version, *, instead_of: int) -> Version:
+        """Give a version the alias `champion`, and return the version that has it then.
+
+        Two runs that end at the same time may both have beaten the same champion, and not each other. So each says first whom it
+        replaces, and gives the alias to the earliest of those that replace the same one: the later of the two sees both.
+        """
+        self._client.set_model_version_tag(MODEL, str(version.number), _REPLACES, str(instead_of))
+        self.give(CHAMPION, version)
+        rivals = self._client.search_model_versions(f"name = '{MODEL}' and tags.`{_REPLACES}` = '{instead_of}'")
+        first = min((version_of(each.version, each.tags) for each in rivals), key=lambda each: each.number, default=version)
+        if first != version:
+            self.give(CHAMPION, first)
+        return first
 
     def _entered(self, chosen: Chosen, alias: str, holder: str, key: str) -> Version:
         choice = chosen.peak if alias == PEAK else chosen.champion

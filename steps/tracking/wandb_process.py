@@ -4,7 +4,6 @@ It follows one journal until its standard input closes, and then sends the pendi
 has all of it. Otherwise all of it is sent again into the same run; rows are numbered, so W&B stores none twice.
 """
 
-import json
 import os
 import select
 import shutil
@@ -18,7 +17,7 @@ from typing import Any, Final
 from grpo.base.files import read_json
 from grpo.metrics.table import METRICS
 from steps.store.file_lock import BusyError, file_lock
-from steps.tracking.journal import Journal
+from steps.tracking.journal import Journal, record_of
 from steps.tracking.tags import NOTE
 from steps.tracking.wandb_mirror import LOG_SUFFIX, MIRROR_FOLDER, RUN_SUFFIX, WandbRun, mirror_journals
 
@@ -179,7 +178,7 @@ def _lines(path: Path, is_over: Callable[[], bool]) -> Iterator[Mapping[str, Any
             lines = (rest + file.read()).split(b"\n")
             rest = lines.pop()  # Empty, or an incomplete line.
             for line in lines:
-                yield json.loads(line)
+                yield record_of(line)
             if end:
                 return
             end = is_over()

@@ -14,9 +14,11 @@ from grpo.base.files import (
     ASIDE,
     MANIFEST,
     CorruptError,
+    append_line,
     atomic_folder,
     file_hashes,
     read_json,
+    replace_file,
     sha256_file,
     sha256_json,
     sha256_text,
@@ -308,6 +310,25 @@ def test_an_atomic_folder_is_on_the_disk_before_it_appears(tmp_path: Path, monke
         (made / "x").write_text("1")
     assert ("x", False) in synced, "the content comes before the name"
     assert synced[-1] == (tmp_path.name, True), "the name itself is written through last"
+
+
+@pytest.mark.parametrize("write", [lambda path: replace_file(path, b"new\n"), lambda path: append_line(path, "new")])
+def test_what_is_written_is_on_the_disk_when_the_call_returns(
+    write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("")
+    on_disk: dict[int, int] = {}
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        on_disk[os.fstat(handle).st_ino] = os.fstat(handle).st_size
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write(path)
+    assert path.read_text() == "new\n"
+    assert on_disk[path.stat().st_ino] == 4
 
 
 def test_a_manifest_is_plain_json(folder: Path) -> None:

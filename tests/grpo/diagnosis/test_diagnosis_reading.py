@@ -52,6 +52,14 @@ def test_a_loss_that_no_rule_asks_for_is_watched_for_numbers_that_are_none(tmp_p
     assert "nan_steps" in diagnose(history).names
 
 
+@pytest.mark.parametrize("cell", ["1e155", "-1e300", "9" * 400])
+def test_a_number_whose_square_overflows_is_a_run_that_has_fallen_apart(cell: str, tmp_path: Path) -> None:
+    rows = "\n".join(f"{step},2.0,{cell if step == 20 else 0.1},{1 + step / 50}" for step in range(40))
+    history = read_run_history([write(tmp_path, f"step,entropy,grad_norm,reward\n{rows}\n")])
+    assert history.not_finite == {"grad_norm": (20,)}
+    assert "nan_steps" in diagnose(history, {"grpo": {"learning_rate": 10**400}}).names
+
+
 def test_rows_that_a_resumed_run_made_anew_are_the_later_ones(tmp_path: Path) -> None:
     history = read_run_history([write(tmp_path, "step,entropy\n0,3.0\n10,2.9\n20,0.1\n10,2.8\n20,2.7\n")])
     assert [(row.step, row.value) for row in history.series["entropy"].rows] == [(0, 3.0), (10, 2.8), (20, 2.7)]

@@ -144,6 +144,25 @@ def test_an_answer_without_a_move_or_a_score_is_an_error_and_never_a_zero(text: 
         parse_answer(text, num_lines=num_lines)
 
 
+@pytest.mark.parametrize("num_lines", [None, 1])
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        b"cp 999999999999",
+        b"mate -2147483649",
+        b"cp 3 wdl 2000 0 0",
+        b"cp 3 wdl 600 600 0",
+        b"cp 3 wdl 40000 1 1",
+        b"cp " + b"9" * 5_000,
+        b"cp x",
+    ],
+)
+def test_numbers_that_no_engine_can_mean_are_an_error(numbers: bytes, num_lines: int | None) -> None:
+    for text in (b"info depth 1 score " + numbers + b" nodes 1 pv e2e4", b"info nodes 1 score " + numbers + b" depth 1 pv e2e4"):
+        with pytest.raises((EngineError, ValueError)):  # Of both the pool asks again.
+            parse_answer(text + b"\nbestmove e2e4\n", num_lines=num_lines)
+
+
 def test_a_best_move_is_read_by_itself_and_none_is_no_move() -> None:
     assert parse_best_move(b"info depth 1\nbestmove e7e8q ponder a1a2\n") == "e7e8q"
     assert [parse_best_move(b"bestmove " + word + b"\n") for word in (b"(none)", b"0000", b"NULL")] == [""] * 3
@@ -159,6 +178,29 @@ def test_both_ways_of_reading_an_answer_read_the_same(stockfish: str, random_boa
             assert answer == parse_answer(data, num_lines=len(answer.scores))
             assert answer.scores.keys() == {move.uci() for move in board.legal_moves}
             assert all(score.expected is not None for score in answer.scores.values())
+
+
+def test_a_helper_of_the_engine_that_keeps_the_pipe_open_does_not_hold_up_its_end(tmp_path: Path) -> None:
+    engine, helper = tmp_path / "engine", tmp_path / "helper"
+    engine.write_text(
+        f"""#!/bin/sh
+setsid sh -c 'echo $$ > {helper}; exec sleep 100' &
+while read line; do
+  case "$line" in
+    uci) echo "id name wrapped"; echo uciok;;
+    isready) echo readyok;;
+  esac
+done
+"""
+    )
+    engine.chmod(0o755)
+    process = EngineProcess(str(engine), {}, start_seconds=30)
+    while not helper.exists() or not helper.read_text().endswith("\n"):
+        time.sleep(0.01)
+    process.kill()
+    process.kill()
+    assert not process.is_alive()
+    os.kill(int(helper.read_text()), signal.SIGKILL)  # It was there all the while.
 
 
 # Which engine it is.

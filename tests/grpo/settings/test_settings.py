@@ -595,6 +595,21 @@ def test_a_preset_may_be_a_file_that_is_laid_over_another(tmp_path: Path) -> Non
     assert settings.boards == smoke.boards
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'preset = "no\\u0000such.toml"',
+        '{"preset": "\\ud800.toml"}',
+        f"seed = {'9' * 5_000}",
+        "seed = " + "[" * 1_000 + "]" * 1_000,
+        '{"seed": ' + "[" * 100_000,
+    ],
+)
+def test_text_that_no_parser_takes_is_refused_in_words(text: str) -> None:
+    with pytest.raises(ConfigError, match="settings: "):
+        read_settings(text)
+
+
 def test_a_preset_file_that_is_absent_or_laid_over_itself_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         read_settings(f'preset = "{tmp_path / "absent.toml"}"')

@@ -149,7 +149,7 @@ def test_a_match_is_printed_and_written_and_repeats_with_its_seed(stockfish: str
     assert code == 0
     assert "match: 3 openings, 6 games" in err
     assert "6 of 6 games" in err
-    for said in ("normalised Elo", "likelihood of superiority", "pairs LL", "ends", "3 distinct openings, 6 distinct games"):
+    for said in ("likelihood of superiority", "pairs LL", "ends", "3 distinct openings, 6 distinct games"):
         assert said in out
     facts = json.loads((tmp_path / "one.json").read_text())
     assert facts["num_pairs"] == facts["num_openings"] == 3

@@ -1,5 +1,6 @@
 """Of all who want to write one thing, one does; who ended, slept or was superseded lets the next one in, and learns of it."""
 
+import fcntl
 import json
 import os
 import signal
@@ -511,6 +512,21 @@ def test_what_the_file_says_wrongly_is_not_believed(left: str | None, tmp_path: 
         path.write_text(stale)
         with pytest.raises(BusyError, match=r"is being made by another process \(it holds"), file_lock(path, what="the output"):
             pass
+
+
+def test_a_lock_file_that_its_holder_has_just_deleted_locks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, calls, flock = tmp_path / "v1.lock", [], fcntl.flock
+
+    def just_deleted(file: Any, operation: int) -> None:
+        if not calls:
+            path.unlink()  # Between our opening it and our locking it.
+        calls.append(operation)
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", just_deleted)
+    with file_lock(path, what="the output"), pytest.raises(BusyError), file_lock(path, what="the output"):
+        pass
+    assert len(calls) == 3
 
 
 # Who writes.

@@ -9,7 +9,7 @@ import pytest
 
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import CHAMPION, PEAK
-from steps.tracking.registry import MODEL, Registry, Version, should_have_peak
+from steps.tracking.registry import MODEL, Choice, Chosen, Registry, Version, should_have_peak
 from steps.tracking.tracker import Tracker
 
 HELD = Version(number=3, flow_run="f", policy_step=150, initial_weights="w", low=0.55)
@@ -98,6 +98,27 @@ def test_of_two_runs_that_end_together_the_better_has_peak(
     registry.offer_peak(one)
     monkeypatch.undo()
     assert registry.named(PEAK) == best
+
+
+@pytest.mark.parametrize("has_champion", [False, True])
+def test_of_two_runs_that_end_together_the_first_is_champion_and_the_other_has_not_beaten_it(
+    has_champion: bool, tracker: Tracker, registered: Callable[..., Version], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = Registry(tracker)
+    seen = registered(0.5) if has_champion else None
+    if seen is not None:
+        registry.give(CHAMPION, seen)
+    versions = [registered(0.6), registered(0.6)]
+    choice = Choice(policy_step=4, initial_weights="w", low=0.6)
+    chosen = Chosen(flow_run="f", description="", peak=choice, champion=choice, is_beaten=True, seen=None if seen is None else seen.number)
+    told = []
+    for version in reversed(versions):  # Both look before either moves the alias.
+        with monkeypatch.context() as patched:
+            patched.setattr(Registry, "_entered", lambda *_, version=version: version)
+            patched.setattr(Registry, "named", lambda self, alias: seen if alias == CHAMPION else None)
+            told.append(registry.enter(chosen, holder="", key="")[1])
+    assert registry.named(CHAMPION) == versions[0]
+    assert told == [f"champion is version {versions[1].number} now", f"champion is version {versions[0].number} now"]
 
 
 def test_two_first_runs_make_one_model(tracker: Tracker, registered: Callable[..., Version], monkeypatch: pytest.MonkeyPatch) -> None:

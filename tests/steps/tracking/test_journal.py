@@ -1,0 +1,78 @@
+"""Journals of what is to be logged: a damaged line or a full disk costs what it damaged, and nothing else."""
+
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from grpo.base.files import StorageError
+from grpo.metrics.table import Record
+from steps.runtime.machine import Machine
+from steps.store.objects import FolderObjects
+from steps.tracking.journal import DAMAGED, JournalFolder
+from steps.tracking.tracker import Tracker
+
+DAMAGE = (b"", b"\0" * 40, b"{}", b"[]", b"<html>", b'{"kind": "metr', b"[" * 100_000)
+
+
+@pytest.fixture
+def tracker(tmp_path: Path, give_tables: Callable[[Path], Path]) -> Tracker:
+    home = give_tables(tmp_path / "home")
+    return Tracker(Machine(stockfish="", home=home, tracking_uri=f"sqlite:///{home / 'mlflow.db'}", device="cpu", num_threads=1))
+
+
+@pytest.fixture
+def largest_file() -> Iterator[Callable[[int], None]]:
+    """Return what limits the size of files, as a full disk does."""
+    handler, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_record_that_the_full_disk_cuts_off_leaves_the_journal_as_it_was(tmp_path: Path, largest_file: Callable[[int], None]) -> None:
+    journal = JournalFolder(tmp_path).begin("parent", "step")
+    journal.append("tags", tags={"a": "1"})
+    before = journal.path.read_bytes()
+    largest_file(len(before) + 10)
+    with pytest.raises(StorageError):
+        journal.append("tags", tags={"b": "2"})
+    largest_file(2**20)
+    assert journal.path.read_bytes() == before
+    journal.append("tags", tags={"c": "3"})
+    assert [entry.record["tags"] for entry in journal.waiting()] == [{"a": "1"}, {"c": "3"}]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_line_is_set_aside_and_all_others_are_logged(damage: bytes, tracker: Tracker, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tracker.start_flow_run(metaflow_run="7", settings={}, tags={}, note="")
+    with tracker.child(run, "pretrain", {}) as child:
+        child.log(Record(1, {"grpo/entropy": 1.0}))
+        with child.journal.open("ab") as file:
+            file.write(damage + b"\n")
+        child.log(Record(2, {"grpo/entropy": 2.0}))
+    [found] = tracker.search(f"tags.`mlflow.parentRunId` = '{run}'")
+    assert [point.value for point in tracker.client.get_metric_history(found.info.run_id, "grpo/entropy")] == [1.0, 2.0]
+    assert found.info.status == "FINISHED"
+    assert f"rejected a record of kind '{DAMAGED}' (it is damaged)" in capsys.readouterr().out
+    assert len(tracker.journals.refused()) == 1
+    tracker.deliver_left()
+    assert tracker.end_flow_run(run, {}) == 0
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_shared_journal_whose_head_is_damaged_is_taken_from_its_beginning(damage: bytes, tmp_path: Path) -> None:
+    objects = FolderObjects(tmp_path / "shared")
+    first, second = (JournalFolder(tmp_path / name, objects) for name in ("first", "second"))
+    journal = first.begin("parent", "step")
+    journal.append("tags", tags={"a": "1"})
+    first.leave(journal)
+    [key] = objects.keys("outbox/")
+    stored = objects.get(key)
+    assert stored is not None
+    objects.put(key, damage + b"\n" + stored.data.partition(b"\n")[2])
+    with closing(second.pending("parent")) as pending:
+        assert [entry.record["kind"] for entry in next(pending).waiting()] in (["tags"], [DAMAGED, "tags"])
