@@ -1,15 +1,16 @@
 """Metaflow cards of the steps that play games: ladder, baseline, screening, confirmation and selection."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from grpo.statistics.intervals import Z95, elo
-from steps.bodies.report import decision_rows, placed_together
+from grpo.statistics.intervals import Estimate, elo_estimate
 from steps.cards.boards import decision_boards
 from steps.cards.charts import Interval, interval_chart
-from steps.cards.html import CardPart, TableCell, badge, block, details, heading, html_table, listing, paragraph
+from steps.cards.html import CardPart, TableCell, badge, block, details, heading, html_table, paragraph
 from steps.cards.state import Seen
 from steps.step_io.names import DECISIONS
+from steps.step_io.results import Decision, Ladder, Placement, regret_estimate
+from steps.step_io.results_text import TRACE, outcome, placed_together, trace_rows
 
 _ELO: Final = "Elo"
 
@@ -19,7 +20,7 @@ def ladder_page(seen: Seen) -> list[CardPart]:
     report = seen.report()
     parts: list[CardPart] = [block(heading("Ladder of opponents", 1), seen.state())]
     if report:
-        parts += ladder_figure(report, {})
+        parts += ladder_figure(cast(Ladder, report), {})
         parts.append(block(heading("Games"), _pairings(report["meetings"])))
     return parts
 
@@ -60,13 +61,14 @@ def games_page(title: str, words: str, seen: Seen) -> list[CardPart]:
 
 def decision_page(seen: Seen) -> list[CardPart]:
     """Return the card of `select`: verdict, checkpoints with the peak ringed, trace of the decision, rating and boards."""
-    report, decisions = seen.report(), seen.report(DECISIONS)
-    if not report:
+    found, decisions = seen.report(), seen.report(DECISIONS)
+    if not found:
         return [block(heading("Selection", 1), seen.state())]
+    report = cast(Decision, found)
     parts: list[CardPart] = [
         verdict_block(report),
         *checkpoint_figures(report),
-        block(heading("Trace of the decision"), html_table(["step of the decision", "result"], decision_rows(report), wide=[0, 1])),
+        block(heading("Trace of the decision"), html_table(TRACE, trace_rows(report), wide=[0, 1])),
         block(heading("How the confirmation games ended"), _ends(report["confirmation_best_moves"]["ends"])),
         *(block(paragraph(f"Rating on the ladder, {who}: {place['text']}")) for who, place in placed_together(report).items()),
     ]
@@ -75,40 +77,23 @@ def decision_page(seen: Seen) -> list[CardPart]:
     return parts
 
 
-def verdict_block(decision: Mapping[str, Any]) -> CardPart:
-    """Return the verdict and its reasons: against the start, against everybody else, and by phase."""
+def verdict_block(decision: Decision) -> CardPart:
+    """Return the verdict: against the start, against everybody else, and who is champion."""
     mood = "good" if decision["promoted"] else "warning"
-    return block(
-        heading(f"Verdict: {decision['verdict']}", 1),
-        f"<p>{badge(_outcome(decision), mood)}</p>",
-        listing(decision["reasons"]),
-    )
+    return block(heading(f"Verdict: {decision['verdict']}", 1), f"<p>{badge(outcome(decision), mood)}</p>", paragraph(decision["sentence"]))
 
 
-def checkpoint_figures(decision: Mapping[str, Any]) -> list[CardPart]:
+def checkpoint_figures(decision: Decision) -> list[CardPart]:
     """Return charts of each checkpoint's Elo against the pretrained policy and of its held-out regret; the peak is ringed."""
     chosen, peak = decision["candidate_step"], decision["peak_step"]
-    screened: dict[int, Mapping[str, Any]] = {entry["candidate"]: entry["so_far"] for entry in decision["screening"]}
-    measured = [(step, "screening", interval) for step, interval in sorted(screened.items())]
-    measured.append((chosen, "confirmation, fresh games", decision["claims"][0]["interval"]))
+    screened = {entry["candidate"]: entry["so_far"] for entry in decision["screening"]}
     # The peak is ringed where it was measured: the candidate by the confirmation, others by the screening.
-    intervals = [
-        _elo(f"step {step:,}", interval, kind, is_ringed=step == peak and (kind != "screening" or step != chosen))
-        for step, kind, interval in measured
-    ]
-    for number, interval in enumerate(intervals):
-        if interval.kind != "screening":
-            intervals[number] = _renamed(interval, f"{interval.label}, confirmed")
+    intervals = [_elo(f"step {step:,}", score, "screening", is_ringed=step == peak != chosen) for step, score in sorted(screened.items())]
+    confirmed = decision["claims"][0]["interval"]
+    intervals.append(_elo(f"step {chosen:,}, confirmed", confirmed, "confirmation, fresh games", is_ringed=chosen == peak))
     regrets = [
-        Interval(
-            label=f"step {int(step):,}",
-            middle=regret["mean"],
-            low=regret["mean"] - Z95 * regret["stderr"],
-            high=regret["mean"] + Z95 * regret["stderr"],
-            kind="held-out boards",
-            is_ringed=int(step) == peak,
-        )
-        for step, regret in sorted(decision["heldout_regret_best"].items(), key=lambda item: int(item[0]))
+        _interval(f"step {step:,}", regret_estimate(regret["mean"], regret["stderr"]), "held-out boards", is_ringed=step == peak)
+        for step, regret in sorted((int(step), regret) for step, regret in decision["heldout_regret_best"].items())
     ]
     note = (
         f"Ringed: step {peak:,}, the peak, to resume from. Games count as {decision['scored_by']}. The confirmation, which is"
@@ -123,18 +108,16 @@ def checkpoint_figures(decision: Mapping[str, Any]) -> list[CardPart]:
     ]
 
 
-def ladder_figure(ladder: Mapping[str, Any], placed: Mapping[str, Mapping[str, Any]]) -> list[CardPart]:
+def ladder_figure(ladder: Ladder, placed: Mapping[str, Placement]) -> list[CardPart]:
     """Return a chart and a table of the ladder's rungs and the policies rated on it, from the highest down.
 
     Args:
         ladder: report of `calibrate`.
         placed: name of a policy -> its rating.
     """
-    intervals = [
-        Interval(label=rung["name"], middle=rung["rating"], low=rung["low"], high=rung["high"], kind="rung") for rung in ladder["rungs"]
-    ]
+    intervals = [_interval(each["name"], _rating(each["rating"], each["low"], each["high"]), "rung") for each in ladder["rungs"]]
     intervals += [
-        Interval(label=who, middle=place["rating"], low=place["low_of_all"], high=place["high_of_all"], kind="policy, best moves")
+        _interval(who, _rating(place["rating"], place["low_of_all"], place["high_of_all"]), "policy, best moves")
         for who, place in placed.items()
     ]
     intervals.sort(key=lambda interval: -interval.middle)
@@ -144,19 +127,16 @@ def ladder_figure(ladder: Mapping[str, Any], placed: Mapping[str, Mapping[str, A
     ]
 
 
-def _outcome(decision: Mapping[str, Any]) -> str:
-    return f"step {decision['champion_step']:,} is this run's champion" if decision["promoted"] else "the pretrained policy stays"
+def _rating(value: float, low: float, high: float) -> Estimate:
+    return Estimate(value=value, low=low, high=high)
 
 
 def _elo(label: str, score: Mapping[str, Any], kind: str, *, is_ringed: bool = False) -> Interval:
-    middle, low, high = (elo(score[part]) for part in ("score", "low", "high"))
-    return Interval(label=label, middle=middle, low=low, high=high, kind=kind, is_ringed=is_ringed)
+    return _interval(label, elo_estimate(_rating(score["score"], score["low"], score["high"])), kind, is_ringed=is_ringed)
 
 
-def _renamed(interval: Interval, label: str) -> Interval:
-    return Interval(
-        label=label, middle=interval.middle, low=interval.low, high=interval.high, kind=interval.kind, is_ringed=interval.is_ringed
-    )
+def _interval(label: str, found: Estimate, kind: str, *, is_ringed: bool = False) -> Interval:
+    return Interval(label=label, middle=found.value, low=found.low, high=found.high, kind=kind, is_ringed=is_ringed)
 
 
 def _interval_table(intervals: Iterable[Interval]) -> str:

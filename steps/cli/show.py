@@ -2,8 +2,8 @@
 
 import argparse
 import json
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from steps.cli.tables import duration, text_table, when, wrapped
@@ -11,8 +11,8 @@ from steps.runtime.machine import Machine
 
 if TYPE_CHECKING:
     from steps.runs.index import TrackedRun
-    from steps.runs.results import Result
     from steps.runs.settings import FromPreset
+    from steps.step_io.results import Measurement
 
 _HASH = 12
 
@@ -33,13 +33,20 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def _show(given: argparse.Namespace) -> int:
     from steps.runs.index import find_run
     from steps.runs.places import findings, places
-    from steps.runs.results import all_results
+    from steps.runs.results import run_document, run_measurements
     from steps.runs.settings import from_preset
 
     machine = Machine.here()
     run = find_run(given.name, machine)
-    candidate, numbers = all_results(run, machine)
+    document = run_document(run, machine)
     settings = from_preset(run.params)
+    shown = _Shown(
+        run=run,
+        settings=settings,
+        measured=run_measurements(run, document),
+        findings=findings(run, document, machine),
+        places=places(run, machine),
+    )
     if given.json:
         facts = {
             **_head(run),
@@ -49,19 +56,30 @@ def _show(given: argparse.Namespace) -> int:
                 {"step": step.name, "status": step.status, "seconds": step.seconds, "version": step.version, "reused": step.is_reused}
                 for step in run.steps
             ],
-            "candidate_step": candidate,
-            "results": [{"name": each.name, "unit": each.unit, **asdict(each.estimate)} for each in numbers],
-            "findings": findings(run, machine),
-            "places": dict(places(run, machine)),
+            "candidate_step": None if document is None else document["decision"]["candidate_step"],
+            "results": shown.measured,
+            "findings": shown.findings,
+            "places": dict(shown.places),
         }
         print(json.dumps(facts, indent=2))
         return 0
-    print("\n".join(_lines(run, machine, settings, candidate, numbers)))
+    print("\n".join(_lines(shown)))
     return 0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Shown:
+    """What is shown of a run."""
+
+    run: "TrackedRun"
+    settings: "FromPreset"
+    measured: "Sequence[Measurement]"
+    findings: Sequence[Mapping[str, Any]]
+    places: Sequence[tuple[str, str]]
+
+
 def _head(run: "TrackedRun") -> dict[str, Any]:
-    from steps.tracking.tags import COMMAND, DISAGREEMENT, ENGINE, FOUND, ON_LADDER, VERDICT
+    from steps.tracking.tags import COMMAND, ENGINE, FOUND, SENTENCE, VERDICT
 
     return {
         "run": run.metaflow_run,
@@ -75,15 +93,13 @@ def _head(run: "TrackedRun") -> dict[str, Any]:
         "commit": run.tags.get("git.commit"),
         "is_dirty": run.tags.get("git.dirty") == str(True),
         "verdict": run.tags.get(VERDICT),
-        "on_ladder": run.tags.get(ON_LADDER),
-        "disagreement": run.tags.get(DISAGREEMENT),
+        "sentence": run.tags.get(SENTENCE),
         "findings_tag": run.tags.get(FOUND),
     }
 
 
-def _lines(run: "TrackedRun", machine: Machine, settings: "FromPreset", candidate: int | None, numbers: list["Result"]) -> Iterator[str]:
-    from steps.runs.places import places
-
+def _lines(shown: _Shown) -> Iterator[str]:
+    run, settings = shown.run, shown.settings
     head = _head(run)
     took = f" after {duration(run.seconds)}" if run.seconds is not None else ""
     aliases = f"  = {', '.join(run.aliases)}" if run.aliases else ""
@@ -108,10 +124,10 @@ def _lines(run: "TrackedRun", machine: Machine, settings: "FromPreset", candidat
     yield "\nSteps"
     yield _steps(run) if run.steps else "  none yet"
     yield ""
-    yield from _result_lines(run, candidate, numbers)
-    yield from _finding_lines(run, machine)
+    yield from _result_lines(head, shown.measured)
+    yield from _finding_lines(head, shown.findings)
     yield "\nWhere"
-    yield text_table(places(run, machine), indent="  ")
+    yield text_table(shown.places, indent="  ")
 
 
 def _steps(run: "TrackedRun") -> str:
@@ -128,29 +144,24 @@ def _steps(run: "TrackedRun") -> str:
     return text_table(done, indent="  ")
 
 
-def _result_lines(run: "TrackedRun", candidate: int | None, numbers: list["Result"]) -> Iterator[str]:
-    from steps.tracking.tags import DISAGREEMENT, ON_LADDER, VERDICT
+def _result_lines(head: Mapping[str, Any], measured: "Sequence[Measurement]") -> Iterator[str]:
+    from steps.step_io.results_text import measurement_rows
 
-    who = "" if candidate is None else f" (candidate: step {candidate:,})"
-    on_ladder = f" (on the ladder: {run.tags[ON_LADDER]})" if ON_LADDER in run.tags else ""
-    yield f"Results{who}: {run.tags[VERDICT]}{on_ladder}" if VERDICT in run.tags else "Results: no verdict yet"
-    if DISAGREEMENT in run.tags:
-        yield wrapped(run.tags[DISAGREEMENT], "  ")
-    if not numbers:
+    yield f"Results: {head['verdict'] or 'no verdict yet'}"
+    if head["sentence"]:
+        yield wrapped(head["sentence"], "  ")
+    if not measured:
         yield "  no results yet"
         return
-    yield text_table([(each.name, each.unit, str(each)) for each in numbers], indent="  ")
+    yield text_table([row[:3] for row in measurement_rows(measured)], indent="  ")
     yield wrapped("95 % intervals in brackets; a score counts a win as 1 and a draw as 0.5.", "  ")
 
 
-def _finding_lines(run: "TrackedRun", machine: Machine) -> Iterator[str]:
-    from steps.runs.places import findings
-    from steps.tracking.tags import FOUND
-
-    tag = run.tags.get(FOUND)
+def _finding_lines(head: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    tag = head["findings_tag"]
     if tag is None:
         yield "\nDiagnosis: none recorded"
         return
     yield f"\nDiagnosis: {', '.join(name.strip() for name in tag.split(','))}"
-    for found in findings(run, machine):
+    for found in findings:
         yield wrapped(f"{'; '.join(found['evidence'])}. {found['remedy']} ({found['page']})", f"  {found['severity']}: {found['name']}: ")

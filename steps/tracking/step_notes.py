@@ -144,7 +144,7 @@ STEP_NOTES: Final[Mapping[str, StepNote]] = {
         numbers=_SELECTION,
         headlines=_SELECTION,
     ),
-    "report": StepNote(text="Writes the report of the run: verdict, comparison, plots, and a model card of the champion."),
+    "report": StepNote(text="Writes the results of the run as one document, the report as a page, and a model card of the champion."),
 }
 """Step -> note, in the order of the steps."""
 

@@ -12,6 +12,7 @@ from grpo.base.errors import PlainError
 from grpo.base.files import write_json
 from grpo.dataset.table import BOARD_SCHEMA
 from grpo.metrics.table import METRICS
+from grpo.settings.roles import compared_settings
 from grpo.settings.tree import preset_names, read_settings
 from steps.pipeline.job import Job
 from steps.pipeline.run_step import run_step
@@ -24,7 +25,7 @@ from steps.tracking import notes
 from steps.tracking.dataset_schema import dataset_columns
 from steps.tracking.delivery import Delivery
 from steps.tracking.journal import DeliveryProgress, Journal
-from steps.tracking.launch import FLOW_FILE, Launch, compared_settings, launch_of
+from steps.tracking.launch import FLOW_FILE, Launch, launch_of
 from steps.tracking.registry import MODEL, Registry
 from steps.tracking.step_notes import STEP_NOTES, headlines, run_name, step_note
 from steps.tracking.tags import NOTE, NOTE_DIGEST, digest_of_note
