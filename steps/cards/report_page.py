@@ -24,7 +24,7 @@ def report_page(seen: Seen) -> list[CardPart]:
     decision, records = results["decision"], [Record(int(row.pop("step")), row) for row in results["curve"]]
     return [
         verdict_block(decision),
-        block(heading("Measurements"), html_table(MEASURED, measurement_rows(results["measurements"]), wide=[0, 2])),
+        block(heading("Measurements"), html_table(MEASURED, measurement_rows(results["measurements"]), wide=[0, 1])),
         *checkpoint_figures(decision),
         *ladder_figure(results["ladder"], placed_together(decision)),
         block(heading("Training"), listing(training_lines(results))),

@@ -153,8 +153,8 @@ def _result_lines(head: Mapping[str, Any], measured: "Sequence[Measurement]") ->
     if not measured:
         yield "  no results yet"
         return
-    yield text_table([row[:3] for row in measurement_rows(measured)], indent="  ")
-    yield wrapped("95 % intervals in brackets; a score counts a win as 1 and a draw as 0.5.", "  ")
+    yield text_table([row[:2] for row in measurement_rows(measured)], indent="  ")
+    yield wrapped("95 % intervals in brackets; a score counts a win as 1 and a draw as 0.5; regret is win probability lost per move.", "  ")
 
 
 def _finding_lines(head: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -117,7 +117,7 @@ def _settings(results: Results) -> str:
     defaults = flattened(Settings.model_validate({"policy": {"kind": results["kind"]}}).model_dump(mode="json"))
     shown = [name for name in sorted(given) if is_on_card(name) or (name in defaults and given[name] != defaults[name])]
     intro = "The main ones, and all that differ from the defaults of the code that wrote this card."
-    rows = [(name, given[name], defaults.get(name, "-")) for name in shown]
+    rows = [(name, str(given[name]), str(defaults.get(name, "-"))) for name in shown]
     return f"{intro}\n\n{markdown_table(('setting', 'value', 'default'), rows)}\n"
 
 

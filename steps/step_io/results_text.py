@@ -15,7 +15,7 @@ from steps.step_io.results import Boards, Claim, Decision, Interval, Match, Meas
 # Markdown's special characters: brackets only where they would end a link's text, underscores only outside of words.
 _MARKUP: Final = re.compile(r"[\\`*{}|~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])")
 
-MEASURED: Final = ("measured", "unit", "estimate, 95 % interval", "games")
+MEASURED: Final = ("measured", "estimate, 95 % interval", "games")
 TRACE: Final = ("step of the decision", "found")
 LADDER: Final = ("player", "Elo", "above the next lower rung", "scores against it")
 REGRET: Final = ("phase", "pretrained", "candidate")
@@ -29,8 +29,8 @@ def escaped(value: Any) -> str:
 
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table of escaped cells."""
-    lines = [headers, ["---"] * len(headers), *([escaped(cell) for cell in row] for row in rows)]
+    """Return a table of escaped cells; whole numbers have commas."""
+    lines = [headers, ["---"] * len(headers), *([escaped(f"{cell:,}" if isinstance(cell, int) else cell) for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -45,17 +45,17 @@ def interval_text(found: Interval, unit: str, *, is_change: bool = False) -> str
 
 
 def measurement_text(found: Measurement) -> str:
-    """Return the same; a score is stated in Elo too."""
-    text = interval_text(found, found["unit"])
-    return text if found["unit"] != Unit.SCORE else f"{text} = {elo_estimate(estimate_of(found)).text(Unit.ELO, suffix=' Elo')}"
+    """Return the same with "Elo" where it is Elo; a score is stated in Elo too."""
+    estimate = estimate_of(found)
+    if found["unit"] == Unit.ELO:
+        return estimate.text(Unit.ELO, suffix=" Elo")
+    text = estimate.text(Unit(found["unit"]))
+    return text if found["unit"] != Unit.SCORE else f"{text} = {elo_estimate(estimate).text(Unit.ELO, suffix=' Elo')}"
 
 
-def measurement_rows(found: Iterable[Measurement]) -> list[tuple[str, str, str, str]]:
+def measurement_rows(found: Iterable[Measurement]) -> list[tuple[str, str, str]]:
     """Return what was measured."""
-    return [
-        (each["name"], each["unit"], measurement_text(each), "" if each["num_games"] is None else f"{each['num_games']:,}")
-        for each in found
-    ]
+    return [(each["name"], measurement_text(each), "" if each["num_games"] is None else f"{each['num_games']:,}") for each in found]
 
 
 def outcome(decision: Decision) -> str:
@@ -112,10 +112,8 @@ def ladder_rows(results: Results) -> list[tuple[str, str, str, str]]:
 
 def regret_rows(results: Results) -> list[tuple[str, str, str]]:
     """Return held-out regret before and after GRPO."""
-    return [
-        (phase, f"{found['before']:.4f}", "" if found["after"] is None else f"{found['after']:.4f}")
-        for phase, found in results["regret"].items()
-    ]
+    found = {phase.value: results["regret"][phase] for phase in PHASES if phase in results["regret"]}
+    return [(phase, f"{each['before']:.4f}", "" if each["after"] is None else f"{each['after']:.4f}") for phase, each in found.items()]
 
 
 def phase_rows(boards: Boards) -> list[tuple[str, int, int]]:

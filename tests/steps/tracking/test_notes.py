@@ -134,29 +134,6 @@ def test_a_childs_page_has_its_numbers_with_units_and_what_diagnosis_says(tmp_pa
     assert "Diagnosis: **healthy**." in step_note("finetune", folder)
 
 
-def test_a_finished_runs_page_begins_with_the_verdict_and_compares_the_policies() -> None:
-    page = notes.ended(
-        "## Configuration", facts=reports(), findings={"verdict": "findings", "findings": [FOUND]}, places={"Report": "there/report.md"}
-    )
-    lines = page.splitlines()
-    assert lines[0] == "# Verdict: better"
-    assert "| champion: step 1,004 | 0.6 [0.5, 0.7] | 0.4 [0.3, 0.5] | +700 [+600, +800] | 0.11 |" in lines
-    assert "| pretrained |  |  | +260 [+200, +320] | 0.2 |" in lines
-    assert "| peak: step 900 | lower bound 0.512 |  |  |  |" in lines
-    assert "- Report: `there/report.md`" in lines
-    assert lines.index("## Configuration") > lines.index("- Report: `there/report.md`")
-    assert any("kl_trap" in line for line in lines)
-
-
-def test_where_nothing_was_shown_the_page_says_whose_place_it_stays() -> None:
-    facts = reports()
-    facts["select"] |= {"promoted": False, "verdict": "no improvement shown", "peak_low": None}
-    page = notes.ended("", facts=facts, findings=None, places={})
-    assert "| pretrained, champion of this run |" in page
-    assert "| candidate, not promoted: step 1,004 |" in page
-    assert "| peak: step 900 | not screened |" in page
-
-
 def test_no_page_is_longer_than_the_store_takes() -> None:
     assert len(notes.failed("x" * 20_000, metaflow_run="7", step="select", why="no")) < 8_000
 
@@ -168,26 +145,6 @@ def test_every_column_of_the_dataset_has_a_word_of_mlflow() -> None:
     unknown = pa.schema([pa.field("when", pa.date32())])
     with pytest.raises(ValueError, match="has no type"):
         dataset_columns(unknown)
-
-
-def reports() -> dict[str, Any]:
-    return {
-        "baseline": {"heldout": {"heldout/regret_best": 0.2}},
-        "select": {
-            "verdict": "better",
-            "reasons": ["better than the initial policy: shown"],
-            "promoted": True,
-            "scored_by": "adjudicated",
-            "candidate_step": 1_004,
-            "peak_step": 900,
-            "peak_low": 0.5123,
-            "claims": [{"text": "0.6 [0.5, 0.7]"}],
-            "confirmation_sampled_moves": {"text": "0.4 [0.3, 0.5]"},
-            "ladder": {"rating": 700.0, "low": 600.0, "high": 800.0},
-            "ladder_initial": {"rating": 260.4, "low": 199.6, "high": 320.4},
-            "heldout_regret_best": {"1004": {"mean": 0.11}},
-        },
-    }
 
 
 # What the store holds.
