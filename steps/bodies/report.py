@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from grpo.base.files import MANIFEST, read_json, write_json
 from grpo.board.phases import PHASES
-from grpo.metrics.table import REWARD_PARTS, Record
+from grpo.metrics.table import Record
 from grpo.policy.files import LANGUAGE, NETWORK
 from grpo.settings.roles import compared_settings, flattened
 from steps.step_io.aliases import CHAMPION, PEAK
@@ -21,27 +21,10 @@ from steps.step_io.results import (
     PRETRAINED_RATING,
     PREVIOUS,
     SAMPLED,
-    OutputName,
-    PhaseRegret,
     Results,
     measurements,
 )
-from steps.step_io.results_text import (
-    LADDER,
-    PHASE_COUNTS,
-    REGRET,
-    TRACE,
-    escaped,
-    ladder_rows,
-    markdown_list,
-    markdown_table,
-    outcome,
-    phase_rows,
-    regret_rows,
-    summary,
-    trace_rows,
-    training_lines,
-)
+from steps.step_io.results_text import report_page
 from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work, read_history
 
@@ -60,27 +43,6 @@ def write_report(folders: Mapping[str, Path], work: Work) -> None:
     (work.folder / REPORT_PAGE).write_text(report_page(results), encoding="utf-8")
 
 
-_CURVES: Final = (
-    "grpo/entropy",
-    "grpo/log_num_legal",
-    *(f"grpo/entropy/{phase}" for phase in PHASES),
-    "grpo/reward_mean",
-    "grpo/kl_reference",
-    "grpo/clip_fraction",
-    "language/reward_mean",
-    *(f"language/reward/{part}" for part in REWARD_PARTS),
-    "language/parse_rate",
-    "language/truncated",
-    "language/entropy",
-    "language/kl_reference",
-    "heldout/regret_best",
-    "heldout/regret_sampled",
-    "heldout/parse_rate",
-    "heldout/legal_rate",
-)
-"""Of those that were measured: a network has others than a language model."""
-
-
 def run_results(folders: Mapping[str, Path]) -> Results:
     """Return the results of a run, given the folders of its steps' outputs by name."""
     reports = {step: read_json(folder / REPORT) for step, folder in folders.items()}
@@ -93,7 +55,7 @@ def run_results(folders: Mapping[str, Path]) -> Results:
     candidate = _last(record for record in histories["finetune"] if record.step == decision["candidate_step"])
     start, adjudicated = baseline["heldout"], _adjudicated(_matches(decision, baseline))
     chosen = manifests["select"]
-    outputs = {step: OutputName(version=each["version"], output_hash=each["output_hash"]) for step, each in manifests.items()}
+    outputs = {step: {name: each[name] for name in ("version", "output_hash")} for step, each in manifests.items()}
     place = {step: f"outputs/{step}/{each['version']}" for step, each in outputs.items()}
     return Results(
         format=FORMAT,
@@ -113,7 +75,7 @@ def run_results(folders: Mapping[str, Path]) -> Results:
         ),
         ladder=reports["calibrate"],
         regret={
-            str(phase): PhaseRegret(before=start[name], after=candidate.get(name))
+            str(phase): {"before": start[name], "after": candidate.get(name)}
             for phase in PHASES
             if (name := f"heldout/regret_best/{phase}") in start
         },
@@ -130,10 +92,6 @@ def run_results(folders: Mapping[str, Path]) -> Results:
             "peak": f"{place['select']}/{PEAK}",
             "checkpoints": f"{place['finetune']}/{CHECKPOINTS}",
         },
-        curve=[
-            {"step": record.step, **{name: record.metrics[name] for name in _CURVES if name in record.metrics}}
-            for record in histories["finetune"]
-        ],
         decisions=read_json(path) if (path := folders["select"] / DECISIONS).is_file() else {},
     )
 
@@ -169,44 +127,3 @@ def _num_games(decision: Mapping[str, Any], baseline: Mapping[str, Any]) -> Iter
     yield from ((metric, of_start + of_candidate) for metric in (LADDER_GAIN, LADDER_GAIN_ADJUDICATED))
     yield CANDIDATE_RATING, of_candidate
     yield PRETRAINED_RATING, sum(2 * part["num_pairs"] for part in baseline["ladder"]["games"])
-
-
-def report_page(results: Results) -> str:
-    """Return the report as Markdown."""
-    decision, ladder = results["decision"], results["ladder"]
-    placed = f"pretrained {decision['ladder_initial']['text']}; step {decision['candidate_step']:,} {decision['ladder']['text']}"
-    outputs = [(step, each["version"], each["output_hash"]) for step, each in results["outputs"].items()]
-    return f"""\
-# Verdict: {decision["verdict"]}
-
-{summary(results)}
-## Decision: {outcome(decision)}
-
-{markdown_table(TRACE, trace_rows(decision))}
-
-## How it got there
-
-{markdown_list(training_lines(results))}
-
-## Ladder
-
-{escaped(ladder["note"])} Engine: {escaped(ladder["engine"])}.
-
-{markdown_table(LADDER, ladder_rows(results))}
-
-Best moves, the rungs' ratings taken as exact, both on the same openings: {escaped(placed)}.
-
-## Held-out regret of best moves by phase
-
-{markdown_table(REGRET, regret_rows(results))}
-
-## Boards
-
-{markdown_table(PHASE_COUNTS, phase_rows(results["boards"]))}
-
-## Outputs
-
-{markdown_list(f"{name}: {place}" for name, place in results["places"].items())}
-
-{markdown_table(("step", "version", "output hash"), outputs)}
-"""

@@ -1,9 +1,9 @@
 """Metaflow cards of the steps that play games: ladder, baseline, screening, confirmation and selection."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
-from grpo.statistics.intervals import Estimate, elo_estimate
+from grpo.statistics.intervals import Estimate, Unit, elo_estimate
 from steps.cards.boards import decision_boards
 from steps.cards.charts import Interval, interval_chart
 from steps.cards.html import CardPart, TableCell, badge, block, details, heading, html_table, paragraph
@@ -11,8 +11,6 @@ from steps.cards.state import Seen
 from steps.step_io.names import DECISIONS
 from steps.step_io.results import Decision, Ladder, Placement, regret_estimate
 from steps.step_io.results_text import TRACE, outcome, placed_together, trace_rows
-
-_ELO: Final = "Elo"
 
 
 def ladder_page(seen: Seen) -> list[CardPart]:
@@ -35,8 +33,8 @@ def baseline_page(seen: Seen) -> list[CardPart]:
         intervals = [_elo(name, match, "as played") for name, match in matches.items()]
         parts += [
             block(paragraph(f"Rating on the ladder, above a random mover: {report['ladder']['text']}")),
-            interval_chart("Elo against each opponent", _ELO, intervals, zero="even"),
-            block(_interval_table(intervals), paragraph("Best moves, as played; clipped at 1,200 Elo.", "soft"), kind="numbers"),
+            interval_chart("Elo against each opponent", Unit.ELO, intervals, zero="even"),
+            block(_interval_table(intervals, Unit.ELO), paragraph("Best moves, as played; clipped at 1,200 Elo.", "soft"), kind="numbers"),
             block(html_table(["against", "score, 95 % interval", "games"], _match_rows(matches), wide=[0, 1])),
             block(heading("Held-out boards"), _heldout(report["heldout"])),
         ]
@@ -101,10 +99,10 @@ def checkpoint_figures(decision: Decision) -> list[CardPart]:
     )
     regret_note = "Best moves, stronger search; lower is better. Regret selects candidates; games decide."
     return [
-        interval_chart("Elo against the pretrained policy", _ELO, intervals, zero="pretrained"),
-        block(_interval_table(intervals), paragraph(note, "soft"), kind="numbers"),
-        interval_chart("held-out regret of checkpoints", "win probability", regrets),
-        block(_interval_table(regrets), paragraph(regret_note, "soft"), kind="numbers"),
+        interval_chart("Elo against the pretrained policy", Unit.ELO, intervals, zero="pretrained"),
+        block(_interval_table(intervals, Unit.ELO), paragraph(note, "soft"), kind="numbers"),
+        interval_chart("held-out regret of checkpoints", Unit.REGRET, regrets),
+        block(_interval_table(regrets, Unit.REGRET), paragraph(regret_note, "soft"), kind="numbers"),
     ]
 
 
@@ -115,40 +113,36 @@ def ladder_figure(ladder: Ladder, placed: Mapping[str, Placement]) -> list[CardP
         ladder: report of `calibrate`.
         placed: name of a policy -> its rating.
     """
-    intervals = [_interval(each["name"], _rating(each["rating"], each["low"], each["high"]), "rung") for each in ladder["rungs"]]
+    intervals = [_interval(each["name"], _estimate(each["rating"], each["low"], each["high"]), "rung") for each in ladder["rungs"]]
     intervals += [
-        _interval(who, _rating(place["rating"], place["low_of_all"], place["high_of_all"]), "policy, best moves")
+        _interval(who, _estimate(place["rating"], place["low_of_all"], place["high_of_all"]), "policy, best moves")
         for who, place in placed.items()
     ]
     intervals.sort(key=lambda interval: -interval.middle)
     return [
-        interval_chart("ladder: Elo above a random mover", _ELO, intervals),
-        block(_interval_table(intervals), paragraph(ladder["note"], "soft"), kind="numbers"),
+        interval_chart("ladder: Elo above a random mover", Unit.ELO, intervals),
+        block(_interval_table(intervals, Unit.ELO), paragraph(ladder["note"], "soft"), kind="numbers"),
     ]
 
 
-def _rating(value: float, low: float, high: float) -> Estimate:
+def _estimate(value: float, low: float, high: float) -> Estimate:
     return Estimate(value=value, low=low, high=high)
 
 
 def _elo(label: str, score: Mapping[str, Any], kind: str, *, is_ringed: bool = False) -> Interval:
-    return _interval(label, elo_estimate(_rating(score["score"], score["low"], score["high"])), kind, is_ringed=is_ringed)
+    return _interval(label, elo_estimate(_estimate(score["score"], score["low"], score["high"])), kind, is_ringed=is_ringed)
 
 
 def _interval(label: str, found: Estimate, kind: str, *, is_ringed: bool = False) -> Interval:
     return Interval(label=label, middle=found.value, low=found.low, high=found.high, kind=kind, is_ringed=is_ringed)
 
 
-def _interval_table(intervals: Iterable[Interval]) -> str:
-    rows: list[list[TableCell]] = [
-        [f"{found.label}{' (peak)' if found.is_ringed else ''}", _rounded(found.middle), _rounded(found.low), _rounded(found.high)]
+def _interval_table(intervals: Iterable[Interval], unit: Unit) -> str:
+    rows = [
+        (f"{found.label}{' (peak)' if found.is_ringed else ''}", _estimate(found.middle, found.low, found.high).text(unit))
         for found in intervals
     ]
-    return html_table(["", "value", "95 % from", "to"], rows, wide=[0])
-
-
-def _rounded(value: float) -> float:
-    return float(round(value)) if abs(value) >= 10 else float(f"{value:.4g}")
+    return html_table(["", f"{unit}, 95 % interval"], rows, wide=[0])
 
 
 def _match_rows(matches: Mapping[str, Mapping[str, Any]]) -> list[list[TableCell]]:

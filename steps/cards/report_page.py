@@ -2,38 +2,29 @@
 
 from typing import cast
 
-from grpo.metrics.table import Record
 from steps.cards.boards import decision_boards
 from steps.cards.data_pages import phase_chart
 from steps.cards.games_pages import checkpoint_figures, ladder_figure, verdict_block
-from steps.cards.html import CardPart, block, heading, html_table, listing
-from steps.cards.metric_tables import metric_figure
+from steps.cards.html import CardPart, block, heading, html_table, listing, paragraph
 from steps.cards.state import Seen
-from steps.cards.training_pages import KIND_PAGES
 from steps.step_io.names import RESULTS
 from steps.step_io.results import Results
 from steps.step_io.results_text import MEASURED, REGRET, measurement_rows, placed_together, regret_rows, training_lines
 
 
 def report_page(seen: Seen) -> list[CardPart]:
-    """Return the card of `report`: verdict, measurements, checkpoints, ladder, curves, phases and boards."""
+    """Return the card of `report`: verdict, measurements, checkpoints, ladder, phases and boards; curves are on the card `train`."""
     found = seen.report(RESULTS)
     if not found:
         return [block(heading("Report", 1), seen.state())]
     results = cast(Results, found)
-    decision, records = results["decision"], [Record(int(row.pop("step")), row) for row in results["curve"]]
+    decision = results["decision"]
     return [
         verdict_block(decision),
         block(heading("Measurements"), html_table(MEASURED, measurement_rows(results["measurements"]), wide=[0, 1])),
         *checkpoint_figures(decision),
         *ladder_figure(results["ladder"], placed_together(decision)),
-        block(heading("Training"), listing(training_lines(results))),
-        *KIND_PAGES[results["kind"]].report_figures(records),
-        *metric_figure(
-            "held-out regret, stronger search",
-            records,
-            {"heldout/regret_best": "best moves", "heldout/regret_sampled": "sampled at T = 1"},
-        ),
+        block(heading("Training"), listing(training_lines(results)), paragraph("Its curves are on the card of finetune.", "soft")),
         block(html_table(REGRET, regret_rows(results), caption="Held-out regret of best moves by phase")),
         block(heading("Boards")),
         *phase_chart(results["boards"]),

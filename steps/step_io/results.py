@@ -5,9 +5,8 @@ The step `report` writes it. Report, cards, model card, MLflow's pages and the c
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NotRequired, TypedDict, cast
+from typing import Any, Final, NamedTuple, NotRequired, TypedDict, cast
 
 from grpo.base.errors import PlainError
 from grpo.base.files import read_json
@@ -45,7 +44,7 @@ class Measurement(Interval):
 
 
 class Score(TypedDict):
-    """A match score with its 95 % interval."""
+    """A match score, from the first player's side, with its 95 % interval."""
 
     score: float
     low: float
@@ -53,16 +52,8 @@ class Score(TypedDict):
     num_pairs: int
 
 
-class Adjudicated(Score):
-    """The same match with undecided games given to the side that a search finds better."""
-
-    text: str
-    depth: int
-    """Of that search."""
-
-
 class Match(Score):
-    """A match as played, from the first player's side."""
+    """A match as played."""
 
     text: str
     wins: int
@@ -71,16 +62,10 @@ class Match(Score):
     ends: dict[str, int]
     """How games ended (`grpo.play.matches.End`) -> number of games."""
     num_openings: int
-    adjudicated: NotRequired[Adjudicated]
+    adjudicated: NotRequired[dict[str, Any]]
+    """The same with undecided games given to the side that a search of `depth` finds better."""
     answers: NotRequired[dict[str, dict[str, int]]]
     """Player (`first`, `second`) -> counts of answers, of players that may fail to name a legal move."""
-
-
-class RungMatch(Match):
-    """Games against a rung of the ladder."""
-
-    rung: str
-    rung_rating: float
 
 
 class Placement(TypedDict):
@@ -94,8 +79,8 @@ class Placement(TypedDict):
     """Of that with the errors of the rungs' ratings."""
     high_of_all: float
     text: str
-    games: list[RungMatch]
-    """Those that the rating comes from."""
+    games: list[dict[str, Any]]
+    """The matches that the rating comes from, each with its `rung`."""
 
 
 class Rung(TypedDict):
@@ -106,7 +91,7 @@ class Rung(TypedDict):
     low: float
     high: float
     gap: NotRequired[float]
-    """Rating less that of the rung below, with its interval."""
+    """Rating less that of the rung below; the lowest has none."""
     gap_low: NotRequired[float]
     gap_high: NotRequired[float]
 
@@ -165,13 +150,6 @@ class LadderGain(TypedDict):
     text: str
 
 
-class RegretOfStep(TypedDict):
-    """A checkpoint's held-out regret."""
-
-    mean: float
-    stderr: float
-
-
 class Decision(TypedDict):
     """The report of `select`."""
 
@@ -197,8 +175,8 @@ class Decision(TypedDict):
     ladder_gain: LadderGain
     phases: list[PhaseChange]
     screening: list[Round]
-    heldout_regret_best: dict[str, RegretOfStep]
-    """Step -> regret."""
+    heldout_regret_best: dict[str, dict[str, float]]
+    """Checkpoint's step -> held-out regret, `mean` and `stderr`."""
     confirmation_best_moves: Match
     confirmation_sampled_moves: Match
     previous_champion: Match | None
@@ -237,22 +215,6 @@ class Boards(TypedDict):
     labels: dict[str, int]
 
 
-class PhaseRegret(TypedDict):
-    """Held-out regret in one phase, in win probability."""
-
-    before: float
-    """Of the pretrained policy."""
-    after: float | None
-    """Of the candidate; None where it was not measured."""
-
-
-class OutputName(TypedDict):
-    """Which output of a step the run has."""
-
-    version: str
-    output_hash: str
-
-
 class Results(TypedDict):
     """The whole document."""
 
@@ -265,8 +227,8 @@ class Results(TypedDict):
     measurements: list[Measurement]
     """In the order of the steps."""
     ladder: Ladder
-    regret: dict[str, PhaseRegret]
-    """Phase -> regret before and after."""
+    regret: dict[str, dict[str, float | None]]
+    """Phase -> held-out regret `before` (the pretrained policy's) and `after` (the candidate's; None where it was not measured)."""
     boards: Boards
     pretraining: dict[str, Any]
     """The report of `pretrain`; keys differ between kinds of policy."""
@@ -278,12 +240,10 @@ class Results(TypedDict):
     engine: str
     code: dict[str, Any]
     """Commit, dirty flag and lock."""
-    outputs: dict[str, OutputName]
-    """Step -> its output."""
+    outputs: dict[str, dict[str, str]]
+    """Step -> `version` and `output_hash` of its output."""
     places: dict[str, str]
     """Champion, peak and checkpoints -> folder below the home."""
-    curve: list[dict[str, float]]
-    """Rows of the training's history, for the card's charts."""
     decisions: dict[str, Any]
     """The candidate's worst and best moves on held-out boards; empty for a language model."""
 
@@ -307,7 +267,6 @@ _GAMES: Final = (
 )
 _ADJUDICATED: Final = (*_GAMES, "evaluation.adjudication_depth", "evaluation.adjudication_centipawns", "engine")
 _START, _LADDER, _BOARDS = "pretrained policy", "ladder", "held-out boards"
-_GAINED: Final = (_START, _LADDER, *_ADJUDICATED)
 _NODES: Final = "evaluation.opponent_nodes"
 _UNKNOWN: Final = "the champion before"
 """A part that is never known: it makes a measurement incomparable."""
@@ -315,20 +274,15 @@ _MADE_BY: Final = {_START: "pretrain", _LADDER: "calibrate", _BOARDS: "join_boar
 """Part of a yardstick -> the step whose output it is."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Measure:
-    """What is measured: its name, and where the steps record it."""
+class Measure(NamedTuple):
+    """What is measured, and where the steps record it."""
 
     step: str
     metric: str
-    name: str
     unit: Unit
+    name: str
     yardstick: tuple[str, ...]
     """Settings, `engine`, and names in `_MADE_BY`."""
-
-
-def _measure(step: str, metric: str, unit: Unit, name: str, *yardstick: str) -> Measure:
-    return Measure(step=step, metric=metric, name=name, unit=unit, yardstick=yardstick)
 
 
 GAIN, GAIN_ADJUDICATED = "selection/score_best", "selection/score_adjudicated"
@@ -338,23 +292,24 @@ CANDIDATE_RATING, PRETRAINED_RATING = "selection/rating", "baseline/rating"
 _REGRET: Final = "heldout/regret_best"
 
 _ENGINE_MATCH: Final = "pretrained against Stockfish, nodes {nodes}"
+_STARTED, _JUDGED, _ENGINE = (_START, *_GAMES), (_START, *_ADJUDICATED), (*_GAMES, "engine", _NODES)
 MEASURES: Final = (
-    _measure("baseline", "baseline/score_random", Unit.SCORE, "pretrained against a random mover", *_GAMES),
-    _measure("baseline", "baseline/score_random_adjudicated", Unit.SCORE, "pretrained against a random mover, adjudicated", *_ADJUDICATED),
-    _measure("baseline", "baseline/score_engine", Unit.SCORE, _ENGINE_MATCH, *_GAMES, "engine", _NODES),
-    _measure("baseline", "baseline/score_engine_adjudicated", Unit.SCORE, f"{_ENGINE_MATCH}, adjudicated", *_ADJUDICATED, _NODES),
-    _measure("baseline", PRETRAINED_RATING, Unit.ELO, "pretrained on the ladder", _LADDER),
-    _measure("baseline", _REGRET, Unit.REGRET, "held-out regret, pretrained", _BOARDS),
-    _measure("finetune", _REGRET, Unit.REGRET, "held-out regret, candidate", _BOARDS),
-    _measure("select", GAIN, Unit.SCORE, "candidate against pretrained, best moves, as played", _START, *_GAMES),
-    _measure("select", GAIN_ADJUDICATED, Unit.SCORE, "candidate against pretrained, best moves, adjudicated", _START, *_ADJUDICATED),
-    _measure("select", SAMPLED, Unit.SCORE, "candidate against pretrained, sampled at T = 1", _START, *_GAMES),
-    _measure("select", f"{SAMPLED}_adjudicated", Unit.SCORE, "candidate against pretrained, sampled, adjudicated", _START, *_ADJUDICATED),
-    _measure("select", PREVIOUS, Unit.SCORE, "candidate against the champion before", _UNKNOWN),
-    _measure("select", f"{PREVIOUS}_adjudicated", Unit.SCORE, "candidate against the champion before, adjudicated", _UNKNOWN),
-    _measure("select", LADDER_GAIN, Unit.ELO, "candidate less pretrained on the ladder, as played", _START, _LADDER, *_GAMES),
-    _measure("select", LADDER_GAIN_ADJUDICATED, Unit.ELO, "candidate less pretrained on the ladder, adjudicated", *_GAINED),
-    _measure("select", CANDIDATE_RATING, Unit.ELO, "candidate on the ladder", _LADDER),
+    Measure("baseline", "baseline/score_random", Unit.SCORE, "pretrained against a random mover", _GAMES),
+    Measure("baseline", "baseline/score_random_adjudicated", Unit.SCORE, "pretrained against a random mover, adjudicated", _ADJUDICATED),
+    Measure("baseline", "baseline/score_engine", Unit.SCORE, _ENGINE_MATCH, _ENGINE),
+    Measure("baseline", "baseline/score_engine_adjudicated", Unit.SCORE, f"{_ENGINE_MATCH}, adjudicated", (*_ADJUDICATED, _NODES)),
+    Measure("baseline", PRETRAINED_RATING, Unit.ELO, "pretrained on the ladder", (_LADDER,)),
+    Measure("baseline", _REGRET, Unit.REGRET, "held-out regret, pretrained", (_BOARDS,)),
+    Measure("finetune", _REGRET, Unit.REGRET, "held-out regret, candidate", (_BOARDS,)),
+    Measure("select", GAIN, Unit.SCORE, "candidate against pretrained, best moves, as played", _STARTED),
+    Measure("select", GAIN_ADJUDICATED, Unit.SCORE, "candidate against pretrained, best moves, adjudicated", _JUDGED),
+    Measure("select", SAMPLED, Unit.SCORE, "candidate against pretrained, sampled at T = 1", _STARTED),
+    Measure("select", f"{SAMPLED}_adjudicated", Unit.SCORE, "candidate against pretrained, sampled, adjudicated", _JUDGED),
+    Measure("select", PREVIOUS, Unit.SCORE, "candidate against the champion before", (_UNKNOWN,)),
+    Measure("select", f"{PREVIOUS}_adjudicated", Unit.SCORE, "candidate against the champion before, adjudicated", (_UNKNOWN,)),
+    Measure("select", LADDER_GAIN, Unit.ELO, "candidate less pretrained on the ladder, as played", (*_STARTED, _LADDER)),
+    Measure("select", LADDER_GAIN_ADJUDICATED, Unit.ELO, "candidate less pretrained on the ladder, adjudicated", (*_JUDGED, _LADDER)),
+    Measure("select", CANDIDATE_RATING, Unit.ELO, "candidate on the ladder", (_LADDER,)),
 )
 """All that runs are measured by, in the order of their steps."""
 NAMES: Final = {measure.metric: measure.name for measure in MEASURES if measure.metric != _REGRET}

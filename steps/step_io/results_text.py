@@ -110,10 +110,10 @@ def ladder_rows(results: Results) -> list[tuple[str, str, str, str]]:
     return [row[1:] for row in sorted(rows, key=lambda row: -row[0])]
 
 
-def regret_rows(results: Results) -> list[tuple[str, str, str]]:
+def regret_rows(results: Results) -> list[tuple[str, ...]]:
     """Return held-out regret before and after GRPO."""
-    found = {phase.value: results["regret"][phase] for phase in PHASES if phase in results["regret"]}
-    return [(phase, f"{each['before']:.4f}", "" if each["after"] is None else f"{each['after']:.4f}") for phase, each in found.items()]
+    found = [(phase.value, results["regret"][phase]) for phase in PHASES if phase in results["regret"]]
+    return [(phase, *("" if each is None else f"{each:.4f}" for each in (of["before"], of["after"]))) for phase, of in found]
 
 
 def phase_rows(boards: Boards) -> list[tuple[str, int, int]]:
@@ -166,6 +166,14 @@ def _control(found: Mapping[str, float], *, is_language: bool) -> str:
     return f"The entropy controller stood at a bound in {saturated:.0%} of the steps and changed nothing in {idle:.0%}; {recoveries}"
 
 
+def finding_lines(findings: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the findings of the diagnosis."""
+    return [
+        f"{each['severity']}: {each['name']}: {'; '.join(each['evidence'])}. {each['cause']} Remedy: {each['remedy']} ({each['page']})"
+        for each in findings
+    ]
+
+
 def summary(results: Results) -> str:
     """Return the verdict and all that was measured, as Markdown."""
     decision = results["decision"]
@@ -184,6 +192,47 @@ number of openings is the sample size of players who always play the same. They 
 finds better. Regret: win probability lost per move on held-out boards, by a search deeper than the reward's. Ratings are above a random
 mover, on the run's own ladder.
 {_answers(confirmed)}"""
+
+
+def report_page(results: Results) -> str:
+    """Return the report as Markdown."""
+    decision, ladder = results["decision"], results["ladder"]
+    placed = f"pretrained {decision['ladder_initial']['text']}; step {decision['candidate_step']:,} {decision['ladder']['text']}"
+    outputs = [(step, each["version"], each["output_hash"]) for step, each in results["outputs"].items()]
+    return f"""\
+# Verdict: {decision["verdict"]}
+
+{summary(results)}
+## Decision: {outcome(decision)}
+
+{markdown_table(TRACE, trace_rows(decision))}
+
+## How it got there
+
+{markdown_list(training_lines(results))}
+
+## Ladder
+
+{escaped(ladder["note"])} Engine: {escaped(ladder["engine"])}.
+
+{markdown_table(LADDER, ladder_rows(results))}
+
+Best moves, the rungs' ratings taken as exact, both on the same openings: {escaped(placed)}.
+
+## Held-out regret of best moves by phase
+
+{markdown_table(REGRET, regret_rows(results))}
+
+## Boards
+
+{markdown_table(PHASE_COUNTS, phase_rows(results["boards"]))}
+
+## Outputs
+
+{markdown_list(f"{name}: {place}" for name, place in results["places"].items())}
+
+{markdown_table(("step", "version", "output hash"), outputs)}
+"""
 
 
 def _answers(confirmed: Match) -> str:

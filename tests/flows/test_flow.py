@@ -187,12 +187,12 @@ def test_dataset_and_its_hash_are_logged(first_run: FlowRun, tracking: Any) -> N
     assert run.data.tags["chess_grpo.dataset"] == digest
 
 
-def test_the_final_card_shows_comparison_phases_and_curves(first_run: FlowRun) -> None:
+def test_the_final_card_shows_verdict_measurements_and_phases(first_run: FlowRun) -> None:
     drawn = first_run.card
     assert report(first_run, "select")["sentence"] in drawn
     assert report(first_run, "select")["confirmation_best_moves"]["text"].rpartition(",")[0] in drawn
     assert "boards by phase" in drawn
-    assert "entropy at T = 1" in drawn
+    assert "candidate against pretrained, best moves, as played" in drawn
     assert all(phase in drawn for phase in PHASES)
 
 

@@ -17,14 +17,14 @@ from grpo.base.files import write_json
 from grpo.metrics.table import METRICS
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.language import SMALL
-from steps.bodies.report import report_page, write_report
+from steps.bodies.report import write_report
 from steps.export.language_card import LanguageCard
 from steps.export.model_card import CardFacts, model_card
 from steps.export.network_card import NetworkCard
 from steps.runs.results import document_behind
 from steps.step_io.names import REPORT_PAGE, RESULTS
 from steps.step_io.results import MEASURES, Results, ResultsError, read_results
-from steps.step_io.results_text import outcome, trace_rows, training_lines
+from steps.step_io.results_text import outcome, report_page, trace_rows, training_lines
 from steps.step_io.work import Work
 from steps.tracking import notes
 
@@ -83,11 +83,6 @@ def test_the_document_names_places_outputs_settings_code_and_findings(results: R
     assert (results["settings"]["grpo.learning_rate"], results["engine"], results["code"]) == (7e-4, ENGINE, CODE)
     assert results["findings"] == {"verdict": "findings", "findings": [FINDING]}
     assert results["verdict"] == results["decision"]["sentence"]
-    assert results["curve"] == [
-        {"step": 0, "heldout/regret_best": 0.061},
-        {"step": 100, "heldout/regret_best": 0.0485},
-        {"step": 250, "grpo/entropy": 1.5},
-    ]
 
 
 def test_a_document_of_another_format_is_refused(tmp_path: Path) -> None:

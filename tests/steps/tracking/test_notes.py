@@ -96,9 +96,9 @@ def test_children_sort_by_name_in_the_order_in_which_they_run() -> None:
     assert [name.partition(" ")[2] for name in names] == list(STEP_NOTES)
 
 
-def test_every_number_of_a_chapter_is_a_declared_metric() -> None:
+def test_every_headline_is_a_declared_metric() -> None:
     for chapter in STEP_NOTES.values():
-        assert {*chapter.numbers, *chapter.headlines} <= METRICS.keys()
+        assert set(chapter.headlines) <= METRICS.keys()
 
 
 def finetuned(folder: Path) -> Path:
@@ -119,17 +119,15 @@ def test_headlines_are_the_last_values_and_regret_is_told_before_and_after(tmp_p
     assert headlines("finetune", folder)["run/findings"] == 0
 
 
-def test_a_childs_page_has_its_numbers_with_units_and_what_diagnosis_says(tmp_path: Path) -> None:
+def test_a_childs_page_says_what_the_step_does_and_what_diagnosis_says(tmp_path: Path) -> None:
     folder = finetuned(tmp_path / "finetune")
-    note = step_note("finetune", folder)
-    assert note.startswith(STEP_NOTES["finetune"].text)
-    assert (
-        f"| `heldout/regret_best` | 0.2 | 0.125 | win probability | lower | {METRICS['heldout/regret_best'].meaning} |" in note.splitlines()
-    )
-    assert "kl_trap" not in note
+    assert step_note("finetune", folder) == STEP_NOTES["finetune"].text
     (folder / FINDINGS).parent.mkdir(exist_ok=True)
     write_json(folder / FINDINGS, {"verdict": "findings", "findings": [FOUND]})
-    assert "- **kl_trap** (critical): The anchor holds the policy. Remedy: Set grpo.kl_coefficient = 0." in step_note("finetune", folder)
+    assert (
+        "- critical: kl_trap: KL 0.001 at steps 3 to 9. The anchor holds the policy. Remedy: Set grpo.kl_coefficient = 0."
+        " (docs/diagnosis.md#kl_trap)" in step_note("finetune", folder)
+    )
     write_json(folder / FINDINGS, {"verdict": "healthy", "findings": [FOUND | {"name": "healthy"}]})
     assert "Diagnosis: **healthy**." in step_note("finetune", folder)
 
