@@ -24,7 +24,7 @@ from steps.step_io.results import (
     Results,
     measurements,
 )
-from steps.step_io.results_text import report_page
+from steps.step_io.results_text import report_markdown
 from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work, read_history
 
@@ -40,7 +40,7 @@ def write_report(folders: Mapping[str, Path], work: Work) -> None:
     """Write `results.json`, and `report.md` for people, from the outputs of all steps by name."""
     results = run_results(folders)
     write_json(work.folder / RESULTS, results)
-    (work.folder / REPORT_PAGE).write_text(report_page(results), encoding="utf-8")
+    (work.folder / REPORT_PAGE).write_text(report_markdown(results), encoding="utf-8")
 
 
 def run_results(folders: Mapping[str, Path]) -> Results:

@@ -8,10 +8,9 @@ from grpo.settings.roles import flattened
 from steps.cards.charts import before_and_after_chart
 from steps.cards.html import CardPart, TableCell, badge, block, details, heading, html_table, listing, paragraph
 from steps.cards.state import Seen
-from steps.step_io.results import Boards
-from steps.step_io.results_text import phase_rows
+from steps.step_io.results import BoardFacts
+from steps.step_io.results_text import PHASE_HEADERS, phase_rows
 
-_FOUND, _SELECTED = "found in the source", "selected"
 _MAX_LISTED: Final = 12
 
 
@@ -88,10 +87,10 @@ def checks_page(seen: Seen) -> list[CardPart]:
 
 def phase_chart(boards: Mapping[str, Any]) -> list[CardPart]:
     """Return a chart and a table of phases before and after balancing, from the report of `join_boards`."""
-    rows = phase_rows(cast(Boards, boards))
-    written = html_table(["phase", _FOUND, _SELECTED], rows)
+    rows = phase_rows(cast(BoardFacts, boards))
+    written = html_table(PHASE_HEADERS, rows)
     note = paragraph("Before and after balancing: the source has the phases of real games, the quotas select equal fractions.", "soft")
-    return [before_and_after_chart("boards by phase", rows, (_FOUND, _SELECTED)), block(written, note, kind="numbers")]
+    return [before_and_after_chart("boards by phase", rows, PHASE_HEADERS[1:]), block(written, note, kind="numbers")]
 
 
 def _dataset(facts: Mapping[str, Any]) -> Iterator[CardPart]:

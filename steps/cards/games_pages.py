@@ -9,8 +9,8 @@ from steps.cards.charts import Interval, interval_chart
 from steps.cards.html import CardPart, TableCell, badge, block, details, heading, html_table, paragraph
 from steps.cards.state import Seen
 from steps.step_io.names import DECISIONS
-from steps.step_io.results import Decision, Ladder, Placement, regret_estimate
-from steps.step_io.results_text import TRACE, outcome, placed_together, trace_rows
+from steps.step_io.results import DecisionFacts, LadderFacts, PlacementFacts, regret_estimate
+from steps.step_io.results_text import outcome, placed_together, trace_table
 
 
 def ladder_page(seen: Seen) -> list[CardPart]:
@@ -18,7 +18,7 @@ def ladder_page(seen: Seen) -> list[CardPart]:
     report = seen.report()
     parts: list[CardPart] = [block(heading("Ladder of opponents", 1), seen.state())]
     if report:
-        parts += ladder_figure(cast(Ladder, report), {})
+        parts += ladder_figure(cast(LadderFacts, report), {})
         parts.append(block(heading("Games"), _pairings(report["meetings"])))
     return parts
 
@@ -62,11 +62,11 @@ def decision_page(seen: Seen) -> list[CardPart]:
     found, decisions = seen.report(), seen.report(DECISIONS)
     if not found:
         return [block(heading("Selection", 1), seen.state())]
-    report = cast(Decision, found)
+    report = cast(DecisionFacts, found)
     parts: list[CardPart] = [
         verdict_block(report),
         *checkpoint_figures(report),
-        block(heading("Trace of the decision"), html_table(TRACE, trace_rows(report), wide=[0, 1])),
+        block(heading("Trace of the decision"), html_table(*trace_table(report), wide=[0, 1])),
         block(heading("How the confirmation games ended"), _ends(report["confirmation_best_moves"]["ends"])),
         *(block(paragraph(f"Rating on the ladder, {who}: {place['text']}")) for who, place in placed_together(report).items()),
     ]
@@ -75,13 +75,13 @@ def decision_page(seen: Seen) -> list[CardPart]:
     return parts
 
 
-def verdict_block(decision: Decision) -> CardPart:
+def verdict_block(decision: DecisionFacts) -> CardPart:
     """Return the verdict: against the start, against everybody else, and who is champion."""
     mood = "good" if decision["promoted"] else "warning"
     return block(heading(f"Verdict: {decision['verdict']}", 1), f"<p>{badge(outcome(decision), mood)}</p>", paragraph(decision["sentence"]))
 
 
-def checkpoint_figures(decision: Decision) -> list[CardPart]:
+def checkpoint_figures(decision: DecisionFacts) -> list[CardPart]:
     """Return charts of each checkpoint's Elo against the pretrained policy and of its held-out regret; the peak is ringed."""
     chosen, peak = decision["candidate_step"], decision["peak_step"]
     screened = {entry["candidate"]: entry["so_far"] for entry in decision["screening"]}
@@ -106,7 +106,7 @@ def checkpoint_figures(decision: Decision) -> list[CardPart]:
     ]
 
 
-def ladder_figure(ladder: Ladder, placed: Mapping[str, Placement]) -> list[CardPart]:
+def ladder_figure(ladder: LadderFacts, placed: Mapping[str, PlacementFacts]) -> list[CardPart]:
     """Return a chart and a table of the ladder's rungs and the policies rated on it, from the highest down.
 
     Args:

@@ -9,7 +9,7 @@ from steps.cards.html import CardPart, block, heading, html_table, listing, para
 from steps.cards.state import Seen
 from steps.step_io.names import RESULTS
 from steps.step_io.results import Results
-from steps.step_io.results_text import MEASURED, REGRET, measurement_rows, placed_together, regret_rows, training_lines
+from steps.step_io.results_text import measurement_table, placed_together, regret_table, training_lines
 
 
 def report_page(seen: Seen) -> list[CardPart]:
@@ -21,11 +21,11 @@ def report_page(seen: Seen) -> list[CardPart]:
     decision = results["decision"]
     return [
         verdict_block(decision),
-        block(heading("Measurements"), html_table(MEASURED, measurement_rows(results["measurements"]), wide=[0, 1])),
+        block(heading("Measurements"), html_table(*measurement_table(results["measurements"]), wide=[0, 1])),
         *checkpoint_figures(decision),
         *ladder_figure(results["ladder"], placed_together(decision)),
         block(heading("Training"), listing(training_lines(results)), paragraph("Its curves are on the card of finetune.", "soft")),
-        block(html_table(REGRET, regret_rows(results), caption="Held-out regret of best moves by phase")),
+        block(html_table(*regret_table(results), caption="Held-out regret of best moves by phase")),
         block(heading("Boards")),
         *phase_chart(results["boards"]),
         *([decision_boards(results["decisions"], whose=f"step {decision['candidate_step']:,}")] if results["decisions"] else []),

@@ -105,7 +105,7 @@ def _step(step: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _result_lines(facts: Mapping[str, Any]) -> Iterator[str]:
-    from steps.step_io.results_text import measurement_rows
+    from steps.step_io.results_text import measurement_text
 
     yield f"Results: {facts['verdict'] or 'no verdict yet'}"
     if facts["sentence"]:
@@ -113,7 +113,7 @@ def _result_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     if not facts["results"]:
         yield "  no results yet"
         return
-    yield text_table([row[:2] for row in measurement_rows(facts["results"])], indent="  ")
+    yield text_table([(each["name"], measurement_text(each)) for each in facts["results"]], indent="  ")
     yield wrapped("95 % intervals in brackets; a score counts a win as 1 and a draw as 0.5; regret is win probability lost per move.", "  ")
 
 

@@ -12,14 +12,13 @@ from grpo.settings.roles import flattened, is_on_card
 from grpo.settings.tree import Settings
 from steps.step_io.results import Results
 from steps.step_io.results_text import (
-    PHASE_COUNTS,
-    REGRET,
+    PHASE_HEADERS,
     escaped,
     markdown_list,
     markdown_table,
     outcome,
     phase_rows,
-    regret_rows,
+    regret_table,
     summary,
     training_lines,
 )
@@ -109,7 +108,7 @@ def _data(results: Results) -> str:
         f"Values of all legal moves by: {results['engine']}.",
     ]
     counts = f"{boards['rows']:,} boards from {boards['used_games']:,} games ({splits}); no position is in two splits."
-    return f"{counts}\n\n{markdown_list(lines)}\n\n{markdown_table(PHASE_COUNTS, phase_rows(boards))}\n"
+    return f"{counts}\n\n{markdown_list(lines)}\n\n{markdown_table(PHASE_HEADERS, phase_rows(boards))}\n"
 
 
 def _settings(results: Results) -> str:
@@ -131,7 +130,7 @@ def _results(results: Results, policy_step: int | None) -> str:
             f"**The confirmation was played by step {decision['candidate_step']:,}; this policy is step {policy_step:,}, whose own strength"
             " was not confirmed.**"
         )
-    regret = f"Held-out regret of best moves by phase:\n\n{markdown_table(REGRET, regret_rows(results))}\n"
+    regret = f"Held-out regret of best moves by phase:\n\n{markdown_table(*regret_table(results))}\n"
     if (measured := decision["heldout_regret_best"].get(str(policy_step))) is not None:
         regret += f"\nOf this policy, step {policy_step:,}, over all phases: {measured['mean']:.4f}.\n"
     return "\n\n".join([*remarks, summary(results)]) + f"\n{regret}"

@@ -19,7 +19,7 @@ from steps.step_io.results import (
     GAIN_ADJUDICATED,
     LADDER_GAIN,
     LADDER_GAIN_ADJUDICATED,
-    NAMES,
+    MEASURE_NAMES,
     PRETRAINED_RATING,
     estimate_of,
 )
@@ -201,7 +201,7 @@ def _row(planned: PlannedRun, run: TrackedRun | None, machine: Machine) -> Sweep
 def _values(run: TrackedRun, machine: Machine) -> Iterator[tuple[str, Estimate]]:
     found = {each["name"]: each for each in run_measurements(run, run_document(run, machine))}
     for name, (_, metric) in GAINS.items():
-        if (measured := found.get(NAMES[metric])) is not None:
+        if (measured := found.get(MEASURE_NAMES[metric])) is not None:
             estimate = estimate_of(measured)
             yield name, elo_estimate(estimate) if measured["unit"] == Unit.SCORE else estimate
 

@@ -20,7 +20,7 @@ class ResultsError(PlainError, ValueError):
     """The results were written by another version of the code."""
 
 
-class Interval(TypedDict):
+class IntervalFacts(TypedDict):
     """An estimate with its 95 % interval."""
 
     value: float
@@ -28,7 +28,7 @@ class Interval(TypedDict):
     high: float
 
 
-class Measurement(Interval):
+class Measurement(IntervalFacts):
     """One evaluation result."""
 
     name: str
@@ -43,7 +43,7 @@ class Measurement(Interval):
     """Hash of the step's output that has it: with the same hash two runs share one measurement."""
 
 
-class Score(TypedDict):
+class ScoreFacts(TypedDict):
     """A match score, from the first player's side, with its 95 % interval."""
 
     score: float
@@ -52,7 +52,7 @@ class Score(TypedDict):
     num_pairs: int
 
 
-class Match(Score):
+class MatchFacts(ScoreFacts):
     """A match as played."""
 
     text: str
@@ -68,7 +68,7 @@ class Match(Score):
     """Player (`first`, `second`) -> counts of answers, of players that may fail to name a legal move."""
 
 
-class Placement(TypedDict):
+class PlacementFacts(TypedDict):
     """A player's place on the ladder, in Elo above a random mover."""
 
     rating: float
@@ -83,7 +83,7 @@ class Placement(TypedDict):
     """The matches that the rating comes from, each with its `rung`."""
 
 
-class Rung(TypedDict):
+class RungFacts(TypedDict):
     """An opponent of the ladder."""
 
     name: str
@@ -96,20 +96,20 @@ class Rung(TypedDict):
     gap_high: NotRequired[float]
 
 
-class Ladder(TypedDict):
+class LadderFacts(TypedDict):
     """The report of `calibrate`."""
 
     engine: str
     note: str
     """How to read the ratings."""
-    rungs: list[Rung]
+    rungs: list[RungFacts]
 
 
-class Claim(TypedDict):
+class ClaimFacts(TypedDict):
     """A claim about the candidate."""
 
     name: str
-    interval: Score
+    interval: ScoreFacts
     text: str
     p_value: float
     adjusted_p: float
@@ -119,38 +119,38 @@ class Claim(TypedDict):
     """Why its games ended; empty for games that decide nothing."""
 
 
-class Round(TypedDict):
+class RoundFacts(TypedDict):
     """A candidate in a round of the halving."""
 
     round: int
     """From 0."""
     candidate: int
-    so_far: Score
+    so_far: ScoreFacts
     text: str
     kept: bool
 
 
-class PhaseChange(TypedDict):
+class PhaseFacts(TypedDict):
     """The candidate's held-out regret less the pretrained policy's, in one phase."""
 
     phase: str
-    change: Interval
+    change: IntervalFacts
     num_boards: int
     blocks: bool
     """Whether it prevents the promotion."""
 
 
-class LadderGain(TypedDict):
+class GainFacts(TypedDict):
     """The candidate's rating on the ladder less the pretrained policy's, paired by opening."""
 
-    played: Interval
-    adjudicated: Interval
+    played: IntervalFacts
+    adjudicated: IntervalFacts
     finding: str
     """Against everybody else: a `grpo.evaluation.verdict.LadderFinding`."""
     text: str
 
 
-class Decision(TypedDict):
+class DecisionFacts(TypedDict):
     """The report of `select`."""
 
     verdict: str
@@ -168,27 +168,27 @@ class Decision(TypedDict):
     """Lower bound of the peak's score against the pretrained policy."""
     scored_by: str
     """How games count for the claims: `played out` or `adjudicated`."""
-    claims: list[Claim]
+    claims: list[ClaimFacts]
     """Those that decide: against the pretrained policy, and against the previous champion if there is one."""
-    beside: list[Claim]
+    beside: list[ClaimFacts]
     """Those that decide nothing."""
-    ladder_gain: LadderGain
-    phases: list[PhaseChange]
-    screening: list[Round]
+    ladder_gain: GainFacts
+    phases: list[PhaseFacts]
+    screening: list[RoundFacts]
     heldout_regret_best: dict[str, dict[str, float]]
     """Checkpoint's step -> held-out regret, `mean` and `stderr`."""
-    confirmation_best_moves: Match
-    confirmation_sampled_moves: Match
-    previous_champion: Match | None
-    ladder: Placement
+    confirmation_best_moves: MatchFacts
+    confirmation_sampled_moves: MatchFacts
+    previous_champion: MatchFacts | None
+    ladder: PlacementFacts
     """Of the candidate."""
-    ladder_initial: Placement
+    ladder_initial: PlacementFacts
     """Of the pretrained policy, on the same openings."""
     initial_weights: str
     candidate_weights: str
 
 
-class Training(TypedDict):
+class TrainingFacts(TypedDict):
     """The report of `finetune`."""
 
     first_step: int
@@ -201,7 +201,7 @@ class Training(TypedDict):
     control: dict[str, float]
 
 
-class Boards(TypedDict):
+class BoardFacts(TypedDict):
     """The report of `join_boards`: the dataset's counts."""
 
     rows: int
@@ -223,16 +223,16 @@ class Results(TypedDict):
     """Of the policy: `network` or `language`."""
     verdict: str
     """The verdict in one sentence, `decision["sentence"]`."""
-    decision: Decision
+    decision: DecisionFacts
     measurements: list[Measurement]
     """In the order of the steps."""
-    ladder: Ladder
+    ladder: LadderFacts
     regret: dict[str, dict[str, float | None]]
     """Phase -> held-out regret `before` (the pretrained policy's) and `after` (the candidate's; None where it was not measured)."""
-    boards: Boards
+    boards: BoardFacts
     pretraining: dict[str, Any]
     """The report of `pretrain`; keys differ between kinds of policy."""
-    training: Training
+    training: TrainingFacts
     findings: dict[str, Any] | None
     """Of the diagnosis; None if it did not run."""
     settings: dict[str, Any]
@@ -312,7 +312,7 @@ MEASURES: Final = (
     Measure("select", CANDIDATE_RATING, Unit.ELO, "candidate on the ladder", (_LADDER,)),
 )
 """All that runs are measured by, in the order of their steps."""
-NAMES: Final = {measure.metric: measure.name for measure in MEASURES if measure.metric != _REGRET}
+MEASURE_NAMES: Final = {measure.metric: measure.name for measure in MEASURES if measure.metric != _REGRET}
 """Metric -> name of its measurement."""
 
 
@@ -363,7 +363,7 @@ def _estimate(metrics: Mapping[str, float], name: str) -> Estimate | None:
     return None
 
 
-def estimate_of(found: Interval) -> Estimate:
+def estimate_of(found: IntervalFacts) -> Estimate:
     """Return an estimate of the document."""
     return Estimate(value=found["value"], low=found["low"], high=found["high"])
 

@@ -10,17 +10,23 @@ from grpo.evaluation.verdict import AGAINST_OTHERS, LadderFinding
 from grpo.metrics.table import TASKS
 from grpo.policy.files import LANGUAGE
 from grpo.statistics.intervals import LEVEL, Estimate, Unit, elo_estimate
-from steps.step_io.results import Boards, Claim, Decision, Interval, Match, Measurement, Placement, Results, estimate_of
+from steps.step_io.results import (
+    BoardFacts,
+    ClaimFacts,
+    DecisionFacts,
+    IntervalFacts,
+    MatchFacts,
+    Measurement,
+    PlacementFacts,
+    Results,
+    estimate_of,
+)
 
 # Markdown's special characters: brackets only where they would end a link's text, underscores only outside of words.
 _MARKUP: Final = re.compile(r"[\\`*{}|~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])")
 
-MEASURED: Final = ("measured", "estimate, 95 % interval", "games")
-TRACE: Final = ("step of the decision", "found")
-LADDER: Final = ("player", "Elo", "above the next lower rung", "scores against it")
-REGRET: Final = ("phase", "pretrained", "candidate")
-PHASE_COUNTS: Final = ("phase", "met in the source", "kept")
-"""Headers of the tables, each for the function below whose rows they head."""
+HeadedRows = tuple[tuple[str, ...], Sequence[Sequence[str | int]]]
+"""Headers and rows."""
 
 
 def escaped(value: Any) -> str:
@@ -28,7 +34,7 @@ def escaped(value: Any) -> str:
     return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", html.escape(" ".join(str(value).split())))
 
 
-def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str | int]]) -> str:
     """Return a table of escaped cells; whole numbers have commas."""
     lines = [headers, ["---"] * len(headers), *([escaped(f"{cell:,}" if isinstance(cell, int) else cell) for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -39,7 +45,7 @@ def markdown_list(lines: Iterable[str]) -> str:
     return "\n".join(f"- {escaped(line)}" for line in lines)
 
 
-def interval_text(found: Interval, unit: str, *, is_change: bool = False) -> str:
+def interval_text(found: IntervalFacts, unit: str, *, is_change: bool = False) -> str:
     """Return an estimate of the document with its interval."""
     return estimate_of(found).text(Unit(unit), is_change=is_change)
 
@@ -53,12 +59,13 @@ def measurement_text(found: Measurement) -> str:
     return text if found["unit"] != Unit.SCORE else f"{text} = {elo_estimate(estimate).text(Unit.ELO, suffix=' Elo')}"
 
 
-def measurement_rows(found: Iterable[Measurement]) -> list[tuple[str, str, str]]:
+def measurement_table(found: Iterable[Measurement]) -> HeadedRows:
     """Return what was measured."""
-    return [(each["name"], measurement_text(each), "" if each["num_games"] is None else f"{each['num_games']:,}") for each in found]
+    rows = [(each["name"], measurement_text(each), "" if each["num_games"] is None else f"{each['num_games']:,}") for each in found]
+    return ("measured", "estimate, 95 % interval", "games"), rows
 
 
-def outcome(decision: Decision) -> str:
+def outcome(decision: DecisionFacts) -> str:
     """Return who is champion."""
     if not decision["promoted"]:
         return "the pretrained policy stays"
@@ -68,7 +75,7 @@ def outcome(decision: Decision) -> str:
     return f"{step} is this run's champion; the registry's champion stays, for {step} was not shown to be better than it"
 
 
-def trace_rows(decision: Decision) -> list[tuple[str, str]]:
+def trace_table(decision: DecisionFacts) -> HeadedRows:
     """Return what was done or asked in the decision, and what came out."""
     rows = [
         (f"halving, round {entry['round'] + 1}: step {entry['candidate']:,}", f"{entry['text']}; {'stays' if entry['kept'] else 'leaves'}")
@@ -81,15 +88,15 @@ def trace_rows(decision: Decision) -> list[tuple[str, str]]:
     for change in decision["phases"]:
         text = f"{interval_text(change['change'], Unit.REGRET, is_change=True)}, {change['num_boards']} boards"
         rows.append((f"held-out regret, {change['phase']}, less the pretrained policy's", text + ("; BLOCKS" if change["blocks"] else "")))
-    return rows
+    return ("step of the decision", "found"), rows
 
 
-def placed_together(decision: Decision) -> dict[str, Placement]:
+def placed_together(decision: DecisionFacts) -> dict[str, PlacementFacts]:
     """Return the name of the start and of the candidate -> its place on the ladder, by the same rungs and openings."""
     return {"pretrained": decision["ladder_initial"], f"step {decision['candidate_step']:,}": decision["ladder"]}
 
 
-def ladder_rows(results: Results) -> list[tuple[str, str, str, str]]:
+def ladder_table(results: Results) -> HeadedRows:
     """Return the ladder from its highest rung down, with both policies where they stand."""
     placed = placed_together(results["decision"])
     against: dict[str, list[str]] = {}
@@ -107,16 +114,21 @@ def ladder_rows(results: Results) -> list[tuple[str, str, str, str]]:
         for rung in results["ladder"]["rungs"]
     ]
     rows += [(each["rating"], who, _elo(each["rating"], each["low_of_all"], each["high_of_all"]), "", "") for who, each in placed.items()]
-    return [row[1:] for row in sorted(rows, key=lambda row: -row[0])]
+    headers = ("player", "Elo", "above the next lower rung", "scores against it")
+    return headers, [row[1:] for row in sorted(rows, key=lambda row: -row[0])]
 
 
-def regret_rows(results: Results) -> list[tuple[str, ...]]:
+def regret_table(results: Results) -> HeadedRows:
     """Return held-out regret before and after GRPO."""
     found = [(phase.value, results["regret"][phase]) for phase in PHASES if phase in results["regret"]]
-    return [(phase, *("" if each is None else f"{each:.4f}" for each in (of["before"], of["after"]))) for phase, of in found]
+    rows = [(phase, *("" if each is None else f"{each:.4f}" for each in (of["before"], of["after"]))) for phase, of in found]
+    return ("phase", "pretrained", "candidate"), rows
 
 
-def phase_rows(boards: Boards) -> list[tuple[str, int, int]]:
+PHASE_HEADERS: Final = ("phase", "found in the source", "selected")
+
+
+def phase_rows(boards: BoardFacts) -> list[tuple[str, int, int]]:
     """Return the positions met in the source and the boards kept."""
     return [(phase.value, int(boards["natural_phases"][phase]), int(boards["phases"][phase])) for phase in PHASES]
 
@@ -183,7 +195,7 @@ def summary(results: Results) -> str:
     return f"""\
 {escaped(results["verdict"])}
 
-{markdown_table(MEASURED, measurement_rows(results["measurements"]))}
+{markdown_table(*measurement_table(results["measurements"]))}
 
 Intervals are of 95 %, by pairs of games; a win is 1, a draw 0.5. Candidate: step {decision["candidate_step"]:,}. The confirmation games
 were played once, after it was chosen, from {confirmed["num_openings"]:,} openings that were not used before, each with both colours: the
@@ -194,7 +206,7 @@ mover, on the run's own ladder.
 {_answers(confirmed)}"""
 
 
-def report_page(results: Results) -> str:
+def report_markdown(results: Results) -> str:
     """Return the report as Markdown."""
     decision, ladder = results["decision"], results["ladder"]
     placed = f"pretrained {decision['ladder_initial']['text']}; step {decision['candidate_step']:,} {decision['ladder']['text']}"
@@ -205,7 +217,7 @@ def report_page(results: Results) -> str:
 {summary(results)}
 ## Decision: {outcome(decision)}
 
-{markdown_table(TRACE, trace_rows(decision))}
+{markdown_table(*trace_table(decision))}
 
 ## How it got there
 
@@ -215,17 +227,17 @@ def report_page(results: Results) -> str:
 
 {escaped(ladder["note"])} Engine: {escaped(ladder["engine"])}.
 
-{markdown_table(LADDER, ladder_rows(results))}
+{markdown_table(*ladder_table(results))}
 
 Best moves, the rungs' ratings taken as exact, both on the same openings: {escaped(placed)}.
 
 ## Held-out regret of best moves by phase
 
-{markdown_table(REGRET, regret_rows(results))}
+{markdown_table(*regret_table(results))}
 
 ## Boards
 
-{markdown_table(PHASE_COUNTS, phase_rows(results["boards"]))}
+{markdown_table(PHASE_HEADERS, phase_rows(results["boards"]))}
 
 ## Outputs
 
@@ -235,7 +247,7 @@ Best moves, the rungs' ratings taken as exact, both on the same openings: {escap
 """
 
 
-def _answers(confirmed: Match) -> str:
+def _answers(confirmed: MatchFacts) -> str:
     """Return counts of the candidate's answers in the confirmation games; empty if it is not a language model."""
     found = confirmed.get("answers", {}).get("first")
     if found is None:
@@ -248,7 +260,7 @@ def _answers(confirmed: Match) -> str:
     )
 
 
-def _found(claim: Claim) -> str:
+def _found(claim: ClaimFacts) -> str:
     return f"{claim['text']}; {'shown' if claim['is_shown'] else 'not shown'}, adjusted p {claim['adjusted_p']:.4f}"
 
 

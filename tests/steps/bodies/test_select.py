@@ -64,8 +64,8 @@ from steps.policies.language import LanguageCompetitor
 from steps.policies.open import open_policy
 from steps.step_io.aliases import CHAMPION, PEAK, PRETRAINED_STEP
 from steps.step_io.names import BOARDS, CACHED_GAMES, CHECKPOINTS, DECISIONS, GAMES, HISTORY, PGN, REPORT
-from steps.step_io.results import Decision
-from steps.step_io.results_text import trace_rows
+from steps.step_io.results import DecisionFacts
+from steps.step_io.results_text import trace_table
 from steps.step_io.work import Work, read_history
 
 STEPS = (2, 4, 6)
@@ -418,7 +418,7 @@ def test_the_peak_is_a_whole_checkpoint_with_its_lower_bound(selected: Selected)
 
 def test_the_report_holds_every_fact_that_others_read_and_nothing_else(selected: Selected) -> None:
     report = selected.report
-    assert report.keys() == Decision.__annotations__.keys()
+    assert report.keys() == DecisionFacts.__annotations__.keys()
     assert report["claims"][0]["end"] == ConfirmationEnd.ALL_PLAYED
     assert report["heldout_regret_best"] == {str(step): {"mean": regret, "stderr": 0.01} for step, regret in REGRETS.items()}
     assert report["previous_champion"] is None
@@ -426,7 +426,7 @@ def test_the_report_holds_every_fact_that_others_read_and_nothing_else(selected:
     assert report["confirmation_sampled_moves"]["num_pairs"] == num_sampled
     assert {claim["name"] for claim in report["beside"]} == {"best moves, as played", "sampled moves at T = 1, as played"}
     assert report["scored_by"] == "adjudicated"
-    assert [what for what, _ in trace_rows(cast(Decision, report))][:5] == [
+    assert [what for what, _ in trace_table(cast(DecisionFacts, report))[1]][:5] == [
         "halving, round 1: step 2",
         "halving, round 1: step 4",
         "halving, round 1: step 6",
@@ -512,7 +512,7 @@ def test_the_card_shows_reasons_trace_ends_and_place(selected: Selected, monkeyp
     report = selected.report
     for shown in (report["verdict"], report["sentence"], report["ladder"]["text"], *report["confirmation_best_moves"]["ends"]):
         assert html.escape(shown) in text
-    for what, found in trace_rows(cast(Decision, report)):
+    for what, found in trace_table(cast(DecisionFacts, report))[1]:
         assert html.escape(what) in text
         assert html.escape(found) in text
     decisions = read_json(selected.folder / DECISIONS)
@@ -680,7 +680,7 @@ def test_a_better_candidate_that_grew_worse_in_a_phase_is_not_promoted_and_the_p
     assert ("its held-out regret grew in the endgame" in report["sentence"]) == blocks
     champion = inputs.pretrained if blocks else inputs.finetuned / CHECKPOINTS / "step-00000002"
     assert sha256_file(folder / CHAMPION / WEIGHTS) == sha256_file(champion / WEIGHTS)
-    assert sum("BLOCKS" in found for _, found in trace_rows(cast(Decision, report))) == blocks
+    assert sum("BLOCKS" in found for _, found in trace_table(cast(DecisionFacts, report))[1]) == blocks
 
 
 @pytest.mark.parametrize(
@@ -704,7 +704,7 @@ def test_a_candidate_that_beats_its_start_and_is_worse_on_the_ladder_is_not_prom
     assert words in report["sentence"]
     champion = inputs.finetuned / CHECKPOINTS / "step-00000002" if is_promoted else inputs.pretrained
     assert sha256_file(folder / CHAMPION / WEIGHTS) == sha256_file(champion / WEIGHTS)
-    assert sum("BLOCKS" in found for _, found in trace_rows(cast(Decision, report))) == (not is_promoted)
+    assert sum("BLOCKS" in found for _, found in trace_table(cast(DecisionFacts, report))[1]) == (not is_promoted)
 
 
 def test_a_phase_of_less_than_two_held_out_boards_is_left_out(select: Play, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from steps.export.network_card import NetworkCard
 from steps.runs.results import document_behind
 from steps.step_io.names import REPORT_PAGE, RESULTS
 from steps.step_io.results import MEASURES, Results, ResultsError, read_results
-from steps.step_io.results_text import outcome, report_page, trace_rows, training_lines
+from steps.step_io.results_text import outcome, report_markdown, trace_table, training_lines
 from steps.step_io.work import Work
 from steps.tracking import notes
 
@@ -50,7 +50,7 @@ def test_the_document_is_plain_data_and_every_file_of_the_step_is_made_of_it(res
     made.mkdir(parents=True)
     write_report(folders, Work(made, ()))
     assert read_results(made / RESULTS) == results
-    assert (made / REPORT_PAGE).read_text() == report_page(results)
+    assert (made / REPORT_PAGE).read_text() == report_markdown(results)
 
 
 def test_every_number_has_its_interval_its_games_and_its_yardstick(results: Results) -> None:
@@ -111,7 +111,7 @@ def test_the_run_behind_a_policy_is_found_by_hash_and_no_other_run_is_taken_for_
 
 def pages(results: Results) -> dict[str, str]:
     return {
-        "report.md": report_page(results),
+        "report.md": report_markdown(results),
         "model_card.md": card_of(results),
         "mlflow_page.md": notes.ended("## Configuration", results, places={"Report": "there/report.md"}),
         "mlflow_version.md": notes.version_note(results["decision"]),
@@ -137,7 +137,7 @@ def test_text_of_files_is_shown_and_not_obeyed(tmp_path: Path) -> None:
     results = made_results(tmp_path, reports)
     results["engine"], results["settings"][EVIL], results["settings"]["seed"] = EVIL, EVIL, EVIL
     card = card_of(results, run=EVIL, hashes={EVIL: EVIL}, parity=EVIL, words=NetworkCard({"width": EVIL}))
-    for page in (card, report_page(results)):
+    for page in (card, report_markdown(results)):
         for bad in ("<script", "](", "`z`", "_a_", "**b**", "~~"):
             assert bad not in page, bad
         assert not re.search(r"^# Heading", page, flags=re.MULTILINE)
@@ -159,7 +159,7 @@ def test_who_is_champion_is_said_in_words(promoted: bool, replaces: bool, words:
 @pytest.mark.parametrize(("elo", "blocks"), [(-50.0, True), (0.0, False), (50.0, False)])
 def test_being_worse_on_the_ladder_is_marked_as_what_blocks(elo: float, blocks: bool) -> None:
     decision: Any = made_reports(elo=elo)["select"]
-    assert [what.startswith("claim: against everybody else") for what, found in trace_rows(decision) if found.endswith("; BLOCKS")] == (
+    assert [what.startswith("claim: against everybody else") for what, found in trace_table(decision)[1] if found.endswith("; BLOCKS")] == (
         [True] if blocks else []
     )
 
@@ -176,7 +176,7 @@ def test_a_stop_says_why_and_an_entropy_that_nobody_knows_is_called_that(tmp_pat
 def test_games_against_the_champion_before_are_told_when_there_were_any(tmp_path: Path) -> None:
     reports = made_reports()
     reports["select"]["previous_champion"] = match(0.5, 12)
-    assert "| candidate against the champion before, adjudicated | 0.750 [" in report_page(made_results(tmp_path, reports))
+    assert "| candidate against the champion before, adjudicated | 0.750 [" in report_markdown(made_results(tmp_path, reports))
 
 
 # The model card.
@@ -226,7 +226,7 @@ def test_a_language_models_pages_have_its_own_parts_and_no_number_of_a_network(i
     results = made_results(tmp_path, copy.deepcopy(reports))
     assert results["kind"] == "language"
     described = {"language": {"max_questions": 3}, "origin": {"model": pretrained["model"], "commit": pretrained["commit"]}}
-    for page in (report_page(results), card_of(results, words=LanguageCard(described))):
+    for page in (report_markdown(results), card_of(results, words=LanguageCard(described))):
         assert "policy task 0.953 [0.910, 0.980], environment task 0.953" in page
         assert "1.71 nats an answer then" in page
         assert "Recoveries from critical entropy: 1." in page
