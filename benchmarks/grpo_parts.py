@@ -24,11 +24,10 @@ from grpo.play.matches import End, MatchResult
 from grpo.play.openings import make_openings
 from grpo.play.players import BestMovePlayer
 from grpo.settings.tree import Settings, read_settings
-from grpo.statistics.intervals import Z95, Estimate
+from grpo.statistics.intervals import Z95, Estimate, Unit
 from grpo.statistics.ratings import rating_difference
 from steps.bodies.finetune import finetune_policy
 from steps.bodies.measure import play_adjudicated
-from steps.runs.results import ELO, estimate_text
 from steps.runtime.machine import Machine
 from steps.step_io.dataset import position_keys
 from steps.step_io.names import CHECKPOINTS
@@ -131,7 +130,7 @@ class Games:
         scores = [[result.pair_scores(adjudicated=adjudicated) for result in of_player] for of_player in (results, self._first)]
         found = rating_difference(self._ratings, *scores)
         margin = Z95 * found.standard_error
-        return estimate_text(Estimate(value=found.elo, low=found.elo - margin, high=found.elo + margin), ELO)
+        return Estimate(value=found.elo, low=found.elo - margin, high=found.elo + margin).text(Unit.ELO)
 
     def _engines(self) -> EnginePool:
         return EnginePool(self._path, num_processes=1, options={"Hash": PLAYING_HASH_MIB})
@@ -141,10 +140,8 @@ def score_cells(result: MatchResult) -> list[str]:
     """Return a match as cells: both scores, and how games ended."""
     wins, _, losses = result.wins_draws_losses()
     total = len(result.games)
-    played, judged = result.interval(), result.interval(adjudicated=True)
     return [
-        f"{played.score:.3f} [{played.low:.3f}, {played.high:.3f}]",
-        f"{judged.score:.3f} [{judged.low:.3f}, {judged.high:.3f}]",
+        *(result.interval(adjudicated=adjudicated).estimate.text(Unit.SCORE) for adjudicated in (False, True)),
         f"{wins / total:.0%} won, {losses / total:.0%} lost, {result.ends()[End.REPETITION.value] / total:.0%}",
     ]
 

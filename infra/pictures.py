@@ -39,7 +39,7 @@ class PictureError(PlainError, RuntimeError):
 
 
 def draw_tracking(page: Page, address: str, client: Any, *, home: Path, metaflow_run: str = "") -> None:
-    """Take pictures of MLflow's pages: table of runs, steps, parent run, charts, a plot and the registered model."""
+    """Take pictures of MLflow's pages: table of runs, steps, parent run, charts and the registered model."""
     experiment = client.get_experiment_by_name("chess-grpo")
     if experiment is None:
         raise PictureError("the store has no run: start one (`make run CONFIG=smoke`), or give the home of one")
@@ -69,9 +69,6 @@ def draw_tracking(page: Page, address: str, client: Any, *, home: Path, metaflow
     _draw(page, "mlflow_parent", height=1150)
     go(f"{where}/runs/{found('finetune')}/model-metrics", "entropy_coefficient")
     _draw(page, "mlflow_charts", height=800)
-    go(f"{where}/runs/{found('report')}/artifacts/plots/entropy.svg", "entropy.svg")
-    page.run(_NAMELESS, str(home))
-    _draw(page, "mlflow_plot", height=620)
     go(f"/models/{MODEL}", "champion", "peak")
     _draw(page, "mlflow_model", height=760)
 

@@ -18,7 +18,7 @@ from grpo.base.files import sha256_text
 from grpo.board.phases import PHASES, Phase
 from grpo.dataset.table import BoardArrays
 from grpo.policy.distribution import MoveDistribution, Policy, PositionBatch
-from grpo.statistics.intervals import Z95
+from grpo.statistics.intervals import Z95, Estimate, Unit
 from grpo.statistics.rank_correlation import rank_correlations
 
 _BATCH = 512
@@ -116,7 +116,8 @@ class MeanDifference:
     num_boards: int
 
     def __str__(self) -> str:
-        return f"{self.mean:+.4f} [{self.low:+.4f}, {self.high:+.4f}], {self.num_boards:,} boards"
+        change = Estimate(value=self.mean, low=self.low, high=self.high)
+        return f"{change.text(Unit.REGRET, is_change=True)}, {self.num_boards:,} boards"
 
 
 def paired_difference(

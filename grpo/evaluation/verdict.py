@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from grpo.evaluation.phase_guard import PhaseChange
-from grpo.statistics.intervals import LEVEL, Z95, Estimate, Outcomes, ScoreInterval, holm, p_value, paired_interval
+from grpo.statistics.intervals import LEVEL, Z95, Estimate, Outcomes, ScoreInterval, Unit, holm, p_value, paired_interval
 from grpo.statistics.sprt import Sprt, SprtOutcome
 
 
@@ -73,7 +73,7 @@ class LadderGain:
         return LadderFinding.WORSE if self.played.high < 0 else LadderFinding.NOT_SHOWN
 
     def __str__(self) -> str:
-        played, adjudicated = (f"{gain.value:+.0f} Elo [{gain.low:+.0f}, {gain.high:+.0f}]" for gain in (self.played, self.adjudicated))
+        played, adjudicated = (gain.text(Unit.ELO, suffix=" Elo") for gain in (self.played, self.adjudicated))
         return f"{self.finding}, {played} as played; {adjudicated} adjudicated"
 
 
@@ -88,11 +88,13 @@ class Claim:
     """Holm-adjusted over the claims of its family."""
     is_shown: bool
     """Whether the adjusted p-value is at most 2.5 %."""
+    end: str
+    """Why its games ended, a `ConfirmationEnd`; empty where no test could end them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """The verdict with its reasons and claims, as plain data."""
+    """The verdict with its claims, as plain data."""
 
     candidate: int
     """Step of the checkpoint."""
@@ -101,15 +103,14 @@ class Decision:
     """Whether the candidate is this run's champion; otherwise the initial policy stays."""
     replaces_previous: bool
     """Whether it replaces the registry's champion: it is promoted, and shown to be better than that one if there is one."""
-    reasons: tuple[str, ...]
+    sentence: str
+    """The verdict in one sentence: against its own start, against everybody else, and whether the two disagree."""
     claims: tuple[Claim, ...]
     """The deciding claims: against the initial policy, and against the previous champion if there is one."""
     beside: tuple[Claim, ...]
     """Claims for other ways of scoring or playing; a separate family, because they decide nothing."""
     ladder_gain: LadderGain
     """A candidate that is worse on the ladder is not promoted."""
-    disagreement: str
-    """What to say if the games against the start and those against the ladder show different things; else empty. One of the reasons."""
     phases: tuple[PhaseChange, ...]
 
 
@@ -202,41 +203,39 @@ def decide(
     deciding = {BETTER_THAN_INITIAL: against_initial}
     if against_previous is not None:
         deciding[BETTER_THAN_PREVIOUS] = against_previous
-    claims = _claims({name: (games.interval, games.p_value) for name, games in deciding.items()})
-    others = _claims({name: (paired_interval(scores), p_value(scores)) for name, scores in beside.items()})
+    claims = _claims({name: (games.interval, games.p_value, games.end) for name, games in deciding.items()})
+    others = _claims({name: (paired_interval(scores), p_value(scores), "") for name, scores in beside.items()})
     worse = [change for change in phases if change.blocks]
     verdict = _verdict(claims[0].is_shown, ladder_gain.finding, is_worse_in_a_phase=bool(worse))
     promoted = verdict == Verdict.BETTER
-    disagreement = _disagreement(claims[0].is_shown, ladder_gain.finding)
     return Decision(
         candidate=candidate,
         verdict=verdict,
         promoted=promoted,
         replaces_previous=promoted and all(claim.is_shown for claim in claims),
-        reasons=(
-            *(_claim_reason(claim, deciding[claim.name]) for claim in claims),
-            f"{AGAINST_OTHERS}: {ladder_gain}",
-            *([disagreement] if disagreement else []),
-            *map(_phase_reason, worse),
-        ),
+        sentence=_sentence(candidate, claims[0], ladder_gain, [change.phase for change in worse]),
         claims=claims,
         beside=others,
         ladder_gain=ladder_gain,
-        disagreement=disagreement,
         phases=tuple(phases),
     )
 
 
-def _disagreement(is_better: bool, on_ladder: LadderFinding) -> str:
-    if is_better:
-        return {
-            LadderFinding.HIGHER: "",
-            LadderFinding.NOT_SHOWN: "the candidate beats its own start, but was not shown to be stronger against everybody else",
-            LadderFinding.WORSE: "the candidate beats its own start, but is weaker than its start against everybody else",
-        }[on_ladder]
-    if on_ladder == LadderFinding.HIGHER:
-        return "the candidate was not shown to beat its own start, but is stronger than its start against everybody else"
-    return ""
+def _sentence(candidate: int, claim: Claim, gain: LadderGain, worse_phases: Sequence[str]) -> str:
+    own = "beats its own start" if claim.is_shown else "was not shown to beat its own start"
+    others = {
+        LadderFinding.HIGHER: "is stronger than it against everybody else",
+        LadderFinding.NOT_SHOWN: "was not shown to be stronger than it against everybody else",
+        LadderFinding.WORSE: "is weaker than it against everybody else",
+    }[gain.finding]
+    disagree = claim.is_shown != (gain.finding == LadderFinding.HIGHER)
+    score, elo = claim.interval.estimate.text(Unit.SCORE), gain.played.text(Unit.ELO, suffix=" Elo")
+    return (
+        f"Step {candidate:,} {own} ({score}), {'but' if disagree else 'and'} {others} ({elo} on the ladder)"
+        + (": the two disagree" if disagree else "")
+        + (f"; its held-out regret grew in the {' and the '.join(worse_phases)}" if worse_phases else "")
+        + "."
+    )
 
 
 def _verdict(is_better: bool, on_ladder: LadderFinding, *, is_worse_in_a_phase: bool) -> Verdict:
@@ -247,22 +246,12 @@ def _verdict(is_better: bool, on_ladder: LadderFinding, *, is_worse_in_a_phase: 
     return Verdict.WORSE_IN_A_PHASE if is_worse_in_a_phase else Verdict.BETTER
 
 
-def _claims(found: Mapping[str, tuple[ScoreInterval, float]]) -> tuple[Claim, ...]:
-    adjusted = holm([p for _, p in found.values()])
+def _claims(found: Mapping[str, tuple[ScoreInterval, float, str]]) -> tuple[Claim, ...]:
+    adjusted = holm([p for _, p, _ in found.values()])
     return tuple(
-        Claim(name=name, interval=interval, p_value=p, adjusted_p=by_holm, is_shown=by_holm <= LEVEL)
-        for (name, (interval, p)), by_holm in zip(found.items(), adjusted, strict=True)
+        Claim(name=name, interval=interval, p_value=p, adjusted_p=by_holm, is_shown=by_holm <= LEVEL, end=end)
+        for (name, (interval, p, end)), by_holm in zip(found.items(), adjusted, strict=True)
     )
-
-
-def _claim_reason(claim: Claim, games: Confirmation) -> str:
-    shown = "shown" if claim.is_shown else "not shown"
-    return f"{claim.name}: {shown}, {claim.interval}; {games.end}; adjusted p {claim.adjusted_p:.4f}, needed at most {LEVEL}"
-
-
-def _phase_reason(change: PhaseChange) -> str:
-    found = f"{change.change.value:+.4f} [{change.change.low:+.4f}, {change.change.high:+.4f}] on {change.num_boards} boards"
-    return f"held-out regret of the {change.phase} grew beyond the tolerance: {found}, adjusted p {change.adjusted_p:.4f}"
 
 
 def peak_step(*, games: Mapping[int, ScoreInterval], regrets: Mapping[int, RegretEstimate]) -> int:

@@ -16,7 +16,7 @@ from grpo.engine.pool import EnginePool
 from grpo.play.matches import MatchResult
 from grpo.play.players import DilutedPlayer, EnginePlayer, Player, RandomPlayer
 from grpo.settings.tree import LadderConfig
-from grpo.statistics.intervals import Z95, Estimate
+from grpo.statistics.intervals import Z95, Estimate, Unit
 from grpo.statistics.ratings import Matrix, PlayedPairs, Rating, Vector, fit_ratings, rate_against, rating_difference
 
 MIN_INFORMATIVE_SCORE, MAX_INFORMATIVE_SCORE = 0.2, 0.8
@@ -176,7 +176,8 @@ class LadderPlacement:
             Reach.BETWEEN: "; no score between 0.2 and 0.8: add a rung between these to evaluation.ladder",
         }[self.reach]
         pairs = self.games[0].result.interval().num_pairs
-        return f"{self.rating:+.0f} Elo [{self.low:+.0f}, {self.high:+.0f}], {pairs} pairs each against {names}{warning}"
+        rating = Estimate(value=self.rating, low=self.low, high=self.high).text(Unit.ELO, suffix=" Elo")
+        return f"{rating}, {pairs} pairs each against {names}{warning}"
 
 
 def num_openings_to_place(num_rungs: int, *, num_probe_pairs: int, num_rung_pairs: int) -> int:

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from grpo.settings.language import KIND_DEFAULTS
-from grpo.settings.roles import may_change
+from grpo.settings.roles import flattened, may_change
 from grpo.settings.tree import DEFAULT_PRESET, FILTER_PROFILES, PRESET_FOLDER, Settings, preset_names
 from grpo.settings.types import Section, section_of
 
@@ -153,14 +153,6 @@ def _number(value: float) -> str:
     if isinstance(value, int):
         return f"{value:_}" if value >= 10_000 else str(value)
     return str(int(value)) if value == int(value) and value >= 1_000 else repr(value)
-
-
-def flattened(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the leaves of a tree of tables by dotted key."""
-    leaves: dict[str, Any] = {}
-    for name, value in tree.items():
-        leaves |= flattened(value, (*path, name)) if isinstance(value, dict) else {".".join((*path, name)): value}
-    return leaves
 
 
 def configuration_page() -> str:

@@ -1,5 +1,6 @@
 """What each setting means for versions, resuming, run comparisons and the model card, looked up by its dotted name."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from functools import cache
@@ -10,6 +11,7 @@ from pydantic import BaseModel
 from grpo.settings.tree import Settings
 from grpo.settings.types import Role, StepName, section_of
 
+_MAX_LENGTH: Final = 60
 _ROOT: Final = Role(may_change_on_resume=False, is_compared=True)
 
 
@@ -54,6 +56,31 @@ def is_compared(name: str) -> bool:
 def is_on_card(name: str) -> bool:
     """Return whether the model card shows a setting even when it is the default."""
     return name in roles() and roles()[name].is_on_card
+
+
+def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by dotted name, in their order."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found |= flattened(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
+def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings by which runs are compared, as short texts; settings that are off are left out.
+
+    >>> compared_settings({"seed": 1, "boards": {"num_tasks": 2}, "evaluation": {"ladder": {"nodes": [1, 300]}}})
+    {'seed': '1', 'evaluation.ladder.nodes': '1 300'}
+    """
+    return {name: _short(value) for name, value in flattened(settings).items() if is_compared(name) and value not in (None, "", [], ())}
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        text = " ".join(_short(each) for each in value)
+        return text if len(text) <= _MAX_LENGTH else f"{_short(value[0])} ... {_short(value[-1])} ({len(value)})"
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 3]}..."
 
 
 def _roles(section: type[BaseModel], above: Role, prefix: str = "") -> Iterator[tuple[str, Role]]:

@@ -8,6 +8,7 @@ and fishtest to the digit; no verdict uses it. The two agree from about a hundre
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from statistics import NormalDist
 from typing import Final, Self
 
@@ -22,18 +23,17 @@ Z95: Final = 1.959964
 _NORMAL: Final = NormalDist()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScoreInterval:
-    """A match score with its 95 % interval; a win is 1, a draw 0.5."""
+class Unit(StrEnum):
+    """The unit of an estimate; digits and sign of its text follow from it."""
 
-    score: float
-    low: float
-    high: float
-    num_pairs: int
+    SCORE = "score"
+    """A win is 1, a draw 0.5."""
+    ELO = "Elo"
+    REGRET = "win probability"
+    """Lower is better."""
 
-    def __str__(self) -> str:
-        low, mid, high = elo(self.low), elo(self.score), elo(self.high)
-        return f"{self.score:.3f} [{self.low:.3f}, {self.high:.3f}] = {mid:+.0f} Elo [{low:+.0f}, {high:+.0f}], {self.num_pairs} pairs"
+
+_FORMATS: Final = {Unit.SCORE: ".3f", Unit.ELO: "+,.0f", Unit.REGRET: ".4f"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +48,39 @@ class Estimate:
     def margin(self) -> float:
         """Half of the interval's width: the number after +-."""
         return (self.high - self.low) / 2
+
+    def text(self, unit: Unit, *, is_change: bool = False, suffix: str = "") -> str:
+        """Return the number and its interval as people read it.
+
+        >>> Estimate(value=0.6025, low=0.5741, high=0.6295).text(Unit.SCORE)
+        '0.603 [0.574, 0.629]'
+
+        Args:
+            unit: gives digits and sign.
+            is_change: a difference, which has a sign whatever its unit.
+            suffix: follows the number, such as " Elo".
+        """
+        sign = "+" if is_change and unit != Unit.ELO else ""
+        value, low, high = (format(number, f"{sign}{_FORMATS[unit]}") for number in (self.value, self.low, self.high))
+        return f"{value}{suffix} [{low}, {high}]"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScoreInterval:
+    """A match score with its 95 % interval; a win is 1, a draw 0.5."""
+
+    score: float
+    low: float
+    high: float
+    num_pairs: int
+
+    @property
+    def estimate(self) -> Estimate:
+        """Return the score."""
+        return Estimate(value=self.score, low=self.low, high=self.high)
+
+    def __str__(self) -> str:
+        return f"{self.estimate.text(Unit.SCORE)} = {elo_estimate(self.estimate).text(Unit.ELO, suffix=' Elo')}, {self.num_pairs} pairs"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -232,6 +265,11 @@ def elo(score: float) -> float:
     """
     clipped = min(max(score, 0.001), 0.999)
     return 400 * math.log10(clipped / (1 - clipped))
+
+
+def elo_estimate(score: Estimate) -> Estimate:
+    """Return a score with its interval as an Elo difference."""
+    return Estimate(value=elo(score.value), low=elo(score.low), high=elo(score.high))
 
 
 def expected_score(elo_difference: float) -> float:

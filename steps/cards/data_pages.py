@@ -1,14 +1,16 @@
 """Metaflow cards of `start` and of the dataset's steps."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from grpo.board.phases import PHASES
+from grpo.settings.roles import flattened
 from steps.cards.charts import before_and_after_chart
 from steps.cards.html import CardPart, TableCell, badge, block, details, heading, html_table, listing, paragraph
 from steps.cards.state import Seen
+from steps.step_io.results import BoardFacts
+from steps.step_io.results_text import PHASE_HEADERS, phase_rows
 
-_FOUND, _SELECTED = "found in the source", "selected"
 _MAX_LISTED: Final = 12
 
 
@@ -27,7 +29,7 @@ def start_page(job: Mapping[str, Any]) -> list[CardPart]:
         ["--fresh", "yes: no stored output is reused" if job["is_fresh"] else "no: stored outputs are reused"],
     ]
     groups = [
-        details(name, html_table(["setting", "value"], [[key, str(value)] for key, value in _flat(settings)], wide=[1]))
+        details(name, html_table(["setting", "value"], [[key, str(value)] for key, value in flattened(settings).items()], wide=[1]))
         for name, settings in job["settings"].items()
         if isinstance(settings, Mapping)
     ]
@@ -85,10 +87,10 @@ def checks_page(seen: Seen) -> list[CardPart]:
 
 def phase_chart(boards: Mapping[str, Any]) -> list[CardPart]:
     """Return a chart and a table of phases before and after balancing, from the report of `join_boards`."""
-    rows = [(phase.value, int(boards["natural_phases"][phase]), int(boards["phases"][phase])) for phase in PHASES]
-    written = html_table(["phase", _FOUND, _SELECTED], rows)
+    rows = phase_rows(cast(BoardFacts, boards))
+    written = html_table(PHASE_HEADERS, rows)
     note = paragraph("Before and after balancing: the source has the phases of real games, the quotas select equal fractions.", "soft")
-    return [before_and_after_chart("boards by phase", rows, (_FOUND, _SELECTED)), block(written, note, kind="numbers")]
+    return [before_and_after_chart("boards by phase", rows, PHASE_HEADERS[1:]), block(written, note, kind="numbers")]
 
 
 def _dataset(facts: Mapping[str, Any]) -> Iterator[CardPart]:
@@ -117,11 +119,3 @@ def _counts(title: str, found: Mapping[str, int]) -> str:
     return details(
         title, html_table(["", "count"], rows, wide=[0]), listing([f"and {rest:,} more"] if rest > 0 else []), is_open=len(rows) < 5
     )
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

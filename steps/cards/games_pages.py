@@ -1,17 +1,16 @@
 """Metaflow cards of the steps that play games: ladder, baseline, screening, confirmation and selection."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, cast
 
-from grpo.statistics.intervals import Z95, elo
-from steps.bodies.report import decision_rows, placed_together
+from grpo.statistics.intervals import Estimate, Unit, elo_estimate
 from steps.cards.boards import decision_boards
 from steps.cards.charts import Interval, interval_chart
-from steps.cards.html import CardPart, TableCell, badge, block, details, heading, html_table, listing, paragraph
+from steps.cards.html import CardPart, TableCell, badge, block, details, heading, html_table, paragraph
 from steps.cards.state import Seen
 from steps.step_io.names import DECISIONS
-
-_ELO: Final = "Elo"
+from steps.step_io.results import DecisionFacts, LadderFacts, PlacementFacts, regret_estimate
+from steps.step_io.results_text import outcome, placed_together, trace_table
 
 
 def ladder_page(seen: Seen) -> list[CardPart]:
@@ -19,7 +18,7 @@ def ladder_page(seen: Seen) -> list[CardPart]:
     report = seen.report()
     parts: list[CardPart] = [block(heading("Ladder of opponents", 1), seen.state())]
     if report:
-        parts += ladder_figure(report, {})
+        parts += ladder_figure(cast(LadderFacts, report), {})
         parts.append(block(heading("Games"), _pairings(report["meetings"])))
     return parts
 
@@ -34,8 +33,8 @@ def baseline_page(seen: Seen) -> list[CardPart]:
         intervals = [_elo(name, match, "as played") for name, match in matches.items()]
         parts += [
             block(paragraph(f"Rating on the ladder, above a random mover: {report['ladder']['text']}")),
-            interval_chart("Elo against each opponent", _ELO, intervals, zero="even"),
-            block(_interval_table(intervals), paragraph("Best moves, as played; clipped at 1,200 Elo.", "soft"), kind="numbers"),
+            interval_chart("Elo against each opponent", Unit.ELO, intervals, zero="even"),
+            block(_interval_table(intervals, Unit.ELO), paragraph("Best moves, as played; clipped at 1,200 Elo.", "soft"), kind="numbers"),
             block(html_table(["against", "score, 95 % interval", "games"], _match_rows(matches), wide=[0, 1])),
             block(heading("Held-out boards"), _heldout(report["heldout"])),
         ]
@@ -60,13 +59,14 @@ def games_page(title: str, words: str, seen: Seen) -> list[CardPart]:
 
 def decision_page(seen: Seen) -> list[CardPart]:
     """Return the card of `select`: verdict, checkpoints with the peak ringed, trace of the decision, rating and boards."""
-    report, decisions = seen.report(), seen.report(DECISIONS)
-    if not report:
+    found, decisions = seen.report(), seen.report(DECISIONS)
+    if not found:
         return [block(heading("Selection", 1), seen.state())]
+    report = cast(DecisionFacts, found)
     parts: list[CardPart] = [
         verdict_block(report),
         *checkpoint_figures(report),
-        block(heading("Trace of the decision"), html_table(["step of the decision", "result"], decision_rows(report), wide=[0, 1])),
+        block(heading("Trace of the decision"), html_table(*trace_table(report), wide=[0, 1])),
         block(heading("How the confirmation games ended"), _ends(report["confirmation_best_moves"]["ends"])),
         *(block(paragraph(f"Rating on the ladder, {who}: {place['text']}")) for who, place in placed_together(report).items()),
     ]
@@ -75,40 +75,23 @@ def decision_page(seen: Seen) -> list[CardPart]:
     return parts
 
 
-def verdict_block(decision: Mapping[str, Any]) -> CardPart:
-    """Return the verdict and its reasons: against the start, against everybody else, and by phase."""
+def verdict_block(decision: DecisionFacts) -> CardPart:
+    """Return the verdict: against the start, against everybody else, and who is champion."""
     mood = "good" if decision["promoted"] else "warning"
-    return block(
-        heading(f"Verdict: {decision['verdict']}", 1),
-        f"<p>{badge(_outcome(decision), mood)}</p>",
-        listing(decision["reasons"]),
-    )
+    return block(heading(f"Verdict: {decision['verdict']}", 1), f"<p>{badge(outcome(decision), mood)}</p>", paragraph(decision["sentence"]))
 
 
-def checkpoint_figures(decision: Mapping[str, Any]) -> list[CardPart]:
+def checkpoint_figures(decision: DecisionFacts) -> list[CardPart]:
     """Return charts of each checkpoint's Elo against the pretrained policy and of its held-out regret; the peak is ringed."""
     chosen, peak = decision["candidate_step"], decision["peak_step"]
-    screened: dict[int, Mapping[str, Any]] = {entry["candidate"]: entry["so_far"] for entry in decision["screening"]}
-    measured = [(step, "screening", interval) for step, interval in sorted(screened.items())]
-    measured.append((chosen, "confirmation, fresh games", decision["claims"][0]["interval"]))
+    screened = {entry["candidate"]: entry["so_far"] for entry in decision["screening"]}
     # The peak is ringed where it was measured: the candidate by the confirmation, others by the screening.
-    intervals = [
-        _elo(f"step {step:,}", interval, kind, is_ringed=step == peak and (kind != "screening" or step != chosen))
-        for step, kind, interval in measured
-    ]
-    for number, interval in enumerate(intervals):
-        if interval.kind != "screening":
-            intervals[number] = _renamed(interval, f"{interval.label}, confirmed")
+    intervals = [_elo(f"step {step:,}", score, "screening", is_ringed=step == peak != chosen) for step, score in sorted(screened.items())]
+    confirmed = decision["claims"][0]["interval"]
+    intervals.append(_elo(f"step {chosen:,}, confirmed", confirmed, "confirmation, fresh games", is_ringed=chosen == peak))
     regrets = [
-        Interval(
-            label=f"step {int(step):,}",
-            middle=regret["mean"],
-            low=regret["mean"] - Z95 * regret["stderr"],
-            high=regret["mean"] + Z95 * regret["stderr"],
-            kind="held-out boards",
-            is_ringed=int(step) == peak,
-        )
-        for step, regret in sorted(decision["heldout_regret_best"].items(), key=lambda item: int(item[0]))
+        _interval(f"step {step:,}", regret_estimate(regret["mean"], regret["stderr"]), "held-out boards", is_ringed=step == peak)
+        for step, regret in sorted((int(step), regret) for step, regret in decision["heldout_regret_best"].items())
     ]
     note = (
         f"Ringed: step {peak:,}, the peak, to resume from. Games count as {decision['scored_by']}. The confirmation, which is"
@@ -116,59 +99,50 @@ def checkpoint_figures(decision: Mapping[str, Any]) -> list[CardPart]:
     )
     regret_note = "Best moves, stronger search; lower is better. Regret selects candidates; games decide."
     return [
-        interval_chart("Elo against the pretrained policy", _ELO, intervals, zero="pretrained"),
-        block(_interval_table(intervals), paragraph(note, "soft"), kind="numbers"),
-        interval_chart("held-out regret of checkpoints", "win probability", regrets),
-        block(_interval_table(regrets), paragraph(regret_note, "soft"), kind="numbers"),
+        interval_chart("Elo against the pretrained policy", Unit.ELO, intervals, zero="pretrained"),
+        block(_interval_table(intervals, Unit.ELO), paragraph(note, "soft"), kind="numbers"),
+        interval_chart("held-out regret of checkpoints", Unit.REGRET, regrets),
+        block(_interval_table(regrets, Unit.REGRET), paragraph(regret_note, "soft"), kind="numbers"),
     ]
 
 
-def ladder_figure(ladder: Mapping[str, Any], placed: Mapping[str, Mapping[str, Any]]) -> list[CardPart]:
+def ladder_figure(ladder: LadderFacts, placed: Mapping[str, PlacementFacts]) -> list[CardPart]:
     """Return a chart and a table of the ladder's rungs and the policies rated on it, from the highest down.
 
     Args:
         ladder: report of `calibrate`.
         placed: name of a policy -> its rating.
     """
-    intervals = [
-        Interval(label=rung["name"], middle=rung["rating"], low=rung["low"], high=rung["high"], kind="rung") for rung in ladder["rungs"]
-    ]
+    intervals = [_interval(each["name"], _estimate(each["rating"], each["low"], each["high"]), "rung") for each in ladder["rungs"]]
     intervals += [
-        Interval(label=who, middle=place["rating"], low=place["low_of_all"], high=place["high_of_all"], kind="policy, best moves")
+        _interval(who, _estimate(place["rating"], place["low_of_all"], place["high_of_all"]), "policy, best moves")
         for who, place in placed.items()
     ]
     intervals.sort(key=lambda interval: -interval.middle)
     return [
-        interval_chart("ladder: Elo above a random mover", _ELO, intervals),
-        block(_interval_table(intervals), paragraph(ladder["note"], "soft"), kind="numbers"),
+        interval_chart("ladder: Elo above a random mover", Unit.ELO, intervals),
+        block(_interval_table(intervals, Unit.ELO), paragraph(ladder["note"], "soft"), kind="numbers"),
     ]
 
 
-def _outcome(decision: Mapping[str, Any]) -> str:
-    return f"step {decision['champion_step']:,} is this run's champion" if decision["promoted"] else "the pretrained policy stays"
+def _estimate(value: float, low: float, high: float) -> Estimate:
+    return Estimate(value=value, low=low, high=high)
 
 
 def _elo(label: str, score: Mapping[str, Any], kind: str, *, is_ringed: bool = False) -> Interval:
-    middle, low, high = (elo(score[part]) for part in ("score", "low", "high"))
-    return Interval(label=label, middle=middle, low=low, high=high, kind=kind, is_ringed=is_ringed)
+    return _interval(label, elo_estimate(_estimate(score["score"], score["low"], score["high"])), kind, is_ringed=is_ringed)
 
 
-def _renamed(interval: Interval, label: str) -> Interval:
-    return Interval(
-        label=label, middle=interval.middle, low=interval.low, high=interval.high, kind=interval.kind, is_ringed=interval.is_ringed
-    )
+def _interval(label: str, found: Estimate, kind: str, *, is_ringed: bool = False) -> Interval:
+    return Interval(label=label, middle=found.value, low=found.low, high=found.high, kind=kind, is_ringed=is_ringed)
 
 
-def _interval_table(intervals: Iterable[Interval]) -> str:
-    rows: list[list[TableCell]] = [
-        [f"{found.label}{' (peak)' if found.is_ringed else ''}", _rounded(found.middle), _rounded(found.low), _rounded(found.high)]
+def _interval_table(intervals: Iterable[Interval], unit: Unit) -> str:
+    rows = [
+        (f"{found.label}{' (peak)' if found.is_ringed else ''}", _estimate(found.middle, found.low, found.high).text(unit))
         for found in intervals
     ]
-    return html_table(["", "value", "95 % from", "to"], rows, wide=[0])
-
-
-def _rounded(value: float) -> float:
-    return float(round(value)) if abs(value) >= 10 else float(f"{value:.4g}")
+    return html_table(["", f"{unit}, 95 % interval"], rows, wide=[0])
 
 
 def _match_rows(matches: Mapping[str, Mapping[str, Any]]) -> list[list[TableCell]]:

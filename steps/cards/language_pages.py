@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from grpo.metrics.table import REWARD_PARTS, TASKS, Record
+from grpo.metrics.table import REWARD_PARTS, TASKS
 from steps.cards.charts import ALARM
 from steps.cards.html import CardPart, Html, TableCell, badge, block, details, heading, html_table, listing, number_text, paragraph, text
 from steps.cards.metric_tables import metric_figure
@@ -206,16 +206,4 @@ def _by_task(rates: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [(task, rates[task]) for task in TASKS if task in rates]  # The JSON file has them in alphabetical order.
 
 
-def _report_figures(records: Sequence[Record]) -> list[CardPart]:
-    return [
-        *metric_figure("reward of an answer", records, {"language/reward_mean": "mean, all parts in full"}),
-        *metric_figure("reward by part", records, {f"language/reward/{part}": words for part, words in _PARTS.items()}),
-        *metric_figure("parse rate", records, {"language/parse_rate": "parsed", "language/truncated": "truncated"}),
-        *metric_figure("entropy of an answer at T = 1", records, {"language/entropy": "all answers"}),
-        *metric_figure("KL to the reference, an answer", records, {"language/kl_reference": "KL(policy || reference)"}),
-    ]
-
-
-LANGUAGE_PAGES: Final = KindPages(
-    pretrain=_pretrain_page, training_figures=_training_figures, latest=_LATEST, report_figures=_report_figures
-)
+LANGUAGE_PAGES: Final = KindPages(pretrain=_pretrain_page, training_figures=_training_figures, latest=_LATEST)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from grpo.board.phases import PHASES
-from grpo.metrics.table import TERMS, Record
+from grpo.metrics.table import TERMS
 from steps.cards.charts import ALARM, COLOURS, share_chart
 from steps.cards.html import CardPart, badge, block, heading, number_text
 from steps.cards.metric_tables import metric_figure, metric_lines, numbers
@@ -167,24 +167,5 @@ def _strength_figure(seen: Seen) -> list[CardPart]:
     )
 
 
-def _report_figures(records: Sequence[Record]) -> list[CardPart]:
-    return [
-        *metric_figure(
-            "entropy at T = 1",
-            records,
-            {
-                "grpo/entropy": "all phases",
-                **{f"grpo/entropy/{phase}": phase.value for phase in PHASES},
-                "grpo/log_num_legal": "ln(legal moves)",
-            },
-            dashed=["grpo/log_num_legal"],
-        ),
-        *metric_figure("mean reward", records, {"grpo/reward_mean": "sampled moves, training states"}),
-        *metric_figure("KL to the reference", records, {"grpo/kl_reference": "KL(policy || reference)"}),
-    ]
-
-
-NETWORK_PAGES: Final = KindPages(
-    pretrain=_pretrain_page, training_figures=_training_figures, latest=_LATEST, report_figures=_report_figures
-)
+NETWORK_PAGES: Final = KindPages(pretrain=_pretrain_page, training_figures=_training_figures, latest=_LATEST)
 assert len(_TERM_NAMES) == len(TERMS) <= len(COLOURS), "each term of the objective has a name and a colour of its own"

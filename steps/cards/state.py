@@ -97,5 +97,3 @@ class KindPages:
     """Charts of GRPO, each with its numbers; the second argument is the steps at which something happened."""
     latest: Mapping[str, str]
     """Metric -> its label among the latest numbers."""
-    report_figures: Callable[[Sequence[Record]], list[CardPart]]
-    """Charts of the training in the final card."""

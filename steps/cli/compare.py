@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from grpo.statistics.intervals import Unit
 from steps.cli.tables import text_table, when, wrapped
 from steps.runtime.machine import Machine
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from steps.runs.comparison import Comparison
     from steps.runs.index import TrackedRun
     from steps.runs.results import ResultComparison
+    from steps.step_io.results import Measurement
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -46,8 +48,8 @@ def _facts(found: "Comparison") -> dict[str, Any]:
         "results": [
             {
                 "name": row.name,
-                "first": None if row.first is None else asdict(row.first.estimate),
-                "second": None if row.second is None else asdict(row.second.estimate),
+                "first": row.first,
+                "second": row.second,
                 "difference": None if row.difference is None else asdict(row.difference),
                 "apart": list(row.apart),
             }
@@ -78,8 +80,8 @@ def _result_lines(found: "Comparison") -> Iterator[str]:
         return
     values = [
         (
-            f"A {'-' if row.first is None else row.first}",
-            f"B {'-' if row.second is None else row.second}",
+            f"A {_text(row.first)}",
+            f"B {_text(row.second)}",
             f"A - B  {_difference(row)}",
         )
         for row in found.rows
@@ -89,11 +91,15 @@ def _result_lines(found: "Comparison") -> Iterator[str]:
         yield line
 
 
-def _difference(row: "ResultComparison") -> str:
-    from steps.runs.results import estimate_text
+def _text(measured: "Measurement | None") -> str:
+    from steps.step_io.results_text import interval_text
 
+    return "-" if measured is None else interval_text(measured, measured["unit"])
+
+
+def _difference(row: "ResultComparison") -> str:
     if row.difference is not None and row.first is not None:
-        return estimate_text(row.difference, row.first.unit, sign="+")
+        return row.difference.text(Unit(row.first["unit"]), is_change=True)
     return "the same measurement" if row.is_one_measurement else "not comparable" if row.apart else "-"
 
 

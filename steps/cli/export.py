@@ -8,12 +8,13 @@ from grpo.base.files import atomic_folder, write_manifest
 from grpo.policy.files import policy_facts
 from grpo.settings.tree import ConfigError
 from steps.kinds.lookup import KINDS
-from steps.runs.facts import facts_behind
 from steps.runs.find_policy import FoundPolicy, find_policy
 from steps.runtime.machine import Machine
+from steps.step_io.aliases import ALIASES
 
 if TYPE_CHECKING:
     from steps.export.model_card import CardFacts, CardWords
+    from steps.step_io.results import Results
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -41,14 +42,24 @@ def _export(given: argparse.Namespace) -> int:
     kind = KINDS[model.kind]
     with atomic_folder(out) as folder:
         file, parity = kind.export(model.folder, folder, facts)
-        (folder / MODEL_CARD).write_text(model_card(_card_facts(model, kind.card(folder), folder, parity)), encoding="utf-8")
+        card = _card_facts(model, kind.card(folder), folder, parity, _document(given.model, model))
+        (folder / MODEL_CARD).write_text(model_card(card), encoding="utf-8")
         write_manifest(folder, {"kind": "export", **facts})
     print(f"{file}: {parity}")
     print(f"written: {out}")
     return 0
 
 
-def _card_facts(model: FoundPolicy, words: "CardWords", folder: Path, parity: str) -> "CardFacts":
+def _document(name: str, model: FoundPolicy) -> "Results | None":
+    """Return the results of the run behind a policy; None where they are not known."""
+    from steps.runs.index import find_run
+    from steps.runs.results import document_behind, run_document
+
+    machine = Machine.here()
+    return run_document(find_run(name, machine), machine) if name in ALIASES else document_behind(model.folder)
+
+
+def _card_facts(model: FoundPolicy, words: "CardWords", folder: Path, parity: str, results: "Results | None") -> "CardFacts":
     from steps.export.model_card import CardFacts
 
     described = policy_facts(folder)
@@ -62,6 +73,6 @@ def _card_facts(model: FoundPolicy, words: "CardWords", folder: Path, parity: st
         policy_step=model.policy_step,
         words=words,
         hashes=hashes,
-        behind=facts_behind(model.folder),
+        results=results,
         parity=parity,
     )

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from steps.cli.parser import count
@@ -20,7 +19,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     runs = commands.add_parser(
         "runs",
         description="List the flow runs in MLflow (MLFLOW_TRACKING_URI, or the store in CHESS_GRPO_HOME), the newest first: Metaflow's"
-        " run id, start, status, nearest preset, verdict with the candidate's score against its own pretrained policy, findings of the"
+        " run id, start, status, nearest preset, verdict (against the run's own start, and against everybody else), findings of the"
         " diagnosis, and the registry's aliases of its policies. Nothing is written.",
     )
     runs.add_argument("--last", type=count, default=_DEFAULT, metavar="N", help=f"show the N newest (default {_DEFAULT})")
@@ -48,11 +47,10 @@ def _runs(given: argparse.Namespace) -> int:
 
 def listed_run(run: "TrackedRun") -> dict[str, Any]:
     """Return a run's facts in the list, as plain data."""
-    from steps.runs.results import headline
     from steps.runs.settings import from_preset
-    from steps.tracking.tags import FOUND, VERDICT
+    from steps.tracking.tags import FOUND, SENTENCE, VERDICT
 
-    preset, score = from_preset(run.params), headline(run)
+    preset = from_preset(run.params)
     return {
         "run": run.metaflow_run,
         "mlflow_run": run.mlflow_run,
@@ -63,7 +61,7 @@ def listed_run(run: "TrackedRun") -> dict[str, Any]:
         "changed": {name: value for name, (_, value) in preset.changed.items()},
         "settings": str(preset),
         "verdict": run.tags.get(VERDICT),
-        "score": None if score is None else {"counted": score.name.rpartition(", ")[2], "text": str(score), **asdict(score.estimate)},
+        "sentence": run.tags.get(SENTENCE),
         "findings": run.tags.get(FOUND),
         "aliases": list(run.aliases),
     }
@@ -79,10 +77,7 @@ def _lines(run: "TrackedRun") -> str:
         wrapped(facts["settings"], "    settings  "),
     ]
     if facts["verdict"] is not None:
-        score = (
-            "" if facts["score"] is None else f": {facts['score']['text']} against its pretrained policy, games {facts['score']['counted']}"
-        )
-        lines.append(wrapped(f"{facts['verdict']}{score}", "    verdict   "))
+        lines.append(wrapped(". ".join(filter(None, (facts["verdict"], facts["sentence"]))), "    verdict   "))
     if facts["findings"] is not None:
         lines.append(wrapped(", ".join(name.strip() for name in facts["findings"].split(",")), "    findings  "))
     return "\n".join(lines)

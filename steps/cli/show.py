@@ -2,17 +2,11 @@
 
 import argparse
 import json
-from collections.abc import Iterator
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from steps.cli.tables import duration, text_table, when, wrapped
 from steps.runtime.machine import Machine
-
-if TYPE_CHECKING:
-    from steps.runs.index import TrackedRun
-    from steps.runs.results import Result
-    from steps.runs.settings import FromPreset
 
 _HASH = 12
 
@@ -31,38 +25,20 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _show(given: argparse.Namespace) -> int:
-    from steps.runs.index import find_run
-    from steps.runs.places import findings, places
-    from steps.runs.results import all_results
-    from steps.runs.settings import from_preset
-
-    machine = Machine.here()
-    run = find_run(given.name, machine)
-    candidate, numbers = all_results(run, machine)
-    settings = from_preset(run.params)
-    if given.json:
-        facts = {
-            **_head(run),
-            "preset": settings.preset,
-            "changed": {name: {"preset": usual, "run": value} for name, (usual, value) in settings.changed.items()},
-            "steps": [
-                {"step": step.name, "status": step.status, "seconds": step.seconds, "version": step.version, "reused": step.is_reused}
-                for step in run.steps
-            ],
-            "candidate_step": candidate,
-            "results": [{"name": each.name, "unit": each.unit, **asdict(each.estimate)} for each in numbers],
-            "findings": findings(run, machine),
-            "places": dict(places(run, machine)),
-        }
-        print(json.dumps(facts, indent=2))
-        return 0
-    print("\n".join(_lines(run, machine, settings, candidate, numbers)))
+    facts = _facts(given.name, Machine.here())
+    print(json.dumps(facts, indent=2) if given.json else "\n".join(_lines(facts)))
     return 0
 
 
-def _head(run: "TrackedRun") -> dict[str, Any]:
-    from steps.tracking.tags import COMMAND, DISAGREEMENT, ENGINE, FOUND, ON_LADDER, VERDICT
+def _facts(name: str, machine: Machine) -> dict[str, Any]:
+    from steps.runs.index import find_run
+    from steps.runs.places import findings, places
+    from steps.runs.results import run_document, run_measurements
+    from steps.runs.settings import from_preset
+    from steps.tracking.tags import COMMAND, ENGINE, FOUND, SENTENCE, VERDICT
 
+    run = find_run(name, machine)
+    document, settings = run_document(run, machine), from_preset(run.params)
     return {
         "run": run.metaflow_run,
         "mlflow_run": run.mlflow_run,
@@ -74,83 +50,76 @@ def _head(run: "TrackedRun") -> dict[str, Any]:
         "engine": run.tags.get(ENGINE),
         "commit": run.tags.get("git.commit"),
         "is_dirty": run.tags.get("git.dirty") == str(True),
+        "preset": settings.preset,
+        "changed": {name: {"preset": usual, "run": value} for name, (usual, value) in settings.changed.items()},
+        "num_unknown_settings": settings.num_unknown,
+        "steps": [
+            {"step": step.name, "status": step.status, "seconds": step.seconds, "version": step.version, "reused": step.is_reused}
+            for step in run.steps
+        ],
         "verdict": run.tags.get(VERDICT),
-        "on_ladder": run.tags.get(ON_LADDER),
-        "disagreement": run.tags.get(DISAGREEMENT),
+        "sentence": run.tags.get(SENTENCE),
+        "candidate_step": None if document is None else document["decision"]["candidate_step"],
+        "results": run_measurements(run, document),
         "findings_tag": run.tags.get(FOUND),
+        "findings": findings(run, document, machine),
+        "places": dict(places(run, machine)),
     }
 
 
-def _lines(run: "TrackedRun", machine: Machine, settings: "FromPreset", candidate: int | None, numbers: list["Result"]) -> Iterator[str]:
-    from steps.runs.places import places
-
-    head = _head(run)
-    took = f" after {duration(run.seconds)}" if run.seconds is not None else ""
-    aliases = f"  = {', '.join(run.aliases)}" if run.aliases else ""
-    yield f"Run {run.metaflow_run}: {run.status}{took}{aliases}"
-    rows = [("began", when(run.started)), ("MLflow", run.mlflow_run)]
-    rows += [("command", " ".join(head["command"].split()))] if head["command"] else []
-    rows += [("engine", head["engine"])] if head["engine"] else []
-    rows += (
-        [("code", f"commit {head['commit'][:_HASH]}{', with uncommitted changes' if head['is_dirty'] else ''}")] if head["commit"] else []
-    )
-    yield text_table(rows, indent="  ")
-    if run.status == "running":
-        yield wrapped(
-            f"It is running, or was killed: then `python flows/chess_grpo.py resume --origin-run-id {run.metaflow_run}` resumes it.", "  "
-        )
-    if run.status == "failed":
-        yield wrapped(f"Fix the cause, then `python flows/chess_grpo.py resume --origin-run-id {run.metaflow_run}` resumes it.", "  ")
-    yield f"\nSettings: preset {settings.preset}{', but' if settings.changed else ''}"
-    yield from (wrapped(f"{value}  (preset: {usual})", f"  {name} = ") for name, (usual, value) in settings.changed.items())
-    if settings.num_unknown:
-        yield wrapped(f"{settings.num_unknown} of its settings are of another version of the code, and not compared.", "  ")
+def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
+    run, changed, unknown = facts["run"], facts["changed"], facts["num_unknown_settings"]
+    took = f" after {duration(facts['seconds'])}" if facts["seconds"] is not None else ""
+    aliases = f"  = {', '.join(facts['aliases'])}" if facts["aliases"] else ""
+    dirty = ", with uncommitted changes" if facts["is_dirty"] else ""
+    yield f"Run {run}: {facts['status']}{took}{aliases}"
+    rows = {
+        "began": when(facts["started"]),
+        "MLflow": facts["mlflow_run"],
+        "command": " ".join((facts["command"] or "").split()),
+        "engine": facts["engine"],
+        "code": facts["commit"] and f"commit {facts['commit'][:_HASH]}{dirty}",
+    }
+    yield text_table([(name, value) for name, value in rows.items() if value], indent="  ")
+    resume = f"`python flows/chess_grpo.py resume --origin-run-id {run}` resumes it."
+    if facts["status"] == "running":
+        yield wrapped(f"It is running, or was killed: then {resume}", "  ")
+    if facts["status"] == "failed":
+        yield wrapped(f"Fix the cause, then {resume}", "  ")
+    yield f"\nSettings: preset {facts['preset']}{', but' if changed else ''}"
+    yield from (wrapped(f"{each['run']}  (preset: {each['preset']})", f"  {name} = ") for name, each in changed.items())
+    if unknown:
+        yield wrapped(f"{unknown} of its settings are of another version of the code, and not compared.", "  ")
     yield "\nSteps"
-    yield _steps(run) if run.steps else "  none yet"
+    yield text_table(map(_step, facts["steps"]), indent="  ") if facts["steps"] else "  none yet"
     yield ""
-    yield from _result_lines(run, candidate, numbers)
-    yield from _finding_lines(run, machine)
+    yield from _result_lines(facts)
+    yield from _finding_lines(facts)
     yield "\nWhere"
-    yield text_table(places(run, machine), indent="  ")
+    yield text_table(facts["places"].items(), indent="  ")
 
 
-def _steps(run: "TrackedRun") -> str:
-    done = [
-        (
-            step.name,
-            step.status,
-            duration(step.seconds),
-            "" if not step.output_hash else "reused" if step.is_reused else "computed",
-            step.version[:_HASH],
-        )
-        for step in run.steps
-    ]
-    return text_table(done, indent="  ")
+def _step(step: Mapping[str, Any]) -> tuple[str, ...]:
+    made = "" if not step["version"] else "reused" if step["reused"] else "computed"
+    return step["step"], step["status"], duration(step["seconds"]), made, step["version"][:_HASH]
 
 
-def _result_lines(run: "TrackedRun", candidate: int | None, numbers: list["Result"]) -> Iterator[str]:
-    from steps.tracking.tags import DISAGREEMENT, ON_LADDER, VERDICT
+def _result_lines(facts: Mapping[str, Any]) -> Iterator[str]:
+    from steps.step_io.results_text import measurement_text
 
-    who = "" if candidate is None else f" (candidate: step {candidate:,})"
-    on_ladder = f" (on the ladder: {run.tags[ON_LADDER]})" if ON_LADDER in run.tags else ""
-    yield f"Results{who}: {run.tags[VERDICT]}{on_ladder}" if VERDICT in run.tags else "Results: no verdict yet"
-    if DISAGREEMENT in run.tags:
-        yield wrapped(run.tags[DISAGREEMENT], "  ")
-    if not numbers:
+    yield f"Results: {facts['verdict'] or 'no verdict yet'}"
+    if facts["sentence"]:
+        yield wrapped(facts["sentence"], "  ")
+    if not facts["results"]:
         yield "  no results yet"
         return
-    yield text_table([(each.name, each.unit, str(each)) for each in numbers], indent="  ")
-    yield wrapped("95 % intervals in brackets; a score counts a win as 1 and a draw as 0.5.", "  ")
+    yield text_table([(each["name"], measurement_text(each)) for each in facts["results"]], indent="  ")
+    yield wrapped("95 % intervals in brackets; a score counts a win as 1 and a draw as 0.5; regret is win probability lost per move.", "  ")
 
 
-def _finding_lines(run: "TrackedRun", machine: Machine) -> Iterator[str]:
-    from steps.runs.places import findings
-    from steps.tracking.tags import FOUND
+def _finding_lines(facts: Mapping[str, Any]) -> Iterator[str]:
+    from steps.step_io.results_text import finding_lines
 
-    tag = run.tags.get(FOUND)
-    if tag is None:
-        yield "\nDiagnosis: none recorded"
-        return
-    yield f"\nDiagnosis: {', '.join(name.strip() for name in tag.split(','))}"
-    for found in findings(run, machine):
-        yield wrapped(f"{'; '.join(found['evidence'])}. {found['remedy']} ({found['page']})", f"  {found['severity']}: {found['name']}: ")
+    tag = facts["findings_tag"]
+    yield "\nDiagnosis: " + ("none recorded" if tag is None else ", ".join(name.strip() for name in tag.split(",")))
+    yield from (wrapped(line, "  ") for line in finding_lines(facts["findings"]))

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from grpo.metrics.table import TASKS
 from grpo.policy.files import LANGUAGE
 from grpo.settings.language import SMALL
-from steps.export.model_card import escaped, thousands
+from steps.step_io.results_text import escaped
 
 _HOW: Final = """\
 - Against a person or another engine, in any chess program: `chess-grpo uci --model FOLDER` is a UCI engine. If all its attempts (a
@@ -35,22 +34,6 @@ class LanguageCard:
             " of a position, without the game before it, and it does not search."
             " It gives no probabilities of moves: it names one move, which may be illegal."
         )
-
-    def pretraining(self, report: Mapping[str, Any]) -> list[str]:
-        """Return which model it is, and how behaviour cloning went."""
-        commit = f" at commit {escaped(report['commit'])}" if report["commit"] else ""
-        size = f"{thousands(report['num_parameters'])} parameters, {thousands(report['num_tokens'])} tokens"
-        loss = f"; validation loss {report['clone_validation_loss']:.3f} nats per token" if report["num_steps"] else ""
-        rates = ", ".join(
-            f"{words} task {rate['rate']:.3f} [{rate['low']:.3f}, {rate['high']:.3f}]"
-            for task, words in TASKS.items()
-            if (rate := report["parse_rates"].get(task))
-        )
-        steps = f"{thousands(report['num_steps'])} steps{loss}"
-        return [
-            f"- Model: {escaped(report['model'])}{commit}, {size}.",
-            f"- Behaviour cloning of answers from value tables: {steps}. Parse rate at T = 1: {rates}.",
-        ]
 
     def limit(self) -> str:
         """Return the limits of its answers."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from grpo.policy.files import NETWORK
-from steps.export.model_card import escaped, thousands
+from steps.step_io.results_text import escaped
 
 _HOW: Final = """\
 - Against a person or another engine, in any chess program: `chess-grpo uci --model FOLDER` is a UCI engine.
@@ -33,14 +33,6 @@ class NetworkCard:
             f"A network that gives every legal move of a chess position a probability, {made}. It scores a move by the position"
             f" after it (a sum of embeddings {width} wide and two small layers), knows no game before the position, and does not search."
         )
-
-    def pretraining(self, report: Mapping[str, Any]) -> list[str]:
-        """Return how behaviour cloning went."""
-        ended = "the validation loss stopped falling" if report["has_converged"] else "it reached its maximum: it has NOT converged"
-        return [
-            f"- Behaviour cloning: {thousands(report['num_steps'])} steps, ended because {ended}; validation loss"
-            f" {report['validation_loss']:.3f} nats, top-1 {report['top1']:.3f}, top-5 {report['top5']:.3f}."
-        ]
 
     def limit(self) -> str:
         """Return what games of best moves cannot show."""

@@ -14,7 +14,6 @@ if TYPE_CHECKING:  # Torch comes with them, and a chess program waits while `che
     import torch
 
     from grpo.learning.distributed import Processes
-    from grpo.metrics.table import Record
     from grpo.settings.tree import Settings
     from steps.export.model_card import CardWords
     from steps.step_io.work import Work
@@ -91,8 +90,6 @@ class PolicyKind:
     """Writes the policy of a folder for other programs into another; returns the file that plays, and how it compares with the policy."""
     card: "Callable[[Path], CardWords]"
     """Returns what the model card says of the policy in a folder."""
-    plots: "Callable[[Sequence[Record], Settings], dict[str, bytes]]"
-    """Returns the plots of GRPO by name, from the history of `finetune`."""
 
     @property
     def pretrain_spec(self) -> StepSpec:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:  # `chess-grpo uci` must start at once: torch and the settings
     import torch
 
     from grpo.learning.distributed import Processes
-    from grpo.metrics.table import Record
     from grpo.settings.tree import Settings
     from steps.export.model_card import CardWords
     from steps.step_io.work import Work
@@ -79,12 +78,6 @@ def _card(folder: Path) -> "CardWords":
     return LanguageCard(policy_facts(folder))
 
 
-def _plots(records: "Sequence[Record]", settings: "Settings") -> dict[str, bytes]:
-    from steps.tracking.plots import language_plots
-
-    return language_plots(records, settings)
-
-
 LANGUAGE_KIND: Final = PolicyKind(
     name=LANGUAGE,
     lock="language_lock",
@@ -97,5 +90,4 @@ LANGUAGE_KIND: Final = PolicyKind(
     has_lines=False,
     export=_export,
     card=_card,
-    plots=_plots,
 )

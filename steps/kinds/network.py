@@ -1,6 +1,6 @@
 """A network, which gives every legal move a probability."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +12,6 @@ from steps.runtime.machine import Machine
 if TYPE_CHECKING:  # `chess-grpo uci` must start at once: torch and the settings take time to import.
     import torch
 
-    from grpo.metrics.table import Record
     from grpo.settings.tree import Settings
     from steps.export.model_card import CardWords
     from steps.step_io.work import Work
@@ -49,12 +48,6 @@ def _card(folder: Path) -> "CardWords":
     return NetworkCard(policy_facts(folder)["policy"])
 
 
-def _plots(records: "Sequence[Record]", settings: "Settings") -> dict[str, bytes]:
-    from steps.tracking.plots import network_plots
-
-    return network_plots(records, settings)
-
-
 NETWORK_KIND: Final = PolicyKind(
     name=NETWORK,
     lock="lock",
@@ -67,5 +60,4 @@ NETWORK_KIND: Final = PolicyKind(
     has_lines=True,
     export=_export,
     card=_card,
-    plots=_plots,
 )

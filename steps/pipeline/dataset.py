@@ -10,13 +10,12 @@ from steps.bodies import check_boards as check_body
 from steps.bodies import join_boards as join_body
 from steps.pipeline.here import Here
 from steps.pipeline.job import Job
-from steps.pipeline.run_step import log_plots, run_step
+from steps.pipeline.run_step import run_step
 from steps.step_io.names import BOARDS, REPORT
 from steps.step_io.work import Sink
 from steps.store.outputs import StepOutput
 from steps.tracking.child_run import ChildRun
 from steps.tracking.dataset_schema import dataset_columns
-from steps.tracking.plots import phases_plot
 from steps.tracking.tags import DATASET
 
 
@@ -54,7 +53,6 @@ def join_boards(job: Job, parts: Sequence[StepOutput]) -> StepOutput:
             schema=dataset_columns(BOARD_SCHEMA),
         )
         child.tag({DATASET: digest})
-        log_plots(child, {"phases": phases_plot(report)})
 
     return run_step(
         job,

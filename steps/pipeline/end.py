@@ -4,42 +4,36 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from grpo.base.files import read_json
 from steps.bodies import report as report_body
 from steps.export.model_card import CardFacts, model_card
 from steps.kinds.lookup import kind_of
 from steps.pipeline.here import Here
 from steps.pipeline.job import Job
-from steps.pipeline.run_step import log_plots, run_step
-from steps.runs.facts import run_facts
+from steps.pipeline.run_step import run_step
 from steps.runtime.machine import SHARED, Machine
 from steps.step_io.aliases import CHAMPION
-from steps.step_io.names import MODEL_CARD, REPORT, REPORT_PAGE
-from steps.step_io.work import read_history
+from steps.step_io.names import MODEL_CARD, REPORT_PAGE, RESULTS
+from steps.step_io.results import read_results
+from steps.step_io.results_text import measurement_text
 from steps.store.outputs import StepOutput
 from steps.tracking import notes
 from steps.tracking.child_run import ChildRun
-from steps.tracking.plots import phases_plot, selection_plot
 from steps.tracking.tags import verdict_tags
 
 
 def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:
-    """Write the run's report: comparison, phases, curves, and where everything is."""
+    """Write the run's results and its report."""
     here, spec = Here(job), report_body.SPEC
 
-    def publish(folder: Path, child: ChildRun) -> None:  # noqa: ARG001
-        kind = kind_of(here.settings)
-        behind = run_facts({step: here.open(output) for step, output in outputs.items()})
-        decision = behind.reports["select"]
-        plots = kind.plots(read_history(here.open(outputs["finetune"])), here.settings)
-        log_plots(child, plots | {"selection": selection_plot(decision), "phases": phases_plot(behind.reports["join_boards"])})
-        weights = decision["candidate_weights" if decision["promoted"] else "initial_weights"]
+    def publish(folder: Path, child: ChildRun) -> None:
+        results = read_results(folder / RESULTS)
+        decision = results["decision"]
         facts = CardFacts(
             run=job["metaflow_run"],
             policy_step=decision["champion_step"],
-            words=kind.card(here.open(outputs["select"]) / CHAMPION),
-            hashes={"weights, as numbers": weights},
-            behind=behind,
+            words=kind_of(here.settings).card(here.open(outputs["select"]) / CHAMPION),
+            hashes={"weights, as numbers": decision["candidate_weights"] if decision["promoted"] else decision["initial_weights"]},
+            results=results,
         )
         with tempfile.TemporaryDirectory() as made:
             (Path(made) / MODEL_CARD).write_text(model_card(facts), encoding="utf-8")
@@ -49,7 +43,7 @@ def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:
         job,
         here.machine,
         spec,
-        settings={},
+        settings={step: output["version"] for step, output in outputs.items()},  # The document names them beside the hashes.
         inputs=here.inputs(spec, **outputs),
         work=lambda work: report_body.write_report({step: here.open(output) for step, output in outputs.items()}, work),
         publish=publish,
@@ -59,29 +53,25 @@ def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:
 def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
     """Close the run and return the words that end it: verdict, and where champion, report and UI are."""
     here = Here(job)
-    decision = read_json(here.open(selected) / REPORT)
-    facts = read_json(here.open(reported) / REPORT)
+    results = read_results(here.open(reported) / RESULTS)
     places = {
         "Champion of this run": f"{_place(here, selected)}/{CHAMPION}",
         "Report": f"{_place(here, reported)}/{REPORT_PAGE}",
         "Card": f"python flows/chess_grpo.py card view {job['metaflow_run']}/report",
     }
     head = job.get("story", "")
-    note = notes.ended(head, facts=facts["steps"], findings=facts.get("findings"), places=places) if head else ""
-    num_waiting = here.tracker.end_flow_run(job["mlflow_run"], verdict_tags(decision), note)
+    note = notes.ended(head, results, places=places) if head else ""
+    num_waiting = here.tracker.end_flow_run(job["mlflow_run"], verdict_tags(results["decision"]), note)
     waiting = f"NOT LOGGED: {num_waiting:,} records wait for that store, which is away: `{_track(here.machine)}` logs them"
+    measured = [each for each in results["measurements"] if each["output"] == selected["output_hash"]]
+    width = max(len(each["name"]) for each in measured)
     return "\n".join(
         [
-            f"GRPO against the pretrained policy: {decision['verdict']} (candidate: step {decision['candidate_step']:,})",
-            f"  best moves, as played   {decision['confirmation_best_moves']['text']}",
-            f"  best moves, adjudicated {decision['confirmation_best_moves']['adjudicated']['text']}",
-            f"  sampled at T = 1        {decision['confirmation_sampled_moves']['text']}",
-            f"  against everybody else  {decision['ladder_gain']['text']}",
-            *([f"  {decision['disagreement']}"] if decision["disagreement"] else []),
-            f"Champion of this run: {places['Champion of this run']}",
-            f"Report:   {places['Report']}",
-            f"Card:     {places['Card']}",
-            f"UI:       make ui   (MLflow at {here.tracker.uri})",
+            f"Verdict: {results['decision']['verdict']}",
+            results["verdict"],
+            *(f"  {each['name']:<{width}}  {measurement_text(each)}" for each in measured),
+            *(f"{what}: {place}" for what, place in places.items()),
+            f"UI: make ui   (MLflow at {here.tracker.uri})",
             *([waiting] if num_waiting else []),
         ]
     )

@@ -13,7 +13,7 @@ from steps.bodies import select as select_body
 from steps.bodies.game_cache import TaskPart
 from steps.pipeline.here import Here
 from steps.pipeline.job import Job
-from steps.pipeline.run_step import log_plots, run_step
+from steps.pipeline.run_step import run_step
 from steps.policies.open import open_policy
 from steps.runs.find_policy import FoundPolicy, find_policy
 from steps.step_io.aliases import CHAMPION, PEAK
@@ -25,7 +25,6 @@ from steps.tracking import notes
 from steps.tracking.archive import output_manifest
 from steps.tracking.child_run import ChildRun
 from steps.tracking.outages import TrackingAwayError
-from steps.tracking.plots import selection_plot
 from steps.tracking.registry import Choice, Chosen, Registry
 from steps.tracking.registry_reader import registered_policy
 from steps.tracking.tags import verdict_tags
@@ -138,7 +137,6 @@ def select(job: Job, contest: SelectionOutputs, precomputed: Sequence[StepOutput
             Choice(policy_step=decision[f"{part}_step"], initial_weights=start, low=low)
             for part, low in ((PEAK, decision["peak_low"]), (CHAMPION, None))
         )
-        log_plots(child, {"selection": selection_plot(decision)})
         child.tag_flow_run({PEAK_STEP: decision["peak_step"], **verdict_tags(decision)})
         child.choose(
             Chosen(

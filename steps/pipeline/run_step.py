@@ -1,6 +1,5 @@
 """Runs a step: its output comes from the store if its version is there, else from its body; the tracker logs which."""
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -149,11 +148,3 @@ def _measured_by(wanted: StepVersion, part: str) -> list[tuple[str, Any]]:
 def code_tags(code: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tags that lead from a tracked run to its commit."""
     return {"git.commit": code["commit"], "git.dirty": code["is_dirty"]}
-
-
-def log_plots(child: ChildRun, plots: Mapping[str, bytes]) -> None:
-    """Log pictures, by name, below `plots/` of a child run."""
-    with tempfile.TemporaryDirectory() as made:
-        for name, content in plots.items():
-            (Path(made) / f"{name}.svg").write_bytes(content)
-        child.file(Path(made), "plots")

@@ -15,9 +15,9 @@ from steps.nodes.worker import WorkerTask
 from steps.pipeline.here import Here
 from steps.pipeline.job import Job
 from steps.pipeline.resume import origin_checkpoint
-from steps.pipeline.run_step import log_plots, run_step
+from steps.pipeline.run_step import run_step
 from steps.step_io.names import FINDINGS, LEARNABILITY
-from steps.step_io.work import Sink, read_history
+from steps.step_io.work import Sink
 from steps.store.outputs import StepOutput
 from steps.tracking.child_run import ChildRun
 from steps.tracking.tags import FOUND
@@ -120,7 +120,6 @@ def _finetune(
         found = {FOUND: read_json(folder / FINDINGS)["tag"]}
         child.tag(found)
         child.tag_flow_run(found)
-        log_plots(child, kind.plots(read_history(folder), here.settings))
         if not is_assessed:  # The output, or its beginning, was there already.
             assessed(read_json(folder / LEARNABILITY))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from steps.runs.index import TrackedRun
 from steps.runs.places import policy_place
-from steps.runs.results import ResultComparison, all_results, compare_results
+from steps.runs.results import ResultComparison, compare_results, run_document, run_measurements
 from steps.runs.settings import different_settings
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import CHAMPION, PEAK
@@ -28,7 +28,7 @@ class Comparison:
 
 def compare_runs(first: TrackedRun, second: TrackedRun, machine: Machine) -> Comparison:
     """Compare two runs; raises RegistryError when the tracking store does not answer."""
-    rows = compare_results(all_results(first, machine)[1], all_results(second, machine)[1])
+    rows = compare_results(*(run_measurements(run, run_document(run, machine)) for run in (first, second)))
     match = _match(first, second, machine)
     return Comparison(
         first=first,

@@ -10,6 +10,7 @@ from steps.runs.index import TrackedRun, TrackedStep
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import CHAMPION
 from steps.step_io.names import FINDINGS
+from steps.step_io.results import Results
 from steps.store.outputs import Store
 from steps.tracking.tags import HELD_BY
 
@@ -55,12 +56,14 @@ def places(run: TrackedRun, machine: Machine) -> list[tuple[str, str]]:
     return [*rows, ("UI", _page(run, machine))]
 
 
-def findings(run: TrackedRun, machine: Machine) -> list[Mapping[str, Any]]:
-    """Return the diagnosis findings in the output of `finetune` on this machine; empty if there is none."""
-    folder = output_folder(machine, run.output_of("finetune"))
-    if folder is None or not (folder / FINDINGS).is_file():
-        return []
-    return list(read_json(folder / FINDINGS)["findings"])
+def findings(run: TrackedRun, document: Results | None, machine: Machine) -> list[Mapping[str, Any]]:
+    """Return the findings of the diagnosis: by the run's document, else by the output of `finetune` on this machine."""
+    if document is not None:
+        found = document["findings"]
+    else:
+        folder = output_folder(machine, run.output_of("finetune"))
+        found = None if folder is None or not (folder / FINDINGS).is_file() else read_json(folder / FINDINGS)
+    return [] if found is None else list(found["findings"])
 
 
 def _place(machine: Machine, step: TrackedStep, part: str) -> str:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from grpo.settings.roles import compared_settings
 from grpo.settings.tree import DEFAULT_PRESET, preset_names, read_settings
-from steps.tracking.launch import compared_settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,43 +7,38 @@ from statistics import fmean
 from typing import Any, Final
 
 from grpo.metrics.table import Record
-from grpo.statistics.intervals import Estimate, elo
+from grpo.statistics.intervals import Estimate, Unit, elo_estimate
 from grpo.statistics.pooling import between_runs, within_runs
 from steps.runs.index import TrackedRun, find_runs
-from steps.runs.results import (
-    CANDIDATE_RATING,
-    ELO,
-    GAMES_ADJUDICATED,
-    GAMES_AS_PLAYED,
-    LADDER_GAIN,
-    LADDER_GAIN_ADJUDICATED,
-    PRETRAINED_RATING,
-    estimate_text,
-    results,
-)
+from steps.runs.results import run_document, run_measurements
 from steps.runs.sweep_plan import PlannedRun, SweepPlan, run_id_file
 from steps.runtime.machine import Machine
+from steps.step_io.results import (
+    CANDIDATE_RATING,
+    GAIN,
+    GAIN_ADJUDICATED,
+    LADDER_GAIN,
+    LADDER_GAIN_ADJUDICATED,
+    MEASURE_NAMES,
+    PRETRAINED_RATING,
+    estimate_of,
+)
+from steps.step_io.results_text import markdown_table
 from steps.tracking.tags import VERDICT
 
-GAINS: Final[Mapping[str, str]] = {
-    "gain_as_played": "gain, as played",
-    "gain_adjudicated": "gain, adjudicated",
-    "ladder_candidate": "candidate's rating",
-    "ladder_start": "start's rating",
-    "ladder_gain_as_played": "ladder gain",
-    "ladder_gain_adjudicated": "ladder gain, adjudicated",
+GAINS: Final[Mapping[str, tuple[str, str]]] = {
+    "gain_as_played": ("gain, as played", GAIN),
+    "gain_adjudicated": ("gain, adjudicated", GAIN_ADJUDICATED),
+    "ladder_candidate": ("candidate's rating", CANDIDATE_RATING),
+    "ladder_start": ("start's rating", PRETRAINED_RATING),
+    "ladder_gain_as_played": ("ladder gain", LADDER_GAIN),
+    "ladder_gain_adjudicated": ("ladder gain, adjudicated", LADDER_GAIN_ADJUDICATED),
 }
-"""Measures of a run in Elo -> title. A gain is the candidate's against its own start; ratings are on the ladder."""
+"""Measures of a run in Elo -> title, and metric. A gain is the candidate's against its own start; ratings are on the ladder."""
 _LOGGED: Final[Mapping[str, str]] = {
     "gain_as_played": "sweep/gain_as_played",
     "gain_adjudicated": "sweep/gain_adjudicated",
     "ladder_gain_as_played": "sweep/ladder_gain",
-}
-_RATINGS: Final[Mapping[str, str]] = {
-    "ladder_candidate": CANDIDATE_RATING,
-    "ladder_start": PRETRAINED_RATING,
-    "ladder_gain_as_played": LADDER_GAIN,
-    "ladder_gain_adjudicated": LADDER_GAIN_ADJUDICATED,
 }
 SWEEP_NOTES: Final = (
     "Elo, with 95 % intervals in brackets. A gain is the candidate's against its own start in the confirmation games, ratings are above a"
@@ -124,7 +119,7 @@ def read_sweep(plan: SweepPlan, machine: Machine) -> SweepResults:
     """
     names = {run.key: _run_id(run, machine) for run in plan.runs}
     found = find_runs(filter(None, names.values()), machine)
-    rows = [_row(run, found.get(names[run.key])) for run in plan.runs]
+    rows = [_row(run, found.get(names[run.key]), machine) for run in plan.runs]
     by_combination = [row for combination in plan.combinations for row in rows if row.planned.combination == combination]
     pooled = [pool_rows([row for row in rows if row.planned.combination == combination]) for combination in plan.combinations]
     return SweepResults(plan=plan, rows=tuple(by_combination), pooled=tuple(pooled))
@@ -144,7 +139,7 @@ def pool_rows(rows: Sequence[SweepRow]) -> PooledRow:
 
 def sweep_cells(found: SweepResults) -> list[tuple[str, list[list[str]]]]:
     """Return, for each combination, its name and the rows of its table as text: a head, the runs, the means over them."""
-    head = ["seed", "verdict", *(GAINS[name] for name in found.measures)]
+    head = ["seed", "verdict", *(GAINS[name][0] for name in found.measures)]
     tables = []
     for pooled in found.pooled:
         runs = [
@@ -160,7 +155,7 @@ def sweep_page(found: SweepResults) -> str:
     """Return the sweep as a page of Markdown."""
     lines = [f"# Sweep {found.plan.id}", "", f"`{found.plan.command}`", ""]
     for combination, (head, *rows) in sweep_cells(found):
-        lines += [f"## {combination}", "", *map(_markdown, [head, ["---"] * len(head), *rows]), ""]
+        lines += [f"## {combination}", "", markdown_table(head, rows), ""]
     return "\n".join([*lines, "\n\n".join(SWEEP_NOTES), ""])
 
 
@@ -198,23 +193,17 @@ def _run_id(run: PlannedRun, machine: Machine) -> str:
     return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
 
 
-def _row(planned: PlannedRun, run: TrackedRun | None) -> SweepRow:
+def _row(planned: PlannedRun, run: TrackedRun | None, machine: Machine) -> SweepRow:
     row = SweepRow(planned=planned, run=run, values={})
-    return row if run is None or not row.is_finished else replace(row, values=dict(_values(run)))
+    return row if run is None or not row.is_finished else replace(row, values=dict(_values(run, machine)))
 
 
-def _values(run: TrackedRun) -> Iterator[tuple[str, Estimate]]:
-    found = {result.name: result.estimate for result in results(run)}
-    for name, result in (("gain_as_played", GAMES_AS_PLAYED), ("gain_adjudicated", GAMES_ADJUDICATED)):
-        if result in found:
-            yield name, _elo(found[result])
-    for name, result in _RATINGS.items():
-        if result in found:
-            yield name, found[result]
-
-
-def _elo(score: Estimate) -> Estimate:
-    return Estimate(value=elo(score.value), low=elo(score.low), high=elo(score.high))
+def _values(run: TrackedRun, machine: Machine) -> Iterator[tuple[str, Estimate]]:
+    found = {each["name"]: each for each in run_measurements(run, run_document(run, machine))}
+    for name, (_, metric) in GAINS.items():
+        if (measured := found.get(MEASURE_NAMES[metric])) is not None:
+            estimate = estimate_of(measured)
+            yield name, elo_estimate(estimate) if measured["unit"] == Unit.SCORE else estimate
 
 
 def _pooled(values: Sequence[Estimate]) -> PooledValue:
@@ -246,8 +235,4 @@ def _metrics(row: PooledRow) -> Iterator[tuple[str, float]]:
 
 
 def _text(value: Estimate | None) -> str:
-    return "-" if value is None else estimate_text(value, ELO)
-
-
-def _markdown(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return "-" if value is None else value.text(Unit.ELO)

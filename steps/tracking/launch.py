@@ -1,4 +1,4 @@
-"""How a run was started: its nearest preset and the differences, the command that starts it again, and MLflow's parameters."""
+"""How a run was started: its nearest preset with the differences, and the command that starts it again."""
 
 import json
 import shlex
@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from grpo.settings.roles import is_compared
+from grpo.settings.roles import flattened
 from grpo.settings.tree import DEFAULT_PRESET, preset_names, read_settings
 
 FLOW_FILE: Final = "flows/chess_grpo.py"
-_MAX_LENGTH: Final = 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,30 +45,13 @@ def launch_of(settings: Mapping[str, Any]) -> Launch:
     >>> launch_of(read_settings('preset = "smoke"\nseed = 3').model_dump(mode="json"))
     Launch(preset='smoke', differences={'seed': 3})
     """
-    given = flat(settings)
+    given = flattened(settings)
     found = [Launch(preset=name, differences=_differences(given, name)) for name in sorted(preset_names(), key=_default_first)]
     return min(found, key=lambda each: len(each.differences))
 
 
-def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings by which runs are compared, as short texts; settings that are off are left out.
-
-    >>> compared_settings({"seed": 1, "boards": {"num_tasks": 2}, "evaluation": {"ladder": {"nodes": [1, 300]}}})
-    {'seed': '1', 'evaluation.ladder.nodes': '1 300'}
-    """
-    return {name: _short(value) for name, value in flat(settings).items() if is_compared(name) and value not in (None, "", [], ())}
-
-
-def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested settings to dotted names, in their order."""
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
-
-
 def _differences(given: Mapping[str, Any], preset: str) -> dict[str, Any]:
-    usual = flat(read_settings(f'preset = "{preset}"').model_dump(mode="json"))
+    usual = flattened(read_settings(f'preset = "{preset}"').model_dump(mode="json"))
     return {name: value for name, value in given.items() if name not in usual or usual[name] != value}
 
 
@@ -86,11 +68,3 @@ def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _default_first(preset: str) -> tuple[bool, str]:
     return preset != DEFAULT_PRESET, preset
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        text = " ".join(_short(each) for each in value)
-        return text if len(text) <= _MAX_LENGTH else f"{_short(value[0])} ... {_short(value[-1])} ({len(value)})"
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 3]}..."

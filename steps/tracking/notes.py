@@ -10,9 +10,11 @@ from typing import Any, Final
 from grpo.metrics.table import METRICS, Better
 from grpo.policy.files import LANGUAGE, NETWORK
 from steps.runtime.machine import Machine
+from steps.step_io.results import Results
+from steps.step_io.results_text import summary
 from steps.tracking.launch import FLOW_FILE, Launch
 from steps.tracking.saved_views import RUNS, SHARE_KEY, STEPS_VIEW
-from steps.tracking.step_notes import STEP_NOTES, findings_text, readable_number, run_name
+from steps.tracking.step_notes import STEP_NOTES, findings_text, run_name
 
 _MAX_LENGTH: Final = 7_500
 _OWN_LINE: Final = ("|", "- ", "#", "```", ">")
@@ -70,7 +72,7 @@ def experiment_note(experiment: str) -> str:
 **How to read it.** A run of the pipeline is one parent run; its page begins with the verdict. The steps are its children, numbered in their
 order. A parent has the run's headline numbers and the settings that runs are compared by: select several and press *Compare*. Two views are
 saved under *Views*: [runs compared]({runs}) and [steps in order]({steps}). Curves are in `07 finetune`, the games that decided in
-`10 select`, plots under `plots/` there and in `11 report`.
+`10 select`, the results in `11 report`.
 
 **Headlines** (with `_low` and `_high`, where they have them, the ends of the 95 % interval):
 
@@ -156,71 +158,33 @@ it reuses the steps that they do not change."""
     return _page(text, head)
 
 
-def ended(head: str, *, facts: Mapping[str, Any], findings: Mapping[str, Any] | None, places: Mapping[str, str]) -> str:
+def ended(head: str, results: Results, *, places: Mapping[str, str]) -> str:
     """Return the description of a finished run, which begins with its verdict.
 
     Args:
         head: from `head`.
-        facts: step -> its report.
-        findings: findings of the diagnosis; None if it did not run.
+        results: of the run.
         places: name -> location of outputs.
     """
-    decision = facts["select"]
-    reasons = "\n".join(f"- {reason}." for reason in decision["reasons"])
-    found = "" if findings is None else f"\n{findings_text(findings)}\n"
+    found = "" if results["findings"] is None else f"{findings_text(results['findings'])}\n"
     where = "\n".join(f"- {what}: `{place}`" for what, place in places.items())
-    text = f"""# Verdict: {decision["verdict"]}
+    text = f"""# Verdict: {results["decision"]["verdict"]}
 
-{reasons}
-
-| policy | against pretrained, best moves | the same, sampled at T = 1 | ladder, Elo | held-out regret |
-| --- | --- | --- | --- | --- |
-{_policies(facts)}
-
-Scores with 95 % intervals, of fresh games played once, after the candidate was chosen; for the claims they count as
-{decision["scored_by"]}. Regret: win probability lost per move on held-out boards, by a stronger search.
+{summary(results)}
 {found}
 {where}
-- Report, plots and model card: the artifacts of the child run `{run_name("report")}`"""
+- Report, results and model card: the artifacts of the child run `{run_name("report")}`"""
     return _page(text, head)
 
 
 def version_note(decision: Mapping[str, Any]) -> str:
     """Return the description of a run's versions in the model registry: a short model card."""
-    reasons = "\n".join(f"- {reason}." for reason in decision["reasons"])
-    return flowing(f"""Verdict of its run: **{decision["verdict"]}**.
+    return flowing(f"""Verdict of its run: **{decision["verdict"]}**. {decision["sentence"]}
 
-{reasons}
-- Step {decision["candidate_step"]:,} on the ladder: {decision["ladder"]["text"]}.
+Step {decision["candidate_step"]:,} on the ladder: {decision["ladder"]["text"]}.
 
 It plays without search, clock or memory of the game. Elo is on this ladder, not a human rating. The full model card is with its run, in
 `{run_name("report")}`.""")
-
-
-def _policies(facts: Mapping[str, Any]) -> str:
-    decision, baseline = facts["select"], facts["baseline"]
-    regrets = {int(step): found["mean"] for step, found in decision["heldout_regret_best"].items()}
-    regrets.setdefault(0, baseline["heldout"]["heldout/regret_best"])
-    candidate, peak = decision["candidate_step"], decision["peak_step"]
-    stays = "" if decision["promoted"] else ", champion of this run"
-    name = "champion" if decision["promoted"] else "candidate, not promoted"
-    rows = [
-        (f"pretrained{stays}", "", "", _elo(decision["ladder_initial"]), regrets[0]),
-        (
-            f"{name}: step {candidate:,}",
-            decision["claims"][0]["text"],
-            decision["confirmation_sampled_moves"]["text"],
-            _elo(decision["ladder"]),
-            regrets.get(candidate),
-        ),
-    ]
-    low = "not screened" if decision["peak_low"] is None else f"lower bound {decision['peak_low']:.3f}"
-    rows.append((f"peak: step {peak:,}", low, "", "", regrets.get(peak)))
-    return "\n".join(f"| {' | '.join(row[:4])} | {'' if row[4] is None else readable_number(row[4])} |" for row in rows)
-
-
-def _elo(placed: Mapping[str, Any]) -> str:
-    return f"{placed['rating']:+,.0f} [{placed['low']:+,.0f}, {placed['high']:+,.0f}]"
 
 
 def _better(name: str) -> str:

@@ -26,10 +26,8 @@ NOTE_TIME: Final = "chess_grpo.note_time"
 NOTE_DIGEST: Final = "chess_grpo.note_digest"
 """Digest of the description that this software wrote: a description that a person has edited since is not replaced."""
 VERDICT: Final = "chess_grpo.verdict"
-ON_LADDER: Final = "chess_grpo.on_ladder"
-"""What the ladder shows of the candidate, compared with its start: `higher`, `no difference shown` or `worse`."""
-DISAGREEMENT: Final = "chess_grpo.disagreement"
-"""What is said of a run whose candidate is stronger against its start only, or against everybody else only."""
+SENTENCE: Final = "chess_grpo.verdict_sentence"
+"""The verdict in one sentence: against the run's own start, and against everybody else."""
 PRESET: Final = "chess_grpo.preset"
 COMMAND: Final = "chess_grpo.command"
 """The command that starts such a run again, from its settings and options."""
@@ -43,9 +41,8 @@ FOUND: Final = "chess_grpo.findings"
 
 
 def verdict_tags(decision: Mapping[str, Any]) -> dict[str, str]:
-    """Return a run's tags from the report of `select`: verdict, finding on the ladder, and the sentence if the two disagree."""
-    tags = {VERDICT: str(decision["verdict"]), ON_LADDER: str(decision["ladder_gain"]["finding"])}
-    return tags | ({DISAGREEMENT: str(decision["disagreement"])} if decision["disagreement"] else {})
+    """Return a run's tags from the report of `select`."""
+    return {VERDICT: str(decision["verdict"]), SENTENCE: str(decision["sentence"])}
 
 
 def digest_of_note(note: str) -> str:

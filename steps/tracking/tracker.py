@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo.base.errors import PlainError
+from grpo.settings.roles import compared_settings
 from steps.runtime.machine import Machine
 from steps.store.objects import SharedStoreError, objects_at
 from steps.store.outputs import StepOutput, Store
 from steps.tracking import notes
 from steps.tracking.client import EXPERIMENT, TABLES_LOCK, ArtifactError, FlowRun, TrackingStore
-from steps.tracking.launch import FLOW_FILE, compared_settings
+from steps.tracking.launch import FLOW_FILE
 from steps.tracking.step_notes import step_note
 from steps.tracking.tags import CHILD, FLOW, NOTE, OUTPUT_HASH, PARENT, PEAK_STEP, PRESET, RUN, STEP, VERDICT, VERSION
 

@@ -32,13 +32,13 @@ def outputs(run: FlowRun) -> dict[str, Any]:
 
 
 def report(run: FlowRun, step: str) -> Any:
-    return json.loads((run.folder(outputs(run)[step]) / "report.json").read_text())
+    return json.loads((run.folder(outputs(run)[step]) / ("results.json" if step == "report" else "report.json")).read_text())
 
 
 def test_the_run_succeeds_and_says_where_champion_report_and_ui_are(first_run: FlowRun) -> None:
     assert first_run.succeeded, first_run.output[-3000:]
     lines = first_run.data.summary.splitlines()
-    assert lines[0].startswith("GRPO against the pretrained policy: ")
+    assert lines[0].startswith("Verdict: ")
     places = {name: rest.strip() for name, _, rest in (line.partition(":") for line in lines)}
     assert (Path(places["Champion of this run"]) / "weights.safetensors").is_file()
     assert Path(places["Report"]).read_text().startswith("# Verdict: ")
@@ -48,8 +48,10 @@ def test_the_run_succeeds_and_says_where_champion_report_and_ui_are(first_run: F
 def test_the_gain_over_the_pretrained_policy_is_printed_with_its_interval(first_run: FlowRun) -> None:
     confirmed = report(first_run, "select")["confirmation_best_moves"]
     assert confirmed["low"] <= confirmed["score"] <= confirmed["high"]
-    assert confirmed["text"] in first_run.data.summary
-    assert confirmed["text"] in first_run.output
+    told = confirmed["text"].rpartition(",")[0]
+    assert told in first_run.data.summary
+    assert told in first_run.output
+    assert report(first_run, "select")["sentence"] in first_run.data.summary.splitlines()
 
 
 def test_the_boards_are_exactly_those_that_were_asked_for(first_run: FlowRun) -> None:
@@ -185,11 +187,12 @@ def test_dataset_and_its_hash_are_logged(first_run: FlowRun, tracking: Any) -> N
     assert run.data.tags["chess_grpo.dataset"] == digest
 
 
-def test_the_final_card_shows_comparison_phases_and_curves(first_run: FlowRun) -> None:
+def test_the_final_card_shows_verdict_measurements_and_phases(first_run: FlowRun) -> None:
     drawn = first_run.card
-    assert report(first_run, "select")["confirmation_best_moves"]["text"] in drawn
+    assert report(first_run, "select")["sentence"] in drawn
+    assert report(first_run, "select")["confirmation_best_moves"]["text"].rpartition(",")[0] in drawn
     assert "boards by phase" in drawn
-    assert "entropy at T = 1" in drawn
+    assert "candidate against pretrained, best moves, as played" in drawn
     assert all(phase in drawn for phase in PHASES)
 
 

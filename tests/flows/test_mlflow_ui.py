@@ -84,7 +84,7 @@ def test_the_parents_page_begins_with_the_verdict_and_has_settings_and_headlines
     assert text.index("Verdict") < text.index("Metrics (") < text.index("Parameters (")
     assert "boards (" in text, "its dataset"
     shown.page.click("Show more")
-    shown.page.wait_for("against pretrained, best moves", "Command.", 'preset = "', "All settings are those of the preset")
+    shown.page.wait_for("candidate against pretrained, best moves", "Command.", 'preset = "', "All settings are those of the preset")
 
 
 def test_metric_charts_are_drawn_in_groups(shown: Shown) -> None:
@@ -97,19 +97,13 @@ def test_metric_charts_are_drawn_in_groups(shown: Shown) -> None:
     [
         ("report", "report.md", "Verdict"),
         ("report", "model_card.md", "How to play it"),
+        ("report", "results.json", "measurements"),
         ("flow", "settings.json", "num_train"),
         ("flow", "settings.toml", "preset"),
     ],
 )
 def test_artifacts_open(step: str, name: str, wanted: str, shown: Shown) -> None:
     shown.go_to_run(step, f"artifacts/{name}", name, wanted)
-
-
-@pytest.mark.parametrize("name", ["entropy", "selection"])
-def test_plots_open_as_pictures(name: str, shown: Shown) -> None:
-    shown.go_to_run("report", f"artifacts/plots/{name}.svg", f"{name}.svg")
-    script = "return [...document.querySelectorAll('img')].some(image => image.alt.endsWith(arguments[0]) && image.naturalWidth > 300)"
-    shown.page.until(lambda: shown.page.run(script, f"plots/{name}.svg"), f"draw {name}.svg")
 
 
 def test_the_checks_of_the_data_open_as_a_page(shown: Shown) -> None:

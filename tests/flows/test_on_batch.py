@@ -54,7 +54,7 @@ def result(stage: Stage, launched: Launched) -> Result:
 @pytest.mark.prove  # A run of some fifteen jobs.
 def test_the_command_comes_to_a_verdict_which_it_prints(launched: Launched, result: Result) -> None:
     assert result.verdict in {verdict.value for verdict in Verdict}
-    assert f"GRPO against the pretrained policy: {result.verdict}" in launched.printed
+    assert f"Verdict: {result.verdict}" in launched.printed
 
 
 @pytest.mark.prove  # A run of some fifteen jobs.

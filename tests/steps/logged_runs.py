@@ -4,17 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 from grpo.base.files import write_json
 from grpo.metrics.table import Record
+from grpo.settings.roles import compared_settings
 from grpo.settings.tree import read_settings
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import CHAMPION, PEAK
-from steps.step_io.names import FINDINGS
+from steps.step_io.names import FINDINGS, RESULTS
+from steps.step_io.results import FORMAT, measurements
 from steps.store.outputs import StepOutput, Store
 from steps.tracking.registry import Choice, Chosen
-from steps.tracking.tags import COMMAND, DATASET, ENGINE, FOUND, verdict_tags
+from steps.tracking.tags import COMMAND, ENGINE, FOUND, verdict_tags
 from steps.tracking.tracker import PEAK_STEP, Tracker
 
 STEPS = ("join_boards", "calibrate", "pretrain", "baseline", "finetune", "select", "report")
@@ -37,7 +38,7 @@ class LoggedRun:
     scored_by: str = "played out"
     rating: tuple[float, float, float] = (700.0, 600.0, 800.0)
     ladder_gain: tuple[float, float, float] = (10.0, -20.0, 40.0)
-    disagreement: str = "the candidate beats its own start, but was not shown to be stronger against everybody else"
+    sentence: str = "Step 120 beats its own start, but was not shown to be stronger than it against everybody else: the two disagree."
     pretrained_rating: tuple[float, float, float] = (500.0, 400.0, 600.0)
     verdict: str = "better"
     regret_after: float = 0.05
@@ -63,18 +64,19 @@ def log_run(machine: Machine, run: LoggedRun, *, ends: bool = True) -> str:
     tags = {"git.commit": "0123456789abcdef", "git.dirty": False, ENGINE: run.engine, **run.tags}
     tags = {**tags, COMMAND: "python flows/chess_grpo.py run"}
     parent = tracker.start_flow_run(metaflow_run=run.name, settings=settings, tags=tags, note="")
+    outputs: dict[str, str] = {}
     for step in STEPS[: STEPS.index(run.last) + 1]:
         with tracker.child(parent, step, {"metaflow.run": run.name}) as child:
-            output = _output(store, step, run)
+            output = _output(store, step, run, outputs, settings)
+            outputs[step] = output["output_hash"]
+            if step == "report":
+                child.file(store.folder(step, output["version"]) / RESULTS)
             for record in _records(step, run):
                 child.log(record)
-            if step == "join_boards":
-                child.tag({DATASET: run.dataset})
             if step == "finetune" and run.findings is not None:
                 child.tag_flow_run({FOUND: ",".join(each["name"] for each in run.findings) or "healthy"})
             if step == "select":
-                decision = {"verdict": run.verdict, "ladder_gain": {"finding": "no difference shown"}, "disagreement": run.disagreement}
-                child.tag_flow_run({PEAK_STEP: run.candidate, **verdict_tags(decision)})
+                child.tag_flow_run({PEAK_STEP: run.candidate, **verdict_tags({"verdict": run.verdict, "sentence": run.sentence})})
                 start = f"{run.initial_weights}, {run.scored_by}"
                 peak = Choice(policy_step=run.candidate, initial_weights=start, low=run.score[1])
                 champion = Choice(policy_step=run.champion_step, initial_weights=start, low=None)
@@ -93,9 +95,10 @@ def _champion(tracker: Tracker) -> int | None:
     return None if held is None else held.number
 
 
-def _output(store: Store, step: str, run: LoggedRun) -> StepOutput:
-    if step == "calibrate":
-        return StepOutput(step=step, version="v-ladder", output_hash=run.ladder, reused=step in run.reused)
+def _output(store: Store, step: str, run: LoggedRun, outputs: Mapping[str, str], settings: Mapping[str, Any]) -> StepOutput:
+    given = {"join_boards": run.dataset, "calibrate": run.ladder, "pretrain": run.initial_weights}
+    if step in given:
+        return StepOutput(step=step, version=f"v-{step}", output_hash=given[step], reused=step in run.reused)
     if step in run.reused:
         return StepOutput(step=step, version=f"v-{step}", output_hash=f"earlier-{step}", reused=True)
     name = f"v-{step}-{run.name}"
@@ -109,9 +112,28 @@ def _output(store: Store, step: str, run: LoggedRun) -> StepOutput:
         if step == "finetune" and run.findings is not None:
             (folder / FINDINGS).parent.mkdir(exist_ok=True)
             write_json(folder / FINDINGS, {"verdict": "findings" if run.findings else "healthy", "findings": list(run.findings)})
+        if step == "report":
+            write_json(folder / RESULTS, _document(run, outputs, settings))
     found = store.find(step, name)
     assert found is not None
     return StepOutput(step=step, version=name, output_hash=found["output_hash"], reused=False)
+
+
+def _document(run: LoggedRun, outputs: Mapping[str, str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return as much of the results as commands read."""
+    of_steps = {step: [record for record in _records(step, run) if step != "finetune" or record.step == run.candidate] for step in outputs}
+    return {
+        "format": FORMAT,
+        "measurements": measurements(
+            {step: {name: value for record in records for name, value in record.metrics.items()} for step, records in of_steps.items()},
+            outputs=outputs,
+            settings=compared_settings(settings),
+            engine=run.engine,
+            num_games={},
+        ),
+        "decision": {"candidate_step": run.candidate},
+        "findings": None if run.findings is None else {"findings": list(run.findings)},
+    }
 
 
 def _records(step: str, run: LoggedRun) -> list[Record]:
@@ -133,7 +155,3 @@ def _records(step: str, run: LoggedRun) -> list[Record]:
 
 def _ends(values: Sequence[float]) -> list[tuple[str, float]]:
     return list(zip(("", "_low", "_high"), values, strict=True))
-
-
-def words(picture: bytes) -> list[str]:
-    return [text for text in (each.text for each in ElementTree.fromstring(picture.decode()).iter() if each.tag.endswith("text")) if text]

@@ -13,9 +13,6 @@ from made_selections import NO_GAIN, SPRT, Protocol, confirmed, drawn_pairs, gai
 from grpo.evaluation.halving import halving_pairs, halving_rounds, sequential_halving
 from grpo.evaluation.phase_guard import FEWEST_BOARDS, PhaseChange, phase_changes
 from grpo.evaluation.verdict import (
-    AGAINST_OTHERS,
-    BETTER_THAN_INITIAL,
-    BETTER_THAN_PREVIOUS,
     Confirmation,
     ConfirmationEnd,
     Decision,
@@ -126,14 +123,10 @@ def test_scores_beside_are_reported_and_never_make_or_unmake_a_champion() -> Non
     assert decision.beside[0].interval == paired_interval(dreadful)
 
 
-def test_the_reasons_say_each_claim_with_its_games_and_what_was_needed() -> None:
+def test_each_claim_says_why_its_games_ended() -> None:
     decision = verdict_on(STRONG, previous=EVEN)
-    assert decision.reasons[0].startswith(f"{BETTER_THAN_INITIAL}: shown, 0.600 [")
-    assert decision.reasons[1].startswith(f"{BETTER_THAN_PREVIOUS}: not shown, 0.500 [")
-    assert all("100 pairs; all planned pairs are played; adjusted p" in reason for reason in decision.reasons[:2])
-    assert "needed at most 0.025" in decision.reasons[0]
-    assert decision.reasons[2].startswith(f"{AGAINST_OTHERS}: no difference shown, +0 Elo [-30, +30] as played; +0 Elo [-30, +30] adj")
-    assert decision.reasons[3:] == (decision.disagreement,)
+    assert [claim.end for claim in decision.claims] == [ConfirmationEnd.ALL_PLAYED] * 2
+    assert not any(claim.end for claim in decision.beside)
 
 
 def test_a_decision_is_plain_data() -> None:
@@ -170,29 +163,28 @@ def test_the_ladder_shows_a_difference_when_the_whole_interval_as_played_lies_on
     assert gain(played, -played, margin=30).finding == finding
 
 
-ONLY_START, ONLY_OTHERS = "the candidate beats its own start, but ", "the candidate was not shown to beat its own start, but "
-
-
 @pytest.mark.parametrize(
-    ("scores", "elo", "verdict", "disagreement"),
+    ("scores", "elo", "verdict", "others"),
     [
-        (STRONG, 50, Verdict.BETTER, ""),
-        (STRONG, 0, Verdict.BETTER, f"{ONLY_START}was not shown to be stronger against everybody else"),
-        (STRONG, -50, Verdict.WORSE_ON_LADDER, f"{ONLY_START}is weaker than its start against everybody else"),
-        (EVEN, 50, Verdict.NO_IMPROVEMENT, f"{ONLY_OTHERS}is stronger than its start against everybody else"),
-        (EVEN, 0, Verdict.NO_IMPROVEMENT, ""),
-        (EVEN, -50, Verdict.NO_IMPROVEMENT, ""),
+        (STRONG, 50, Verdict.BETTER, "and is stronger"),
+        (STRONG, 0, Verdict.BETTER, "but was not shown to be stronger"),
+        (STRONG, -50, Verdict.WORSE_ON_LADDER, "but is weaker"),
+        (EVEN, 50, Verdict.NO_IMPROVEMENT, "but is stronger"),
+        (EVEN, 0, Verdict.NO_IMPROVEMENT, "and was not shown to be stronger"),
+        (EVEN, -50, Verdict.NO_IMPROVEMENT, "and is weaker"),
     ],
 )
-def test_a_candidate_is_promoted_when_it_beats_its_start_and_is_not_worse_on_the_ladder(
-    scores: Sequence[float], elo: float, verdict: Verdict, disagreement: str
+def test_a_candidate_that_beats_its_start_and_is_not_worse_on_the_ladder_is_promoted_and_one_sentence_says_both(
+    scores: Sequence[float], elo: float, verdict: Verdict, others: str
 ) -> None:
     decision = verdict_on(scores, ladder_gain=gain(elo))
     assert decision.verdict == verdict
     assert decision.promoted == decision.replaces_previous == (verdict == Verdict.BETTER)
-    assert decision.disagreement == disagreement
-    assert (disagreement in decision.reasons) == bool(disagreement)
-    assert f"{AGAINST_OTHERS}: {gain(elo)}" in decision.reasons
+    own = "beats its own start (0.600 [" if scores is STRONG else "was not shown to beat its own start (0.500 ["
+    assert decision.sentence.startswith(f"Step {decision.candidate} {own}")
+    ladder = f"{elo:+} Elo [{elo - 30:+}, {elo + 30:+}] on the ladder)"
+    disagree = ": the two disagree" if others.startswith("but") else ""
+    assert decision.sentence.endswith(f"), {others} than it against everybody else ({ladder}{disagree}.")
 
 
 def test_the_ladder_as_adjudicated_is_reported_and_decides_nothing() -> None:
@@ -200,11 +192,11 @@ def test_the_ladder_as_adjudicated_is_reported_and_decides_nothing() -> None:
     assert verdict_on(STRONG, ladder_gain=gain(-50, 300)).verdict == Verdict.WORSE_ON_LADDER
 
 
-def test_who_is_worse_on_the_ladder_replaces_no_champion_and_a_worse_phase_is_a_reason_too() -> None:
+def test_who_is_worse_on_the_ladder_replaces_no_champion_and_a_worse_phase_is_said_too() -> None:
     worse = phase_changes({"endgame": [0.05, 0.06] * 50}, tolerance=0.01)
     decision = verdict_on(STRONG, previous=STRONG, ladder_gain=gain(-50), phases=worse)
     assert (decision.verdict, decision.promoted, decision.replaces_previous) == (Verdict.WORSE_ON_LADDER, False, False)
-    assert "held-out regret of the endgame grew" in decision.reasons[-1]
+    assert decision.sentence.endswith("the two disagree; its held-out regret grew in the endgame.")
 
 
 # Confirmation.
@@ -249,7 +241,7 @@ def test_a_sequential_test_stops_at_the_first_look_that_settles_it(scores: list[
     assert (games.log_likelihood_ratio >= test.upper) == shows  # type: ignore[operator]
     decision = decide(1, against_initial=games, against_previous=None, beside={}, ladder_gain=NO_GAIN, phases=())
     assert decision.promoted == shows
-    assert str(end) in decision.reasons[0]
+    assert decision.claims[0].end == end
 
 
 def test_under_a_sequential_test_it_alone_decides_and_not_an_interval_that_was_looked_at_again_and_again() -> None:
@@ -354,7 +346,7 @@ def test_a_phase_blocks_when_it_is_shown_to_be_worse_than_the_tolerance() -> Non
     assert [(change.phase, change.blocks) for change in changes] == [("opening", False), ("middlegame", False), ("endgame", True)]
     decision = verdict_on(STRONG, phases=changes)
     assert (decision.verdict, decision.promoted, decision.replaces_previous) == (Verdict.WORSE_IN_A_PHASE, False, False)
-    assert decision.reasons[-1].startswith("held-out regret of the endgame grew beyond the tolerance: +0.0")
+    assert decision.sentence.endswith("; its held-out regret grew in the endgame.")
     assert verdict_on(STRONG, phases=changes[:2]).promoted
     assert verdict_on(EVEN, phases=changes).verdict == Verdict.NO_IMPROVEMENT
 

@@ -23,8 +23,6 @@ from steps.store.outputs import StepOutput, Store
 from steps.tracking.registry import Registry, Version
 from steps.tracking.tracker import Tracker
 
-SCORE = {"score": 0.5, "low": 0.4, "high": 0.6, "text": "0.500"}
-
 
 class Runs:
     """Runs of `select` on this machine, whose games are written: what a decision says is given, and whom it was asked to play is kept."""
@@ -54,16 +52,9 @@ class Runs:
                 "peak_low": 0.5 + seed / 1_000,
                 "initial_weights": "w",
                 "scored_by": "played out",
-                "claims": [{"text": "0.500"}],
-                "reasons": ["it was asked for"],
+                "sentence": "it was asked for",
                 "candidate_step": seed,
-                "screening": [],
-                "confirmation_best_moves": SCORE,
-                "confirmation_sampled_moves": SCORE,
-                "previous_champion": None,
                 "ladder": {"text": "+0 Elo"},
-                "ladder_gain": {"finding": "no difference shown", "text": "no difference shown"},
-                "disagreement": "the two disagree",
             }
             write_json(work.folder / REPORT, decision)
             write_json(work.folder / DECISIONS, {})
@@ -234,6 +225,6 @@ def test_what_was_decided_is_said_of_the_run_and_of_the_versions(runs: Runs, cap
     assert (peak.policy_step, peak.low) == (3, 0.503)
     tags = runs.tracker.client.get_run(peak.flow_run).data.tags
     assert (tags["chess_grpo.peak_step"], tags["chess_grpo.verdict"]) == ("3", "better")
-    assert (tags["chess_grpo.on_ladder"], tags["chess_grpo.disagreement"]) == ("no difference shown", "the two disagree")
+    assert tags["chess_grpo.verdict_sentence"] == "it was asked for"
     assert f"select: peak moves to version {peak.number}" in capsys.readouterr().out
     assert runs.champion().low is None, "a bound is the peak's"

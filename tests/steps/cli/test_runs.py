@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 from logged_runs import LoggedRun, log_run, machine_of
 
-from grpo.statistics.intervals import Estimate
+from grpo.statistics.intervals import Unit
 from steps.cli.main import main
 from steps.runs.comparison import Comparison, compare_runs
 from steps.runs.index import NoRunError, find_run, read_runs
-from steps.runs.results import ELO, REGRET, SCORE, Result, ResultComparison, all_results, compare_results, headline, results
+from steps.runs.places import findings
+from steps.runs.results import ResultComparison, compare_results, run_document, run_measurements
 from steps.runs.settings import different_settings, from_preset
 from steps.runtime.machine import Machine
+from steps.step_io.results import Measurement
 
 FINDING = {
     "name": "entropy_collapse",
@@ -147,32 +149,47 @@ def test_settings_that_only_one_run_has_differ() -> None:
 
 def test_numbers_come_with_their_intervals_and_the_candidates_regret_is_that_of_its_step(told: tuple[Machine, dict[str, str]]) -> None:
     machine, _ = told
-    candidate, found = all_results(find_run("1002", machine), machine)
-    numbers = {result.name: result.estimate for result in found}
-    assert candidate == 120
-    assert numbers["candidate against pretrained, best moves, as played"] == Estimate(value=0.75, low=0.7, high=0.8)
-    assert numbers["pretrained on the ladder"] == Estimate(value=500, low=400, high=600)
-    assert numbers["held-out regret, candidate"].value == 0.03
-    assert numbers["held-out regret, candidate"].low == pytest.approx(0.03 - 1.96 * 0.005, abs=1e-5)
-    assert numbers["held-out regret, pretrained"].value == 0.08
+    run = find_run("1002", machine)
+    found = {each["name"]: each for each in run_measurements(run, run_document(run, machine))}
+    numbers = {name: (each["value"], each["low"], each["high"]) for name, each in found.items()}
+    assert numbers["candidate against pretrained, best moves, as played"] == (0.75, 0.7, 0.8)
+    assert numbers["pretrained on the ladder"] == (500, 400, 600)
+    assert numbers["held-out regret, candidate"] == pytest.approx((0.03, 0.03 - 1.96 * 0.005, 0.03 + 1.96 * 0.005), abs=1e-5)
+    assert numbers["held-out regret, pretrained"][0] == 0.08
     assert "candidate against the champion before" not in numbers, "there was none"
 
 
-def test_the_headline_is_the_score_that_decided(told: tuple[Machine, dict[str, str]]) -> None:
-    played_out, adjudicated, none = (headline(find_run(name, told[0])) for name in ("1001", "1003", "1004"))
-    assert played_out is not None
-    assert adjudicated is not None
-    assert played_out.name.endswith("as played")
-    assert adjudicated.name.endswith("adjudicated")
-    assert none is None
+def test_before_the_report_the_same_measurements_come_from_mlflows_metrics(told: tuple[Machine, dict[str, str]]) -> None:
+    machine, _ = told
+    killed, finished = find_run("1004", machine), find_run("1001", machine)
+    assert run_document(killed, machine) is None
+    document = {each["name"]: each for each in run_measurements(finished, run_document(finished, machine))}
+    of_metrics = run_measurements(killed, None)
+    assert [each["name"] for each in of_metrics] == [
+        "pretrained against a random mover",
+        "pretrained against Stockfish, nodes 1",
+        "pretrained on the ladder",
+        "held-out regret, pretrained",
+    ]
+    for each in of_metrics:
+        assert each | {"output": ""} == document[each["name"]] | {"output": ""}, "the same but for the output"
+    without = [replace(step, metrics={name: 0.5 for name in step.metrics if not name.endswith("_low")}) for step in finished.steps]
+    assert [each["name"] for each in run_measurements(replace(finished, steps=tuple(without)), None)] == ["held-out regret, pretrained"]
 
 
-def result(value: float, half: float, *, unit: str = SCORE, output: str = "a", **yardstick: str | None) -> Result:
-    estimate = Estimate(value=value, low=value - half, high=value + half)
-    return Result(name="it", output=output, unit=unit, estimate=estimate, yardstick=yardstick)
+def test_the_document_of_a_run_elsewhere_comes_from_mlflow(told: tuple[Machine, dict[str, str]], tmp_path: Path) -> None:
+    elsewhere = machine_of(tmp_path / "elsewhere", told[0].tracking_uri)
+    run = find_run("1002", elsewhere)
+    assert run_document(run, elsewhere) == run_document(run, told[0]) != None  # noqa: E711
+    assert findings(run, run_document(run, elsewhere), elsewhere) == [FINDING]
 
 
-def only(first: Result | None, second: Result | None) -> ResultComparison:
+def result(value: float, half: float, *, unit: Unit = Unit.SCORE, output: str = "a", **yardstick: str | None) -> Measurement:
+    ends = {"value": value, "low": value - half, "high": value + half}
+    return Measurement(name="it", output=output, unit=unit, num_games=None, yardstick=yardstick, **ends)  # type: ignore[typeddict-item]
+
+
+def only(first: Measurement | None, second: Measurement | None) -> ResultComparison:
     (row,) = compare_results([first] if first else [], [second] if second else [])
     return row
 
@@ -188,13 +205,13 @@ def test_a_difference_of_independent_samples_has_an_interval_of_its_own() -> Non
 
 def test_overlapping_intervals_may_hide_a_difference_that_is_shown() -> None:
     first, second = result(0.60, 0.05, opponent="x"), result(0.52, 0.05, output="b", opponent="x")
-    assert first.estimate.low < second.estimate.high
+    assert first["low"] < second["high"]
     assert only(first, second).better == 1
     assert only(result(0.60, 0.05, opponent="x"), result(0.55, 0.05, output="b", opponent="x")).better == 0
 
 
-@pytest.mark.parametrize(("unit", "better"), [(SCORE, 1), (ELO, 1), (REGRET, 2)])
-def test_of_regret_the_lower_is_better(unit: str, better: int) -> None:
+@pytest.mark.parametrize(("unit", "better"), [(Unit.SCORE, 1), (Unit.ELO, 1), (Unit.REGRET, 2)])
+def test_of_regret_the_lower_is_better(unit: Unit, better: int) -> None:
     assert only(result(0.6, 0.01, unit=unit, by="x"), result(0.5, 0.01, unit=unit, output="b", by="x")).better == better
     assert only(result(0.5, 0.01, unit=unit, by="x"), result(0.6, 0.01, unit=unit, output="b", by="x")).better == 3 - better
 
@@ -206,7 +223,7 @@ def test_numbers_of_other_or_unknown_yardsticks_have_no_difference(other: dict[s
         assert only(second, first).apart == ("by",)
         assert only(first, second).difference is None
     unknown = result(0.6, 0.01, by=None)
-    assert only(unknown, replace(unknown, output="b")).apart == ("by",), "two unknown ones need not be the same"
+    assert only(unknown, unknown | {"output": "b"}).apart == ("by",), "two unknown ones need not be the same"
 
 
 def test_the_same_output_is_one_measurement_and_no_second_one() -> None:
@@ -284,7 +301,7 @@ def test_the_list_says_what_each_run_was_and_what_came_out_in_90_columns(typed: 
     assert [line.split()[0] for line in lines if not line.startswith(" ")][:4] == ["1004", "1003", "1002", "1001"]
     text = "\n".join(lines)
     assert "settings  smoke, seed=4 and 1 more" in text
-    assert "verdict   better: 0.750 [0.700, 0.800] against its pretrained policy, games as played" in text
+    assert "verdict   better. Step 120 beats its own start, but was not shown to be stronger" in text
     assert "findings  entropy_collapse" in text
     assert re.search(r"^1001 .* finished after \d+ s  = champion$", text, re.MULTILINE)
 
@@ -309,8 +326,9 @@ def test_one_run_is_shown_from_its_settings_to_its_champion(typed: Callable[...,
         "Run 1002: finished after",
         f"MLflow   {told[1]['1002']}",
         "Settings: preset smoke, but\n  seed = 4  (preset: 0)\n  grpo.learning_rate = 0.005  (preset: 0.001)",
-        "Results (candidate: step 120): better (on the ladder: no difference shown)\n  the candidate beats its own start",
-        "Diagnosis: entropy_collapse\n  critical: entropy_collapse: 0.4 nats at step 90; 1.9 at the start. Raise",
+        "Results: better\n  Step 120 beats its own start",
+        "candidate against pretrained, best moves, as played    0.750 [0.700, 0.800] = +191 Elo",
+        "Diagnosis: entropy_collapse\n  critical: entropy_collapse: 0.4 nats at step 90; 1.9 at the start. The",
         f"champion  {home}/outputs/select/v-select-1002/champion",
         f"report    {home}/outputs/report/v-report-1002/report.md",
         "card      python flows/chess_grpo.py card view 1002/report",
@@ -341,7 +359,7 @@ def test_an_output_that_is_not_here_is_shown_where_it_is(
 def test_json_has_what_the_text_has(typed: Callable[..., str]) -> None:
     listed = {run["run"]: run for run in json.loads(typed("runs", "--json"))}
     assert listed["1002"]["changed"] == {"grpo.learning_rate": "0.005", "seed": "4"}
-    assert listed["1002"]["score"]["low"] == 0.7
+    assert listed["1002"]["sentence"].startswith("Step 120 beats its own start")
     shown = json.loads(typed("show", "1002", "--json"))
     assert [step["step"] for step in shown["steps"]][-1] == "report"
     assert shown["findings"] == [FINDING]
@@ -356,11 +374,3 @@ def test_two_runs_are_printed_side_by_side_with_what_follows(typed: Callable[...
     assert "grpo.learning_rate  0.005  0.001" in said
     assert re.search(r"A 0\.750 \[0\.700, 0\.800\] +B 0\.600 \[0\.550, 0\.650\] +A - B  not comparable", said)
     assert "\nWhat follows\n" in said
-
-
-def test_results_of_a_run_that_recorded_no_intervals_are_left_out(told: tuple[Machine, dict[str, str]]) -> None:
-    run = find_run("1001", told[0])
-    without = [
-        replace(step, metrics={name: value for name, value in step.metrics.items() if not name.endswith("_low")}) for step in run.steps
-    ]
-    assert [each.name for each in results(replace(run, steps=tuple(without)))] == ["held-out regret, pretrained"]

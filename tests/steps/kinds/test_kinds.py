@@ -6,7 +6,6 @@ from typing import get_args
 import pytest
 
 from grpo.settings.tree import PolicyConfig, Settings
-from steps.bodies.report import _WORDS
 from steps.cards.training_pages import KIND_PAGES
 from steps.kinds.kind import SeveralProcessesError
 from steps.kinds.lookup import KINDS, kind_of
@@ -17,7 +16,7 @@ from steps.tracking.notes import GOALS
 
 def test_every_kind_that_the_settings_name_is_looked_up_is_opened_drawn_and_reported() -> None:
     names = set(get_args(PolicyConfig.model_fields["kind"].annotation))
-    assert KINDS.keys() == _OPENERS.keys() == KIND_PAGES.keys() == _WORDS.keys() == GOALS.keys() == names
+    assert KINDS.keys() == _OPENERS.keys() == KIND_PAGES.keys() == GOALS.keys() == names
     assert all(name == kind.name for name, kind in KINDS.items())
 
 

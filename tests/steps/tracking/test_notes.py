@@ -12,6 +12,7 @@ from grpo.base.errors import PlainError
 from grpo.base.files import write_json
 from grpo.dataset.table import BOARD_SCHEMA
 from grpo.metrics.table import METRICS
+from grpo.settings.roles import compared_settings
 from grpo.settings.tree import preset_names, read_settings
 from steps.pipeline.job import Job
 from steps.pipeline.run_step import run_step
@@ -24,7 +25,7 @@ from steps.tracking import notes
 from steps.tracking.dataset_schema import dataset_columns
 from steps.tracking.delivery import Delivery
 from steps.tracking.journal import DeliveryProgress, Journal
-from steps.tracking.launch import FLOW_FILE, Launch, compared_settings, launch_of
+from steps.tracking.launch import FLOW_FILE, Launch, launch_of
 from steps.tracking.registry import MODEL, Registry
 from steps.tracking.step_notes import STEP_NOTES, headlines, run_name, step_note
 from steps.tracking.tags import NOTE, NOTE_DIGEST, digest_of_note
@@ -95,9 +96,9 @@ def test_children_sort_by_name_in_the_order_in_which_they_run() -> None:
     assert [name.partition(" ")[2] for name in names] == list(STEP_NOTES)
 
 
-def test_every_number_of_a_chapter_is_a_declared_metric() -> None:
+def test_every_headline_is_a_declared_metric() -> None:
     for chapter in STEP_NOTES.values():
-        assert {*chapter.numbers, *chapter.headlines} <= METRICS.keys()
+        assert set(chapter.headlines) <= METRICS.keys()
 
 
 def finetuned(folder: Path) -> Path:
@@ -118,42 +119,17 @@ def test_headlines_are_the_last_values_and_regret_is_told_before_and_after(tmp_p
     assert headlines("finetune", folder)["run/findings"] == 0
 
 
-def test_a_childs_page_has_its_numbers_with_units_and_what_diagnosis_says(tmp_path: Path) -> None:
+def test_a_childs_page_says_what_the_step_does_and_what_diagnosis_says(tmp_path: Path) -> None:
     folder = finetuned(tmp_path / "finetune")
-    note = step_note("finetune", folder)
-    assert note.startswith(STEP_NOTES["finetune"].text)
-    assert (
-        f"| `heldout/regret_best` | 0.2 | 0.125 | win probability | lower | {METRICS['heldout/regret_best'].meaning} |" in note.splitlines()
-    )
-    assert "kl_trap" not in note
+    assert step_note("finetune", folder) == STEP_NOTES["finetune"].text
     (folder / FINDINGS).parent.mkdir(exist_ok=True)
     write_json(folder / FINDINGS, {"verdict": "findings", "findings": [FOUND]})
-    assert "- **kl_trap** (critical): The anchor holds the policy. Remedy: Set grpo.kl_coefficient = 0." in step_note("finetune", folder)
+    assert (
+        "- critical: kl_trap: KL 0.001 at steps 3 to 9. The anchor holds the policy. Remedy: Set grpo.kl_coefficient = 0."
+        " (docs/diagnosis.md#kl_trap)" in step_note("finetune", folder)
+    )
     write_json(folder / FINDINGS, {"verdict": "healthy", "findings": [FOUND | {"name": "healthy"}]})
     assert "Diagnosis: **healthy**." in step_note("finetune", folder)
-
-
-def test_a_finished_runs_page_begins_with_the_verdict_and_compares_the_policies() -> None:
-    page = notes.ended(
-        "## Configuration", facts=reports(), findings={"verdict": "findings", "findings": [FOUND]}, places={"Report": "there/report.md"}
-    )
-    lines = page.splitlines()
-    assert lines[0] == "# Verdict: better"
-    assert "| champion: step 1,004 | 0.6 [0.5, 0.7] | 0.4 [0.3, 0.5] | +700 [+600, +800] | 0.11 |" in lines
-    assert "| pretrained |  |  | +260 [+200, +320] | 0.2 |" in lines
-    assert "| peak: step 900 | lower bound 0.512 |  |  |  |" in lines
-    assert "- Report: `there/report.md`" in lines
-    assert lines.index("## Configuration") > lines.index("- Report: `there/report.md`")
-    assert any("kl_trap" in line for line in lines)
-
-
-def test_where_nothing_was_shown_the_page_says_whose_place_it_stays() -> None:
-    facts = reports()
-    facts["select"] |= {"promoted": False, "verdict": "no improvement shown", "peak_low": None}
-    page = notes.ended("", facts=facts, findings=None, places={})
-    assert "| pretrained, champion of this run |" in page
-    assert "| candidate, not promoted: step 1,004 |" in page
-    assert "| peak: step 900 | not screened |" in page
 
 
 def test_no_page_is_longer_than_the_store_takes() -> None:
@@ -167,26 +143,6 @@ def test_every_column_of_the_dataset_has_a_word_of_mlflow() -> None:
     unknown = pa.schema([pa.field("when", pa.date32())])
     with pytest.raises(ValueError, match="has no type"):
         dataset_columns(unknown)
-
-
-def reports() -> dict[str, Any]:
-    return {
-        "baseline": {"heldout": {"heldout/regret_best": 0.2}},
-        "select": {
-            "verdict": "better",
-            "reasons": ["better than the initial policy: shown"],
-            "promoted": True,
-            "scored_by": "adjudicated",
-            "candidate_step": 1_004,
-            "peak_step": 900,
-            "peak_low": 0.5123,
-            "claims": [{"text": "0.6 [0.5, 0.7]"}],
-            "confirmation_sampled_moves": {"text": "0.4 [0.3, 0.5]"},
-            "ladder": {"rating": 700.0, "low": 600.0, "high": 800.0},
-            "ladder_initial": {"rating": 260.4, "low": 199.6, "high": 320.4},
-            "heldout_regret_best": {"1004": {"mean": 0.11}},
-        },
-    }
 
 
 # What the store holds.

@@ -1,0 +1,244 @@
+"""The results of a run: what the document has, and what people read of it, each page compared with one golden file.
+
+`WRITE_GOLDEN=1 python -m pytest tests/steps/step_io/test_results.py` writes the files anew: read the difference.
+"""
+
+import copy
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_results import CLONED, CODE, ENGINE, FINDING, made_reports, made_results, match, write_outputs
+
+from grpo.base.files import write_json
+from grpo.metrics.table import METRICS
+from grpo.settings.grpo import GrpoConfig
+from grpo.settings.language import SMALL
+from steps.bodies.report import write_report
+from steps.export.language_card import LanguageCard
+from steps.export.model_card import CardFacts, model_card
+from steps.export.network_card import NetworkCard
+from steps.runs.results import document_behind
+from steps.step_io.names import REPORT_PAGE, RESULTS
+from steps.step_io.results import MEASURES, Results, ResultsError, read_results
+from steps.step_io.results_text import outcome, report_markdown, trace_table, training_lines
+from steps.step_io.work import Work
+from steps.tracking import notes
+
+GOLDEN = Path(__file__).with_name("golden_pages")
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    return made_results(tmp_path)
+
+
+def card_of(results: Results | None, *, policy_step: int | None = 100, **facts: Any) -> str:
+    given = {"run": "ChessGrpo/17", "words": NetworkCard({"width": 64}), "hashes": {"weights": "e" * 64}, "parity": "1,000 equal"} | facts
+    return model_card(CardFacts(policy_step=policy_step, results=results, **given))
+
+
+# The document.
+
+
+def test_the_document_is_plain_data_and_every_file_of_the_step_is_made_of_it(results: Results, tmp_path: Path) -> None:
+    folders = {step: tmp_path / "outputs" / step / f"v-{step}" for step in results["outputs"]}
+    made = tmp_path / "outputs" / "report" / "v"
+    made.mkdir(parents=True)
+    write_report(folders, Work(made, ()))
+    assert read_results(made / RESULTS) == results
+    assert (made / REPORT_PAGE).read_text() == report_markdown(results)
+
+
+def test_every_number_has_its_interval_its_games_and_its_yardstick(results: Results) -> None:
+    found = {each["name"]: each for each in results["measurements"]}
+    best = found["candidate against pretrained, best moves, adjudicated"]
+    assert [best[key] for key in ("unit", "value", "num_games")] == ["score", 1.0, 100]  # type: ignore[literal-required]
+    assert best["low"] == results["decision"]["confirmation_best_moves"]["adjudicated"]["low"]
+    assert best["output"] == results["outputs"]["select"]["output_hash"]
+    assert best["yardstick"]["pretrained policy"] == results["outputs"]["pretrain"]["output_hash"]
+    assert (best["yardstick"]["evaluation.max_plies"], best["yardstick"]["engine"]) == ("200", ENGINE)
+    regret = found["held-out regret, candidate"]
+    assert (regret["value"], regret["num_games"]) == (0.0485, None)
+    assert regret["low"] == pytest.approx(0.0485 - 1.96 * 0.0011, abs=1e-5)
+    assert regret["yardstick"] == {"held-out boards": results["outputs"]["join_boards"]["output_hash"]}
+    assert found["candidate on the ladder"]["num_games"] == 2 * 2 * 7
+    assert found["candidate less pretrained on the ladder, as played"]["num_games"] == 2 * 2 * 2 * 7
+    assert found["pretrained against a random mover, adjudicated"]["value"] == 1.0
+    assert "candidate against the champion before" not in found
+    assert results["regret"] == {"opening": {"before": 0.0611, "after": None}, "endgame": {"before": 0.0469, "after": 0.04}}
+
+
+def test_what_is_measured_is_a_metric_but_for_scores_that_were_adjudicated_beside() -> None:
+    beside = ("baseline/score_random", "baseline/score_engine", "selection/score_sampled", "selection/score_previous")
+    assert {measure.metric for measure in MEASURES} - METRICS.keys() == {f"{metric}_adjudicated" for metric in beside}
+
+
+def test_the_document_names_places_outputs_settings_code_and_findings(results: Results) -> None:
+    assert results["places"]["champion"] == "outputs/select/v-select/champion"
+    assert results["outputs"].keys() == made_reports().keys()
+    assert (results["settings"]["grpo.learning_rate"], results["engine"], results["code"]) == (7e-4, ENGINE, CODE)
+    assert results["findings"] == {"verdict": "findings", "findings": [FINDING]}
+    assert results["verdict"] == results["decision"]["sentence"]
+
+
+def test_a_document_of_another_format_is_refused(tmp_path: Path) -> None:
+    write_json(tmp_path / RESULTS, {"steps": {}})
+    with pytest.raises(ResultsError, match="has format None, this code reads 1"):
+        read_results(tmp_path / RESULTS)
+
+
+def test_the_run_behind_a_policy_is_found_by_hash_and_no_other_run_is_taken_for_it(tmp_path: Path) -> None:
+    for name, score in (("a", 0.75), ("b", 0.5)):
+        folders = write_outputs(tmp_path / name, made_reports(score=score))
+        (folders["select"] / "champion").mkdir()
+        (tmp_path / name / "outputs" / "report" / "v").mkdir(parents=True)
+        write_report(folders, Work(tmp_path / name / "outputs" / "report" / "v", ()))
+    (tmp_path / "a" / "outputs" / "report" / "v").rename(tmp_path / "b" / "outputs" / "report" / "other")
+    selected = [tmp_path / name / "outputs" / "select" / "v-select" / "champion" for name in ("a", "b")]
+    found = [document_behind(folder) for folder in selected]
+    assert found[0] is None, "its run did not reach `report` here"
+    assert found[1] is not None
+    assert found[1]["decision"]["verdict"] == "no improvement shown"
+    assert document_behind(tmp_path) is None
+
+
+# Pages.
+
+
+def pages(results: Results) -> dict[str, str]:
+    return {
+        "report.md": report_markdown(results),
+        "model_card.md": card_of(results),
+        "mlflow_page.md": notes.ended("## Configuration", results, places={"Report": "there/report.md"}),
+        "mlflow_version.md": notes.version_note(results["decision"]),
+    }
+
+
+@pytest.mark.parametrize("name", ["report.md", "model_card.md", "mlflow_page.md", "mlflow_version.md"])
+def test_each_page_is_what_its_golden_file_says(name: str, results: Results) -> None:
+    page = re.sub(r"\b[0-9a-f]{64}\b", lambda found: found[0][:8], pages(results)[name])
+    if "WRITE_GOLDEN" in os.environ:
+        (GOLDEN / name).write_text(page)
+    assert page == (GOLDEN / name).read_text()
+
+
+EVIL = "<script>alert(1)</script> [x](javascript:y) | `z` ![i](j) _a_ **b** ~~c~~\n# Heading {{ }}"
+
+
+def test_text_of_files_is_shown_and_not_obeyed(tmp_path: Path) -> None:
+    reports = made_reports()
+    reports["join_boards"] |= {"sources": {EVIL: 1}, "labels": {EVIL: 1}}
+    reports["finetune"] |= {"reason": EVIL, "message": EVIL}
+    reports["calibrate"] |= {"engine": EVIL, "note": EVIL}
+    results = made_results(tmp_path, reports)
+    results["engine"], results["settings"][EVIL], results["settings"]["seed"] = EVIL, EVIL, EVIL
+    card = card_of(results, run=EVIL, hashes={EVIL: EVIL}, parity=EVIL, words=NetworkCard({"width": EVIL}))
+    for page in (card, report_markdown(results)):
+        for bad in ("<script", "](", "`z`", "_a_", "**b**", "~~"):
+            assert bad not in page, bad
+        assert not re.search(r"^# Heading", page, flags=re.MULTILINE)
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+@pytest.mark.parametrize(
+    ("promoted", "replaces", "words"),
+    [
+        (False, False, "the pretrained policy stays"),
+        (True, True, "step 100 is champion"),
+        (True, False, "step 100 is this run's champion; the registry's champion stays, for step 100 was not shown to be better than it"),
+    ],
+)
+def test_who_is_champion_is_said_in_words(promoted: bool, replaces: bool, words: str, results: Results) -> None:
+    assert outcome(results["decision"] | {"promoted": promoted, "replaces_previous": replaces}) == words
+
+
+@pytest.mark.parametrize(("elo", "blocks"), [(-50.0, True), (0.0, False), (50.0, False)])
+def test_being_worse_on_the_ladder_is_marked_as_what_blocks(elo: float, blocks: bool) -> None:
+    decision: Any = made_reports(elo=elo)["select"]
+    assert [what.startswith("claim: against everybody else") for what, found in trace_table(decision)[1] if found.endswith("; BLOCKS")] == (
+        [True] if blocks else []
+    )
+
+
+def test_a_stop_says_why_and_an_entropy_that_nobody_knows_is_called_that(tmp_path: Path) -> None:
+    reports = made_reports()
+    reports["finetune"] |= {"mean_entropy_at_end": None, "message": "entropy is critical"}
+    reports["pretrain"]["has_converged"] = False
+    said = "\n".join(training_lines(made_results(tmp_path, reports)))
+    for words in ("NOT converged", "(entropy is critical)", "not known (a rollback had just been made)"):
+        assert words in said
+
+
+def test_games_against_the_champion_before_are_told_when_there_were_any(tmp_path: Path) -> None:
+    reports = made_reports()
+    reports["select"]["previous_champion"] = match(0.5, 12)
+    assert "| candidate against the champion before, adjudicated | 0.750 [" in report_markdown(made_results(tmp_path, reports))
+
+
+# The model card.
+
+
+def test_a_policy_that_did_not_play_the_confirmation_says_so(results: Results) -> None:
+    assert "not confirmed" not in card_of(results)
+    peak = card_of(results, policy_step=250)
+    assert "The confirmation was played by step 100; this policy is step 250, whose own strength was not confirmed." in peak
+    assert "Of this policy, step 250, over all phases: 0.0497." in peak
+    start = card_of(results, policy_step=0)
+    assert "This policy is the pretrained one" in start
+    assert "trained by behaviour cloning of moves only" in start
+
+
+def test_settings_are_the_main_ones_and_all_that_differ_from_the_defaults(results: Results) -> None:
+    card, default = card_of(results), GrpoConfig()
+    assert f"| grpo.learning_rate | 0.0007 | {default.learning_rate} |" in card
+    assert f"| grpo.clip_high | 0.31 | {default.clip_high} |" in card
+    assert "max_gradient_norm" not in card
+
+
+def test_the_licence_depends_on_where_the_boards_came_from(results: Results) -> None:
+    assert "no third party has rights" in card_of(results)
+    results["boards"]["sources"] = {"lichess_2013.pgn.zst": 5, "engine": 1}
+    assert "Boards come from files (lichess_2013.pgn.zst)" in card_of(results)
+
+
+def test_a_policy_of_which_nothing_is_known_claims_nothing() -> None:
+    card = card_of(None, policy_step=None)
+    assert card.count("Unknown: the results of the run that made this policy") == 4
+    assert "Its strength is unknown here" in card
+    assert "Elo [" not in card
+
+
+# A language model.
+
+
+@pytest.mark.parametrize("is_cloned", [True, False])
+def test_a_language_models_pages_have_its_own_parts_and_no_number_of_a_network(is_cloned: bool, tmp_path: Path) -> None:
+    taken = {"model": "jrahn/RookWorld-LM-124M", "commit": "0123456789abcdef", "num_steps": 0}
+    pretrained = CLONED if is_cloned else {name: each for name, each in CLONED.items() if not name.startswith("clone_")} | taken
+    reports = made_reports() | {"pretrain": pretrained}
+    reports["select"]["confirmation_best_moves"]["answers"] = {
+        "first": dict.fromkeys(("answers", "moves", "unreadable", "illegal", "asked_again", "forfeits"), 1_234)
+    }
+    results = made_results(tmp_path, copy.deepcopy(reports))
+    assert results["kind"] == "language"
+    described = {"language": {"max_questions": 3}, "origin": {"model": pretrained["model"], "commit": pretrained["commit"]}}
+    for page in (report_markdown(results), card_of(results, words=LanguageCard(described))):
+        assert "policy task 0.953 [0.910, 0.980], environment task 0.953" in page
+        assert "1.71 nats an answer then" in page
+        assert "Recoveries from critical entropy: 1." in page
+        assert "gave 1,234 answers for 1,234 moves: 1,234 unreadable" in page
+        assert "top-1" not in page
+        assert ("validation loss 0.725 nats a token" in page) == is_cloned
+        assert ("jrahn/RookWorld-LM-124M at commit 0123456789ab" in page) != is_cloned
+    card = card_of(results, words=LanguageCard(described))
+    assert "A causal language model that writes its moves as text, trained by behaviour cloning of answers, then by 100 steps" in card
+    assert ("The initial weights are" in card) == (pretrained["model"] != SMALL)
+    assert "policy.onnx" not in card
+    # Defaults are those of the kind, so that none is shown as changed.
+    results["settings"] = {"grpo.clip_low": 0.1}
+    assert "| grpo.clip_low" not in card_of(results, words=LanguageCard(described))
+    json.dumps(results, allow_nan=False)
