@@ -81,12 +81,13 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
     fi
     rm -f "$stamp"
     "$python" -m venv "$venv"
+    # Every file by its hash. The lock names all packages but torch and what torch alone needs, so nothing is resolved.
+    pip install "${options[@]}" --require-hashes --no-deps --requirement "$lock"
+    # torch by its version, because its builds differ: a machine whose pip is configured for a CPU wheel gets that one.
     if [ -n "${TORCH_INDEX:-}" ]; then
         pip install "${options[@]}" --no-deps --index-url "$TORCH_INDEX" "$torch"
     fi
-    # torch first: a machine whose pip is configured for a CPU wheel gets that one, and no later package replaces it.
-    pip install "${options[@]}" --constraint requirements-torch.lock --constraint "$lock" "$torch"
-    pip install "${options[@]}" --constraint requirements-torch.lock --requirement "$lock"
+    pip install "${options[@]}" --constraint requirements-torch.lock "$torch"
     if [ -z "$is_image" ]; then
         pip install --quiet --no-deps --editable .
     fi

@@ -22,6 +22,7 @@ ASIDE: Final = "aside"
 
 The manifest verifies these files too, but they are not part of the output's hash.
 """
+_MANIFEST_HASH: Final = "manifest_hash"
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TEMPORARY: Final = "half-made-"  # In the names of folders being written: other hidden files there may belong to anybody.
 
@@ -61,8 +62,11 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    """Return the content of a JSON file. Raises ValueError when it holds none, or one that is nested too deeply."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
@@ -73,11 +77,12 @@ def file_hashes(folder: Path) -> dict[str, str]:
 
 
 def write_manifest(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Write and return `manifest.json`: these facts, the hash of each file, and the hash of all files outside `ASIDE`."""
+    """Write and return `manifest.json`: these facts, the hash of each file, of all files outside `ASIDE`, and of the manifest itself."""
     found = file_hashes(folder)
     files = {name: digest for name, digest in found.items() if not _is_aside(name)}
     aside = {name: digest for name, digest in found.items() if _is_aside(name)}
     manifest = {**facts, "files": files, "aside": aside, "output_hash": sha256_json(files)}
+    manifest[_MANIFEST_HASH] = sha256_json(manifest)
     write_json(folder / MANIFEST, manifest)
     return manifest
 
@@ -92,14 +97,20 @@ def verified_manifest(folder: Path) -> dict[str, Any]:
         files: dict[str, str] = dict(manifest["files"])
         aside: dict[str, str] = dict(manifest.get("aside", {}))  # Older manifests have no such key.
         output_hash = manifest["output_hash"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        manifest_hash = sha256_json({name: value for name, value in manifest.items() if name != _MANIFEST_HASH})
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptError(f"{folder / MANIFEST} is missing or unreadable ({error})") from None
     expected, found = files | aside, file_hashes(folder)
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
             state = "missing" if name not in found else "not in the manifest" if name not in expected else "changed since it was written"
             raise CorruptError(f"{folder / name} is {state}")
-    if output_hash != sha256_json(files) or any(map(_is_aside, files)) or not all(map(_is_aside, aside)):
+    if (
+        output_hash != sha256_json(files)
+        or any(map(_is_aside, files))
+        or not all(map(_is_aside, aside))
+        or manifest.get(_MANIFEST_HASH, manifest_hash) != manifest_hash  # Older manifests have none.
+    ):
         raise CorruptError(f"{folder / MANIFEST} is changed since it was written")
     return dict(manifest)
 

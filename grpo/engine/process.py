@@ -146,10 +146,14 @@ class EngineProcess:
 
     def is_alive(self) -> bool:
         """Return whether the process is still running."""
-        return self._popen.poll() is None
+        # Not `poll`: until somebody waits for it, no other process can get its id, which `kill` needs.
+        ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return self._popen.returncode is None and os.waitid(os.P_PID, self._popen.pid, ended) is None
 
     def kill(self) -> None:
         """Kill the process and its children; safe to call twice."""
+        if self._popen.returncode is not None:
+            return  # Its id may be another's by now.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         # Not `communicate`: a helper of the engine in another process group may hold the pipe open, and nobody reads what is still in it.

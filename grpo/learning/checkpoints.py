@@ -4,9 +4,11 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
@@ -33,6 +35,7 @@ _OPTIMISER: Final = "optimiser.safetensors"
 _TENSORS: Final = "tensors.safetensors"
 _STATE: Final = "state.json"
 _JSON_BYTES: Final = 1 << 20  # More than the JSON of a checkpoint takes.
+_HASHED_BYTES: Final = 1 << 20  # At a time.
 
 
 def save_policy(folder: Path, policy: NetworkPolicy, config: PolicyConfig) -> None:
@@ -73,8 +76,11 @@ def hash_of_weights(weights: Mapping[str, Tensor]) -> str:
 
 
 def sha256_bytes(tensor: Tensor) -> str:
-    """Return the hash of a tensor's shape and numbers."""
-    return sha256_text(f"{tuple(tensor.shape)}{tensor.numpy().tobytes().hex()}")
+    """Return the hash of a tensor's shape and numbers, as hex digits; the tensor is not copied."""
+    digest, numbers = sha256(str(tuple(tensor.shape)).encode()), tensor.numpy().reshape(-1).view(np.uint8)
+    for start in range(0, len(numbers), _HASHED_BYTES):
+        digest.update(numbers[start : start + _HASHED_BYTES].tobytes().hex().encode())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

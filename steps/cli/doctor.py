@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from grpo.settings.tree import DEFAULT_PRESET, ConfigError, Settings
 from steps.cli.settings_options import add_settings, given_settings
-from steps.cli.tables import wrapped
+from steps.cli.tables import text_table, wrapped
 from steps.runtime.machine import Machine
 
 if TYPE_CHECKING:
@@ -21,14 +21,26 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "doctor",
         description="Check what a run needs: Python and packages, settings, Stockfish, disk, tracking store, device, files and opening"
         " books in the settings, AWS Batch if Metaflow is configured for it, Weights & Biases. Each failure comes with its remedy."
-        " Nothing on this machine is changed, and no key is printed.",
+        " Nothing on this machine is changed, and no key is printed. With --stale: list what this home no longer needs instead.",
     )
     add_settings(doctor)
     doctor.add_argument("--json", action="store_true", help="print the checks as JSON")
+    doctor.add_argument(
+        "--stale",
+        type=float,
+        metavar="DAYS",
+        help="list what nobody has used for so many days: outputs set aside, progress of steps that were never finished, cached engine"
+        " answers, copies of registered policies, records that MLflow rejected",
+    )
+    doctor.add_argument("--delete", action="store_true", help="delete what --stale lists")
     doctor.set_defaults(run=_doctor)
 
 
 def _doctor(given: argparse.Namespace) -> int:
+    if given.stale is not None:
+        return _stale(given.stale, deletes=given.delete)
+    if given.delete:
+        raise ConfigError("--delete deletes what --stale lists: give both, such as `chess-grpo doctor --stale 30 --delete`")
     from steps.preflight.doctor import examine
 
     settings: Settings | ConfigError
@@ -49,6 +61,20 @@ def _doctor(given: argparse.Namespace) -> int:
         )
         print(ending)
     return 1 if num_wrong else 0
+
+
+def _stale(num_days: float, *, deletes: bool) -> int:
+    from steps.preflight.stale import delete, stale_files
+
+    found = stale_files(Machine.here(), num_days=num_days)
+    gone = [each for each in found if deletes and delete(each)]
+    if found:
+        rows = [(f"{each.num_bytes / 2**20:,.1f} MiB", f"{each.num_days:.0f} days", each.what, str(each.path)) for each in found]
+        print(text_table(rows, folds=False))
+    mebibytes = sum(each.num_bytes for each in found) / 2**20
+    ending = f"{len(gone)} deleted" if deletes else "--delete deletes them"
+    print(f"{len(found)} not used for {num_days:g} days, {mebibytes:,.1f} MiB in all{f'; {ending}' if found else ''}")
+    return 0
 
 
 def _run(given: argparse.Namespace) -> str:

@@ -57,8 +57,6 @@ def _python() -> PreflightCheck:
 def _packages(name: str) -> PreflightCheck:
     """Compare the installed packages with the pins of the lock file, and the lock file with the one that the installer recorded."""
     what, lock = "packages", LOCKS[name]
-    if not lock.is_file():
-        return PreflightCheck(what=what, is_fine=True, detail=f"no {lock.name} here to compare them with")
     pins = dict(_PIN.findall(lock.read_text(encoding="utf-8")))
     others = [f"{each} {here}, not {pin}" for each, pin in pins.items() if (here := _installed(each)) not in (None, pin)]
     if others:

@@ -11,7 +11,8 @@ from steps.runtime.machine import Machine
 from steps.step_io.aliases import ALIASES, CHAMPION
 from steps.store.outputs import Store
 
-_CACHE: Final = "models"
+DOWNLOADS: Final = "models"
+"""Folder of a home for policies from the tracking store."""
 _REPORT: Final = "report.json"
 
 
@@ -69,7 +70,7 @@ def _downloaded(machine: Machine, mlflow_run: str, output_hash: str, name: str) 
     """Return the cached folder with part of an output, downloaded if needed and checked against the output's manifest."""
     from steps.tracking.registry_reader import download
 
-    target = machine.home / _CACHE / f"{output_hash}-{name}"
+    target = machine.home / DOWNLOADS / f"{output_hash}-{name}"
     if target.exists():
         try:
             _check_part(target, name, output_hash)

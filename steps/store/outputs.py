@@ -26,16 +26,18 @@ from steps.store.shared import SharedStore, StepOutput
 
 __all__ = ["BusyError", "StepOutput", "StepProgress", "Store"]
 
-_FOLDER: Final = "outputs"
-_IN_PROGRESS: Final = "in_progress"
+OUTPUTS: Final = "outputs"
+IN_PROGRESS: Final = "in_progress"
+SET_ASIDE: Final = ".set-aside-"
+"""Between an output's version and a number, in the name of a folder that is no output any more."""
 
 
 class Store:
     """A folder of outputs, `outputs/STEP/VERSION/`, each with a manifest of hashes; missing outputs are fetched from a shared store."""
 
     def __init__(self, home: Path, shared: SharedStore | None = None, writer: Writer | None = None) -> None:
-        self._root = home / _FOLDER
-        self._in_progress = home / _IN_PROGRESS
+        self._root = home / OUTPUTS
+        self._in_progress = home / IN_PROGRESS
         self._shared = shared
         self._writer = Writer.here() if writer is None else writer
 
@@ -200,7 +202,7 @@ class Store:
                 pass  # The output exists, so `progressing` deletes the folder.
 
     def discard(self, step: str, version: str, *, everywhere: bool = False) -> Path:
-        """Move a damaged or unwanted output aside and return its new path; nothing is ever deleted.
+        """Move a damaged or unwanted output aside and return its new path; `chess-grpo doctor --stale` deletes it later.
 
         The shared copy is still found by its version, unless `everywhere` is set.
         """
@@ -208,7 +210,7 @@ class Store:
             self._shared.unlist(step, version)
         folder = self.folder(step, version)
         number = 1
-        while (aside := folder.with_name(f"{version}.set-aside-{number}")).exists():
+        while (aside := folder.with_name(f"{version}{SET_ASIDE}{number}")).exists():
             number += 1
         return folder.rename(aside)
 

@@ -23,9 +23,9 @@ from steps.step_io.spec import StepSpec
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PACKAGES: Final = ("steps", "data_checks", "grpo")
-LOCK: Final = ROOT / "requirements-run.lock"
-"""Lock file of the packages that step outputs depend on."""
-LANGUAGE_LOCK: Final = ROOT / "requirements-language.lock"
+LOCK: Final = Path(__file__).with_name("requirements-run.lock")
+"""Lock file of the packages that step outputs depend on; beside this file, so that an installed package has it too."""
+LANGUAGE_LOCK: Final = Path(__file__).with_name("requirements-language.lock")
 """Lock file of the packages that step outputs of a language model depend on: the same, and those of the extra."""
 LOCKS: Final[Mapping[str, Path]] = {"lock": LOCK, "language_lock": LANGUAGE_LOCK}
 """Name in the result of `describe_code` -> lock file."""
@@ -160,11 +160,7 @@ def installed_lock(lock: Path = LOCK) -> str:
 
 
 def _hashes_of_locks() -> dict[str, str]:
-    return {name: _hash(lock) for name, lock in LOCKS.items()}
-
-
-def _hash(lock: Path) -> str:
-    return sha256_file(lock) if lock.is_file() else ""
+    return {name: sha256_file(lock) for name, lock in LOCKS.items()}
 
 
 def _git(*words: str) -> str:

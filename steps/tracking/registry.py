@@ -26,6 +26,8 @@ _LOW: Final = "chess_grpo.peak_lower_bound"
 _INITIAL: Final = "chess_grpo.initial_weights"
 _REPLACES: Final = "chess_grpo.replaces_champion"
 """Number of the champion that a version has beaten; 0 if there was none."""
+_TOGETHER_MILLISECONDS: Final = 3_600_000
+"""Versions that were registered within this time may be of runs that ended together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,8 +121,11 @@ class Registry:
         """
         self._client.set_model_version_tag(MODEL, str(version.number), _REPLACES, str(instead_of))
         self.give(CHAMPION, version)
-        rivals = self._client.search_model_versions(f"name = '{MODEL}' and tags.`{_REPLACES}` = '{instead_of}'")
-        first = min((version_of(each.version, each.tags) for each in rivals), key=lambda each: each.number, default=version)
+        made = self._client.get_model_version(MODEL, str(version.number)).creation_timestamp
+        found = self._client.search_model_versions(f"name = '{MODEL}' and tags.`{_REPLACES}` = '{instead_of}'")
+        # Somebody may have given the alias back to a champion that was replaced long ago.
+        rivals = [version_of(each.version, each.tags) for each in found if abs(each.creation_timestamp - made) <= _TOGETHER_MILLISECONDS]
+        first = min(rivals, key=lambda each: each.number, default=version)
         if first != version:
             self.give(CHAMPION, first)
         return first

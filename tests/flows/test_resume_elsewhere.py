@@ -25,7 +25,6 @@ def resumed(first_run: FlowRun, tmp_path_factory: pytest.TempPathFactory) -> Flo
     checkout = folder / "checkout"
     for package in ("flows", "steps", "grpo", "data_checks"):
         shutil.copytree(ROOT / package, checkout / package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "requirements-run.lock", checkout)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(real_flow, "FLOW", checkout / "flows" / "chess_grpo.py")
         patch.delenv("PYTHONPATH", raising=False)

@@ -64,7 +64,8 @@ RIGHTS = {
     "OtherSecretsPolicy": {"": ("secretsmanager:GetSecretValue", "OtherSecrets")},
     "LauncherPolicy": {
         "Launch": ("batch:SubmitJob", f"CpuQueue GpuQueue NodesQueue {_BATCH}job-definition/metaflow_*"),
-        "Describe": ("batch:RegisterJobDefinition batch:TagResource", f"{_BATCH}job-definition/metaflow_* {_BATCH}job/*"),
+        "Describe": ("batch:RegisterJobDefinition", f"{_BATCH}job-definition/metaflow_*"),
+        "Tag": ("batch:TagResource", f"{_BATCH}job-definition/metaflow_* {_BATCH}job/*"),
         "End": ("batch:TerminateJob", f"{_BATCH}job/*"),
         "Watch": (
             "batch:DescribeComputeEnvironments batch:DescribeJobDefinitions batch:DescribeJobQueues batch:DescribeJobs batch:ListJobs",
@@ -84,7 +85,19 @@ RIGHTS = {
             "arn:${AWS::Partition}:ec2:${AWS::Region}:${AWS::AccountId}:instance/${DoorMachine}"
             " arn:${AWS::Partition}:ssm:${AWS::Region}::document/AWS-StartPortForwardingSessionToRemoteHost",
         ),
+        "OwnSessions": (
+            "ssm:ResumeSession ssm:TerminateSession",
+            "arn:${AWS::Partition}:ssm:${AWS::Region}:${AWS::AccountId}:session/${!aws:userid}-*"
+            " arn:${AWS::Partition}:ssm:${AWS::Region}:${AWS::AccountId}:session/${!aws:username}-*",
+        ),
     },
+}
+CONDITIONS = {
+    # Rights that are too wide without their condition.
+    "iam:PassRole": {"StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}},
+    "ssm:StartSession": {"BoolIfExists": {"ssm:SessionDocumentAccessCheck": "true"}},
+    "batch:RegisterJobDefinition": {"BoolIfExists": {"batch:Privileged": "false"}},
+    "batch:TerminateJob": {"StringLike": {"aws:ResourceTag/metaflow.flow_name": "ChessGrpo*"}},
 }
 CONFIDENTIAL = re.compile(r"PASS|PSWD|PWD|SECRET|TOKEN|(?<!PUBLIC)_KEY|CREDENTIAL", re.IGNORECASE)
 STUCK = {
@@ -165,13 +178,12 @@ def roles_are_taken_by_these(template: Template) -> Iterator[str]:
             yield f"{name} has the policies {given}"
 
 
-def passed_roles_go_to_containers(template: Template) -> Iterator[str]:
-    """Who launches may hand the jobs' role to a container, and to nothing else."""
+def wide_rights_have_their_conditions(template: Template) -> Iterator[str]:
+    """Roles are passed to containers alone, the bastion is no shell, containers have no privileges, and jobs of others go on."""
     for name, statement in statements(template):
-        if "iam:PassRole" in _listed(statement["Action"]) and statement.get("Condition") != {
-            "StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}
-        }:
-            yield f"{name} may pass a role to any service"
+        for action in sorted(CONDITIONS.keys() & set(_listed(statement["Action"]))):
+            if statement.get("Condition") != CONDITIONS[action]:
+                yield f"{name} may {action} if {statement.get('Condition')} and not only if {CONDITIONS[action]}"
 
 
 def nothing_is_open(template: Template) -> Iterator[str]:
@@ -442,7 +454,7 @@ RULES: dict[str, Rule] = {
         resources_are_named,
         rights_are_these,
         roles_are_taken_by_these,
-        passed_roles_go_to_containers,
+        wide_rights_have_their_conditions,
         nothing_is_open,
         nothing_has_a_public_address,
         metadata_needs_a_token,

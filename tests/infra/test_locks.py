@@ -23,9 +23,15 @@ def plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def read_lines(name: str) -> list[str]:
+    """Return the lines of a lock, a package each."""
+    lines = (ROOT / name).read_text().replace("\\\n", "").splitlines()
+    return [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
+
+
 def read_lock(name: str) -> dict[str, Requirement]:
-    lines = [line for line in (ROOT / name).read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    return {plain(requirement.name): requirement for requirement in map(Requirement, lines)}
+    requirements = (Requirement(line.partition("--hash")[0]) for line in read_lines(name))
+    return {plain(requirement.name): requirement for requirement in requirements}
 
 
 LOCKS = {
@@ -153,6 +159,18 @@ def test_a_lock_pins_every_package_to_one_version(name: str) -> None:
     for requirement in LOCKS[name].values():
         assert [specifier.operator for specifier in requirement.specifier] == ["=="], str(requirement)
         assert requirement.url is None
+
+
+@pytest.mark.parametrize("name", sorted(LOCKS.keys() - {"requirements-torch.lock"}))
+def test_a_lock_has_the_hashes_of_every_package(name: str) -> None:
+    assert [line for line in read_lines(name) if not re.search(r"( --hash=sha256:[0-9a-f]{64})+$", " ".join(line.split()))] == []
+
+
+def test_what_is_installed_from_a_lock_has_one_of_its_hashes() -> None:
+    installs = [line for line in (ROOT / "infra" / "install.sh").read_text().splitlines() if re.search("--requirement|--constraint", line)]
+    for line in installs:
+        assert "--require-hashes --no-deps" in line or "--constraint requirements-torch.lock" in line
+    assert len(installs) == 2
 
 
 def test_developers_have_the_images_packages_in_the_same_versions() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import boto3
 import cfnlint
 import pytest
-from stack_rules import RULES, STACK, Template, of_type, read_stack, violations
+from stack_rules import CONDITIONS, RULES, STACK, Template, of_type, read_stack, statements, violations
 
 ROOT = STACK.parents[1]
 GIVEN = {"CpuImage": "registry/cpu:1", "GpuImage": "registry/gpu:1", "AlarmEmail": "somebody@example.org"}
@@ -99,6 +99,15 @@ def _parameters(template: Template) -> Any:
     return template["Parameters"]
 
 
+def _without_condition(action: str) -> Callable[[Template], None]:
+    def mutate(template: Template) -> None:
+        for _, statement in statements(template):
+            if action in statement["Action"]:
+                statement.pop("Condition", None)
+
+    return mutate
+
+
 BREAKS: list[tuple[str, Callable[[Template], None]]] = [
     ("actions_are_named", _set(_RUNS, "Action", "s3:*")),
     ("actions_are_named", _set(_RUNS, "Action", ["s3:GetObject", "*"])),
@@ -116,7 +125,8 @@ BREAKS: list[tuple[str, Callable[[Template], None]]] = [
     ("roles_are_taken_by_these", _drop(_TRUST, "Condition")),
     ("roles_are_taken_by_these", _set(_resource("JobRole"), "ManagedPolicyArns", ["arn:aws:iam::aws:policy/AdministratorAccess"])),
     ("roles_are_taken_by_these", _add(_resource("MachineRole", "ManagedPolicyArns"), "arn:aws:iam::aws:policy/AmazonS3FullAccess")),
-    ("passed_roles_go_to_containers", _drop(_resource("LauncherPolicy", "PolicyDocument", "Statement", 4), "Condition")),
+    *(("wide_rights_have_their_conditions", _without_condition(action)) for action in CONDITIONS),
+    ("wide_rights_have_their_conditions", _add(_resource("JobRole", *_POLICY), {"Effect": "Allow", "Action": "ssm:StartSession"})),
     ("nothing_is_open", _add(_resource("MlflowGroup", "SecurityGroupIngress"), _ANYBODY)),
     ("nothing_is_open", _set(_resource("DoorGroup"), "SecurityGroupIngress", [{**_ANYBODY, "FromPort": 22, "ToPort": 22}])),
     ("nothing_is_open", _set(_resource("JobsGroupItself"), "CidrIpv6", "::/0")),
@@ -358,6 +368,7 @@ def test_the_outputs_are_the_variables_that_are_read(created: Created) -> None:
         "METAFLOW_DATATOOLS_S3ROOT",
         "METAFLOW_SERVICE_URL",
         "METAFLOW_SERVICE_INTERNAL_URL",
+        "METAFLOW_BATCH_EMIT_TAGS",
         "METAFLOW_BATCH_JOB_QUEUE",
         "METAFLOW_ECS_S3_ACCESS_IAM_ROLE",
         "METAFLOW_BATCH_CONTAINER_IMAGE",

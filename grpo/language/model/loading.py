@@ -1,5 +1,7 @@
 """Language models from a hub, a folder or a seed; and on disk as policies, by safetensors and JSON alone, never by pickle."""
 
+import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 _PROBE: Final = "P: 8/5k2/3p4/1PpP4/4r3/2N5/QB4K1/8 b KQkq c3 0 40    M: e2e4 a7a8q    E: 0.35 -1.20    B: e2e4+0.001+"
+_ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")
+"""How safetensors tells the disk's refusal: in its text alone."""
 _DROPOUTS: Final = ("dropout", "pdrop", "drop_rate", "layerdrop")
 
 
@@ -52,13 +56,15 @@ def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> La
 def save_language_policy(folder: Path, policy: LanguagePolicy, policy_config: PolicyConfig) -> None:
     """Write the model as transformers has it (so that anybody can load it from there), and what else is needed, into an existing folder.
 
-    Raises OSError when the disk is full.
+    Raises OSError with its number when the disk refuses.
     """
+    policy.tokenizer.save_pretrained(folder)
     try:
         policy.network.save_pretrained(folder)
-    except SafetensorError as error:  # Its text alone says why; OSError is what the disk's troubles are known by.
-        raise OSError(f"{folder}: {error}") from error
-    policy.tokenizer.save_pretrained(folder)
+    except SafetensorError as error:
+        if (number := _ERROR_NUMBER.search(str(error))) is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(folder)) from error
     write_json(
         folder / POLICY,
         {

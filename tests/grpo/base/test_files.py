@@ -5,6 +5,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +143,9 @@ def test_a_file_cannot_be_moved_into_the_part_of_the_manifest_that_is_not_hashed
         verified_manifest(folder)
 
 
-def test_a_manifest_from_before_there_was_anything_aside_is_read(folder: Path) -> None:
+def test_a_manifest_from_before_there_was_anything_aside_or_a_hash_of_it_is_read(folder: Path) -> None:
     manifest = read_json(folder / MANIFEST)
-    del manifest["aside"]
+    del manifest["aside"], manifest["manifest_hash"]
     write_json(folder / MANIFEST, manifest)
     assert verified_manifest(folder) == manifest
 
@@ -329,6 +330,25 @@ def test_what_is_written_is_on_the_disk_when_the_call_returns(
     write(path)
     assert path.read_text() == "new\n"
     assert on_disk[path.stat().st_ino] == 4
+
+
+def test_a_flipped_bit_anywhere_in_a_manifest_is_noticed_or_changes_no_fact(folder: Path) -> None:
+    path = folder / MANIFEST
+    whole, facts = path.read_bytes(), verified_manifest(folder)
+    del facts["manifest_hash"]
+    for place in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[place // 8] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        with suppress(CorruptError):
+            found = verified_manifest(folder)
+            assert {name: found[name] for name in facts} == facts
+
+
+def test_a_manifest_nested_too_deeply_is_damaged(folder: Path) -> None:
+    (folder / MANIFEST).write_text("[" * 100_000)
+    with pytest.raises(CorruptError, match="unreadable"):
+        verified_manifest(folder)
 
 
 def test_a_manifest_is_plain_json(folder: Path) -> None:

@@ -203,6 +203,22 @@ done
     os.kill(int(helper.read_text()), signal.SIGKILL)  # It was there all the while.
 
 
+def test_an_ended_engines_id_stays_its_own_until_its_group_is_killed_and_is_not_used_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, killed = tmp_path / "engine", []
+    engine.write_text("#!/bin/sh\nread line; echo uciok; read line; echo readyok; read line\n")
+    engine.chmod(0o755)
+    process = EngineProcess(str(engine), {}, start_seconds=30)
+    process.send("quit")
+    while process.is_alive():
+        time.sleep(0.01)
+    monkeypatch.setattr(os, "killpg", lambda group, number: killed.append(Path(f"/proc/{group}").exists()))
+    process.kill()
+    process.kill()
+    assert killed == [True]
+
+
 # Which engine it is.
 
 

@@ -6,6 +6,7 @@ import os
 import pickle
 import re
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -34,6 +35,7 @@ from grpo.learning.checkpoints import (
     load_policy,
     save_checkpoint,
     save_policy,
+    sha256_bytes,
     weights_hash,
 )
 from grpo.learning.states import DatasetStates
@@ -517,6 +519,17 @@ def test_equal_weights_have_one_hash_and_one_changed_bit_gives_another() -> None
         flat[-1] ^= 1
     assert len(hashes) == 1 + len(list(same.network.parameters())), "each tensor counts"
     assert weights_hash(same) == weights_hash(one)
+
+
+def test_hashing_weights_takes_little_memory_and_gives_what_it_always_gave() -> None:
+    large = torch.arange(4_000_000, dtype=torch.float32)
+    tracemalloc.start()
+    sha256_bytes(large)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < large.nbytes / 2
+    for tensor in (large, torch.tensor(3), torch.zeros(0, 2), torch.tensor([[True], [False]])):
+        assert sha256_bytes(tensor) == sha256_text(f"{tuple(tensor.shape)}{tensor.numpy().tobytes().hex()}")
 
 
 def test_the_hash_depends_on_which_tensor_holds_the_numbers() -> None:

@@ -17,9 +17,12 @@ from grpo.base.files import StorageError, replace_file, verified_manifest
 from grpo.engine.answers import Score
 from grpo.engine.cache import ValueCache
 from grpo.engine.identity import EngineIdentity
+from grpo.language.model.loading import LANGUAGE_FORMAT, load_model
 from grpo.learning.checkpoints import NETWORK_FORMAT, TrainingState, latest_valid_checkpoint, save_checkpoint
 from grpo.metrics.table import Record
 from grpo.policy.distribution import new_policy
+from grpo.settings.language import LanguageConfig, SmallModelConfig
+from grpo.settings.tree import PolicyConfig
 from steps.pipeline.make_output import make_output
 from steps.step_io.work import TerminalSink, Work, read_journal
 from steps.store.outputs import Store
@@ -65,6 +68,23 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_one_before_it(kind: str, tmp
         disk.mend()
         second = save(2)
         assert latest_valid_checkpoint(disk.place) == (second, [])
+
+    on_bad_disk(kind, tmp_path / "disk", body)
+
+
+@KIND
+def test_a_language_models_checkpoint_that_finds_no_room_is_refused_with_what_it_needs(kind: str, tmp_path: Path) -> None:
+    def body(disk: BadDisk) -> None:
+        policy = load_model(LanguageConfig(small=SmallModelConfig(width=64, num_layers=2, num_heads=2)), seed=0, device=CPU)
+        num_bytes = sum(tensor.nbytes for tensor in policy.network.state_dict().values())
+        assert num_bytes > NUM_BYTES_LEFT
+        state = TrainingState(step=1, optimiser={"state": {}, "param_groups": []}, controllers={}, facts={})
+        disk.spoil()
+
+        def save() -> object:
+            return save_checkpoint(disk.place, policy, PolicyConfig(kind="language"), state, LANGUAGE_FORMAT)
+
+        refused(disk, save, disk.place / "step-00000001", at_least=num_bytes)
 
     on_bad_disk(kind, tmp_path / "disk", body)
 

@@ -341,6 +341,29 @@ def test_a_holder_that_slept_while_nobody_came_goes_on(start: Callable[..., Proc
     assert holder.asked("confirm") == "mine"
 
 
+def test_the_term_counts_from_the_question_and_not_from_an_answer_that_comes_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+
+    class Slow(FolderObjects):
+        is_down = False
+
+        def replace(self, key: str, data: bytes, *, tag: str) -> str | None:
+            if self.is_down:
+                raise SharedStoreError("down")
+            made = super().replace(key, data, tag=tag)
+            now[0] += 50
+            return made
+
+    monkeypatch.setattr("steps.store.object_lease._clock", lambda: now[0])
+    objects = Slow(tmp_path)
+    with held(objects, Writer.here(), seconds=60.0) as lease:
+        lease.confirm()  # Asked at 100, answered at 150.
+        objects.is_down = True
+        now[0] = 165.0
+        with pytest.raises(LeaseLostError, match="could not be renewed in time"):
+            lease.check()
+
+
 @pytest.mark.usefixtures("at_once")
 def test_what_is_released_is_free_at_once_and_tokens_go_on(any_place: str) -> None:
     objects = objects_at(any_place)

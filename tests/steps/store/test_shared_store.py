@@ -173,6 +173,13 @@ def test_a_damaged_copy_is_told_of_and_made_anew(damage: Any, machines: Machines
     assert machines.store("three").find("finetune", "v1") is None, "nobody tries it again"
 
 
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_an_output_that_is_discarded_everywhere_is_found_by_no_machine(everywhere: bool, machines: Machines) -> None:
+    machines.make("one", write, resumes=False)
+    machines.store("one").discard("finetune", "v1", everywhere=everywhere)
+    assert (machines.store("two").find("finetune", "v1") is None) == everywhere
+
+
 def test_an_index_that_names_files_elsewhere_writes_none(machines: Machines) -> None:
     made = machines.make("one", write, resumes=False)
     stored = machines.objects.get(key := index_key(machines.objects))
@@ -276,6 +283,13 @@ def test_a_damaged_index_of_an_output_is_an_output_that_is_not_there(data: bytes
     machines.store("three").open(made)
 
 
+def test_a_damaged_index_of_an_output_is_written_anew_by_the_next_who_has_the_output(machines: Machines) -> None:
+    made = machines.make("one", write, resumes=False)
+    machines.objects.put(index_key(machines.objects), b"<html>")
+    machines.store("one").find("finetune", "v1")
+    machines.store("two").open(made)
+
+
 @pytest.mark.parametrize("data", NO_OBJECTS)
 def test_a_damaged_pointer_to_the_latest_output_is_told_of_and_mended(
     data: bytes, machines: Machines, capsys: pytest.CaptureFixture[str]
@@ -376,6 +390,35 @@ def test_a_stalled_holders_last_write_does_not_stop_its_successor(tmp_path: Path
     shared.save_progress("finetune", "v", two, {}, token=2)
     assert shared.fetch_progress("finetune", "v", three)
     assert sorted(path.name for path in three.iterdir()) == ["shared_tag", "step-100", "step-300"]
+
+
+def test_saved_progress_holds_no_more_than_the_folder(tmp_path: Path, objects: Objects) -> None:
+    shared, folder = SharedStore(objects), tmp_path / "1"
+    folder.mkdir()
+    for step in range(3):
+        (folder / f"step-{step}").write_text(str(step))
+        (folder / f"step-{step - 1}").unlink(missing_ok=True)
+        shared.save_progress("finetune", "v", folder, {}, token=1)
+        assert len(objects.keys("progress/finetune/v/files/")) == 1
+
+
+def test_progress_whose_deletion_is_cut_off_is_not_there(tmp_path: Path, objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, folder = SharedStore(objects), tmp_path / "1"
+    folder.mkdir()
+    (folder / "step-1").write_text("1")
+    shared.save_progress("finetune", "v", folder, {}, token=1)
+    delete, deleted = type(objects).delete, []
+
+    def cut_off(self: Any, key: str) -> None:
+        if deleted:
+            raise SharedStoreError("away")
+        deleted.append(key)
+        delete(self, key)
+
+    monkeypatch.setattr(type(objects), "delete", cut_off)
+    with pytest.raises(SharedStoreError):
+        shared.delete_progress("finetune", "v")
+    assert not shared.fetch_progress("finetune", "v", tmp_path / "2")
 
 
 def test_progress_is_saved_only_after_the_lease_is_confirmed(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,11 @@
 """A step's version changes with everything that its output depends on, and with nothing else."""
 
 import ast
+import os
 import shutil
+import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -189,9 +192,25 @@ def test_a_tool_of_developers_changes_no_version_and_a_package_of_the_steps_does
     assert describe_code()["lock"] != before
 
 
-def test_the_lock_of_versions_is_the_images() -> None:
-    assert versions.LOCK == versions.ROOT / "requirements-run.lock"
-    assert versions.LOCK.is_file()
+def test_the_locks_of_versions_are_the_images() -> None:
+    for lock in versions.LOCKS.values():
+        assert lock.resolve() == versions.ROOT / lock.name
+
+
+def test_an_installed_package_gives_the_versions_that_a_checkout_gives(tmp_path: Path) -> None:
+    source, installed = tmp_path / "source", tmp_path / "installed"
+    for package in ("flows", "steps", "grpo", "data_checks"):
+        shutil.copytree(versions.ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(versions.ROOT / name, source)
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*build, "--wheel-dir", str(tmp_path), str(source)], check=True)
+    [wheel] = tmp_path.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(installed)
+    asked = "from steps.store import versions; print(versions.__file__, versions.hash_of_all_steps())"
+    environment = {"PATH": os.environ["PATH"]}
+    told = subprocess.run([sys.executable, "-c", asked], cwd=installed, env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.split() == [str(installed / "steps/store/versions.py"), versions.hash_of_all_steps()]
 
 
 def test_an_environment_says_which_lock_it_was_installed_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

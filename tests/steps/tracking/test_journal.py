@@ -2,6 +2,7 @@
 
 import resource
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -76,3 +77,29 @@ def test_a_shared_journal_whose_head_is_damaged_is_taken_from_its_beginning(dama
     objects.put(key, damage + b"\n" + stored.data.partition(b"\n")[2])
     with closing(second.pending("parent")) as pending:
         assert [entry.record["kind"] for entry in next(pending).waiting()] in (["tags"], [DAMAGED, "tags"])
+
+
+def test_a_record_that_is_not_whole_yet_waits_for_its_end(tmp_path: Path) -> None:
+    journal = JournalFolder(tmp_path).begin("parent", "step")
+    journal.append("tags", tags={"a": "1"})
+    with journal.path.open("ab") as file:
+        file.write(b'{"kind": "tags", "ta')
+        file.flush()
+        assert [entry.record["kind"] for entry in journal.waiting()] == ["tags"]
+        file.write(b'gs": {}}\n')
+    assert [entry.record["kind"] for entry in journal.waiting()] == ["tags", "tags"]
+
+
+def test_a_journal_that_one_machine_delivers_is_left_alone_by_others_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = FolderObjects(tmp_path / "shared")
+    first, second, third = (JournalFolder(tmp_path / name, objects) for name in ("first", "second", "third"))
+    journal = first.begin("parent", "step")
+    journal.append("tags", tags={"a": "1"})
+    first.leave(journal)
+    with closing(second.pending("parent")) as delivering:
+        assert len(next(delivering).waiting()) == 1
+        assert list(third.pending("parent")) == []
+        then = time.time() + 3_600
+        monkeypatch.setattr("steps.tracking.journal.time.time", lambda: then)  # The second has died.
+        with closing(third.pending("parent")) as taken_over:
+            assert len(next(taken_over).waiting()) == 1

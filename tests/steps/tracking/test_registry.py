@@ -101,8 +101,9 @@ def test_of_two_runs_that_end_together_the_better_has_peak(
 
 
 @pytest.mark.parametrize("has_champion", [False, True])
+@pytest.mark.parametrize("is_first_earlier", [False, True])
 def test_of_two_runs_that_end_together_the_first_is_champion_and_the_other_has_not_beaten_it(
-    has_champion: bool, tracker: Tracker, registered: Callable[..., Version], monkeypatch: pytest.MonkeyPatch
+    has_champion: bool, is_first_earlier: bool, tracker: Tracker, registered: Callable[..., Version], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = Registry(tracker)
     seen = registered(0.5) if has_champion else None
@@ -112,13 +113,31 @@ def test_of_two_runs_that_end_together_the_first_is_champion_and_the_other_has_n
     choice = Choice(policy_step=4, initial_weights="w", low=0.6)
     chosen = Chosen(flow_run="f", description="", peak=choice, champion=choice, is_beaten=True, seen=None if seen is None else seen.number)
     told = []
-    for version in reversed(versions):  # Both look before either moves the alias.
+    for version in versions if is_first_earlier else reversed(versions):  # Both look before either moves the alias.
         with monkeypatch.context() as patched:
             patched.setattr(Registry, "_entered", lambda *_, version=version: version)
             patched.setattr(Registry, "named", lambda self, alias: seen if alias == CHAMPION else None)
             told.append(registry.enter(chosen, holder="", key="")[1])
     assert registry.named(CHAMPION) == versions[0]
-    assert told == [f"champion is version {versions[1].number} now", f"champion is version {versions[0].number} now"]
+    said = f"champion is version {versions[0].number} now"
+    other = f"champion stays version {versions[0].number}" if is_first_earlier else f"champion is version {versions[1].number} now"
+    assert told == ([said, other] if is_first_earlier else [other, said])
+    for version in versions:  # The store is this file's, and the next test's champions are none of theirs.
+        tracker.client.delete_model_version(MODEL, str(version.number))
+
+
+def test_who_has_beaten_a_champion_before_it_was_given_the_alias_back_is_no_rival(
+    tracker: Tracker, registered: Callable[..., Version], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, seen, former, later = Registry(tracker), registered(0.5), registered(0.6), registered(0.6)
+    monkeypatch.setattr("steps.tracking.registry._TOGETHER_MILLISECONDS", 0)
+    choice = Choice(policy_step=4, initial_weights="w", low=0.6)
+    chosen = Chosen(flow_run="f", description="", peak=choice, champion=choice, is_beaten=True, seen=seen.number)
+    for version in (former, later):
+        registry.give(CHAMPION, seen)
+        monkeypatch.setattr(Registry, "_entered", lambda *_, version=version: version)
+        assert registry.enter(chosen, holder="", key="")[1] == f"champion is version {version.number} now"
+    assert registry.named(CHAMPION) == later
 
 
 def test_two_first_runs_make_one_model(tracker: Tracker, registered: Callable[..., Version], monkeypatch: pytest.MonkeyPatch) -> None:
