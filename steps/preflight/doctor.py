@@ -79,10 +79,9 @@ def _installed(name: str) -> str | None:
 
 
 def _journals(machine: Machine) -> Iterator[PreflightCheck]:
-    from steps.store.objects import objects_at
     from steps.tracking.journal import JournalFolder
 
-    journals = JournalFolder(machine.home, objects_at(machine.shared) if machine.shared else None)
+    journals = JournalFolder.of(machine)
     if num_waiting := sum(journals.num_waiting(run) for run in journals.parents()):
         yield PreflightCheck(
             what="journals",

@@ -23,36 +23,30 @@ class DeliveryThread:
     """
 
     def __init__(
-        self,
-        parent: str,
-        *,
-        journals: JournalFolder,
-        store: TrackingStore,
-        outputs: Store,
-        retry_policy: RetryPolicy,
-        journal: Journal | None = None,
+        self, parent: str, journal: Journal | None, *, journals: JournalFolder, store: TrackingStore, outputs: Store, policy: RetryPolicy
     ) -> None:
         """Prepare to deliver the pending journals of a run, and then this process's own.
 
         Args:
             parent: MLflow's id of the run.
+            journal: this process's own journal, if it has one.
             journals: the folder of journals.
             store: the tracking store to log to.
-            outputs: the store of the files that journals name.
-            retry_policy: when to retry.
-            journal: this process's own journal, if it has one.
+            outputs: the store of the outputs that journals name.
+            policy: when to retry.
         """
         self._parent = parent
         self._journal = journal
         self._journals = journals
         self._store = store
         self._outputs = outputs
-        self._retry_policy = retry_policy
+        self._policy = policy
         self._next = time.monotonic()
         self._num_outages = 0
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_running = False
+        self._is_over = False
         self._is_left = False
         self._error: StorageError | None = None
         self.reason = ""
@@ -66,25 +60,24 @@ class DeliveryThread:
             self._begin()
 
     def finish(self, seconds: float, num_bytes: int = 0) -> bool:
-        """Deliver everything and return True; False when the time is over or the store is away.
+        """Deliver everything and return True; False when the time is over or the store is away. Nothing may be appended any more.
 
         `num_bytes` is the size of the artifacts, which get more time. Raises StorageError when the store's disk is full.
         """
-        deadline = time.monotonic() + seconds + self._retry_policy.per_mebibyte * num_bytes / _MEBIBYTE
-        if not self._has_ended_by(deadline):
-            return self._is_late(seconds)
-        # A store that was already away gets one attempt; otherwise a single call may have failed, so it is retried.
-        for pause in (*(() if self.reason else self._retry_policy.between_tries), None):
-            self._begin()
-            if not self._has_ended_by(deadline):
-                return self._is_late(seconds)
-            if self._error is not None:
-                raise self._error
-            if not self.reason:
-                return True
-            if pause is None or time.monotonic() + pause > deadline:
-                return False
-            time.sleep(pause)
+        deadline = time.monotonic() + seconds + self._policy.per_mebibyte * num_bytes / _MEBIBYTE
+        if self._has_ended_by(deadline):
+            self._is_over = True
+            # A store that was already away gets one attempt; otherwise a single call may have failed, so it is retried.
+            for pause in (*(() if self.reason else self._policy.between_tries), None):
+                self._begin()
+                if not self._has_ended_by(deadline):
+                    break
+                if self._error is not None:
+                    raise self._error
+                if not self.reason or pause is None or time.monotonic() + pause > deadline:
+                    return not self.reason
+                time.sleep(pause)
+        self.reason = f"it did not finish within {seconds:.0f} s"
         return False
 
     def leave(self) -> None:
@@ -109,28 +102,24 @@ class DeliveryThread:
             return not self._thread.is_alive()
         return True
 
-    def _is_late(self, seconds: float) -> bool:
-        self.reason = f"it did not finish within {seconds:.0f} s"
-        return False
-
     def _deliver(self) -> None:
         try:
             with closing(self._journals.pending(self._parent)) as left:
                 for journal in left:
-                    Delivery(journal, self._store, self._outputs).run(is_left=True)
+                    Delivery(journal, self._store, self._outputs).run(is_over=True)
             if self._journal is not None:
-                Delivery(self._journal, self._store, self._outputs).run(is_left=False)
+                Delivery(self._journal, self._store, self._outputs).run(is_over=self._is_over)
             self.reason, self._num_outages = "", 0
-            self._next = time.monotonic() + self._retry_policy.between_deliveries
+            self._next = time.monotonic() + self._policy.between_deliveries
         except StorageError as error:
             self._error = error
         except failures() as error:
             self.reason = first_line(error)
-            self._next = time.monotonic() + min(self._retry_policy.after_outage * 2**self._num_outages, self._retry_policy.longest)
+            self._next = time.monotonic() + min(self._policy.after_outage * 2**self._num_outages, self._policy.longest)
             self._num_outages += 1
         except Exception as error:  # noqa: BLE001 - No error of the delivery may end the run; it is reported as not delivered.
             self.reason = f"{type(error).__name__}: {first_line(error)}"
-            self._next = time.monotonic() + self._retry_policy.longest
+            self._next = time.monotonic() + self._policy.longest
         finally:
             with self._lock:
                 self._is_running = False

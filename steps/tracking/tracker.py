@@ -5,54 +5,34 @@ delays logging: to the step's end, the next step, `end`, the next run's `start`,
 server, because MLflow assigns the run id.
 """
 
-import base64
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 from grpo.base.errors import PlainError
 from steps.runtime.machine import Machine
-from steps.store.objects import SharedStoreError, objects_at
-from steps.store.outputs import StepOutput, Store
+from steps.store.objects import SharedStoreError
+from steps.store.outputs import Store
 from steps.tracking import notes
-from steps.tracking.client import EXPERIMENT, TABLES_LOCK, ArtifactError, FlowRun, TrackingStore
-from steps.tracking.launch import FLOW_FILE, compared_settings
+from steps.tracking.client import TrackingStore
+from steps.tracking.launch import FLOW_FILE, compared_settings, flat
 from steps.tracking.step_notes import step_note
-from steps.tracking.tags import CHILD, FLOW, NOTE, OUTPUT_HASH, PARENT, PEAK_STEP, PRESET, RUN, STEP, VERDICT, VERSION
+from steps.tracking.tags import CHILD, FLOW, NOTE, PRESET, RUN, STEP
+from steps.tracking.wandb_mirror import StepMirror, readers_of
 
 # isort: split
 # After `steps.tracking.client`, which sets environment variables that MLflow reads at import.
 from mlflow.entities import RunStatus
 
-from steps.tracking.child_run import ChildRun, now, plain
+from steps.tracking.child_run import ChildRun, log, log_file, now, plain
 from steps.tracking.delivery_thread import DeliveryThread
-from steps.tracking.journal import Journal, JournalFolder
-from steps.tracking.outages import RetryPolicy, TrackingAwayError, failures, is_refusal
-
-__all__ = [
-    "EXPERIMENT",
-    "FLOW",
-    "OUTPUT_HASH",
-    "PARENT",
-    "PEAK_STEP",
-    "PRESET",
-    "RUN",
-    "STEP",
-    "TABLES_LOCK",
-    "VERDICT",
-    "VERSION",
-    "ArtifactError",
-    "ChildRun",
-    "FlowRun",
-    "Tracker",
-    "TrackingAwayError",
-]
+from steps.tracking.journal import Journal, JournalFolder, Reader
+from steps.tracking.outages import RetryPolicy, failures, is_refusal
 
 _MAX_REASON_LENGTH: Final = 1_500
-_RUNNING, _FINISHED, _FAILED = (RunStatus.to_string(each) for each in (RunStatus.RUNNING, RunStatus.FINISHED, RunStatus.FAILED))
+_FINISHED, _FAILED = (RunStatus.to_string(each) for each in (RunStatus.FINISHED, RunStatus.FAILED))
 
 
 class Tracker(TrackingStore):
@@ -68,8 +48,7 @@ class Tracker(TrackingStore):
         """
         self.retry_policy = RetryPolicy() if retry_policy is None else retry_policy
         super().__init__(machine, self.retry_policy.between_asks)
-        self.journals = JournalFolder(machine.home, objects_at(machine.shared) if machine.shared else None)
-        self._outputs = Store.of(machine)
+        self.journals = JournalFolder.of(machine)
         if must_answer:
             self._connect()
 
@@ -106,15 +85,11 @@ class Tracker(TrackingStore):
 
         run_id = self.asked(found_or_made)
         self.asked(self.describe_experiment)
-        encoded = [(name, base64.b64encode(text.encode()).decode()) for name, text in (files or {}).items()]
-        records: list[tuple[str, dict[str, Any]]] = [("parent_params", {"params": compared_settings(settings)})]
-        records += [("parent_file", {"name": name, "folder": None, "content": content}) for name, content in encoded]
-        self._log(run_id, "start", records)
+        with self._journal(run_id, "start") as journal:
+            log(journal, is_parent=True, tags={}, params=compared_settings(settings))
+            for name, text in (files or {}).items():
+                log_file(journal, name, text.encode(), is_parent=True)
         return run_id
-
-    def tag_flow_run(self, run_id: str, tags: Mapping[str, Any]) -> None:
-        """Set tags on the parent run."""
-        self._log(run_id, "tags", [("parent_tags", {"tags": plain(tags)})])
 
     def end_flow_run(self, run_id: str, tags: Mapping[str, Any], note: str = "") -> int:
         """End the parent run, and return how many records of the whole run are not logged yet.
@@ -124,10 +99,11 @@ class Tracker(TrackingStore):
             tags: tags to set on it.
             note: its final description; empty leaves it unchanged.
         """
-        time_of_now = now()
-        records: list[tuple[str, dict[str, Any]]] = [("parent_tags", {"tags": plain(tags)})]
-        records += [("parent_story", {"note": note, "time": time_of_now})] if note else []
-        self._log(run_id, "end", [*records, ("parent_status", {"status": _FINISHED, "time": time_of_now})])
+        with self._journal(run_id, "end") as journal:
+            log(journal, is_parent=True, tags=tags)
+            if note:
+                journal.append("story", note=note, time=now())
+            journal.append("ended", is_parent=True, status=_FINISHED, time=now())
         return self.journals.num_waiting(run_id)
 
     def deliver(self, run_id: str, seconds: float) -> str:
@@ -145,7 +121,9 @@ class Tracker(TrackingStore):
                 return
 
     @contextmanager
-    def child(self, parent: str, step: str, tags: Mapping[str, Any], head: str = "") -> Iterator[ChildRun]:
+    def child(
+        self, parent: str, step: str, tags: Mapping[str, Any], head: str = "", settings: Mapping[str, Any] | None = None
+    ) -> Iterator[ChildRun]:
         """Yield a child run that ends as finished or failed; the status of a resumed parent becomes running again.
 
         Args:
@@ -153,46 +131,47 @@ class Tracker(TrackingStore):
             step: name of the step.
             tags: tags to set on the child.
             head: constant part of the parent's description (`notes.head`); empty leaves that description unchanged.
+            settings: the run's, for W&B; None when W&B is not told of this step.
         """
         run = tags.get(RUN, parent)
         key, note = _key(run, step), step_note(step)
-        with self._journal(parent, step) as (journal, delivery):
-            child = ChildRun(journal, delivery, self._outputs.folder("", ""), key, self.retry_policy)
-            journal.append("parent_status", status=_RUNNING)
-            journal.append("child", key=key, step=step, tags=plain({NOTE: note, **tags} if note else tags), time=now())
+        readers = [Reader.MLFLOW] if settings is None else readers_of(self._machine, step)
+        with self._opened(parent, step, readers) as (journal, delivery):
+            child = ChildRun(journal, delivery, key)
+            told = {} if settings is None else {"settings": flat(settings), "task": self._machine.task}
+            journal.append("begin", key=key, step=step, tags=plain({NOTE: note, **tags} if note else tags), time=now(), **told)
             if head:
-                journal.append("parent_story", note=notes.begun(head, metaflow_run=run, step=step), time=now())
+                journal.append("story", note=notes.begun(head, metaflow_run=run, step=step), time=now())
+            mirror = StepMirror(self._machine, step, journal)
             delivery.poke()
-            seconds, is_well = self.retry_policy.at_failure, False
+            is_well = False
             try:
                 yield child
-                seconds, is_well = self.retry_policy.at_end, True
+                is_well = True
             except BaseException as error:
                 why = _why(error, step, run)
                 child.note("\n\n".join([f"**Failed**: {why}", note]).strip())
                 if head:
-                    journal.append("parent_story", note=notes.failed(head, metaflow_run=run, step=step, why=why), time=now())
+                    journal.append("story", note=notes.failed(head, metaflow_run=run, step=step, why=why), time=now())
                 raise
             finally:
-                status = _FINISHED if is_well else _FAILED
-                journal.append("ended", key=key, status=status, time=now())
-                if not is_well:
-                    journal.append("parent_status", status=_FAILED, time=now())
-                self._finish(delivery, journal, step, seconds, child.num_bytes)
+                try:
+                    journal.append("ended", is_parent=False, status=_FINISHED if is_well else _FAILED, time=now())
+                    seconds = self.retry_policy.at_end if is_well else self.retry_policy.at_failure
+                    self._finish(delivery, journal, step, seconds, child.num_bytes)
+                finally:
+                    mirror.finish(is_well=is_well)
 
-    def archive(self, child: ChildRun, output: StepOutput, folder: Path) -> None:
-        """See `ChildRun.archive`."""
-        child.archive(output, folder)
-
-    def _log(self, parent: str, name: str, records: list[tuple[str, dict[str, Any]]]) -> None:
-        with self._journal(parent, name) as (journal, delivery):
-            for kind, facts in records:
-                journal.append(kind, **facts)
+    @contextmanager
+    def _journal(self, parent: str, name: str) -> Iterator[Journal]:
+        """Yield a journal that is delivered at the end of the block."""
+        with self._opened(parent, name, [Reader.MLFLOW]) as (journal, delivery):
+            yield journal
             self._finish(delivery, journal, name, self.retry_policy.at_end, 0)
 
     @contextmanager
-    def _journal(self, parent: str, name: str) -> Iterator[tuple[Journal, DeliveryThread]]:
-        journal = self.journals.begin(parent, name)
+    def _opened(self, parent: str, name: str, readers: Sequence[Reader]) -> Iterator[tuple[Journal, DeliveryThread]]:
+        journal = self.journals.begin(parent, name, readers)
         delivery = self._delivery_thread(parent, journal)
         try:
             yield journal, delivery
@@ -213,10 +192,8 @@ class Tracker(TrackingStore):
 
     def _delivery_thread(self, parent: str, journal: Journal | None) -> DeliveryThread:
         # The thread has a store of its own, without retries: the thread itself retries.
-        store = TrackingStore(self._machine, ())
-        return DeliveryThread(
-            parent, journals=self.journals, store=store, outputs=self._outputs, retry_policy=self.retry_policy, journal=journal
-        )
+        store, outputs = TrackingStore(self._machine, ()), Store.of(self._machine)
+        return DeliveryThread(parent, journal, journals=self.journals, store=store, outputs=outputs, policy=self.retry_policy)
 
 
 def _key(run: str, step: str) -> str:

@@ -1,32 +1,25 @@
 """Mirrors what a step logs to MLflow to Weights & Biases (W&B); off by default, and never blocks the step.
 
-The journal from which MLflow is fed (`steps.tracking.journal`) gets a hard link in a folder of the mirror, which stays until W&B has all
-of it. A separate process (`steps.tracking.wandb_process`) follows the journal, so W&B's library is never imported in the step's process.
-When the step ends, that process gets some seconds to finish and is then killed. A later step or `chess-grpo track` sends an unfinished
-journal again from the beginning, into the same W&B run.
+W&B is a second reader of the step's journal (`steps.tracking.journal`). A separate process (`steps.tracking.wandb_process`) follows the
+journal, so W&B's library is never imported in the step's process. When the step ends, that process gets some seconds to finish and is
+then killed. A later step or `chess-grpo track` sends an unfinished journal again from the beginning, into the same W&B run.
 """
 
-import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Final, TypedDict
+import tempfile
+from typing import Final
 
-from grpo.base.files import write_json
 from steps.runtime.machine import Machine, Mirror
 from steps.store.versions import ROOT
-from steps.tracking.journal import JournalFolder
+from steps.tracking.journal import Journal, Reader
 
 KEY: Final = "WANDB_API_KEY"
 MIRROR_FOLDER: Final = "wandb"
 """Folder below the home; W&B always uses this name."""
-RUN_SUFFIX: Final = ".wandb_run"
-"""Suffix of the file beside a journal with its `WandbRun`."""
-LOG_SUFFIX: Final = ".log"
-"""Suffix of the file beside a journal with the process's output."""
+SAVED_OFFLINE: Final = "saved offline for W&B"
+"""How the process begins a line of its output that people should see."""
 _PROJECT: Final = "chess-grpo"
 _PASSED_ON: Final = (KEY, "WANDB_BASE_URL", "WANDB_ENTITY", "WANDB_PROJECT")
 """Variables that the process inherits; W&B's others would change a run's name or location."""
@@ -35,145 +28,84 @@ _SECONDS_AT_END: Final = 20.0
 _SECONDS_AT_FAILURE: Final = 5.0
 
 
-class WandbRun(TypedDict):
-    """The arguments of `wandb.init` for a step."""
+class MirrorProcess:
+    """The process that sends journals to W&B."""
 
-    id: str
-    """The same for all attempts of a task."""
-    name: str
-    group: str
-    """The flow run."""
-    job_type: str
-    """The step."""
-    config: dict[str, Any]
-    """The settings, flat, and the step's first tags."""
-    tags: list[str]
-
-
-@contextmanager
-def mirrored(
-    machine: Machine, *, flow_run: str, step: str, settings: Mapping[str, Any], tags: Mapping[str, Any]
-) -> Iterator[Callable[[Path], None]]:
-    """Yield a function that starts to mirror a journal, given its path; the mirror runs while the block lasts.
-
-    Its failures do not affect the step: one line of the log says what was not sent, and why.
-    """
-    if _mode(machine, step) == Mirror.OFF:
-        yield lambda _: None
-        return
-    followers: list[_MirrorProcess] = []
-
-    def follow(journal: Path) -> None:
-        wandb_run = WandbRun(
-            # From the task, if there is one: a retry resumes the same W&B run.
-            id=hashlib.sha256((f"{flow_run}/{machine.task}" if machine.task else str(journal)).encode()).hexdigest()[:16],
-            name=f"{flow_run}/{step}",
-            group=flow_run,
-            job_type=step,
-            config=_flat(settings) | dict(tags),
-            tags=_labels(step, tags),
-        )
-        try:
-            followers.append(_MirrorProcess(machine, journal, wandb_run))
-        except OSError as error:
-            print(f"{step}: WARNING: this step is not logged to W&B: {error}", flush=True)
-
-    seconds = _SECONDS_AT_FAILURE
-    try:
-        yield follow
-        seconds = _SECONDS_AT_END
-    finally:
-        for follower in followers:
-            follower.finish(seconds)
-
-
-def mirror_journals(home: Path) -> JournalFolder:
-    """Return the journals that W&B does not have completely."""
-    return JournalFolder(home / MIRROR_FOLDER)
-
-
-def mirror_process(machine: Machine, *journal: Path, log: Path) -> "subprocess.Popen[bytes]":
-    """Start a process that sends this journal to W&B until its standard input closes, and then pending journals of earlier steps."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_") or name in _PASSED_ON}
-    environment |= {"WANDB_MODE": _reachable(machine), "PYTHONPATH": str(ROOT), "WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
-    environment.setdefault("WANDB_PROJECT", _PROJECT)
-    for name in ("CACHE", "CONFIG", "DATA"):
-        environment[f"WANDB_{name}_DIR"] = str(machine.home / MIRROR_FOLDER / "own")
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "steps.tracking.wandb_process", str(machine.home), *map(str, journal)],
+    def __init__(self, machine: Machine, journal: Journal | None = None) -> None:
+        """Start it: it follows this journal until `finish`, and then sends pending journals; raises OSError when that is impossible."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_") or name in _PASSED_ON}
+        environment |= {"WANDB_MODE": _mode(machine), "PYTHONPATH": str(ROOT), "WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
+        environment.setdefault("WANDB_PROJECT", _PROJECT)
+        for name in ("CACHE", "CONFIG", "DATA"):
+            environment[f"WANDB_{name}_DIR"] = str(machine.home / MIRROR_FOLDER / "own")
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - Read by `finish`.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "steps.tracking.wandb_process", str(machine.home), machine.shared, *([journal.path] if journal else [])],
             stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
+            stdout=self._output,
+            stderr=self._output,
             env=environment,
             start_new_session=True,  # Ctrl-C must not reach it.
         )
 
-
-class _MirrorProcess:
-    """Handle of the process that follows a journal."""
-
-    def __init__(self, machine: Machine, journal: Path, wandb_run: WandbRun) -> None:
-        """Start the process; raises OSError when hard links are not supported or no process can be started."""
-        self._wandb_run = wandb_run
-        self._folder = machine.home / MIRROR_FOLDER
-        self._journal = mirror_journals(machine.home).folder / journal.parent.name / journal.name
-        self._journal.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self._journal.with_suffix(RUN_SUFFIX), wandb_run)
-        # A hard link: MLflow's delivery and the mirror delete only their own link.
-        self._journal.hardlink_to(journal)
-        self._process = mirror_process(machine, self._journal, log=self._journal.with_suffix(LOG_SUFFIX))
-
-    def finish(self, seconds: float) -> None:
-        """Wait for the process to finish, kill it after the time-out, and print what was not sent."""
+    def finish(self, whose: str, seconds: float | None = None) -> str:
+        """Wait for it, print for `whose` what it saved offline, and return why it failed, or an empty string; after the time, kill it."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        step, why = self._wandb_run["job_type"], ""
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-            why = f"it did not finish within {seconds:.0f} s"
-        if self._journal.exists():
-            print(
-                f"{step}: WARNING: this step is not completely logged to W&B"
-                f" ({why or last_line(self._journal.with_suffix(LOG_SUFFIX))}): the run continues, MLflow is not affected, and a later step"
-                " or `chess-grpo track` logs it again",
-                flush=True,
-            )
-        for folder in sorted(self._folder.glob(f"offline-run-*-{self._wandb_run['id']}"))[-1:]:
-            print(f"{step}: saved offline for W&B; upload it by: wandb sync {folder}", flush=True)
+            return f"it did not finish within {seconds:.0f} s"
+        self._output.seek(0)
+        lines = [line.strip() for line in self._output.read().decode(errors="replace").split("\n") if line.strip()]
+        for line in lines:
+            if line.startswith(SAVED_OFFLINE):
+                print(f"{whose}: {line}", flush=True)
+        return "" if not self._process.returncode else (lines or ["no output"])[-1]
 
 
-def last_line(log: Path) -> str:
-    """Return the last line of a process's output."""
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+class StepMirror:
+    """The mirror of one step; its failures do not affect the step: one line of the log says what was not sent, and why."""
+
+    def __init__(self, machine: Machine, step: str, journal: Journal) -> None:
+        """Start to follow the journal, if W&B is one of its readers."""
+        self._step = step
+        self._journal = journal
+        self._process: MirrorProcess | None = None
+        if Reader.WANDB in journal.states():
+            try:
+                self._process = MirrorProcess(machine, journal)
+            except OSError as error:
+                self._warn(str(error))
+
+    def finish(self, *, is_well: bool) -> None:
+        """Wait for the process, but not for long."""
+        if self._process is not None:
+            why = self._process.finish(self._step, _SECONDS_AT_END if is_well else _SECONDS_AT_FAILURE)
+            if Reader.WANDB in self._journal.states():
+                self._warn(why)
+
+    def _warn(self, why: str) -> None:
+        print(
+            f"{self._step}: WARNING: this step is not completely logged to W&B ({why}): the run continues, MLflow is not affected, and a"
+            " later step or `chess-grpo track` logs it again",
+            flush=True,
+        )
 
 
-def _mode(machine: Machine, step: str) -> Mirror:
-    mode = _reachable(machine)
+def readers_of(machine: Machine, step: str) -> list[Reader]:
+    """Return who reads the journal of a step on this machine; warn when W&B should and cannot."""
+    mode = _mode(machine)
     if mode == Mirror.OFFLINE and machine.is_container:
         print(
             f"{step}: WARNING: this step is not logged to W&B: there is no {KEY}, and offline files would be lost with this disk",
             flush=True,
         )
-        return Mirror.OFF
-    return mode
+        mode = Mirror.OFF
+    return [Reader.MLFLOW] if mode == Mirror.OFF else [Reader.MLFLOW, Reader.WANDB]
 
 
-def _reachable(machine: Machine) -> Mirror:
+def _mode(machine: Machine) -> Mirror:
     return Mirror.OFFLINE if machine.mirror == Mirror.ONLINE and not os.environ.get(KEY) else machine.mirror
-
-
-def _labels(step: str, tags: Mapping[str, Any]) -> list[str]:
-    labels = [step, *([f"commit {str(tags['git.commit'])[:12]}"] if tags.get("git.commit") else [])]
-    return [*labels, "uncommitted changes"] if tags.get("git.dirty") else labels
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat

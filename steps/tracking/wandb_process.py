@@ -1,9 +1,10 @@
-"""The process that sends journals to Weights & Biases: `python -m steps.tracking.wandb_process HOME [JOURNAL]`.
+"""The process that sends journals to Weights & Biases: `python -m steps.tracking.wandb_process HOME SHARED [JOURNAL]`.
 
-It follows one journal until its standard input closes, and then sends the pending journals of earlier steps. A journal is deleted when W&B
-has all of it. Otherwise all of it is sent again into the same run; rows are numbered, so W&B stores none twice.
+It follows one journal until its standard input closes, and then sends the pending journals of earlier steps. A journal that W&B does not
+have completely is sent from the beginning into the same run: its rows are numbered, so W&B stores none twice.
 """
 
+import hashlib
 import os
 import select
 import shutil
@@ -14,12 +15,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from grpo.base.files import read_json
 from grpo.metrics.table import METRICS
 from steps.store.file_lock import BusyError, file_lock
-from steps.tracking.journal import Journal, record_of
-from steps.tracking.tags import NOTE
-from steps.tracking.wandb_mirror import LOG_SUFFIX, MIRROR_FOLDER, RUN_SUFFIX, WandbRun, mirror_journals
+from steps.store.objects import objects_at
+from steps.tracking.journal import Journal, JournalFolder, Reader
+from steps.tracking.tags import NOTE, RUN
+from steps.tracking.wandb_mirror import MIRROR_FOLDER, SAVED_OFFLINE
 
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 _SECONDS_TO_BEGIN: Final = 30.0
@@ -28,40 +29,39 @@ _OUR_TAGS: Final = "chess_grpo."
 _KILLED: Final = 255
 _STEP: Final = "step"
 """The x axis of all charts: the training step. W&B's own step must increase with every row, the training step need not."""
-
 _UNITS: Final = "units"
 
 
-def main(home: Path, journal: Path | None = None) -> None:
+def main(home: str, shared: str, journal: str = "") -> None:
     """Send a journal while it grows, then the pending journals of earlier steps."""
     os.nice(10)  # Training has priority.
     own = ""
-    if journal is not None:
-        with closing(Journal(journal).open()) as mine:
-            own = send_journal(mine, home, is_over=_input_has_ended)
-    journals = mirror_journals(home)
+    if journal:
+        own = send_journal(Journal(Path(journal)), Path(home), is_over=_input_has_ended)
+    journals = JournalFolder(Path(home), objects_at(shared) if shared else None)
     for parent in journals.parents():
-        with closing(journals.pending(parent)) as pending:
+        with closing(journals.pending(parent, Reader.WANDB)) as pending:
             for each in pending:
-                if _wandb_run(each)["id"] == own:
-                    _delete(each)  # Of an earlier attempt: this attempt's journal begins with its records.
-                else:
-                    send_journal(each, home, is_over=lambda: True)
+                send_journal(each, Path(home), is_over=lambda: True, own=own)
 
 
-def send_journal(journal: Journal, home: Path, *, is_over: Callable[[], bool]) -> str:
-    """Send a journal to its W&B run, delete the journal when all of it was sent, and return the run's id.
+def send_journal(journal: Journal, home: Path, *, is_over: Callable[[], bool], own: str = "") -> str:
+    """Send a journal to its W&B run, note that W&B has it, and return the run's id.
 
     Args:
-        journal: a journal that is locked by this process.
+        journal: a journal whose first record describes the step.
         home: the folder of W&B's files.
         is_over: returns whether the writer has finished the journal; it may block for a moment.
+        own: id of the run that this process has sent. A journal of an earlier attempt of that run has nothing new.
 
     Raises W&B's exception when sending fails.
     """
     import wandb
 
-    wandb_run = _wandb_run(journal)
+    given = next((_wandb_run(entry.record) for entry in journal.entries() if "settings" in entry.record), None)
+    if given is None or given["id"] == own:
+        journal.done(Reader.WANDB)
+        return own
     settings = wandb.Settings(
         console="off",
         silent=True,
@@ -76,38 +76,47 @@ def send_journal(journal: Journal, home: Path, *, is_over: Callable[[], bool]) -
         init_timeout=_SECONDS_TO_BEGIN,
         finish_timeout=_SECONDS_TO_END,
     )
-    begun: dict[str, Any] = {**wandb_run}
-    with _run_lock(home, wandb_run["id"]):
-        run = wandb.init(dir=home, resume="allow", settings=settings, **begun)
+    with _run_lock(home, given["id"]):
+        run = wandb.init(dir=home, resume="allow", settings=settings, **given)
         run.define_metric(_STEP, hidden=True)
         run.define_metric("*", step_metric=_STEP)
         logger = WandbLogger(run)
-        for record in _records(journal.path, is_over):
+        for record in _records(journal, is_over):
             logger.log(record)
         logger.end_row()
         run.finish(exit_code=logger.exit_code)
+        folders = sorted((home / MIRROR_FOLDER).glob(f"offline-run-*-{given['id']}"))
+        for folder in folders[-1:]:
+            print(f"{SAVED_OFFLINE}; upload it by: wandb sync {folder}", flush=True)
         if logger.exit_code == 0:
             # The last offline files contain those of earlier attempts, which `wandb sync` would upload too.
-            for folder in sorted((home / MIRROR_FOLDER).glob(f"offline-run-*-{wandb_run['id']}"))[:-1]:
+            for folder in folders[:-1]:
                 shutil.rmtree(folder)
-    _delete(journal)
-    return wandb_run["id"]
+    journal.done(Reader.WANDB)
+    return str(given["id"])
 
 
-def _wandb_run(journal: Journal) -> WandbRun:
-    wandb_run: WandbRun = read_json(journal.path.with_suffix(RUN_SUFFIX))
-    return wandb_run
-
-
-def _delete(journal: Journal) -> None:
-    journal.remove()
-    for suffix in (RUN_SUFFIX, LOG_SUFFIX):
-        journal.path.with_suffix(suffix).unlink(missing_ok=True)
+def _wandb_run(begin: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `wandb.init` for a step, from the first record of its journal."""
+    flow_run, step, tags = begin["tags"].get(RUN, ""), begin["step"], {name: tag for name, tag in begin["tags"].items() if name != NOTE}
+    labels = [step, *([f"commit {tags['git.commit'][:12]}"] if tags.get("git.commit") else [])]
+    # From the task, if there is one: a retry resumes the same W&B run.
+    which = f"{flow_run}/{begin['task']}" if begin["task"] else begin["key"]
+    return {
+        "id": hashlib.sha256(which.encode()).hexdigest()[:16],
+        "name": f"{flow_run}/{step}",
+        "group": flow_run,
+        "job_type": step,
+        "config": begin["settings"] | tags,
+        "notes": begin["tags"].get(NOTE, ""),
+        "tags": [*labels, "uncommitted changes"] if tags.get("git.dirty") == str(True) else labels,
+    }
 
 
 @contextmanager
 def _run_lock(home: Path, run_id: str) -> Iterator[None]:
     """Wait until no other process sends to this run: the mirror process of a killed attempt may still be running."""
+    (home / MIRROR_FOLDER).mkdir(exist_ok=True)
     while True:
         try:
             with file_lock(home / MIRROR_FOLDER / f"{run_id}.lock", what=f"W&B's run {run_id}"):
@@ -130,21 +139,23 @@ class WandbLogger:
         """Metric -> unit; W&B can store units only in the run's configuration."""
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Log one record of a journal; files and records that concern MLflow alone are skipped."""
-        match record["kind"]:
-            case "metrics":
-                for name, value, milliseconds, step in record["rows"]:
-                    self._measured(name, value, milliseconds / 1000, step)
-            case "tags" | "parent_tags":
-                for name, value in record["tags"].items():
+        """Log one record of a journal; files, records that concern MLflow alone and damaged ones are skipped."""
+        match record:
+            case {"kind": "record", "time": int(milliseconds), "record": {"step": int(step), **metrics}}:
+                if self._row.get(_STEP, step) != step:
+                    self.end_row()
+                self._row |= {_STEP: step, "_timestamp": milliseconds / 1000}
+                self._row |= {str(name): value for name, value in metrics.items() if isinstance(value, int | float)}
+            case {"kind": "log", "tags": tags}:
+                for name, value in tags.items():
                     if name == NOTE:
                         self._run.notes = value
                     elif name.startswith(_OUR_TAGS):
                         self._run.summary[name.removeprefix(_OUR_TAGS)] = value
-            case "dataset":
-                self._run.summary["dataset"] = record["digest"]
-            case "ended":
-                self.exit_code = 0 if record["status"] == "FINISHED" else 1
+            case {"kind": "dataset", "digest": digest}:
+                self._run.summary["dataset"] = digest
+            case {"kind": "ended", "status": status}:
+                self.exit_code = 0 if status == "FINISHED" else 1
 
     def end_row(self) -> None:
         """Log the current row: no further metrics of its training step follow."""
@@ -157,31 +168,19 @@ class WandbLogger:
             self._num_rows += 1
         self._row = {}
 
-    def _measured(self, name: str, value: float, seconds: float, step: int) -> None:
-        if self._row.get(_STEP, step) != step:
-            self.end_row()
-        self._row |= {_STEP: step, "_timestamp": seconds, name: value}
 
-
-def _records(path: Path, is_over: Callable[[], bool]) -> Iterator[Mapping[str, Any]]:
+def _records(journal: Journal, is_over: Callable[[], bool]) -> Iterator[Mapping[str, Any]]:
     """Yield a journal's records as they are written, until the record of the step's end or the end of its writer."""
-    for line in _lines(path, is_over):
-        yield line
-        if line["kind"] == "ended":
-            return
-
-
-def _lines(path: Path, is_over: Callable[[], bool]) -> Iterator[Mapping[str, Any]]:
-    end, rest = False, b""
-    with path.open("rb") as file:
-        while True:
-            lines = (rest + file.read()).split(b"\n")
-            rest = lines.pop()  # Empty, or an incomplete line.
-            for line in lines:
-                yield record_of(line)
-            if end:
+    place, is_last = 0, False
+    while True:
+        for entry in journal.entries(place):
+            yield entry.record
+            place = entry.end
+            if entry.record["kind"] == "ended":
                 return
-            end = is_over()
+        if is_last:
+            return
+        is_last = is_over()
 
 
 def _input_has_ended() -> bool:
@@ -189,4 +188,4 @@ def _input_has_ended() -> bool:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main(*sys.argv[1:])

@@ -14,8 +14,8 @@ from steps.step_io.aliases import CHAMPION, PEAK
 from steps.step_io.names import FINDINGS
 from steps.store.outputs import StepOutput, Store
 from steps.tracking.registry import Choice, Chosen
-from steps.tracking.tags import COMMAND, DATASET, ENGINE, FOUND, verdict_tags
-from steps.tracking.tracker import PEAK_STEP, Tracker
+from steps.tracking.tags import COMMAND, DATASET, ENGINE, FOUND, PEAK_STEP, verdict_tags
+from steps.tracking.tracker import Tracker
 
 STEPS = ("join_boards", "calibrate", "pretrain", "baseline", "finetune", "select", "report")
 BASELINE = {"heldout/regret_best": 0.08, "heldout/regret_best_stderr": 0.005}

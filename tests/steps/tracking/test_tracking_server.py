@@ -14,7 +14,8 @@ from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 from steps.store.outputs import StepOutput, Store
 from steps.tracking.archive import fetch_output
-from steps.tracking.tracker import ArtifactError, Tracker
+from steps.tracking.client import ArtifactError
+from steps.tracking.tracker import Tracker
 
 pytestmark = pytest.mark.prove  # The server takes its time to start.
 
