@@ -40,15 +40,14 @@ def deliver_journals(given: argparse.Namespace) -> int:
     from steps.tracking.tracker import Tracker
 
     machine = Machine.here()
-    tracker = Tracker(machine, must_answer=False)
+    tracker = Tracker(machine)
     num_left = 0
-    for run in tracker.journals.parents():
-        num_waiting = tracker.journals.num_waiting(run)
+    for run, num_waiting in tracker.runs_left().items():
         if not given.only_lists and (reason := tracker.deliver(run, _A_DAY)):
             raise TrackingAwayError(f"{tracker.uri} is away ({reason}): records of MLflow run {run} are left; run this again later")
-        left = tracker.journals.num_waiting(run)
+        left = tracker.runs_left().get(run, 0)
         whose = "" if given.only_lists or not left else _RUNNING_STEP
-        print(f"MLflow run {run}: {num_waiting - left:,} records logged, {left:,} wait{whose}")
+        print(f"MLflow run {run}: {num_waiting - left:,} steps logged, {left:,} wait{whose}")
         num_left += left
     for path in tracker.journals.refused():
         print(f"{path}: records that the store rejected, each with its reason", file=sys.stderr)
@@ -63,7 +62,7 @@ def _deliver_to_mirror(machine: Machine, journals: "JournalFolder", *, only_list
     from steps.tracking.journal import Reader
     from steps.tracking.wandb_mirror import MirrorProcess
 
-    num_waiting = journals.num_journals(Reader.WANDB)
+    num_waiting = len(journals.left(Reader.WANDB))
     if not num_waiting:
         return 0
     if only_lists or machine.mirror == Mirror.OFF:
@@ -71,7 +70,7 @@ def _deliver_to_mirror(machine: Machine, journals: "JournalFolder", *, only_list
         print(f"{num_waiting:,} steps are not logged to W&B yet{how}")
         return num_waiting if machine.mirror != Mirror.OFF else 0
     why = MirrorProcess(machine).finish("track")
-    num_left = journals.num_journals(Reader.WANDB)
+    num_left = len(journals.left(Reader.WANDB))
     if why:
         raise MirrorError(f"W&B does not have {num_left:,} steps ({why}): run this again later")
     print(f"W&B: {num_waiting - num_left:,} steps logged, {num_left:,} wait{_RUNNING_STEP if num_left else ''}")

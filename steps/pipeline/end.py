@@ -68,8 +68,8 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
     }
     head = job.get("story", "")
     note = notes.ended(head, facts=facts["steps"], findings=facts.get("findings"), places=places) if head else ""
-    num_waiting = here.tracker.end_flow_run(job["mlflow_run"], verdict_tags(decision), note)
-    waiting = f"NOT LOGGED: {num_waiting:,} records wait for that store, which is away: `{_track(here.machine)}` logs them"
+    num_left = here.tracker.end_flow_run(job["mlflow_run"], verdict_tags(decision), note)
+    waiting = f"NOT LOGGED: {num_left:,} steps wait for that store, which is away: `{_track(here.machine)}` logs them"
     return "\n".join(
         [
             f"GRPO against the pretrained policy: {decision['verdict']} (candidate: step {decision['candidate_step']:,})",
@@ -82,7 +82,7 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
             f"Report:   {places['Report']}",
             f"Card:     {places['Card']}",
             f"UI:       make ui   (MLflow at {here.tracker.uri})",
-            *([waiting] if num_waiting else []),
+            *([waiting] if num_left else []),
         ]
     )
 

@@ -49,7 +49,7 @@ def run_step(
         publish: logs what is not a file of `spec.published`, after the output was archived.
     """
     step = spec.name
-    store, tracker = Store.of(machine), Tracker(machine, must_answer=False)
+    store, tracker = Store.of(machine), Tracker(machine)
     version = step_version(spec, settings=settings, inputs=inputs, code=job["code"])
     tags = code_tags(job["code"]) | {"metaflow.run": job["metaflow_run"], "metaflow.step": step}
     with (

@@ -19,45 +19,53 @@ from steps.tracking.tags import NOTE, OUTPUT_HASH, REUSED, VERSION
 class ChildRun:
     """The MLflow run of one step, and a sink for its records: everything goes to the journal, which a thread delivers."""
 
-    def __init__(self, journal: Journal, delivery: DeliveryThread, key: str) -> None:
+    def __init__(self, journal: Journal, delivery: DeliveryThread, key: str = "") -> None:
+        self.journal = journal
+        self.delivery = delivery
         self.key = key
-        """Value of its `CHILD` tag."""
+        """Value of its `CHILD` tag; empty for a journal that concerns the parent alone."""
         self.num_bytes = 0
         """Total size of the logged output."""
-        self._journal = journal
-        self._delivery = delivery
-
-    @property
-    def journal(self) -> Path:
-        """The journal's file; it is deleted when all of it is logged."""
-        return self._journal.path
 
     def log(self, record: Record) -> None:
-        """Log a record's metrics with the current time."""
+        """Log a record's metrics with the current time; raises StorageError when the disk is full, here or of the tracking store."""
         if record.metrics:
-            self._journal.append("record", time=now(), record=record_row(record))
-        self._delivery.poke()
+            self.journal.append("record", time=now(), record=record_row(record))
+        self.delivery.check()
 
     def progress(self, done: int, total: int, unit: str) -> None:
         """Ignore progress, which is not logged to MLflow."""
 
     def tag(self, tags: Mapping[str, Any]) -> None:
         """Set tags."""
-        log(self._journal, is_parent=False, tags=tags)
+        self.journal.append("log", is_parent=False, tags=plain(tags), params={})
 
-    def tag_flow_run(self, tags: Mapping[str, Any]) -> None:
-        """Set tags on the parent run."""
-        log(self._journal, is_parent=True, tags=tags)
+    def tag_flow_run(self, tags: Mapping[str, Any], params: Mapping[str, str] | None = None) -> None:
+        """Set tags and parameters on the parent run."""
+        self.journal.append("log", is_parent=True, tags=plain(tags), params=dict(params or {}))
 
     def note(self, markdown: str) -> None:
         """Set the run's description on its MLflow page, in Markdown."""
         self.tag({NOTE: markdown})
 
+    def note_flow_run(self, markdown: str) -> None:
+        """Set the parent's description; a later one stays, though it is delivered first."""
+        self.journal.append("story", note=markdown, time=now())
+
     def file(self, path: Path, folder: str | None = None) -> None:
         """Log a file, or all files of a folder, as artifacts; their content is stored in the journal, so it should be small."""
         for each in sorted(part for part in path.rglob("*") if part.is_file()) if path.is_dir() else [path]:
             below = each.relative_to(path).parent.as_posix() if path.is_dir() else "."
-            log_file(self._journal, each.name, each.read_bytes(), "/".join(part for part in (folder, below) if part not in (None, ".")))
+            self.content(each.name, each.read_bytes(), "/".join(part for part in (folder, below) if part not in (None, ".")))
+
+    def content(self, name: str, content: bytes, folder: str = "") -> None:
+        """Log a small file, given its content; of the parent, in a journal that concerns it alone."""
+        encoded = base64.b64encode(content).decode()
+        self.journal.append("file", is_parent=not self.key, name=name, folder=folder or None, content=encoded)
+
+    def ended(self, status: str) -> None:
+        """Set the final status of the run, or of the parent in a journal that concerns it alone; a failed run fails its parent."""
+        self.journal.append("ended", is_parent=not self.key, status=status, time=now())
 
     def output(self, output: StepOutput, folder: Path, *, is_archived: bool, published: Sequence[str] = ()) -> None:
         """Log the files of an output, which are read at delivery, and its headline metrics on the parent run.
@@ -69,11 +77,11 @@ class ChildRun:
             published: files that are logged by themselves, if they are there.
         """
         self.num_bytes += sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        self._journal.append("output", output=dict(output), is_archived=is_archived, published=list(published), time=now())
+        self.journal.append("output", output=dict(output), is_archived=is_archived, published=list(published), time=now())
 
     def choose(self, chosen: Chosen) -> None:
         """Register the policies that `select` chose, and offer them the aliases; delivery prints the result."""
-        self._journal.append("chosen", chosen=asdict(chosen), key=self.key)
+        self.journal.append("chosen", chosen=asdict(chosen), key=self.key)
 
     def finished(self, output: StepOutput) -> None:
         """Tag the run with its output, so that later runs find it."""
@@ -88,17 +96,7 @@ class ChildRun:
             profile: summary of its content; MLflow shows `num_rows`.
             schema: its columns in MLflow's format, each with `name`, `type` and `required`.
         """
-        self._journal.append("dataset", digest=digest, source=source, profile=dict(profile), schema=list(schema))
-
-
-def log(journal: Journal, *, is_parent: bool, tags: Mapping[str, Any], params: Mapping[str, str] | None = None) -> None:
-    """Journal tags and parameters of a run or its parent."""
-    journal.append("log", is_parent=is_parent, tags=plain(tags), params=dict(params or {}))
-
-
-def log_file(journal: Journal, name: str, content: bytes, folder: str = "", *, is_parent: bool = False) -> None:
-    """Journal a small file of a run or its parent."""
-    journal.append("file", is_parent=is_parent, name=name, folder=folder or None, content=base64.b64encode(content).decode())
+        self.journal.append("dataset", digest=digest, source=source, profile=dict(profile), schema=list(schema))
 
 
 def now() -> int:

@@ -60,7 +60,7 @@ class Delivery:
         self._store = store
         self._outputs = outputs
         try:
-            self._progress = DeliveryProgress(**journal.states().get(Reader.MLFLOW, {}))
+            self._progress = DeliveryProgress(**journal.state(Reader.MLFLOW) or {})
         except TypeError:
             self._progress = DeliveryProgress()
 
@@ -99,12 +99,8 @@ class Delivery:
                 self._log_or_set_aside([entry])
 
     def _set_aside(self, record: Mapping[str, Any], why: str) -> None:
-        self._journal.refuse(record, why)
-        print(
-            f"tracking: WARNING: {self._store.uri} rejected a record of kind {record['kind']!r} ({why}); it is saved in"
-            f" {self._journal.path.with_suffix('.refused')}",
-            flush=True,
-        )
+        kind, path = record["kind"], self._journal.refuse(record, why)
+        print(f"tracking: WARNING: {self._store.uri} rejected a record of kind {kind!r} ({why}); it is saved in {path}", flush=True)
 
     def _log(self, records: Sequence[Mapping[str, Any]]) -> None:
         client, parent, run = self._store.client, self._journal.parent, self._progress.run_id
@@ -143,7 +139,7 @@ class Delivery:
                     self._send(path, folder, parent if is_parent else run)
             case {"kind": "output", "output": output, "is_archived": is_archived, "published": published, "time": time}:
                 self._log_output(output, published, is_archived=is_archived, time=time)
-            case {"kind": "chosen", "chosen": chosen, "key": key}:
+            case {"kind": "chosen", "key": key, "chosen": chosen}:
                 peak, champion = Registry(self._store).enter(Chosen.from_plain(chosen), holder=self._progress.holder or run, key=key)
                 print(f"select: {peak}\nselect: {champion}", flush=True)
                 client.log_batch(parent, tags=_tags({"chess_grpo.peak": peak, "chess_grpo.champion": champion}))

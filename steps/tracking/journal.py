@@ -1,19 +1,19 @@
 """Journals (write-ahead logs) of what steps log: `outbox/PARENT/TIME-STEP-ATTEMPT.jsonl`, and how far each reader of them came.
 
 Each attempt of a step appends to a journal of its own. Its readers are MLflow's delivery and, if it is on, W&B's. A reader keeps what it
-must remember in a file beside the journal and deletes that when it has all records; the last reader deletes the journal. What a task
-leaves on a machine with an ephemeral disk goes to the shared store under the same name, from where a later step takes it.
+must remember in a file beside the journal, `.mlflow` or `.wandb`, and deletes that when it has all records; the last reader deletes the
+journal. What a task leaves on a machine with an ephemeral disk goes to the shared store, from where a later step takes it.
 """
 
 import json
 import time
 import uuid
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 from grpo.base.files import append_line, read_lines, replace_file
 from steps.runtime.machine import Machine
@@ -23,14 +23,9 @@ from steps.store.objects import Objects, objects_at
 JOURNAL_FOLDER: Final = "outbox"
 DAMAGED: Final = "damaged"
 """Kind of a line that is no record; it is set aside at delivery."""
-_SUFFIX: Final = ".jsonl"
 _REFUSED: Final = ".refused"
-_LOCK: Final = ".lock"
 _CLAIM_SECONDS: Final = 900.0
 """How long a claim on a journal in the shared store lasts; after that another process may claim it."""
-
-State = dict[str, Any]
-"""What a reader remembers."""
 
 
 class Reader(StrEnum):
@@ -60,7 +55,7 @@ class Journal:
 
     def open(self) -> Self:
         """Lock the journal for this process; raises BusyError when another has it."""
-        self._lock.enter_context(file_lock(self.path.with_suffix(_LOCK), what=f"the journal {self.path}"))
+        self._lock.enter_context(file_lock(self.path.with_suffix(".lock"), what=f"the journal {self.path}"))
         return self
 
     def close(self) -> None:
@@ -78,58 +73,25 @@ class Journal:
             for line in read_lines(self.path, start)
         ]
 
-    def states(self) -> dict[Reader, State]:
-        """Return the states of the readers that do not have all of it; a damaged state is empty, that is, at the beginning."""
-        states = {}
-        for reader in Reader:
-            if (path := self._state(reader)).exists():
-                lines = read_lines(path)
-                states[reader] = lines[0].row or {} if lines else {}
-        return states
+    def state(self, reader: Reader) -> dict[str, Any] | None:
+        """Return what a reader remembers, or None when it has all records; a damaged state is empty: the reader begins again."""
+        path = self.path.with_suffix(f".{reader}")
+        return next((line.row for line in read_lines(path) if line.row), {}) if path.exists() else None
 
     def save(self, reader: Reader, state: Mapping[str, Any]) -> None:
-        """Save the state of a reader."""
-        replace_file(self._state(reader), f"{json.dumps(state)}\n".encode())
+        """Save what a reader remembers."""
+        replace_file(self.path.with_suffix(f".{reader}"), f"{json.dumps(state)}\n".encode())
 
     def done(self, reader: Reader) -> None:
-        """Note that a reader has all of it; after the last reader the journal is deleted."""
-        self._state(reader).unlink(missing_ok=True)
-        if not self.states():
+        """Note that a reader has all records; after the last reader the journal is deleted."""
+        self.path.with_suffix(f".{reader}").unlink(missing_ok=True)
+        if all(self.state(each) is None for each in Reader):
             self.path.unlink(missing_ok=True)
 
-    def waiting(self) -> list[JournalEntry]:
-        """Return the records that MLflow's delivery has not logged yet."""
-        state = self.states().get(Reader.MLFLOW)
-        return [] if state is None else self.entries(state.get("offset", 0))
-
-    def refuse(self, record: Mapping[str, Any], why: str) -> None:
-        """Save a record that the store rejects in a file of its own, for inspection."""
-        append_line(self.path.with_suffix(_REFUSED), json.dumps({"why": why, **record}), is_synced=False)
-
-    def _state(self, reader: Reader) -> Path:
-        return self.path.with_suffix(f".{reader}")
-
-
-class _Shared(NamedTuple):
-    """A journal in the shared store: a head line, and the whole journal behind it."""
-
-    until: float
-    """Until when it is claimed, in seconds since 1970."""
-    states: dict[Reader, State]
-    lines: bytes
-
-    def packed(self) -> bytes:
-        return json.dumps({"until": self.until, "readers": self.states}).encode() + b"\n" + self.lines
-
-    @classmethod
-    def unpacked(cls, data: bytes) -> Self:
-        """Return what is stored; of a journal whose head is damaged, MLflow reads all lines from the beginning."""
-        head, _, lines = data.partition(b"\n")
-        try:
-            facts = json.loads(head)
-            return cls(float(facts["until"]), {Reader(name): dict(state) for name, state in facts["readers"].items()}, lines)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return cls(0.0, {Reader.MLFLOW: {}}, data)
+    def refuse(self, record: Mapping[str, Any], why: str) -> Path:
+        """Save a record that the store rejects in a file of its own, for inspection, and return its path."""
+        append_line(path := self.path.with_suffix(_REFUSED), json.dumps({"why": why, **record}), is_synced=False)
+        return path
 
 
 class JournalFolder:
@@ -146,72 +108,59 @@ class JournalFolder:
 
     def begin(self, parent: str, name: str, readers: Sequence[Reader] = (Reader.MLFLOW,)) -> Journal:
         """Return a new journal, opened; `name` becomes part of the file's name."""
-        folder = self.folder / parent
-        folder.mkdir(parents=True, exist_ok=True)
-        journal = Journal(folder / f"{time.time_ns() // 1_000_000:013d}-{name}-{uuid.uuid4().hex[:8]}{_SUFFIX}").open()
+        (self.folder / parent).mkdir(parents=True, exist_ok=True)
+        journal = self._journal(f"{parent}/{time.time_ns() // 1_000_000:013d}-{name}-{uuid.uuid4().hex[:8]}").open()
         for reader in readers:
             journal.save(reader, {})
         journal.path.touch()
         return journal
 
-    def parents(self) -> list[str]:
-        """Return the parent runs with journals that some reader does not have completely, here or in the shared store."""
-        here = {path.parent.name for reader in Reader for path in self.folder.glob(f"*/*.{reader}")}
-        return sorted(here | {key.split("/")[1] for key in self._keys("")})
+    def left(self, reader: Reader, parent: str = "*") -> list[str]:
+        """Return PARENT/NAME of each journal, of one run or all, that a reader does not have completely, the oldest of a run first."""
+        here = {path.relative_to(self.folder).with_suffix("").as_posix() for path in self.folder.glob(f"{parent}/*.{reader}")}
+        prefix = f"{JOURNAL_FOLDER}/{reader}/{'' if parent == '*' else f'{parent}/'}"
+        keys = [] if self._objects is None else self._objects.keys(prefix)
+        return sorted(here | {key.split("/", 2)[2] for key in keys})
 
-    def pending(self, parent: str, reader: Reader = Reader.MLFLOW) -> Generator[Journal, None, None]:
-        """Yield each journal whose writer has ended and that the reader does not have, the oldest first, opened until the next.
+    def pending(self, reader: Reader, parent: str = "*") -> Generator[Journal, None, None]:
+        """Yield each journal that a reader does not have and whose writer has ended, opened until the next is asked for.
 
         A journal in the shared store is claimed only when its turn comes, so that other machines can read the rest.
         """
-        here = {path.stem for path in (self.folder / parent).glob(f"*.{reader}")}
-        for name in sorted(here | {Path(key).stem for key in self._keys(f"{parent}/")}):
-            journal = Journal(self.folder / parent / f"{name}{_SUFFIX}")
+        for name in self.left(reader, parent):
+            journal = self._journal(name)
             journal.path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 journal.open()
             except BusyError:
                 continue  # Its writer is alive, or another process reads it.
-            try:
-                if (states := journal.states()) and reader not in states:
-                    continue
-                if states or self._claim(journal, reader):
-                    try:
-                        yield journal
-                    finally:
-                        self.leave(journal)
-            finally:
+            if journal.state(reader) is None and not self._claim(journal, reader):
                 journal.close()
+                continue
+            try:
+                yield journal
+            finally:
+                self.leave(journal)
 
     def leave(self, journal: Journal) -> None:
-        """Close a journal; if a reader does not have all of it, it goes to the shared store, if there is one.
+        """Close a journal; for each reader that does not have all of it, it goes to the shared store, if there is one.
 
         Raises SharedStoreError when that fails; then the journal stays here.
         """
         try:
-            if self._objects is not None and not journal.states():
-                self._objects.delete(self._key(journal))
-            elif self._objects is not None:
-                self.share(journal)
-                for reader in Reader:
-                    journal.done(reader)
+            for reader in Reader if self._objects is not None else ():
+                self.share(journal, reader)
+                journal.done(reader)
         finally:
             journal.close()
 
-    def share(self, journal: Journal) -> None:
-        """Copy a journal to the shared store, if there is one; raises SharedStoreError."""
-        if self._objects is not None and journal.path.exists():
-            self._objects.put(self._key(journal), _Shared(0.0, journal.states(), journal.path.read_bytes()).packed())
-
-    def num_waiting(self, parent: str) -> int:
-        """Return the number of records of a run that are not logged to MLflow yet."""
-        here = sum(len(Journal(path.with_suffix(_SUFFIX)).waiting()) for path in (self.folder / parent).glob(f"*.{Reader.MLFLOW}"))
-        offsets = ((each, each.states.get(Reader.MLFLOW)) for each in self._shared(f"{parent}/"))
-        return here + sum(each.lines.count(b"\n", state.get("offset", 0)) for each, state in offsets if state is not None)
-
-    def num_journals(self, reader: Reader) -> int:
-        """Return the number of journals that a reader does not have completely."""
-        return len(list(self.folder.glob(f"*/*.{reader}"))) + sum(reader in each.states for each in self._shared(""))
+    def share(self, journal: Journal, reader: Reader) -> None:
+        """Copy a journal to the shared store, or delete it there when the reader has it; raises SharedStoreError."""
+        if self._objects is not None:
+            if (state := journal.state(reader)) is None:
+                self._objects.delete(self._key(journal, reader))
+            else:
+                self._objects.put(self._key(journal, reader), _packed(0.0, state, journal.path.read_bytes()))
 
     def refused(self) -> list[Path]:
         """Return the files of records that the store rejected."""
@@ -219,26 +168,33 @@ class JournalFolder:
 
     def _claim(self, journal: Journal, reader: Reader) -> bool:
         """Claim a journal in the shared store and copy it to this home; return whether the claim succeeded."""
-        key = self._key(journal)
+        key = self._key(journal, reader)
         if self._objects is None or (stored := self._objects.get(key)) is None:
             return False
-        shared = _Shared.unpacked(stored.data)
-        if shared.until > time.time() or reader not in shared.states:
-            return False
-        if self._objects.replace(key, shared._replace(until=time.time() + _CLAIM_SECONDS).packed(), tag=stored.tag) is None:
+        until, state, lines = _unpacked(stored.data)
+        if until > time.time() or self._objects.replace(key, _packed(time.time() + _CLAIM_SECONDS, state, lines), tag=stored.tag) is None:
             return False  # Another process was first.
-        for each, state in shared.states.items():
-            journal.save(each, state)
-        replace_file(journal.path, shared.lines)
+        journal.save(reader, state)
+        replace_file(journal.path, lines)
         return True
 
-    def _shared(self, prefix: str) -> Iterator[_Shared]:
-        for key in self._keys(prefix):
-            if self._objects is not None and (stored := self._objects.get(key)) is not None:
-                yield _Shared.unpacked(stored.data)
+    def _journal(self, name: str) -> Journal:
+        return Journal(self.folder / f"{name}.jsonl")
 
-    def _keys(self, prefix: str) -> list[str]:
-        return [] if self._objects is None else self._objects.keys(f"{JOURNAL_FOLDER}/{prefix}")
+    def _key(self, journal: Journal, reader: Reader) -> str:
+        return f"{JOURNAL_FOLDER}/{reader}/{journal.parent}/{journal.path.stem}"
 
-    def _key(self, journal: Journal) -> str:
-        return f"{JOURNAL_FOLDER}/{journal.parent}/{journal.path.name}"
+
+def _packed(until: float, state: Mapping[str, Any], lines: bytes) -> bytes:
+    """Return a journal as it is shared: a line that says until when it is claimed and what its reader remembers, and its lines."""
+    return json.dumps({"until": until, "state": state}).encode() + b"\n" + lines
+
+
+def _unpacked(data: bytes) -> tuple[float, dict[str, Any], bytes]:
+    """Undo `_packed`; a journal whose first line is damaged is unclaimed, and read from the beginning."""
+    head, _, lines = data.partition(b"\n")
+    try:
+        facts = json.loads(head)
+        return float(facts["until"]), dict(facts["state"]), lines
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return 0.0, {}, data

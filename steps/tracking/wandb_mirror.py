@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from steps.runtime.machine import Machine, Mirror
@@ -66,33 +68,30 @@ class MirrorProcess:
         return "" if not self._process.returncode else (lines or ["no output"])[-1]
 
 
-class StepMirror:
-    """The mirror of one step; its failures do not affect the step: one line of the log says what was not sent, and why."""
+@contextmanager
+def mirrored(machine: Machine, step: str, journal: Journal) -> Iterator[None]:
+    """Send a journal to W&B, if that is one of its readers, while the block lasts, and then wait, but not for long.
 
-    def __init__(self, machine: Machine, step: str, journal: Journal) -> None:
-        """Start to follow the journal, if W&B is one of its readers."""
-        self._step = step
-        self._journal = journal
-        self._process: MirrorProcess | None = None
-        if Reader.WANDB in journal.states():
-            try:
-                self._process = MirrorProcess(machine, journal)
-            except OSError as error:
-                self._warn(str(error))
-
-    def finish(self, *, is_well: bool) -> None:
-        """Wait for the process, but not for long."""
-        if self._process is not None:
-            why = self._process.finish(self._step, _SECONDS_AT_END if is_well else _SECONDS_AT_FAILURE)
-            if Reader.WANDB in self._journal.states():
-                self._warn(why)
-
-    def _warn(self, why: str) -> None:
-        print(
-            f"{self._step}: WARNING: this step is not completely logged to W&B ({why}): the run continues, MLflow is not affected, and a"
-            " later step or `chess-grpo track` logs it again",
-            flush=True,
-        )
+    Its failures do not affect the step: one line of the log says what was not sent, and why.
+    """
+    process, why, seconds = None, "", _SECONDS_AT_FAILURE
+    try:
+        if journal.state(Reader.WANDB) is not None:
+            process = MirrorProcess(machine, journal)
+    except OSError as error:
+        why = str(error)
+    try:
+        yield
+        seconds = _SECONDS_AT_END
+    finally:
+        if process is not None:
+            why = process.finish(step, seconds)
+        if journal.state(Reader.WANDB) is not None:
+            print(
+                f"{step}: WARNING: this step is not completely logged to W&B ({why}): the run continues, MLflow is not affected, and a"
+                " later step or `chess-grpo track` logs it again",
+                flush=True,
+            )
 
 
 def readers_of(machine: Machine, step: str) -> list[Reader]:

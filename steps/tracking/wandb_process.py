@@ -38,11 +38,9 @@ def main(home: str, shared: str, journal: str = "") -> None:
     own = ""
     if journal:
         own = send_journal(Journal(Path(journal)), Path(home), is_over=_input_has_ended)
-    journals = JournalFolder(Path(home), objects_at(shared) if shared else None)
-    for parent in journals.parents():
-        with closing(journals.pending(parent, Reader.WANDB)) as pending:
-            for each in pending:
-                send_journal(each, Path(home), is_over=lambda: True, own=own)
+    with closing(JournalFolder(Path(home), objects_at(shared) if shared else None).pending(Reader.WANDB)) as pending:
+        for each in pending:
+            send_journal(each, Path(home), is_over=lambda: True, own=own)
 
 
 def send_journal(journal: Journal, home: Path, *, is_over: Callable[[], bool], own: str = "") -> str:

@@ -139,7 +139,7 @@ class Run:
         )
 
     def end(self, job: Job) -> int:
-        return Tracker(self.machine, must_answer=False).end_flow_run(job["mlflow_run"], {"chess_grpo.verdict": "better"}, "# Verdict")
+        return Tracker(self.machine).end_flow_run(job["mlflow_run"], {"chess_grpo.verdict": "better"}, "# Verdict")
 
     def whole(self) -> int:
         """Do all of it, and return how many records wait when it has ended."""
@@ -561,10 +561,10 @@ def test_start_needs_the_store_and_says_what_to_do(tmp_path: Path, retry_policy:
     found = next(finding for finding in findings if finding.what == "tracking")
     assert not found.is_fine
     assert "unset MLFLOW_TRACKING_URI for the local SQLite store, or start that server" in found.detail
-    tracker = Tracker(machine, must_answer=False, retry_policy=BRISK)
+    tracker = Tracker(machine, retry_policy=BRISK)
     with pytest.raises(MlflowException):
         Tracker(machine, retry_policy=BRISK)
-    patient = Tracker(machine, must_answer=False, retry_policy=STUBBORN)
+    patient = Tracker(machine, retry_policy=STUBBORN)
     with pytest.raises(TrackingAwayError, match="but this step needs its answer: restart the"):
         patient.start_flow_run(metaflow_run=NAME, settings={}, tags={}, note="")
     with pytest.raises(MlflowException):
@@ -573,7 +573,7 @@ def test_start_needs_the_store_and_says_what_to_do(tmp_path: Path, retry_policy:
 
 def test_select_does_not_beat_a_champion_that_it_cannot_see(tmp_path: Path) -> None:
     machine = Machine(stockfish="none", home=tmp_path, tracking_uri=f"http://127.0.0.1:{free_port()}", device="cpu", num_threads=1)
-    here: Any = SimpleNamespace(tracker=Tracker(machine, must_answer=False, retry_policy=STUBBORN))
+    here: Any = SimpleNamespace(tracker=Tracker(machine, retry_policy=STUBBORN))
     found = evaluation._incumbent(here, None)
     assert (found.version, found.model, found.label) == (None, None, "cannot be played")
     assert "does not answer" in found.problem
@@ -676,7 +676,7 @@ def test_what_a_vanishing_disk_could_not_tell_goes_to_the_shared_objects_and_is_
     assert run.end(job) > 20
     assert not files_of(machine.home)
     shutil.rmtree(machine.home)
-    second, third = (Tracker(replace(machine, home=tmp_path / name), must_answer=False) for name in ("second", "third"))
+    second, third = (Tracker(replace(machine, home=tmp_path / name)) for name in ("second", "third"))
     assert second.journals.parents() == [job["mlflow_run"]]
     assert second.deliver(job["mlflow_run"], 60.0)
     server.start()
@@ -793,7 +793,7 @@ def test_the_real_server_is_killed_at_any_moment_and_started_again(
             server.start()
             killer = threading.Timer(rng.uniform(0.0, 0.5), server.kill)
             killer.start()
-            Tracker(run.machine, must_answer=False).deliver(job["mlflow_run"], 60.0)
+            Tracker(run.machine).deliver(job["mlflow_run"], 60.0)
             killer.join()
         run.select(job, pretrained)
         assert run.end(job) > 0
