@@ -40,28 +40,34 @@ class MirrorProcess:
         environment.setdefault("WANDB_PROJECT", _PROJECT)
         for name in ("CACHE", "CONFIG", "DATA"):
             environment[f"WANDB_{name}_DIR"] = str(machine.home / MIRROR_FOLDER / "own")
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - Read by `finish`.
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "steps.tracking.wandb_process", str(machine.home), machine.shared, *([journal.path] if journal else [])],
-            stdin=subprocess.PIPE,
-            stdout=self._output,
-            stderr=self._output,
-            env=environment,
-            start_new_session=True,  # Ctrl-C must not reach it.
-        )
+        command = [sys.executable, "-m", "steps.tracking.wandb_process", str(machine.home), machine.shared]
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - `finish` reads it.
+        try:
+            self._process = subprocess.Popen(
+                command if journal is None else [*command, str(journal.path)],
+                stdin=subprocess.PIPE,
+                stdout=self._output,
+                stderr=self._output,
+                env=environment,
+                start_new_session=True,  # Ctrl-C must not reach it.
+            )
+        except OSError:
+            self._output.close()
+            raise
 
     def finish(self, whose: str, seconds: float | None = None) -> str:
         """Wait for it, print for `whose` what it saved offline, and return why it failed, or an empty string; after the time, kill it."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        try:
-            self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            return f"it did not finish within {seconds:.0f} s"
-        self._output.seek(0)
-        lines = [line.strip() for line in self._output.read().decode(errors="replace").split("\n") if line.strip()]
+        with self._output:
+            try:
+                self._process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+                return f"it did not finish within {seconds:.0f} s"
+            self._output.seek(0)
+            lines = [line.strip() for line in self._output.read().decode(errors="replace").split("\n") if line.strip()]
         for line in lines:
             if line.startswith(SAVED_OFFLINE):
                 print(f"{whose}: {line}", flush=True)
