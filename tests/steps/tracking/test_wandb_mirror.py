@@ -24,8 +24,9 @@ from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 from steps.store.outputs import StepOutput
 from steps.tracking import wandb_mirror
+from steps.tracking.child_run import ChildRun
 from steps.tracking.journal import JournalFolder, Reader
-from steps.tracking.tracker import ChildRun, Tracker
+from steps.tracking.tracker import Tracker
 
 KEY = "0123456789abcdef" * 2 + "01234567"
 SETTINGS = {"seed": 0, "grpo": {"num_steps": 3}}
