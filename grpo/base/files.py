@@ -241,9 +241,8 @@ def append_line(path: Path, line: str, *, is_synced: bool = True) -> None:
 class JsonLine(NamedTuple):
     """A whole line of a file that `append_line` wrote."""
 
-    row: dict[str, Any] | None
-    """Its JSON object; None when it is damaged."""
-    text: str
+    row: dict[str, Any]
+    """Its JSON object; of a damaged line, its text as `damaged`."""
     end: int
     """Where the next line begins, in bytes."""
 
@@ -256,16 +255,15 @@ def read_lines(path: Path, start: int = 0) -> list[JsonLine]:
         for line in file:
             start += len(line)
             if line.endswith(b"\n"):
-                lines.append(JsonLine(_row(line), line.decode(errors="replace").strip(), start))
+                lines.append(JsonLine(_row(line), start))
     return lines
 
 
-def _row(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) else None
+def _row(line: bytes) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        if isinstance(row := json.loads(line), dict):
+            return row
+    return {"damaged": line.decode(errors="replace").strip()}
 
 
 def _is_refusal_to_write(error: OSError, target: Path) -> bool:

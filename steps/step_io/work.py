@@ -111,7 +111,7 @@ def read_history(folder: Path) -> list[Record]:
     records = []
     for line in read_lines(folder / HISTORY):
         try:
-            records.append(_record(dict(line.row or {})))
+            records.append(_record(line.row))
         except (ValueError, KeyError, TypeError, AttributeError):
             break
     return records

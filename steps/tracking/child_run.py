@@ -10,7 +10,7 @@ from typing import Any
 from grpo.metrics.table import Record
 from steps.step_io.work import record_row
 from steps.store.outputs import StepOutput
-from steps.tracking.delivery_thread import DeliveryThread
+from steps.tracking.delivery import DeliveryThread
 from steps.tracking.journal import Journal
 from steps.tracking.registry import Chosen
 from steps.tracking.tags import NOTE, OUTPUT_HASH, REUSED, VERSION

@@ -1,24 +1,29 @@
 """Delivers journals to MLflow, record by record and idempotently: logging a record twice has the same result as once.
 
 Runs and model versions are found again by their `CHILD` tag. MLflow stores a metric with the same name, time, step and value once. For
-tags, parameters, artifacts and run status the last write counts.
+tags, parameters, artifacts and run status the last write counts. `DeliveryThread` does so while the step works.
 """
 
 import base64
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
+from itertools import groupby, islice
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from grpo.base.files import MANIFEST, CorruptError, verified_manifest
+from grpo.base.files import MANIFEST, CorruptError, JsonLine, StorageError, verified_manifest
+from steps.runtime.machine import Machine
 from steps.step_io.names import HISTORY
+from steps.store.objects import SharedStoreError
 from steps.store.outputs import StepOutput, Store
 from steps.tracking.client import TrackingStore, seconds_for_a_file, waiting
-from steps.tracking.journal import DAMAGED, Journal, JournalEntry, Reader
-from steps.tracking.outages import failures, first_line, is_refusal
+from steps.tracking.journal import DAMAGED, Journal, JournalFolder, Reader
+from steps.tracking.outages import RetryPolicy, failures, first_line, is_refusal
 from steps.tracking.registry import Chosen, Registry
 from steps.tracking.step_notes import headlines, run_name
 from steps.tracking.tags import CHILD, HELD_BY, HOLDS, NOTE, NOTE_TIME, OUTPUT_HASH, PARENT, STEP, VERSION
@@ -28,7 +33,9 @@ from steps.tracking.tags import CHILD, HELD_BY, HOLDS, NOTE, NOTE_TIME, OUTPUT_H
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunStatus, RunTag
 
 _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms whether it carries one or many.
+_RECORDS_PER_CALL: Final = 50
 _PARAMS_PER_CALL: Final = 100
+_MEBIBYTE: Final = 2**20
 _RUNNING, _FAILED, _KILLED = (RunStatus.to_string(each) for each in (RunStatus.RUNNING, RunStatus.FAILED, RunStatus.KILLED))
 
 
@@ -72,10 +79,11 @@ class Delivery:
 
         Raises one of `failures()` when the store does not answer. A record that the store rejects is set aside with a warning.
         """
-        for batch in _batches(self._journal.entries(self._progress.offset)):
-            self._log_or_set_aside(batch)
-            self._progress.offset = batch[-1].end
-            self._save()
+        for has_metrics, entries in groupby(self._journal.entries(self._progress.offset), lambda entry: bool(_metrics(entry.row))):
+            while batch := list(islice(entries, _RECORDS_PER_CALL if has_metrics else 1)):
+                self._log_or_set_aside(batch)
+                self._progress.offset = batch[-1].end
+                self._save()
         if is_over:
             if self._progress.run_id and not self._progress.has_ended:
                 self._store.client.set_terminated(self._progress.run_id, status=_KILLED)
@@ -84,16 +92,16 @@ class Delivery:
     def _save(self) -> None:
         self._journal.save(Reader.MLFLOW, asdict(self._progress))
 
-    def _log_or_set_aside(self, batch: Sequence[JournalEntry]) -> None:
+    def _log_or_set_aside(self, batch: Sequence[JsonLine]) -> None:
         try:
-            self._log([entry.record for entry in batch])
+            self._log([entry.row for entry in batch])
         except (ForeignRecordError, CorruptError) as error:
-            self._set_aside(batch[0].record, first_line(error))
+            self._set_aside(batch[0].row, first_line(error))
         except failures() as error:
             if not is_refusal(error):
                 raise
             if len(batch) == 1:
-                self._set_aside(batch[0].record, first_line(error))
+                self._set_aside(batch[0].row, first_line(error))
                 return
             for entry in batch:  # One bad record is no reason to lose the others.
                 self._log_or_set_aside([entry])
@@ -105,7 +113,8 @@ class Delivery:
     def _log(self, records: Sequence[Mapping[str, Any]]) -> None:
         client, parent, run = self._store.client, self._journal.parent, self._progress.run_id
         if metrics := [metric for record in records for metric in _metrics(record)]:
-            client.log_batch(run, metrics=metrics)
+            for start in range(0, len(metrics), _METRICS_PER_CALL):
+                client.log_batch(run, metrics=metrics[start : start + _METRICS_PER_CALL])
             return
         match records[0]:
             case {"kind": "begin", "key": key, "step": step, "tags": tags, "time": time}:
@@ -123,14 +132,8 @@ class Delivery:
                 if int(client.get_run(parent).data.tags.get(NOTE_TIME, 0)) <= time:
                     client.log_batch(parent, tags=_tags({NOTE: note, NOTE_TIME: time}))
             case {"kind": "dataset", "digest": digest, "source": source, "profile": profile, "schema": schema}:
-                data = Dataset(
-                    name="boards",
-                    digest=digest[:32],
-                    source_type="local",
-                    source=json.dumps({"uri": source}),
-                    schema=json.dumps({"mlflow_colspec": schema}) if schema else None,
-                    profile=json.dumps(profile),
-                )
+                described = json.dumps({"mlflow_colspec": schema}) if schema else None
+                data = Dataset("boards", digest[:32], "local", json.dumps({"uri": source}), described, json.dumps(profile))
                 for each in (run, parent):
                     client.log_inputs(each, [DatasetInput(data, [InputTag("mlflow.data.context", "training")])])
             case {"kind": "file", "is_parent": is_parent, "name": name, "folder": folder, "content": content}:
@@ -210,16 +213,80 @@ def _tags(tags: Mapping[str, Any]) -> list[RunTag]:
     return [RunTag(name, str(value)) for name, value in tags.items()]
 
 
-def _batches(entries: Sequence[JournalEntry]) -> Iterator[list[JournalEntry]]:
-    """Yield the records in order; consecutive metric records are batched into one call."""
-    batch: list[JournalEntry] = []
-    num_rows = 0
-    for entry in entries:
-        rows = len(_metrics(entry.record))
-        if batch and (not rows or not num_rows or num_rows + rows > _METRICS_PER_CALL):
-            yield batch
-            batch, num_rows = [], 0
-        batch.append(entry)
-        num_rows += rows
-    if batch:
-        yield batch
+class DeliveryThread(threading.Thread):
+    """Delivers now and then until `finish`; a server that is slow or down does not delay training."""
+
+    def __init__(self, machine: Machine, policy: RetryPolicy, parent: str, journal: Journal | None = None) -> None:
+        """Prepare to deliver the pending journals of the run `parent`, and then this process's own journal, if it has one."""
+        super().__init__(name="tracking", daemon=True)
+        self._journals = JournalFolder.of(machine)
+        self._store = TrackingStore(machine, ())  # Without retries: the thread itself retries.
+        self._outputs = Store.of(machine)
+        self._policy = policy
+        self._parent = parent
+        self._journal = journal
+        self._is_over = threading.Event()
+        self._is_left = False
+        self._error: StorageError | None = None
+        self.reason = ""
+        """Why the last delivery failed; empty when it succeeded."""
+
+    def check(self) -> None:
+        """Raise StorageError when the tracking store's disk is full."""
+        if self._error is not None:
+            raise self._error
+
+    def finish(self, seconds: float, num_bytes: int = 0) -> bool:
+        """Deliver everything, to which nothing is appended any more; return False when the time is over or the store is away.
+
+        `num_bytes` is the size of the artifacts, which get more time. Raises StorageError when the store's disk is full.
+        """
+        self._is_over.set()
+        if self.ident is None:
+            self.start()
+        self.join(seconds + self._policy.per_mebibyte * num_bytes / _MEBIBYTE)
+        self.check()
+        if self.is_alive():
+            self.reason = f"it did not finish within {seconds:.0f} s"
+        return not self.reason
+
+    def leave(self) -> None:
+        """Release the journal: now, or when the running delivery ends. Raises SharedStoreError as `JournalFolder.leave` does."""
+        self._is_left = True
+        if self._journal is None:
+            return
+        if self.is_alive():
+            self._journals.share(self._journal, Reader.MLFLOW)  # The process may end first; logging a record twice is harmless.
+        else:
+            self._journals.leave(self._journal)
+
+    def run(self) -> None:
+        """Deliver until `finish` was called and everything is delivered, or the last attempt has failed."""
+        policy, pause, num_outages = self._policy, 0.0, 0
+        while self._error is None and not self._is_over.wait(pause):
+            self.reason = self._deliver(is_over=False)
+            pause = min(policy.after_outage * 2**num_outages, policy.longest) if self.reason else policy.between_deliveries
+            num_outages = num_outages + 1 if self.reason else 0
+        # A store that was already away gets one attempt; otherwise a single call may have failed, so it is retried.
+        for wait in (*(() if self.reason else policy.between_tries), 0.0) if self._error is None else ():
+            self.reason = self._deliver(is_over=True)
+            if not self.reason:
+                break
+            time.sleep(wait)
+        if self._is_left and self._journal is not None:
+            with suppress(SharedStoreError):  # `leave` has shared it already.
+                self._journals.leave(self._journal)
+
+    def _deliver(self, *, is_over: bool) -> str:
+        """Deliver what is there, and return why that failed, or an empty string."""
+        try:
+            with closing(self._journals.pending(Reader.MLFLOW, self._parent)) as left:
+                for journal in left:
+                    Delivery(journal, self._store, self._outputs).run(is_over=True)
+            if self._journal is not None:
+                Delivery(self._journal, self._store, self._outputs).run(is_over=is_over)
+        except StorageError as error:
+            self._error = error
+        except Exception as error:  # noqa: BLE001 - No error of the delivery may end the run; it is reported as not delivered.
+            return f"{type(error).__name__}: {first_line(error)}"
+        return ""

@@ -10,12 +10,11 @@ import time
 import uuid
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Self
 
-from grpo.base.files import append_line, read_lines, replace_file
+from grpo.base.files import JsonLine, append_line, read_lines, replace_file
 from steps.runtime.machine import Machine
 from steps.store.file_lock import BusyError, file_lock
 from steps.store.objects import Objects, objects_at
@@ -33,15 +32,6 @@ class Reader(StrEnum):
 
     MLFLOW = "mlflow"
     WANDB = "wandb"
-
-
-@dataclass(frozen=True, slots=True)
-class JournalEntry:
-    """A record of a journal."""
-
-    record: Mapping[str, Any]
-    end: int
-    """Offset of the next record, in bytes."""
 
 
 class Journal:
@@ -66,17 +56,14 @@ class Journal:
         """Append a record; raises StorageError when the disk is full, and leaves the journal as it was."""
         append_line(self.path, json.dumps({"kind": kind, **facts}), is_synced=False)
 
-    def entries(self, start: int = 0) -> list[JournalEntry]:
+    def entries(self, start: int = 0) -> list[JsonLine]:
         """Return the records from byte `start` on; a line that is no record is one of kind `DAMAGED`."""
-        return [
-            JournalEntry(row if (row := line.row) and "kind" in row else {"kind": DAMAGED, "line": line.text}, line.end)
-            for line in read_lines(self.path, start)
-        ]
+        return [line._replace(row={"kind": DAMAGED, **line.row}) for line in read_lines(self.path, start)]
 
     def state(self, reader: Reader) -> dict[str, Any] | None:
         """Return what a reader remembers, or None when it has all records; a damaged state is empty: the reader begins again."""
         path = self.path.with_suffix(f".{reader}")
-        return next((line.row for line in read_lines(path) if line.row), {}) if path.exists() else None
+        return next((line.row for line in read_lines(path)), {}) if path.exists() else None
 
     def save(self, reader: Reader, state: Mapping[str, Any]) -> None:
         """Save what a reader remembers."""

@@ -26,7 +26,7 @@ from steps.tracking.wandb_mirror import mirrored, readers_of
 from mlflow.entities import RunStatus
 
 from steps.tracking.child_run import ChildRun, now, plain
-from steps.tracking.delivery_thread import DeliveryThread
+from steps.tracking.delivery import DeliveryThread
 from steps.tracking.journal import JournalFolder, Reader
 from steps.tracking.outages import RetryPolicy
 

@@ -4,19 +4,18 @@ It follows one journal until its standard input closes, and then sends the pendi
 have completely is sent from the beginning into the same run: its rows are numbered, so W&B stores none twice.
 """
 
+import fcntl
 import hashlib
 import os
 import select
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
 from grpo.metrics.table import METRICS
-from steps.store.file_lock import BusyError, file_lock
 from steps.store.objects import objects_at
 from steps.tracking.journal import Journal, JournalFolder, Reader
 from steps.tracking.tags import NOTE, RUN
@@ -56,7 +55,7 @@ def send_journal(journal: Journal, home: Path, *, is_over: Callable[[], bool], o
     """
     import wandb
 
-    given = next((_wandb_run(entry.record) for entry in journal.entries() if "settings" in entry.record), None)
+    given = next((_wandb_run(entry.row) for entry in journal.entries() if "settings" in entry.row), None)
     if given is None or given["id"] == own:
         journal.done(Reader.WANDB)
         return own
@@ -74,7 +73,9 @@ def send_journal(journal: Journal, home: Path, *, is_over: Callable[[], bool], o
         init_timeout=_SECONDS_TO_BEGIN,
         finish_timeout=_SECONDS_TO_END,
     )
-    with _run_lock(home, given["id"]):
+    (home / MIRROR_FOLDER).mkdir(exist_ok=True)
+    with (home / MIRROR_FOLDER / f"{given['id']}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # The mirror process of a killed attempt may still send to this run.
         run = wandb.init(dir=home, resume="allow", settings=settings, **given)
         run.define_metric(_STEP, hidden=True)
         run.define_metric("*", step_metric=_STEP)
@@ -109,19 +110,6 @@ def _wandb_run(begin: Mapping[str, Any]) -> dict[str, Any]:
         "notes": begin["tags"].get(NOTE, ""),
         "tags": [*labels, "uncommitted changes"] if tags.get("git.dirty") == str(True) else labels,
     }
-
-
-@contextmanager
-def _run_lock(home: Path, run_id: str) -> Iterator[None]:
-    """Wait until no other process sends to this run: the mirror process of a killed attempt may still be running."""
-    (home / MIRROR_FOLDER).mkdir(exist_ok=True)
-    while True:
-        try:
-            with file_lock(home / MIRROR_FOLDER / f"{run_id}.lock", what=f"W&B's run {run_id}"):
-                yield
-                return
-        except BusyError:
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 class WandbLogger:
@@ -172,9 +160,9 @@ def _records(journal: Journal, is_over: Callable[[], bool]) -> Iterator[Mapping[
     place, is_last = 0, False
     while True:
         for entry in journal.entries(place):
-            yield entry.record
+            yield entry.row
             place = entry.end
-            if entry.record["kind"] == "ended":
+            if entry.row["kind"] == "ended":
                 return
         if is_last:
             return

@@ -45,7 +45,7 @@ def test_a_record_that_the_full_disk_cuts_off_leaves_the_journal_as_it_was(tmp_p
     largest_file(2**20)
     assert journal.path.read_bytes() == before
     journal.append("tags", tags={"c": "3"})
-    assert [entry.record["tags"] for entry in journal.entries()] == [{"a": "1"}, {"c": "3"}]
+    assert [entry.row["tags"] for entry in journal.entries()] == [{"a": "1"}, {"c": "3"}]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_shared_journal_whose_head_is_damaged_is_taken_from_its_beginning(dama
     assert stored is not None
     objects.put(key, damage + b"\n" + stored.data.partition(b"\n")[2])
     with closing(second.pending(Reader.MLFLOW, "parent")) as pending:
-        assert [entry.record["kind"] for entry in next(pending).entries()] in (["tags"], [DAMAGED, "tags"])
+        assert [entry.row["kind"] for entry in next(pending).entries()] in (["tags"], [DAMAGED, "tags"])
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
