@@ -23,7 +23,7 @@ from mlflow.tracking import MlflowClient
 from sqlalchemy.exc import OperationalError
 from toggled_server import Fault, ServerProcess, ToggledServer, free_port, picture
 
-from grpo.base.files import StorageError
+from grpo.base.files import CorruptError, StorageError, verified_manifest
 from grpo.metrics.table import Record
 from grpo.settings.tree import read_settings
 from steps.cli.track import deliver_journals
@@ -39,8 +39,9 @@ from steps.store.objects import FolderObjects
 from steps.store.outputs import StepOutput, Store
 from steps.tracking import client as tracking_store
 from steps.tracking import tracker as tracking
+from steps.tracking.archive import fetch_output
 from steps.tracking.child_run import ChildRun
-from steps.tracking.client import EXPERIMENT
+from steps.tracking.client import EXPERIMENT, ArtifactError
 from steps.tracking.delivery import Delivery
 from steps.tracking.journal import Journal, JournalFolder, Reader
 from steps.tracking.outages import RetryPolicy, TrackingAwayError, is_refusal
@@ -533,6 +534,22 @@ def test_a_full_database_is_named_and_what_another_try_may_mend_is_no_refusal() 
     for message in ("(sqlite3.OperationalError) database is locked", page):
         assert not is_refusal(MlflowException(message, error_code=4))
     assert not is_refusal(ConnectionError("refused"))
+
+
+@pytest.mark.parametrize("fault", ["", "damaged", "missing"])
+def test_an_output_is_fetched_from_a_server_and_what_that_lost_or_damaged_is_named(fault: str, run: Run, job: Job, tmp_path: Path) -> None:
+    output, tracker, second = run.pretrain(job), Tracker(run.machine), Store(tmp_path / "second")
+    [kept] = (run.server.folder / "files").glob(f"*/{tracker.holder(output)}/artifacts/deep/er/weights")
+    if fault == "damaged":
+        kept.write_bytes(kept.read_bytes()[:-1] + b"?")
+    elif fault == "missing":
+        kept.unlink()
+    if fault:
+        with pytest.raises(CorruptError if fault == "damaged" else ArtifactError, match="deep/er/weights of MLflow run"):
+            fetch_output(tracker, second, output)
+        assert not [path for path in (tmp_path / "second").rglob("*") if path.is_file()]
+    else:
+        assert verified_manifest(fetch_output(tracker, second, output)) == Store(run.machine.home).manifest(output)
 
 
 @pytest.mark.prove
