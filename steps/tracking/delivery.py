@@ -182,7 +182,8 @@ class Delivery:
         known = client.get_run(parent).data.metrics
         # One value each, however often the step is retried. Compared as strings, because NaN does not equal itself.
         new = {name: value for name, value in headlines(output["step"], folder).items() if str(known.get(name)) != str(float(value))}
-        client.log_batch(parent, metrics=[Metric(name, value, time, 0) for name, value in new.items()])
+        if new:
+            client.log_batch(parent, metrics=[Metric(name, value, time, 0) for name, value in new.items()])
 
     def _send(self, path: Path, folder: str | None, run: str) -> None:
         with waiting(seconds_for_a_file(path.stat().st_size)):
@@ -256,7 +257,8 @@ class DeliveryThread(threading.Thread):
         if self._journal is None:
             return
         if self.is_alive():
-            self._journals.share(self._journal, Reader.MLFLOW)  # The process may end first; logging a record twice is harmless.
+            for reader in Reader:
+                self._journals.share(self._journal, reader)  # The process may end first; logging a record twice is harmless.
         else:
             self._journals.leave(self._journal)
 

@@ -21,7 +21,7 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from sqlalchemy.exc import OperationalError
-from toggled_server import Fault, ServerProcess, ToggledServer, free_port, picture
+from toggled_server import Fault, ToggledServer, free_port, picture
 
 from grpo.base.files import CorruptError, StorageError, verified_manifest
 from grpo.metrics.table import Record
@@ -60,7 +60,7 @@ NAME = "7"
 class Run:
     """A small run: a parent, a step whose output is kept whole, a step that chooses champion and peak, and the end."""
 
-    def __init__(self, server: ToggledServer | ServerProcess, home: Path) -> None:
+    def __init__(self, server: ToggledServer, home: Path) -> None:
         self.server = server
         self.machine = Machine(stockfish="none", home=home, tracking_uri=server.address, device="cpu", num_threads=1)
 
@@ -287,16 +287,6 @@ def test_a_run_ends_though_the_server_went_away_after_start_and_what_waits_is_to
     run.deliver_left()
     assert run.told() == undisturbed
     assert not FolderObjects(tmp_path / "shared").keys("outbox/")
-
-
-def test_the_next_step_tells_what_the_last_could_not(run: Run, job: Job, undisturbed: dict[str, Any]) -> None:
-    run.server.stop()
-    pretrained = run.pretrain(job)
-    run.server.start()
-    run.select(job, pretrained)
-    assert not files_of(run.machine.home)
-    assert run.end(job) == 0
-    assert run.told() == undisturbed
 
 
 def test_the_command_track_tells_what_waits_and_says_what_does(
@@ -550,33 +540,3 @@ def test_an_output_is_fetched_from_a_server_and_what_that_lost_or_damaged_is_nam
         assert not [path for path in (tmp_path / "second").rglob("*") if path.is_file()]
     else:
         assert verified_manifest(fetch_output(tracker, second, output)) == Store(run.machine.home).manifest(output)
-
-
-@pytest.mark.prove
-def test_the_real_server_is_killed_at_any_moment_and_started_again(
-    tables: Path, tmp_path: Path, policy: Callable[[RetryPolicy], None], undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
-    policy(replace(BRISK, between_tries=(0.0,)))
-    shutil.copy(tables, tmp_path / "mlflow.db")
-    rng = random.Random(0)
-    with ServerProcess(tmp_path) as server:
-        run = Run(server, tmp_path / "home")
-        job = run.start()
-
-        def killed_during(deed: Callable[[], Any]) -> Any:
-            killer = threading.Timer(rng.uniform(0.0, 0.5), server.kill)
-            killer.start()
-            found = deed()
-            killer.join()
-            return found
-
-        pretrained = killed_during(lambda: run.pretrain(job))
-        for _ in range(2):
-            server.start()
-            killed_during(lambda: Tracker(run.machine).deliver(job["mlflow_run"], 60.0))
-        run.select(job, pretrained)
-        assert run.end(job) > 0
-        server.start()
-        run.deliver_left()
-        assert run.told() == undisturbed

@@ -1,8 +1,9 @@
 """W&B is told what MLflow is told, once, by a process that the step neither waits for nor knows anything of.
 
-Offline runs are read back from W&B's own files; online ones are told to a server of our own (`wandb_doubles`).
+Online runs are told to a server of our own (`wandb_doubles`).
 """
 
+import json
 import subprocess
 from argparse import Namespace
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from toggled_server import free_port
-from wandb_doubles import WandbServer, records, rows
+from wandb_doubles import WandbServer
 
 from grpo.metrics.table import METRICS, Record
 from steps.cli.track import MirrorError, deliver_journals
@@ -62,17 +63,17 @@ def finetuned(machine: Machine, body: Callable[[Work], None]) -> StepOutput:
     return run_step(job, machine, StepSpec(name="finetune", body="steps.step_io.work"), settings={}, inputs={}, work=body, publish=publish)
 
 
-def write(work: Work) -> None:
+def write(work: Work, steps: int = 3) -> None:
     (work.folder / "weights").write_text("w")
-    for step in range(3):
+    for step in range(steps):
         work.record(Record(step, {"grpo/entropy": 1 / (step + 1), "grpo/loss": 0.5}))
         work.measured(Record(step, {"cache/hits": step}))
-    work.record(Record(1, {"heldout/regret_best": 0.25}))  # Of a step that is past.
+    if steps == 3:
+        work.record(Record(1, {"heldout/regret_best": 0.25}))  # Of a step that is past.
 
 
 def fail(work: Work) -> None:
-    work.record(Record(0, {"grpo/entropy": 1.0, "grpo/loss": 0.5}))
-    work.record(Record(1, {"grpo/entropy": 0.5, "grpo/loss": 0.5}))
+    write(work, steps=2)
     raise ZeroDivisionError
 
 
@@ -84,38 +85,44 @@ WHOLE = [
 ]
 
 
-def measured(found: list[dict[str, Any]]) -> list[tuple[int, dict[str, float]]]:
-    assert [row["_step"] for row in found] == list(range(len(found))), "W&B's own count has no gap and no double"
+def measured(run: dict[str, Any]) -> list[tuple[int, dict[str, float]]]:
+    """Return the rows that a server has of a run: step and metrics."""
+    assert sorted(run["rows"]) == list(range(len(run["rows"]))), "W&B's own count has no gap and no double"
+    found = [run["rows"][number] for number in range(len(run["rows"]))]
     return [(row["step"], {name: value for name, value in row.items() if name not in OWN}) for row in found]
 
 
-def offline_runs(machine: Machine) -> list[Path]:
-    return sorted((machine.home / "wandb").glob("offline-run-*"))
+def test_two_tries_of_a_step_are_one_run_with_everything_once(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    with WandbServer() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.address)
+        machine = replace(machine, mirror=Mirror.ONLINE)
+        with pytest.raises(ZeroDivisionError):
+            finetuned(machine, fail)
+        [run] = server.runs.values()
+        assert (measured(run), run["exit_code"]) == (WHOLE[:2], 1)
+        finetuned(replace(machine, attempt=1), write)
+        [run] = server.runs.values()
+        assert (measured(run), run["exit_code"], server.num_again) == (WHOLE, 0, 0)
+    assert (run["groupName"], run["jobType"], run["displayName"]) == ("7", "finetune", "7/finetune")
+    assert run["tags"] == ["finetune", "commit abc", "uncommitted changes"]
+    config = {name: each["value"] for name, each in json.loads(run["config"]).items() if name != "_wandb"}
+    assert (config["grpo.num_steps"], config["git.commit"]) == (3, "abc")
+    assert config["units"]["heldout/regret_best"] == METRICS["heldout/regret_best"].unit
+    assert (run["summary"]["verdict"], run["summary"]["findings"]) == ("better", "healthy")
+    assert not list((machine.home / "outbox").glob("*/*")), "nothing is kept of what was told"
 
 
-def test_two_tries_of_a_step_are_one_offline_run_with_everything_once(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_tries_offline_leave_the_files_of_the_last_which_holds_all(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ZeroDivisionError):
         finetuned(machine, fail)
-    [failed] = offline_runs(machine)
-    assert [step for step, _ in measured(rows(failed))] == [0, 1]
-    assert [record.exit.exit_code for record in records(failed) if record.WhichOneof("record_type") == "exit"] == [1]
+    [failed] = (machine.home / "wandb").glob("offline-run-*")
     finetuned(replace(machine, attempt=1), write)
-    [folder] = offline_runs(machine)
-    assert folder != failed
-    assert folder.name.rpartition("-")[2] == failed.name.rpartition("-")[2], "one run"
-    assert measured(rows(folder)) == WHOLE
-    found = records(folder)
-    run = next(record.run for record in found if record.WhichOneof("record_type") == "run")
-    assert (run.project, run.run_group, run.job_type, run.display_name) == ("chess-grpo", "7", "finetune", "7/finetune")
-    assert list(run.tags) == ["finetune", "commit abc", "uncommitted changes"]
-    config = {each.key: each.value_json for each in run.config.update}
-    assert (config["grpo.num_steps"], config["git.commit"]) == ("3", '"abc"')
-    summary = {each.key: each.value_json for record in found for each in record.summary.update}
-    assert (summary["verdict"], summary["findings"]) == ('"better"', '"healthy"')
-    units = [each.value_json for record in found for each in record.config.update if each.key == "units"][-1]
-    assert f'"heldout/regret_best":"{METRICS["heldout/regret_best"].unit}"' in units
+    [folder] = (machine.home / "wandb").glob("offline-run-*")
+    assert (folder != failed, folder.name.rpartition("-")[2]) == (True, failed.name.rpartition("-")[2]), "one run"
     assert f"finetune: saved offline for W&B; upload it by: wandb sync {folder}\n" in capsys.readouterr().out
-    assert [record.exit.exit_code for record in found if record.WhichOneof("record_type") == "exit"] == [0]
     assert not list((machine.home / "outbox").glob("*/*")), "nothing is kept of what was told"
 
 
@@ -204,7 +211,7 @@ def test_a_killed_try_and_the_next_are_one_run_online_and_no_row_is_sent_twice(
         assert deliver_journals(Namespace(only_lists=False)) == 0
         assert "W&B: 1 steps logged, 0 wait" in capsys.readouterr().out
         [run] = server.runs.values()
-        assert measured([run["rows"][number] for number in sorted(run["rows"])]) == [(n, {"grpo/entropy": 1 / (n + 1)}) for n in range(5)]
+        assert measured(run) == [(n, {"grpo/entropy": 1 / (n + 1)}) for n in range(5)]
         assert (run["exit_code"], server.num_again, run["groupName"]) == (0, 0, "7")
         assert not [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
         tried(replace(machine, attempt=2), range(5))
