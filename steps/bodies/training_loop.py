@@ -42,7 +42,7 @@ from steps.bodies.broadcast_checkpoint import broadcast_checkpoint
 from steps.runtime.exit_codes import RESUMABLE
 from steps.runtime.sigterm import Terminated, terminable
 from steps.step_io.names import CHECKPOINTS, HISTORY, LEARNABILITY, REPORT
-from steps.step_io.work import Work, read_history
+from steps.step_io.work import Work, read_journal
 
 BUDGET_SPENT: Final = "budget_spent"
 
@@ -146,7 +146,7 @@ class TrainingLoop:
             if self._go_on_from(None) is None:
                 self._assess()
             return
-        records = read_history(self._folder)
+        records = read_journal(self._folder)
         begun = (self._folder / HISTORY).exists()
         self._delete_damaged(last=records[-1].step if records else -1)
         found = self._latest()

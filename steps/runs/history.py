@@ -15,7 +15,7 @@ from steps.runs.index import TrackedRun, find_run
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import PRETRAINED_STEP
 from steps.step_io.names import HISTORY, REPORT
-from steps.step_io.work import read_history
+from steps.step_io.work import read_journal
 from steps.store.outputs import StepOutput, Store
 from steps.tracking.tracker import Tracker
 
@@ -64,7 +64,7 @@ def _output_of(run: TrackedRun, step: str) -> StepOutput | None:
 
 
 def _in_folder(folder: Path) -> RunHistory:
-    records = read_history(folder)
+    records = read_journal(folder)
     if not records:
         raise RunError(f"{folder} has no {HISTORY} with records in it; give an output of finetune, or a run's id")
     manifest = folder / MANIFEST
@@ -79,7 +79,7 @@ def _output(output: StepOutput, tracker: Tracker, store: Store) -> tuple[list[Re
     here = store.folder(output["step"], output["version"])
     digest = manifest["files"].get(HISTORY)
     if (here / HISTORY).is_file() and sha256_file(here / HISTORY) == digest:
-        return read_history(here), manifest["parts"]["settings"]
+        return read_journal(here), manifest["parts"]["settings"]
     holder = tracker.holder(output)
     if holder is None:
         raise RunError(f"the history of finetune {output['version']} is neither in {here} nor among the artifacts in {tracker.uri}")
@@ -87,7 +87,7 @@ def _output(output: StepOutput, tracker: Tracker, store: Store) -> tuple[list[Re
         path = tracker.download(holder, HISTORY, Path(made))
         if sha256_file(path) != digest:
             raise CorruptError(f"{HISTORY} of MLflow run {holder} has changed: its hash differs from the manifest's")
-        return read_history(Path(made)), manifest["parts"]["settings"]
+        return read_journal(Path(made)), manifest["parts"]["settings"]
 
 
 def _tracked(run: TrackedRun, tracker: Tracker) -> list[Record]:

@@ -107,7 +107,12 @@ class Work:
 
 
 def read_history(folder: Path) -> list[Record]:
-    """Return the records of a step; of one that was killed, up to the first that is torn, and none if it has none."""
+    """Return the records of a finished step."""
+    return [_record(json.loads(line)) for line in (folder / HISTORY).read_text(encoding="utf-8").splitlines()]
+
+
+def read_journal(folder: Path) -> list[Record]:
+    """Return the records of a step that was killed, up to the first that is torn."""
     records = []
     for line in read_lines(folder / HISTORY):
         try:

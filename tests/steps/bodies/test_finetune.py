@@ -27,7 +27,7 @@ from steps.pipeline.make_output import make_output
 from steps.runtime.exit_codes import RESUMABLE
 from steps.runtime.sigterm import Terminated, terminable
 from steps.step_io.names import HISTORY
-from steps.step_io.work import TerminalSink, Work, read_history
+from steps.step_io.work import TerminalSink, Work, read_history, read_journal
 from steps.store.outputs import BusyError, Store
 
 torch.set_num_threads(1)
@@ -138,7 +138,7 @@ def test_an_error_keeps_the_checkpoints_and_says_so_and_the_terminal_hears_nothi
     place = tmp_path / "in_progress" / "finetune" / "v1"
     assert str(caught.value) == f"spoilt\nThe same command again, without --fresh, resumes from step 5, which is saved in {place}"
     assert not (tmp_path / "outputs" / "finetune" / "v1").exists()
-    assert [record.step for record in read_history(place)] == [0, 1, 2, 3, 4, 5]
+    assert [record.step for record in read_journal(place)] == [0, 1, 2, 3, 4, 5]
     listener = Listener()
     again: list[str] = []
     folder = finetuned(tmp_path, again, listener)
@@ -252,16 +252,16 @@ def test_a_journal_is_read_up_to_the_first_torn_line(torn: bytes, tmp_path: Path
         work.record(record)
     with (tmp_path / HISTORY).open("ab") as file:
         file.write(torn)
-    assert read_history(tmp_path) == records
+    assert read_journal(tmp_path) == records
     again = Work(tmp_path / "out", (), progress_folder=tmp_path)
     again.resume_after(records[:2])
     again.record(records[2])
-    assert read_history(tmp_path) == records
+    assert read_journal(tmp_path) == records
     assert (tmp_path / HISTORY).read_bytes().count(b"\n") == 3
 
 
 def test_where_there_is_no_journal_there_are_no_records(tmp_path: Path) -> None:
-    assert read_history(tmp_path) == []
+    assert read_journal(tmp_path) == []
 
 
 # The progress folder.

@@ -21,7 +21,7 @@ from grpo.learning.checkpoints import NETWORK_FORMAT, TrainingState, latest_vali
 from grpo.metrics.table import Record
 from grpo.policy.distribution import new_policy
 from steps.pipeline.make_output import make_output
-from steps.step_io.work import TerminalSink, Work, read_history
+from steps.step_io.work import TerminalSink, Work, read_journal
 from steps.store.outputs import Store
 
 torch.set_num_threads(1)
@@ -132,13 +132,13 @@ def test_a_journal_that_finds_no_room_keeps_every_whole_line(kind: str, tmp_path
             go_on()
         num_whole = len(work.history()) - 1
         assert num_whole == 2 if kind == "read-only" else num_whole > 50
-        assert [record.step for record in read_history(disk.place)] == list(range(num_whole)), "the torn line is left out"
+        assert [record.step for record in read_journal(disk.place)] == list(range(num_whole)), "the torn line is left out"
         disk.mend()
-        whole = read_history(disk.place)
+        whole = read_journal(disk.place)
         again = Work(disk.place, (), progress_folder=disk.place)
         again.resume_after(whole)
         again.record(Record(num_whole, {}))
-        assert read_history(disk.place) == [*whole, Record(num_whole, {})]
+        assert read_journal(disk.place) == [*whole, Record(num_whole, {})]
 
     on_bad_disk(kind, tmp_path / "disk", body)
 
