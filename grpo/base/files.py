@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from grpo.base.errors import PlainError
 
@@ -230,13 +230,51 @@ def replace_file(path: Path, content: bytes) -> None:
     _sync(path.parent)
 
 
-def append_line(path: Path, line: str) -> None:
-    """Append a line to an existing file and sync it to disk; after a crash only the last line can be incomplete."""
+def append_line(path: Path, line: str, *, is_synced: bool = True) -> None:
+    """Append a line and sync it to disk; after a crash only the last line can be incomplete.
+
+    Without `is_synced` the line survives the end of the process, but perhaps not a crash of the machine. Raises StorageError when there
+    is no space; the file is then as it was.
+    """
     content = f"{line}\n".encode()
-    with explain_write_errors(len(content), path), path.open("ab") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    with explain_write_errors(len(content), path), path.open("ab", buffering=0) as file:
+        end, left = file.seek(0, os.SEEK_END), memoryview(content)
+        try:
+            while left:
+                left = left[file.write(left) :]
+            if is_synced:
+                os.fsync(file.fileno())
+        except OSError:
+            file.truncate(end)  # The next line would make one damaged line with half of this one.
+            raise
+
+
+class JsonLine(NamedTuple):
+    """A whole line of a file that `append_line` wrote."""
+
+    row: dict[str, Any]
+    """Its JSON object; of a damaged line, its text as `damaged`."""
+    end: int
+    """Where the next line begins, in bytes."""
+
+
+def read_lines(path: Path, start: int = 0) -> list[JsonLine]:
+    """Return a file's lines from byte `start` on, without an incomplete last one; none when there is no file."""
+    lines = []
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        file.seek(start)
+        for line in file:
+            start += len(line)
+            if line.endswith(b"\n"):
+                lines.append(JsonLine(_row(line), start))
+    return lines
+
+
+def _row(line: bytes) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        if isinstance(row := json.loads(line), dict):
+            return row
+    return {"damaged": line.decode(errors="replace").strip()}
 
 
 def _is_refusal_to_write(error: OSError, target: Path) -> bool:

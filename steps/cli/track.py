@@ -2,10 +2,13 @@
 
 import argparse
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from grpo.base.errors import PlainError
 from steps.runtime.machine import MIRROR, Machine, Mirror
+
+if TYPE_CHECKING:
+    from steps.tracking.journal import JournalFolder
 
 _A_DAY: Final = 86_400.0
 _RUNNING_STEP: Final = " (of a running step, which logs them itself)"
@@ -37,44 +40,38 @@ def deliver_journals(given: argparse.Namespace) -> int:
     from steps.tracking.tracker import Tracker
 
     machine = Machine.here()
-    tracker = Tracker(machine, must_answer=False)
+    tracker = Tracker(machine)
     num_left = 0
-    for run in tracker.journals.parents():
-        num_waiting = tracker.journals.num_waiting(run)
+    for run, num_waiting in tracker.runs_left().items():
         if not given.only_lists and (reason := tracker.deliver(run, _A_DAY)):
             raise TrackingAwayError(f"{tracker.uri} is away ({reason}): records of MLflow run {run} are left; run this again later")
-        left = tracker.journals.num_waiting(run)
+        left = tracker.runs_left().get(run, 0)
         whose = "" if given.only_lists or not left else _RUNNING_STEP
-        print(f"MLflow run {run}: {num_waiting - left:,} records logged, {left:,} wait{whose}")
+        print(f"MLflow run {run}: {num_waiting - left:,} steps logged, {left:,} wait{whose}")
         num_left += left
     for path in tracker.journals.refused():
         print(f"{path}: records that the store rejected, each with its reason", file=sys.stderr)
     if not num_left:
         print(f"Everything is logged to {tracker.uri}.")
-    num_left += _deliver_to_mirror(machine, only_lists=given.only_lists)
+    num_left += _deliver_to_mirror(machine, tracker.journals, only_lists=given.only_lists)
     return 1 if num_left else 0
 
 
-def _deliver_to_mirror(machine: Machine, *, only_lists: bool) -> int:
+def _deliver_to_mirror(machine: Machine, journals: "JournalFolder", *, only_lists: bool) -> int:
     """Send pending journals to W&B, and return the number of steps that are not logged yet."""
-    from steps.tracking.wandb_mirror import LOG_SUFFIX, MIRROR_FOLDER, last_line, mirror_journals, mirror_process
+    from steps.tracking.journal import Reader
+    from steps.tracking.wandb_mirror import MirrorProcess
 
-    journals = mirror_journals(machine.home)
-    num_waiting = journals.num_journals()
+    num_waiting = len(journals.left(Reader.WANDB))
     if not num_waiting:
         return 0
     if only_lists or machine.mirror == Mirror.OFF:
         how = "" if machine.mirror != Mirror.OFF else f": {MIRROR}={Mirror.ONLINE} chess-grpo track logs them"
         print(f"{num_waiting:,} steps are not logged to W&B yet{how}")
         return num_waiting if machine.mirror != Mirror.OFF else 0
-    log = (machine.home / MIRROR_FOLDER / "track").with_suffix(LOG_SUFFIX)
-    process = mirror_process(machine, log=log)
-    process.communicate()
-    if process.returncode:
-        raise MirrorError(
-            f"W&B does not have {journals.num_journals():,} steps ({last_line(log)}): run this again later; its output is in {log}"
-        )
-    log.unlink()
-    num_left = journals.num_journals()
+    why = MirrorProcess(machine).finish("track")
+    num_left = len(journals.left(Reader.WANDB))
+    if why:
+        raise MirrorError(f"W&B does not have {num_left:,} steps ({why}): run this again later")
     print(f"W&B: {num_waiting - num_left:,} steps logged, {num_left:,} wait{_RUNNING_STEP if num_left else ''}")
     return num_left

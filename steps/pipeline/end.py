@@ -61,8 +61,8 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
     }
     head = job.get("story", "")
     note = notes.ended(head, results, places=places) if head else ""
-    num_waiting = here.tracker.end_flow_run(job["mlflow_run"], verdict_tags(results["decision"]), note)
-    waiting = f"NOT LOGGED: {num_waiting:,} records wait for that store, which is away: `{_track(here.machine)}` logs them"
+    num_left = here.tracker.end_flow_run(job["mlflow_run"], verdict_tags(results["decision"]), note)
+    waiting = f"NOT LOGGED: {num_left:,} steps wait for that store, which is away: `{_track(here.machine)}` logs them"
     measured = [each for each in results["measurements"] if each["output"] == selected["output_hash"]]
     width = max(len(each["name"]) for each in measured)
     return "\n".join(
@@ -72,7 +72,7 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
             *(f"  {each['name']:<{width}}  {measurement_text(each)}" for each in measured),
             *(f"{what}: {place}" for what, place in places.items()),
             f"UI: make ui   (MLflow at {here.tracker.uri})",
-            *([waiting] if num_waiting else []),
+            *([waiting] if num_left else []),
         ]
     )
 

@@ -27,8 +27,7 @@ from steps.tracking.child_run import ChildRun
 from steps.tracking.outages import TrackingAwayError
 from steps.tracking.registry import Choice, Chosen, Registry
 from steps.tracking.registry_reader import registered_policy
-from steps.tracking.tags import verdict_tags
-from steps.tracking.tracker import PEAK_STEP
+from steps.tracking.tags import PEAK_STEP, verdict_tags
 
 
 def calibrate(job: Job, sinks: Sequence[Sink] = ()) -> StepOutput:

@@ -35,7 +35,7 @@ class Here:
     @cached_property
     def tracker(self) -> Tracker:
         """The tracking store, which may be away."""
-        return Tracker(self.machine, must_answer=False)
+        return Tracker(self.machine)
 
     @property
     def device(self) -> "torch.device":

@@ -14,8 +14,9 @@ from steps.pipeline.resume_changes import ALLOWABLE, Change, Now, changes_since
 from steps.step_io.aliases import ALIASES, PRETRAINED_STEP
 from steps.store.outputs import Store
 from steps.tracking.archive import NoCheckpointError, checkpoint_output, fetch_checkpoint, fetch_output, kept_steps, output_manifest
+from steps.tracking.client import FlowRun
 from steps.tracking.registry import Registry
-from steps.tracking.tracker import FlowRun, Tracker
+from steps.tracking.tracker import Tracker
 
 _IF_THERE: Final = ("finetune", "select")
 """Further steps whose settings are compared, where the origin has them."""

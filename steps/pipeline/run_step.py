@@ -5,20 +5,19 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from grpo.base.files import MANIFEST, CorruptError
+from grpo.base.files import CorruptError
 from steps.pipeline.job import BEFORE_FINETUNE, Job, ResumeOrigin
 from steps.pipeline.make_output import make_output
 from steps.runtime.machine import Machine
-from steps.step_io.names import HISTORY
 from steps.step_io.spec import StepSpec
 from steps.step_io.work import Sink, TerminalSink, Watcher, Work, read_history
 from steps.store.object_lease import Lease, shared_lease, tracking_lease_key
 from steps.store.objects import objects_at
 from steps.store.outputs import StepOutput, Store
 from steps.store.versions import StepVersion, step_version
-from steps.tracking.step_notes import headlines, step_note
-from steps.tracking.tracker import ChildRun, Tracker
-from steps.tracking.wandb_mirror import mirrored
+from steps.tracking.child_run import ChildRun
+from steps.tracking.step_notes import step_note
+from steps.tracking.tracker import Tracker
 
 
 def run_step(
@@ -49,15 +48,13 @@ def run_step(
         publish: logs what is not a file of `spec.published`, after the output was archived.
     """
     step = spec.name
-    store, tracker = Store.of(machine), Tracker(machine, must_answer=False)
+    store, tracker = Store.of(machine), Tracker(machine)
     version = step_version(spec, settings=settings, inputs=inputs, code=job["code"])
     tags = code_tags(job["code"]) | {"metaflow.run": job["metaflow_run"], "metaflow.step": step}
     with (
         _only_writer(job, machine, version) as lease,
-        mirrored(machine, flow_run=job["metaflow_run"], step=step, settings=job["settings"], tags=tags) as mirror,
-        tracker.child(job["mlflow_run"], step, tags, job.get("story", "")) as child,
+        tracker.child(job["mlflow_run"], step, tags, job.get("story", ""), job["settings"]) as child,
     ):
-        mirror(child.journal)
         # What an earlier attempt of this task has computed is fresh.
         is_fresh = job["is_fresh"] and machine.attempt == 0
         found = _found(job, store, tracker, version, is_fresh=is_fresh)
@@ -83,16 +80,9 @@ def run_step(
                 store.forget_progress(step, found["version"])
         folder = store.folder(step, found["version"])
         lease.confirm()
-        if spec.is_archived:
-            tracker.archive(child, found, folder)
-        child.file(folder / MANIFEST)
-        child.file(folder / HISTORY)
-        child.headline(headlines(step, folder))
+        child.output(found, folder, is_archived=spec.is_archived, published=spec.published)
         if note := step_note(step, folder):
             child.note(note)
-        for name in spec.published:
-            if (folder / name).exists():
-                child.file(folder / name)
         if publish is not None:
             publish(folder, child)
         child.finished(found)

@@ -15,8 +15,8 @@ from steps.runtime.machine import Machine
 from steps.store.outputs import Store
 from steps.tracking import notes
 from steps.tracking.launch import launch_of
-from steps.tracking.tags import COMMAND, ENGINE
-from steps.tracking.tracker import PRESET, Tracker
+from steps.tracking.tags import COMMAND, ENGINE, PRESET
+from steps.tracking.tracker import Tracker
 
 
 def start(

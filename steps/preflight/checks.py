@@ -92,10 +92,8 @@ def _disk(machine: Machine, *, read_only: bool) -> PreflightCheck:
 
 
 def _tracking(machine: Machine, *, read_only: bool) -> PreflightCheck:
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from steps.tracking.tracker import Tracker
+    from steps.tracking.client import TrackingStore
+    from steps.tracking.outages import RetryPolicy, failures, first_line
 
     if machine.is_container and sqlite_file(machine.tracking_uri) is not None:
         return PreflightCheck(
@@ -114,14 +112,14 @@ def _tracking(machine: Machine, *, read_only: bool) -> PreflightCheck:
     if read_only:
         return _tracking_read_only(machine)
     try:
-        Tracker(machine)
-    except (MlflowException, SQLAlchemyError, OSError) as error:
-        first_line = next(iter(str(error).splitlines()), type(error).__name__)
+        store = TrackingStore(machine, RetryPolicy().between_tries)
+        store.asked(lambda: store.experiment)
+    except failures() as error:
         return PreflightCheck(
             what="tracking",
             is_fine=False,
-            detail=f"{machine.tracking_uri} does not open ({first_line}); unset MLFLOW_TRACKING_URI for the local SQLite store,"
-            " or start that server",
+            detail=f"{machine.tracking_uri} does not open ({first_line(error.__cause__ or error)}); unset MLFLOW_TRACKING_URI for the"
+            " local SQLite store, or start that server",
         )
     return PreflightCheck(what="tracking", is_fine=True, detail=machine.tracking_uri)
 

@@ -77,15 +77,13 @@ def _installed(name: str) -> str | None:
 
 
 def _journals(machine: Machine) -> Iterator[PreflightCheck]:
-    from steps.store.objects import objects_at
-    from steps.tracking.journal import JournalFolder
+    from steps.tracking.journal import JournalFolder, Reader
 
-    journals = JournalFolder(machine.home, objects_at(machine.shared) if machine.shared else None)
-    if num_waiting := sum(journals.num_waiting(run) for run in journals.parents()):
+    if num_left := len(JournalFolder.of(machine).left(Reader.MLFLOW)):
         yield PreflightCheck(
             what="journals",
             is_fine=True,
-            detail=f"{num_waiting:,} records are not logged to MLflow yet: the next run logs them, or `chess-grpo track`",
+            detail=f"{num_left:,} steps are not logged to MLflow yet: the next run logs them, or `chess-grpo track`",
         )
 
 

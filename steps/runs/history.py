@@ -48,7 +48,7 @@ def run_history(run: str, machine: Machine) -> RunHistory:
     if folder.is_dir():
         return _in_folder(folder)
     found = find_run(run, machine)
-    tracker, store = Tracker(machine, must_answer=False), Store.of(machine)
+    tracker, store = Tracker(machine), Store.of(machine)
     finetuned = _output_of(found, "finetune")
     records, settings = (_tracked(found, tracker), None) if finetuned is None else _output(finetuned, tracker, store)
     if not records:

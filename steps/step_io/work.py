@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-from grpo.base.files import append_line, replace_file
+from grpo.base.files import append_line, read_lines, replace_file
 from grpo.metrics.table import Event, Record
 from steps.step_io.names import HISTORY
 
@@ -108,31 +108,31 @@ class Work:
 
 def read_history(folder: Path) -> list[Record]:
     """Return the records of a finished step."""
-    return [_record(line) for line in (folder / HISTORY).read_text(encoding="utf-8").splitlines()]
+    return [_record(json.loads(line)) for line in (folder / HISTORY).read_text(encoding="utf-8").splitlines()]
 
 
 def read_journal(folder: Path) -> list[Record]:
     """Return the records of a step that was killed, up to the first that is torn."""
-    path = folder / HISTORY
-    if not path.exists():
-        return []
     records = []
-    *lines, _ = path.read_bytes().split(b"\n")  # After the last end of a line there is nothing, or a torn line.
-    for line in lines:
+    for line in read_lines(folder / HISTORY):
         try:
-            records.append(_record(line.decode()))
+            records.append(_record(line.row))
         except (ValueError, KeyError, TypeError, AttributeError):
             break
     return records
 
 
-def _line(record: Record) -> str:
+def record_row(record: Record) -> dict[str, Any]:
+    """Return a record as a row of the history: its step, its metrics by name, and its events if there are any."""
     events = {"events": [asdict(event) for event in record.events]} if record.events else {}
-    return json.dumps({"step": record.step, **record.metrics, **events}, sort_keys=True)
+    return {"step": record.step, **record.metrics, **events}
 
 
-def _record(line: str) -> Record:
-    row = json.loads(line)
+def _line(record: Record) -> str:
+    return json.dumps(record_row(record), sort_keys=True)
+
+
+def _record(row: dict[str, Any]) -> Record:
     step, events = row.pop("step"), row.pop("events", [])
     return Record(step, row, tuple(Event(**event) for event in events))
 

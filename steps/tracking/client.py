@@ -202,44 +202,26 @@ class TrackingStore:
 
 
 _TIMEOUT: Final = "MLFLOW_HTTP_REQUEST_TIMEOUT"
-
-
-class _Timeout:
-    """MLflow's HTTP time-out, an environment variable that it reads at each call; of concurrent threads the longest time-out counts."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._wanted: list[float] = []
-        self._usual = ""
-
-    def add(self, seconds: float) -> None:
-        with self._lock:
-            if not self._wanted:
-                self._usual = os.environ[_TIMEOUT]
-            self._wanted.append(seconds)
-            self._set()
-
-    def remove(self, seconds: float) -> None:
-        with self._lock:
-            self._wanted.remove(seconds)
-            self._set()
-
-    def _set(self) -> None:
-        longest = max((math.ceil(seconds) for seconds in self._wanted), default=0)
-        os.environ[_TIMEOUT] = str(max(longest, int(self._usual)))
-
-
-_timeout: Final = _Timeout()
+_timeouts: Final[list[int]] = []
+"""The usual one, and those that threads want now."""
+_timeouts_lock: Final = threading.Lock()
 
 
 @contextmanager
 def waiting(seconds: float) -> Iterator[None]:
-    """Raise MLflow's HTTP time-out to at least so many seconds while the block lasts."""
-    _timeout.add(seconds)
+    """Raise MLflow's HTTP time-out, a variable that it reads at each call, while the block lasts; of several threads the longest counts."""
+    wanted = math.ceil(seconds)
+    with _timeouts_lock:
+        _timeouts[:] = [*(_timeouts or [int(os.environ[_TIMEOUT])]), wanted]
+        os.environ[_TIMEOUT] = str(max(_timeouts))
     try:
         yield
     finally:
-        _timeout.remove(seconds)
+        with _timeouts_lock:
+            _timeouts.remove(wanted)
+            os.environ[_TIMEOUT] = str(max(_timeouts))
+            if len(_timeouts) == 1:
+                _timeouts.clear()
 
 
 def seconds_for_a_file(num_bytes: int) -> float:

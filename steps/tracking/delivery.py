@@ -1,23 +1,31 @@
 """Delivers journals to MLflow, record by record and idempotently: logging a record twice has the same result as once.
 
 Runs and model versions are found again by their `CHILD` tag. MLflow stores a metric with the same name, time, step and value once. For
-tags, parameters, artifacts and run status the last write counts.
+tags, parameters, artifacts and run status the last write counts. `DeliveryThread` does so while the step works.
 """
 
 import base64
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from itertools import groupby, islice
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from grpo.base.files import CorruptError, sha256_file
+from grpo.base.files import MANIFEST, CorruptError, JsonLine, StorageError, verified_manifest
+from steps.runtime.machine import Machine
+from steps.step_io.names import HISTORY
+from steps.store.objects import SharedStoreError
 from steps.store.outputs import StepOutput, Store
 from steps.tracking.client import TrackingStore, seconds_for_a_file, waiting
-from steps.tracking.journal import DAMAGED, Journal, JournalEntry
-from steps.tracking.outages import failures, first_line, is_refusal
+from steps.tracking.journal import DAMAGED, Journal, JournalFolder, Reader
+from steps.tracking.outages import RetryPolicy, failures, first_line, is_refusal
 from steps.tracking.registry import Chosen, Registry
-from steps.tracking.step_notes import run_name
+from steps.tracking.step_notes import headlines, run_name
 from steps.tracking.tags import CHILD, HELD_BY, HOLDS, NOTE, NOTE_TIME, OUTPUT_HASH, PARENT, STEP, VERSION
 
 # isort: split
@@ -25,11 +33,30 @@ from steps.tracking.tags import CHILD, HELD_BY, HOLDS, NOTE, NOTE_TIME, OUTPUT_H
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunStatus, RunTag
 
 _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms whether it carries one or many.
+_RECORDS_PER_CALL: Final = 50
 _PARAMS_PER_CALL: Final = 100
+_MEBIBYTE: Final = 2**20
+_RUNNING, _FAILED, _KILLED = (RunStatus.to_string(each) for each in (RunStatus.RUNNING, RunStatus.FAILED, RunStatus.KILLED))
 
 
-class LostFileError(Exception):
-    """A file that a journal names is gone or changed."""
+class ForeignRecordError(Exception):
+    """A record of a kind or with fields that this version does not know."""
+
+
+@dataclass(slots=True)
+class DeliveryProgress:
+    """How far a journal was delivered, and MLflow's ids that are known since: what the reader `mlflow` remembers."""
+
+    offset: int = 0
+    """Delivered bytes."""
+    run_id: str = ""
+    """MLflow's id of the child run; empty until it is created."""
+    holder: str = ""
+    """The run that has the step's output among its artifacts, or will; empty until known."""
+    num_files: int = 0
+    """Logged files of the output that is being logged."""
+    has_ended: bool = False
+    """Whether the child run's final status was logged."""
 
 
 class Delivery:
@@ -39,181 +66,229 @@ class Delivery:
         self._journal = journal
         self._store = store
         self._outputs = outputs
-        self._progress = journal.progress()
+        try:
+            self._progress = DeliveryProgress(**journal.state(Reader.MLFLOW) or {})
+        except TypeError:
+            self._progress = DeliveryProgress()
 
-    def run(self, *, is_left: bool) -> None:
+    def run(self, *, is_over: bool) -> None:
         """Log all pending records; progress is saved after each batch, so no record is logged again after a failure.
 
         Args:
-            is_left: its writer is gone, so a child run that has not ended was killed.
+            is_over: its writer appends no more, so a child run that has not ended was killed.
 
         Raises one of `failures()` when the store does not answer. A record that the store rejects is set aside with a warning.
         """
-        for batch in _batches(self._journal.waiting()):
-            self._log_or_set_aside(batch)
-            self._progress.offset = batch[-1].end
-            self._journal.save(self._progress)
-        if is_left and self._progress.run_id and not self._progress.has_ended:
-            self._store.client.set_terminated(self._progress.run_id, status=RunStatus.to_string(RunStatus.KILLED))
+        for has_metrics, entries in groupby(self._journal.entries(self._progress.offset), lambda entry: bool(_metrics(entry.row))):
+            while batch := list(islice(entries, _RECORDS_PER_CALL if has_metrics else 1)):
+                self._log_or_set_aside(batch)
+                self._progress.offset = batch[-1].end
+                self._save()
+        if is_over:
+            if self._progress.run_id and not self._progress.has_ended:
+                self._store.client.set_terminated(self._progress.run_id, status=_KILLED)
+            self._journal.done(Reader.MLFLOW)
 
-    def _log_or_set_aside(self, batch: Sequence[JournalEntry]) -> None:
-        records = [line.record for line in batch]
-        if records[0]["kind"] == DAMAGED:
-            self._set_aside(records, "it is damaged")
-            return
+    def _save(self) -> None:
+        self._journal.save(Reader.MLFLOW, asdict(self._progress))
+
+    def _log_or_set_aside(self, batch: Sequence[JsonLine]) -> None:
         try:
-            self._log(records)
-        except (LostFileError, CorruptError) as error:
-            self._set_aside(records, first_line(error))
+            self._log([entry.row for entry in batch])
+        except (ForeignRecordError, CorruptError) as error:
+            self._set_aside(batch[0].row, first_line(error))
         except failures() as error:
             if not is_refusal(error):
                 raise
             if len(batch) == 1:
-                self._set_aside(records, first_line(error))
+                self._set_aside(batch[0].row, first_line(error))
                 return
-            for line in batch:  # One bad record is no reason to lose the others.
-                self._log_or_set_aside([line])
+            for entry in batch:  # One bad record is no reason to lose the others.
+                self._log_or_set_aside([entry])
 
-    def _set_aside(self, records: Sequence[Mapping[str, Any]], why: str) -> None:
-        for record in records:
-            self._journal.refuse(record, why)
-        print(
-            f"tracking: WARNING: {self._store.uri} rejected a record of kind {records[0]['kind']!r} ({why}); it is saved in"
-            f" {self._journal.path.with_suffix('.refused')}",
-            flush=True,
-        )
+    def _set_aside(self, record: Mapping[str, Any], why: str) -> None:
+        kind, path = record["kind"], self._journal.refuse(record, why)
+        print(f"tracking: WARNING: {self._store.uri} rejected a record of kind {kind!r} ({why}); it is saved in {path}", flush=True)
 
     def _log(self, records: Sequence[Mapping[str, Any]]) -> None:
-        record, run = records[0], self._progress.run_id
-        client, parent = self._store.client, self._journal.parent
-        match record["kind"]:
-            case "child":
-                self._find_or_create_run(record)
-            case "metrics":
-                rows = [row for each in records for row in each["rows"]]
-                for start in range(0, len(rows), _METRICS_PER_CALL):
-                    client.log_batch(run, metrics=[Metric(*row) for row in rows[start : start + _METRICS_PER_CALL]])
-            case "tags":
-                client.log_batch(run, tags=_tags(record["tags"]))
-            case "dataset":
-                data = Dataset(
-                    name="boards",
-                    digest=record["digest"][:32],
-                    source_type="local",
-                    source=json.dumps({"uri": record["source"]}),
-                    schema=json.dumps({"mlflow_colspec": record["schema"]}) if record.get("schema") else None,
-                    profile=json.dumps(record["profile"]),
-                )
+        client, parent, run = self._store.client, self._journal.parent, self._progress.run_id
+        if metrics := [metric for record in records for metric in _metrics(record)]:
+            for start in range(0, len(metrics), _METRICS_PER_CALL):
+                client.log_batch(run, metrics=metrics[start : start + _METRICS_PER_CALL])
+            return
+        match records[0]:
+            case {"kind": "begin", "key": key, "step": step, "tags": tags, "time": time}:
+                client.update_run(parent, status=_RUNNING)
+                found = self._store.search(f"tags.`{CHILD}` = '{key}'")
+                if not found:
+                    tags = {PARENT: parent, STEP: step, CHILD: key, **tags}
+                    found = [client.create_run(self._store.experiment, start_time=time, run_name=run_name(step), tags=tags)]
+                self._progress.run_id = str(found[0].info.run_id)
+            case {"kind": "log", "is_parent": is_parent, "tags": tags, "params": params}:
+                named = [Param(name, value) for name, value in params.items()]
+                for start in range(0, max(len(named), 1), _PARAMS_PER_CALL):
+                    client.log_batch(parent if is_parent else run, params=named[start : start + _PARAMS_PER_CALL], tags=_tags(tags))
+            case {"kind": "story", "note": note, "time": time}:
+                if int(client.get_run(parent).data.tags.get(NOTE_TIME, 0)) <= time:
+                    client.log_batch(parent, tags=_tags({NOTE: note, NOTE_TIME: time}))
+            case {"kind": "dataset", "digest": digest, "source": source, "profile": profile, "schema": schema}:
+                described = json.dumps({"mlflow_colspec": schema}) if schema else None
+                data = Dataset("boards", digest[:32], "local", json.dumps({"uri": source}), described, json.dumps(profile))
                 for each in (run, parent):
                     client.log_inputs(each, [DatasetInput(data, [InputTag("mlflow.data.context", "training")])])
-            case "file":
-                self._send(record)
-            case "holding":
-                self._progress.holder = self._store.holder(record["output"]) or run
-            case "held_file":
-                if self._progress.holder == run:
-                    self._send(record)
-            case "held":
-                if self._progress.holder == run:
-                    output = record["output"]
-                    client.log_batch(run, tags=_tags({HOLDS: True, VERSION: output["version"], OUTPUT_HASH: output["output_hash"]}))
-                client.log_batch(run, tags=_tags({HELD_BY: self._progress.holder}))
-            case "chosen":
-                self._register(Chosen.from_plain(record["chosen"]), record["key"])
-            case "ended":
-                client.set_terminated(run, status=record["status"], end_time=record["time"])
-                self._delete_duplicates(record["key"])
-                self._progress.has_ended = True
-            case kind if str(kind).startswith("parent_"):
-                self._log_to_parent(record)
-            case unknown:
-                raise AssertionError(f"{self._journal.path}: no such kind of record: {unknown}")
-
-    def _log_to_parent(self, record: Mapping[str, Any]) -> None:
-        client, parent = self._store.client, self._journal.parent
-        match record["kind"]:
-            case "parent_status":
-                if record["status"] == RunStatus.to_string(RunStatus.RUNNING):
-                    client.update_run(parent, status=record["status"])
-                else:
-                    client.set_terminated(parent, status=record["status"], end_time=record["time"])
-            case "parent_tags":
-                client.log_batch(parent, tags=_tags(record["tags"]))
-            case "parent_story":
-                if int(client.get_run(parent).data.tags.get(NOTE_TIME, 0)) <= record["time"]:
-                    client.log_batch(parent, tags=_tags({NOTE: record["note"], NOTE_TIME: record["time"]}))
-            case "parent_metrics":
-                known = client.get_run(parent).data.metrics
-                # Compared as strings, because NaN does not equal itself.
-                new = {name: value for name, value in record["metrics"].items() if str(known.get(name)) != str(float(value))}
-                client.log_batch(parent, metrics=[Metric(name, value, record["time"], 0) for name, value in new.items()])
-            case "parent_file":
+            case {"kind": "file", "is_parent": is_parent, "name": name, "folder": folder, "content": content}:
                 with tempfile.TemporaryDirectory() as made:
-                    client.log_artifact(parent, str(self._found(record, Path(made))), record["folder"])
-            case "parent_params":
-                params = [Param(name, value) for name, value in record["params"].items()]
-                for start in range(0, len(params), _PARAMS_PER_CALL):
-                    client.log_batch(parent, params=params[start : start + _PARAMS_PER_CALL])
-            case unknown:
-                raise AssertionError(f"{self._journal.path}: no such kind of record: {unknown}")
+                    (path := Path(made) / name).write_bytes(base64.b64decode(content))
+                    self._send(path, folder, parent if is_parent else run)
+            case {"kind": "output", "output": output, "is_archived": is_archived, "published": published, "time": time}:
+                self._log_output(output, published, is_archived=is_archived, time=time)
+            case {"kind": "chosen", "key": key, "chosen": chosen}:
+                peak, champion = Registry(self._store).enter(Chosen.from_plain(chosen), holder=self._progress.holder or run, key=key)
+                print(f"select: {peak}\nselect: {champion}", flush=True)
+                client.log_batch(parent, tags=_tags({"chess_grpo.peak": peak, "chess_grpo.champion": champion}))
+            case {"kind": "ended", "is_parent": is_parent, "status": status, "time": time}:
+                if is_parent or status == _FAILED:
+                    client.set_terminated(parent, status=status, end_time=time)
+                if not is_parent:
+                    client.set_terminated(run, status=status, end_time=time)
+                    key = client.get_run(run).data.tags[CHILD]
+                    for each in self._store.search(f"tags.`{CHILD}` = '{key}'"):
+                        if each.info.run_id != run:  # Created by a call whose response came too late; nothing was logged to it.
+                            client.delete_run(each.info.run_id)
+                    self._progress.has_ended = True
+            case record:
+                raise ForeignRecordError("it is damaged" if record["kind"] == DAMAGED else "no such kind of record")
 
-    def _find_or_create_run(self, record: Mapping[str, Any]) -> None:
-        found = self._store.search(f"tags.`{CHILD}` = '{record['key']}'")
-        if not found:
-            tags = {PARENT: self._journal.parent, STEP: record["step"], CHILD: record["key"], **record["tags"]}
-            name = run_name(record["step"])
-            found = [self._store.client.create_run(self._store.experiment, start_time=record["time"], run_name=name, tags=tags)]
-        self._progress.run_id = str(found[0].info.run_id)
+    def _log_output(self, output: StepOutput, published: Sequence[str], *, is_archived: bool, time: int) -> None:
+        """Log an output: its files, whole unless another run has the same output already, its hash, and its headlines on the parent."""
+        client, parent, progress = self._store.client, self._journal.parent, self._progress
+        folder = self._found(output)
+        if is_archived and not progress.holder:
+            progress.holder = self._store.holder(output) or progress.run_id
+        files = {name: folder / name for name in (MANIFEST, HISTORY)}
+        if progress.holder == progress.run_id:
+            files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*"))}
+        files |= {PurePosixPath(name).name: folder / name for name in published}
+        for number, (name, path) in enumerate(files.items()):
+            if number >= progress.num_files and path.is_file():
+                self._send(path, None if (below := str(PurePosixPath(name).parent)) == "." else below, progress.run_id)
+                progress.num_files = number + 1
+                self._save()
+        progress.num_files = 0
+        if is_archived:
+            is_whole = progress.holder == progress.run_id
+            held = {HOLDS: True, VERSION: output["version"], OUTPUT_HASH: output["output_hash"]} if is_whole else {}
+            client.log_batch(progress.run_id, tags=_tags(held | {HELD_BY: progress.holder}))
+        known = client.get_run(parent).data.metrics
+        # One value each, however often the step is retried. Compared as strings, because NaN does not equal itself.
+        new = {name: value for name, value in headlines(output["step"], folder).items() if str(known.get(name)) != str(float(value))}
+        if new:
+            client.log_batch(parent, metrics=[Metric(name, value, time, 0) for name, value in new.items()])
 
-    def _delete_duplicates(self, key: str) -> None:
-        """Delete duplicate runs, created by calls whose responses came too late; nothing was logged to them."""
-        for run in self._store.search(f"tags.`{CHILD}` = '{key}'"):
-            if run.info.run_id != self._progress.run_id:
-                self._store.client.delete_run(run.info.run_id)
+    def _send(self, path: Path, folder: str | None, run: str) -> None:
+        with waiting(seconds_for_a_file(path.stat().st_size)):
+            self._store.client.log_artifact(run, str(path), folder)
 
-    def _send(self, record: Mapping[str, Any]) -> None:
-        with tempfile.TemporaryDirectory() as made:
-            path = self._found(record, Path(made))
-            with waiting(seconds_for_a_file(path.stat().st_size)):
-                self._store.client.log_artifact(self._progress.run_id, str(path), record["folder"])
+    def _found(self, output: StepOutput) -> Path:
+        """Return the folder of an output, which may have been set aside since; raises CorruptError when no undamaged one is left."""
+        try:
+            return self._outputs.open(output)  # The store may fetch it from the shared store.
+        except CorruptError:
+            place = self._outputs.folder(output["step"], output["version"])
+            for folder in sorted(place.parent.glob(f"{place.name}.set-aside-*")):
+                with suppress(CorruptError):
+                    if verified_manifest(folder)["output_hash"] == output["output_hash"]:
+                        return folder
+            raise
 
-    def _found(self, record: Mapping[str, Any], made: Path) -> Path:
-        """Return the path of the file that a record names, with the same hash; its output may have been set aside since."""
-        name = str(record["name"])
-        if "content" in record:
-            (made / name).write_bytes(base64.b64decode(record["content"]))
-            return made / name
-        output: StepOutput = record["output"]
-        place = self._outputs.folder(output["step"], output["version"])
-        for folder in (place, *sorted(place.parent.glob(f"{place.name}.set-aside-*"))):
-            if (folder / name).is_file() and sha256_file(folder / name) == record["sha256"]:
-                return folder / name
-        path = self._outputs.open(output) / name  # The store may fetch it from the shared store.
-        if sha256_file(path) != record["sha256"]:
-            raise LostFileError(f"{path} has changed: its sha256 is not {record['sha256'][:12]}")
-        return path
 
-    def _register(self, chosen: Chosen, key: str) -> None:
-        peak, champion = Registry(self._store).enter(chosen, holder=self._progress.holder or self._progress.run_id, key=key)
-        print(f"select: {peak}\nselect: {champion}", flush=True)
-        tags = {"chess_grpo.peak": peak, "chess_grpo.champion": champion}
-        self._store.client.log_batch(self._journal.parent, tags=_tags(tags))
+def _metrics(record: Mapping[str, Any]) -> list[Metric]:
+    """Return the metrics of a record of the history; none of another record."""
+    match record:
+        case {"kind": "record", "time": int(time), "record": {"step": int(step), **row}}:
+            return [Metric(name, float(value), time, step) for name, value in row.items() if isinstance(value, int | float)]
+    return []
 
 
 def _tags(tags: Mapping[str, Any]) -> list[RunTag]:
     return [RunTag(name, str(value)) for name, value in tags.items()]
 
 
-def _batches(lines: Sequence[JournalEntry]) -> Iterator[list[JournalEntry]]:
-    """Yield the records in order; consecutive metric records are batched into one call."""
-    batch: list[JournalEntry] = []
-    num_rows = 0
-    for line in lines:
-        rows = len(line.record["rows"]) if line.record["kind"] == "metrics" else 0
-        if batch and (not rows or not num_rows or num_rows + rows > _METRICS_PER_CALL):
-            yield batch
-            batch, num_rows = [], 0
-        batch.append(line)
-        num_rows += rows
-    if batch:
-        yield batch
+class DeliveryThread(threading.Thread):
+    """Delivers now and then until `finish`; a server that is slow or down does not delay training."""
+
+    def __init__(self, machine: Machine, policy: RetryPolicy, parent: str, journal: Journal | None = None) -> None:
+        """Prepare to deliver the pending journals of the run `parent`, and then this process's own journal, if it has one."""
+        super().__init__(name="tracking", daemon=True)
+        self._journals = JournalFolder.of(machine)
+        self._store = TrackingStore(machine, ())  # Without retries: the thread itself retries.
+        self._outputs = Store.of(machine)
+        self._policy = policy
+        self._parent = parent
+        self._journal = journal
+        self._is_over = threading.Event()
+        self._is_left = False
+        self._error: StorageError | None = None
+        self.reason = ""
+        """Why the last delivery failed; empty when it succeeded."""
+
+    def check(self) -> None:
+        """Raise StorageError when the tracking store's disk is full."""
+        if self._error is not None:
+            raise self._error
+
+    def finish(self, seconds: float, num_bytes: int = 0) -> bool:
+        """Deliver everything, to which nothing is appended any more; return False when the time is over or the store is away.
+
+        `num_bytes` is the size of the artifacts, which get more time. Raises StorageError when the store's disk is full.
+        """
+        self._is_over.set()
+        if self.ident is None:
+            self.start()
+        self.join(seconds + self._policy.per_mebibyte * num_bytes / _MEBIBYTE)
+        self.check()
+        if self.is_alive():
+            self.reason = f"it did not finish within {seconds:.0f} s"
+        return not self.reason
+
+    def leave(self) -> None:
+        """Release the journal: now, or when the running delivery ends. Raises SharedStoreError as `JournalFolder.leave` does."""
+        self._is_left = True
+        if self._journal is None:
+            return
+        if self.is_alive():
+            for reader in Reader:
+                self._journals.share(self._journal, reader)  # The process may end first; logging a record twice is harmless.
+        else:
+            self._journals.leave(self._journal)
+
+    def run(self) -> None:
+        """Deliver until `finish` was called and everything is delivered, or the last attempt has failed."""
+        policy, pause, num_outages = self._policy, 0.0, 0
+        while self._error is None and not self._is_over.wait(pause):
+            self.reason = self._deliver(is_over=False)
+            pause = min(policy.after_outage * 2**num_outages, policy.longest) if self.reason else policy.between_deliveries
+            num_outages = num_outages + 1 if self.reason else 0
+        # A store that was already away gets one attempt; otherwise a single call may have failed, so it is retried.
+        for wait in (*(() if self.reason else policy.between_tries), 0.0) if self._error is None else ():
+            self.reason = self._deliver(is_over=True)
+            if not self.reason:
+                break
+            time.sleep(wait)
+        if self._is_left and self._journal is not None:
+            with suppress(SharedStoreError):  # `leave` has shared it already.
+                self._journals.leave(self._journal)
+
+    def _deliver(self, *, is_over: bool) -> str:
+        """Deliver what is there, and return why that failed, or an empty string."""
+        try:
+            with closing(self._journals.pending(Reader.MLFLOW, self._parent)) as left:
+                for journal in left:
+                    Delivery(journal, self._store, self._outputs).run(is_over=True)
+            if self._journal is not None:
+                Delivery(self._journal, self._store, self._outputs).run(is_over=is_over)
+        except StorageError as error:
+            self._error = error
+        except Exception as error:  # noqa: BLE001 - No error of the delivery may end the run; it is reported as not delivered.
+            return f"{type(error).__name__}: {first_line(error)}"
+        return ""

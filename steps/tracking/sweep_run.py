@@ -5,7 +5,6 @@ It needs no journal: `chess-grpo sweep` logs all of it again after every run and
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -50,31 +49,27 @@ def log_sweep(record: SweepRecord, machine: Machine) -> str:
     """Log a sweep as it is now, and return why that was not possible, or an empty string."""
     store = TrackingStore(machine, RetryPolicy().between_asks)
     try:
-        _log(record, store)
+        store.asked(lambda: _log(record, store))
     except failures() as error:
-        return first_line(error)
+        return first_line(error.__cause__ or error)
     return ""
 
 
 def _log(record: SweepRecord, store: TrackingStore) -> None:
-    key = f"{SWEEP_STEP}/{record.sweep}"
+    client, key = store.client, f"{SWEEP_STEP}/{record.sweep}"
     tags = {STEP: SWEEP_STEP, SWEEP: record.sweep, CHILD: key, COMMAND: record.command}
-
-    def found_or_made() -> str:
-        client, time = store.client, round(1_000 * record.started)
-        runs = client.search_runs([store.experiment], f"tags.`{CHILD}` = '{key}'")
-        return str((runs[0] if runs else client.create_run(store.experiment, start_time=time, run_name=record.name, tags=tags)).info.run_id)
-
-    sweep_run = store.asked(found_or_made)
+    started, ended = round(1_000 * record.started), round(1_000 * record.ended)
+    found = client.search_runs([store.experiment], f"tags.`{CHILD}` = '{key}'")
+    sweep_run = found[0] if found else client.create_run(store.experiment, start_time=started, run_name=record.name, tags=tags)
+    run_id = sweep_run.info.run_id
     note = record.page if len(record.page) <= _MAX_NOTE else f"`{record.command}`: the table is among the artifacts."
-    time = round(1_000 * record.ended)
-    metrics = [Metric(name, value, time, each.step) for each in record.records for name, value in each.metrics.items()]
-    store.asked(partial(store.client.log_batch, sweep_run, metrics=metrics, tags=[RunTag(NOTE, note)]))
+    metrics = [Metric(name, value, ended, each.step) for each in record.records for name, value in each.metrics.items()]
+    client.log_batch(run_id, metrics=metrics, tags=[RunTag(NOTE, note)])
     for run in record.runs:
-        store.asked(partial(store.client.log_batch, run, tags=[RunTag(SWEEP, record.sweep), RunTag(PARENT, sweep_run)]))
+        client.log_batch(run, tags=[RunTag(SWEEP, record.sweep), RunTag(PARENT, run_id)])
     for path in record.files:
-        store.asked(partial(store.client.log_artifact, sweep_run, str(path)))
+        client.log_artifact(run_id, str(path))
     if record.status == RunStatus.to_string(RunStatus.RUNNING):
-        store.asked(partial(store.client.update_run, sweep_run, status=record.status))
+        client.update_run(run_id, status=record.status)
     else:
-        store.asked(partial(store.client.set_terminated, sweep_run, status=record.status, end_time=time))
+        client.set_terminated(run_id, status=record.status, end_time=ended)

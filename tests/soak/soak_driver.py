@@ -57,8 +57,8 @@ from grpo.base.errors import PlainError  # noqa: E402
 from grpo.engine.process import EngineProcess  # noqa: E402
 from grpo.settings.tree import read_settings  # noqa: E402
 from steps.pipeline import dataset, end, evaluation, run_step, start, training  # noqa: E402
+from steps.tracking.child_run import ChildRun  # noqa: E402
 from steps.tracking.registry import Registry  # noqa: E402
-from steps.tracking.tracker import ChildRun, Tracker  # noqa: E402
 
 NO_RETRY, RESUMABLE = 202, 75
 _PR_SET_PDEATHSIG = 1
@@ -125,8 +125,8 @@ _PLACES: dict[str, tuple[Any, str]] = {
     "answers into the cache": (grpo.engine.cache.ValueCache, "put"),
     "a child run": (mlflow.tracking.MlflowClient, "create_run"),
     "metrics and tags": (mlflow.tracking.MlflowClient, "log_batch"),
-    "an artifact": (ChildRun, "file"),
-    "an output's archive": (Tracker, "archive"),
+    "an artifact": (mlflow.tracking.MlflowClient, "log_artifact"),
+    "an output's archive": (ChildRun, "output"),
     "what came out": (ChildRun, "finished"),
     "a run's end": (mlflow.tracking.MlflowClient, "set_terminated"),
     "a registered version": (mlflow.tracking.MlflowClient, "create_model_version"),

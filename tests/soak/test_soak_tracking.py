@@ -2,20 +2,17 @@
 
 import random
 import sqlite3
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Undisturbed
 from soaking import SEED, Driver, Place, has_ended, number_of, part
-
-from grpo.base.files import sha256_file
+from toggled_server import Fault, ServerProcess, ToggledServer, picture
 
 pytestmark = pytest.mark.soak
 
@@ -31,72 +28,34 @@ OF_THE_MOMENT = (
     "chess_grpo.version",
 )
 """Tags that name this very run; and the version, for `select` has another when the registry does not answer: its output is the same."""
-WITH_TIMES = ("manifest.json", "model_card.md", "README.md")
+WITH_TIMES = ("manifest.json", ".md")
 """Files that name it, or hold hashes of pages with times in them."""
+NewServer = Callable[[str], ToggledServer]
 
 
-@dataclass(frozen=True)
-class Told:
-    """What a tracking store knows of one flow run, by step: without times and ids."""
-
-    runs: Counter[str]
-    states: dict[str, set[str]]
-    tags: dict[str, set[tuple[str, str]]]
-    metrics: dict[str, Counter[tuple[str, int, str]]]
-    files: dict[str, dict[str, str]]
-    aliases: set[str]
-    versions: int
-
-
-def told(folder: Path, run: str) -> Told:
-    """Read what a server keeps in its folder of a flow run."""
+def told(folder: Path, run: str) -> dict[str, Any]:
+    """Return what a server keeps of one flow run: by step its runs, without times and ids; and the registry."""
     with closing(sqlite3.connect(folder / "mlflow.db")) as store:
         assert store.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        tags: dict[str, dict[str, str]] = {}
-        for run_id, key, value in store.execute("SELECT run_uuid, key, value FROM tags"):
-            tags.setdefault(run_id, {})[key] = value
-        ids = {run_id: of["chess_grpo.step"] for run_id, of in tags.items() if of.get("metaflow.run") == run}
-        states = dict(store.execute("SELECT run_uuid, status FROM runs").fetchall())
-        metrics: dict[str, Counter[tuple[str, int, str]]] = {}
-        for run_id, key, step, value in store.execute("SELECT run_uuid, key, step, value FROM metrics"):
-            if run_id in ids and not key.startswith(("time/", "cache/", "system/")):
-                metrics.setdefault(ids[run_id], Counter())[key, step, repr(value)] += 1
-        aliases = {alias for (alias,) in store.execute("SELECT alias FROM registered_model_aliases")}
-        (versions,) = store.execute("SELECT count(*) FROM model_versions").fetchone()
-    found: dict[str, set[tuple[str, str]]] = {}
-    files: dict[str, dict[str, str]] = {}
-    for run_id, step in ids.items():
-        found.setdefault(step, set()).update(
-            item for item in tags[run_id].items() if item[0] not in OF_THE_MOMENT and "note" not in item[0]
-        )
-        for root in (folder / "files").rglob(f"{run_id}/artifacts"):
-            paths = [path for path in root.rglob("*") if path.is_file() and "aside" not in path.parts and path.suffix != ".md"]
-            files.setdefault(step, {}).update(
-                {str(path.relative_to(root)): sha256_file(path) for path in paths if path.name != "manifest.json"}
-            )
-    return Told(
-        runs=Counter(ids.values()),
-        states={step: {states[run_id] for run_id, of in ids.items() if of == step} for step in set(ids.values())},
-        tags=found,
-        metrics=metrics,
-        files=files,
-        aliases=aliases,
-        versions=versions,
-    )
+    found, steps = picture(folder), {}
+    for each in found["runs"]:
+        if each["tags"].get("metaflow.run") == run:
+            tags = {name: tag for name, tag in each["tags"].items() if name not in OF_THE_MOMENT and "note" not in name}
+            metrics = {name: points for name, points in each["metrics"].items() if not name.startswith(("time/", "cache/", "system/"))}
+            files = {name: digest for name, digest in each["artifacts"].items() if not name.endswith(WITH_TIMES) and "aside/" not in name}
+            steps.setdefault(each["tags"]["chess_grpo.step"], []).append((each["status"], tags, metrics, files))
+    return {**steps, "aliases": sorted(found["aliases"]), "versions": len(found["versions"])}
 
 
 @pytest.fixture
-def servers(template: Path, tmp_path: Path) -> Iterator[Any]:
+def servers(template: Path, tmp_path: Path) -> Iterator[NewServer]:
     """Give a maker of toggled servers, one at a time."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "steps"))
-    toggled_server = pytest.importorskip("toggled_server", reason="no toggled server here yet")
-    pytest.importorskip("steps.tracking.journal", reason="what a run says is not kept for a server that is away yet")
-    made = []
+    made: list[ToggledServer] = []
 
-    def make(name: str) -> Any:
+    def make(name: str) -> ToggledServer:
         (folder := tmp_path / name).mkdir()
         (folder / "mlflow.db").write_bytes(template.read_bytes())
-        made.append(toggled_server.ToggledServer(folder))
+        made.append(ToggledServer(folder))
         return made[-1]
 
     yield make
@@ -104,9 +63,7 @@ def servers(template: Path, tmp_path: Path) -> Iterator[Any]:
         server.stop()
 
 
-def test_a_server_that_comes_and_goes(driver: Driver, undisturbed: Undisturbed, servers: Any, tmp_path: Path) -> None:
-    from toggled_server import Fault
-
+def test_a_server_that_comes_and_goes(driver: Driver, undisturbed: Undisturbed, servers: NewServer, tmp_path: Path) -> None:
     rng = random.Random(SEED)
     calm = servers("calm")
     place = Place(tmp_path / "calm-run")
@@ -174,10 +131,7 @@ def outputs(hashes: dict[str, str]) -> dict[str, str]:
 def test_the_real_server_is_killed_in_the_middle_of_finetune(
     driver: Driver, undisturbed: Undisturbed, template: Path, tmp_path: Path
 ) -> None:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "steps"))
-    from toggled_server import ServerProcess
-
-    def until_finetune(name: str, disturb: Callable[[ServerProcess, Place, int], None] = lambda *_: None) -> tuple[Place, Told]:
+    def until_finetune(name: str, disturb: Callable[[ServerProcess, Place, int], None] = lambda *_: None) -> tuple[Place, dict[str, Any]]:
         (folder := tmp_path / name).mkdir()
         (folder / "mlflow.db").write_bytes(template.read_bytes())
         place = Place(tmp_path / f"{name}-run")
@@ -218,15 +172,7 @@ def test_the_real_server_is_killed_in_the_middle_of_finetune(
         assert row.is_equal, f"seed {SEED}"
 
 
-def differences(found: Told, expected: Told) -> list[str]:
+def differences(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
     """Return what one store has and the other has not."""
-    lines = []
-    for name in ("runs", "states", "tags", "metrics", "files"):
-        mine, theirs = getattr(found, name), getattr(expected, name)
-        lines += [
-            f"{name} of {step}: {mine.get(step)} instead of {theirs.get(step)}"
-            for step in mine.keys() | theirs.keys()
-            if mine.get(step) != theirs.get(step)
-        ]
-    lines += [f"{name}: {getattr(found, name)}" for name in ("aliases", "versions") if getattr(found, name) != getattr(expected, name)]
-    return lines
+    names = sorted(found.keys() | expected.keys())
+    return [f"{name}: {found.get(name)} instead of {expected.get(name)}" for name in names if found.get(name) != expected.get(name)]

@@ -15,8 +15,8 @@ from steps.step_io.names import FINDINGS, RESULTS
 from steps.step_io.results import FORMAT, measurements
 from steps.store.outputs import StepOutput, Store
 from steps.tracking.registry import Choice, Chosen
-from steps.tracking.tags import COMMAND, ENGINE, FOUND, verdict_tags
-from steps.tracking.tracker import PEAK_STEP, Tracker
+from steps.tracking.tags import COMMAND, ENGINE, FOUND, PEAK_STEP, verdict_tags
+from steps.tracking.tracker import Tracker
 
 STEPS = ("join_boards", "calibrate", "pretrain", "baseline", "finetune", "select", "report")
 BASELINE = {"heldout/regret_best": 0.08, "heldout/regret_best_stderr": 0.005}

@@ -3,7 +3,7 @@
 `ToggledServer` answers by MLflow's own handlers over a real sqlite store, starts in a second and answers in 10 ms, so that each call of
 a run can be made to fail in turn. `ServerProcess` is the process that `mlflow server` answers with; it takes seconds to start and can be
 killed.
-Both keep what they were told over a stop: tables and files are in the folder they are given.
+Both keep what they were told over a stop: tables and files are in the folder they are given, and `picture` returns what is there.
 """
 
 import hashlib
@@ -21,6 +21,11 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
+
+from grpo.base.files import sha256_file
+from steps.tracking.client import EXPERIMENT
+from steps.tracking.registry import MODEL
+from steps.tracking.tags import CHILD, NOTE_TIME
 
 Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
@@ -216,3 +221,51 @@ class ServerProcess:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+
+
+def picture(folder: Path) -> dict[str, Any]:
+    """Return all that a server keeps in its folder of the experiment and the registry, but for ids and times; it is not asked."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(uri := f"sqlite:///{folder / 'mlflow.db'}", registry_uri=uri)
+    runs = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
+    names = {run.info.run_id: f"<{run.info.run_name}>" for run in runs}
+
+    def told(tags: dict[str, str]) -> dict[str, str]:
+        kept = {name: tag for name, tag in tags.items() if not name.startswith("mlflow.artifact") and name != NOTE_TIME}
+        for run_id, name in names.items():
+            kept = {each: tag.replace(run_id, name) for each, tag in kept.items()}
+        if CHILD in kept:
+            kept[CHILD] = "/".join(part if len(part) != 12 else "*" for part in kept[CHILD].split("/"))
+        if "chess_grpo.peak" in kept:
+            kept["chess_grpo.peak"] = kept["chess_grpo.peak"].partition(":")[0]
+        return kept
+
+    def metrics(run_id: str, name: str) -> list[str]:
+        return sorted(f"{point.step} {point.value}" for point in client.get_metric_history(run_id, name))
+
+    def files(run_id: str) -> dict[str, str]:
+        roots = list((folder / "files").glob(f"*/{run_id}/artifacts"))
+        return {str(path.relative_to(root)): sha256_file(path) for root in roots for path in root.rglob("*") if path.is_file()}
+
+    found = [
+        {
+            "name": run.info.run_name,
+            "status": run.info.status,
+            "tags": told(run.data.tags),
+            "params": run.data.params,
+            "metrics": {name: metrics(run.info.run_id, name) for name in sorted(run.data.metrics)},
+            "datasets": [each.dataset.digest for each in run.inputs.dataset_inputs],
+            "artifacts": files(run.info.run_id),
+        }
+        for run in runs
+    ]
+    versions = [
+        {"number": str(each.version), "tags": told(each.tags), "run": names[each.run_id], "folder": Path(each.source).name}
+        for each in sorted(client.search_model_versions(f"name = '{MODEL}'"), key=lambda each: int(each.version))
+    ]
+    return {
+        "runs": sorted(found, key=lambda run: (run["name"], run["status"])),
+        "versions": versions,
+        "aliases": {name: int(number) for model in client.search_registered_models() for name, number in model.aliases.items()},
+    }

@@ -1,50 +1,9 @@
-"""W&B as the mirror's tests meet it: its files read back, and a server of our own that keeps what a run is told."""
+"""W&B as the mirror's tests meet it: a server of our own that keeps what a run is told."""
 
 import json
-import struct
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any, Self
-
-_BLOCK = 32_768
-_HEADER = 7
-"""Bytes of a file's header, and of a chunk's: checksum, length, and whether it is whole (1), or begins, goes on or ends (2, 3, 4)."""
-
-
-def records(folder: Path) -> list[Any]:
-    """Return what stands in an offline run's file: protocol buffers in the log format of LevelDB."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    [path] = folder.glob("*.wandb")
-    found = []
-    for content in _chunks(path.read_bytes()):
-        record = Record()
-        record.ParseFromString(content)
-        found.append(record)
-    return found
-
-
-def _chunks(content: bytes) -> Iterator[bytes]:
-    assert content.startswith(b":W&B")
-    place, whole = _HEADER, b""
-    while place + _HEADER <= len(content):
-        if _BLOCK - place % _BLOCK < _HEADER:
-            place += _BLOCK - place % _BLOCK
-            continue
-        length, kind = struct.unpack_from("<HB", content, place + 4)
-        whole += content[place + _HEADER : place + _HEADER + length]
-        place += _HEADER + length
-        if kind in (1, 4):
-            yield whole
-            whole = b""
-
-
-def rows(folder: Path) -> list[dict[str, Any]]:
-    """Return the rows of an offline run's history."""
-    found = (record.history for record in records(folder) if record.WhichOneof("record_type") == "history")
-    return [{"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in each.item} for each in found]
 
 
 class WandbServer:

@@ -4,18 +4,16 @@ The step trains a real policy on boards that Stockfish has valued; the server is
 """
 
 import shutil
-import sqlite3
-import threading
+import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from toggled_server import ServerProcess, ToggledServer
+from toggled_server import ServerProcess, ToggledServer, picture
 
 from grpo.base.files import sha256_file
 from grpo.metrics.table import Record
@@ -26,12 +24,12 @@ from steps.pipeline.job import Job
 from steps.step_io.work import read_history
 from steps.store.outputs import StepOutput
 from steps.tracking import tracker as tracking
-from steps.tracking.journal import JournalFolder
+from steps.tracking.journal import JournalFolder, Reader
 from steps.tracking.outages import RetryPolicy
 from steps.tracking.step_notes import run_name
 
-BRISK = RetryPolicy(between_deliveries=0.0, after_outage=0.0, longest=0.0, between_tries=(), between_asks=(0.0,) * 3, at_end=600.0)
-"""Gives up at the first outage, and tries again with the next record."""
+BRISK = RetryPolicy(between_deliveries=0.05, after_outage=0.05, longest=0.05, between_tries=(), between_asks=(0.0,) * 3, at_end=600.0)
+"""Gives up at the first outage, and soon tries again."""
 CODE = {"commit": "abc", "is_dirty": False, "lock": "l"}
 SETTINGS = read_settings("""
 preset = "test"
@@ -100,25 +98,23 @@ def server(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path
 
 
 class Listener:
-    """Hears all that the tracker hears, just after it; kills the server in the middle, and may start it again two steps later."""
+    """Hears all that the tracker hears, just before it; kills the server in the middle, and may start it again two steps later."""
 
-    def __init__(self, server: ServerProcess, run: str, *, comes_back: bool) -> None:
-        self.rows: Counter[tuple[str, int, str]] = Counter()
+    def __init__(self, server: ServerProcess, job: Job, *, comes_back: bool) -> None:
+        self.rows: Counter[str] = Counter()
         self.killed_at: int | None = None
         self.back_at: int | None = None
         self._server = server
-        self._run = run
+        self._job = job
         self._comes_back = comes_back
 
     def log(self, record: Record) -> None:
-        self.rows.update((name, record.step, repr(float(value))) for name, value in record.metrics.items())
+        self.rows.update(rows(record))
         if self.killed_at is None and record.step >= MIDDLE:
-            for thread in threading.enumerate():
-                if thread.name == "tracking":
-                    thread.join()
-            if Kept(self._server.folder, self._run).rows():
-                self._server.kill()
-                self.killed_at = record.step
+            while not told(self._server.folder, self._job)["metrics"]:
+                time.sleep(0.02)
+            self._server.kill()
+            self.killed_at = record.step
         elif self._comes_back and self.back_at is None and self.killed_at is not None and record.step >= self.killed_at + 2:
             self._server.start()
             self.back_at = record.step
@@ -127,64 +123,32 @@ class Listener:
         """Take no note."""
 
 
-class Kept:
-    """What a server keeps in its folder of the step `finetune` of one flow run, read without it."""
-
-    def __init__(self, folder: Path, run: str) -> None:
-        self._folder = folder
-        self._run = run
-
-    def _asked(self, question: str, *given: str) -> list[tuple[Any, ...]]:
-        with closing(sqlite3.connect(f"file:{self._folder / 'mlflow.db'}?mode=ro", uri=True)) as store:
-            return store.execute(question, given).fetchall()
-
-    def ids(self) -> list[str]:
-        question = "SELECT run_uuid FROM tags WHERE key = 'mlflow.parentRunId' AND value = ? AND run_uuid IN (SELECT run_uuid FROM runs"
-        question += " WHERE name = ? AND lifecycle_stage = 'active')"
-        return [run_id for (run_id,) in self._asked(question, self._run, run_name("finetune"))]
-
-    def rows(self) -> Counter[tuple[str, int, str]]:
-        question = "SELECT key, step, CASE is_nan WHEN 1 THEN 'nan' ELSE value END FROM metrics WHERE run_uuid = ?"
-        found = [row for run_id in self.ids() for row in self._asked(question, run_id)]
-        return Counter((name, step, repr(float(value))) for name, step, value in found)
-
-    def status(self) -> list[str]:
-        return [status for run_id in self.ids() for (status,) in self._asked("SELECT status FROM runs WHERE run_uuid = ?", run_id)]
-
-    def tags(self) -> dict[str, str]:
-        [run_id] = self.ids()
-        return dict(self._asked("SELECT key, value FROM tags WHERE run_uuid = ?", run_id))
-
-    def params(self) -> dict[str, str]:
-        return dict(self._asked("SELECT key, value FROM params WHERE run_uuid = ?", self._run))
-
-    def files(self) -> dict[str, str]:
-        [run_id] = self.ids()
-        [root] = self._folder.rglob(f"{run_id}/artifacts")
-        return {path.relative_to(root).as_posix(): sha256_file(path) for path in root.rglob("*") if path.is_file()}
+def rows(record: Record) -> list[str]:
+    return [f"{name} {record.step} {float(value)}" for name, value in record.metrics.items()]
 
 
-def finetuned(prepared: Prepared, job: Job, listener: Listener) -> StepOutput:
-    return training.finetune(job, prepared.boards, prepared.pretrained, [listener])
+def told(folder: Path, job: Job) -> dict[str, Any]:
+    """Return what a server keeps of the step `finetune` of a flow run: one run, of which each row is there once."""
+    runs = picture(folder)["runs"]
+    found = [run for run in runs if run["name"] == run_name("finetune") and run["tags"]["metaflow.run"] == job["metaflow_run"]]
+    assert len(found) <= 1
+    [run] = found or [{"metrics": {}}]
+    return {**run, "metrics": Counter(f"{name} {point}" for name, points in run["metrics"].items() for point in points)}
 
 
 def check_all_is_told_once(folder: Path, job: Job, output: StepOutput, home: Path, listener: Listener) -> None:
-    kept, made = Kept(folder, job["mlflow_run"]), home / "outputs" / "finetune" / output["version"]
-    history = Counter((name, record.step, repr(float(value))) for record in read_history(made) for name, value in record.metrics.items())
-    assert kept.status() == ["FINISHED"], "one run"
-    told = kept.rows()
-    assert told == listener.rows, "each row that the step had to say, once"
-    assert Counter({row: count for row, count in told.items() if row in history}) == history
-    assert {name.partition("/")[0] for name, _, _ in told - history} <= {"time", "system", "cache"}, "what differs between two equal runs"
-    tags = kept.tags()
+    found, made = told(folder, job), home / "outputs" / "finetune" / output["version"]
+    history = Counter(row for record in read_history(made) for row in rows(record))
+    assert found["status"] == "FINISHED"
+    assert found["metrics"] == listener.rows, "each row that the step had to say, once"
+    assert history <= found["metrics"]
+    assert {row.partition("/")[0] for row in found["metrics"] - history} <= {"time", "system", "cache"}, "what differs between equal runs"
+    tags = found["tags"]
     assert (tags["chess_grpo.version"], tags["chess_grpo.output_hash"]) == (output["version"], output["output_hash"])
     assert (tags["chess_grpo.holds_output"], tags["chess_grpo.reused"]) == ("True", "False")
-    assert kept.params().keys() >= {"grpo.num_steps", "seed"}
-    files = kept.files()
     for path in made.rglob("*"):
-        if path.is_file():
-            assert files.get(path.relative_to(made).as_posix()) == sha256_file(path)
-    assert not [path for path in (home / "outbox" / job["mlflow_run"]).rglob("*") if path.is_file()], "nothing is kept of what was told"
+        assert path.is_dir() or found["artifacts"].get(path.relative_to(made).as_posix()) == sha256_file(path)
+    assert not list((home / "outbox" / job["mlflow_run"]).glob("*")), "nothing is kept of what was told"
 
 
 def test_a_server_that_is_back_before_the_step_ends_has_all_of_it_when_it_ends(
@@ -192,9 +156,8 @@ def test_a_server_that_is_back_before_the_step_ends_has_all_of_it_when_it_ends(
 ) -> None:
     place(monkeypatch, home, server.address, stockfish)
     job = started("1")
-    listener = Listener(server, job["mlflow_run"], comes_back=True)
-    output = finetuned(prepared, job, listener)
-    assert listener.killed_at is not None
+    listener = Listener(server, job, comes_back=True)
+    output = training.finetune(job, prepared.boards, prepared.pretrained, [listener])
     assert listener.back_at is not None
     assert listener.back_at < SETTINGS["grpo"]["num_steps"]
     check_all_is_told_once(server.folder, job, output, home, listener)
@@ -211,13 +174,12 @@ def test_a_server_that_is_back_after_the_step_is_told_by_the_command_track_or_by
 ) -> None:
     place(monkeypatch, home, server.address, stockfish)
     job = started("2")
-    listener = Listener(server, job["mlflow_run"], comes_back=False)
-    output = finetuned(prepared, job, listener)
-    assert listener.killed_at is not None
+    listener = Listener(server, job, comes_back=False)
+    output = training.finetune(job, prepared.boards, prepared.pretrained, [listener])
     assert f"finetune: WARNING: the tracking store {server.address} is away (" in capsys.readouterr().out
-    kept = Kept(server.folder, job["mlflow_run"])
-    assert (kept.status(), JournalFolder(home).num_waiting(job["mlflow_run"]) > 10) == (["RUNNING"], True)
-    assert kept.rows() < listener.rows
+    found = told(server.folder, job)
+    assert (found["status"], len(JournalFolder(home).left(Reader.MLFLOW, job["mlflow_run"]))) == ("RUNNING", 1)
+    assert found["metrics"] < listener.rows
     # What is on the two disks now, twice: each copy is told in another way.
     other = {name: shutil.copytree(folder, tmp_path / f"other-{name}") for name, folder in (("home", home), ("server", server.folder))}
     server.start()

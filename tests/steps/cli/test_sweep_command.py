@@ -19,6 +19,7 @@ from steps.runs.index import read_runs
 from steps.runs.sweep_plan import PlannedRun, run_id_file
 from steps.runtime.machine import Machine
 from steps.store.file_lock import file_lock
+from steps.tracking.outages import RetryPolicy
 from steps.tracking.tags import PARENT, RUN, STEP, SWEEP
 
 SCORES = {0: (0.6, 0.55, 0.65), 1: (0.65, 0.6, 0.7), 2: (0.5, 0.45, 0.55)}
@@ -279,6 +280,7 @@ def test_mlflow_has_one_run_of_the_sweep_with_means_and_table_and_its_runs_as_ch
 def test_while_the_tracking_store_is_away_at_the_end_the_table_is_still_written(
     sweep: Sweep, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("steps.tracking.sweep_run.RetryPolicy", lambda: RetryPolicy(between_asks=()))
     monkeypatch.setattr("steps.tracking.sweep_run._log", lambda *_: (_ for _ in ()).throw(OSError("the cable is out")))
     code, out, _ = sweep("--seeds", "0")
     assert code == 0

@@ -24,8 +24,10 @@ from steps.step_io.work import Work
 from steps.store import external_inputs
 from steps.store.outputs import StepOutput, Store
 from steps.tracking.archive import NotArchivedError, output_manifest
+from steps.tracking.client import ArtifactError
 from steps.tracking.registry import Registry
-from steps.tracking.tracker import PEAK_STEP, ArtifactError, Tracker
+from steps.tracking.tags import PEAK_STEP
+from steps.tracking.tracker import Tracker
 
 ENGINE = EngineIdentity(name="Scripted 1", sha256="0" * 64)
 CODE = {"commit": "abc", "is_dirty": False, "lock": "l"}
@@ -105,7 +107,7 @@ def ran(first: Machine, settings: Settings) -> Ran:
             )
             if step == until:
                 return made
-        tracker.tag_flow_run(parent, {PEAK_STEP: KEPT[0]})
+        tracker.client.set_tag(parent, PEAK_STEP, str(KEPT[0]))
         return made
 
     return run

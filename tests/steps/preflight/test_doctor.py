@@ -141,14 +141,12 @@ def test_the_python_that_is_asked_for_is_the_projects(machine: Machine, monkeypa
 # What is elsewhere.
 
 
-def test_records_that_wait_to_be_told_are_counted(machine: Machine) -> None:
+def test_steps_that_wait_to_be_told_are_counted(machine: Machine) -> None:
     assert "journals" not in found(machine)
     journal = JournalFolder(machine.home).begin("run", "start")
-    journal.append("tags", tags={})
-    journal.append("tags", tags={})
     is_fine, detail = found(machine)["journals"]
     assert is_fine
-    assert detail.startswith("2 records are not logged to MLflow yet")
+    assert detail.startswith("1 steps are not logged to MLflow yet")
     journal.close()
 
 

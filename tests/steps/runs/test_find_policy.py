@@ -24,6 +24,7 @@ from steps.store.outputs import Store
 from steps.tracking import registry_reader
 from steps.tracking.registry import Registry
 from steps.tracking.registry_reader import RegistryError
+from steps.tracking.tags import CHILD
 from steps.tracking.tracker import Tracker
 
 
@@ -50,13 +51,15 @@ def chosen(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path
     with tracker.child(parent, "select", {}) as child:
         for part in (MANIFEST, "report.json"):
             child.file(store.folder("select", "v1") / part)
-        for part, step in ((PEAK, 60), (CHAMPION, 40)):
+        for part in (PEAK, CHAMPION):
             child.file(store.folder("select", "v1") / part, part)
-            version = registry.register(
-                holder=child.holder, folder=part, flow_run=parent, policy_step=step, initial_weights="w", low=None, description=""
-            )
-            registry.give(part, version)
         child.finished(output)
+    [holder] = tracker.search(f"tags.`{CHILD}` = '{child.key}'")
+    for part, step in ((PEAK, 60), (CHAMPION, 40)):
+        version = registry.register(
+            holder=holder.info.run_id, folder=part, flow_run=parent, policy_step=step, initial_weights="w", low=None, description=""
+        )
+        registry.give(part, version)
     return machine
 
 

@@ -13,7 +13,9 @@ from grpo.base.files import StorageError
 from grpo.metrics.table import Record
 from steps.runtime.machine import Machine
 from steps.store.objects import FolderObjects
-from steps.tracking.journal import DAMAGED, JournalFolder
+from steps.store.outputs import Store
+from steps.tracking.delivery import Delivery
+from steps.tracking.journal import DAMAGED, JournalFolder, Reader
 from steps.tracking.tracker import Tracker
 
 DAMAGE = (b"", b"\0" * 40, b"{}", b"[]", b"<html>", b'{"kind": "metr', b"[" * 100_000)
@@ -44,22 +46,31 @@ def test_a_record_that_the_full_disk_cuts_off_leaves_the_journal_as_it_was(tmp_p
     largest_file(2**20)
     assert journal.path.read_bytes() == before
     journal.append("tags", tags={"c": "3"})
-    assert [entry.record["tags"] for entry in journal.waiting()] == [{"a": "1"}, {"c": "3"}]
+    assert [entry.row["tags"] for entry in journal.entries()] == [{"a": "1"}, {"c": "3"}]
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_line_is_set_aside_and_all_others_are_logged(damage: bytes, tracker: Tracker, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("damage", "kind", "why"),
+    [
+        *((damage, DAMAGED, "it is damaged") for damage in DAMAGE),
+        (b'{"kind": "child", "key": "7/pretrain/1"}', "child", "no such kind of record"),
+        (b'{"kind": "record", "record": {"step": "one", "grpo/entropy": 3.0}}', "record", "no such kind of record"),
+    ],
+)
+def test_a_damaged_or_foreign_line_is_set_aside_and_all_others_are_logged(
+    damage: bytes, kind: str, why: str, tracker: Tracker, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tracker.start_flow_run(metaflow_run="7", settings={}, tags={}, note="")
     with tracker.child(run, "pretrain", {}) as child:
         child.log(Record(1, {"grpo/entropy": 1.0}))
-        with child.journal.open("ab") as file:
+        with child.journal.path.open("ab") as file:
             file.write(damage + b"\n")
         child.log(Record(2, {"grpo/entropy": 2.0}))
     [found] = tracker.search(f"tags.`mlflow.parentRunId` = '{run}'")
     assert [point.value for point in tracker.client.get_metric_history(found.info.run_id, "grpo/entropy")] == [1.0, 2.0]
     assert found.info.status == "FINISHED"
-    assert f"rejected a record of kind '{DAMAGED}' (it is damaged)" in capsys.readouterr().out
-    assert len(tracker.journals.refused()) == 1
+    assert f"rejected a record of kind '{kind}' ({why})" in capsys.readouterr().out
+    assert [path.read_bytes().count(b"\n") for path in tracker.journals.refused()] == [1]
     tracker.deliver_left()
     assert tracker.end_flow_run(run, {}) == 0
 
@@ -75,8 +86,8 @@ def test_a_shared_journal_whose_head_is_damaged_is_taken_from_its_beginning(dama
     stored = objects.get(key)
     assert stored is not None
     objects.put(key, damage + b"\n" + stored.data.partition(b"\n")[2])
-    with closing(second.pending("parent")) as pending:
-        assert [entry.record["kind"] for entry in next(pending).waiting()] in (["tags"], [DAMAGED, "tags"])
+    with closing(second.pending(Reader.MLFLOW, "parent")) as pending:
+        assert [entry.row["kind"] for entry in next(pending).entries()] in (["tags"], [DAMAGED, "tags"])
 
 
 def test_a_record_that_is_not_whole_yet_waits_for_its_end(tmp_path: Path) -> None:
@@ -85,9 +96,9 @@ def test_a_record_that_is_not_whole_yet_waits_for_its_end(tmp_path: Path) -> Non
     with journal.path.open("ab") as file:
         file.write(b'{"kind": "tags", "ta')
         file.flush()
-        assert [entry.record["kind"] for entry in journal.waiting()] == ["tags"]
+        assert [entry.row["kind"] for entry in journal.entries()] == ["tags"]
         file.write(b'gs": {}}\n')
-    assert [entry.record["kind"] for entry in journal.waiting()] == ["tags", "tags"]
+    assert [entry.row["kind"] for entry in journal.entries()] == ["tags", "tags"]
 
 
 def test_a_journal_that_one_machine_delivers_is_left_alone_by_others_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,10 +107,36 @@ def test_a_journal_that_one_machine_delivers_is_left_alone_by_others_for_a_while
     journal = first.begin("parent", "step")
     journal.append("tags", tags={"a": "1"})
     first.leave(journal)
-    with closing(second.pending("parent")) as delivering:
-        assert len(next(delivering).waiting()) == 1
-        assert list(third.pending("parent")) == []
+    with closing(second.pending(Reader.MLFLOW, "parent")) as delivering:
+        assert len(next(delivering).entries()) == 1
+        assert list(third.pending(Reader.MLFLOW, "parent")) == []
         then = time.time() + 3_600
         monkeypatch.setattr("steps.tracking.journal.time.time", lambda: then)  # The second has died.
-        with closing(third.pending("parent")) as taken_over:
-            assert len(next(taken_over).waiting()) == 1
+        with closing(third.pending(Reader.MLFLOW, "parent")) as taken_over:
+            assert len(next(taken_over).entries()) == 1
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_reader_whose_state_is_damaged_begins_again(damage: bytes, tracker: Tracker) -> None:
+    run = tracker.start_flow_run(metaflow_run="8", settings={}, tags={}, note="")
+    journal = tracker.journals.begin(run, "pretrain")
+    journal.append("begin", key="8/pretrain/1", step="pretrain", tags={}, time=5)
+    journal.append("record", time=6, record={"step": 1, "grpo/entropy": 1.0})
+    Delivery(journal, tracker, Store(tracker.journals.folder)).run(is_over=False)
+    journal.path.with_suffix(f".{Reader.MLFLOW}").write_bytes(damage)
+    journal.append("record", time=7, record={"step": 2, "grpo/entropy": 2.0})
+    journal.close()
+    tracker.deliver_left()
+    [found] = tracker.search(f"tags.`mlflow.parentRunId` = '{run}'")
+    assert [point.value for point in tracker.client.get_metric_history(found.info.run_id, "grpo/entropy")] == [1.0, 2.0]
+    assert not list(journal.path.parent.iterdir())
+
+
+def test_the_last_of_two_readers_deletes_the_journal(tmp_path: Path) -> None:
+    folder = JournalFolder(tmp_path)
+    for first, last in ((Reader.MLFLOW, Reader.WANDB), (Reader.WANDB, Reader.MLFLOW)):
+        journal = folder.begin("parent", "step", list(Reader))
+        journal.done(first)
+        assert (folder.left(first), len(folder.left(last)), journal.path.exists()) == ([], 1, True)
+        journal.done(last)
+        assert (folder.left(last), journal.path.exists()) == ([], False)

@@ -10,6 +10,7 @@ import pytest
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import CHAMPION, PEAK
 from steps.tracking.registry import MODEL, Choice, Chosen, Registry, Version, should_have_peak
+from steps.tracking.tags import CHILD
 from steps.tracking.tracker import Tracker
 
 HELD = Version(number=3, flow_run="f", policy_step=150, initial_weights="w", low=0.55)
@@ -55,15 +56,15 @@ def registered(tracker: Tracker, tmp_path: Path, request: pytest.FixtureRequest)
     def register(low: float | None, step: int = 4) -> Version:
         with tracker.child(run, "select", {}) as child:
             child.file(tmp_path / "policy", "policy")
-            return Registry(tracker).register(
-                holder=child.holder,
-                folder="policy",
-                flow_run=run,
-                policy_step=step,
-                initial_weights=request.node.name,
-                low=low,
-                description="",
-            )
+        return Registry(tracker).register(
+            holder=tracker.search(f"tags.`{CHILD}` = '{child.key}'")[0].info.run_id,
+            folder="policy",
+            flow_run=run,
+            policy_step=step,
+            initial_weights=request.node.name,
+            low=low,
+            description="",
+        )
 
     return register
 

@@ -1,19 +1,20 @@
 """W&B is told what MLflow is told, once, by a process that the step neither waits for nor knows anything of.
 
-Offline runs are read back from W&B's own files; online ones are told to a server of our own (`wandb_doubles`).
+Online runs are told to a server of our own (`wandb_doubles`).
 """
 
-import shutil
+import json
 import subprocess
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from toggled_server import free_port
-from wandb_doubles import WandbServer, records, rows
+from wandb_doubles import WandbServer
 
 from grpo.metrics.table import METRICS, Record
 from steps.cli.track import MirrorError, deliver_journals
@@ -24,13 +25,12 @@ from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 from steps.store.outputs import StepOutput
 from steps.tracking import wandb_mirror
-from steps.tracking.journal import Journal, JournalFolder
-from steps.tracking.tracker import ChildRun, Tracker
-from steps.tracking.wandb_mirror import mirror_journals, mirrored
+from steps.tracking.child_run import ChildRun
+from steps.tracking.journal import JournalFolder, Reader
+from steps.tracking.tracker import Tracker
 
 KEY = "0123456789abcdef" * 2 + "01234567"
 SETTINGS = {"seed": 0, "grpo": {"num_steps": 3}}
-TAGS = {"metaflow.run": "7", "git.commit": "abc", "git.dirty": True}
 OWN = ("_step", "_runtime", "_timestamp", "step")
 """What W&B, and the mirror, put into a row beside the metrics."""
 
@@ -63,17 +63,17 @@ def finetuned(machine: Machine, body: Callable[[Work], None]) -> StepOutput:
     return run_step(job, machine, StepSpec(name="finetune", body="steps.step_io.work"), settings={}, inputs={}, work=body, publish=publish)
 
 
-def write(work: Work) -> None:
+def write(work: Work, steps: int = 3) -> None:
     (work.folder / "weights").write_text("w")
-    for step in range(3):
+    for step in range(steps):
         work.record(Record(step, {"grpo/entropy": 1 / (step + 1), "grpo/loss": 0.5}))
         work.measured(Record(step, {"cache/hits": step}))
-    work.record(Record(1, {"heldout/regret_best": 0.25}))  # Of a step that is past.
+    if steps == 3:
+        work.record(Record(1, {"heldout/regret_best": 0.25}))  # Of a step that is past.
 
 
 def fail(work: Work) -> None:
-    work.record(Record(0, {"grpo/entropy": 1.0, "grpo/loss": 0.5}))
-    work.record(Record(1, {"grpo/entropy": 0.5, "grpo/loss": 0.5}))
+    write(work, steps=2)
     raise ZeroDivisionError
 
 
@@ -85,134 +85,136 @@ WHOLE = [
 ]
 
 
-def measured(found: list[dict[str, Any]]) -> list[tuple[int, dict[str, float]]]:
-    assert [row["_step"] for row in found] == list(range(len(found))), "W&B's own count has no gap and no double"
+def measured(run: dict[str, Any]) -> list[tuple[int, dict[str, float]]]:
+    """Return the rows that a server has of a run: step and metrics."""
+    assert sorted(run["rows"]) == list(range(len(run["rows"]))), "W&B's own count has no gap and no double"
+    found = [run["rows"][number] for number in range(len(run["rows"]))]
     return [(row["step"], {name: value for name, value in row.items() if name not in OWN}) for row in found]
 
 
-def offline_runs(machine: Machine) -> list[Path]:
-    return sorted((machine.home / "wandb").glob("offline-run-*"))
+def test_two_tries_of_a_step_are_one_run_with_everything_once(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    with WandbServer() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.address)
+        machine = replace(machine, mirror=Mirror.ONLINE)
+        with pytest.raises(ZeroDivisionError):
+            finetuned(machine, fail)
+        [run] = server.runs.values()
+        assert (measured(run), run["exit_code"]) == (WHOLE[:2], 1)
+        finetuned(replace(machine, attempt=1), write)
+        [run] = server.runs.values()
+        assert (measured(run), run["exit_code"], server.num_again) == (WHOLE, 0, 0)
+    assert (run["groupName"], run["jobType"], run["displayName"]) == ("7", "finetune", "7/finetune")
+    assert run["tags"] == ["finetune", "commit abc", "uncommitted changes"]
+    config = {name: each["value"] for name, each in json.loads(run["config"]).items() if name != "_wandb"}
+    assert (config["grpo.num_steps"], config["git.commit"]) == (3, "abc")
+    assert config["units"]["heldout/regret_best"] == METRICS["heldout/regret_best"].unit
+    assert (run["summary"]["verdict"], run["summary"]["findings"]) == ("better", "healthy")
+    assert not list((machine.home / "outbox").glob("*/*")), "nothing is kept of what was told"
 
 
-def test_two_tries_of_a_step_are_one_offline_run_with_everything_once(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_tries_offline_leave_the_files_of_the_last_which_holds_all(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ZeroDivisionError):
         finetuned(machine, fail)
-    [failed] = offline_runs(machine)
-    assert [step for step, _ in measured(rows(failed))] == [0, 1]
-    assert [record.exit.exit_code for record in records(failed) if record.WhichOneof("record_type") == "exit"] == [1]
+    [failed] = (machine.home / "wandb").glob("offline-run-*")
     finetuned(replace(machine, attempt=1), write)
-    [folder] = offline_runs(machine)
-    assert folder != failed
-    assert folder.name.rpartition("-")[2] == failed.name.rpartition("-")[2], "one run"
-    assert measured(rows(folder)) == WHOLE
-    found = records(folder)
-    run = next(record.run for record in found if record.WhichOneof("record_type") == "run")
-    assert (run.project, run.run_group, run.job_type, run.display_name) == ("chess-grpo", "7", "finetune", "7/finetune")
-    assert list(run.tags) == ["finetune", "commit abc", "uncommitted changes"]
-    config = {each.key: each.value_json for each in run.config.update}
-    assert (config["grpo.num_steps"], config["git.commit"]) == ("3", '"abc"')
-    summary = {each.key: each.value_json for record in found for each in record.summary.update}
-    assert (summary["verdict"], summary["findings"]) == ('"better"', '"healthy"')
-    units = [each.value_json for record in found for each in record.config.update if each.key == "units"][-1]
-    assert f'"heldout/regret_best":"{METRICS["heldout/regret_best"].unit}"' in units
+    [folder] = (machine.home / "wandb").glob("offline-run-*")
+    assert (folder != failed, folder.name.rpartition("-")[2]) == (True, failed.name.rpartition("-")[2]), "one run"
     assert f"finetune: saved offline for W&B; upload it by: wandb sync {folder}\n" in capsys.readouterr().out
-    assert [record.exit.exit_code for record in found if record.WhichOneof("record_type") == "exit"] == [0]
-    assert not waiting(machine.home), "nothing is kept of what was told"
+    assert not list((machine.home / "outbox").glob("*/*")), "nothing is kept of what was told"
 
 
-def waiting(home: Path) -> list[str]:
-    return sorted(path.name for path in (home / "wandb" / "outbox").rglob("*") if path.is_file())
+def waiting(machine: Machine) -> int:
+    return len(JournalFolder.of(machine).left(Reader.WANDB))
 
 
 def test_without_the_mirror_there_is_no_trace_of_it_and_the_output_is_the_same(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, give_tables: Callable[[Path], Path]
 ) -> None:
-    started: list[Any] = []
-    monkeypatch.setattr(
-        wandb_mirror, "mirror_process", lambda *given, **named: started.append(given) or subprocess.Popen("cat", stdin=subprocess.PIPE)
-    )
+    modes = popen_that_fails(monkeypatch)
     mirrored_output = finetuned(machine, write)
-    assert len(started) == 1
+    assert modes == ["offline"]
     home = give_tables(tmp_path / "off")
-    assert (
-        finetuned(replace(machine, home=home, tracking_uri=f"sqlite:///{home / 'mlflow.db'}", mirror=Mirror.OFF), write) == mirrored_output
-    )
-    assert len(started) == 1
-    assert not (home / "wandb").exists()
+    off = replace(machine, home=home, tracking_uri=f"sqlite:///{home / 'mlflow.db'}", mirror=Mirror.OFF)
+    assert finetuned(off, write) == mirrored_output
+    assert (modes, waiting(off), (home / "wandb").exists()) == (["offline"], 0, False)
+
+
+def popen_that_fails(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let no process start, and return the list of the modes that they would have had."""
+    modes: list[str] = []
+
+    def noted(command: list[str], *, env: dict[str, str], **_: Any) -> None:
+        modes.append(env["WANDB_MODE"])
+        raise OSError("no process can be started")
+
+    monkeypatch.setattr(wandb_mirror.subprocess, "Popen", noted)
+    return modes
+
+
+def tried(machine: Machine, steps: range, *, is_killed: bool = False) -> None:
+    """Let an attempt of a step say something, and end, or be killed; MLflow has all of it at once."""
+    tracker = Tracker(machine)
+    run = tracker.start_flow_run(metaflow_run="7", settings=SETTINGS, tags={}, note="")
+    with suppress(KeyboardInterrupt), tracker.child(run, "finetune", {"metaflow.run": "7"}, settings=SETTINGS) as child:
+        for step in steps:
+            child.log(Record(step, {"grpo/entropy": 1 / (step + 1)}))
+        if is_killed:
+            child.ended = lambda status: None  # type: ignore[method-assign]
+            raise KeyboardInterrupt
 
 
 def test_a_server_that_never_answers_holds_up_nothing_beyond_its_seconds(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made: list[subprocess.Popen[bytes]] = []
-    whole = wandb_mirror.mirror_process
-
-    def kept(*given: Any, **named: Any) -> "subprocess.Popen[bytes]":
-        made.append(whole(*given, **named))
-        return made[-1]
-
-    monkeypatch.setattr(wandb_mirror, "mirror_process", kept)
+    whole = subprocess.Popen
+    monkeypatch.setattr(wandb_mirror.subprocess, "Popen", lambda *given, **named: made.append(whole(*given, **named)) or made[-1])
     monkeypatch.setattr(wandb_mirror, "_SECONDS_AT_END", 0.1)
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     with WandbServer() as server:
         server.is_silent = True
         monkeypatch.setenv("WANDB_BASE_URL", server.address)
         finetuned(replace(machine, mirror=Mirror.ONLINE), write)
-    [process] = made
-    assert process.poll() is not None, "it was ended"
     said = capsys.readouterr().out
     assert said.count("WARNING") == 1
     assert "finetune: WARNING: this step is not completely logged to W&B (it did not finish within 0 s): the run continues" in said
-    assert mirror_journals(machine.home).num_journals() == 1
-
-
-def tried(machine: Machine, steps: range, status: str = "") -> Journal:
-    """Let a try of a step say something, and end, or be killed."""
-    journal = JournalFolder(machine.home).begin("parent", "finetune")
-    with mirrored(machine, flow_run="7", step="finetune", settings=SETTINGS, tags=TAGS) as mirror:
-        mirror(journal.path)
-        for step in steps:
-            journal.append("metrics", rows=[["grpo/entropy", 1 / (step + 1), 1_000 * step, step]])
-        if status:
-            journal.append("ended", key="k", status=status, time=9_000)
-    journal.path.unlink()  # MLflow has it.
-    journal.close()
-    return journal
+    assert waiting(machine) == 1
+    assert [process.poll() is None for process in made] == [False], "it was ended"
 
 
 @pytest.mark.prove
 def test_a_killed_try_and_the_next_are_one_run_online_and_no_row_is_sent_twice(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine = replace(machine, mirror=Mirror.ONLINE)
+    machine = replace(machine, mirror=Mirror.ONLINE, shared=str(tmp_path / "shared"))
     monkeypatch.setenv("WANDB_API_KEY", KEY)
-    monkeypatch.setenv("CHESS_GRPO_HOME", str(machine.home))
+    for name, value in {"CHESS_GRPO_HOME": str(tmp_path / "other"), "CHESS_GRPO_SHARED": machine.shared}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", machine.tracking_uri)
     with WandbServer() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.address)
-        tried(machine, range(3))
+        tried(machine, range(3), is_killed=True)
         [run] = server.runs.values()
         assert (run["exit_code"], sorted(run["rows"])) == (255, [0, 1, 2])
         monkeypatch.setattr(wandb_mirror, "_SECONDS_AT_END", 0.0)
-        tried(replace(machine, attempt=1), range(5), "FINISHED")
+        tried(replace(machine, attempt=1), range(5))
         assert "not completely logged to W&B" in capsys.readouterr().out
-        kept = tmp_path / "kept"
-        shutil.copytree(mirror_journals(machine.home).folder, kept)
+        # Another machine has the rest, for this one's disk may have vanished.
+        assert not list((machine.home / "outbox").glob("*/*"))
         assert deliver_journals(Namespace(only_lists=False)) == 0
         assert "1 steps are not logged to W&B yet: CHESS_GRPO_WANDB=online chess-grpo track logs them" in capsys.readouterr().out
         monkeypatch.setenv("CHESS_GRPO_WANDB", "online")
         assert deliver_journals(Namespace(only_lists=True)) == 1
-        for _ in range(2):
-            assert deliver_journals(Namespace(only_lists=False)) == 0
-            assert "W&B: 1 steps logged, 0 wait" in capsys.readouterr().out
-            [run] = server.runs.values()
-            assert measured([run["rows"][number] for number in sorted(run["rows"])]) == [
-                (n, {"grpo/entropy": 1 / (n + 1)}) for n in range(5)
-            ]
-            assert (run["exit_code"], server.num_again, run["groupName"]) == (0, 0, "7")
-            # As if nobody had noted that it was told.
-            shutil.copytree(kept, mirror_journals(machine.home).folder, dirs_exist_ok=True)
-        assert not [path for path in machine.home.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
+        assert deliver_journals(Namespace(only_lists=False)) == 0
+        assert "W&B: 1 steps logged, 0 wait" in capsys.readouterr().out
+        [run] = server.runs.values()
+        assert measured(run) == [(n, {"grpo/entropy": 1 / (n + 1)}) for n in range(5)]
+        assert (run["exit_code"], server.num_again, run["groupName"]) == (0, 0, "7")
+        assert not [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
+        tried(replace(machine, attempt=2), range(5))
     with pytest.raises(MirrorError, match=r"W&B does not have 1 steps \(.*\): run this again later"):
         deliver_journals(Namespace(only_lists=False))
 
@@ -223,36 +225,30 @@ def test_who_refuses_the_connection_is_told_by_the_next_step(machine: Machine, m
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{free_port()}")
     machine = replace(machine, mirror=Mirror.ONLINE)
-    tried(replace(machine, task="7/pretrain/2"), range(2), "FINISHED")
-    assert mirror_journals(machine.home).num_journals() == 1
+    tried(replace(machine, task="7/pretrain/2"), range(2))
+    assert waiting(machine) == 1
     monkeypatch.setattr(wandb_mirror, "_SECONDS_AT_END", 600.0)
     with WandbServer() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.address)
-        tried(machine, range(3), "FINISHED")
+        tried(machine, range(3))
         assert sorted(len(run["rows"]) for run in server.runs.values()) == [2, 3]
-    assert not waiting(machine.home)
+    assert waiting(machine) == 0
 
 
 def test_without_a_key_it_is_offline_and_where_the_disk_goes_with_the_task_it_is_off(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    modes: list[str] = []
-
-    def noted(command: list[str], *, env: dict[str, str], **_: Any) -> None:
-        modes.append(env["WANDB_MODE"])
-        raise OSError("no process can be started")
-
-    monkeypatch.setattr(wandb_mirror.subprocess, "Popen", noted)
+    modes = popen_that_fails(monkeypatch)
     monkeypatch.setenv("WANDB_MODE", "online")
     machine = replace(machine, mirror=Mirror.ONLINE)
-    tried(machine, range(1), "FINISHED")
-    assert "finetune: WARNING: this step is not logged to W&B: no process can be started\n" in capsys.readouterr().out
+    tried(machine, range(1))
+    assert "finetune: WARNING: this step is not completely logged to W&B (no process can be started): " in capsys.readouterr().out
     monkeypatch.setenv("WANDB_API_KEY", KEY)
-    tried(machine, range(1), "FINISHED")
+    tried(machine, range(1))
     assert modes == ["offline", "online"]
     monkeypatch.delenv("WANDB_API_KEY")
     capsys.readouterr()
-    tried(replace(machine, is_container=True), range(1), "FINISHED")
+    tried(replace(machine, is_container=True), range(1))
     assert capsys.readouterr().out.startswith("finetune: WARNING: this step is not logged to W&B: there is no WANDB_API_KEY")
     assert len(modes) == 2
 
