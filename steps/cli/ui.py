@@ -35,17 +35,16 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def _ui(given: argparse.Namespace) -> int:
     machine = Machine.here()
-    parts = urlsplit(machine.tracking_uri)
-    if parts.scheme in _SERVED:
-        print(
-            f"The tracking store is a server, which has a UI of its own: {parts._replace(netloc=parts.netloc.rpartition('@')[2]).geturl()}"
-        )
+    if urlsplit(machine.tracking_uri).scheme in _SERVED:
+        print(f"The tracking store is a server, which has a UI of its own: {machine.shown_uri}")
         return 0
     _refuse_taken(given.port)
     if (file := sqlite_file(machine.tracking_uri)) is not None and not file.is_file():
         print(f"{file} does not exist yet and is created now: its page is empty until a run starts (`make run CONFIG=smoke`)", flush=True)
         _make_tables(machine)
-    print(f"MLflow UI on {file or parts.scheme}: http://{HOST}:{given.port}  (ready in half a minute; Ctrl-C ends it)", flush=True)
+    elif file is None:
+        _refuse_silent(machine)
+    print(f"MLflow UI on {file or machine.shown_uri}: http://{HOST}:{given.port}  (ready in half a minute; Ctrl-C ends it)", flush=True)
     # Passed as a variable, so that a password in the address is not visible in the list of processes.
     environment = {**os.environ, **_QUIET, "MLFLOW_BACKEND_STORE_URI": machine.tracking_uri}
     words = [sys.executable, "-m", "mlflow", "ui", "--host", HOST, "--port", str(given.port), "--workers", "1"]
@@ -78,6 +77,14 @@ def _make_tables(machine: Machine) -> None:
     from steps.tracking.client import TrackingStore
 
     _ = TrackingStore(machine, ()).experiment
+
+
+def _refuse_silent(machine: Machine) -> None:
+    """Raise TrackingAwayError when the store's database does not answer."""
+    from steps.tracking.client import TrackingStore
+
+    store = TrackingStore.of(machine)
+    store.asked(lambda: store.client.search_experiments(max_results=1))
 
 
 def _port(text: str) -> int:

@@ -15,19 +15,18 @@ from steps.pipeline.here import Here
 from steps.pipeline.job import Job
 from steps.pipeline.run_step import log_plots, run_step
 from steps.policies.open import open_policy
-from steps.runs.find_policy import FoundPolicy, find_policy
+from steps.runs.files import output_manifest
+from steps.runs.find_policy import FoundPolicy, find_policy, named_policy
 from steps.step_io.aliases import CHAMPION, PEAK
 from steps.step_io.names import REPORT
 from steps.step_io.work import Sink
 from steps.store.outputs import StepOutput
 from steps.store.versions import step_version
 from steps.tracking import notes
-from steps.tracking.archive import output_manifest
 from steps.tracking.child_run import ChildRun
 from steps.tracking.outages import TrackingAwayError
 from steps.tracking.plots import selection_plot
 from steps.tracking.registry import Choice, Chosen, Registry
-from steps.tracking.registry_reader import registered_policy
 from steps.tracking.tags import verdict_tags
 from steps.tracking.tracker import PEAK_STEP
 
@@ -207,12 +206,12 @@ def _incumbent(here: Here, contest: SelectionOutputs) -> _Incumbent:
     if held is None:
         return _Incumbent()
     try:
-        found = registered_policy(here.machine, CHAMPION)
-        label = str(output_manifest(here.tracker, here.store, found.output)["parts"]["inputs"].get("previous", ""))
+        found = named_policy(CHAMPION, here.machine, role=CHAMPION).output
+        label = str(output_manifest(here.machine, found)["parts"]["inputs"].get("previous", ""))
         again = step_version(
             select_body.SPEC, settings=select_body.SPEC.settings(here.settings), inputs=_inputs(here, contest, label), code=here.job["code"]
         )
-        if again.version == found.output["version"] and here.store.has(found.output):
+        if again.version == found["version"] and here.store.has(found):
             return _Incumbent(version=held.number, label=label)
         model = find_policy(CHAMPION, here.machine)
         open_policy(model.folder, here.device)  # Now, and not after games were played.

@@ -5,7 +5,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
 
 from grpo.base.errors import PlainError
 from grpo.engine.identity import EngineIdentity, EngineMissingError, identify
@@ -15,7 +14,7 @@ from grpo.reading.games import SourceError
 from grpo.reading.streams import find_files, read_chunks
 from grpo.settings.tree import Settings
 from steps.kinds.lookup import kind_of
-from steps.runtime.machine import Machine, sqlite_file
+from steps.runtime.machine import Machine, holds_secret, sqlite_file
 from steps.store.objects import SharedStoreError, objects_at
 
 _FREE_BYTES: Final = 2 * 1024**3
@@ -92,53 +91,40 @@ def _disk(machine: Machine, *, read_only: bool) -> PreflightCheck:
 
 
 def _tracking(machine: Machine, *, read_only: bool) -> PreflightCheck:
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
+    from steps.tracking.client import TrackingStore
+    from steps.tracking.outages import failures, in_short
     from steps.tracking.tracker import Tracker
 
+    def found(detail: str, *, is_fine: bool) -> PreflightCheck:
+        return PreflightCheck(what="tracking", is_fine=is_fine, detail=detail)
+
     if machine.is_container and sqlite_file(machine.tracking_uri) is not None:
-        return PreflightCheck(
-            what="tracking",
-            is_fine=False,
-            detail=f"{machine.tracking_uri} is a file of this container, which is not persistent; set MLFLOW_TRACKING_URI, where the run is"
+        return found(
+            f"{machine.shown_uri} is a file of this container, which is not persistent; set MLFLOW_TRACKING_URI, where the run is"
             " launched, to the address of an MLflow server (docs/aws.md)",
-        )
-    if urlsplit(machine.tracking_uri).password or urlsplit(machine.tracking_uri).username:
-        return PreflightCheck(
-            what="tracking",
             is_fine=False,
-            detail="MLFLOW_TRACKING_URI holds a name or password, which would appear in logs: leave name and password out of it, and set"
-            " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
         )
-    if read_only:
-        return _tracking_read_only(machine)
+    if holds_secret(machine.tracking_uri):
+        return found(
+            "MLFLOW_TRACKING_URI holds a name or password, which would appear in logs: leave name and password out of it, and set"
+            " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (for a database, what its driver reads, such as PGUSER and PGPASSWORD)",
+            is_fine=False,
+        )
+    store = TrackingStore(machine, ())
+    if read_only and not store.exists:
+        return found(f"{machine.shown_uri} (does not exist yet; the first run creates it)", is_fine=True)
     try:
-        Tracker(machine)
-    except (MlflowException, SQLAlchemyError, OSError) as error:
-        first_line = next(iter(str(error).splitlines()), type(error).__name__)
-        return PreflightCheck(
-            what="tracking",
-            is_fine=False,
-            detail=f"{machine.tracking_uri} does not open ({first_line}); unset MLFLOW_TRACKING_URI for the local SQLite store,"
+        if read_only:
+            store.client.search_experiments(max_results=1)
+        else:
+            Tracker(machine)
+    except failures() as error:
+        return found(
+            f"{machine.shown_uri} does not open ({in_short(error)}); unset MLFLOW_TRACKING_URI for the local SQLite store,"
             " or start that server",
+            is_fine=False,
         )
-    return PreflightCheck(what="tracking", is_fine=True, detail=machine.tracking_uri)
-
-
-def _tracking_read_only(machine: Machine) -> PreflightCheck:
-    from steps.tracking.registry_reader import RegistryError, reading
-
-    try:
-        with reading(machine, instead="unset it for the local SQLite store") as client:
-            if client is None:
-                return PreflightCheck(
-                    what="tracking", is_fine=True, detail=f"{machine.tracking_uri} (does not exist yet; the first run creates it)"
-                )
-            client.search_experiments(max_results=1)
-    except RegistryError as error:
-        return PreflightCheck(what="tracking", is_fine=False, detail=str(error))
-    return PreflightCheck(what="tracking", is_fine=True, detail=machine.tracking_uri)
+    return found(machine.shown_uri, is_fine=True)
 
 
 def _shared_read_only(machine: Machine) -> PreflightCheck:

@@ -1,6 +1,7 @@
 """Step outputs by version: an existing output of the same version is reused, and an interrupted step resumes from its progress."""
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +88,16 @@ class Store:
             )
         return folder
 
+    def fetch_shared(self, output: StepOutput, names: Collection[str], folder: Path) -> bool:
+        """Download files of an output from the shared store to a folder; return False when there is none, or it does not have the output.
+
+        Raises CorruptError when they are damaged there, SharedStoreError when it does not answer.
+        """
+        if self._shared is None or not self._shared.has(output):
+            return False
+        self._shared.fetch(output, folder, only=names)
+        return True
+
     def manifest(self, output: StepOutput) -> dict[str, Any]:
         """Return the manifest of an output, checked as `open` checks it."""
         return dict(read_json(self.open(output) / MANIFEST))
@@ -145,7 +156,7 @@ class Store:
     def _fetch(self, shared: SharedStore, output: StepOutput) -> None:
         with self.receiving(output) as folder:
             shared.fetch(output, folder)
-        print(f"{output['step']}: output {output['output_hash'][:12]} fetched from {shared}", flush=True)
+        print(f"{output['step']}: output {output['output_hash'][:12]} fetched from {shared}", file=sys.stderr, flush=True)
 
     @contextmanager
     def progressing(self, step: str, version: str, *, is_fresh: bool, facts: Mapping[str, Any] | None = None) -> Iterator["StepProgress"]:

@@ -18,7 +18,7 @@ from steps.runtime.machine import Machine
 from steps.store.objects import SharedStoreError, objects_at
 from steps.store.outputs import StepOutput, Store
 from steps.tracking import notes
-from steps.tracking.client import EXPERIMENT, TABLES_LOCK, ArtifactError, FlowRun, TrackingStore
+from steps.tracking.client import EXPERIMENT, TABLES_LOCK, ArtifactError, TrackingStore
 from steps.tracking.launch import FLOW_FILE, compared_settings
 from steps.tracking.step_notes import step_note
 from steps.tracking.tags import CHILD, FLOW, NOTE, OUTPUT_HASH, PARENT, PEAK_STEP, PRESET, RUN, STEP, VERDICT, VERSION
@@ -46,7 +46,6 @@ __all__ = [
     "VERSION",
     "ArtifactError",
     "ChildRun",
-    "FlowRun",
     "Tracker",
     "TrackingAwayError",
 ]

@@ -17,7 +17,7 @@ from grpo.base.files import MANIFEST, CorruptError, read_json, write_json
 from grpo.learning.checkpoints import NETWORK_FORMAT, TrainingState, load_policy, save_checkpoint, save_policy
 from grpo.policy.distribution import new_policy
 from grpo.policy.files import POLICY, WEIGHTS, IncompatibleError
-from steps.runs.find_policy import FoundPolicy, PolicyNotFoundError, find_policy
+from steps.runs.find_policy import FoundPolicy, find_policy
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import CHAMPION, PEAK
 from steps.store.outputs import Store
