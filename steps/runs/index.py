@@ -43,8 +43,8 @@ class TrackedStep:
 
     @property
     def output(self) -> StepOutput:
-        """What identifies its output, for a step that has one."""
-        return StepOutput(step=self.name, version=self.version, output_hash=self.output_hash, reused=self.is_reused)
+        """What identifies its output, of a step that has one, for who takes it over."""
+        return StepOutput(step=self.name, version=self.version, output_hash=self.output_hash, reused=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

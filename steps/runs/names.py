@@ -25,4 +25,4 @@ def version_number(name: str) -> int | None:
 def is_folder(name: str) -> bool:
     """Return whether a name is a folder: a path, or a folder that is there and not called like a run or registered policy."""
     is_taken = name in (LAST, *ALIASES) or version_number(name) is not None
-    return name.startswith((".", "~", os.sep)) or (not is_taken and Path(name).is_dir())
+    return name.startswith((".", "~", os.sep)) or (name != "" and not is_taken and Path(name).is_dir())

@@ -62,12 +62,12 @@ def test_a_store_that_is_there_is_asked_and_not_written_to(machine: Machine, tmp
 def test_a_server_that_does_not_answer_and_a_file_that_is_no_store_are_named(machine: Machine) -> None:
     is_fine, detail = found(replace(machine, tracking_uri="http://127.0.0.1:1"))["tracking"]
     assert not is_fine
-    assert detail.startswith("http://127.0.0.1:1 does not answer (Connection refused); start it, or set MLFLOW_TRACKING_URI")
+    assert detail.startswith("http://127.0.0.1:1 does not open (Connection refused); unset MLFLOW_TRACKING_URI for the local")
     machine.home.mkdir()
     (machine.home / "mlflow.db").write_text("no database, but long enough to look at" * 10)
     is_fine, detail = found(machine)["tracking"]
     assert not is_fine
-    assert "does not answer (" in detail
+    assert "does not open (" in detail
 
 
 def test_a_home_that_cannot_be_written_is_named_whether_it_is_there_or_not(machine: Machine, tmp_path: Path) -> None:

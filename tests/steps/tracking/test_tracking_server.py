@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from steps.tracking.archive import fetch_output
 from toggled_server import ServerProcess
 
 from grpo.base.files import CorruptError, verified_manifest
@@ -13,7 +14,6 @@ from steps.runtime.machine import Machine
 from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 from steps.store.outputs import StepOutput, Store
-from steps.tracking.archive import fetch_output
 from steps.tracking.tracker import ArtifactError, Tracker
 
 pytestmark = pytest.mark.prove  # The server takes its time to start.
