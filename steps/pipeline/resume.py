@@ -13,7 +13,7 @@ from steps.pipeline.job import BEFORE_FINETUNE, ResumeOrigin
 from steps.pipeline.resume_changes import ALLOWABLE, Change, Now, changes_since
 from steps.runs.files import checkpoint_output, fetch_checkpoint, fetch_output, output_manifest
 from steps.runs.find_policy import named_policy
-from steps.runs.names import NotFoundError
+from steps.runs.names import NotFoundError, is_folder
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import PEAK, PRETRAINED_STEP
 
@@ -30,6 +30,11 @@ def find_origin(name: str, machine: Machine) -> ResumeOrigin:
 
     Raises NotFoundError when there is no such policy, run or checkpoint; ResumeError when the run ended before it had what is needed.
     """
+    if is_folder(name):
+        raise ResumeError(
+            f"--resume-from {name}: a folder has no run, whose boards and settings a resumed run needs: give RUN/STEP, or train from the"
+            " folder by `chess-grpo finetune`"
+        )
     try:
         named = named_policy(name, machine, role=PEAK)
         run, step, outputs = named.run, named.policy_step, named.run.outputs

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -167,14 +167,14 @@ class TrackingStore:
         """Return the active runs that match the filter string, the earliest first; or so many of them, the newest first."""
         if not self.exists:
             return []
-        order, size = "ASC" if newest is None else "DESC", min(_PAGE, newest or _PAGE)
+        size, order_by = min(_PAGE, newest or _PAGE), [f"attributes.start_time {'ASC' if newest is None else 'DESC'}"]
 
         def found() -> list[Run]:
             experiment = self.client.get_experiment_by_name(EXPERIMENT)
-            ids = [] if experiment is None else [experiment.experiment_id]
-            order_by = [f"attributes.start_time {order}"]
-            runs: Iterator[Run] = pages(lambda token: self.client.search_runs(ids, condition, max_results=size, order_by=order_by, page_token=token))
-            return list(islice(runs, newest)) if ids else []
+            if experiment is None:
+                return []
+            search = partial(self.client.search_runs, [experiment.experiment_id], condition, max_results=size, order_by=order_by)
+            return list(islice(pages(lambda token: search(page_token=token)), newest))
 
         return self.asked(found)
 

@@ -294,9 +294,9 @@ def test_the_list_has_all_runs_however_many_mlflow_gives_at_a_time(typed: Callab
     whole = typed("runs", "--last", "60000")
     monkeypatch.setattr("steps.tracking.client._PAGE", 2)
     assert typed("runs", "--last", "60000") == whole
-    assert whole.splitlines()[-1].startswith("4 of ")
+    assert "\n4 of " in whole
     assert [step["step"] for step in json.loads(typed("show", "1001", "--json"))["steps"]][-1] == "report", "all of its seven"
-    assert typed("runs", "--last", "3").splitlines()[-1].startswith("3 of ")
+    assert "\n3 of " in typed("runs", "--last", "3")
 
 
 def test_the_list_can_be_cut_and_says_so(typed: Callable[..., str]) -> None:

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from steps.tracking.archive import fetch_output
+from logged_runs import machine_of
 from toggled_server import ServerProcess
 
 from grpo.base.files import CorruptError, verified_manifest
 from steps.pipeline.job import Job
 from steps.pipeline.run_step import run_step
-from steps.runtime.machine import Machine
+from steps.runs.files import fetch_output
 from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 from steps.store.outputs import StepOutput, Store
@@ -34,7 +34,7 @@ def write(work: Work) -> None:
 
 
 def made(server: str, home: Path, name: str) -> tuple[Tracker, StepOutput]:
-    machine = Machine(stockfish="", home=home, tracking_uri=server, device="cpu", num_threads=1)
+    machine = machine_of(home, server)
     tracker = Tracker(machine)
     parent = tracker.start_flow_run(metaflow_run=name, settings={}, tags={}, note="")
     code = {"commit": "abc", "is_dirty": False, "lock": name}
@@ -43,8 +43,8 @@ def made(server: str, home: Path, name: str) -> tuple[Tracker, StepOutput]:
 
 
 def test_an_output_is_fetched_from_a_server(server: str, tmp_path: Path) -> None:
-    tracker, output = made(server, tmp_path / "first", "fetched")
-    folder = fetch_output(tracker, Store(tmp_path / "second"), output)
+    _, output = made(server, tmp_path / "first", "fetched")
+    folder = fetch_output(machine_of(tmp_path / "second", server), output)
     assert verified_manifest(folder) == verified_manifest(Store(tmp_path / "first").open(output))
     assert (folder / "deep" / "aside" / "page.html").read_text() == "noon"
 
@@ -61,5 +61,5 @@ def test_what_a_server_lost_or_damaged_is_named(fault: str, server: str, tmp_pat
     else:
         kept.unlink()
     with pytest.raises(CorruptError if fault == "damaged" else ArtifactError, match=r"deep/boards\.parquet of MLflow run"):
-        fetch_output(tracker, Store(tmp_path / "second"), output)
+        fetch_output(machine_of(tmp_path / "second", server), output)
     assert not [path for path in (tmp_path / "second").rglob("*") if path.is_file()]
