@@ -26,7 +26,7 @@ STOCKFISH: Final = "stockfish"
 UCI: Final = "uci"
 MAX_SKILL: Final = 20
 ALLOWED: Final = (
-    f"a policy ({POLICY_NAMES}), with its best moves or, by @T, sampling at temperature T (champion@0.5); random;"
+    f"{POLICY_NAMES}, with its best moves or, by @T, sampling at temperature T (champion@0.5); random;"
     " stockfish:nodes=50, stockfish:depth=3, stockfish:nodes=100,skill=5, stockfish:nodes=1,random=0.5; uci:/path/to/engine:nodes=100"
 )
 

@@ -71,10 +71,7 @@ def find_policy(name: str, machine: Machine) -> FoundPolicy:
         return _in_folder(Path(name))
     from steps.runs.files import fetch_checkpoint, fetch_output
 
-    try:
-        named = named_policy(name, machine, role=CHAMPION)
-    except NotFoundError as error:
-        raise NotFoundError(f"{error}. A policy is named by {POLICY_NAMES}") from None
+    named = named_policy(name, machine, role=CHAMPION)
     if named.role or named.policy_step == PRETRAINED_STEP:
         folder = fetch_output(machine, named.output) / named.role
     else:
@@ -96,7 +93,7 @@ def named_policy(name: str, machine: Machine, *, role: str) -> NamedPolicy:
     from steps.runs.index import find_run
 
     of, slash, text = name.partition("/")
-    run = find_run(of, machine)
+    run = find_run(of, machine, names=POLICY_NAMES)
     if (registered := run.registered(of)) is not None:
         if slash:
             raise NotFoundError(f"{of} is one checkpoint already; for another give RUN/STEP, with the id of its run")
@@ -128,7 +125,7 @@ def _in_folder(given: Path) -> FoundPolicy:
     folder = given / CHAMPION if not is_policy(given) and is_policy(given / CHAMPION) else given
     if not is_policy(folder):
         state = f"is not the folder of a policy: it has no {' and '.join(missing_files(given))}" if given.is_dir() else "is not a folder"
-        raise NotFoundError(f"{given} {state}; a policy is named by {POLICY_NAMES} (a run's last lines name its champion's)")
+        raise NotFoundError(f"{given} {state}; give {POLICY_NAMES}; a run's last lines name its champion's")
     if (folder / MANIFEST).is_file():
         verified_manifest(folder)
     exported = policy_facts(folder)

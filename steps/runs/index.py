@@ -114,13 +114,14 @@ def read_runs(machine: Machine, *, last: int | None = None) -> list[TrackedRun]:
     return [index.tracked(parent) for parent in index.parents]
 
 
-def find_run(name: str, machine: Machine) -> TrackedRun:
+def find_run(name: str, machine: Machine, *, names: str = RUN_NAMES) -> TrackedRun:
     """Return the run with this name, one of `RUN_NAMES`.
 
-    Raises NotFoundError when there is none, or the beginning of an id is ambiguous; TrackingAwayError when the store does not answer.
+    Raises NotFoundError, which says which `names` there could be, when there is none or the beginning of an id is ambiguous;
+    TrackingAwayError when the store does not answer.
     """
     index = _Index(machine)
-    return index.tracked(index.named(name))
+    return index.tracked(index.named(name, names))
 
 
 def find_runs(names: Iterable[str], machine: Machine) -> dict[str, TrackedRun]:
@@ -175,7 +176,7 @@ class _Index:
             **_ended(parent),
         )
 
-    def named(self, name: str) -> "Run":
+    def named(self, name: str, names: str) -> "Run":
         """Return the flow run with this name; raises NotFoundError."""
         if not self.parents:
             raise NotFoundError(
@@ -199,8 +200,8 @@ class _Index:
         close = nearest(name, [LAST, *ALIASES, *runs, *(each for policies in self._policies.values() for each in policies[-1].names)])
         hint = "let a run finish first; " if name in (LAST, *ALIASES) else close
         raise NotFoundError(
-            f"no run or policy in {self._store.uri} is called {name!r}; {hint}a run is named by {RUN_NAMES}; the newest here:"
-            f" {', '.join(runs[:3])} (`chess-grpo runs` shows all)"
+            f"no run or policy in {self._store.uri} is called {name!r}; {hint}give {names}; the newest runs are {', '.join(runs[:3])}"
+            " (`chess-grpo runs` shows all)"
         )
 
 

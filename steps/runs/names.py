@@ -9,10 +9,8 @@ from grpo.base.errors import PlainError
 from steps.step_io.aliases import ALIASES
 
 LAST: Final = "last"
-RUN_NAMES: Final = (
-    "last (the latest finished), champion, peak, v7 (the run of that registered version), Metaflow's run id, or MLflow's or its beginning"
-)
-POLICY_NAMES: Final = "champion, peak, v7 (a registered version), last or RUN (its champion), RUN/STEP (a checkpoint), or a policy's folder"
+RUN_NAMES: Final = "last (the latest finished), champion, peak, v7 (a version: its run), Metaflow's run id, or MLflow's or its beginning"
+POLICY_NAMES: Final = "champion, peak, v7 (a version), last or RUN (its champion), RUN/STEP (a checkpoint), or a policy's folder"
 
 
 class NotFoundError(PlainError, LookupError):

@@ -68,7 +68,7 @@ def test_each_that_takes_a_policy_or_a_run_looks_for_it_in_the_same_way(
 ) -> None:
     machine = machine_of(give_tables(home))
     Tracker(machine).start_flow_run(metaflow_run="1001", settings={}, tags={}, note="")
-    wanted = f"no run or policy in {machine.tracking_uri} is called 'lsat'; did you mean last? a run is named by"
+    wanted = f"no run or policy in {machine.tracking_uri} is called 'lsat'; did you mean last? give"
     for words in NAMED:
         assert main(words) in (1, 2), words
         assert wanted in capsys.readouterr().err, words

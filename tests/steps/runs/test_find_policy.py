@@ -239,9 +239,9 @@ def without(name: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (shutil.rmtree, "is not a folder; a policy is named by champion, peak, v7"),
-        (without(WEIGHTS), f"is not the folder of a policy: it has no {WEIGHTS}; a policy"),
-        (without(POLICY), f"is not the folder of a policy: it has no {POLICY}; a policy"),
+        (shutil.rmtree, "is not a folder; give champion, peak, v7"),
+        (without(WEIGHTS), f"is not the folder of a policy: it has no {WEIGHTS}; give"),
+        (without(POLICY), f"is not the folder of a policy: it has no {POLICY}; give"),
     ],
 )
 def test_what_is_no_policy_is_refused_with_what_it_lacks(change: Callable[[Path], None], message: str, tmp_path: Path) -> None:
