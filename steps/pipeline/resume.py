@@ -11,7 +11,7 @@ from grpo.policy.files import ACTION_TABLE_HASH, POLICY
 from grpo.settings.tree import Settings
 from steps.pipeline.job import BEFORE_FINETUNE, ResumeOrigin
 from steps.pipeline.resume_changes import ALLOWABLE, Change, Now, changes_since
-from steps.runs.files import checkpoint_output, fetch_checkpoint, fetch_output, output_manifest
+from steps.runs.files import checkpoint_files, fetch_checkpoint, fetch_output, output_manifest
 from steps.runs.find_policy import named_policy
 from steps.runs.names import NotFoundError, is_folder
 from steps.runtime.machine import Machine
@@ -42,7 +42,7 @@ def find_origin(name: str, machine: Machine) -> ResumeOrigin:
         if missing:
             raise ResumeError(f"--resume-from {name}: run {run.metaflow_run} has no output of {', '.join(missing)}")
         if step != PRETRAINED_STEP:
-            checkpoint_output(machine, outputs["finetune"], step)
+            checkpoint_files(machine, outputs["finetune"], step)
     except NotFoundError as error:
         raise NotFoundError(f"--resume-from {name}: {error}") from None
     return ResumeOrigin(name=name, mlflow_run=run.mlflow_run, metaflow_run=run.metaflow_run, policy_step=step, outputs=outputs)

@@ -92,7 +92,7 @@ def _disk(machine: Machine, *, read_only: bool) -> PreflightCheck:
 
 def _tracking(machine: Machine, *, read_only: bool) -> PreflightCheck:
     from steps.tracking.client import TrackingStore
-    from steps.tracking.outages import failures, in_short
+    from steps.tracking.outages import failures, first_line
     from steps.tracking.tracker import Tracker
 
     def found(detail: str, *, is_fine: bool) -> PreflightCheck:
@@ -120,7 +120,7 @@ def _tracking(machine: Machine, *, read_only: bool) -> PreflightCheck:
             Tracker(machine)
     except failures() as error:
         return found(
-            f"{machine.shown_uri} does not open ({in_short(error)}); unset MLFLOW_TRACKING_URI for the local SQLite store,"
+            f"{machine.shown_uri} does not open ({first_line(error)}); unset MLFLOW_TRACKING_URI for the local SQLite store,"
             " or start that server",
             is_fine=False,
         )

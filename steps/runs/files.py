@@ -64,64 +64,52 @@ def output_file(machine: Machine, output: StepOutput, name: str) -> Iterator[Pat
         yield Path(folder) / name
 
 
-def checkpoint_output(machine: Machine, finetuned: StepOutput, step: int) -> StepOutput:
-    """Return a checkpoint in an output of finetune as an output of its own.
-
-    Raises NotFoundError when retention deleted it or it was never written; the message lists those that the output has.
-    """
-    manifest = output_manifest(machine, finetuned)
-    digest = sha256_json({name: each for name, each in _files_of(manifest, step).items() if name != MANIFEST})
-    return StepOutput(step=CHECKPOINT, version=digest[:24], output_hash=digest, reused=True)
-
-
 def fetch_checkpoint(machine: Machine, finetuned: StepOutput, step: int) -> Path:
-    """Return the folder of one checkpoint of an output of finetune, which alone is downloaded; raises as `fetch_output` does."""
-    output = checkpoint_output(machine, finetuned, step)
-    store, part = Store.of(machine), _folder_of(step)
+    """Return the folder of one checkpoint of an output of finetune, which alone is downloaded.
+
+    Raises what `checkpoint_files` and `fetch_output` raise.
+    """
+    files, part = checkpoint_files(machine, finetuned, step), _folder_of(step)
+    digest = sha256_json({name: each for name, each in files.items() if name != MANIFEST})
+    output = StepOutput(step=CHECKPOINT, version=digest[:24], output_hash=digest, reused=True)
+    store = Store.of(machine)
     here = store.folder(finetuned["step"], finetuned["version"]) / part
     try:
-        if verified_manifest(here)["output_hash"] == output["output_hash"]:
+        if verified_manifest(here)["output_hash"] == digest:
             return here
         why = f"{here} is changed"
     except CorruptError as error:
         why = str(error)
     if store.has(output):
         return store.open(output)
-    files = _files_of(output_manifest(machine, finetuned), step)
     with store.receiving(output) as folder:
-        _bring(machine, finetuned, {f"{part}/{name}": digest for name, digest in files.items()}, folder, why)
+        _bring(machine, finetuned, {f"{part}/{name}": each for name, each in files.items()}, folder, why)
         for path in (folder / part).iterdir():
             path.replace(folder / path.name)  # The checkpoint's manifest takes the place of the output's.
         shutil.rmtree(folder / CHECKPOINTS)
     return store.folder(output["step"], output["version"])
 
 
-def kept_steps(machine: Machine, finetuned: StepOutput) -> list[int]:
-    """Return the steps of the checkpoints in an output of finetune."""
-    return _steps_in(output_manifest(machine, finetuned))
+def checkpoint_files(machine: Machine, finetuned: StepOutput, step: int | str) -> dict[str, str]:
+    """Return the files of a checkpoint (name -> SHA-256) from the manifest of an output of finetune.
 
-
-def _steps_in(manifest: Mapping[str, Any]) -> list[int]:
-    found = (re.fullmatch(rf"{CHECKPOINTS}/step-(\d{{8}})/{re.escape(MANIFEST)}", name) for name in manifest["files"])
-    return sorted(int(match[1]) for match in found if match)
+    Raises NotFoundError, with the steps that there are, when `step` is no number, it was never written or retention deleted it.
+    """
+    files = output_manifest(machine, finetuned)["files"]
+    prefix = f"{_folder_of(step)}/" if isinstance(step, int) else "/"
+    if found := {name.removeprefix(prefix): digest for name, digest in files.items() if name.startswith(prefix)}:
+        return found
+    kept = sorted({int(match[1]) for name in files if (match := re.match(rf"{CHECKPOINTS}/step-(\d{{8}})/", name))})
+    raise NotFoundError(
+        f"there is no checkpoint of step {step}: one is written every grpo.steps_per_checkpoint steps, and the best"
+        f" grpo.num_checkpoints_kept of them are kept. Available steps: {', '.join(map(str, kept)) or 'none'}"
+    )
 
 
 def _folder_of(step: int) -> str:
     from grpo.learning.checkpoints import checkpoint_name  # It imports torch.
 
     return f"{CHECKPOINTS}/{checkpoint_name(step)}"
-
-
-def _files_of(manifest: Mapping[str, Any], step: int) -> dict[str, str]:
-    prefix = f"{_folder_of(step)}/"
-    files = {name.removeprefix(prefix): digest for name, digest in manifest["files"].items() if name.startswith(prefix)}
-    if not files:
-        there = ", ".join(f"{each:,}" for each in _steps_in(manifest)) or "none"
-        raise NotFoundError(
-            f"there is no checkpoint of step {step:,}: one is written every grpo.steps_per_checkpoint steps, and the best"
-            f" grpo.num_checkpoints_kept of them are kept. Available steps: {there}"
-        )
-    return files
 
 
 def _bring(machine: Machine, output: StepOutput, files: Mapping[str, str], folder: Path, why: str) -> None:

@@ -41,16 +41,28 @@ class NamedPolicy:
 
     run: "TrackedRun"
     policy_step: int
-    role: str
+    role: str = ""
     """`champion` or `peak`: its folder in the output of `select`; empty for a checkpoint of `finetune`, or the pretrained policy."""
+    version: int | None = None
+    """Its number in the registry, for a champion or peak."""
 
     @property
     def output(self) -> "StepOutput":
         """The output of the step that has its files; raises NotFoundError when the run has none."""
         step = "select" if self.role else "pretrain" if self.policy_step == PRETRAINED_STEP else "finetune"
         if (made := self.run.output_of(step)) is None:
-            raise NotFoundError(f"run {self.run.metaflow_run} has no output of {step}, so its files cannot be verified; name another run")
+            raise NotFoundError(f"run {self.run.metaflow_run} has no output of {step} to verify its files by; take another run")
         return made.output
+
+    def fetch(self, machine: Machine) -> FoundPolicy:
+        """Bring its files to this machine's outputs, unless they are there. Raises as `find_policy`."""
+        from steps.runs.files import fetch_checkpoint, fetch_output
+
+        if self.role or self.policy_step == PRETRAINED_STEP:
+            folder = fetch_output(machine, self.output) / self.role
+        else:
+            folder = fetch_checkpoint(machine, self.output, self.policy_step)
+        return _model(folder, run=self.run.metaflow_run, policy_step=self.policy_step)
 
 
 def find_policy(name: str, machine: Machine) -> FoundPolicy:
@@ -69,19 +81,13 @@ def find_policy(name: str, machine: Machine) -> FoundPolicy:
     """
     if is_folder(name):
         return _in_folder(Path(name))
-    from steps.runs.files import fetch_checkpoint, fetch_output
-
-    named = named_policy(name, machine, role=CHAMPION)
-    if named.role or named.policy_step == PRETRAINED_STEP:
-        folder = fetch_output(machine, named.output) / named.role
-    else:
-        folder = fetch_checkpoint(machine, named.output, named.policy_step)
-    print(f"{name}: step {named.policy_step:,} of run {named.run.metaflow_run}, in {folder}", file=sys.stderr, flush=True)
-    return _model(folder, run=named.run.metaflow_run, policy_step=named.policy_step)
+    found = named_policy(name, machine, role=CHAMPION).fetch(machine)
+    print(f"{name}: step {found.policy_step:,} of run {found.run}, in {found.folder}", file=sys.stderr, flush=True)
+    return found
 
 
 def named_policy(name: str, machine: Machine, *, role: str) -> NamedPolicy:
-    """Return the policy that an alias, a version, RUN or RUN/STEP names; nothing is fetched but what says which.
+    """Return the policy that an alias, a version, RUN or RUN/STEP names; its files are not looked for.
 
     Args:
         name: one of `POLICY_NAMES`, no folder.
@@ -90,34 +96,25 @@ def named_policy(name: str, machine: Machine, *, role: str) -> NamedPolicy:
 
     Raises NotFoundError, TrackingAwayError.
     """
+    from steps.runs.files import checkpoint_files
     from steps.runs.index import find_run
 
-    of, slash, text = name.partition("/")
+    of, slash, step = name.partition("/")
     run = find_run(of, machine, names=POLICY_NAMES)
-    if (registered := run.registered(of)) is not None:
-        if slash:
-            raise NotFoundError(f"{of} is one checkpoint already; for another give RUN/STEP, with the id of its run")
-        return NamedPolicy(run=run, policy_step=registered.version.policy_step, role=registered.role)
-    if slash:
-        if not (text.isascii() and text.isdigit()):
-            raise NotFoundError(f"{text!r} is no step; give RUN/STEP with the GRPO step of a checkpoint: {_checkpoints(run, machine)}")
-        return NamedPolicy(run=run, policy_step=int(text), role="")
-    if (chosen := run.policy(role)) is not None:
-        return NamedPolicy(run=run, policy_step=chosen.version.policy_step, role=role)
-    raise NotFoundError(
-        f"run {run.metaflow_run} has no {role}: it ended before `select`, or its version was deleted. Finish it by `python"
-        f" flows/chess_grpo.py resume --origin-run-id {run.metaflow_run}`, or take a checkpoint by {run.metaflow_run}/STEP:"
-        f" {_checkpoints(run, machine)}"
-    )
-
-
-def _checkpoints(run: "TrackedRun", machine: Machine) -> str:
-    from steps.runs.files import kept_steps
-
-    finetuned = run.output_of("finetune")
-    if finetuned is None:
-        return "it has none, for it ended before `finetune` was done"
-    return ", ".join(map(str, kept_steps(machine, finetuned.output))) or "it has none"
+    policy = run.registered(of)
+    if slash and policy is not None:
+        raise NotFoundError(f"{of} is one checkpoint already; for another give RUN/STEP, with the id of its run")
+    if slash and step.isascii() and step.isdigit():
+        return NamedPolicy(run=run, policy_step=int(step))
+    if slash and (finetuned := run.output_of("finetune")) is not None:
+        checkpoint_files(machine, finetuned.output, step)  # It raises, for this is no step.
+    policy = run.policy(role) if policy is None and not slash else policy
+    if policy is None:
+        raise NotFoundError(
+            f"run {run.metaflow_run} has no {step or role}: it ended too early, or its version was deleted. Finish it by `python"
+            f" flows/chess_grpo.py resume --origin-run-id {run.metaflow_run}`, or take a checkpoint by {run.metaflow_run}/STEP"
+        )
+    return NamedPolicy(run=run, policy_step=policy.version.policy_step, role=policy.role, version=policy.version.number)
 
 
 def _in_folder(given: Path) -> FoundPolicy:

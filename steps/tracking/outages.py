@@ -86,12 +86,7 @@ def is_absence(error: Exception) -> bool:
     return isinstance(error, FileNotFoundError) or status == 404 or is_refusal(error)
 
 
-def in_short(error: BaseException) -> str:
-    """Return the system's reason of a connection error, such as "Connection refused", or else the error's `first_line`."""
-    found = re.search(r"\[Errno -?\d+\] ([^\"'()]+)", str(error))
-    return found[1].strip() if found else first_line(error)
-
-
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, without the secrets of an address in it."""
-    return without_secrets(next(iter(str(error).splitlines()), type(error).__name__))
+    """Return an error's first line without secrets of addresses; of a lost connection the system's reason, such as "Connection refused"."""
+    found = re.search(r"(?:new connection:|resolve \S+) \(?\[Errno -?\d+\] ([^\"'()]+)", str(error))
+    return found[1].strip() if found else without_secrets(next(iter(str(error).splitlines()), type(error).__name__))

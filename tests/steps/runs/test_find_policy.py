@@ -6,25 +6,27 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from doubles import CPU, TINY
 from logged_runs import machine_of
 from whole_runs import CHAMPION_AT, PEAK_AT, WholeRun, do_run, weights_at
 
-from grpo.base.files import CorruptError, read_json, write_json
+from grpo.base.files import MANIFEST, CorruptError, read_json, write_json
 from grpo.learning.checkpoints import save_policy
 from grpo.policy.distribution import new_policy
 from grpo.policy.files import POLICY, WEIGHTS, IncompatibleError
 from grpo.settings.tree import read_settings
+from steps.runs.files import fetch_checkpoint, fetch_output, output_manifest
 from steps.runs.find_policy import FoundPolicy, find_policy
 from steps.runs.index import find_run
 from steps.runs.names import NotFoundError
 from steps.runtime.machine import Machine
-from steps.store.outputs import Store
+from steps.store.outputs import StepOutput, Store
 from steps.tracking.client import ArtifactError
 from steps.tracking.outages import TrackingAwayError
 from steps.tracking.tracker import Tracker
@@ -136,32 +138,20 @@ def test_what_is_damaged_here_or_in_the_shared_store_comes_from_the_next_place(
     assert "fetched from MLflow run " in capsys.readouterr().err
 
 
-def test_files_that_no_place_has_are_asked_for_with_all_that_was_tried(
-    request: pytest.FixtureRequest, made: tuple[Machine, WholeRun], elsewhere: Machine
-) -> None:
-    tracker = Tracker(made[0])
-    holder = tracker.holder(made[1].outputs["select"])
-    assert holder is not None
-    tracker.client.delete_tag(holder, "chess_grpo.holds_output")
-    request.addfinalizer(lambda: tracker.client.set_tag(holder, "chess_grpo.holds_output", "True"))
-    with pytest.raises(ArtifactError, match=rf"of select, version .*, is nowhere to be had: {elsewhere.home}.* is missing.*; no run in"):
-        find_policy("champion", elsewhere)
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [
         ("chmpion", "did you mean champion?"),
         ("run-3", "did you mean run-"),
         ("v9", "no run or policy in sqlite:.* is called 'v9'"),
-        ("last/6/2", "'6/2' is no step; give RUN/STEP with the GRPO step of a checkpoint: 2, 6"),
-        ("run-1/²", "is no step"),
+        ("last/6/2", "no checkpoint of step 6/2: .* Available steps: 2, 6"),
+        ("run-1/²", "no checkpoint of step ²"),
         ("run-1/4", "no checkpoint of step 4: .* Available steps: 2, 6"),
         ("peak/6", "is one checkpoint already"),
         ("v1/", "is one checkpoint already"),
         ("", "is called ''"),
         ("x' or '1'='1", "is called"),
-        ("run-2", "it ended before `select`.*resume --origin-run-id run-2`, or take a checkpoint by run-2/STEP: 2, 6"),
+        ("run-2", "run-2 has no champion: .*resume --origin-run-id run-2`, or take a checkpoint by run-2/STEP"),
     ],
 )
 def test_what_nothing_is_called_is_refused_with_what_there_is(name: str, words: str, home: Machine) -> None:
@@ -175,20 +165,106 @@ def test_without_a_run_there_is_no_name_and_no_store_is_made(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-def test_an_alias_that_nobody_has_says_so(tmp_path: Path, home: Machine) -> None:
-    shutil.copy(home.home / "mlflow.db", tmp_path / "mlflow.db")
-    with sqlite3.connect(tmp_path / "mlflow.db") as connection:
-        connection.execute("DELETE FROM registered_model_aliases WHERE alias = 'champion'")
-    connection.close()
-    machine = replace(home, tracking_uri=machine_of(tmp_path).tracking_uri)
-    with pytest.raises(NotFoundError, match="is called 'champion'; let a run finish first"):
-        find_policy("champion", machine)
-    assert find_policy("peak", machine).policy_step == PEAK_AT, "its alias is there"
-
-
 def test_a_tracking_server_that_is_down_is_named(tmp_path: Path) -> None:
     with pytest.raises(TrackingAwayError, match=r"http://127\.0\.0\.1:1 does not answer \(Connection refused\)"):
         find_policy("champion", machine_of(tmp_path, "http://127.0.0.1:1"))
+
+
+# Files.
+
+
+@pytest.fixture
+def artifacts(home: Machine, tmp_path: Path) -> Iterator[Path]:
+    """Give the folder with the tracking store's files, which can be spoilt: it is put in order afterwards."""
+    folder = home.home / "mlartifacts"
+    shutil.copytree(folder, tmp_path / "whole")
+    yield folder
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "whole", folder)
+
+
+def fetch(machine: Machine, output: StepOutput) -> Path:
+    return fetch_checkpoint(machine, output, PEAK_AT) if output["step"] == "finetune" else fetch_output(machine, output)
+
+
+def lost(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def replaced(path: Path) -> None:
+    path.write_text("<html>502 Bad Gateway</html>")
+
+
+@pytest.mark.parametrize("damage", [spoil, cut, replaced, lost])
+@pytest.mark.parametrize(
+    ("step", "name"),
+    [
+        ("join_boards", "boards.parquet"),
+        ("check_boards", "docs/aside/page.html"),
+        ("finetune", f"checkpoints/step-{PEAK_AT:08d}/weights.safetensors"),
+    ],
+)
+def test_what_is_damaged_in_the_last_place_is_named_and_nothing_of_it_is_kept(
+    step: str, name: str, damage: Callable[[Path], None], made: tuple[Machine, WholeRun], artifacts: Path, elsewhere: Machine
+) -> None:
+    output = made[1].outputs[step]
+    holder = Tracker(made[0]).holder(output)
+    damage(artifacts / str(holder) / "artifacts" / name)
+    with pytest.raises(ArtifactError if damage is lost else CorruptError, match=f"^{name} of MLflow run {holder} "):
+        fetch(elsewhere, output)
+    assert not [path for path in elsewhere.home.rglob("*") if path.is_file()]
+    assert not list(elsewhere.home.rglob(".*")), "no half of one is left behind"
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lambda told: {**told, "files": {**told["files"], "more.txt": "0" * 64}},
+        lambda told: {**told, "parts": {**told["parts"], "settings": {}}},
+        lambda told: {**told, "aside": {"../../outside/aside/x": "0" * 64}},
+        lambda told: {key: value for key, value in told.items() if key != "parts"},
+        lambda told: "<html>502 Bad Gateway</html>",
+    ],
+)
+def test_a_manifest_is_not_believed_wherever_it_is(
+    lie: Callable[[Any], Any], made: tuple[Machine, WholeRun], artifacts: Path, elsewhere: Machine
+) -> None:
+    output = made[1].outputs["join_boards"]
+    path = artifacts / str(Tracker(made[0]).holder(output)) / "artifacts" / MANIFEST
+    told = read_json(path)
+    here = fetch(elsewhere, output) / MANIFEST
+    for place in (here, path):
+        write_json(place, lie(told))
+        if place is here:
+            assert output_manifest(elsewhere, output) == told, "the tracking store has the true one"
+    with pytest.raises(CorruptError, match=f"^{MANIFEST} of MLflow run "):
+        output_manifest(elsewhere, output)
+
+
+def test_what_a_machine_made_itself_otherwise_is_set_aside_for_the_runs(made: tuple[Machine, WholeRun], elsewhere: Machine) -> None:
+    output = made[1].outputs["pretrain"]
+    # The same version with other last bits, as other processors give.
+    with Store(elsewhere.home).writing("pretrain", output["version"], {}) as folder:
+        (folder / WEIGHTS).write_bytes(b"other")
+    folder = fetch(elsewhere, output)
+    assert (folder / WEIGHTS).read_bytes() == weights_at(0)
+    assert (folder.with_name(f"{output['version']}.set-aside-1") / WEIGHTS).read_bytes() == b"other"
+
+
+def test_files_that_no_place_has_are_asked_for_with_all_that_was_tried(
+    request: pytest.FixtureRequest, made: tuple[Machine, WholeRun], elsewhere: Machine
+) -> None:
+    tracker = Tracker(made[0])
+    holder = tracker.holder(made[1].outputs["select"])
+    assert holder is not None
+    tracker.client.delete_tag(holder, "chess_grpo.holds_output")
+    request.addfinalizer(lambda: tracker.client.set_tag(holder, "chess_grpo.holds_output", "True"))
+    with pytest.raises(ArtifactError, match=rf"of select, version .*, is nowhere to be had: {elsewhere.home}.* is missing.*; no run in"):
+        find_policy("champion", elsewhere)
 
 
 # By folder.

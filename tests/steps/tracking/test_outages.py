@@ -565,7 +565,7 @@ def test_start_needs_the_store_and_says_what_to_do(tmp_path: Path, retry_policy:
     with pytest.raises(MlflowException):
         Tracker(machine, retry_policy=BRISK)
     patient = Tracker(machine, must_answer=False, retry_policy=STUBBORN)
-    with pytest.raises(TrackingAwayError, match="but this step needs its answer: restart the"):
+    with pytest.raises(TrackingAwayError, match="start it or mend the network"):
         patient.start_flow_run(metaflow_run=NAME, settings={}, tags={}, note="")
     with pytest.raises(MlflowException):
         tracker.holder(StepOutput(step="pretrain", version="v", output_hash="h", reused=True))
@@ -573,7 +573,7 @@ def test_start_needs_the_store_and_says_what_to_do(tmp_path: Path, retry_policy:
 
 def test_select_does_not_beat_a_champion_that_it_cannot_see(tmp_path: Path) -> None:
     machine = Machine(stockfish="none", home=tmp_path, tracking_uri=f"http://127.0.0.1:{free_port()}", device="cpu", num_threads=1)
-    here: Any = SimpleNamespace(tracker=Tracker(machine, must_answer=False, retry_policy=STUBBORN))
+    here: Any = SimpleNamespace(machine=machine)
     found = evaluation._incumbent(here, None)
     assert (found.version, found.model, found.label) == (None, None, "cannot be played")
     assert "does not answer" in found.problem
