@@ -84,7 +84,7 @@ def refuse_unlike(origin: ResumeOrigin, changes: Sequence[Change], allowed: Sequ
         raise ResumeError(f"--allow {','.join(allowed)}: {unknown[0]!r} is nothing that can be allowed; known: {', '.join(ALLOWABLE)}")
     refused = [change for change in changes if change.is_refused and change.allowed_as not in allowed]
     if refused:
-        text = "\n".join(f"  {change}{_remedy(change)}" for change in refused)
+        text = "\n".join(f"  {change}{f' (--allow {name} would let it)' if (name := change.allowed_as) else ''}" for change in refused)
         raise ResumeError(
             f"--resume-from {origin['name']}: run {origin['metaflow_run']} was made otherwise, and this may not change (docs/resuming.md"
             f" says what may):\n{text}\nGive the origin's settings (same preset and overrides), or start without --resume-from"
@@ -96,7 +96,3 @@ def origin_checkpoint(origin: ResumeOrigin, machine: Machine) -> Path | None:
     if origin["policy_step"] == PRETRAINED_STEP:
         return None
     return fetch_checkpoint(machine, origin["outputs"]["finetune"], origin["policy_step"])
-
-
-def _remedy(change: Change) -> str:
-    return f" (--allow {change.allowed_as} would let it)" if change.allowed_as else ""

@@ -95,36 +95,26 @@ def _tracking(machine: Machine, *, read_only: bool) -> PreflightCheck:
     from steps.tracking.outages import failures, first_line
     from steps.tracking.tracker import Tracker
 
-    def found(detail: str, *, is_fine: bool) -> PreflightCheck:
-        return PreflightCheck(what="tracking", is_fine=is_fine, detail=detail)
-
+    detail, is_fine, store = machine.shown_uri, False, TrackingStore(machine, ())
     if machine.is_container and sqlite_file(machine.tracking_uri) is not None:
-        return found(
-            f"{machine.shown_uri} is a file of this container, which is not persistent; set MLFLOW_TRACKING_URI, where the run is"
-            " launched, to the address of an MLflow server (docs/aws.md)",
-            is_fine=False,
+        detail += (
+            " is a file of this container, which is not persistent; set MLFLOW_TRACKING_URI, where the run is launched, to the address of"
+            " an MLflow server (docs/aws.md)"
         )
-    if holds_secret(machine.tracking_uri):
-        return found(
+    elif holds_secret(machine.tracking_uri):
+        detail = (
             "MLFLOW_TRACKING_URI holds a name or password, which would appear in logs: leave name and password out of it, and set"
-            " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (for a database, what its driver reads, such as PGUSER and PGPASSWORD)",
-            is_fine=False,
+            " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (for a database, what its driver reads, such as PGUSER and PGPASSWORD)"
         )
-    store = TrackingStore(machine, ())
-    if read_only and not store.exists:
-        return found(f"{machine.shown_uri} (does not exist yet; the first run creates it)", is_fine=True)
-    try:
-        if read_only:
-            store.client.search_experiments(max_results=1)
-        else:
-            Tracker(machine)
-    except failures() as error:
-        return found(
-            f"{machine.shown_uri} does not open ({first_line(error)}); unset MLFLOW_TRACKING_URI for the local SQLite store,"
-            " or start that server",
-            is_fine=False,
-        )
-    return found(machine.shown_uri, is_fine=True)
+    elif read_only and not store.exists:
+        detail, is_fine = f"{detail} (does not exist yet; the first run creates it)", True
+    else:
+        try:
+            _ = store.client.search_experiments(max_results=1) if read_only else Tracker(machine)
+            is_fine = True
+        except failures() as error:
+            detail += f" does not open ({first_line(error)}); unset MLFLOW_TRACKING_URI for the local SQLite store, or start that server"
+    return PreflightCheck(what="tracking", is_fine=is_fine, detail=detail)
 
 
 def _shared_read_only(machine: Machine) -> PreflightCheck:

@@ -16,8 +16,9 @@ from grpo.base.files import MANIFEST, CorruptError, read_json, sha256_file, sha2
 from steps.runs.names import NotFoundError
 from steps.runtime.machine import Machine
 from steps.step_io.names import CHECKPOINTS
-from steps.store.objects import SharedStoreError
+from steps.store.objects import SharedStoreError, objects_at
 from steps.store.outputs import StepOutput, Store
+from steps.store.shared import SharedStore
 from steps.tracking.client import ArtifactError, TrackingStore
 
 CHECKPOINT: Final = "checkpoint"
@@ -130,8 +131,9 @@ def _bring(machine: Machine, output: StepOutput, files: Mapping[str, str], folde
 def _download(machine: Machine, output: StepOutput, names: Collection[str], folder: Path, why: str) -> str:
     """Download files of an output to a folder, and return where they are from; `why` says why this machine's do not do."""
     try:
-        if Store.of(machine).fetch_shared(output, names, folder):
-            return f"the shared store {machine.shared}"
+        if machine.shared and (shared := SharedStore(objects_at(machine.shared))).has(output):
+            shared.fetch(output, folder, names)
+            return f"the shared store {shared}"
     except (CorruptError, SharedStoreError) as error:
         why = f"{why}; {error}"
     tracking = TrackingStore.of(machine)

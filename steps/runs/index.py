@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from grpo.base.suggestions import nearest
-from steps.runs.names import LAST, RUN_NAMES, NotFoundError, version_number
+from steps.runs.names import LAST, RUN_NAMES, NotFoundError
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import ALIASES
 from steps.store.outputs import StepOutput
@@ -183,9 +183,9 @@ class _Index:
                 f"no runs in {self._store.uri} yet: `make run CONFIG=smoke` makes one in 3 minutes; CHESS_GRPO_HOME or MLFLOW_TRACKING_URI"
                 " say where others are"
             )
-        if name in ALIASES or version_number(name) is not None:
-            holders = [run for run, policies in self._policies.items() if any(name in policy.names for policy in policies)]
-            found = [self._store.asked(partial(self._store.client.get_run, run)) for run in holders]
+        holders = [run for run, policies in self._policies.items() if any(name in policy.names for policy in policies)]
+        if holders:
+            found = [self._store.asked(lambda: self._store.client.get_run(holders[0]))]
         elif name == LAST:
             found = [parent for parent in self.parents if parent.info.status == "FINISHED"][:1]
         else:

@@ -17,12 +17,7 @@ class NotFoundError(PlainError, LookupError):
     """No run, policy, checkpoint or history has this name; the message says where it was searched, and what there is."""
 
 
-def version_number(name: str) -> int | None:
-    """Return the number of the registered version that a name such as `v7` names, None for another name."""
-    return int(name[1:]) if re.fullmatch(r"v[0-9]{1,9}", name) else None
-
-
 def is_folder(name: str) -> bool:
     """Return whether a name is a folder: a path, or a folder that is there and not called like a run or registered policy."""
-    is_taken = name in (LAST, *ALIASES) or version_number(name) is not None
-    return name.startswith((".", "~", os.sep)) or (name != "" and not is_taken and Path(name).is_dir())
+    is_taken = re.fullmatch("|".join((LAST, *ALIASES, "v[0-9]+", "")), name)
+    return name.startswith((".", "~", os.sep)) or (not is_taken and Path(name).is_dir())

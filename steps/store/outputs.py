@@ -1,7 +1,7 @@
 """Step outputs by version: an existing output of the same version is reused, and an interrupted step resumes from its progress."""
 
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,16 +87,6 @@ class Store:
                 f"{folder} has hash {found[:12]}, but {output['output_hash'][:12]} was expected: other code has recomputed it"
             )
         return folder
-
-    def fetch_shared(self, output: StepOutput, names: Collection[str], folder: Path) -> bool:
-        """Download files of an output from the shared store to a folder; return False when there is none, or it does not have the output.
-
-        Raises CorruptError when they are damaged there, SharedStoreError when it does not answer.
-        """
-        if self._shared is None or not self._shared.has(output):
-            return False
-        self._shared.fetch(output, folder, only=names)
-        return True
 
     def manifest(self, output: StepOutput) -> dict[str, Any]:
         """Return the manifest of an output, checked as `open` checks it."""

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from logged_runs import machine_of
 
+from grpo.settings.tree import read_settings
 from steps.cli.command_table import COMMANDS
 from steps.cli.main import main
 from steps.pipeline.resume import find_origin
+from steps.preflight.checks import preflight, preflight_table
 from steps.runs.names import NotFoundError
 from steps.runtime.machine import Machine, holds_secret, without_secrets
 from steps.tracking.journal import JournalFolder
@@ -97,10 +99,13 @@ def test_none_repeats_a_password_in_the_tracking_stores_address(
         said = capfd.readouterr()
         told = said.out + said.err
         assert PASSWORD not in told, words
+        assert words[0] != "ui" or not address.startswith("http") or "which has a UI of its own: http://127.0.0.1:1" in told
         assert "Traceback" not in told, words
     with pytest.raises(TrackingAwayError) as refusal:
         find_origin("last", Machine.here())
-    assert PASSWORD not in str(refusal.value)
+    table = preflight_table(preflight(read_settings("test"), Machine.here())[0])
+    assert PASSWORD not in f"{refusal.value} {table}"
+    assert "MLFLOW_TRACKING_URI holds a name or password" in table
 
 
 @pytest.mark.parametrize("words", [("show", "last"), ("doctor",), ("ui",), ("runs",), ("uci",)])

@@ -293,12 +293,3 @@ def test_a_port_that_is_taken_is_refused_with_one_that_is_free(
     assert said.startswith(f"chess-grpo: port {port} of 127.0.0.1 is in use (Address already in use): if it is this UI, open http://")
     assert "`chess-grpo ui --port " in said
     assert started == []
-
-
-def test_a_server_has_a_ui_of_its_own_whose_address_is_printed_without_a_password(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], started: Started
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:hunter2@tracker.example:5000/ours")
-    assert main(["ui"]) == 0
-    assert capsys.readouterr().out.endswith(": https://tracker.example:5000/ours\n")
-    assert started == []

@@ -1,6 +1,5 @@
 """A policy is found by any of its names, in any of the places that have its files, and it is the one that was written."""
 
-import hashlib
 import json
 import shutil
 import sqlite3
@@ -14,9 +13,10 @@ from typing import Any
 import pytest
 from doubles import CPU, TINY
 from logged_runs import machine_of
+from toggled_server import ServerProcess
 from whole_runs import CHAMPION_AT, PEAK_AT, WholeRun, do_run, weights_at
 
-from grpo.base.files import MANIFEST, CorruptError, read_json, write_json
+from grpo.base.files import MANIFEST, CorruptError, read_json, sha256_file, verified_manifest, write_json
 from grpo.learning.checkpoints import save_policy
 from grpo.policy.distribution import new_policy
 from grpo.policy.files import POLICY, WEIGHTS, IncompatibleError
@@ -71,10 +71,6 @@ def sharing(made: tuple[Machine, WholeRun], elsewhere: Machine, tmp_path: Path) 
     for output in made[1].outputs.values():
         first.find(output["step"], output["version"])  # It publishes them.
     return replace(elsewhere, shared=str(tmp_path / "shared"))
-
-
-def file_hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def content(database: Path) -> list[str]:
@@ -267,6 +263,17 @@ def test_files_that_no_place_has_are_asked_for_with_all_that_was_tried(
         find_policy("champion", elsewhere)
 
 
+@pytest.mark.prove  # The server takes its time to start.
+def test_the_files_come_from_a_server_without_a_folder_that_both_machines_reach(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "server") as server:
+        run = do_run(machine_of(tmp_path / "first", server.address), read_settings("test"), "run-1")
+        second = machine_of(tmp_path / "second", server.address)
+        assert (find_policy("champion", second).folder / WEIGHTS).read_bytes() == weights_at(CHAMPION_AT)
+        assert find_policy(f"run-1/{PEAK_AT}", second).policy_step == PEAK_AT
+        checks = run.outputs["check_boards"]
+        assert verified_manifest(fetch_output(second, checks)) == verified_manifest(Store(tmp_path / "first").open(checks))
+
+
 # By folder.
 
 
@@ -296,7 +303,7 @@ def test_the_output_of_select_stands_for_its_champion(home: Machine) -> None:
 def test_a_bare_policy_has_no_step(tmp_path: Path) -> None:
     folder = write_policy(tmp_path / "mine")
     assert find_policy(str(folder), machine_of(tmp_path)) == FoundPolicy(
-        folder=folder, kind="network", run="mine", policy_step=None, weights_hash=file_hash(folder / WEIGHTS)
+        folder=folder, kind="network", run="mine", policy_step=None, weights_hash=sha256_file(folder / WEIGHTS)
     )
 
 
