@@ -51,7 +51,7 @@ def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) 
         findings = [PreflightCheck(what="stockfish", is_fine=False, detail=str(error))]
     findings += [_disk(machine, read_only=read_only), _tracking(machine, read_only=read_only), _device(machine)]
     if machine.shared:
-        findings.append(_shared_read_only(machine) if read_only else _shared(machine))
+        findings.append(_shared(machine, read_only=read_only))
     kind = kind_of(settings)
     if found := kind.preflight(settings, machine):
         findings.append(PreflightCheck(what=kind.name, is_fine=found[0], detail=found[1]))
@@ -117,26 +117,22 @@ def _tracking(machine: Machine, *, read_only: bool) -> PreflightCheck:
     return PreflightCheck(what="tracking", is_fine=is_fine, detail=detail)
 
 
-def _shared_read_only(machine: Machine) -> PreflightCheck:
-    try:
-        objects_at(machine.shared).get(_PROBE)
-    except (SharedStoreError, OSError) as error:
-        return PreflightCheck(what="shared store", is_fine=False, detail=str(error))
-    return PreflightCheck(what="shared store", is_fine=True, detail=f"{machine.shared} answers; write access is tested when a run starts")
-
-
-def _shared(machine: Machine) -> PreflightCheck:
-    """Write, read and delete a small object."""
+def _shared(machine: Machine, *, read_only: bool) -> PreflightCheck:
+    """Write, read and delete a small object; or only ask for it."""
+    detail, is_fine = machine.shared, True
     try:
         objects = objects_at(machine.shared)
-        objects.put(_PROBE, b"")
-        is_fine = objects.get(_PROBE) is not None and _PROBE in objects.keys(_PROBE)
-        objects.delete(_PROBE)
+        if read_only:
+            objects.get(_PROBE)
+            detail += " answers; write access is tested when a run starts"
+        else:
+            objects.put(_PROBE, b"")
+            is_fine = objects.get(_PROBE) is not None and _PROBE in objects.keys(_PROBE)
+            objects.delete(_PROBE)
+            detail += "" if is_fine else " loses what is written"
     except (SharedStoreError, OSError) as error:
-        return PreflightCheck(what="shared store", is_fine=False, detail=str(error))
-    return PreflightCheck(
-        what="shared store", is_fine=is_fine, detail=machine.shared if is_fine else f"{machine.shared} loses what is written"
-    )
+        detail, is_fine = str(error), False
+    return PreflightCheck(what="shared store", is_fine=is_fine, detail=detail)
 
 
 def _device(machine: Machine) -> PreflightCheck:

@@ -201,10 +201,6 @@ class TrackingStore:
             ) from None
         return fetched.rename(target)  # MLflow preserves the file's name, but not always its folders.
 
-    def artifact_uri(self, run_id: str) -> str:
-        """Return the artifact URI of a run."""
-        return str(self.asked(lambda: self.client.get_run(run_id)).info.artifact_uri)
-
 
 _TIMEOUT: Final = "MLFLOW_HTTP_REQUEST_TIMEOUT"
 

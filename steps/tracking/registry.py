@@ -174,7 +174,7 @@ class Registry:
         tags |= {} if low is None else {_LOW: repr(low)}
         made = self._client.create_model_version(
             MODEL,
-            source=f"{self._store.artifact_uri(holder)}/{folder}",
+            source=f"{self._store.asked(lambda: self._client.get_run(holder)).info.artifact_uri}/{folder}",
             run_id=holder,
             tags=tags,
             description=f"{description}\n\n[The run that chose it](#/experiments/{self._store.experiment}/runs/{flow_run})".strip(),

@@ -95,13 +95,10 @@ def shown(changes: list[Change]) -> list[str]:
     return [str(change) for change in changes]
 
 
-def test_a_run_is_gone_on_from_with_the_same_settings_and_files(settings: Settings, refused: Callable[..., str]) -> None:
-    assert refused(settings) == ""
-
-
 def test_where_the_files_lie_and_over_how_many_tasks_they_are_spread_makes_no_difference(
     settings: Settings, refused: Callable[..., str], tmp_path: Path
 ) -> None:
+    assert refused(settings) == ""
     there = tmp_path / "there"
     there.mkdir()
     for name in ("games.pgn", "judges.epd"):
@@ -134,22 +131,16 @@ def test_how_a_policy_is_trained_and_measured_may_differ_and_is_told(settings: S
 def test_of_a_book_of_openings_the_content_is_compared_and_not_where_it_lies(
     settings: Settings, changed: Callable[..., list[Change]], tmp_path: Path
 ) -> None:
-    (tmp_path / "book.epd").write_text("rnbqkbnr/pppp1ppp/8/4p3/4P3/8/PPPP1PPP/RNBQKBNR w KQkq -\n")
-    now = with_values(settings, evaluation={"opening_book": str(tmp_path / "book.epd")})
+    books = [tmp_path / name / "book.epd" for name in ("here", "there")]
+    for book in books:
+        book.parent.mkdir()
+        book.write_text("rnbqkbnr/pppp1ppp/8/4p3/4P3/8/PPPP1PPP/RNBQKBNR w KQkq -\n")
+    then, now = (with_values(settings, evaluation={"opening_book": str(book)}) for book in books)
+    assert comparing(then)(now) == []
     changes = changed(now)
     [digest] = external_inputs.opening_inputs(now).values()
     assert shown(changes) == [f"opening book: origin None, now '{digest}'"]
     assert not changes[0].is_refused
-
-
-def test_the_same_book_in_another_folder_is_no_change(settings: Settings, tmp_path: Path) -> None:
-    line = "rnbqkbnr/pppp1ppp/8/4p3/4P3/8/PPPP1PPP/RNBQKBNR w KQkq -\n"
-    books = [tmp_path / name / "book.epd" for name in ("here", "there")]
-    for book in books:
-        book.parent.mkdir()
-        book.write_text(line)
-    then, now = (with_values(settings, evaluation={"opening_book": str(book)}) for book in books)
-    assert comparing(then)(now) == []
 
 
 def test_a_run_that_ended_before_selection_is_compared_without_it(settings: Settings, changed: Callable[..., list[Change]]) -> None:

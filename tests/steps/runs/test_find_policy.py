@@ -155,12 +155,6 @@ def test_what_nothing_is_called_is_refused_with_what_there_is(name: str, words: 
         find_policy(name, home)
 
 
-def test_without_a_run_there_is_no_name_and_no_store_is_made(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"no runs in sqlite:.* yet: `make run CONFIG=smoke`"):
-        find_policy("champion", machine_of(tmp_path / "home"))
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_tracking_server_that_is_down_is_named(tmp_path: Path) -> None:
     with pytest.raises(TrackingAwayError, match=r"http://127\.0\.0\.1:1 does not answer \(Connection refused\)"):
         find_policy("champion", machine_of(tmp_path, "http://127.0.0.1:1"))
