@@ -575,7 +575,7 @@ def test_select_does_not_beat_a_champion_that_it_cannot_see(tmp_path: Path) -> N
     machine = Machine(stockfish="none", home=tmp_path, tracking_uri=f"http://127.0.0.1:{free_port()}", device="cpu", num_threads=1)
     here: Any = SimpleNamespace(machine=machine)
     found = evaluation._incumbent(here, None)
-    assert (found.version, found.model, found.label) == (None, None, "cannot be played")
+    assert (found.version, found.folder, found.label) == (None, None, "cannot be played")
     assert "does not answer" in found.problem
 
 
