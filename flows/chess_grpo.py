@@ -91,7 +91,7 @@ class ChessGrpo(FlowSpec):
     settings = Config("settings", default_value=DEFAULT_PRESET, parser=_parse, help="TOML: a preset and the differences from it")
     code = Config("code", default_value="", parser=describe_code, help="Internal: the commit from which the run is launched")
     fresh = Parameter("fresh", type=bool, default=False, is_flag=True, help="Recompute every step's output, even if the store has it")
-    resume_from = Parameter("resume-from", default="", help="peak, champion, RUN or RUN/STEP: resume from that checkpoint")
+    resume_from = Parameter("resume-from", default="", help="peak, champion, v7 (a version), RUN or RUN/STEP: resume from it")
     allow = Parameter("allow", default="", help="With resume-from: changes to allow that are otherwise refused: engine, objective")
 
     @card(type="blank", id="start", refresh_interval=1)

@@ -6,11 +6,10 @@ A container has an empty disk, no network folder and none of the launcher's vari
 import itertools
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Final
-from urllib.parse import urlsplit
 
 from grpo.base.errors import PlainError
 from grpo.settings.tree import TaskResources
-from steps.runtime.machine import MIRROR, SECRETS, SHARED, is_container, sqlite_file
+from steps.runtime.machine import MIRROR, SECRETS, SHARED, holds_secret, is_container, sqlite_file, without_secrets
 
 DECORATORS: Final = ("batch", "kubernetes")
 """Destinations given by `--with`."""
@@ -52,13 +51,13 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
         return []
     address = environment.get(_TRACKING, "")
     if not address or sqlite_file(address) is not None or "://" not in address:
-        was = f"{address} is a file of this machine" if address else "it is not set"
+        was = f"{without_secrets(address)} is a file of this machine" if address else "it is not set"
         raise DestinationError(
             f"{_TRACKING}: {was}, but tasks on {target} run on other machines: set it to the address of an MLflow server that they reach"
             " (infra/stack.yaml has one; docs/aws.md)"
         )
     for name, keys in ((_TRACKING, f"{_BY_NAME_ONLY[0]} and {_BY_NAME_ONLY[1]}"), (_MIRROR, _BY_NAME_ONLY[-1])):
-        if urlsplit(given := environment.get(name, "")).password or urlsplit(given).username:
+        if holds_secret(environment.get(name, "")):
             raise DestinationError(
                 f"{name} holds a name or password, which would be visible in each job's description: leave them out of it, and set"
                 f" {SECRETS} to the names of secrets in AWS Secrets Manager that hold {keys} (docs/aws.md)"

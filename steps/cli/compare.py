@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo.statistics.intervals import Unit
 from steps.cli.tables import text_table, when, wrapped
+from steps.runs.names import RUN_NAMES
 from steps.runtime.machine import Machine
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         " with the same yardstick (same opponent and rules, same ladder, same held-out boards), the difference with its interval. It prints"
         " conclusions, and the games that would decide the rest. A and B are named as for `show`.",
     )
-    compare.add_argument("first", metavar="A", help="last, champion, peak, or an id")
+    compare.add_argument("first", metavar="A", help=RUN_NAMES)
     compare.add_argument("second", metavar="B", help="the other")
     compare.add_argument("--json", action="store_true", help="print everything as JSON")
     compare.set_defaults(run=_compare)

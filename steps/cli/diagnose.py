@@ -12,6 +12,7 @@ from grpo.diagnosis.diagnose import diagnose
 from grpo.diagnosis.given import are_of_several_runs
 from grpo.diagnosis.history import History
 from grpo.diagnosis.reading import HistoryError, columns_text, read_run_history
+from steps.runs.names import RUN_NAMES
 from steps.runtime.machine import Machine
 
 HEALTHY, FOUND, UNUSABLE = 0, 1, 2
@@ -23,7 +24,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "diagnose",
         description="Diagnose a run from its training history: named findings, each with evidence, cause and remedy.",
     )
-    parser.add_argument("name", nargs="?", metavar="RUN", help="`last`, `peak`, `champion`, a run's id, or a folder with a history.jsonl")
+    parser.add_argument("name", nargs="?", metavar="RUN", help=f"{RUN_NAMES}, or a folder with a history.jsonl")
     parser.add_argument(
         "--history", nargs="+", type=Path, metavar="FILE.csv", help="CSV tables of one run instead, of this project or another trainer"
     )

@@ -9,6 +9,7 @@ from grpo.policy.files import policy_facts
 from grpo.settings.tree import ConfigError
 from steps.kinds.lookup import KINDS
 from steps.runs.find_policy import FoundPolicy, find_policy
+from steps.runs.names import POLICY_NAMES
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import ALIASES
 
@@ -25,7 +26,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         " The ONNX file is compared with the policy on 1,000 positions; if they differ, nothing is written. A language model is"
         " written in transformers' format, without ONNX, and compared by its answers.",
     )
-    parser.add_argument("model", help="champion, peak, or the folder of a policy")
+    parser.add_argument("model", help=POLICY_NAMES)
     parser.add_argument("out", type=Path, help="the folder to create; it must not exist")
     parser.set_defaults(run=_export)
 

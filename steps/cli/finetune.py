@@ -10,11 +10,12 @@ from typing import Any
 
 from grpo.base.files import atomic_folder, json_text, read_json, remove_folder, remove_leftovers, replace_file, sha256_file, write_manifest
 from grpo.engine.identity import identify
-from grpo.policy.files import POLICY, WEIGHTS, is_policy, policy_kind, weights_file
 from grpo.settings.roles import settings_read_by
 from grpo.settings.tree import ConfigError
 from steps.cli.settings_options import add_settings, given_settings
 from steps.kinds.lookup import kind_of
+from steps.runs.find_policy import find_policy
+from steps.runs.names import POLICY_NAMES
 from steps.runtime.machine import Machine
 from steps.step_io.names import BOARDS, REPORT
 from steps.step_io.work import TerminalSink, Work
@@ -29,7 +30,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         " resumes an interrupted training.",
     )
     finetune.add_argument("boards", type=Path, help="folder of a dataset, from `boards build` or the step join_boards")
-    finetune.add_argument("pretrained", type=Path, help="folder of the initial policy, which is also the KL reference")
+    finetune.add_argument("pretrained", help=f"the initial policy, which is also the KL reference: {POLICY_NAMES}")
     finetune.add_argument("out", type=Path, help="the folder to create, with checkpoints and history; it must not exist")
     finetune.add_argument(
         "--strength",
@@ -57,13 +58,10 @@ def _finetune(given: argparse.Namespace) -> int:
         raise ConfigError(f"{out} already exists; name another folder, or remove it")
     if not (given.boards / BOARDS).is_file():
         raise ConfigError(f"{given.boards} is not a dataset: it has no {BOARDS}; give the folder that `chess-grpo boards build` made")
-    if not is_policy(given.pretrained):
+    pretrained = find_policy(given.pretrained, machine)
+    if pretrained.kind != settings.policy.kind:
         raise ConfigError(
-            f"{given.pretrained} is not the folder of a policy: give one with {WEIGHTS} and {POLICY}, such as an output of pretrain"
-        )
-    if (found := policy_kind(given.pretrained)) != settings.policy.kind:
-        raise ConfigError(
-            f"{given.pretrained} has policy.kind = {found!r}, but the settings have {settings.policy.kind!r}: they must be the same"
+            f"{given.pretrained} has policy.kind = {pretrained.kind!r}, but the settings have {settings.policy.kind!r}: these must be equal"
         )
     for folder in given.strength or ():
         if not (folder / REPORT).is_file():
@@ -73,7 +71,7 @@ def _finetune(given: argparse.Namespace) -> int:
     facts = {
         "settings": settings_read_by("finetune", settings),
         "boards": sha256_file(given.boards / BOARDS),
-        "pretrained": sha256_file(weights_file(given.pretrained)),
+        "pretrained": pretrained.weights_hash,
         "engine": str(identify(machine.stockfish)),
         "machine": f"{device_facts(machine)}, {os.environ.get('WORLD_SIZE', '1')} processes",
     }
@@ -103,7 +101,7 @@ def _finetune(given: argparse.Namespace) -> int:
         kind.finetune(
             settings,
             boards=given.boards,
-            pretrained=given.pretrained,
+            pretrained=pretrained.folder,
             checkpoint=None,
             facts=facts,
             machine=machine,

@@ -13,6 +13,7 @@ from grpo.base.errors import PlainError
 from grpo.engine.identity import EngineMissingError, find_engine, identify
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
 from grpo.engine.process import START_SECONDS, EngineProcess
+from steps.runs.names import POLICY_NAMES
 from steps.runtime.machine import Machine
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ STOCKFISH: Final = "stockfish"
 UCI: Final = "uci"
 MAX_SKILL: Final = 20
 ALLOWED: Final = (
-    "champion, peak or the folder of a policy, with its best moves or, by @T, sampling at temperature T (champion@0.5); random;"
+    f"{POLICY_NAMES}, with its best moves or, by @T, sampling at temperature T (champion@0.5); random;"
     " stockfish:nodes=50, stockfish:depth=3, stockfish:nodes=100,skill=5, stockfish:nodes=1,random=0.5; uci:/path/to/engine:nodes=100"
 )
 
@@ -53,7 +54,7 @@ class Contestant:
     """As the user wrote it."""
     kind: PlayerKind
     model: str = ""
-    """For a policy: `champion`, `peak` or a folder."""
+    """For a policy: its name, one of `POLICY_NAMES`."""
     temperature: float | None = None
     """For a policy: None plays the best move."""
     engine: str | None = None
@@ -183,7 +184,7 @@ def entered(
         num_processes: processes per engine.
 
     Raises:
-        PolicyNotFoundError, RegistryError: there is no such policy.
+        NotFoundError: there is no such policy, and what else `find_policy` raises.
         EngineMissingError: there is no such engine, or it lacks a requested option.
     """
     with ExitStack() as stack:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from steps.cli.tables import duration, text_table, when, wrapped
+from steps.runs.names import RUN_NAMES
 from steps.runtime.machine import Machine
 
 _HASH = 12
@@ -16,10 +17,9 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     show = commands.add_parser(
         "show",
         description="One flow run: its command, the settings that differ from the nearest preset, its steps (computed, or reused from"
-        " the store), its results with 95 % intervals, findings of the diagnosis, and where champion, report, card and UI are. RUN is last,"
-        " champion, peak (the run whose policy has that alias), Metaflow's run id, or MLflow's or its beginning.",
+        " the store), its results with 95 % intervals, findings of the diagnosis, and where champion, report, card and UI are.",
     )
-    show.add_argument("name", metavar="RUN", help="last, champion, peak, or an id")
+    show.add_argument("name", metavar="RUN", help=RUN_NAMES)
     show.add_argument("--json", action="store_true", help="print everything as JSON")
     show.set_defaults(run=_show)
 

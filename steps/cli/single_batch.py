@@ -22,6 +22,7 @@ from grpo.policy.files import LANGUAGE
 from grpo.settings.tree import ConfigError, Settings
 from steps.cli.settings_options import add_settings, given_settings
 from steps.runs.find_policy import find_policy
+from steps.runs.names import POLICY_NAMES
 from steps.runtime.machine import Machine
 from steps.step_io.dataset import read_boards
 from steps.step_io.names import BOARDS
@@ -41,9 +42,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         " advantage, and the log-probability as sampled and as scored. With --update, train on that one batch: if its loss does not fall,"
         " the training code or the rewards are at fault.",
     )
-    parser.add_argument(
-        "model", nargs="?", help="champion, peak, or a policy's folder; without it language.model of the settings, untrained"
-    )
+    parser.add_argument("model", nargs="?", help=f"{POLICY_NAMES}; without it language.model of the settings, untrained")
     prompts = parser.add_mutually_exclusive_group(required=True)
     prompts.add_argument("--boards", type=Path, metavar="FOLDER", help="a dataset's folder: the prompts of a run's first rollout on it")
     prompts.add_argument("--fen", action="append", metavar="FEN", help="a position, evaluated by Stockfish; may be repeated")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from grpo.evaluation.exercises import LeftOut, LeftOuts
 from grpo.reading.games import SourceError
 from grpo.reading.streams import FileKind, SourceFile, find_files, read_chunks
+from steps.runs.names import POLICY_NAMES
 from steps.runtime.machine import Machine
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Solve Lichess puzzles (.csv), reported by rating and theme, and EPD test suites (.epd); files may be compressed. All"
         " fractions have 95 % intervals. Unusable entries are counted, with the first example of each reason.",
     )
-    solve.add_argument("model", help="champion, peak, or a folder with a policy")
+    solve.add_argument("model", help=POLICY_NAMES)
     solve.add_argument("files", nargs="+", metavar="FILE", help="files, folders, globs or s3:// addresses")
     solve.add_argument("--limit", type=_count, metavar="N", help="only the first N usable exercises of each file")
     solve.add_argument(

@@ -151,7 +151,7 @@ def _record(found: "SweepResults", machine: Machine, *, is_over: bool = False) -
         machine,
     )
     if reason:
-        print(f"WARNING: the sweep's table is not logged to {machine.tracking_uri} ({reason}); the same command logs it later", flush=True)
+        print(f"WARNING: the sweep's table is not logged to {machine.shown_uri} ({reason}); the same command logs it later", flush=True)
 
 
 def _earlier(found: "SweepResults", machine: Machine) -> Iterator[str]:

@@ -14,6 +14,7 @@ from grpo.uci.server import UciEngine, serve
 from steps.cli.parser import finite_number
 from steps.kinds.lookup import KINDS
 from steps.runs.find_policy import FoundPolicy, find_policy
+from steps.runs.names import POLICY_NAMES
 from steps.runtime.machine import Machine
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def run_engine(given: argparse.Namespace) -> int:
 
 
 def _describe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default="champion", metavar="NAME", help="champion (default), peak, or a policy's folder")
+    parser.add_argument("--model", default="champion", metavar="NAME", help=f"{POLICY_NAMES} (default: champion)")
     parser.add_argument(
         "--temperature",
         type=_temperature,

@@ -35,17 +35,17 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def _ui(given: argparse.Namespace) -> int:
     machine = Machine.here()
-    parts = urlsplit(machine.tracking_uri)
-    if parts.scheme in _SERVED:
-        print(
-            f"The tracking store is a server, which has a UI of its own: {parts._replace(netloc=parts.netloc.rpartition('@')[2]).geturl()}"
-        )
+    if urlsplit(machine.tracking_uri).scheme in _SERVED:
+        print(f"The tracking store is a server, which has a UI of its own: {machine.shown_uri}")
         return 0
     _refuse_taken(given.port)
-    if (file := sqlite_file(machine.tracking_uri)) is not None and not file.is_file():
+    from steps.tracking.client import TrackingStore
+
+    store, file = TrackingStore.of(machine), sqlite_file(machine.tracking_uri)
+    if not store.exists:
         print(f"{file} does not exist yet and is created now: its page is empty until a run starts (`make run CONFIG=smoke`)", flush=True)
-        _make_tables(machine)
-    print(f"MLflow UI on {file or parts.scheme}: http://{HOST}:{given.port}  (ready in half a minute; Ctrl-C ends it)", flush=True)
+    store.asked(lambda: store.experiment)  # In a new store it makes the tables, under a lock; one that is away is named here.
+    print(f"MLflow UI on {file or machine.shown_uri}: http://{HOST}:{given.port}  (ready in half a minute; Ctrl-C ends it)", flush=True)
     # Passed as a variable, so that a password in the address is not visible in the list of processes.
     environment = {**os.environ, **_QUIET, "MLFLOW_BACKEND_STORE_URI": machine.tracking_uri}
     words = [sys.executable, "-m", "mlflow", "ui", "--host", HOST, "--port", str(given.port), "--workers", "1"]
@@ -71,13 +71,6 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
-
-
-def _make_tables(machine: Machine) -> None:
-    """Create a local store as a run does: its tables, under a lock, and the experiment with artifacts beside it."""
-    from steps.tracking.client import TrackingStore
-
-    _ = TrackingStore(machine, ()).experiment
 
 
 def _port(text: str) -> int:

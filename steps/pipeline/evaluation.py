@@ -15,18 +15,18 @@ from steps.pipeline.here import Here
 from steps.pipeline.job import Job
 from steps.pipeline.run_step import run_step
 from steps.policies.open import open_policy
-from steps.runs.find_policy import FoundPolicy, find_policy
+from steps.runs.files import output_manifest
+from steps.runs.find_policy import named_policy
+from steps.runs.names import NotFoundError
 from steps.step_io.aliases import CHAMPION, PEAK
 from steps.step_io.names import REPORT
 from steps.step_io.work import Sink
 from steps.store.outputs import StepOutput
 from steps.store.versions import step_version
 from steps.tracking import notes
-from steps.tracking.archive import output_manifest
 from steps.tracking.child_run import ChildRun
 from steps.tracking.outages import TrackingAwayError
-from steps.tracking.registry import Choice, Chosen, Registry
-from steps.tracking.registry_reader import registered_policy
+from steps.tracking.registry import Choice, Chosen
 from steps.tracking.tags import PEAK_STEP, verdict_tags
 
 
@@ -183,36 +183,31 @@ class _Incumbent:
 
     version: int | None = None
     """Its number in the registry; None when there is no champion."""
-    model: FoundPolicy | None = None
+    folder: Path | None = None
     """The policy to be beaten, if it is to be played."""
     label: str = ""
     """Its part in the step's version."""
     problem: str = ""
     """Why it cannot be played."""
 
-    @property
-    def folder(self) -> Path | None:
-        return None if self.model is None else self.model.folder
-
 
 def _incumbent(here: Here, contest: SelectionOutputs) -> _Incumbent:
     """Return the registry's champion. When this very step made it, it is no opponent: the step's output is found again."""
     try:
-        held = Registry(here.tracker).named(CHAMPION)
+        named = named_policy(CHAMPION, here.machine, role=CHAMPION)
+    except NotFoundError:
+        return _Incumbent()
     except TrackingAwayError as error:
         return _Incumbent(label="cannot be played", problem=str(error))  # If there is one, it stays: `Registry.enter` sees to that.
-    if held is None:
-        return _Incumbent()
     try:
-        found = registered_policy(here.machine, CHAMPION)
-        label = str(output_manifest(here.tracker, here.store, found.output)["parts"]["inputs"].get("previous", ""))
+        label = str(output_manifest(here.machine, named.output)["parts"]["inputs"].get("previous", ""))
         again = step_version(
             select_body.SPEC, settings=select_body.SPEC.settings(here.settings), inputs=_inputs(here, contest, label), code=here.job["code"]
         )
-        if again.version == found.output["version"] and here.store.has(found.output):
-            return _Incumbent(version=held.number, label=label)
-        model = find_policy(CHAMPION, here.machine)
+        if again.version == named.output["version"] and here.store.has(named.output):
+            return _Incumbent(version=named.version, label=label)
+        model = named.fetch(here.machine)
         open_policy(model.folder, here.device)  # Now, and not after games were played.
     except PlainError as error:
-        return _Incumbent(version=held.number, label="cannot be played", problem=str(error))
-    return _Incumbent(version=held.number, model=model, label=model.weights_hash)
+        return _Incumbent(version=named.version, label="cannot be played", problem=str(error))
+    return _Incumbent(version=named.version, folder=model.folder, label=model.weights_hash)

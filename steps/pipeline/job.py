@@ -14,7 +14,7 @@ class ResumeOrigin(TypedDict):
     """The run that a resumed run comes from."""
 
     name: str
-    """What the user asked for: peak, champion, RUN or RUN/STEP."""
+    """What the user asked for, such as `peak` or RUN/STEP."""
     mlflow_run: str
     """The parent run."""
     metaflow_run: str

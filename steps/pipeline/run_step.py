@@ -8,6 +8,7 @@ from typing import Any
 from grpo.base.files import CorruptError
 from steps.pipeline.job import BEFORE_FINETUNE, Job, ResumeOrigin
 from steps.pipeline.make_output import make_output
+from steps.runs.files import fetch_output, output_manifest
 from steps.runtime.machine import Machine
 from steps.step_io.spec import StepSpec
 from steps.step_io.work import Sink, TerminalSink, Watcher, Work, read_history
@@ -57,7 +58,7 @@ def run_step(
     ):
         # What an earlier attempt of this task has computed is fresh.
         is_fresh = job["is_fresh"] and machine.attempt == 0
-        found = _found(job, store, tracker, version, is_fresh=is_fresh)
+        found = _found(job, machine, store, version, is_fresh=is_fresh)
         if found is None:
             found = make_output(
                 store,
@@ -100,10 +101,10 @@ def _only_writer(job: Job, machine: Machine, version: StepVersion) -> AbstractCo
     )
 
 
-def _found(job: Job, store: Store, tracker: Tracker, wanted: StepVersion, *, is_fresh: bool) -> StepOutput | None:
+def _found(job: Job, machine: Machine, store: Store, wanted: StepVersion, *, is_fresh: bool) -> StepOutput | None:
     """Return the output that need not be computed, verified by its hashes, or None."""
     step, version = str(wanted.parts["step"]), wanted.version
-    if job["origin"] is not None and step in BEFORE_FINETUNE and (output := _of_origin(job["origin"], store, tracker, wanted)):
+    if job["origin"] is not None and step in BEFORE_FINETUNE and (output := _of_origin(job["origin"], machine, wanted)):
         return output
     try:
         found = store.find(step, version)
@@ -116,17 +117,15 @@ def _found(job: Job, store: Store, tracker: Tracker, wanted: StepVersion, *, is_
     return found
 
 
-def _of_origin(origin: ResumeOrigin, store: Store, tracker: Tracker, wanted: StepVersion) -> StepOutput | None:
+def _of_origin(origin: ResumeOrigin, machine: Machine, wanted: StepVersion) -> StepOutput | None:
     """Return the origin's output, fetched if need be; None for a ladder or baseline that was measured otherwise than this run asks for."""
-    from steps.tracking.archive import fetch_output, output_manifest
-
     output = origin["outputs"][step := str(wanted.parts["step"])]
     if step in ("calibrate", "baseline"):
-        then = output_manifest(tracker, store, output)["parts"]
+        then = output_manifest(machine, output)["parts"]
         if any(then[part].get(name) != now for part in ("settings", "inputs") for name, now in _measured_by(wanted, part)):
             print(f"{step}: the origin's was measured with other settings or another engine: measured again", flush=True)
             return None
-    fetch_output(tracker, store, output)
+    fetch_output(machine, output)
     return output
 
 

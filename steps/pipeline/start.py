@@ -12,7 +12,6 @@ from steps.pipeline.run_step import code_tags
 from steps.preflight.checks import PreflightError, preflight, preflight_table
 from steps.runtime.device import device_facts
 from steps.runtime.machine import Machine
-from steps.store.outputs import Store
 from steps.tracking import notes
 from steps.tracking.launch import launch_of
 from steps.tracking.tags import COMMAND, ENGINE, PRESET
@@ -36,11 +35,11 @@ def start(
         code: from `describe_code`.
         metaflow_run: its id.
         is_fresh: recompute every output.
-        resume_from: peak, champion, RUN or RUN/STEP, if it resumes.
+        resume_from: what it resumes from, if anything: `steps.pipeline.resume.find_origin` takes it.
         allow: which of the changes that a resumed run is refused for are allowed, separated by commas.
         num_nodes: on how many machines it will train.
 
-    Raises PreflightError with the table when something is missing, OriginError or ResumeError when there is nothing to resume from.
+    Raises PreflightError with the table when something is missing, NotFoundError or ResumeError when there is nothing to resume from.
     """
     allowed = [name.strip() for name in allow.split(",") if name.strip()]
     if is_fresh and resume_from:
@@ -54,12 +53,12 @@ def start(
     failed = [finding for finding in findings if not finding.is_fine]
     if failed or engine is None:
         raise PreflightError(f"cannot start:\n{preflight_table(failed)}")
-    tracker, store = Tracker(machine), Store.of(machine)
+    tracker = Tracker(machine)
     tags = code_tags(code) | {ENGINE: engine, PRESET: launch.preset, **notes.source_tags(code, machine)}
     tracker.deliver_left()
-    origin = find_origin(resume_from, tracker, store) if resume_from else None
+    origin = find_origin(resume_from, machine) if resume_from else None
     if origin is not None:
-        changes = take_over(origin, typed, engine, allowed=allowed, code=code, device=device_facts(machine), tracker=tracker, store=store)
+        changes = take_over(origin, typed, engine, allowed=allowed, code=code, device=device_facts(machine), machine=machine)
         tags |= {"chess_grpo.origin": origin["metaflow_run"], "chess_grpo.origin_step": origin["policy_step"], **recorded(changes, allowed)}
         changed = "".join(f"\n  {change}" for change in changes)
         print(f"Resuming from {origin['name']}: run {origin['metaflow_run']}, step {origin['policy_step']:,}{changed}", flush=True)

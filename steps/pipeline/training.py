@@ -84,7 +84,7 @@ def _finetune(
 ) -> StepOutput:
     job, kind = here.job, kind_of(here.settings)
     spec = kind.finetune_spec
-    checkpoint = None if job["origin"] is None else origin_checkpoint(job["origin"], here.tracker, here.store)
+    checkpoint = None if job["origin"] is None else origin_checkpoint(job["origin"], here.machine)
     settings = spec.settings(here.settings)
     inputs = here.inputs(spec, boards=boards, pretrained=pretrained)
     inputs["checkpoint"] = "" if checkpoint is None else str(read_json(checkpoint / MANIFEST)["output_hash"])

@@ -5,7 +5,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
 
 from grpo.base.errors import PlainError
 from grpo.engine.identity import EngineIdentity, EngineMissingError, identify
@@ -15,7 +14,7 @@ from grpo.reading.games import SourceError
 from grpo.reading.streams import find_files, read_chunks
 from grpo.settings.tree import Settings
 from steps.kinds.lookup import kind_of
-from steps.runtime.machine import Machine, sqlite_file
+from steps.runtime.machine import Machine, holds_secret, sqlite_file
 from steps.store.objects import SharedStoreError, objects_at
 
 _FREE_BYTES: Final = 2 * 1024**3
@@ -52,7 +51,7 @@ def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) 
         findings = [PreflightCheck(what="stockfish", is_fine=False, detail=str(error))]
     findings += [_disk(machine, read_only=read_only), _tracking(machine, read_only=read_only), _device(machine)]
     if machine.shared:
-        findings.append(_shared_read_only(machine) if read_only else _shared(machine))
+        findings.append(_shared(machine, read_only=read_only))
     kind = kind_of(settings)
     if found := kind.preflight(settings, machine):
         findings.append(PreflightCheck(what=kind.name, is_fine=found[0], detail=found[1]))
@@ -95,70 +94,49 @@ def _tracking(machine: Machine, *, read_only: bool) -> PreflightCheck:
     from steps.tracking.client import TrackingStore
     from steps.tracking.outages import RetryPolicy, failures, first_line
 
+    detail, is_fine, store = machine.shown_uri, False, TrackingStore(machine, ())
     if machine.is_container and sqlite_file(machine.tracking_uri) is not None:
-        return PreflightCheck(
-            what="tracking",
-            is_fine=False,
-            detail=f"{machine.tracking_uri} is a file of this container, which is not persistent; set MLFLOW_TRACKING_URI, where the run is"
-            " launched, to the address of an MLflow server (docs/aws.md)",
+        detail += (
+            " is a file of this container, which is not persistent; set MLFLOW_TRACKING_URI, where the run is launched, to the address of"
+            " an MLflow server (docs/aws.md)"
         )
-    if urlsplit(machine.tracking_uri).password or urlsplit(machine.tracking_uri).username:
-        return PreflightCheck(
-            what="tracking",
-            is_fine=False,
-            detail="MLFLOW_TRACKING_URI holds a name or password, which would appear in logs: leave name and password out of it, and set"
-            " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+    elif holds_secret(machine.tracking_uri):
+        detail = (
+            "MLFLOW_TRACKING_URI holds a name or password, which would appear in logs: leave name and password out of it, and set"
+            " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (for a database, what its driver reads, such as PGUSER and PGPASSWORD)"
         )
-    if read_only:
-        return _tracking_read_only(machine)
-    try:
-        store = TrackingStore(machine, RetryPolicy().between_tries)
-        store.asked(lambda: store.experiment)
-    except failures() as error:
-        return PreflightCheck(
-            what="tracking",
-            is_fine=False,
-            detail=f"{machine.tracking_uri} does not open ({first_line(error.__cause__ or error)}); unset MLFLOW_TRACKING_URI for the"
-            " local SQLite store, or start that server",
-        )
-    return PreflightCheck(what="tracking", is_fine=True, detail=machine.tracking_uri)
+    elif read_only and not store.exists:
+        detail, is_fine = f"{detail} (does not exist yet; the first run creates it)", True
+    else:
+        try:
+            if read_only:
+                store.client.search_experiments(max_results=1)
+            else:
+                patient = TrackingStore(machine, RetryPolicy().between_tries)
+                patient.asked(lambda: patient.experiment)
+            is_fine = True
+        except failures() as error:
+            why = first_line(error.__cause__ or error)
+            detail += f" does not open ({why}); unset MLFLOW_TRACKING_URI for the local SQLite store, or start that server"
+    return PreflightCheck(what="tracking", is_fine=is_fine, detail=detail)
 
 
-def _tracking_read_only(machine: Machine) -> PreflightCheck:
-    from steps.tracking.registry_reader import RegistryError, reading
-
-    try:
-        with reading(machine, instead="unset it for the local SQLite store") as client:
-            if client is None:
-                return PreflightCheck(
-                    what="tracking", is_fine=True, detail=f"{machine.tracking_uri} (does not exist yet; the first run creates it)"
-                )
-            client.search_experiments(max_results=1)
-    except RegistryError as error:
-        return PreflightCheck(what="tracking", is_fine=False, detail=str(error))
-    return PreflightCheck(what="tracking", is_fine=True, detail=machine.tracking_uri)
-
-
-def _shared_read_only(machine: Machine) -> PreflightCheck:
-    try:
-        objects_at(machine.shared).get(_PROBE)
-    except (SharedStoreError, OSError) as error:
-        return PreflightCheck(what="shared store", is_fine=False, detail=str(error))
-    return PreflightCheck(what="shared store", is_fine=True, detail=f"{machine.shared} answers; write access is tested when a run starts")
-
-
-def _shared(machine: Machine) -> PreflightCheck:
-    """Write, read and delete a small object."""
+def _shared(machine: Machine, *, read_only: bool) -> PreflightCheck:
+    """Write, read and delete a small object; or only ask for it."""
+    detail, is_fine = machine.shared, True
     try:
         objects = objects_at(machine.shared)
-        objects.put(_PROBE, b"")
-        is_fine = objects.get(_PROBE) is not None and _PROBE in objects.keys(_PROBE)
-        objects.delete(_PROBE)
+        if read_only:
+            objects.get(_PROBE)
+            detail += " answers; write access is tested when a run starts"
+        else:
+            objects.put(_PROBE, b"")
+            is_fine = objects.get(_PROBE) is not None and _PROBE in objects.keys(_PROBE)
+            objects.delete(_PROBE)
+            detail += "" if is_fine else " loses what is written"
     except (SharedStoreError, OSError) as error:
-        return PreflightCheck(what="shared store", is_fine=False, detail=str(error))
-    return PreflightCheck(
-        what="shared store", is_fine=is_fine, detail=machine.shared if is_fine else f"{machine.shared} loses what is written"
-    )
+        detail, is_fine = str(error), False
+    return PreflightCheck(what="shared store", is_fine=is_fine, detail=detail)
 
 
 def _device(machine: Machine) -> PreflightCheck:

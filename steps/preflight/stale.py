@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from grpo.base.files import remove_folder
-from steps.runs.find_policy import DOWNLOADS
 from steps.runtime.machine import Machine
 from steps.store.file_lock import BusyError, file_lock
 from steps.store.outputs import IN_PROGRESS, OUTPUTS, SET_ASIDE
-from steps.tracking.journal import JournalFolder
+from steps.tracking.journal import JournalFolder, Reader
 
 _DAY: Final = 86_400.0
 
@@ -51,15 +50,13 @@ def delete(found: Stale) -> bool:
 
 def _candidates(machine: Machine) -> Iterator[tuple[Path, str]]:
     journals = JournalFolder(machine.home)
-    if not journals.num_journals():  # A record that waits may name a file of an output that was set aside since.
+    if not journals.left(Reader.MLFLOW):  # A record that waits may name a file of an output that was set aside since.
         for path in machine.home.glob(f"{OUTPUTS}/*/*{SET_ASIDE}*"):
             yield path, "an output that was damaged or replaced"
     for path in machine.home.glob(f"{IN_PROGRESS}/*/*/"):
         yield path, "progress of a step that was never finished"
     for path in machine.value_cache.glob("values-*"):
         yield path, "an engine's answers, which can be asked for again"
-    for path in machine.home.glob(f"{DOWNLOADS}/*"):
-        yield path, "a copy of a registered policy"
     for path in journals.refused():
         yield path, "records that MLflow rejected"
 

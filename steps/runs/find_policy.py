@@ -1,23 +1,22 @@
-"""Finds a policy by name: `champion` or `peak` of the MLflow model registry, or a folder."""
+"""Finds a policy by name: an alias or version of the registry, a run or a checkpoint of it, or a folder."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
-from grpo.base.errors import PlainError
-from grpo.base.files import MANIFEST, CorruptError, atomic_folder, read_json, remove_folder, sha256_file, sha256_json, verified_manifest
+from grpo.base.files import MANIFEST, read_json, sha256_file, verified_manifest
 from grpo.policy.files import is_policy, missing_files, policy_facts, policy_kind, weights_file
+from steps.runs.names import POLICY_NAMES, NotFoundError, is_folder
 from steps.runtime.machine import Machine
-from steps.step_io.aliases import ALIASES, CHAMPION
-from steps.store.outputs import Store
+from steps.step_io.aliases import ALIASES, CHAMPION, PRETRAINED_STEP
+from steps.step_io.names import REPORT
 
-DOWNLOADS: Final = "models"
-"""Folder of a home for policies from the tracking store."""
-_REPORT: Final = "report.json"
+if TYPE_CHECKING:
+    from steps.runs.index import TrackedRun
+    from steps.store.outputs import StepOutput
 
-
-class PolicyNotFoundError(PlainError, ValueError):
-    """There is no such policy; the message says where it was searched."""
+# The tracking store's modules are imported when they are needed: MLflow takes seconds, and a chess GUI waits.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,75 +35,94 @@ class FoundPolicy:
     """SHA-256 of `weights.safetensors`, or of a language model's `model.safetensors`, as `sha256sum` prints it."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamedPolicy:
+    """A policy of a run, whose files may be anywhere."""
+
+    run: "TrackedRun"
+    policy_step: int
+    role: str = ""
+    """`champion` or `peak`: its folder in the output of `select`; empty for a checkpoint of `finetune`, or the pretrained policy."""
+    version: int | None = None
+    """Its number in the registry, for a champion or peak."""
+
+    @property
+    def output(self) -> "StepOutput":
+        """The output of the step that has its files; raises NotFoundError when the run has none."""
+        step = "select" if self.role else "pretrain" if self.policy_step == PRETRAINED_STEP else "finetune"
+        if (made := self.run.output_of(step)) is None:
+            raise NotFoundError(f"run {self.run.metaflow_run} has no output of {step} to verify its files by; take another run")
+        return made.output
+
+    def fetch(self, machine: Machine) -> FoundPolicy:
+        """Bring its files to this machine's outputs, unless they are there. Raises as `find_policy`."""
+        from steps.runs.files import fetch_checkpoint, fetch_output
+
+        if self.role or self.policy_step == PRETRAINED_STEP:
+            folder = fetch_output(machine, self.output) / self.role
+        else:
+            folder = fetch_checkpoint(machine, self.output, self.policy_step)
+        return _model(folder, run=self.run.metaflow_run, policy_step=self.policy_step)
+
+
 def find_policy(name: str, machine: Machine) -> FoundPolicy:
     """Return the policy of this name without loading it; torch is not imported, and the tracking store is only read.
 
-    A registered policy comes from this machine's outputs if it is there and undamaged. Otherwise its artifacts are downloaded from the
-    tracking store to a cache below the machine's home.
-
     Args:
-        name: `champion`, `peak`, or the path of a folder: a checkpoint, a champion, an output of `pretrain` or `select`.
-        machine: this machine.
+        name: one of `POLICY_NAMES`; a folder may be a checkpoint, a champion, an output of `pretrain` or `select`.
+        machine: its outputs are used; what it lacks is fetched into them from the shared store or the tracking store.
 
     Raises:
-        PolicyNotFoundError: no folder, or no policy in it.
-        RegistryError: no policy has the alias, or the tracking store does not answer.
+        NotFoundError: there is no such policy.
+        TrackingAwayError: the tracking store does not answer.
+        ArtifactError: its files are nowhere to be had.
         CorruptError: a file is damaged.
         IncompatibleError: it was made with another action table.
     """
-    return _registered(name, machine) if name in ALIASES else _in_folder(name)
+    if is_folder(name):
+        return _in_folder(Path(name))
+    found = named_policy(name, machine, role=CHAMPION).fetch(machine)
+    print(f"{name}: step {found.policy_step:,} of run {found.run}, in {found.folder}", file=sys.stderr, flush=True)
+    return found
 
 
-def _registered(alias: str, machine: Machine) -> FoundPolicy:
-    from steps.tracking.registry_reader import registered_policy
+def named_policy(name: str, machine: Machine, *, role: str) -> NamedPolicy:
+    """Return the policy that an alias, a version, RUN or RUN/STEP names; its files are not looked for.
 
-    found = registered_policy(machine, alias)
-    try:
-        folder = Store.of(machine).open(found.output) / found.folder
-    except CorruptError:  # The output is not on this machine, or is damaged here.
-        folder = _downloaded(machine, found.mlflow_run, found.output["output_hash"], found.folder)
-    return _model(folder, run=found.metaflow_run, policy_step=found.policy_step)
+    Args:
+        name: one of `POLICY_NAMES`, no folder.
+        machine: says where the tracking store is.
+        role: which policy a run alone stands for, `champion` or `peak`.
 
+    Raises NotFoundError, TrackingAwayError.
+    """
+    from steps.runs.files import checkpoint_files
+    from steps.runs.index import find_run
 
-def _downloaded(machine: Machine, mlflow_run: str, output_hash: str, name: str) -> Path:
-    """Return the cached folder with part of an output, downloaded if needed and checked against the output's manifest."""
-    from steps.tracking.registry_reader import download
-
-    target = machine.home / DOWNLOADS / f"{output_hash}-{name}"
-    if target.exists():
-        try:
-            _check_part(target, name, output_hash)
-            return target / name
-        except CorruptError:
-            remove_folder(target)
-    with atomic_folder(target) as folder:
-        download(machine, mlflow_run, (MANIFEST, _REPORT, name), folder)
-        _check_part(folder, name, output_hash)
-    return target / name
-
-
-def _check_part(folder: Path, name: str, output_hash: str) -> None:
-    """Raise CorruptError unless the manifest has this output hash and the files below `name` match it."""
-    try:
-        files: dict[str, str] = dict(read_json(folder / MANIFEST)["files"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CorruptError(f"{folder / MANIFEST} is missing or unreadable ({error})") from None
-    if sha256_json(files) != output_hash:
-        raise CorruptError(f"{folder / MANIFEST} is not of the output {output_hash[:12]} that the registry names")
-    for path, digest in files.items():
-        if path.startswith(f"{name}/") and not ((folder / path).is_file() and sha256_file(folder / path) == digest):
-            raise CorruptError(f"{folder / path} is missing or has changed since the run wrote it")
+    of, slash, step = name.partition("/")
+    run = find_run(of, machine, names=POLICY_NAMES)
+    policy = run.registered(of)
+    if slash and policy is not None:
+        raise NotFoundError(f"{of} is one checkpoint already; for another give RUN/STEP, with the id of its run")
+    if slash and step.isascii() and step.isdigit():
+        return NamedPolicy(run=run, policy_step=int(step))
+    if slash and (finetuned := run.output_of("finetune")) is not None:
+        checkpoint_files(machine, finetuned.output, step)  # It raises, for this is no step.
+    policy = run.policy(role) if policy is None and not slash else policy
+    if policy is None:
+        raise NotFoundError(
+            f"run {run.metaflow_run} has no {step or role}: it ended too early, or its version was deleted. Finish it by `python"
+            f" flows/chess_grpo.py resume --origin-run-id {run.metaflow_run}`, or take a checkpoint by {run.metaflow_run}/STEP"
+        )
+    return NamedPolicy(run=run, policy_step=policy.version.policy_step, role=policy.role, version=policy.version.number)
 
 
-def _in_folder(name: str) -> FoundPolicy:
-    given = Path(name).expanduser().resolve()
+def _in_folder(given: Path) -> FoundPolicy:
+    given = given.expanduser().resolve()
     folder = given / CHAMPION if not is_policy(given) and is_policy(given / CHAMPION) else given
     if not is_policy(folder):
-        state = f"is not the folder of a policy: it has no {' and '.join(missing_files(given))}"
-        raise PolicyNotFoundError(
-            f"{given} {state if given.is_dir() else 'is not a folder'}; give {', '.join(ALIASES)}, or the folder of a checkpoint"
-            " or champion (a run's last lines name it)"
-        )
+        state = f"is not the folder of a policy: it has no {' and '.join(missing_files(given))}" if given.is_dir() else "is not a folder"
+        raise NotFoundError(f"{given} {state}; give {POLICY_NAMES}; a run's last lines name its champion's")
     if (folder / MANIFEST).is_file():
         verified_manifest(folder)
     exported = policy_facts(folder)
@@ -126,7 +144,7 @@ def _written_step(folder: Path) -> int | None:
     facts: dict[str, Any] = read_json(folder / MANIFEST) if (folder / MANIFEST).is_file() else {}
     if "step" in facts and facts.get("kind") == "checkpoint":
         return int(facts["step"])
-    if folder.name == CHAMPION and (folder.parent / _REPORT).is_file():
-        step = read_json(folder.parent / _REPORT).get("champion_step")
+    if folder.name == CHAMPION and (folder.parent / REPORT).is_file():
+        step = read_json(folder.parent / REPORT).get("champion_step")
         return None if step is None else int(step)
     return None

@@ -1,32 +1,23 @@
 """An index of the flow runs in MLflow's tracking store, which is only read."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from grpo.base.errors import PlainError
 from grpo.base.suggestions import nearest
+from steps.runs.names import LAST, RUN_NAMES, NotFoundError
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import ALIASES
-from steps.tracking.client import EXPERIMENT
+from steps.store.outputs import StepOutput
+from steps.tracking.client import TrackingStore, pages
 from steps.tracking.registry import MODEL, Version, version_of
-from steps.tracking.registry_reader import reading
 from steps.tracking.tags import FLOW, OUTPUT_HASH, PARENT, REUSED, RUN, STEP, VERSION
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
-    from mlflow.tracking import MlflowClient
-
-LAST: Final = "last"
-NAMES: Final = f"{LAST}, {', '.join(ALIASES)}, Metaflow's run id, or MLflow's or its beginning"
-"""The names by which a run can be found."""
-_ALL: Final = 1_000
-"""The newest flow runs that are searched; more than any store has had."""
-
-
-class NoRunError(PlainError, LookupError):
-    """The tracking store has no such run; the message lists the newest runs."""
+    from mlflow.entities.model_registry import ModelVersion
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +41,11 @@ class TrackedStep:
     """The last value of each metric."""
     tags: Mapping[str, str]
 
+    @property
+    def output(self) -> StepOutput:
+        """What identifies its output, of a step that has one, for who takes it over."""
+        return StepOutput(step=self.name, version=self.version, output_hash=self.output_hash, reused=True)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Registered:
@@ -60,6 +56,11 @@ class Registered:
     version: Version
     aliases: tuple[str, ...]
     """The registry's aliases that it has now."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it is called: its aliases, and its version as `v7`."""
+        return *self.aliases, f"v{self.version.number}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,127 +91,118 @@ class TrackedRun:
         """Return a step's last attempt that produced an output, or None."""
         return next((step for step in reversed(self.steps) if step.name == name and step.output_hash), None)
 
+    @property
+    def outputs(self) -> dict[str, StepOutput]:
+        """Step -> its last output."""
+        return {step.name: step.output for step in self.steps if step.output_hash}
+
     def policy(self, role: str) -> Registered | None:
         """Return the policy that the run registered as its `champion` or `peak`, or None."""
         return next((policy for policy in reversed(self.policies) if policy.role == role), None)
 
+    def registered(self, name: str) -> Registered | None:
+        """Return the policy of this run with this alias or version, such as `peak` or `v7`, or None."""
+        return next((policy for policy in self.policies if name in policy.names), None)
 
-def read_runs(machine: Machine, *, last: int = _ALL) -> list[TrackedRun]:
-    """Return the newest flow runs, the newest first; empty when the store has none or does not exist yet.
 
-    Raises RegistryError when the store does not answer.
+def read_runs(machine: Machine, *, last: int | None = None) -> list[TrackedRun]:
+    """Return the flow runs, or the `last` so many, the newest first; empty when the store has none or does not exist yet.
+
+    Raises TrackingAwayError when the store does not answer.
     """
-    with reading(machine) as client:
-        if client is None:
-            return []
-        found = _parents(client, last)
-        policies = _policies(client)
-        return [_tracked(client, parent, policies) for parent in found]
+    index = _Index(machine, last)
+    return [index.tracked(parent) for parent in index.parents]
 
 
-def find_run(name: str, machine: Machine) -> TrackedRun:
-    """Return the run with this name.
+def find_run(name: str, machine: Machine, *, names: str = RUN_NAMES) -> TrackedRun:
+    """Return the run with this name, one of `RUN_NAMES`.
 
-    Args:
-        name: `last`, an alias of the registry (the run whose policy has it), Metaflow's run id, or MLflow's or its beginning.
-        machine: says where the store is.
-
-    Raises:
-        NoRunError: there is none, or the beginning is ambiguous.
-        RegistryError: the store does not answer.
+    Raises NotFoundError, which says which `names` there could be, when there is none or the beginning of an id is ambiguous;
+    TrackingAwayError when the store does not answer.
     """
-    with reading(machine) as client:
-        parents = [] if client is None else _parents(client, _ALL)
-        if client is None or not parents:
-            raise NoRunError(f"no runs in {machine.tracking_uri} yet: `make run CONFIG=smoke` makes one in 3 minutes")
-        policies = _policies(client)
-        return _tracked(client, _matching(name, parents, policies), policies)
+    index = _Index(machine)
+    return index.tracked(index.named(name, names))
 
 
 def find_runs(names: Iterable[str], machine: Machine) -> dict[str, TrackedRun]:
     """Return the runs with these Metaflow run ids, by id; those that the store does not have are left out.
 
-    Raises RegistryError when the store does not answer.
+    Raises TrackingAwayError when the store does not answer.
     """
-    wanted = set(names)
-    with reading(machine) as client:
-        parents = [] if client is None else _parents(client, _ALL)
-        if client is None or not parents:
-            return {}
-        policies = _policies(client)
-        found = [parent for parent in parents if parent.data.tags.get(RUN) in wanted]
-        return {parent.data.tags[RUN]: _tracked(client, parent, policies) for parent in found}
+    wanted, index = set(names), _Index(machine)
+    return {run: index.tracked(parent) for parent in index.parents if (run := parent.data.tags.get(RUN)) in wanted and run is not None}
 
 
 def step_metric(machine: Machine, step: TrackedStep, metric: str) -> dict[int, float]:
     """Return a metric's values by training step; of several values at one step the last."""
-    with reading(machine) as client:
-        found = [] if client is None else client.get_metric_history(step.mlflow_run, metric)
-    return {each.step: each.value for each in found}
+    store = TrackingStore.of(machine)
+    return {each.step: each.value for each in store.asked(lambda: store.client.get_metric_history(step.mlflow_run, metric))}
 
 
-def _parents(client: "MlflowClient", last: int) -> list["Run"]:
-    if (experiment := client.get_experiment_by_name(EXPERIMENT)) is None:
-        return []
-    condition, order = f"tags.`{STEP}` = '{FLOW}'", ["attributes.start_time DESC"]
-    return list(client.search_runs([experiment.experiment_id], condition, order_by=order, max_results=last))
+class _Index:
+    """Flow runs, the newest first, and the policies that they registered."""
 
+    def __init__(self, machine: Machine, last: int | None = None) -> None:
+        self._store = TrackingStore.of(machine)
+        found = self._store.search(f"tags.`{STEP}` = '{FLOW}'", newest=last)
+        self.parents = found if last is not None else found[::-1]
+        self._policies = self._registered() if found else {}
 
-def _matching(name: str, parents: Sequence["Run"], policies: Mapping[str, Sequence[Registered]]) -> "Run":
-    if name == LAST:
-        return parents[0]
-    if name in ALIASES:
-        holders = {run for run, registered in policies.items() if any(name in each.aliases for each in registered)}
-        held = [parent for parent in parents if parent.info.run_id in holders]
-        if not held:
-            raise NoRunError(f"no policy has the alias {name!r}; {_some(parents)}")
-        return held[0]
-    exact = [parent for parent in parents if name in (parent.data.tags.get(RUN), parent.info.run_id)]
-    beginning = [parent for parent in parents if name and parent.info.run_id.startswith(name)]
-    if exact:
-        return exact[0]
-    if len(beginning) > 1:
-        several = ", ".join(parent.info.run_id for parent in beginning)
-        raise NoRunError(f"{name!r} is ambiguous: it begins the ids of {len(beginning)} runs, {several}; give more characters")
-    if not beginning:
-        close = nearest(name, [LAST, *ALIASES, *(str(parent.data.tags.get(RUN)) for parent in parents)])
-        raise NoRunError(f"no run is called {name!r}; {close}{_some(parents)}")
-    return beginning[0]
+    def _registered(self) -> dict[str, list[Registered]]:
+        """Return MLflow's id of a flow run -> the policies that it registered, the earliest first."""
+        store, condition = self._store, f"name = '{MODEL}'"
+        models = store.asked(lambda: store.client.search_registered_models(condition))
+        search = partial(store.client.search_model_versions, condition)
+        versions: list[ModelVersion] = store.asked(lambda: list(pages(lambda token: search(page_token=token)))) if models else []
+        found: dict[str, list[Registered]] = {}
+        for each in sorted(versions, key=lambda each: int(each.version)):
+            if PARENT in each.tags:
+                aliases = tuple(alias for alias, number in models[0].aliases.items() if str(number) == str(each.version))
+                version = version_of(each.version, each.tags)
+                registered = Registered(role=PurePosixPath(each.source).name, version=version, aliases=aliases)
+                found.setdefault(version.flow_run, []).append(registered)
+        return found
 
+    def tracked(self, parent: "Run") -> TrackedRun:
+        children = self._store.search(f"tags.`{PARENT}` = '{parent.info.run_id}'")
+        return TrackedRun(
+            mlflow_run=parent.info.run_id,
+            metaflow_run=parent.data.tags.get(RUN, ""),
+            experiment=parent.info.experiment_id,
+            params=dict(parent.data.params),
+            tags=dict(parent.data.tags),
+            steps=tuple(_step(child) for child in children if STEP in child.data.tags),
+            policies=tuple(self._policies.get(parent.info.run_id, ())),
+            **_ended(parent),
+        )
 
-def _some(parents: Sequence["Run"]) -> str:
-    newest = ", ".join(str(parent.data.tags.get(RUN)) for parent in parents[:3])
-    return f"a run is named by {NAMES}; the newest here: {newest} (`chess-grpo runs` shows all)"
-
-
-def _policies(client: "MlflowClient") -> dict[str, list[Registered]]:
-    """Return MLflow's id of a flow run -> the policies that it registered, the earliest first."""
-    models = client.search_registered_models(f"name = '{MODEL}'")
-    if not models:
-        return {}
-    aliases = {alias: str(number) for alias, number in models[0].aliases.items()}
-    found: dict[str, list[Registered]] = {}
-    for each in sorted(client.search_model_versions(f"name = '{MODEL}'"), key=lambda each: int(each.version)):
-        if PARENT in each.tags:
-            named = tuple(alias for alias, number in aliases.items() if number == str(each.version))
-            registered = Registered(role=PurePosixPath(each.source).name, version=version_of(each.version, each.tags), aliases=named)
-            found.setdefault(registered.version.flow_run, []).append(registered)
-    return found
-
-
-def _tracked(client: "MlflowClient", parent: "Run", policies: Mapping[str, Sequence[Registered]]) -> TrackedRun:
-    condition = f"tags.`{PARENT}` = '{parent.info.run_id}'"
-    children = client.search_runs([parent.info.experiment_id], condition, order_by=["attributes.start_time ASC"])
-    return TrackedRun(
-        mlflow_run=parent.info.run_id,
-        metaflow_run=parent.data.tags.get(RUN, ""),
-        experiment=parent.info.experiment_id,
-        params=dict(parent.data.params),
-        tags=dict(parent.data.tags),
-        steps=tuple(_step(child) for child in children if STEP in child.data.tags),
-        policies=tuple(policies.get(parent.info.run_id, ())),
-        **_ended(parent),
-    )
+    def named(self, name: str, names: str) -> "Run":
+        """Return the flow run with this name; raises NotFoundError."""
+        if not self.parents:
+            raise NotFoundError(
+                f"no runs in {self._store.uri} yet: `make run CONFIG=smoke` makes one in 3 minutes; CHESS_GRPO_HOME or MLFLOW_TRACKING_URI"
+                " say where others are"
+            )
+        holders = [run for run, policies in self._policies.items() if any(name in policy.names for policy in policies)]
+        if holders:
+            found = [self._store.asked(lambda: self._store.client.get_run(holders[0]))]
+        elif name == LAST:
+            found = [parent for parent in self.parents if parent.info.status == "FINISHED"][:1]
+        else:
+            found = [parent for parent in self.parents if name in (parent.data.tags.get(RUN), parent.info.run_id)][:1]
+            found = found or [parent for parent in self.parents if name and parent.info.run_id.startswith(name)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            several = ", ".join(parent.info.run_id for parent in found)
+            raise NotFoundError(f"{name!r} is ambiguous: it begins the ids of {len(found)} runs, {several}; give more characters")
+        runs = [str(parent.data.tags.get(RUN)) for parent in self.parents]
+        close = nearest(name, [LAST, *ALIASES, *runs, *(each for policies in self._policies.values() for each in policies[-1].names)])
+        hint = "let a run finish first; " if name in (LAST, *ALIASES) else close
+        raise NotFoundError(
+            f"no run or policy in {self._store.uri} is called {name!r}; {hint}give {names}; the newest runs are {', '.join(runs[:3])}"
+            " (`chess-grpo runs` shows all)"
+        )
 
 
 def _step(child: "Run") -> TrackedStep:

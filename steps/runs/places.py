@@ -78,5 +78,5 @@ def _place(machine: Machine, step: TrackedStep, part: str) -> str:
 def _page(run: TrackedRun, machine: Machine) -> str:
     page = f"#/experiments/{run.experiment}/runs/{run.mlflow_run}"
     if urlsplit(machine.tracking_uri).scheme in ("http", "https"):
-        return f"{machine.tracking_uri.rstrip('/')}/{page}"
+        return f"{machine.shown_uri.rstrip('/')}/{page}"
     return f"http://{HOST}:{DEFAULT_PORT}/{page} (`chess-grpo ui` starts it)"

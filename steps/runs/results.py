@@ -4,19 +4,17 @@ Results of two runs can be compared when their yardsticks are the same: the same
 score against the pretrained policy says nothing about a run that began with another one.
 """
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from grpo.base.files import MANIFEST, read_json
 from grpo.statistics.intervals import Estimate, Unit, difference
+from steps.runs.files import output_file, output_manifest
 from steps.runs.index import TrackedRun
-from steps.runs.places import output_folder
 from steps.runtime.machine import Machine
 from steps.step_io.names import RESULTS
 from steps.step_io.results import Measurement, Results, estimate_of, measurements, read_results
-from steps.tracking.registry_reader import reading
 from steps.tracking.tags import ENGINE
 
 
@@ -54,18 +52,13 @@ class ResultComparison:
 def run_document(run: TrackedRun, machine: Machine) -> Results | None:
     """Return the document of a run, from this machine or from MLflow; None if the run has not reached `report`.
 
-    Raises RegistryError when the store does not answer, ResultsError when another version of the code wrote it.
+    Raises TrackingAwayError, what `output_file` raises, and ResultsError when another version of the code wrote it.
     """
     step = run.output_of("report")
-    if step is None:
-        return None
-    folder = output_folder(machine, step)
-    if folder is not None and (folder / RESULTS).is_file():
-        return read_results(folder / RESULTS)
-    with tempfile.TemporaryDirectory() as made, reading(machine) as client:
-        if client is None or RESULTS not in [each.path for each in client.list_artifacts(step.mlflow_run)]:
-            return None  # Early versions wrote none.
-        return read_results(Path(client.download_artifacts(step.mlflow_run, RESULTS, made)))
+    if step is None or RESULTS not in output_manifest(machine, step.output)["files"]:
+        return None  # Early versions wrote none.
+    with output_file(machine, step.output, RESULTS) as path:
+        return read_results(path)
 
 
 def run_measurements(run: TrackedRun, document: Results | None) -> list[Measurement]:

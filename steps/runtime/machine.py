@@ -1,12 +1,14 @@
 """Facts of the machine a step runs on, read from environment variables; none of them is a setting."""
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Self
+from urllib.parse import parse_qs, urlsplit
 
 from grpo.base.errors import PlainError
 from steps.runtime.process_id import Writer
@@ -79,6 +81,11 @@ class Machine:
         )
 
     @property
+    def shown_uri(self) -> str:
+        """The tracking URI as messages show it: without user, password and query."""
+        return without_secrets(self.tracking_uri)
+
+    @property
     def writer(self) -> Writer:
         """The identity of this process, as leases record it."""
         return Writer.here(self.task, self.attempt)
@@ -127,3 +134,33 @@ def sqlite_file(tracking_uri: str) -> Path | None:
     """
     prefix = "sqlite:///"
     return Path(tracking_uri.removeprefix(prefix)).resolve() if tracking_uri.startswith(prefix) else None
+
+
+_ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*://)(\S*)", re.IGNORECASE)
+_SECRET: Final = re.compile(r"pass|pwd|secret|token|odbc_connect", re.IGNORECASE)
+"""In names of query parameters."""
+
+
+def without_secrets(text: str) -> str:
+    """Return a text with its addresses cut down to scheme, host and path, so that it can be shown.
+
+    >>> without_secrets("postgresql://me:S3cret@host/db?password=S3cret refuses")
+    'postgresql://host/db refuses'
+    """
+    return text if sqlite_file(text) else _ADDRESS.sub(_shown, text)
+
+
+def _shown(address: re.Match[str]) -> str:
+    scheme, rest = address.groups()
+    place, _, query = rest.replace("#", "?").partition("?")
+    if rest.startswith("/"):  # A file, or a database of this machine: an @ belongs to its path.
+        return f"{scheme}{place}"
+    # An @ behind a question mark: either may belong to a password.
+    return f"{scheme}..." if "@" in query else f"{scheme}{place.rpartition('@')[2]}"
+
+
+def holds_secret(address: str) -> bool:
+    """Return whether an address holds a user's name or a password."""
+    if sqlite_file(address) is not None:
+        return False
+    return "@" in address or any(_SECRET.search(name) for name in parse_qs(urlsplit(address).query, keep_blank_values=True))

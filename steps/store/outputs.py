@@ -1,5 +1,6 @@
 """Step outputs by version: an existing output of the same version is reused, and an interrupted step resumes from its progress."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -147,7 +148,7 @@ class Store:
     def _fetch(self, shared: SharedStore, output: StepOutput) -> None:
         with self.receiving(output) as folder:
             shared.fetch(output, folder)
-        print(f"{output['step']}: output {output['output_hash'][:12]} fetched from {shared}", flush=True)
+        print(f"{output['step']}: output {output['output_hash'][:12]} fetched from {shared}", file=sys.stderr, flush=True)
 
     @contextmanager
     def progressing(self, step: str, version: str, *, is_fresh: bool, facts: Mapping[str, Any] | None = None) -> Iterator["StepProgress"]:

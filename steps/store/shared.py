@@ -6,7 +6,7 @@ and who has the files of a damaged snapshot mends it by writing it again.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,8 +96,8 @@ class SharedStore:
         """Make `find` return no output for a version; its files stay."""
         self.objects.delete(_latest(step, version))
 
-    def fetch(self, output: StepOutput, folder: Path) -> None:
-        """Download an output's files to an empty folder.
+    def fetch(self, output: StepOutput, folder: Path, only: Collection[str] | None = None) -> None:
+        """Download an output's files, or only those of these names, to an empty folder.
 
         Raises CorruptError when the store has not got all of them as they were. Then it has this output no more, until a machine that has
         it publishes it again.
@@ -107,7 +107,7 @@ class SharedStore:
             index = self._index(place)
             if index is None:
                 raise CorruptError(f"{self}/{place} is missing: this output of {output['step']} is neither here nor in the shared store")
-            self._download(place, index, folder)
+            self._download(place, index, folder, only)
         except CorruptError:
             self.objects.delete(f"{place}/{_INDEX}")
             raise
@@ -219,8 +219,10 @@ class SharedStore:
             raise CorruptError(f"{self}/{key} is damaged: it is not a JSON object")
         return value, stored.tag
 
-    def _download(self, place: str, index: _Index, folder: Path) -> None:
+    def _download(self, place: str, index: _Index, folder: Path, only: Collection[str] | None = None) -> None:
         for name, digest in index.files.items():
+            if only is not None and name not in only:
+                continue
             path = folder / name
             if not path.resolve().is_relative_to(folder.resolve()):
                 raise CorruptError(f"{self}/{place}: {name} would be written outside of {folder}")

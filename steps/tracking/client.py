@@ -8,30 +8,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from grpo.base.errors import PlainError
 from steps.runtime.machine import Machine, sqlite_file
 from steps.store.outputs import StepOutput
 from steps.tracking.notes import experiment_note
 from steps.tracking.saved_views import saved_views
-from steps.tracking.tags import (
-    FLOW,
-    HOLDS,
-    NOTE,
-    NOTE_DIGEST,
-    OUTPUT_HASH,
-    PARENT,
-    PEAK_STEP,
-    RUN,
-    STEP,
-    VERSION,
-    digest_of_note,
-    is_own_note,
-)
+from steps.tracking.tags import HOLDS, NOTE, NOTE_DIGEST, OUTPUT_HASH, STEP, VERSION, digest_of_note, is_own_note
 
 # Must precede MLflow's import, which reads some of these once. By default it sends telemetry, and waits 244 s for a server that is down.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -45,12 +32,27 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from steps.tracking.outages import TrackingAwayError, failures, first_line, is_absence, is_refusal
+from steps.tracking.outages import (
+    RetryPolicy,
+    TrackingAwayError,
+    TrackingRefusedError,
+    failures,
+    first_line,
+    is_absence,
+    is_refusal,
+)
+
+if TYPE_CHECKING:
+    from mlflow.store.entities import PagedList
 
 EXPERIMENT: Final = "chess-grpo"
 TABLES_LOCK: Final = "mlflow.lock"
 """Lock file beside an SQLite store; held while its tables are created."""
 
+_PAGE: Final = 1_000
+"""Runs that MLflow is asked for at a time."""
+_PATIENCE: Final = 0.5
+"""Seconds after which a store that did not answer a person is asked once more."""
 _SECONDS_FOR_A_FILE: Final = 10.0  # A server with artifacts in S3 answers after it has forwarded the whole file.
 _BYTES_PER_SECOND: Final = 1_000_000.0
 _SECONDS_FOR_A_DOWNLOAD: Final = 120.0  # The size is not known before.
@@ -62,20 +64,11 @@ class ArtifactError(PlainError, RuntimeError):
     """A file is not in the tracking store or cannot be downloaded; the message says which and why."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FlowRun:
-    """A parent run, with the outputs of its steps."""
-
-    mlflow_run: str
-    metaflow_run: str
-    peak_step: int | None
-    """None when it ended before `select`."""
-    outputs: dict[str, StepOutput]
-    """Step -> its last output."""
-
-
 class TrackingStore:
-    """The MLflow tracking store of this machine or project."""
+    """The MLflow tracking store of this machine or project. Asking it creates nothing there."""
+
+    uri: str
+    """Its address, as messages show it."""
 
     def __init__(self, machine: Machine, waits: tuple[float, ...]) -> None:
         """Store the address; the first use connects.
@@ -86,21 +79,42 @@ class TrackingStore:
         """
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
         logging.getLogger("alembic").setLevel(logging.WARNING)
-        self.uri = machine.tracking_uri
+        self.uri = machine.shown_uri
         self._machine = machine
         self._waits = waits
 
+    @classmethod
+    def of(cls, machine: Machine) -> "TrackingStore":
+        """Return the store of a machine, to ask; a task of a flow waits longer for the answer than a person does."""
+        return TrackingStore(machine, RetryPolicy().between_asks if machine.task else (_PATIENCE,))
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a store to ask: connecting to an SQLite file that does not exist would create it."""
+        file = sqlite_file(self._machine.tracking_uri)
+        return file is None or file.is_file()
+
     @cached_property
     def client(self) -> MlflowClient:
-        """MLflow's client; the first to open an SQLite store creates its tables, under a lock."""
-        with _tables_lock(self._machine):
-            return MlflowClient(self.uri, registry_uri=self.uri)
+        """MLflow's client; the first to open an SQLite store creates its tables, under a lock.
+
+        Raises TrackingRefusedError when this machine lacks the driver of the store's database.
+        """
+        uri = self._machine.tracking_uri
+        with _tables_lock(uri):
+            try:
+                return MlflowClient(uri, registry_uri=uri)
+            except ModuleNotFoundError as error:
+                raise TrackingRefusedError(
+                    f"{self.uri} needs the Python package {error.name}, which is not installed: `pip install` the database's driver, or set"
+                    " MLFLOW_TRACKING_URI to another store"
+                ) from None
 
     @cached_property
     def experiment(self) -> str:
         """The id of the experiment, which is created when there is none."""
         client = self.client
-        with _tables_lock(self._machine):
+        with _tables_lock(self._machine.tracking_uri):
             experiment = client.get_experiment_by_name(EXPERIMENT)
             if experiment is None:
                 root = self._machine.artifact_root
@@ -130,25 +144,38 @@ class TrackingStore:
     def asked(self, ask: Callable[[], _Answer], is_final: Callable[[Exception], bool] = is_refusal) -> _Answer:
         """Return the store's answer, with retries while it is away.
 
-        Raises TrackingAwayError when all attempts fail; the error itself when it is final (not retryable) or there are no waits.
+        Raises TrackingAwayError when all attempts fail, TrackingRefusedError when another attempt would not help; without waits, the error
+        itself.
         """
         for seconds in (*self._waits, None):
             try:
                 return ask()
             except failures() as error:
-                if is_final(error) or not self._waits:
+                if not self._waits or isinstance(error, TrackingAwayError):
                     raise
-                if seconds is None:
-                    raise TrackingAwayError(
-                        f"the tracking store {self.uri} does not answer ({first_line(error)}), but this step needs its answer: restart the"
-                        " server or repair the network, then run `python flows/chess_grpo.py resume`"
+                refuses = is_final(error)
+                if seconds is None or refuses:
+                    raise (TrackingRefusedError if refuses else TrackingAwayError)(
+                        f"the tracking store {self.uri} does not answer ({first_line(error)}): start it or mend the network, or set"
+                        " MLFLOW_TRACKING_URI to the store that has the run; a flow then goes on by `python flows/chess_grpo.py resume`"
                     ) from error
             time.sleep(seconds)
         raise AssertionError("the last attempt returns or raises")
 
-    def search(self, condition: str) -> list[Run]:
-        """Return the active runs that match the filter string, the earliest first."""
-        return self.asked(lambda: list(self.client.search_runs([self.experiment], condition, order_by=["attributes.start_time ASC"])))
+    def search(self, condition: str, *, newest: int | None = None) -> list[Run]:
+        """Return the active runs that match the filter string, the earliest first; or so many of them, the newest first."""
+        if not self.exists:
+            return []
+        size, order_by = min(_PAGE, newest or _PAGE), [f"attributes.start_time {'ASC' if newest is None else 'DESC'}"]
+
+        def found() -> list[Run]:
+            experiment = self.client.get_experiment_by_name(EXPERIMENT)
+            if experiment is None:
+                return []
+            search = partial(self.client.search_runs, [experiment.experiment_id], condition, max_results=size, order_by=order_by)
+            return list(islice(pages(lambda token: search(page_token=token)), newest))
+
+        return self.asked(found)
 
     def holder(self, output: StepOutput) -> str | None:
         """Return the id of a run that has this output among its artifacts, or None."""
@@ -173,32 +200,6 @@ class TrackingStore:
                 " are stored where this machine has no access; restore them, or resume from another run"
             ) from None
         return fetched.rename(target)  # MLflow preserves the file's name, but not always its folders.
-
-    def flow_run(self, name: str) -> FlowRun | None:
-        """Return the run with this Metaflow or MLflow id, or None."""
-        if not name or not all(character.isalnum() or character in "-_" for character in name):
-            return None
-        found = self.search(f"tags.`{RUN}` = '{name}' and tags.`{STEP}` = '{FLOW}'")
-        found += self.search(f"attributes.run_id = '{name}' and tags.`{STEP}` = '{FLOW}'")
-        if not found:
-            return None
-        parent = found[0]
-        outputs: dict[str, StepOutput] = {}
-        for child in self.search(f"tags.`{PARENT}` = '{parent.info.run_id}'"):
-            tags = child.data.tags
-            if OUTPUT_HASH in tags:
-                outputs[tags[STEP]] = StepOutput(step=tags[STEP], version=tags[VERSION], output_hash=tags[OUTPUT_HASH], reused=True)
-        peak = parent.data.tags.get(PEAK_STEP)
-        return FlowRun(
-            mlflow_run=parent.info.run_id,
-            metaflow_run=parent.data.tags[RUN],
-            peak_step=None if peak is None else int(peak),
-            outputs=outputs,
-        )
-
-    def artifact_uri(self, run_id: str) -> str:
-        """Return the artifact URI of a run."""
-        return str(self.asked(lambda: self.client.get_run(run_id)).info.artifact_uri)
 
 
 _TIMEOUT: Final = "MLFLOW_HTTP_REQUEST_TIMEOUT"
@@ -229,15 +230,27 @@ def seconds_for_a_file(num_bytes: int) -> float:
     return _SECONDS_FOR_A_FILE + num_bytes / _BYTES_PER_SECOND
 
 
+def pages(ask: Callable[[str | None], "PagedList[_Answer]"]) -> Iterator[_Answer]:
+    """Yield what MLflow finds from all pages; `ask` takes the token of a page, None for the first."""
+    token: str | None = None
+    while True:
+        found = ask(token)
+        yield from found
+        if not (token := found.token):
+            return
+
+
 @contextmanager
-def _tables_lock(machine: Machine) -> Iterator[None]:
+def _tables_lock(tracking_uri: str) -> Iterator[None]:
     """Hold the SQLite store's lock: simultaneous first connections corrupt a new SQLite store."""
-    file = sqlite_file(machine.tracking_uri)
-    if file is None:
+    file = sqlite_file(tracking_uri)
+    lock_file = None if file is None else file.parent / TABLES_LOCK
+    # Who creates the store has created the lock before, so that a store without one is complete, and is left as it is.
+    if file is None or lock_file is None or (file.is_file() and not lock_file.exists()):
         yield
         return
     # The lock is beside the file, not in the home, because several homes can share a store.
     file.parent.mkdir(parents=True, exist_ok=True)
-    with (file.parent / TABLES_LOCK).open("w") as lock:
+    with lock_file.open("r" if lock_file.exists() else "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -7,6 +7,7 @@ from typing import Final
 
 from grpo.base.errors import PlainError
 from grpo.base.files import StorageError
+from steps.runtime.machine import without_secrets
 
 # Error codes that are not retryable. All others are: 500, 429, missing credentials, a locked database (TEMPORARILY_UNAVAILABLE), and
 # BAD_REQUEST, which MLflow returns for errors of its database.
@@ -24,9 +25,15 @@ _FULL_DATABASE: Final = "database or disk is full"
 
 
 class TrackingAwayError(PlainError, RuntimeError):
-    """The tracking store does not answer, and the step cannot continue without it; the message has its address and the reason."""
+    """The tracking store does not answer, and without it there is no going on; the message has its address and the reason."""
 
     may_pass = True
+
+
+class TrackingRefusedError(TrackingAwayError):
+    """The tracking store rejects the question, or this machine lacks its driver: asking again does not help."""
+
+    may_pass = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,12 +86,7 @@ def is_absence(error: Exception) -> bool:
     return isinstance(error, FileNotFoundError) or status == 404 or is_refusal(error)
 
 
-def in_short(error: BaseException) -> str:
-    """Return the system's reason of a connection error, such as "Connection refused", or else the error's first line."""
-    found = re.search(r"\[Errno -?\d+\] ([^\"'()]+)", str(error))
-    return found[1].strip() if found else first_line(error)
-
-
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    """Return an error's first line without secrets of addresses; of a lost connection the system's reason, such as "Connection refused"."""
+    found = re.search(r"(?:new connection:|resolve \S+) \(?\[Errno -?\d+\] ([^\"'()]+)", str(error))
+    return found[1].strip() if found else without_secrets(next(iter(str(error).splitlines()), type(error).__name__))

@@ -14,7 +14,6 @@ from steps.tracking.notes import MODEL_NOTE
 from steps.tracking.tags import CHILD, NOTE_DIGEST, PARENT, digest_of_note, is_own_note
 
 if TYPE_CHECKING:
-    from mlflow.entities.model_registry import ModelVersion
     from mlflow.tracking import MlflowClient
 
     from steps.tracking.client import TrackingStore
@@ -180,7 +179,7 @@ class Registry:
         tags |= {} if low is None else {_LOW: repr(low)}
         made = self._client.create_model_version(
             MODEL,
-            source=f"{self._store.artifact_uri(holder)}/{folder}",
+            source=f"{self._store.asked(lambda: self._client.get_run(holder)).info.artifact_uri}/{folder}",
             run_id=holder,
             tags=tags,
             description=f"{description}\n\n[The run that chose it](#/experiments/{self._store.experiment}/runs/{flow_run})".strip(),
@@ -190,8 +189,18 @@ class Registry:
 
     def named(self, alias: str) -> Version | None:
         """Return the version with this alias, or None when none has it; raises TrackingAwayError when the store does not answer."""
-        found = self._store.asked(lambda: version_with_alias(self._client, alias))
-        return None if found is None else version_of(found.version, found.tags)
+        from mlflow.exceptions import MlflowException
+
+        def found() -> Version | None:
+            try:
+                held = self._client.get_model_version_by_alias(MODEL, alias)
+            except MlflowException as error:
+                if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
+                    return None
+                raise
+            return version_of(held.version, held.tags)
+
+        return self._store.asked(found)
 
     def give(self, alias: str, version: Version) -> None:
         """Give a version the alias; another version loses it."""
@@ -237,18 +246,6 @@ class Registry:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
             # Another run created it between our search and our call.
-
-
-def version_with_alias(client: "MlflowClient", alias: str) -> "ModelVersion | None":
-    """Return MLflow's model version with this alias, or None."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        return client.get_model_version_by_alias(MODEL, alias)
-    except MlflowException as error:
-        if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
-            return None
-        raise
 
 
 def should_have_peak(offered: Version, held: Version | None) -> tuple[bool, str]:

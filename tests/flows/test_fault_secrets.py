@@ -14,10 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from real_flow import CANARY, FLOW, ROOT, SECRETS, FlowRun
 
-from grpo.settings.tree import read_settings
 from infra.canary import files_with
-from steps.preflight.checks import preflight, preflight_table
-from steps.runtime.machine import Machine
 
 
 def holders(folder: Path, wanted: str) -> list[str]:
@@ -77,13 +74,3 @@ def test_the_code_package_holds_code_and_no_secret(checkout: Path, tmp_path: Pat
     assert {Path(name).suffix for name in ours} == {".py", ".toml"}
     assert holders(tmp_path, CANARY) == []
     assert CANARY not in done.stdout + done.stderr
-
-
-def test_an_address_with_a_password_in_it_is_refused_and_not_repeated(stockfish: str, tmp_path: Path) -> None:
-    address = f"https://me:{CANARY}@mlflow.example"
-    machine = Machine(stockfish=stockfish, home=tmp_path, tracking_uri=address, device="cpu", num_threads=1)
-    findings, _ = preflight(read_settings("test"), machine)
-    told = preflight_table(findings)
-    assert "MLFLOW_TRACKING_URI holds a name or password" in told
-    assert "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" in told
-    assert CANARY not in told

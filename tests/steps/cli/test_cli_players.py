@@ -18,6 +18,7 @@ from grpo.learning.checkpoints import load_policy, save_policy
 from grpo.play.players import BestMovePlayer
 from grpo.policy.distribution import new_policy
 from steps.cli.players import Contestant, ContestantError, Entrant, PlayerKind, entered, parse_contestant
+from steps.runs.names import NotFoundError
 from steps.runtime.machine import Machine
 
 torch.set_num_threads(1)
@@ -163,7 +164,7 @@ def test_the_seed_repeats_what_is_drawn_and_two_of_a_name_draw_apart(folder: Pat
 
 
 def test_a_policy_that_is_not_there_is_named(machine: Machine, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is not a folder"), _entered([str(tmp_path / "none")], machine):
+    with pytest.raises(NotFoundError, match="is not a folder"), _entered([str(tmp_path / "none")], machine):
         pass
 
 

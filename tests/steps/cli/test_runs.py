@@ -14,7 +14,8 @@ from logged_runs import LoggedRun, log_run, machine_of
 from grpo.statistics.intervals import Unit
 from steps.cli.main import main
 from steps.runs.comparison import Comparison, compare_runs
-from steps.runs.index import NoRunError, find_run, read_runs
+from steps.runs.index import find_run, read_runs
+from steps.runs.names import NotFoundError
 from steps.runs.places import findings
 from steps.runs.results import ResultComparison, compare_results, run_document, run_measurements
 from steps.runs.settings import different_settings, from_preset
@@ -76,7 +77,7 @@ def test_runs_are_found_newest_first_with_steps_policies_and_settings(told: tupl
     assert len(read_runs(told[0], last=2)) == 2
 
 
-@pytest.mark.parametrize(("name", "run"), [("last", "1004"), ("champion", "1001"), ("peak", "1003"), ("1002", "1002")])
+@pytest.mark.parametrize(("name", "run"), [("last", "1003"), ("v1", "1001"), ("champion", "1001"), ("peak", "1003"), ("1002", "1002")])
 def test_a_run_is_found_by_what_people_call_it(name: str, run: str, told: tuple[Machine, dict[str, str]]) -> None:
     assert find_run(name, told[0]).metaflow_run == run
 
@@ -99,7 +100,7 @@ def test_a_beginning_of_several_ids_is_refused_with_all_of_them(tmp_path: Path, 
             for table, column in (("runs", "run_uuid"), ("tags", "run_uuid"), ("params", "run_uuid")):
                 connection.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (new, old))
     connection.close()
-    with pytest.raises(NoRunError, match=r"'abc' is ambiguous: it begins the ids of 2 runs, abc20+, abc10+; give more"):
+    with pytest.raises(NotFoundError, match=r"'abc' is ambiguous: it begins the ids of 2 runs, abc20+, abc10+; give more"):
         find_run("abc", machine_of(tmp_path))
     assert find_run("abc1", machine_of(tmp_path)).metaflow_run == "1001"
 
@@ -113,7 +114,7 @@ def test_looking_changes_nothing_and_a_store_that_is_not_there_is_not_made(
     compare_runs(find_run("1001", machine), find_run("1002", machine), machine)
     assert (machine.home / "mlflow.db").read_bytes() == before
     assert read_runs(machine_of(tmp_path / "home")) == []
-    with pytest.raises(NoRunError, match=r"no runs in sqlite:.* yet: `make run CONFIG=smoke`"):
+    with pytest.raises(NotFoundError, match=r"no runs in sqlite:.* yet: `make run CONFIG=smoke`"):
         find_run("last", machine_of(tmp_path / "home"))
     assert list(tmp_path.iterdir()) == []
 
@@ -306,6 +307,15 @@ def test_the_list_says_what_each_run_was_and_what_came_out_in_90_columns(typed: 
     assert re.search(r"^1001 .* finished after \d+ s  = champion$", text, re.MULTILINE)
 
 
+def test_the_list_has_all_runs_however_many_mlflow_gives_at_a_time(typed: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = typed("runs", "--last", "60000")
+    monkeypatch.setattr("steps.tracking.client._PAGE", 2)
+    assert typed("runs", "--last", "60000") == whole
+    assert "\n4 of " in whole
+    assert [step["step"] for step in json.loads(typed("show", "1001", "--json"))["steps"]][-1] == "report", "all of its seven"
+    assert "\n3 of " in typed("runs", "--last", "3")
+
+
 def test_the_list_can_be_cut_and_says_so(typed: Callable[..., str]) -> None:
     said = typed("runs", "--last", "2")
     assert "1002" not in said
@@ -339,7 +349,7 @@ def test_one_run_is_shown_from_its_settings_to_its_champion(typed: Callable[...,
 
 
 def test_a_killed_run_is_shown_with_how_to_go_on(typed: Callable[..., str]) -> None:
-    said = " ".join(typed("show", "last").split())
+    said = " ".join(typed("show", "1004").split())
     assert "`python flows/chess_grpo.py resume --origin-run-id 1004` resumes it" in said
     assert "Results: no verdict yet" in said
     assert "Diagnosis: none recorded" in said

@@ -1,50 +1,27 @@
 """A second machine, with nothing but the tracking store, goes on from a run of the first; what is damaged there never becomes an output."""
 
-import json
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
+from whole_runs import CHAMPION_AT, CODE, ENGINE, KEPT, PEAK_AT, WholeRun, do_run, write_selection
 
-from grpo.base.files import CorruptError, read_json, verified_manifest, write_json, write_manifest
-from grpo.engine.identity import EngineIdentity
+from grpo.base.files import verified_manifest, write_json
 from grpo.policy.files import ACTION_TABLE_HASH
 from grpo.settings.roles import settings_read_by
 from grpo.settings.tree import Settings, read_settings
 from steps.pipeline.job import BEFORE_FINETUNE, Job, ResumeOrigin
-from steps.pipeline.resume import OriginError, ResumeError, find_origin, origin_checkpoint, take_over
+from steps.pipeline.resume import ResumeError, find_origin, origin_checkpoint, take_over
 from steps.pipeline.run_step import run_step
+from steps.runs.names import NotFoundError
 from steps.runtime.machine import Machine
-from steps.step_io.aliases import PEAK
 from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
-from steps.store import external_inputs
-from steps.store.outputs import StepOutput, Store
-from steps.tracking.archive import NotArchivedError, output_manifest
-from steps.tracking.client import ArtifactError
-from steps.tracking.registry import Registry
-from steps.tracking.tags import PEAK_STEP
+from steps.store.outputs import Store
 from steps.tracking.tracker import Tracker
-
-ENGINE = EngineIdentity(name="Scripted 1", sha256="0" * 64)
-CODE = {"commit": "abc", "is_dirty": False, "lock": "l"}
-KEPT = (2, 6)
-"""Steps of the checkpoints that retention left; the peak is the first."""
-
-
-@dataclass
-class OriginRun:
-    """A finished run of the first machine."""
-
-    job: Job
-    outputs: dict[str, StepOutput] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        return self.job["metaflow_run"]
 
 
 @pytest.fixture(scope="module")
@@ -69,121 +46,28 @@ def settings() -> Settings:
     return read_settings("test")
 
 
-Ran = Callable[..., OriginRun]
+Ran = Callable[..., WholeRun]
 
 
 @pytest.fixture(scope="module")
 def ran(first: Machine, settings: Settings) -> Ran:
-    """Return what does all steps of a run on the first machine, with bodies that write small files, up to the named one."""
-    number = 0
-
-    def run(until: str = "", **bodies: Callable[[Work], None]) -> OriginRun:
-        nonlocal number
-        number += 1
-        tracker, name = Tracker(first), f"run-{number}"
-        parent = tracker.start_flow_run(metaflow_run=name, settings={}, tags={}, note="")
-        # The lock is this run's own, so that no other's outputs are found.
-        job = Job(
-            settings=settings.model_dump(mode="json"),
-            code={**CODE, "lock": name},
-            metaflow_run=name,
-            mlflow_run=parent,
-            is_fresh=False,
-            origin=None,
-        )
-        made = OriginRun(job)
-        steps: list[tuple[str, dict[str, Any], dict[str, str], Callable[[Work], None]]] = [
-            ("join_boards", settings_read_by("build_boards", settings), external_inputs.source_inputs(settings, ENGINE), write_boards),
-            ("check_boards", settings_read_by("check_boards", settings), {}, write_checks),
-            ("pretrain", settings_read_by("pretrain", settings), {"device": "cpu a"}, lambda work: write_policy(work.folder)),
-            ("calibrate", settings_read_by("calibrate", settings), {"engine": str(ENGINE)}, write_report),
-            ("baseline", settings_read_by("baseline", settings), {"engine": str(ENGINE)}, write_report),
-            ("finetune", settings_read_by("finetune", settings), {"engine": str(ENGINE)}, write_checkpoints),
-            ("select", settings_read_by("select", settings), {}, write_selection),
-        ]
-        for step, sliced, inputs, body in steps:
-            made.outputs[step] = run_step(
-                job, first, StepSpec(name=step, body="steps.step_io.work"), settings=sliced, inputs=inputs, work=bodies.get(step, body)
-            )
-            if step == until:
-                return made
-        tracker.client.set_tag(parent, PEAK_STEP, str(KEPT[0]))
-        return made
-
-    return run
+    """Return what does all steps of a run on the first machine, up to the named one."""
+    numbers = count(1)
+    return lambda until="", **bodies: do_run(first, settings, f"run-{next(numbers)}", until, **bodies)
 
 
 @pytest.fixture(scope="module")
-def run(ran: Ran) -> OriginRun:
+def run(ran: Ran) -> WholeRun:
     """A whole run of the first machine."""
     return ran()
 
 
-@pytest.fixture
-def artifacts(run: OriginRun, shared: Path, tmp_path: Path) -> Iterator[Path]:
-    """Give the folder with the tracking store's files, which can be spoilt: it is put in order afterwards."""
-    folder = shared / "mlartifacts"
-    shutil.copytree(folder, tmp_path / "whole")
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(tmp_path / "whole", folder)
-
-
-def write_boards(work: Work) -> None:
-    (work.folder / "boards.parquet").write_bytes(bytes(range(256)) * 40)
-    (work.folder / "nothing.txt").write_text("")
-
-
-def write_checks(work: Work) -> None:
-    (work.folder / "docs" / "aside").mkdir(parents=True)
-    (work.folder / "docs" / "aside" / "page.html").write_text("made at noon")
-
-
-def write_policy(folder: Path) -> None:
-    (folder / "weights.safetensors").write_bytes(b"weights")
-    write_json(folder / "policy.json", {"action_table": ACTION_TABLE_HASH})
-
-
-def write_report(work: Work) -> None:
-    write_json(work.folder / "report.json", {})
-
-
-def write_checkpoints(work: Work) -> None:
-    for step in KEPT:
-        folder = work.folder / "checkpoints" / f"step-{step:08d}"
-        folder.mkdir(parents=True)
-        write_policy(folder)
-        (folder / "optimiser.safetensors").write_bytes(b"%d" % step * 1000)
-        write_manifest(folder, {"kind": "checkpoint", "step": step})
-
-
-def write_selection(work: Work) -> None:
-    write_json(work.folder / "report.json", {"peak_step": KEPT[0]})
-
-
-def gone_on_from(
-    name: str, machine: Machine, settings: Settings, engine: EngineIdentity = ENGINE, allowed: tuple[str, ...] = ()
-) -> tuple[ResumeOrigin, list[str]]:
+def gone_on_from(name: str, machine: Machine, settings: Settings) -> tuple[ResumeOrigin, list[str]]:
     """Return the origin and what differs, after all that it takes has come to the machine."""
-    tracker, store = Tracker(machine), Store(machine.home)
-    origin = find_origin(name, tracker, store)
-    code = {**CODE, "lock": tracker.client.get_run(origin["mlflow_run"]).data.tags["metaflow.run"]}
-    changes = take_over(origin, settings, engine, allowed=allowed, code=code, device="cpu a", tracker=tracker, store=store)
+    origin = find_origin(name, machine)
+    code = {**CODE, "lock": origin["metaflow_run"]}
+    changes = take_over(origin, settings, ENGINE, allowed=(), code=code, device="cpu a", machine=machine)
     return origin, [str(change) for change in changes]
-
-
-def checkpoint(origin: ResumeOrigin, machine: Machine) -> Path:
-    found = origin_checkpoint(origin, Tracker(machine), Store(machine.home))
-    assert found is not None
-    return found
-
-
-def artifact(machine: Machine, output: StepOutput, name: str) -> Path:
-    """Return where the tracking store keeps a file of an output."""
-    tracker = Tracker(machine)
-    holder = tracker.holder(output)
-    assert holder is not None
-    return Path(tracker.artifact_uri(holder).removeprefix("file://")) / name
 
 
 def files(home: Path) -> list[str]:
@@ -192,7 +76,7 @@ def files(home: Path) -> list[str]:
 
 
 def test_a_second_machine_gets_what_it_needs_and_no_more(
-    run: OriginRun, first: Machine, second: Machine, settings: Settings, capsys: pytest.CaptureFixture[str]
+    run: WholeRun, shared: Path, first: Machine, second: Machine, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
     origin, changes = gone_on_from(run.name, second, settings)
@@ -200,137 +84,64 @@ def test_a_second_machine_gets_what_it_needs_and_no_more(
     here, there = Store(second.home), Store(first.home)
     for step in BEFORE_FINETUNE:
         output = run.outputs[step]
-        assert here.manifest(output) == there.manifest(output)
-        assert verified_manifest(here.open(output)), "what is aside came too"
+        assert verified_manifest(here.open(output)) == verified_manifest(there.open(output)), "what is aside came too"
     assert not here.has(run.outputs["finetune"]), "of finetune the one checkpoint is fetched"
-    folder = checkpoint(origin, second)
+    folder = origin_checkpoint(origin, second)
+    assert folder is not None
     assert (folder / "optimiser.safetensors").read_bytes() == b"2" * 1000
     assert verified_manifest(folder)["step"] == KEPT[0]
     assert [name for name in files(second.home) if "optimiser" in name] == [
         (folder / "optimiser.safetensors").relative_to(second.home).as_posix()
     ]
-    told = [line for line in capsys.readouterr().out.splitlines() if "fetched from MLflow run" in line]
-    assert [line.partition(":")[0] for line in told] == ["pretrain", "join_boards", "check_boards", "calibrate", "baseline", "checkpoint"]
+    told = [line for line in capsys.readouterr().err.splitlines() if "fetched from MLflow run" in line]
+    assert [line.partition(":")[0] for line in told] == ["pretrain", "join_boards", "check_boards", "calibrate", "baseline", "finetune"]
+    (shared / "mlartifacts").rename(shared / "away")  # What was fetched once is there.
+    spec, job = StepSpec(name="pretrain", body="steps.step_io.work"), Job(**{**run.job, "origin": origin})
+    assert run_step(job, second, spec, settings={}, inputs={}, work=write_selection) == {**run.outputs["pretrain"], "reused": True}
+    shutil.rmtree(shared / "mlartifacts")  # Of the run that came after.
+    (shared / "away").rename(shared / "mlartifacts")
 
 
-def test_the_first_machine_has_the_same_checkpoint_without_fetching_anything(
-    run: OriginRun, first: Machine, second: Machine, settings: Settings, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("name", "step"), [("champion", CHAMPION_AT), ("v1", PEAK_AT), (f"run-1/{CHAMPION_AT}", CHAMPION_AT), ("run-1/0", 0)]
+)
+def test_any_name_of_a_policy_can_be_gone_on_from(name: str, step: int, run: WholeRun, second: Machine, settings: Settings) -> None:
+    origin, _ = gone_on_from(name, second, settings)
+    assert (origin["metaflow_run"], origin["policy_step"]) == (run.name, step)
+    found = origin_checkpoint(origin, second)
+    assert found is None or (found / "optimiser.safetensors").read_bytes() == b"%d" % step * 1000
+    assert (found is None) == (step == 0), "that is the pretrained policy"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("run-1/4", "there is no checkpoint of step 4: .* Available steps: 2, 6"),
+        ("rum-1", "did you mean run-1?"),
+        ("peak/2", "is one check"),
+    ],
+)
+def test_what_is_not_there_is_refused_in_the_words_of_the_option(
+    name: str, words: str, run: WholeRun, second: Machine, settings: Settings
 ) -> None:
-    here, _ = gone_on_from(run.name, first, settings)
-    assert "fetched" not in capsys.readouterr().out
-    there, _ = gone_on_from(run.name, second, settings)
-    assert verified_manifest(checkpoint(here, first)) == verified_manifest(checkpoint(there, second))
-
-
-def test_what_was_fetched_once_is_there(run: OriginRun, second: Machine, settings: Settings, artifacts: Path) -> None:
-    origin, _ = gone_on_from(run.name, second, settings)
-    for holder in artifacts.iterdir():
-        shutil.rmtree(holder)
-    job = Job(**{**run.job, "origin": origin})
-    output = run_step(job, second, StepSpec(name="pretrain", body="steps.step_io.work"), settings={}, inputs={}, work=write_selection)
-    assert output == {**run.outputs["pretrain"], "reused": True}
-
-
-def test_a_step_names_another_checkpoint_that_was_kept(run: OriginRun, second: Machine, settings: Settings) -> None:
-    origin, _ = gone_on_from(f"{run.name}/{KEPT[1]}", second, settings)
-    assert origin["policy_step"] == KEPT[1]
-    assert (checkpoint(origin, second) / "optimiser.safetensors").read_bytes() == b"6" * 1000
-
-
-def test_step_0_is_the_pretrained_policy(run: OriginRun, second: Machine, settings: Settings) -> None:
-    origin, _ = gone_on_from(f"{run.name}/0", second, settings)
-    assert origin_checkpoint(origin, Tracker(second), Store(second.home)) is None
-
-
-def test_a_run_is_known_by_its_mlflow_id_too(run: OriginRun, second: Machine, settings: Settings) -> None:
-    origin, _ = gone_on_from(f"{run.job['mlflow_run']}/{KEPT[1]}", second, settings)
-    assert (origin["metaflow_run"], origin["policy_step"]) == (run.name, KEPT[1])
-
-
-@pytest.mark.parametrize("step", [4, 7, 12_345_678_901])
-def test_a_checkpoint_that_retention_deleted_or_that_never_was_is_refused_with_those_that_are_there(
-    step: int, run: OriginRun, second: Machine, settings: Settings
-) -> None:
-    with pytest.raises(OriginError) as refusal:
-        gone_on_from(f"{run.name}/{step}", second, settings)
-    assert str(refusal.value) == (
-        f"--resume-from {run.name}/{step}: run {run.name}: there is no checkpoint of step {step:,}: one is written every"
-        " grpo.steps_per_checkpoint steps, and the best grpo.num_checkpoints_kept of them are kept. Available steps: 2, 6"
-    )
-
-
-@pytest.mark.parametrize("step", ["", "six", "-2", "6/2", "²"])
-def test_what_is_no_step_is_refused_with_those_that_are_there(step: str, run: OriginRun, second: Machine, settings: Settings) -> None:
-    with pytest.raises(OriginError, match=r"is no step; give RUN/STEP with the GRPO step of a checkpoint: 2, 6"):
-        gone_on_from(f"{run.name}/{step}", second, settings)
-
-
-@pytest.mark.parametrize("name", ["peak/6", "champion/0", "peak/"])
-def test_an_alias_has_no_steps(name: str, second: Machine, settings: Settings) -> None:
-    with pytest.raises(OriginError, match=r"is one checkpoint already; for another give RUN/STEP"):
+    with pytest.raises(NotFoundError, match=f"^--resume-from {name}: .*{words}"):
         gone_on_from(name, second, settings)
+    assert not second.home.exists(), "nothing was fetched for it"
 
 
-@pytest.mark.parametrize("name", ["", "/6", "a b", "x' or '1'='1", "../..", "12345", "12345/2"])
-def test_what_is_no_run_is_refused(name: str, second: Machine, settings: Settings) -> None:
-    with pytest.raises(OriginError, match="no such run in sqlite:"):
-        gone_on_from(name, second, settings)
-
-
-def test_an_alias_is_gone_on_from_once_somebody_has_it(run: OriginRun, second: Machine, first: Machine, settings: Settings) -> None:
-    with pytest.raises(OriginError, match=r"no policy has the alias 'peak' in .*; let a run finish first"):
-        gone_on_from(PEAK, second, settings)
-    registry, tracker = Registry(Tracker(first)), Tracker(first)
-    holder = tracker.holder(run.outputs["select"])
-    assert holder is not None
-    version = registry.register(
-        holder=holder,
-        folder="peak",
-        flow_run=run.job["mlflow_run"],
-        policy_step=KEPT[1],
-        initial_weights="w",
-        low=0.6,
-        description="",
-    )
-    registry.give(PEAK, version)
-    origin, _ = gone_on_from(PEAK, second, settings)
-    assert (origin["name"], origin["metaflow_run"], origin["policy_step"]) == (PEAK, run.name, KEPT[1])
-    tracker.client.delete_run(run.job["mlflow_run"])
-    with pytest.raises(OriginError, match="which was deleted; give a run's id"):
-        gone_on_from(PEAK, second, settings)
-    tracker.client.restore_run(run.job["mlflow_run"])
-
-
-def test_a_run_that_failed_before_selection_is_gone_on_from_by_a_step(ran: Ran, second: Machine, settings: Settings) -> None:
+def test_a_run_that_failed_is_gone_on_from_by_a_step_that_it_kept(ran: Ran, second: Machine, settings: Settings) -> None:
     run = ran(until="finetune")
-    with pytest.raises(OriginError) as refusal:
-        gone_on_from(run.name, second, settings)
-    assert f"resume --origin-run-id {run.name}`, or resume from a checkpoint by {run.name}/STEP: 2, 6" in str(refusal.value)
-    origin, _ = gone_on_from(f"{run.name}/6", second, settings)
-    assert origin["policy_step"] == KEPT[1]
-
-
-def test_a_run_that_failed_before_its_checkpoints_were_kept_says_so(ran: Ran, second: Machine, settings: Settings) -> None:
+    assert gone_on_from(f"{run.name}/6", second, settings)[0]["policy_step"] == CHAMPION_AT
     run = ran(until="pretrain")
-    with pytest.raises(OriginError, match=r"STEP: it has none, for it ended before `finetune` was done"):
-        gone_on_from(run.name, second, settings)
     with pytest.raises(ResumeError, match=r"has no output of calibrate, baseline, finetune"):
         gone_on_from(f"{run.name}/2", second, settings)
 
 
-def test_settings_that_are_refused_fetch_no_dataset(run: OriginRun, second: Machine, settings: Settings) -> None:
+def test_settings_that_are_refused_fetch_no_dataset(run: WholeRun, second: Machine, settings: Settings) -> None:
     other = settings.model_copy(update={"seed": 1})
     with pytest.raises(ResumeError, match=r"\n  seed: origin 0, now 1\n"):
         gone_on_from(run.name, second, other)
     assert not any("boards.parquet" in name for name in files(second.home))
-
-
-def test_another_engine_is_told_when_it_was_allowed(run: OriginRun, second: Machine, settings: Settings) -> None:
-    other = replace(ENGINE, name="Scripted 2")
-    with pytest.raises(ResumeError, match="--allow engine would let it"):
-        gone_on_from(run.name, second, settings, other)
-    _, changes = gone_on_from(run.name, second, settings, other, allowed=("engine",))
-    assert changes == [f"engine: origin {str(ENGINE)!r}, now {str(other)!r}"]
 
 
 def test_another_action_table_is_refused(ran: Ran, second: Machine, settings: Settings) -> None:
@@ -342,114 +153,10 @@ def test_another_action_table_is_refused(ran: Ran, second: Machine, settings: Se
         gone_on_from(run.name, second, settings)
 
 
-def flipped(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(bytes(content))
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def replaced(path: Path) -> None:
-    path.write_text("<html>502 Bad Gateway</html>")
-
-
-@pytest.mark.parametrize("damage", [flipped, cut, replaced])
-@pytest.mark.parametrize(
-    ("step", "name"), [("join_boards", "boards.parquet"), ("finetune", "checkpoints/step-00000002/optimiser.safetensors")]
-)
-def test_a_damaged_file_is_named_and_nothing_of_it_is_kept(
-    step: str,
-    name: str,
-    damage: Callable[[Path], None],
-    artifacts: Path,
-    run: OriginRun,
-    first: Machine,
-    second: Machine,
-    settings: Settings,
-) -> None:
-    damage(artifact(first, run.outputs[step], name))
-    with pytest.raises(CorruptError) as refusal:
-        gone_on_from(run.name, second, settings)
-    assert f"artifact {name} of MLflow run {Tracker(first).holder(run.outputs[step])}" in str(refusal.value)
-    assert "Nothing was saved; retry, or resume from another run" in str(refusal.value)
-    kept = {Path(each).parts[1] for each in files(second.home)}
-    assert kept == ({"pretrain"} if step == "join_boards" else set(BEFORE_FINETUNE)), "whole outputs only"
-
-
-@pytest.mark.parametrize("step", ["join_boards", "finetune"])
-def test_a_damaged_manifest_is_refused_whatever_it_says(
-    step: str, artifacts: Path, run: OriginRun, first: Machine, second: Machine, settings: Settings
-) -> None:
-    path = artifact(first, run.outputs[step], "manifest.json")
-    whole = read_json(path)
-    lies: list[Any] = [
-        {**whole, "files": {**whole["files"], "more.txt": "0" * 64}},
-        {**whole, "parts": {**whole["parts"], "settings": {}}},
-        {**whole, "aside": {"../../outside/aside/x": "0" * 64}},
-        {key: value for key, value in whole.items() if key != "parts"},
-        [],
-        "cut",
-    ]
-    for lie in lies:
-        path.write_text(json.dumps(lie)[: -1 if lie == "cut" else None])
-        with pytest.raises(CorruptError, match=r"^artifact manifest\.json of MLflow run "):
-            gone_on_from(run.name, second, settings)
-    assert not any("boards.parquet" in name or "optimiser" in name for name in files(second.home))
-
-
-@pytest.mark.parametrize(
-    ("step", "name"), [("check_boards", "docs/aside/page.html"), ("finetune", "checkpoints/step-00000002/weights.safetensors")]
-)
-def test_a_missing_artifact_is_named_with_what_can_be_done(
-    step: str, name: str, artifacts: Path, run: OriginRun, first: Machine, second: Machine, settings: Settings
-) -> None:
-    artifact(first, run.outputs[step], name).unlink()
-    with pytest.raises(ArtifactError) as refusal:
-        gone_on_from(run.name, second, settings)
-    assert str(refusal.value).startswith(
-        f"{name} of MLflow run {Tracker(first).holder(run.outputs[step])} cannot be downloaded from sqlite:"
-    )
-    assert "restore them, or resume from another run" in str(refusal.value)
-    assert not any(name in each for each in files(second.home))
-    assert not list((second.home / "outputs").rglob(".*")), "no half of one is left behind"
-
-
-def test_an_output_that_no_run_holds_is_to_be_had_only_where_it_was_made(
-    request: pytest.FixtureRequest, run: OriginRun, first: Machine, second: Machine, settings: Settings
-) -> None:
-    tracker = Tracker(first)
-    holder = tracker.holder(run.outputs["join_boards"])
-    assert holder is not None
-    tracker.client.delete_tag(holder, "chess_grpo.holds_output")
-    request.addfinalizer(lambda: tracker.client.set_tag(holder, "chess_grpo.holds_output", "True"))
-    gone_on_from(run.name, first, settings)
-    with pytest.raises(
-        NotArchivedError, match=r"of join_boards, version .*, is not available: here .* is missing.* on the machine that made"
-    ):
-        gone_on_from(run.name, second, settings)
-
-
-def test_what_the_second_machine_made_itself_otherwise_is_set_aside_for_the_origins(
-    run: OriginRun, second: Machine, settings: Settings, tmp_path: Path
-) -> None:
-    store = Store(second.home)
-    output = run.outputs["pretrain"]
-    # The same version with other last bits, as other processors give.
-    with store.writing("pretrain", output["version"], {}) as folder:
-        (folder / "weights.safetensors").write_bytes(b"weightz")
-    gone_on_from(run.name, second, settings)
-    folder = store.open(output)
-    assert (folder / "weights.safetensors").read_bytes() == b"weights"
-    assert (folder.with_name(f"{output['version']}.set-aside-1") / "weights.safetensors").read_bytes() == b"weightz"
-
-
 @pytest.mark.parametrize("step", ["calibrate", "baseline"])
 @pytest.mark.parametrize("change", ["", "settings", "engine", "device"])
 def test_the_origins_ladder_and_baseline_are_taken_unless_this_run_measures_otherwise(
-    step: str, change: str, run: OriginRun, second: Machine, settings: Settings, capsys: pytest.CaptureFixture[str]
+    step: str, change: str, run: WholeRun, second: Machine, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     origin, _ = gone_on_from(run.name, second, settings)
     sliced = settings_read_by(step, settings)
@@ -472,27 +179,3 @@ def test_the_origins_ladder_and_baseline_are_taken_unless_this_run_measures_othe
     is_anew = change in ("settings", "engine")
     assert (output["output_hash"] != run.outputs[step]["output_hash"]) == is_anew
     assert (f"{step}: the origin's was measured with other settings or another engine" in capsys.readouterr().out) == is_anew
-
-
-def test_the_first_machines_own_damaged_checkpoint_is_fetched_back(
-    run: OriginRun, first: Machine, settings: Settings, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = Store(first.home).open(run.outputs["finetune"]) / f"checkpoints/step-{KEPT[1]:08d}/optimiser.safetensors"
-    whole = path.read_bytes()
-    flipped(path)
-    try:
-        origin, _ = gone_on_from(f"{run.name}/{KEPT[1]}", first, settings)
-    finally:
-        path.write_bytes(whole)
-    assert (checkpoint(origin, first) / "optimiser.safetensors").read_bytes() == whole
-    assert "checkpoint: output " in capsys.readouterr().out
-
-
-def test_settings_that_somebody_wrote_into_a_manifest_here_are_not_believed(run: OriginRun, second: Machine, settings: Settings) -> None:
-    gone_on_from(run.name, second, settings)
-    output = run.outputs["baseline"]
-    path = Store(second.home).open(output) / "manifest.json"
-    manifest = read_json(path)
-    manifest["parts"]["settings"]["evaluation"]["max_plies"] = 1
-    write_json(path, manifest)
-    assert output_manifest(Tracker(second), Store(second.home), output)["parts"]["settings"] == settings_read_by("baseline", settings)

@@ -95,13 +95,10 @@ def shown(changes: list[Change]) -> list[str]:
     return [str(change) for change in changes]
 
 
-def test_a_run_is_gone_on_from_with_the_same_settings_and_files(settings: Settings, refused: Callable[..., str]) -> None:
-    assert refused(settings) == ""
-
-
 def test_where_the_files_lie_and_over_how_many_tasks_they_are_spread_makes_no_difference(
     settings: Settings, refused: Callable[..., str], tmp_path: Path
 ) -> None:
+    assert refused(settings) == ""
     there = tmp_path / "there"
     there.mkdir()
     for name in ("games.pgn", "judges.epd"):
@@ -134,22 +131,16 @@ def test_how_a_policy_is_trained_and_measured_may_differ_and_is_told(settings: S
 def test_of_a_book_of_openings_the_content_is_compared_and_not_where_it_lies(
     settings: Settings, changed: Callable[..., list[Change]], tmp_path: Path
 ) -> None:
-    (tmp_path / "book.epd").write_text("rnbqkbnr/pppp1ppp/8/4p3/4P3/8/PPPP1PPP/RNBQKBNR w KQkq -\n")
-    now = with_values(settings, evaluation={"opening_book": str(tmp_path / "book.epd")})
+    books = [tmp_path / name / "book.epd" for name in ("here", "there")]
+    for book in books:
+        book.parent.mkdir()
+        book.write_text("rnbqkbnr/pppp1ppp/8/4p3/4P3/8/PPPP1PPP/RNBQKBNR w KQkq -\n")
+    then, now = (with_values(settings, evaluation={"opening_book": str(book)}) for book in books)
+    assert comparing(then)(now) == []
     changes = changed(now)
     [digest] = external_inputs.opening_inputs(now).values()
     assert shown(changes) == [f"opening book: origin None, now '{digest}'"]
     assert not changes[0].is_refused
-
-
-def test_the_same_book_in_another_folder_is_no_change(settings: Settings, tmp_path: Path) -> None:
-    line = "rnbqkbnr/pppp1ppp/8/4p3/4P3/8/PPPP1PPP/RNBQKBNR w KQkq -\n"
-    books = [tmp_path / name / "book.epd" for name in ("here", "there")]
-    for book in books:
-        book.parent.mkdir()
-        book.write_text(line)
-    then, now = (with_values(settings, evaluation={"opening_book": str(book)}) for book in books)
-    assert comparing(then)(now) == []
 
 
 def test_a_run_that_ended_before_selection_is_compared_without_it(settings: Settings, changed: Callable[..., list[Change]]) -> None:
@@ -222,33 +213,21 @@ def test_what_is_allowed_must_be_known_by_name(settings: Settings, refused: Call
     assert message == "--allow engine,network: 'network' is nothing that can be allowed; known: engine, objective"
 
 
-def test_a_file_with_another_content_is_refused_by_name(settings: Settings, refused: Callable[..., str], tmp_path: Path) -> None:
-    with (tmp_path / "games.pgn").open("a") as file:
-        file.write("\n")
-    message = refused(settings)
-    assert "\n  file games.pgn: origin '" in message
-    assert message.count("origin '") == 1
-
-
-def test_a_file_with_another_name_is_refused(settings: Settings, refused: Callable[..., str], tmp_path: Path) -> None:
-    (tmp_path / "games.pgn").rename(tmp_path / "other.pgn")
-    message = refused(of(tmp_path / "other.pgn", exclude=[str(tmp_path / "judges.epd")]))
-    assert "  file games.pgn: origin '" in message
-    assert "  file other.pgn: origin None, now '" in message
-
-
-def test_one_file_more_or_less_is_refused(settings: Settings, refused: Callable[..., str], tmp_path: Path) -> None:
-    shutil.copy(tmp_path / "games.pgn", tmp_path / "more.pgn")
-    message = refused(of(tmp_path / "games.pgn", tmp_path / "more.pgn", exclude=[str(tmp_path / "judges.epd")]))
+def test_other_files_are_refused_by_name(settings: Settings, refused: Callable[..., str], tmp_path: Path) -> None:
+    games, more, judges = (tmp_path / name for name in ("games.pgn", "more.pgn", "judges.epd"))
+    shutil.copy(games, more)
+    message = refused(of(games, more, exclude=[str(judges)]))
     assert "  file more.pgn: origin None, now '" in message
     assert "games.pgn" not in message
-
-
-def test_other_judged_positions_are_refused(settings: Settings, refused: Callable[..., str], tmp_path: Path) -> None:
-    (tmp_path / "judges.epd").write_text("8/5k2/8/8/4R3/8/5K2/8 w - -\n")
-    message = refused(settings)
-    assert "  judged positions: origin '" in message
-    assert "  judged positions: origin '" in refused(of(tmp_path / "games.pgn"))
+    message = refused(of(more, exclude=[str(judges)]))
+    assert "  file games.pgn: origin '" in message
+    assert "  file more.pgn: origin None, now '" in message
+    judges.write_text("8/5k2/8/8/4R3/8/5K2/8 w - -\n")
+    for message in (refused(settings), refused(of(games))):
+        assert "  judged positions: origin '" in message
+        assert message.count("origin '") == 1
+    games.write_text(games.read_text() + "\n")
+    assert "\n  file games.pgn: origin '" in refused(settings)
 
 
 def test_the_name_of_a_file_that_judges_makes_no_difference(settings: Settings, refused: Callable[..., str], tmp_path: Path) -> None:
@@ -280,12 +259,9 @@ def test_another_engine_is_refused_unless_it_is_allowed_by_name(
 ) -> None:
     assert f"  engine: origin {str(ENGINE)!r}, now {str(OTHER_ENGINE)!r} (--allow engine" in refused(settings, OTHER_ENGINE)
     assert refused(settings, OTHER_ENGINE, allowed=("engine",)) == ""
+    assert recorded(changed(settings), ("engine", "objective")) == {}, "nothing had to be allowed"
     tags = recorded(changed(settings, OTHER_ENGINE), ("engine",))
     assert tags == {"chess_grpo.changed.engine": f"{str(ENGINE)!r} -> {str(OTHER_ENGINE)!r}", "chess_grpo.allowed": "engine"}
-
-
-def test_nothing_is_recorded_as_allowed_where_nothing_had_to_be(settings: Settings, changed: Callable[..., list[Change]]) -> None:
-    assert recorded(changed(settings), ("engine", "objective")) == {}
 
 
 def test_the_engine_that_was_allowed_for_the_origin_is_told_apart_from_that_of_the_boards(

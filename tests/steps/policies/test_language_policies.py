@@ -39,7 +39,8 @@ from steps.cli import solve as solve_command
 from steps.policies.language import LanguageCompetitor
 from steps.policies.network import NetworkCompetitor
 from steps.policies.open import open_policy
-from steps.runs.find_policy import PolicyNotFoundError, find_policy
+from steps.runs.find_policy import find_policy
+from steps.runs.names import NotFoundError
 from steps.runtime.machine import Machine
 
 torch.set_num_threads(1)
@@ -114,7 +115,7 @@ def test_a_folder_that_lacks_a_file_is_no_policy_and_the_message_names_what_is_n
     shutil.copytree(folder, partial)
     (partial / missing).unlink()
     assert not is_policy(partial)
-    with pytest.raises(PolicyNotFoundError, match=f"is not the folder of a policy: it has no {missing};"):
+    with pytest.raises(NotFoundError, match=f"is not the folder of a policy: it has no {missing};"):
         find_policy(str(partial), Machine.here())
 
 

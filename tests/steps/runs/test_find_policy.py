@@ -1,83 +1,76 @@
-"""A policy is found by alias or folder: here, or through the tracking store; it is the one that was written, and looking writes nothing."""
+"""A policy is found by any of its names, in any of the places that have its files, and it is the one that was written."""
 
-import hashlib
 import json
 import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from doubles import CPU, TINY
+from logged_runs import machine_of
+from toggled_server import ServerProcess
+from whole_runs import CHAMPION_AT, PEAK_AT, WholeRun, do_run, weights_at
 
-from grpo.base.files import MANIFEST, CorruptError, read_json, write_json
-from grpo.learning.checkpoints import NETWORK_FORMAT, TrainingState, load_policy, save_checkpoint, save_policy
+from grpo.base.files import MANIFEST, CorruptError, read_json, sha256_file, verified_manifest, write_json
+from grpo.learning.checkpoints import save_policy
 from grpo.policy.distribution import new_policy
 from grpo.policy.files import POLICY, WEIGHTS, IncompatibleError
-from steps.runs.find_policy import FoundPolicy, PolicyNotFoundError, find_policy
+from grpo.settings.tree import read_settings
+from steps.runs.files import fetch_checkpoint, fetch_output, output_manifest
+from steps.runs.find_policy import FoundPolicy, find_policy
+from steps.runs.index import find_run
+from steps.runs.names import NotFoundError
 from steps.runtime.machine import Machine
-from steps.step_io.aliases import CHAMPION, PEAK
-from steps.store.outputs import Store
-from steps.tracking import registry_reader
-from steps.tracking.registry import Registry
-from steps.tracking.registry_reader import RegistryError
-from steps.tracking.tags import CHILD
+from steps.store.outputs import StepOutput, Store
+from steps.tracking.client import ArtifactError
+from steps.tracking.outages import TrackingAwayError
 from steps.tracking.tracker import Tracker
 
-
-def machine_at(home: Path, tracking: str | None = None) -> Machine:
-    """Return a machine with this home, and this tracking store or its own."""
-    return Machine(stockfish="none", home=home, tracking_uri=tracking or f"sqlite:///{home / 'mlflow.db'}", device="cpu", num_threads=1)
+AT_ALL_PLACES = {
+    "champion": CHAMPION_AT,
+    "peak": PEAK_AT,
+    "v1": PEAK_AT,
+    "v2": CHAMPION_AT,
+    "last": CHAMPION_AT,
+    "run-1": CHAMPION_AT,
+    f"run-1/{PEAK_AT}": PEAK_AT,
+    f"last/{CHAMPION_AT}": CHAMPION_AT,
+    "run-1/0": 0,
+}
 
 
 @pytest.fixture(scope="module")
-def chosen(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> Machine:
-    """A machine on which a run has ended: a champion of step 40, a peak of step 60, registered as the step `select` does it."""
-    machine = machine_at(give_tables(tmp_path_factory.mktemp("home")))
-    tracker, store = Tracker(machine), Store(machine.home)
-    registry = Registry(tracker)
-    parent = tracker.start_flow_run(metaflow_run="1234", settings={}, tags={}, note="")
-    with store.writing("select", "v1", {}) as folder:
-        write_policy(folder / CHAMPION, seed=1)
-        policy = new_policy(TINY, seed=2, device=CPU)
-        state = TrainingState(step=60, optimiser={"state": {}, "param_groups": []}, controllers={}, facts={})
-        save_checkpoint(folder, policy, TINY, state, NETWORK_FORMAT).rename(folder / PEAK)
-        write_json(folder / "report.json", {"champion_step": 40, "peak_step": 60})
-    output = store.find("select", "v1")
-    assert output is not None
-    with tracker.child(parent, "select", {}) as child:
-        for part in (MANIFEST, "report.json"):
-            child.file(store.folder("select", "v1") / part)
-        for part in (PEAK, CHAMPION):
-            child.file(store.folder("select", "v1") / part, part)
-        child.finished(output)
-    [holder] = tracker.search(f"tags.`{CHILD}` = '{child.key}'")
-    for part, step in ((PEAK, 60), (CHAMPION, 40)):
-        version = registry.register(
-            holder=holder.info.run_id, folder=part, flow_run=parent, policy_step=step, initial_weights="w", low=None, description=""
-        )
-        registry.give(part, version)
-    return machine
+def made(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> tuple[Machine, WholeRun]:
+    """A machine on which run-1 has ended and run-2 was killed in its selection; and run-1."""
+    machine = machine_of(give_tables(tmp_path_factory.mktemp("home")))
+    run = do_run(machine, read_settings("test"), "run-1")
+    do_run(machine, read_settings("test"), "run-2", until="finetune")
+    return machine, run
 
 
 @pytest.fixture
-def elsewhere(chosen: Machine, tmp_path: Path) -> Machine:
+def home(made: tuple[Machine, WholeRun]) -> Machine:
+    return made[0]
+
+
+@pytest.fixture
+def elsewhere(home: Machine, tmp_path: Path) -> Machine:
     """Another machine, whose tracking store is the first one's."""
-    return machine_at(tmp_path / "elsewhere", chosen.tracking_uri)
+    return machine_of(tmp_path / "elsewhere", home.tracking_uri)
 
 
-def write_policy(folder: Path, *, seed: int) -> Path:
-    """Write a tiny policy and return its folder."""
-    folder.mkdir(parents=True)
-    save_policy(folder, new_policy(TINY, seed=seed, device=CPU), TINY)
-    return folder
-
-
-def file_hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+@pytest.fixture
+def sharing(made: tuple[Machine, WholeRun], elsewhere: Machine, tmp_path: Path) -> Machine:
+    """A third machine; it and the first share a store."""
+    first = Store.of(replace(made[0], shared=str(tmp_path / "shared")))
+    for output in made[1].outputs.values():
+        first.find(output["step"], output["version"])  # It publishes them.
+    return replace(elsewhere, shared=str(tmp_path / "shared"))
 
 
 def content(database: Path) -> list[str]:
@@ -88,136 +81,232 @@ def content(database: Path) -> list[str]:
     return lines
 
 
-def everything(folder: Path) -> set[Path]:
-    return set(folder.rglob("*"))
+def spoil(path: Path) -> None:
+    """Change one byte in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
 
 
-# By alias.
+# By name.
 
 
-@pytest.mark.parametrize(("alias", "step", "seed"), [("champion", 40, 1), ("peak", 60, 2)])
-def test_an_alias_is_the_policy_that_the_run_chose_from_this_machines_outputs(chosen: Machine, alias: str, step: int, seed: int) -> None:
-    model = find_policy(alias, chosen)
-    folder = Store(chosen.home).folder("select", "v1") / alias
-    assert model == FoundPolicy(folder=folder, kind="network", run="1234", policy_step=step, weights_hash=file_hash(folder / WEIGHTS))
-    loaded, _ = load_policy(model.folder, CPU)
-    expected = new_policy(TINY, seed=seed, device=CPU).network.state_dict()
-    assert all(tensor.equal(expected[name]) for name, tensor in loaded.network.state_dict().items())
-
-
-@pytest.mark.parametrize("alias", ["champion", "peak"])
-def test_on_another_machine_the_same_files_come_from_the_tracking_store(chosen: Machine, elsewhere: Machine, alias: str) -> None:
-    there, here = find_policy(alias, chosen), find_policy(alias, elsewhere)
-    assert replace(here, folder=there.folder) == there
-    assert here.folder.is_relative_to(elsewhere.home)
-    assert {path.name: path.read_bytes() for path in here.folder.iterdir()} == {
-        path.name: path.read_bytes() for path in there.folder.iterdir()
-    }
-
-
-def test_the_second_look_downloads_nothing_and_a_spoilt_cache_is_made_anew(elsewhere: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = find_policy("champion", elsewhere)
-    whole = registry_reader.download
-    calls: list[str] = []
-    monkeypatch.setattr(registry_reader, "download", lambda *given: (calls.append("download"), whole(*given)))
-    assert (find_policy("champion", elsewhere), calls) == (first, [])
-    spoil(first.folder / WEIGHTS)
-    assert (find_policy("champion", elsewhere), calls) == (first, ["download"])
-    assert file_hash(first.folder / WEIGHTS) == first.weights_hash
-    assert not list((elsewhere.home / "models").glob(".*"))
-
-
-def test_an_output_that_is_spoilt_here_is_not_played_the_tracking_stores_files_are(chosen: Machine, tmp_path: Path) -> None:
-    shutil.copytree(chosen.home, tmp_path / "home")
-    machine = machine_at(tmp_path / "home", chosen.tracking_uri)
-    spoil(Store(machine.home).folder("select", "v1") / "champion" / WEIGHTS)
-    assert find_policy("champion", machine).weights_hash == find_policy("champion", chosen).weights_hash
-
-
-@pytest.mark.parametrize("spoilt", [WEIGHTS, POLICY, MANIFEST])
-def test_files_that_were_changed_in_the_tracking_store_are_refused(
-    spoilt: str, elsewhere: Machine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("place", ["home", "sharing", "elsewhere"])
+def test_every_name_is_the_policy_that_the_run_wrote_wherever_its_files_are(
+    place: str, home: Machine, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = registry_reader.download
+    machine: Machine = request.getfixturevalue(place)
+    before, files = content(home.home / "mlflow.db"), set(home.home.rglob("*"))
+    for name, step in AT_ALL_PLACES.items():
+        capsys.readouterr()
+        found = find_policy(name, machine)
+        said = capsys.readouterr()
+        assert (found.folder / WEIGHTS).read_bytes() == weights_at(step), name
+        assert found.folder.is_relative_to(machine.home)
+        expected = FoundPolicy(folder=found.folder, kind="network", run="run-1", policy_step=step, weights_hash=found.weights_hash)
+        assert found == expected
+        assert said.err.splitlines()[-1] == f"{name}: step {step} of run run-1, in {found.folder}"
+        assert not said.out, "that is for a command's results"
+        if name in ("champion", f"run-1/{PEAK_AT}", "run-1/0"):  # The first of its output.
+            origin = {"home": "", "sharing": f"fetched from {machine.shared}", "elsewhere": "fetched from MLflow run "}[place]
+            assert ("fetched" in said.err) == bool(origin)
+            assert origin.removeprefix("fetched from ") in said.err
+        assert find_policy(name, machine) == found
+        assert "fetched" not in capsys.readouterr().err, "it is here now"
+    assert find_run("last", machine).metaflow_run == "run-1", "run-2 is newer, and has not finished"
+    assert content(home.home / "mlflow.db") == before, "looking changes nothing"
+    assert set(home.home.rglob("*")) == files
 
-    def changed(machine: Machine, mlflow_run: str, names: tuple[str, ...], target: Path) -> None:
-        whole(machine, mlflow_run, names, target)
-        if spoilt == MANIFEST:  # One that fits other weights.
-            write_json(target / MANIFEST, {**read_json(target / MANIFEST), "files": {}})
-        else:
-            spoil(target / "champion" / spoilt)
 
-    monkeypatch.setattr(registry_reader, "download", changed)
-    with pytest.raises(CorruptError, match=spoilt):
+@pytest.mark.parametrize("name", ["champion", f"run-1/{PEAK_AT}"])
+def test_what_is_damaged_here_or_in_the_shared_store_comes_from_the_next_place(
+    name: str, home: Machine, sharing: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = find_policy(name, home).weights_hash
+    for path in (tmp_path / "shared").rglob(good):
+        spoil(path)
+    shutil.copytree(home.home, tmp_path / "copy")
+    copy = replace(sharing, home=tmp_path / "copy")
+    spoil(tmp_path / "copy" / find_policy(name, home).folder.relative_to(home.home) / WEIGHTS)
+    capsys.readouterr()
+    assert find_policy(name, copy).weights_hash == good
+    assert "fetched from MLflow run " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("chmpion", "did you mean champion?"),
+        ("run-3", "did you mean run-"),
+        ("v9", "no run or policy in sqlite:.* is called 'v9'"),
+        ("last/6/2", "no checkpoint of step 6/2: .* Available steps: 2, 6"),
+        ("run-1/²", "no checkpoint of step ²"),
+        ("run-1/4", "no checkpoint of step 4: .* Available steps: 2, 6"),
+        ("peak/6", "is one checkpoint already"),
+        ("v1/", "is one checkpoint already"),
+        ("", "is called ''"),
+        ("x' or '1'='1", "is called"),
+        ("run-2", "run-2 has no champion: .*resume --origin-run-id run-2`, or take a checkpoint by run-2/STEP"),
+    ],
+)
+def test_what_nothing_is_called_is_refused_with_what_there_is(name: str, words: str, home: Machine) -> None:
+    with pytest.raises(NotFoundError, match=words):
+        find_policy(name, home)
+
+
+def test_a_tracking_server_that_is_down_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TrackingAwayError, match=r"http://127\.0\.0\.1:1 does not answer \(Connection refused\)"):
+        find_policy("champion", machine_of(tmp_path, "http://127.0.0.1:1"))
+
+
+# Files.
+
+
+@pytest.fixture
+def artifacts(home: Machine, tmp_path: Path) -> Iterator[Path]:
+    """Give the folder with the tracking store's files, which can be spoilt: it is put in order afterwards."""
+    folder = home.home / "mlartifacts"
+    shutil.copytree(folder, tmp_path / "whole")
+    yield folder
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "whole", folder)
+
+
+def fetch(machine: Machine, output: StepOutput) -> Path:
+    return fetch_checkpoint(machine, output, PEAK_AT) if output["step"] == "finetune" else fetch_output(machine, output)
+
+
+def lost(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def replaced(path: Path) -> None:
+    path.write_text("<html>502 Bad Gateway</html>")
+
+
+@pytest.mark.parametrize("damage", [spoil, cut, replaced, lost])
+@pytest.mark.parametrize(
+    ("step", "name"),
+    [
+        ("join_boards", "boards.parquet"),
+        ("check_boards", "docs/aside/page.html"),
+        ("finetune", f"checkpoints/step-{PEAK_AT:08d}/weights.safetensors"),
+    ],
+)
+def test_what_is_damaged_in_the_last_place_is_named_and_nothing_of_it_is_kept(
+    step: str, name: str, damage: Callable[[Path], None], made: tuple[Machine, WholeRun], artifacts: Path, elsewhere: Machine
+) -> None:
+    output = made[1].outputs[step]
+    holder = Tracker(made[0]).holder(output)
+    damage(artifacts / str(holder) / "artifacts" / name)
+    with pytest.raises(ArtifactError if damage is lost else CorruptError, match=f"^{name} of MLflow run {holder} "):
+        fetch(elsewhere, output)
+    assert not [path for path in elsewhere.home.rglob("*") if path.is_file()]
+    assert not list(elsewhere.home.rglob(".*")), "no half of one is left behind"
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lambda told: {**told, "files": {**told["files"], "more.txt": "0" * 64}},
+        lambda told: {**told, "parts": {**told["parts"], "settings": {}}},
+        lambda told: {**told, "aside": {"../../outside/aside/x": "0" * 64}},
+        lambda told: {key: value for key, value in told.items() if key != "parts"},
+        lambda told: "<html>502 Bad Gateway</html>",
+    ],
+)
+def test_a_manifest_is_not_believed_wherever_it_is(
+    lie: Callable[[Any], Any], made: tuple[Machine, WholeRun], artifacts: Path, elsewhere: Machine
+) -> None:
+    output = made[1].outputs["join_boards"]
+    path = artifacts / str(Tracker(made[0]).holder(output)) / "artifacts" / MANIFEST
+    told = read_json(path)
+    here = fetch(elsewhere, output) / MANIFEST
+    for place in (here, path):
+        write_json(place, lie(told))
+        if place is here:
+            assert output_manifest(elsewhere, output) == told, "the tracking store has the true one"
+    with pytest.raises(CorruptError, match=f"^{MANIFEST} of MLflow run "):
+        output_manifest(elsewhere, output)
+
+
+def test_what_a_machine_made_itself_otherwise_is_set_aside_for_the_runs(made: tuple[Machine, WholeRun], elsewhere: Machine) -> None:
+    output = made[1].outputs["pretrain"]
+    # The same version with other last bits, as other processors give.
+    with Store(elsewhere.home).writing("pretrain", output["version"], {}) as folder:
+        (folder / WEIGHTS).write_bytes(b"other")
+    folder = fetch(elsewhere, output)
+    assert (folder / WEIGHTS).read_bytes() == weights_at(0)
+    assert (folder.with_name(f"{output['version']}.set-aside-1") / WEIGHTS).read_bytes() == b"other"
+
+
+def test_files_that_no_place_has_are_asked_for_with_all_that_was_tried(
+    request: pytest.FixtureRequest, made: tuple[Machine, WholeRun], elsewhere: Machine
+) -> None:
+    tracker = Tracker(made[0])
+    holder = tracker.holder(made[1].outputs["select"])
+    assert holder is not None
+    tracker.client.delete_tag(holder, "chess_grpo.holds_output")
+    request.addfinalizer(lambda: tracker.client.set_tag(holder, "chess_grpo.holds_output", "True"))
+    with pytest.raises(ArtifactError, match=rf"of select, version .*, is nowhere to be had: {elsewhere.home}.* is missing.*; no run in"):
         find_policy("champion", elsewhere)
-    assert not list((elsewhere.home / "models").iterdir())
 
 
-def test_looking_changes_nothing_in_the_tracking_store_and_makes_no_files_beside(
-    chosen: Machine, elsewhere: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    database = chosen.home / "mlflow.db"
-    before, files = content(database), everything(chosen.home)
-    find_policy("champion", chosen)
-    find_policy("peak", elsewhere)
-    assert content(database) == before
-    assert everything(chosen.home) == files
-    assert {path.name for path in tmp_path.iterdir()} == {"elsewhere"}
-    assert {path.name for path in elsewhere.home.iterdir()} == {"models"}
-
-
-def test_without_a_run_there_is_no_alias_and_no_store_is_made(tmp_path: Path) -> None:
-    with pytest.raises(RegistryError, match=r"no policy has the alias 'champion' in sqlite:.*; let a run finish first"):
-        find_policy("champion", machine_at(tmp_path / "home"))
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_store_with_runs_but_no_policy_says_so(tmp_path: Path, chosen: Machine) -> None:
-    shutil.copy(chosen.home / "mlflow.db", tmp_path / "mlflow.db")
-    with sqlite3.connect(tmp_path / "mlflow.db") as connection:
-        connection.execute("DELETE FROM registered_model_aliases WHERE alias = 'champion'")
-    connection.close()
-    machine = machine_at(tmp_path)
-    with pytest.raises(RegistryError, match="no policy has the alias 'champion'"):
-        find_policy("champion", machine)
-    assert find_policy("peak", machine).policy_step == 60, "its alias is there"
-
-
-def test_a_tracking_server_that_is_down_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(RegistryError, match=r"http://127\.0\.0\.1:1 does not answer"):
-        find_policy("champion", machine_at(tmp_path, "http://127.0.0.1:1"))
+@pytest.mark.prove  # The server takes its time to start.
+def test_the_files_come_from_a_server_without_a_folder_that_both_machines_reach(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "server") as server:
+        run = do_run(machine_of(tmp_path / "first", server.address), read_settings("test"), "run-1")
+        second = machine_of(tmp_path / "second", server.address)
+        assert (find_policy("champion", second).folder / WEIGHTS).read_bytes() == weights_at(CHAMPION_AT)
+        assert find_policy(f"run-1/{PEAK_AT}", second).policy_step == PEAK_AT
+        checks = run.outputs["check_boards"]
+        assert verified_manifest(fetch_output(second, checks)) == verified_manifest(Store(tmp_path / "first").open(checks))
 
 
 # By folder.
 
 
-def test_a_checkpoint_is_found_by_its_folder_with_its_step(chosen: Machine, tmp_path: Path) -> None:
-    shutil.copytree(find_policy("peak", chosen).folder, tmp_path / "step-00000060")
-    model = find_policy(str(tmp_path / "step-00000060"), machine_at(tmp_path))
-    assert model == replace(find_policy("peak", chosen), folder=tmp_path / "step-00000060", run="step-00000060")
+def write_policy(folder: Path) -> Path:
+    """Write a tiny policy and return its folder."""
+    folder.mkdir(parents=True)
+    save_policy(folder, new_policy(TINY, seed=3, device=CPU), TINY)
+    return folder
 
 
-def test_the_output_of_select_stands_for_its_champion(chosen: Machine) -> None:
-    output = Store(chosen.home).folder("select", "v1")
-    assert find_policy(str(output), chosen) == replace(find_policy("champion", chosen), run="v1-champion")
-    assert find_policy(str(output / "champion"), chosen) == replace(find_policy("champion", chosen), run="v1-champion")
+def test_a_checkpoint_is_found_by_its_folder_with_its_step(home: Machine, tmp_path: Path) -> None:
+    named = find_policy(f"run-1/{PEAK_AT}", home)
+    folder = shutil.copytree(named.folder, tmp_path / "step-00000002")
+    assert find_policy(str(folder), machine_of(tmp_path)) == replace(named, folder=folder, run="step-00000002")
+    spoil(folder / WEIGHTS)
+    with pytest.raises(CorruptError, match="changed since it was written"):
+        find_policy(str(folder), machine_of(tmp_path))
+
+
+def test_the_output_of_select_stands_for_its_champion(home: Machine) -> None:
+    named = find_policy("champion", home)
+    output = named.folder.parent
+    for folder in (output, output / "champion"):
+        assert find_policy(str(folder), home) == replace(named, run=f"{output.name}-champion")
 
 
 def test_a_bare_policy_has_no_step(tmp_path: Path) -> None:
-    folder = write_policy(tmp_path / "mine", seed=3)
-    assert find_policy(str(folder), machine_at(tmp_path)) == FoundPolicy(
-        folder=folder, kind="network", run="mine", policy_step=None, weights_hash=file_hash(folder / WEIGHTS)
+    folder = write_policy(tmp_path / "mine")
+    assert find_policy(str(folder), machine_of(tmp_path)) == FoundPolicy(
+        folder=folder, kind="network", run="mine", policy_step=None, weights_hash=sha256_file(folder / WEIGHTS)
     )
 
 
 def test_a_folder_named_like_an_alias_is_meant_when_written_as_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    folder = write_policy(tmp_path / "champion", seed=3)
-    assert find_policy("./champion", machine_at(tmp_path)).folder == folder
-    with pytest.raises(RegistryError):
-        find_policy("champion", machine_at(tmp_path))
+    folder = write_policy(tmp_path / "champion")
+    assert find_policy("./champion", machine_of(tmp_path)).folder == folder
+    with pytest.raises(NotFoundError):
+        find_policy("champion", machine_of(tmp_path))
 
 
 def without(name: str) -> Callable[[Path], None]:
@@ -227,38 +316,31 @@ def without(name: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (shutil.rmtree, "is not a folder; give champion, peak, or the folder of a checkpoint"),
+        (shutil.rmtree, "is not a folder; give champion, peak, v7"),
         (without(WEIGHTS), f"is not the folder of a policy: it has no {WEIGHTS}; give"),
         (without(POLICY), f"is not the folder of a policy: it has no {POLICY}; give"),
     ],
 )
 def test_what_is_no_policy_is_refused_with_what_it_lacks(change: Callable[[Path], None], message: str, tmp_path: Path) -> None:
-    folder = write_policy(tmp_path / "mine", seed=3)
+    folder = write_policy(tmp_path / "mine")
     change(folder)
-    with pytest.raises(PolicyNotFoundError, match=message):
-        find_policy(str(folder), machine_at(tmp_path))
+    with pytest.raises(NotFoundError, match=message):
+        find_policy(str(folder), machine_of(tmp_path))
 
 
 def test_another_action_table_and_an_unreadable_description_are_refused_before_anything_is_loaded(tmp_path: Path) -> None:
-    folder = write_policy(tmp_path / "mine", seed=3)
+    folder = write_policy(tmp_path / "mine")
     write_json(folder / POLICY, {**read_json(folder / POLICY), "action_table": "deadbeef" * 8})
     with pytest.raises(IncompatibleError, match="action_table is deadbeefdead"):
-        find_policy(str(folder), machine_at(tmp_path))
+        find_policy(str(folder), machine_of(tmp_path))
     for text in ("not JSON", "{}", "[1]"):
         (folder / POLICY).write_text(text)
         with pytest.raises(CorruptError, match=r"policy\.json is missing or unreadable"):
-            find_policy(str(folder), machine_at(tmp_path))
-
-
-def test_a_checkpoint_with_a_changed_file_is_refused(chosen: Machine, tmp_path: Path) -> None:
-    folder = shutil.copytree(find_policy("peak", chosen).folder, tmp_path / "step-00000060")
-    spoil(folder / WEIGHTS)
-    with pytest.raises(CorruptError, match="changed since it was written"):
-        find_policy(str(folder), machine_at(tmp_path))
+            find_policy(str(folder), machine_of(tmp_path))
 
 
 def test_a_folder_is_looked_at_without_torch_or_tracker(tmp_path: Path) -> None:
-    folder = write_policy(tmp_path / "mine", seed=3)
+    folder = write_policy(tmp_path / "mine")
     script = (
         "import json, sys; from steps.runtime.machine import Machine; from steps.runs.find_policy import find_policy;"
         f"find_policy({str(folder)!r}, Machine.here());"
@@ -266,10 +348,3 @@ def test_a_folder_is_looked_at_without_torch_or_tracker(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []
-
-
-def spoil(path: Path) -> None:
-    """Change one byte in the middle of a file."""
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)

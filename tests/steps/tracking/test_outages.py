@@ -21,6 +21,7 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from sqlalchemy.exc import OperationalError
+from steps.tracking.archive import fetch_output
 from toggled_server import Fault, ToggledServer, free_port, picture
 
 from grpo.base.files import CorruptError, StorageError, verified_manifest
@@ -39,7 +40,6 @@ from steps.store.objects import FolderObjects
 from steps.store.outputs import StepOutput, Store
 from steps.tracking import client as tracking_store
 from steps.tracking import tracker as tracking
-from steps.tracking.archive import fetch_output
 from steps.tracking.child_run import ChildRun
 from steps.tracking.client import EXPERIMENT, ArtifactError
 from steps.tracking.delivery import Delivery
@@ -447,15 +447,15 @@ def test_start_needs_the_store_and_says_what_to_do(tmp_path: Path) -> None:
     found = next(finding for finding in findings if finding.what == "tracking")
     assert not found.is_fine
     assert "unset MLFLOW_TRACKING_URI for the local SQLite store, or start that server" in found.detail
-    with pytest.raises(TrackingAwayError, match="but this step needs its answer: restart the"):
+    with pytest.raises(TrackingAwayError, match="start it or mend the network"):
         Tracker(machine, STUBBORN).start_flow_run(metaflow_run=NAME, settings={}, tags={}, note="")
 
 
 def test_select_does_not_beat_a_champion_that_it_cannot_see(tmp_path: Path) -> None:
     machine = Machine(stockfish="none", home=tmp_path, tracking_uri=f"http://127.0.0.1:{free_port()}", device="cpu", num_threads=1)
-    here: Any = SimpleNamespace(tracker=Tracker(machine, STUBBORN))
+    here: Any = SimpleNamespace(machine=machine)
     found = evaluation._incumbent(here, None)
-    assert (found.version, found.model, found.label) == (None, None, "cannot be played")
+    assert (found.version, found.folder, found.label) == (None, None, "cannot be played")
     assert "does not answer" in found.problem
 
 
