@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, distributed
@@ -28,6 +28,10 @@ class LostProcessError(PlainError, RuntimeError):
     """Another process ended or does not answer, so that nothing can be summed any more; all can resume from a checkpoint."""
 
     may_pass = True
+
+
+class UnlikeMachinesError(PlainError, RuntimeError):
+    """Machines that should train one policy differ in what decides its last bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +85,16 @@ class Processes:
             distributed.all_gather(parts, padded)
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
-    def gathered_facts(self, facts: Mapping[str, Any], device: torch.device) -> list[Mapping[str, Any]]:
-        """Return what each process gives, JSON-able, by rank."""
-        line = bytearray(f"{json.dumps(facts)}\n".encode())
-        lines = self.gathered(torch.frombuffer(line, dtype=torch.uint8).to(device)).cpu().numpy().tobytes()
-        return [json.loads(line) for line in lines.splitlines()]
+    def refuse_unlike(self, facts: Mapping[str, str], device: torch.device) -> None:
+        """Raise UnlikeMachinesError, in every process, when one has other values of these facts than the first."""
+        line = bytearray(f"{json.dumps([self.node, facts])}\n".encode())
+        lines = self.gathered(torch.frombuffer(line, dtype=torch.uint8).to(device)).cpu().numpy().tobytes().splitlines()
+        (_, first), *others = map(json.loads, lines)
+        for node, there in others:
+            if differences := [f"{name}: {first[name]} on node 0, {there[name]} there" for name in first if first[name] != there[name]]:
+                raise UnlikeMachinesError(
+                    f"node {node} differs from node 0 ({'; '.join(differences)}): give the queue machines of one kind"
+                )
 
     def any(self, is_so: bool, device: torch.device) -> bool:
         """Return whether it is so in one process at least."""

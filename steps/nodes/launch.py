@@ -10,11 +10,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from multiprocessing.connection import Listener
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.distributed import DistError
@@ -28,7 +28,6 @@ from steps.nodes import worker
 from steps.nodes.membership import Ending, Membership
 from steps.nodes.node import Node
 from steps.pipeline.job import Job, typed_settings
-from steps.pipeline.training import OnAssessed, Strength
 from steps.runtime.device import torch_device
 from steps.runtime.exit_codes import NO_RETRY, RESUMABLE
 from steps.runtime.machine import Machine
@@ -38,6 +37,9 @@ from steps.runtime.sigterm import Terminated, terminable
 from steps.step_io.work import Sink
 from steps.store.outputs import StepOutput
 from steps.store.versions import ROOT
+
+if TYPE_CHECKING:  # The tracker comes with it, which this process does not use.
+    from steps.pipeline.training import OnAssessed, Strength
 
 _SECONDS_TO_COME: Final = 1_200.0
 """Time limit for all nodes to come: Batch starts the others after node 0, and each pulls its image."""
@@ -54,8 +56,8 @@ def finetune_on_nodes(
     pretrained: StepOutput,
     sinks: Sequence[Sink] = (),
     *,
-    strength: Strength | None = None,
-    on_assessed: OnAssessed | None = None,
+    strength: "Strength | None" = None,
+    on_assessed: "OnAssessed | None" = None,
 ) -> StepOutput | None:
     """Fine-tune as `steps.pipeline.training.finetune` does, together with the other nodes; return the output on node 0.
 
@@ -133,13 +135,13 @@ def _run_agent(node: Node, command: Sequence[str], num_processes: int, folder: s
     try:
         elastic_launch(config, command[0])(*command[1:])
     except ChildFailedError as error:
-        return _ending_of(error.failures.values())
+        return ending_of(error.failures.values())
     except (DistError, RendezvousError):
         return Ending()  # Another node has left meanwhile.
     return None
 
 
-def _ending_of(failures: Collection[ProcessFailure]) -> Ending:
+def ending_of(failures: Collection[ProcessFailure]) -> Ending:
     """Return the reason of the processes that failed: a final error first, then one that a process gave, then a signal."""
     for failure in failures:
         if failure.exitcode in (1, NO_RETRY):  # Python ends with 1 after a traceback.
@@ -167,11 +169,11 @@ def _receiving(path: Path, receive: Callable[..., None]) -> Iterator[None]:
     is_read = threading.Event()
 
     def listen() -> None:
-        with listener.accept() as connection:
+        with listener.accept() as connection, suppress(EOFError):
             try:
                 while True:
                     receive(*connection.recv())
-            except EOFError:
+            finally:
                 is_read.set()
         threading.Event().wait()  # Linux ends a thread's child processes, which render cards, with the thread (`parent_death`).
 

@@ -14,7 +14,6 @@ from typing import Any, Final
 from grpo.base.errors import PlainError
 from grpo.learning.distributed import LostProcessError, joined_processes
 from grpo.metrics.table import Record
-from steps.pipeline.training import Strength, finetune, follow
 from steps.runtime.device import torch_device
 from steps.runtime.exit_codes import NO_RETRY, RESUMABLE
 from steps.runtime.machine import Machine
@@ -43,6 +42,8 @@ class _StepProcess:
 
 def train(folder: Path) -> None:
     """Do the task in this folder together with the other processes."""
+    from steps.pipeline.training import Strength, finetune, follow
+
     task = json.loads((folder / TASK).read_text())
     strength = None if task["strength"] is None else Strength(**task["strength"])
     arguments = task["job"], task["boards"], task["pretrained"]

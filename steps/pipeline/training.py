@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from grpo.base.errors import PlainError
 from grpo.base.files import MANIFEST, read_json
 from grpo.learning.distributed import ALONE, Processes
 from steps.bodies.live_diagnosis import LiveDiagnosis
@@ -40,10 +39,6 @@ class Strength:
     baseline: StepOutput
 
 
-class UnlikeNodesError(PlainError, RuntimeError):
-    """Machines that should train one policy differ in what the step's version covers."""
-
-
 def pretrain(job: Job, boards: StepOutput, sinks: Sequence[Sink] = ()) -> StepOutput:
     """Imitate until the validation loss stops falling; a language model clones the answers of the value tables."""
     here = Here(job)
@@ -73,7 +68,7 @@ def finetune(
 
     Of several processes the first calls this, and the others `follow`. On SIGTERM the process exits with RESUMABLE.
 
-    Raises UnlikeNodesError when the machines differ, SeveralProcessesError for several where the kind of policy trains in one.
+    Raises UnlikeMachinesError when the machines differ, SeveralProcessesError for several where the kind of policy trains in one.
     """
     assert processes.is_first
     is_assessed = has_trained = False
@@ -144,7 +139,7 @@ class _Finetuning:
             self.inputs["rungs"] = rungs_text(self._rungs)
         self.device = here.device
         if processes.size > 1:
-            refuse_unlike(processes.gathered_facts({"node": processes.node, "inputs": self.inputs}, self.device))
+            processes.refuse_unlike(self.inputs, self.device)
             self.inputs["processes"] = str(processes.size)  # Sums over them round differently.
 
     def train(self, work: Work, on_assessed: OnAssessed | None) -> None:
@@ -166,17 +161,6 @@ class _Finetuning:
             processes=self._processes,
             rungs=self._rungs,
         )
-
-
-def refuse_unlike(found: Sequence[Mapping[str, Any]]) -> None:
-    """Raise UnlikeNodesError when the inputs of a process are not those of the first."""
-    ours = found[0]["inputs"]
-    for one in found:
-        there = one["inputs"]
-        if differences := [f"{name}: {ours[name]} on node 0, {there[name]} there" for name in ours if ours[name] != there[name]]:
-            raise UnlikeNodesError(
-                f"node {one['node']} differs from node 0 ({'; '.join(differences)}): give the queue machines of one kind"
-            )
 
 
 @contextmanager

@@ -27,7 +27,6 @@ from grpo.settings.grpo import GrpoConfig
 from steps.bodies.training_loop import TrainingLoop
 from steps.nodes.worker import exit_code
 from steps.pipeline.make_output import make_output
-from steps.pipeline.training import refuse_unlike
 from steps.runtime.parent_death import end_with_parent
 from steps.step_io.work import TerminalSink, Work
 from steps.store.outputs import Store
@@ -98,7 +97,7 @@ def finetune(job: dict[str, Any]) -> None:
     if job.get("place") == "checkpoint":
         at(job["step"], steps.bodies.training_loop, "save_checkpoint", DEEDS[job["deed"]], is_after=True)
     with joined_processes(CPU) as processes:
-        refuse_unlike(processes.gathered_facts({"node": processes.node, "inputs": {"engine": job.get("engine", "Stockfish")}}, CPU))
+        processes.refuse_unlike({"engine": job.get("engine", "Stockfish")}, CPU)
         if not processes.is_first:
             trained(job, processes, Work(Path(job["home"]), ()))
             return
