@@ -80,8 +80,8 @@ def finetune_on_nodes(
     task = {"job": job, "boards": boards, "pretrained": pretrained, "strength": None if strength is None else asdict(strength)}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / worker.TASK).write_text(json.dumps(task))
-        with _receiving(folder / worker.EVENTS, receive) if node.index == 0 else nullcontext():
+        (folder / worker.TASK_FILE).write_text(json.dumps(task))
+        with _receiving(folder / worker.RECORDS, receive) if node.index == 0 else nullcontext():
             run_on_nodes(node, (sys.executable, "-m", worker.__name__, name), num_processes)
     return outputs[0] if outputs else None
 

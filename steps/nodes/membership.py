@@ -127,8 +127,11 @@ class Membership:
                 self._store.add(_LEFT, 1)
         except DistError:
             pass  # After a good end node 0 need not be there any more.
-        if own is not None:
-            raise (NodeFailedError if verdict.is_final else NodesError)(verdict.why or _NODE_0_IS_LOST)
+        if own is None:
+            return
+        if verdict.is_final:
+            raise NodeFailedError(verdict.why)
+        raise NodesError(verdict.why or _NODE_0_IS_LOST)
 
     def _judged(self, own: Ending | None) -> Ending:
         """Return, on node 0, why the nodes ended, when all have or are lost; tell it to those that wait for it."""

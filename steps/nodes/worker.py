@@ -19,8 +19,8 @@ from steps.runtime.exit_codes import NO_RETRY, RESUMABLE
 from steps.runtime.machine import Machine
 from steps.runtime.parent_death import end_with_parent
 
-TASK: Final = "task.json"
-EVENTS: Final = "events"
+TASK_FILE: Final = "task.json"
+RECORDS: Final = "records"
 _GRACE_SECONDS: Final = 30.0
 
 
@@ -44,7 +44,7 @@ def train(folder: Path) -> None:
     """Do the task in this folder together with the other processes."""
     from steps.pipeline.training import Strength, finetune, follow
 
-    task = json.loads((folder / TASK).read_text())
+    task = json.loads((folder / TASK_FILE).read_text())
     strength = None if task["strength"] is None else Strength(**task["strength"])
     arguments = task["job"], task["boards"], task["pretrained"]
     # Until it has joined, SIGTERM ends it at once: there is nothing to save yet.
@@ -52,7 +52,7 @@ def train(folder: Path) -> None:
         if not processes.is_first:
             follow(*arguments, strength=strength, processes=processes)
             return
-        with Client(str(folder / EVENTS)) as connection:
+        with Client(str(folder / RECORDS)) as connection:
             sink = _StepProcess(connection)
             output = finetune(*arguments, [sink], strength=strength, on_assessed=sink.assessed, processes=processes)
             connection.send(("finished", output))

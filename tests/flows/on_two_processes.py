@@ -1,4 +1,4 @@
-"""The flow's step `finetune` on one node with two processes, without Metaflow: `python on_two_processes.py ARTIFACTS` leaves what was heard.
+"""The step `finetune` on one node with two processes, without Metaflow: `python on_two_processes.py ARTIFACTS` leaves what was heard.
 
 ARTIFACTS, JSON, are those of a run whose outputs are in this process's home; the run that this starts there is another.
 """
