@@ -11,6 +11,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import steps.nodes.launch
 import steps.nodes.membership
 from grpo.base.errors import PlainError
 from steps.nodes.launch import run_on_nodes
@@ -22,6 +23,7 @@ def run(job: dict[str, Any]) -> int:
     """Do a node's part and return how a step of the flow would end."""
     steps.nodes.membership._SECONDS_FOR_REASONS = 3.0  # type: ignore[misc]
     steps.nodes.membership._SECONDS_BETWEEN_BEATS = 0.5  # type: ignore[misc]
+    steps.nodes.launch._SECONDS_TO_EXIT = job.get("seconds_to_exit", 120)  # type: ignore[misc]
     node = Node(index=job["index"], count=job["count"], main_address=LOOPBACK, attempt=job["attempt"])
     program = Path(__file__).with_name(job["program"])
     try:
