@@ -10,13 +10,20 @@ number of machines is the setting resources.num_nodes.
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from chess_grpo import ChessGrpo, evaluation, plainly, training  # type: ignore[import-not-found]  # Beside this file, which Metaflow packages flat.
+from chess_grpo import ChessGrpo, evaluation, plainly  # type: ignore[import-not-found]  # Beside this file, which Metaflow packages flat.
 from metaflow import card, current, parallel, step
 
 from steps.batch import deployment
 from steps.cards.registry import watch
-from steps.nodes.sockets import Node
+from steps.nodes.node import Node
+from steps.runtime.lazy_module import LazyModule
+
+if TYPE_CHECKING:
+    from steps.nodes import launch
+else:
+    launch = LazyModule("steps.nodes.launch")
 
 
 class ChessGrpoNodes(ChessGrpo):
@@ -44,10 +51,10 @@ class ChessGrpoNodes(ChessGrpo):
             main_address=current.parallel.main_ip,
             attempt=f"{current.run_id}/{current.step_name}/{current.retry_count}",
         )
-        self.finetuned = training.finetune(
-            self.job, self.boards, self.pretrained, [card], strength=self._strength(), on_assessed=card.assessed, node=node
+        self.finetuned = launch.finetune_on_nodes(
+            node, self.job, self.boards, self.pretrained, [card], strength=self._strength(), on_assessed=card.assessed
         )
-        if node.index == 0:  # Only node 0 has the output.
+        if self.finetuned is not None:  # Only node 0 has the output.
             card.finished(self.finetuned)
         self.next(self.gather)
 

@@ -1,11 +1,12 @@
 """The processes that train one policy together: sums of gradients, per-state numbers gathered from all, and what the first one broadcasts.
 
-Started by torchrun, which sets RANK, WORLD_SIZE and the rest, or by a rendezvous; every process holds the same policy and learns from
-its own rows. They share no disk: the first broadcasts what it has read. Alone, there is nothing to do.
+Torch's elastic agent (torchrun's, or that of `steps.nodes.launch`) starts them and sets RANK, WORLD_SIZE and the rest. Every process holds
+the same policy and learns from its own rows. They share no disk: the first broadcasts what it has read. Alone, there is nothing to do.
 """
 
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,14 +30,8 @@ class LostProcessError(PlainError, RuntimeError):
     may_pass = True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rendezvous:
-    """Where processes meet: the first listens there."""
-
-    address: str
-    port: int
-    rank: int
-    size: int
+class UnlikeMachinesError(PlainError, RuntimeError):
+    """Machines that should train one policy differ in what decides its last bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +40,10 @@ class Processes:
 
     rank: int = 0
     size: int = 1
+    num_here: int = 1
+    """How many of them are on this machine and share its cores."""
+    node: int = 0
+    """Index of this machine."""
 
     @property
     def is_first(self) -> bool:
@@ -86,6 +85,17 @@ class Processes:
             distributed.all_gather(parts, padded)
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
+    def refuse_unlike(self, facts: Mapping[str, str], device: torch.device) -> None:
+        """Raise UnlikeMachinesError, in every process, when one has other values of these facts than the first."""
+        line = bytearray(f"{json.dumps([self.node, facts])}\n".encode())
+        lines = self.gathered(torch.frombuffer(line, dtype=torch.uint8).to(device)).cpu().numpy().tobytes().splitlines()
+        (_, first), *others = map(json.loads, lines)
+        for node, there in others:
+            if differences := [f"{name}: {first[name]} on node 0, {there[name]} there" for name in first if first[name] != there[name]]:
+                raise UnlikeMachinesError(
+                    f"node {node} differs from node 0 ({'; '.join(differences)}): give the queue machines of one kind"
+                )
+
     def any(self, is_so: bool, device: torch.device) -> bool:
         """Return whether it is so in one process at least."""
         if self.size == 1:
@@ -115,38 +125,32 @@ ALONE: Final = Processes()
 
 
 @contextmanager
-def joined_processes(device: torch.device, rendezvous: Rendezvous | None = None) -> Iterator[Processes]:
-    """Give this process's rank among those that train together.
+def joined_processes(device: torch.device) -> Iterator[Processes]:
+    """Give this process's rank among those that the agent started with it; one that no agent started is alone.
 
     Args:
         device: of this process: a GPU is its alone.
-        rendezvous: where they meet; None for those that torchrun started, and for one that nobody did, which is alone.
 
     Raises LostProcessError when the others do not come.
     """
-    if rendezvous is None and os.environ.get("WORLD_SIZE", "1") != "1":
-        named = os.environ
-        rendezvous = Rendezvous(
-            address=named["MASTER_ADDR"], port=int(named["MASTER_PORT"]), rank=int(named["RANK"]), size=int(named["WORLD_SIZE"])
-        )
-        method = "env://"  # Torchrun's agent may have opened the port already; that is for torch to know.
-    elif rendezvous is not None and rendezvous.size > 1:
-        method = f"tcp://{rendezvous.address}:{rendezvous.port}"
-    else:
+    named = os.environ
+    if named.get("WORLD_SIZE", "1") == "1":
         yield ALONE
         return
     is_gpu = device.type == "cuda"
     with _together():
         distributed.init_process_group(
             "nccl" if is_gpu else "gloo",
-            init_method=method,
-            rank=rendezvous.rank,
-            world_size=rendezvous.size,
             timeout=PATIENCE,
             device_id=device if is_gpu else None,  # Else NCCL guesses it from the rank, which counts over all machines.
         )
     try:
-        yield Processes(rendezvous.rank, rendezvous.size)
+        yield Processes(
+            distributed.get_rank(),
+            distributed.get_world_size(),
+            num_here=int(named.get("LOCAL_WORLD_SIZE", "1")),
+            node=int(named.get("GROUP_RANK", "0")),
+        )
     finally:
         distributed.destroy_process_group()
 

@@ -80,8 +80,9 @@ def _finetune(given: argparse.Namespace) -> int:
         rungs = nearest_rungs(*given.strength)
         facts["rungs"] = rungs_text(rungs)
     device = torch_device(machine)
-    torch.set_num_threads(max(1, machine.num_threads // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     with joined_processes(device) as processes, ExitStack() as stack:
+        num_threads = max(1, machine.num_threads // processes.num_here)
+        torch.set_num_threads(num_threads)
         if processes.is_first:
             out.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(file_lock(progress.with_suffix(".lock"), what=f"{out}"))
@@ -105,7 +106,7 @@ def _finetune(given: argparse.Namespace) -> int:
             checkpoint=None,
             facts=facts,
             machine=machine,
-            num_engines=max(1, machine.num_threads // processes.size),
+            num_engines=num_threads,
             device=device,
             work=work,
             on_assessed=None,

@@ -1,130 +1,82 @@
-"""One training process of a node.
+"""One training process of a node, started by `steps.nodes.launch` with a folder: it trains with those of all nodes.
 
-Run as a program it is a further process of a machine with several GPUs. It reads its task from standard input and ends when that closes.
+The first of all reports to its node's step process, which has Metaflow's card, and gives it the output.
 """
 
 import json
 import os
-import signal
 import sys
-import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypedDict
+from typing import Any, Final
 
 from grpo.base.errors import PlainError
-from grpo.learning.distributed import Rendezvous, joined_processes
-from grpo.settings.tree import Settings
-from steps.kinds.lookup import kind_of
+from grpo.learning.distributed import LostProcessError, joined_processes
+from grpo.metrics.table import Record
 from steps.runtime.device import torch_device
 from steps.runtime.exit_codes import NO_RETRY, RESUMABLE
 from steps.runtime.machine import Machine
-from steps.runtime.sigterm import Terminated, terminable
-from steps.step_io.work import Work
-from steps.store.versions import ROOT
+from steps.runtime.parent_death import end_with_parent
 
-FINAL_EXIT: Final = NO_RETRY
-"""The exit code of a process that failed with an error that is not retryable."""
-SECONDS_TO_EXIT: Final = 120
-"""Grace period of a process that got SIGTERM: it may be stuck in an all-reduce with a lost process, or upload its last checkpoint."""
+TASK_FILE: Final = "task.json"
+RECORDS: Final = "records"
+_GRACE_SECONDS: Final = 30.0
 
 
-class WorkerTask(TypedDict):
-    """What a process needs to train on this machine, as plain data."""
+class _StepProcess:
+    """A sink that sends everything to the step process."""
 
-    settings: dict[str, Any]
-    boards: str
-    """Folder of the joined dataset."""
-    pretrained: str
-    """Folder of the pretrained policy."""
-    checkpoint: str
-    """Folder of another run's checkpoint to resume from; empty for none."""
-    facts: dict[str, Any]
-    """Facts that are written into each checkpoint."""
-    rungs: list[dict[str, Any]]
-    """Opponents of the strength curve, from `steps.bodies.strength_curve`; empty for no curve."""
+    def __init__(self, connection: "Connection[Any, Any]") -> None:
+        self._connection = connection
 
+    def log(self, record: Record) -> None:
+        self._connection.send(("log", record))
 
-def train(
-    task: WorkerTask,
-    machine: Machine,
-    work: Work,
-    rendezvous: Rendezvous,
-    *,
-    num_here: int,
-    on_assessed: Callable[[Mapping[str, Any]], None] | None,
-    on_error: Callable[[], None],
-) -> None:
-    """Train as one of the processes of this rendezvous; `num_here` of them share this machine's cores."""
-    import torch
+    def progress(self, done: int, total: int, unit: str) -> None:
+        self._connection.send(("progress", done, total, unit))
 
-    device, num_threads = torch_device(machine), max(1, machine.num_threads // num_here)
-    torch.set_num_threads(num_threads)
-    with joined_processes(device, rendezvous) as processes, _calling_on_error(on_error):
-        settings = Settings.model_validate(task["settings"])
-        kind_of(settings).finetune(
-            settings,
-            boards=Path(task["boards"]),
-            pretrained=Path(task["pretrained"]),
-            checkpoint=Path(task["checkpoint"]) if task["checkpoint"] else None,
-            facts=task["facts"],
-            machine=machine,
-            num_engines=num_threads,
-            device=device,
-            work=work,
-            on_assessed=on_assessed,
-            processes=processes,
-            rungs=task["rungs"],
-        )
+    def assessed(self, found: Mapping[str, Any]) -> None:
+        self._connection.send(("assessed", found))
 
 
-@contextmanager
-def _calling_on_error(on_error: Callable[[], None]) -> Iterator[None]:
+def train(folder: Path) -> None:
+    """Do the task in this folder together with the other processes."""
+    from steps.pipeline.training import Strength, finetune, follow
+
+    task = json.loads((folder / TASK_FILE).read_text())
+    strength = None if task["strength"] is None else Strength(**task["strength"])
+    arguments = task["job"], task["boards"], task["pretrained"]
+    # Until it has joined, SIGTERM ends it at once: there is nothing to save yet.
+    with joined_processes(torch_device(Machine.here())) as processes:
+        if not processes.is_first:
+            follow(*arguments, strength=strength, processes=processes)
+            return
+        with Client(str(folder / RECORDS)) as connection:
+            sink = _StepProcess(connection)
+            output = finetune(*arguments, [sink], strength=strength, on_assessed=sink.assessed, processes=processes)
+            connection.send(("finished", output))
+
+
+def exit_code(body: Callable[[], None]) -> int:
+    """Run a process's body and return its exit code; the reason of a failure goes to the file in which torch's agent looks for it."""
     try:
-        yield
-    except BaseException:
-        on_error()
-        raise
-
-
-def with_root(path: str) -> str:
-    """Return this PYTHONPATH with the project's root put first."""
-    return os.pathsep.join(part for part in (str(ROOT), path) if part)
-
-
-def exit_now(why: str, code: int) -> NoReturn:
-    """End this process immediately, without cleanup."""
-    print(f"{why}: exiting now; a retry resumes from the last checkpoint", file=sys.stderr, flush=True)
-    os._exit(code)
-
-
-def _end_with_stdin() -> None:
-    while os.read(0, 1):  # Not sys.stdin: its lock, held by a blocked read, would abort the interpreter's shutdown.
-        pass
-    with suppress(ProcessLookupError):
-        os.kill(os.getpid(), signal.SIGTERM)
-    threading.Event().wait(SECONDS_TO_EXIT)
-    exit_now("the node's first process is gone", RESUMABLE)
-
-
-def main() -> int:
-    """Train as a further process of a node."""
-    order = json.loads(sys.stdin.readline())
-    rendezvous = Rendezvous(address=order["address"], port=order["port"], rank=order["rank"], size=order["size"])
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
-    try:
-        with terminable(), tempfile.TemporaryDirectory() as folder:
-            work, num_here = Work(Path(folder), ()), order["num_here"]
-            train(order["task"], Machine.here(), work, rendezvous, num_here=num_here, on_assessed=None, on_error=lambda: None)
-    except Terminated:
-        return RESUMABLE
+        body()
+    except LostProcessError:
+        return RESUMABLE  # The lost one's own reason counts.
     except PlainError as error:
-        print(f"process {rendezvous.rank}: {error}", file=sys.stderr, flush=True)
-        return RESUMABLE if error.may_pass else FINAL_EXIT
+        _tell(str(error))
+        return RESUMABLE if error.may_pass else NO_RETRY
+    except Exception as error:
+        _tell(f"{type(error).__name__}; its own log has the traceback")  # Other messages may hold secrets.
+        raise
     return 0
 
 
+def _tell(why: str) -> None:
+    Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(json.dumps({"message": why}), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with_parent(grace_seconds=_GRACE_SECONDS)
+    sys.exit(exit_code(lambda: train(Path(sys.argv[1]))))

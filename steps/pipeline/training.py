@@ -1,29 +1,34 @@
 """The training steps as the flow calls them: pretrain, and finetune on one machine or several."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from grpo.base.files import MANIFEST, read_json
+from grpo.learning.distributed import ALONE, Processes
 from steps.bodies.live_diagnosis import LiveDiagnosis
 from steps.bodies.strength_curve import nearest_rungs, rungs_text
 from steps.kinds.lookup import kind_of
-from steps.nodes.sockets import ONLY_NODE, Node
-from steps.nodes.team import Team, joined_nodes
-from steps.nodes.worker import WorkerTask
 from steps.pipeline.here import Here
 from steps.pipeline.job import Job
 from steps.pipeline.resume import origin_checkpoint
 from steps.pipeline.run_step import run_step
+from steps.runtime.exit_codes import RESUMABLE
+from steps.runtime.sigterm import Terminated, terminable
 from steps.step_io.names import FINDINGS, LEARNABILITY
-from steps.step_io.work import Sink
+from steps.step_io.work import Sink, Work
 from steps.store.outputs import StepOutput
 from steps.tracking.child_run import ChildRun
 from steps.tracking.tags import FOUND
 
 OnAssessed = Callable[[Mapping[str, Any]], None]
 """Called with what was found before the first update."""
+
+_TRAIN: Final = b"train"
+_REUSED: Final = b""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,64 +62,28 @@ def finetune(
     *,
     strength: Strength | None = None,
     on_assessed: OnAssessed | None = None,
-    node: Node = ONLY_NODE,
+    processes: Processes = ALONE,
 ) -> StepOutput:
     """Fine-tune by GRPO, from the pretrained policy or from the origin's checkpoint; without `strength` there is no strength curve.
 
-    Of several machines each calls this: all train, node 0 writes the output and logs it, and all return it.
+    Of several processes the first calls this, and the others `follow`. On SIGTERM the process exits with RESUMABLE.
+
+    Raises UnlikeMachinesError when the machines differ, SeveralProcessesError for several where the kind of policy trains in one.
     """
-    here = Here(job)
-    kind = kind_of(here.settings)
-    kind.refuse_several(node.count * (node.num_processes or 1))
-    if kind.trains_alone:
-        node = replace(node, num_processes=1)
-    with joined_nodes(node, here.machine) as team:
-        return _finetune(here, boards, pretrained, sinks=sinks, strength=strength, on_assessed=on_assessed, team=team)
-
-
-def _finetune(
-    here: Here,
-    boards: StepOutput,
-    pretrained: StepOutput,
-    *,
-    sinks: Sequence[Sink],
-    strength: Strength | None,
-    on_assessed: OnAssessed | None,
-    team: Team,
-) -> StepOutput:
-    job, kind = here.job, kind_of(here.settings)
-    spec = kind.finetune_spec
-    checkpoint = None if job["origin"] is None else origin_checkpoint(job["origin"], here.machine)
-    settings = spec.settings(here.settings)
-    inputs = here.inputs(spec, boards=boards, pretrained=pretrained)
-    inputs["checkpoint"] = "" if checkpoint is None else str(read_json(checkpoint / MANIFEST)["output_hash"])
-    rungs: list[dict[str, Any]] = []
-    if strength is not None and here.settings.grpo.num_curve_pairs:
-        rungs = nearest_rungs(here.open(strength.calibrated), here.open(strength.baseline))
-        # Not the hashes of both outputs: a baseline that was measured anew and names the same opponents retrains nothing.
-        inputs["rungs"] = rungs_text(rungs)
-    if (num_processes := team.met(inputs)) > 1:
-        inputs["processes"] = str(num_processes)  # Sums over them round differently.
-
-    def task() -> WorkerTask:
-        return WorkerTask(
-            settings=job["settings"],
-            boards=str(here.open(boards)),
-            pretrained=str(here.open(pretrained)),
-            checkpoint="" if checkpoint is None else str(checkpoint),
-            facts={"settings": settings, **inputs},  # No more than the version holds: equal versions have equal checkpoints.
-            rungs=rungs,
-        )
-
-    if not team.leads:
-        return team.help(task)
-    is_assessed = False
+    assert processes.is_first
+    is_assessed = has_trained = False
 
     def assessed(found: Mapping[str, Any]) -> None:
         nonlocal is_assessed
         is_assessed = True
         if on_assessed is not None:
             on_assessed(found)
+
+    def train(work: Work) -> None:
+        nonlocal has_trained
+        has_trained = True
+        processes.broadcast(_TRAIN, finetuning.device)
+        finetuning.train(work, assessed)
 
     def publish(folder: Path, child: ChildRun) -> None:
         found = {FOUND: read_json(folder / FINDINGS)["tag"]}
@@ -123,16 +92,80 @@ def _finetune(
         if not is_assessed:  # The output, or its beginning, was there already.
             assessed(read_json(folder / LEARNABILITY))
 
-    output = run_step(
-        job,
-        here.machine,
-        spec,
-        settings=settings,
-        inputs=inputs,
-        work=lambda work: team.finetune(task(), work, assessed),
-        sinks=sinks,
-        watcher=LiveDiagnosis(job["settings"]),
-        publish=publish,
-    )
-    team.finished(output)
-    return output
+    with _resumable():
+        finetuning = _Finetuning(job, boards, pretrained, strength, processes)
+        output = run_step(
+            job,
+            finetuning.here.machine,
+            finetuning.kind.finetune_spec,
+            settings=finetuning.settings,
+            inputs=finetuning.inputs,
+            work=train,
+            sinks=sinks,
+            watcher=LiveDiagnosis(job["settings"]),
+            publish=publish,
+        )
+        if not has_trained:
+            processes.broadcast(_REUSED, finetuning.device)
+        return output
+
+
+def follow(job: Job, boards: StepOutput, pretrained: StepOutput, *, strength: Strength | None, processes: Processes) -> None:
+    """Train together with the first process, which calls `finetune`, unless it reuses an output; this process leaves nothing."""
+    with _resumable(), tempfile.TemporaryDirectory() as folder:
+        finetuning = _Finetuning(job, boards, pretrained, strength, processes)
+        if processes.broadcast(_REUSED, finetuning.device) == _TRAIN:
+            finetuning.train(Work(Path(folder), ()), None)
+
+
+class _Finetuning:
+    """The training as each of its processes sees it."""
+
+    def __init__(self, job: Job, boards: StepOutput, pretrained: StepOutput, strength: Strength | None, processes: Processes) -> None:
+        self.here = here = Here(job)
+        self.kind = kind_of(here.settings)
+        self.kind.refuse_several(processes.size)
+        self._boards, self._pretrained, self._processes = boards, pretrained, processes
+        self._checkpoint = None if job["origin"] is None else origin_checkpoint(job["origin"], here.machine)
+        spec = self.kind.finetune_spec
+        self.settings = spec.settings(here.settings)
+        self.inputs = here.inputs(spec, boards=boards, pretrained=pretrained)
+        self.inputs["checkpoint"] = "" if self._checkpoint is None else str(read_json(self._checkpoint / MANIFEST)["output_hash"])
+        self._rungs: list[dict[str, Any]] = []
+        if strength is not None and here.settings.grpo.num_curve_pairs:
+            self._rungs = nearest_rungs(here.open(strength.calibrated), here.open(strength.baseline))
+            # Not the hashes of both outputs: a baseline that was measured anew and names the same opponents retrains nothing.
+            self.inputs["rungs"] = rungs_text(self._rungs)
+        self.device = here.device
+        if processes.size > 1:
+            processes.refuse_unlike(self.inputs, self.device)
+            self.inputs["processes"] = str(processes.size)  # Sums over them round differently.
+
+    def train(self, work: Work, on_assessed: OnAssessed | None) -> None:
+        import torch
+
+        num_threads = max(1, self.here.machine.num_threads // self._processes.num_here)
+        torch.set_num_threads(num_threads)
+        self.kind.finetune(
+            self.here.settings,
+            boards=self.here.open(self._boards),
+            pretrained=self.here.open(self._pretrained),
+            checkpoint=self._checkpoint,
+            facts={"settings": self.settings, **self.inputs},  # No more than the version holds: equal versions have equal checkpoints.
+            machine=self.here.machine,
+            num_engines=num_threads,
+            device=self.device,
+            work=work,
+            on_assessed=on_assessed,
+            processes=self._processes,
+            rungs=self._rungs,
+        )
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    try:
+        with terminable():
+            yield
+    except Terminated:
+        raise SystemExit(RESUMABLE) from None

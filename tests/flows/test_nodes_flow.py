@@ -1,23 +1,18 @@
-"""The flow with GRPO on two machines, here two tasks on one; and the same by torchrun, and by two processes of one machine."""
+"""The flow with GRPO on two machines, here two tasks on one; and the same by torchrun, and by two processes of one node."""
 
-import dataclasses
+import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import real_flow
-from real_flow import FLOW, FlowRun, run_flow
+from real_flow import FLOW, ROOT, FlowRun, run_flow
 from test_finetune_command import command, free_port, numbers
 
 from grpo.base.files import read_json
-from grpo.settings.tree import read_settings
-from steps.nodes.sockets import Node
-from steps.nodes.team import joined_nodes
-from steps.nodes.worker import WorkerTask
-from steps.runtime.machine import Machine
-from steps.step_io.work import Work
 
 NUM_THREADS = len(os.sched_getaffinity(0))
 
@@ -74,21 +69,27 @@ def test_the_steps_behind_the_join_go_on_with_it(on_nodes: FlowRun) -> None:
     assert "entropy" in on_nodes.card
 
 
-def test_a_machine_with_two_processes_makes_the_same(first_run: FlowRun, torchrun: Path, tmp_path: Path) -> None:
-    machine = dataclasses.replace(Machine.here(), home=tmp_path, device="cpu", num_threads=2 * NUM_THREADS)
-    folders = {name: str(first_run.folder(getattr(first_run.data, name))) for name in ("boards", "pretrained")}
-    settings = read_settings("test").model_dump(mode="json")
-    task = WorkerTask(settings=settings, checkpoint="", facts={}, rungs=[], **folders)  # type: ignore[typeddict-item]
-    work = Work(tmp_path / "out", (), progress_folder=tmp_path / "progress")
-    for folder in (work.folder, tmp_path / "progress"):
-        folder.mkdir()
-    found: list[Any] = []
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"HOME": tmp_path, "DEVICE": "cpu", "THREADS": 2 * NUM_THREADS}.items():
-            patch.setenv(f"CHESS_GRPO_{name}", str(value))
-        with joined_nodes(Node(index=0, count=1, main_address="127.0.0.1", attempt=str(tmp_path), num_processes=2), machine) as team:
-            assert team.met({}) == 2
-            team.finetune(task, work, found.append)
-    work.write_history()
-    assert same(work.folder, torchrun)
-    assert [facts["severity"] for facts in found] == [read_json(torchrun / "learnability.json")["severity"]]
+def test_a_node_with_two_processes_makes_the_same_and_its_step_process_hears_of_it(
+    first_run: FlowRun, torchrun: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(first_run.home / "outputs", tmp_path / "home" / "outputs")
+    names = ("boards", "pretrained", "calibrated", "baseline_report")
+    heard = tmp_path / "heard.json"
+    heard.write_text(json.dumps({name: getattr(first_run.data, name) for name in names}))
+    variables = {"HOME": str(tmp_path / "home"), "DEVICE": "cpu", "THREADS": str(2 * NUM_THREADS)}
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("on_two_processes.py")), str(heard)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **{f"CHESS_GRPO_{name}": value for name, value in variables.items()}},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = read_json(heard)
+    output = found["output"]
+    assert same(tmp_path / "home" / "outputs" / "finetune" / output["version"], torchrun)
+    assert found["steps"][-1] == found["progress"][-1][0] == 6
+    assert [facts["severity"] for facts in found["assessed"]] == [read_json(torchrun / "learnability.json")["severity"]]
+    assert found["again"] == {**output, "reused": True}, "the second process ends where the first reuses an output"

@@ -30,7 +30,7 @@ from doubles import (
 from doubles import trainer_of as any_trainer_of
 
 from grpo.dataset.table import BoardArrays
-from grpo.learning.distributed import Processes, joined_processes
+from grpo.learning.distributed import Processes, UnlikeMachinesError, joined_processes
 from grpo.learning.trainer import GrpoTrainer
 from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBatch
 from grpo.settings.grpo import GrpoConfig
@@ -128,7 +128,18 @@ def primitives(processes: Processes) -> dict[str, Any]:
         "gathered": processes.gathered(torch.full((rank, 2), float(rank))).tolist(),
         "gathered_one_number": processes.gathered(torch.full((rank + 1,), float(rank))).tolist(),
         "any": [processes.any(rank == which, CPU) for which in (0, size - 1, size)],
+        "unlike": unlike(processes),
     }
+
+
+def unlike(processes: Processes) -> str:
+    """Return how machines are refused of which the last has another engine, after those that are alike were not."""
+    processes.refuse_unlike({"engine": "Stockfish"}, CPU)
+    try:
+        processes.refuse_unlike({"engine": "Stockfish" if processes.rank < processes.size - 1 else "Stockfish 17", "lock": "1"}, CPU)
+    except UnlikeMachinesError as error:
+        return str(error)
+    return ""
 
 
 def launch(size: int, path: Path, *, num_steps: int = NUM_STEPS) -> list[dict[str, Any]]:
@@ -148,7 +159,7 @@ def launch(size: int, path: Path, *, num_steps: int = NUM_STEPS) -> list[dict[st
     children = [
         subprocess.Popen(
             [sys.executable, str(here), str(path), str(num_steps)],
-            env={**shared, "RANK": str(rank)},
+            env={**shared, "RANK": str(rank), "GROUP_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -34,6 +34,9 @@ def test_each_has_its_own_rows_and_all_have_the_same_sums_and_gathered_rows(foun
         assert one["gathered"] == [[rank, rank] for rank in range(size) for _ in range(rank)]
         assert one["gathered_one_number"] == [rank for rank in range(size) for _ in range(rank + 1)]
         assert one["any"] == [True, True, False]
+        assert one["unlike"] == (
+            f"node {size - 1} differs from node 0 (engine: Stockfish on node 0, Stockfish 17 there): give the queue machines of one kind"
+        )
 
 
 @pytest.mark.parametrize("case", [name for name in CASES if name != "float32"])

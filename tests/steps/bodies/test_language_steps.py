@@ -11,11 +11,13 @@ import pytest
 
 from grpo.engine.identity import EngineIdentity
 from grpo.language.model import requirements as extra
+from grpo.learning.distributed import Processes
 from grpo.settings.language import LanguageConfig, model_folder
 from grpo.settings.roles import may_change, settings_read_by
 from grpo.settings.tree import Settings, read_settings
 from steps.kinds.kind import SeveralProcessesError
-from steps.nodes.sockets import ONLY_NODE
+from steps.nodes.launch import finetune_on_nodes
+from steps.nodes.node import LOOPBACK, Node
 from steps.pipeline.resume_changes import Change, Now, changes_since
 from steps.pipeline.start import start
 from steps.pipeline.training import finetune
@@ -245,6 +247,7 @@ def test_several_machines_or_processes_are_refused_before_anything_is_asked_of_t
     assert not machine.home.exists()
     job: Any = {"settings": LANGUAGE.model_dump(mode="json")}
     output: Any = {}
-    for node in (replace(ONLY_NODE, count=2), replace(ONLY_NODE, num_processes=2)):
-        with pytest.raises(SeveralProcessesError):
-            finetune(job, output, output, node=node)
+    with pytest.raises(SeveralProcessesError):
+        finetune(job, output, output, processes=Processes(0, 2))
+    with pytest.raises(SeveralProcessesError):
+        finetune_on_nodes(Node(index=0, count=2, main_address=LOOPBACK, attempt="1"), job, output, output)

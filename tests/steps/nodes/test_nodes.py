@@ -6,25 +6,33 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from killed_runs import EVERYTHING, ROLLBACK, Result, result_of
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-import steps.nodes.sockets
-from steps.nodes.sockets import NodeListener, NodesError, candidate_ports, connect_to_main, free_port
+import steps.nodes.membership
+from grpo.base.files import StorageError
+from grpo.learning.distributed import LostProcessError
+from steps.nodes.launch import ending_of
+from steps.nodes.membership import Ending, Membership, NodesError
+from steps.nodes.node import LOOPBACK, Node
+from steps.nodes.worker import exit_code
+from steps.runtime.sigterm import Terminated, terminable
 
 DRIVER = Path(__file__).with_name("nodes_driver.py")
 PATHS = os.pathsep.join(map(str, (DRIVER.parents[3], DRIVER.parents[2] / "grpo", DRIVER.parents[1] / "bodies")))
+TRAINING, IDLE = "training_process.py", "idle_process.py"
 
 
 class Driver:
-    """A process that has imported everything, and forks two nodes that fine-tune together for each job."""
+    """A process that has imported everything, and forks the step processes of two nodes for each job."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -36,7 +44,7 @@ class Driver:
         )
         self._num_attempts = 0
 
-    def start(self, folder: Path, *deeds: dict[str, Any], **shared: Any) -> list[int]:
+    def start(self, folder: Path, *deeds: dict[str, Any], program: str = TRAINING, **shared: Any) -> list[int]:
         """Start both, each with what it alone shall do, and return their process ids."""
         assert self._process.stdin is not None
         self._num_attempts += 1
@@ -46,6 +54,7 @@ class Driver:
                 "index": index,
                 "count": 2,
                 "attempt": f"{os.getpid()} {self._num_attempts}",
+                "program": program,
                 **shared,
                 **(deeds[index] if index < len(deeds) else {}),
             }
@@ -59,9 +68,9 @@ class Driver:
         """Wait until both have ended, and return how."""
         return self._answer()
 
-    def run(self, folder: Path, *deeds: dict[str, Any], **shared: Any) -> list[int]:
+    def run(self, folder: Path, *deeds: dict[str, Any], program: str = TRAINING, **shared: Any) -> list[int]:
         """Run both to their end."""
-        self.start(folder, *deeds, **shared)
+        self.start(folder, *deeds, program=program, **shared)
         return self.end()
 
     def close(self) -> None:
@@ -84,24 +93,18 @@ def log_of(folder: Path, index: int) -> str:
     return (folder / f"node {index}.log").read_text()
 
 
+def logs_of(folder: Path) -> str:
+    return log_of(folder, 0) + log_of(folder, 1)
+
+
 @pytest.fixture(scope="module")
 def whole(driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> Result:
     """What two nodes make that nothing happens to."""
     folder = tmp_path_factory.mktemp("whole")
-    assert driver.run(folder) == [0, 0], log_of(folder, 0) + log_of(folder, 1)
-    assert log_of(folder, 0).splitlines()[-1] == log_of(folder, 1).splitlines()[-1], "both are told of the output"
-    assert not list((folder / "node 1").iterdir()), "node 1 keeps nothing"
+    assert driver.run(folder) == [0, 0], logs_of(folder)
+    assert (folder / "node 0" / "played.txt").read_text().split() == ["0", "2", "4", "6"]
+    assert not list((folder / "node 1").iterdir()), "node 1 plays no games of the strength curve, and keeps nothing"
     return result_of(folder / "node 0")
-
-
-# Training.
-
-
-def test_only_the_first_process_plays_the_games_of_the_strength_curve(driver: Driver, whole: Result, tmp_path: Path) -> None:
-    assert driver.run(tmp_path, plays=True) == [0, 0], log_of(tmp_path, 0) + log_of(tmp_path, 1)
-    assert (tmp_path / "node 0" / "played.txt").read_text().split() == ["0", "2", "4", "6"]
-    assert not (tmp_path / "node 1" / "played.txt").exists()
-    assert result_of(tmp_path / "node 0") == whole
 
 
 KILLED = -signal.SIGKILL
@@ -112,160 +115,186 @@ def rare(*values: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.prove)
 
 
+# Training.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What happens to one node."""
+
+    index: int
+    deed: str
+    place: str = "step"
+    step: int
+    why: str
+
+
+KILLED_0 = Fault(index=0, deed="kill", step=4, why="process 0 was ended by SIGKILL")
+RECLAIMED_1 = Fault(index=1, deed="terminate the step", step=6, why="it got SIGTERM")
+
+
 @pytest.mark.parametrize(
-    ("index", "deed", "statuses"),
+    "faults",
     [
-        rare(1, {"deed": "kill", "place": "step", "step": 4}, [75, KILLED]),
-        (0, {"deed": "kill", "place": "step", "step": 4}, [KILLED, 75]),
-        (1, {"deed": "terminate", "place": "step", "step": 6}, [75, 75]),
-        rare(0, {"deed": "terminate", "place": "step", "step": 6}, [75, 75]),
-        rare(0, {"deed": "kill", "place": "checkpoint", "step": 2}, [KILLED, 75]),
-        rare(1, {"deed": "kill", "place": "beginning"}, [75, KILLED]),
-        rare(0, {"deed": "terminate", "place": "beginning"}, [75, 75]),
+        (KILLED_0, RECLAIMED_1),
+        rare((replace(KILLED_0, index=1), replace(RECLAIMED_1, index=0))),
+        rare((replace(KILLED_0, place="checkpoint", step=2),)),
     ],
 )
-def test_a_node_is_lost_and_all_end_and_go_on_as_if_nothing_had_happened(
-    index: int, deed: dict[str, Any], statuses: list[int], driver: Driver, whole: Result, tmp_path: Path
+def test_nodes_are_lost_and_reclaimed_and_retries_go_on_as_if_nothing_had_happened(
+    faults: tuple[Fault, ...], driver: Driver, whole: Result, tmp_path: Path
 ) -> None:
-    deeds: list[dict[str, Any]] = [{}, {}]
-    deeds[index] = deed
-    assert driver.run(tmp_path, *deeds) == statuses, log_of(tmp_path, 0) + log_of(tmp_path, 1)
-    if deed.get("deed") == "terminate" and deed["place"] == "step":
+    for fault in faults:
+        deeds: list[dict[str, Any]] = [{}, {}]
+        deeds[fault.index] = asdict(fault)
+        del deeds[fault.index]["index"]
+        assert driver.run(tmp_path, *deeds) == [75, 75], logs_of(tmp_path)
+        for index in range(2):
+            assert f"finetune: node {fault.index} ended: {fault.why}" in log_of(tmp_path, index)
+    if fault.deed == RECLAIMED_1.deed:
         assert "resumes from step 5," in log_of(tmp_path, 0), "no step that was finished is lost"
-        # Whose end the other hears of first is a matter of who is faster: the told one's, or its own loss of it.
-        assert index == 0 or "ended: it got SIGTERM, or lost another node" in log_of(tmp_path, 0)
-    assert driver.run(tmp_path) == [0, 0], log_of(tmp_path, 0) + log_of(tmp_path, 1)
-    if deed["place"] != "beginning":
-        assert "resuming from step" in log_of(tmp_path, 0)
+    assert driver.run(tmp_path) == [0, 0], logs_of(tmp_path)
+    assert "resuming from step" in log_of(tmp_path, 0)
     assert result_of(tmp_path / "node 0") == whole
 
 
-@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.prove
 @pytest.mark.parametrize(
-    ("place", "deed", "status", "why"),
-    [
-        ("step", "fail", 202, "the weights are spoilt"),
-        ("beginning", "fail", 202, "the weights are spoilt"),
-        rare("step", "stumble", 1, "ZeroDivisionError"),
-        ("beginning", "stumble", 1, "ZeroDivisionError"),
-    ],
+    ("index", "deed", "why"),
+    [(1, "fail", "the weights are spoilt"), (0, "fail", "the weights are spoilt"), (1, "stumble", "ZeroDivisionError")],
 )
-def test_what_no_other_try_would_mend_is_final_on_all_nodes(
-    index: int, place: str, deed: str, status: int, why: str, driver: Driver, tmp_path: Path
-) -> None:
+def test_training_that_no_retry_would_mend_is_final_on_all_nodes(index: int, deed: str, why: str, driver: Driver, tmp_path: Path) -> None:
     deeds: list[dict[str, Any]] = [{}, {}]
-    deeds[index] = {"deed": deed, "place": place, "step": 3}
-    statuses = driver.run(tmp_path, *deeds)
-    assert statuses[index] == status
-    assert statuses[1 - index] == 202
-    assert f"finetune: node {index} ended: " in log_of(tmp_path, 1 - index)
-    assert why in log_of(tmp_path, 1 - index)
+    deeds[index] = {"deed": deed, "place": "step", "step": 3}
+    assert driver.run(tmp_path, *deeds) == [202, 202], logs_of(tmp_path)
+    for one in range(2):
+        assert f"finetune: node {index} ended: {why}" in log_of(tmp_path, one)
 
 
 @pytest.mark.prove
 def test_a_node_that_hangs_ends_the_others_when_their_patience_ends(driver: Driver, whole: Result, tmp_path: Path) -> None:
-    processes = driver.start(tmp_path, {}, {"deed": "stop", "place": "step", "step": 6}, patience=10)
-    until = time.monotonic() + 120
-    while not (tmp_path / "node 0.log").exists() or "resumes from step 5," not in log_of(tmp_path, 0):
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    os.kill(processes[1], signal.SIGKILL)
-    assert driver.end() == [75, KILLED]
+    assert driver.run(tmp_path, {}, {"deed": "stop", "place": "step", "step": 6}, patience=10, seconds_to_exit=5) == [75, 75]
+    assert "node 1 is lost or hangs" in log_of(tmp_path, 0)
+    assert "resumes from step 5," in log_of(tmp_path, 0)
     assert driver.run(tmp_path) == [0, 0]
     assert result_of(tmp_path / "node 0") == whole
 
 
-@pytest.mark.parametrize("config", [ROLLBACK, pytest.param(EVERYTHING, marks=pytest.mark.prove)], ids=["rollback", "everything"])
+@pytest.mark.prove
+@pytest.mark.parametrize("config", [ROLLBACK, EVERYTHING], ids=["rollback", "everything"])
 def test_all_that_a_checkpoint_holds_comes_to_nodes_that_cannot_read_it(config: dict[str, Any], driver: Driver, tmp_path: Path) -> None:
     config = {"num_steps": 12, **config}
-    assert driver.run(tmp_path / "whole", config=config) == [0, 0], log_of(tmp_path / "whole", 1)
-    assert driver.run(tmp_path / "killed", {}, {"deed": "kill", "place": "step", "step": 8}, config=config) == [75, KILLED]
+    assert driver.run(tmp_path / "whole", config=config) == [0, 0], logs_of(tmp_path / "whole")
+    assert driver.run(tmp_path / "killed", {}, {"deed": "kill", "place": "step", "step": 8}, config=config) == [75, 75]
     assert driver.run(tmp_path / "killed", config=config) == [0, 0]
     found = result_of(tmp_path / "killed" / "node 0")
     assert found == result_of(tmp_path / "whole" / "node 0")
     assert found.history.count(b'"rolled_back"') == (2 if "recovery" in config else 0)
 
 
-def test_machines_that_are_unlike_do_not_train_together(driver: Driver, tmp_path: Path) -> None:
-    assert driver.run(tmp_path, {}, {"engine": "Stockfish 17"}) == [202, 202]
-    assert "engine: Stockfish on node 0, Stockfish 17 there" in log_of(tmp_path, 0)
-    assert "give the queue machines of one kind" in log_of(tmp_path, 1)
+# Ending, whatever the processes do.
+
+
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize(
+    ("deed", "status", "why"),
+    [
+        ("fail", 202, "the disk is full of cats"),
+        ("stumble", 202, "process 0 ended with 1; its log says why"),
+        ("kill", 75, "process 0 was ended by SIGKILL"),
+        ("terminate the step", 75, "it got SIGTERM"),
+    ],
+)
+def test_a_node_that_ends_ends_the_other_which_says_why(
+    index: int, deed: str, status: int, why: str, driver: Driver, tmp_path: Path
+) -> None:
+    deeds: list[dict[str, Any]] = [{}, {}]
+    deeds[index] = {"deed": deed}
+    assert driver.run(tmp_path, *deeds, program=IDLE) == [status, status], logs_of(tmp_path)
+    for one in range(2):
+        assert f"finetune: node {index} ended: {why}" in log_of(tmp_path, one)
+
+
+@pytest.mark.parametrize(("index", "statuses"), [(0, [KILLED, 75]), rare(1, [75, KILLED])])  # A minute of silence.
+def test_a_node_whose_step_process_is_killed_is_lost(index: int, statuses: list[int], driver: Driver, tmp_path: Path) -> None:
+    deeds: list[dict[str, Any]] = [{}, {}]
+    deeds[index] = {"deed": "kill the step"}
+    assert driver.run(tmp_path, *deeds, program=IDLE) == statuses, logs_of(tmp_path)
+    assert f"finetune: node {index} is lost" in log_of(tmp_path, 1 - index)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "why"),
+    [
+        (StorageError("the disk is full"), 202, "the disk is full"),
+        (NodesError("a machine went"), 75, "a machine went"),
+        (LostProcessError("connection closed"), 75, ""),
+        (KeyError("a secret"), 1, "KeyError; its own log has the traceback"),
+    ],
+)
+def test_a_process_says_why_it_failed_and_whether_a_retry_can_help(
+    error: Exception, code: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+
+    def body() -> None:
+        raise error
+
+    if code == 1:
+        with pytest.raises(KeyError):
+            exit_code(body)
+    else:
+        assert exit_code(body) == code
+    failure = ProcessFailure(local_rank=0, pid=1, exitcode=code, error_file=str(tmp_path / "error.json"))
+    assert ending_of([failure]) == Ending(why, is_final=code != 75)
+
+
+def test_nodes_that_end_well_end_well(driver: Driver, tmp_path: Path) -> None:
+    assert driver.run(tmp_path, program=IDLE, deed="end well") == [0, 0], logs_of(tmp_path)
 
 
 # Coming together.
 
 
-def test_the_ports_are_the_same_everywhere_and_others_for_another_attempt() -> None:
-    assert candidate_ports("run/finetune/0") == candidate_ports("run/finetune/0")
-    assert not set(candidate_ports("run/finetune/0")) & set(candidate_ports("run/finetune/1"))
+def node_of(request: pytest.FixtureRequest, index: int = 0) -> Node:
+    return Node(index=index, count=3, main_address=LOOPBACK, attempt=f"{os.getpid()} {request.node.name}")
 
 
-@pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    return f"{os.getpid()} {request.node.name}"
+def test_who_waits_in_vain_says_for_whom(request: pytest.FixtureRequest) -> None:
+    with pytest.raises(NodesError, match=r"node 0 waited 0.3 s, but node 1, 2 did not come"):
+        Membership.met(node_of(request), seconds=0.3)
+    with pytest.raises(NodesError, match=r"node 2 found no node 0 at 127.0.0.1, port \d+, in 0.3 s"):
+        Membership.met(node_of(request, 2), seconds=0.3)
 
 
-def test_a_port_that_another_has_is_passed_by_on_both_sides(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps.nodes.sockets, "_HANDSHAKE_SECONDS", 0.2)
-    silent, chatty = (socket.create_server(("127.0.0.1", port)) for port in candidate_ports(name)[:2])
-
-    def chat() -> None:
-        connection, _ = chatty.accept()
-        with connection:
-            connection.sendall(b"220 mail ready\r\n")
-
-    thread = threading.Thread(target=chat, daemon=True)
-    thread.start()
-    with silent, chatty, NodeListener.opened("127.0.0.1", name) as listener:
-        found: list[Any] = []
-        other = threading.Thread(target=lambda: found.append(connect_to_main("127.0.0.1", name, 1, seconds=20)))
-        other.start()
-        [connection] = listener.accept_all(2, seconds=20).values()
-        other.join()
-        with closing(connection), closing(found[0]):
-            connection.send({"is": "hello"})
-            assert found[0].read(5) == {"is": "hello"}
-    thread.join()
+def test_a_port_that_another_has_is_told_and_a_retry_has_another(request: pytest.FixtureRequest) -> None:
+    node = node_of(request)
+    retry = Node(index=0, count=3, main_address=LOOPBACK, attempt=f"{node.attempt}, again")
+    assert retry.port != node.port == node_of(request, 2).port
+    with socket.create_server(("", node.port)), pytest.raises(NodesError, match=f"port {node.port} of node 0 cannot be used"):
+        Membership.met(node, seconds=0.3)
 
 
-def test_strangers_at_the_door_are_sent_away_and_a_node_that_comes_again_is_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps.nodes.sockets, "_HANDSHAKE_SECONDS", 0.2)
-    hellos = [{"name": "another run", "node": 1}, {"name": name, "node": 5}, {"name": name}]
-    words = [b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"", *(f"{json.dumps(one)}\n".encode() for one in hellos)]
-    nodes = [1, 1, 2]
-    with NodeListener.opened("127.0.0.1", name) as listener, ExitStack() as stack:
-        comers = []
-        for word in (*words, *(f'{{"name": "{name}", "node": {node}}}\n'.encode() for node in nodes)):
-            comers.append(stack.enter_context(socket.create_connection(("127.0.0.1", candidate_ports(name)[0]))))
-            comers[-1].sendall(word)
-        connections = listener.accept_all(3, seconds=20)
-        assert sorted(connections) == [1, 2]
-        for connection in connections.values():
-            connection.send({"is": "hello"})
-            stack.enter_context(closing(connection))
-        strangers, (impatient, *taken) = comers[: len(words)], [comer.makefile() for comer in comers[len(words) :]]
-        assert [stranger.recv(100) for stranger in strangers] == [b""] * len(words)
-        assert len(impatient.readlines()) == 1, "welcomed, and left when it came again"
-        for file in taken:
-            assert [json.loads(file.readline()) for _ in range(2)] == [{"name": name}, {"is": "hello"}]
-        for file in (impatient, *taken):
-            file.close()
+def test_on_one_machine_nobody_else_reaches_the_store(request: pytest.FixtureRequest) -> None:
+    node = Node(index=0, count=1, main_address=LOOPBACK, attempt=f"{os.getpid()} {request.node.name}")
+    membership = Membership.met(node, seconds=1)
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    assert [words[1] for words in lines if words[3] == "0A" and words[1].endswith(f":{node.port:04X}")] == [f"0100007F:{node.port:04X}"]
+    membership.settle(None)
 
 
-def test_who_waits_in_vain_says_for_whom(name: str) -> None:
-    with (
-        NodeListener.opened("127.0.0.1", name) as listener,
-        pytest.raises(NodesError, match=r"waited 0.1 s, but node 1, 2 did not connect"),
-    ):
-        listener.accept_all(3, seconds=0.1)
-    with pytest.raises(NodesError, match=r"node 2 found no node 0 at 127.0.0.1, ports \d+, .* in 0.1 s"):
-        connect_to_main("127.0.0.1", name, 2, seconds=0.1)
-
-
-def test_where_all_ports_are_taken_it_says_so(name: str) -> None:
-    taken = [socket.create_server(("", port)) for port in candidate_ports(name)]
-    with pytest.raises(NodesError, match="are all in use on node 0"), NodeListener.opened("", name):
-        pass
-    assert free_port(name) not in candidate_ports(name)
-    for one in taken:
-        one.close()
+def test_a_node_that_falls_silent_is_lost(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that vanishes closes no connection: here the other node comes, and never beats."""
+    for name, seconds in {"OF_SILENCE": 0.5, "BETWEEN_BEATS": 0.05, "FOR_REASONS": 0.2, "TO_LEAVE": 0.2}.items():
+        monkeypatch.setattr(steps.nodes.membership, f"_SECONDS_{name}", seconds)
+    nodes = [Node(index=index, count=2, main_address=LOOPBACK, attempt=f"{os.getpid()} {request.node.name}") for index in range(2)]
+    with ThreadPoolExecutor() as pool:
+        other = pool.submit(Membership.met, nodes[1], seconds=20)
+        membership = Membership.met(nodes[0], seconds=20)
+        silent = other.result()
+    with pytest.raises(Terminated), terminable(), membership.watched():
+        time.sleep(20)
+    assert membership.was_stopped
+    with pytest.raises(NodesError, match="node 1 is lost or hangs"):
+        membership.settle(Ending())
+    del silent
