@@ -107,9 +107,8 @@ def data_and_secrets_are_for_those_who_need_them(template: Template) -> Iterator
     for name, statement in statements(template):
         actions = set(_listed(statement["Action"]))
         resources = {_told(resource) for resource in _listed(statement["Resource"])}
-        if objects := {
-            action for action in actions if action.startswith("s3:") and "Object" in action or action == "s3:AbortMultipartUpload"
-        }:
+        objects = {action for action in actions if action.startswith("s3:") and action != "s3:ListBucket"}
+        if objects:
             for resource in sorted(resources):
                 if name not in OBJECTS.get(resource, ()):
                     yield f"{name} may {sorted(objects)} with {resource}"

@@ -1,12 +1,9 @@
 """Each alarm begins where its definition says, is told once, and can begin again only after it has ended."""
 
-import json
 import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from grpo.control.alarms import Alarms, Observation, Window
 from grpo.metrics.table import TERM_PAIRS, TERMS
@@ -296,45 +293,6 @@ def test_why_there_is_nothing_to_learn_is_said_in_numbers() -> None:
 
 
 # State.
-
-FIELDS = st.fixed_dictionaries({
-    "normalised_entropy": st.sampled_from([0.05, 0.14, 0.5]),
-    "entropy": st.floats(0, 1),
-    "silent_groups": st.sampled_from([0.9, 1.0, math.nan]),
-    "norms": st.sampled_from([{}, {"entropy": 1.0}, {"entropy": 99.0}, {"policy": math.inf}]),
-    "cosines": st.sampled_from([{}, {("policy", "entropy"): -1.0}, {("policy", "entropy"): math.nan}]),
-})  # fmt: skip
-
-
-@settings(derandomize=True)
-@given(st.lists(st.tuples(FIELDS, st.booleans(), st.booleans()), max_size=20), st.integers(0, 20))
-def test_saved_and_restored_at_any_step_alarms_go_on_as_if_nothing_had_happened(
-    steps: list[tuple[dict[str, Any], bool, bool]], cut: int
-) -> None:
-    def told(alarms: Alarms, part: list[tuple[dict[str, Any], bool, bool]]) -> list[Any]:
-        return [
-            (
-                alarms.observe(seen(**dict(changes)), saturated={"entropy": is_saturated}, is_recovering=is_recovering),
-                alarms.has_nothing_to_learn,
-            )
-            for changes, is_saturated, is_recovering in part
-        ]
-
-    straight, first, second = (alarms_of(window=2) for _ in range(3))
-    expected = told(straight, steps)
-    before = told(first, steps[:cut])
-    second.restore(json.loads(json.dumps(first.state(), allow_nan=False)))
-    assert before + told(second, steps[cut:]) == expected
-    assert second.state() == straight.state()
-
-
-def test_a_saved_state_does_not_change_when_alarms_go_on() -> None:
-    alarms = alarms_of()
-    begun(alarms, [{"normalised_entropy": 0.0, **OPPOSED}] * 4)
-    saved = alarms.state()
-    text = json.dumps(saved)
-    begun(alarms, [{}] * 4)
-    assert json.dumps(saved) == text
 
 
 def test_cleared_alarms_are_as_new() -> None:

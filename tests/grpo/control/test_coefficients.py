@@ -206,14 +206,6 @@ def test_the_coefficient_never_leaves_its_bounds(entropies: list[float], coeffic
         assert 0.01 <= controller.coefficient <= 0.1
 
 
-@settings(derandomize=True)
-@given(st.floats(0.01, 0.1))
-def test_a_restored_coefficient_is_the_saved_one_to_the_last_bit(coefficient: float) -> None:
-    restored = target_controller()
-    restored.restore(json.loads(json.dumps(target_controller(coefficient).state())))
-    assert restored.coefficient == coefficient
-
-
 def test_a_restored_coefficient_is_held_within_new_bounds() -> None:
     restored = target_controller()
     restored.restore({"coefficient": 0.5})
@@ -329,17 +321,6 @@ def test_a_reachable_bound_of_the_kl_coefficient_is_asked_for() -> None:
         controller.observe(1.0)
         saturated.append(controller.is_saturated)
     assert saturated == [False, False, True]
-
-
-@settings(derandomize=True)
-@given(st.lists(st.floats(0.5, 5), max_size=40), st.integers(0, 40))
-def test_saved_and_restored_at_any_step_the_notes_controller_goes_on_as_it_was(entropies: list[float], cut: int) -> None:
-    notes = NOTES.model_copy(update={"steps_threshold": 3})
-    straight, first, second = notes_controller(notes), notes_controller(notes), notes_controller(notes)
-    expected = [(straight.observe(entropy), values(straight)) for entropy in entropies]
-    seen = [(first.observe(entropy), values(first)) for entropy in entropies[:cut]]
-    second.restore(json.loads(json.dumps(first.state(), allow_nan=False)))
-    assert seen + [(second.observe(entropy), values(second)) for entropy in entropies[cut:]] == expected
 
 
 # The KL controller.
