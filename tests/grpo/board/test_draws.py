@@ -139,6 +139,11 @@ def test_pinned_men_do_not_save_from_stalemate(fen: str, stalemating: str) -> No
     assert chess.Move.from_uci(stalemating) in drawing_moves(board)
 
 
+def test_mate_comes_before_the_fifty_move_rule() -> None:
+    board = chess.Board("6k1/5ppp/8/8/8/8/8/R3K3 w - - 99 80")
+    assert set(board.legal_moves) - set(drawing_moves(board)) == {chess.Move.from_uci("a1a8")}
+
+
 def test_repeating_moves_are_those_after_which_python_chess_counts_a_position_twice() -> None:
     rng = random.Random(5)
     num_found = 0

@@ -18,7 +18,7 @@ from scripted_engine import ScriptedEngine, move_scores
 from grpo.engine.answers import EngineAnswer, EngineError, Score, parse_answer, parse_best_move
 from grpo.engine.identity import EngineMissingError, identify
 from grpo.engine.pool import MAX_LINES, EnginePool, Query
-from grpo.engine.process import BUSY_SECONDS, START_SECONDS, EngineProcess
+from grpo.engine.process import START_SECONDS, EngineProcess
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
@@ -214,12 +214,6 @@ def test_an_engine_is_known_by_its_name_and_by_the_hash_of_its_file(stockfish: s
     assert str(identity) == f"{identity.name} (sha256 {digest[:16]})"
 
 
-def test_a_link_to_an_engine_is_the_same_engine(stockfish: str, tmp_path: Path) -> None:
-    link = tmp_path / "link"
-    link.symlink_to(stockfish)
-    assert identify(str(link)) == identify(stockfish)
-
-
 def test_an_engine_that_changes_is_another_engine(scripted: Scripted) -> None:
     path = scripted().path
     before = identify(path)
@@ -304,11 +298,6 @@ def test_one_search_scores_every_legal_move_for_the_mover(stockfish: str) -> Non
     assert all(score.value < -300 for score in lost.scores.values())
 
 
-def test_answers_come_in_the_order_of_the_queries(scripted: Scripted) -> None:
-    delayed = scripted({"kind": "slow pieces", "fen": FENS[0]})
-    assert answers_of(delayed.path, QUERIES, num_processes=3) == EXPECTED
-
-
 def test_no_queries_have_no_answers_and_start_no_process(scripted: Scripted) -> None:
     assert answers_of(scripted(start="dies").path, []) == []
 
@@ -336,15 +325,6 @@ def test_the_hash_is_cleared_before_a_search_exactly_when_it_must_be_fresh(scrip
     assert [search["is_fresh"] for search in healthy.searches()] == [True, False, True]
     assert [search["limit"] for search in healthy.searches()] == ["nodes 9"] * 3
     assert first == cleared != with_memory
-
-
-def test_an_engine_process_is_used_again_and_again(scripted: Scripted) -> None:
-    healthy = scripted()
-    with EnginePool(healthy.path, num_processes=2, options=ALL_LINES) as pool:
-        for _ in range(3):
-            assert pool.search(QUERIES) == EXPECTED
-    assert len({search["pid"] for search in healthy.searches()}) <= 2
-    assert len(healthy.searches()) == 3 * len(QUERIES)
 
 
 def test_every_process_has_one_thread_and_the_options_that_were_asked_for(tmp_path: Path, stockfish: str) -> None:
@@ -527,10 +507,6 @@ def test_an_engine_that_never_comes_to_an_end_is_given_up_and_the_depth_blamed(
     assert str(answer) == f"{FENS[0]}: no answer in 1 s; lower the depth (values.depth, evaluation.heldout_depth)"
 
 
-def test_a_deep_search_may_take_minutes() -> None:
-    assert BUSY_SECONDS >= 600
-
-
 @pytest.mark.usefixtures("patience")
 def test_a_position_on_which_the_engine_always_hangs_is_given_up(
     scripted: Scripted, monkeypatch: pytest.MonkeyPatch, within: Within
@@ -632,10 +608,6 @@ def test_an_engine_with_too_few_lines_may_play_and_is_refused_for_tables_at_once
         with pytest.raises(EngineMissingError, match=rf"^Scripted 1 {message}.*MultiPV.*218 moves.*CHESS_GRPO_STOCKFISH"):
             pool.search(QUERIES)
         assert len(poor.searches()) == before, "at once: nothing was searched in vain"
-
-
-def test_218_lines_are_enough(scripted: Scripted) -> None:
-    assert answers_of(scripted(multi_pv=218).path, QUERIES) == EXPECTED
 
 
 # Moves in games.

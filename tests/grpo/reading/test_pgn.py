@@ -382,11 +382,6 @@ def test_text_before_the_first_game_is_one_rejection_and_costs_no_game() -> None
     assert isinstance(game, Game)
 
 
-@pytest.mark.parametrize("stream", [b"", b"\xef\xbb\xbf", b" \r\n\t\n", b"% escape\r% more\n"])
-def test_a_blank_stream_has_no_games_and_no_rejections(stream: bytes) -> None:
-    assert read(stream) == []
-
-
 def test_a_game_without_tags_is_never_part_of_another() -> None:
     assert outcomes("1. e4 *\n\n" + TAGS + "1. d4 *\n\n1. c4 *\n\n" + TAGS + "1. b4 *") == ["not a game", "text after the result", "b2b4"]
 

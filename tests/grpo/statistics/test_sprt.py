@@ -131,11 +131,6 @@ def test_the_ratio_is_finite_for_all_counts_and_bounds(counts: list[int], bounds
     assert math.isfinite(sprt(*bounds, model).log_likelihood_ratio(Outcomes(counts=tuple(counts))))
 
 
-def test_without_games_nothing_is_said() -> None:
-    assert sprt(0, 30).log_likelihood_ratio(pairs(0, 0, 0, 0, 0)) == 0
-    assert sprt(0, 30).outcome([]) == SprtOutcome.GO_ON
-
-
 def test_few_pairs_say_nothing_many_won_accept_many_lost_or_drawn_reject() -> None:
     test = sprt(0, 30)
     assert test.outcome([1.0] * 5) == SprtOutcome.GO_ON
