@@ -34,6 +34,12 @@ def test_the_examples_in_the_documentation_are_true() -> None:
     assert result.attempted > 0
 
 
+@pytest.mark.parametrize(("score", "games"), [(0.5, 1_659), (0.1, 4_608), (0.03, 14_250)])
+def test_against_a_common_opponent_they_take_many_times_that(score: float, games: int) -> None:
+    # The facts take the logistic curve for straight over 30 Elo, 2 z^2 / (s (1 - s) (30 ln 10 / 400)^2); the curve itself differs by 0.1 %.
+    assert games_per_arm(30, around_score=score, assumed=NO_DRAWS, certainty=FACTS) == pytest.approx(games, rel=1.5e-3)
+
+
 def test_without_draws_an_arm_takes_more_than_two_and_a_half_times_the_games_of_a_match() -> None:
     arm = games_per_arm(30, around_score=0.5, assumed=NO_DRAWS, certainty=FACTS)
     match = games_head_to_head(30, assumed=NO_DRAWS, certainty=FACTS)

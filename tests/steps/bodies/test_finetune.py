@@ -149,13 +149,6 @@ def test_an_error_keeps_the_checkpoints_and_says_so_and_the_terminal_hears_nothi
     assert verified_manifest(folder)["output_hash"] == verified_manifest(finetuned(tmp_path / "whole", []))["output_hash"]
 
 
-def test_an_error_that_is_no_plain_one_has_it_below_the_traceback(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError) as caught:
-        finetuned(tmp_path, [], change=failing_at(1, ZeroDivisionError("x")))
-    assert str(caught.value) == "x"
-    assert caught.value.__notes__ == ["The same command again, without --fresh, resumes from the beginning: there is no checkpoint yet"]
-
-
 def test_told_to_end_it_leaves_with_the_code_and_what_the_step_had_changed_is_taken_back(tmp_path: Path) -> None:
     def change(trainer: GrpoTrainer) -> None:
         whole = trainer.step
@@ -260,32 +253,7 @@ def test_a_journal_is_read_up_to_the_first_torn_line(torn: bytes, tmp_path: Path
     assert (tmp_path / HISTORY).read_bytes().count(b"\n") == 3
 
 
-def test_where_there_is_no_journal_there_are_no_records(tmp_path: Path) -> None:
-    assert read_journal(tmp_path) == []
-
-
 # The progress folder.
-
-
-def test_a_progress_folder_outlives_a_failure_and_vanishes_with_the_output(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    with pytest.raises(ZeroDivisionError), store.progressing("finetune", "v1", is_fresh=False) as progress:  # noqa: PT012
-        (progress.folder / "half").write_text("x")
-        (progress.folder / ".half.abc").write_text("what a killed writer left")
-        raise ZeroDivisionError
-    with store.progressing("finetune", "v1", is_fresh=False) as progress:
-        assert [path.name for path in progress.folder.iterdir()] == ["half"]
-        with store.writing("finetune", "v1", {}):
-            pass
-    assert list((tmp_path / "in_progress" / "finetune").iterdir()) == []
-
-
-def test_fresh_clears_a_progress_folder(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    with store.progressing("finetune", "v1", is_fresh=False) as progress:
-        (progress.folder / "half").write_text("x")
-    with store.progressing("finetune", "v1", is_fresh=True) as progress:
-        assert list(progress.folder.iterdir()) == []
 
 
 def test_a_progress_folder_is_one_writers_alone_and_the_other_versions_are_free(tmp_path: Path) -> None:

@@ -76,11 +76,6 @@ def test_it_leaves_a_policy_and_a_report_and_tells_how_it_went(tmp_path: Path) -
     assert taken.told == [(2, 4, "steps"), (4, 4, "steps")]
 
 
-def test_the_same_settings_leave_the_same_weights_and_rates(tmp_path: Path) -> None:
-    reports = [read_json(pretrained(tmp_path, name, settings())[0] / REPORT) for name in ("one", "other")]
-    assert reports[0] == reports[1]
-
-
 def test_random_weights_get_no_further_and_leave_nothing(tmp_path: Path) -> None:
     given = settings(min_parse_rate=0.5, cloning="{num_steps = 0}")
     with pytest.raises(UnreadableError, match=r"random weights: .*clone first: language\.cloning\.num_steps"):

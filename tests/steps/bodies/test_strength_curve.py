@@ -165,15 +165,6 @@ def test_without_a_ladder_there_is_no_curve(inputs: dict[str, Path], tmp_path: P
     assert points(finetuned(tmp_path, inputs, "/no/such/engine", rungs=())) == {}
 
 
-def test_its_share_of_the_time_is_told_beside_the_history(whole: tuple[Path, Listener]) -> None:
-    folder, listener = whole
-    told = [record for record in listener.records if "time/strength_curve_fraction" in record.metrics]
-    assert [record.step for record in told] == [0, 2, 4]
-    assert all(0 < record.metrics["time/strength_curve_fraction"] < 1 for record in told)
-    assert all(record.metrics["time/strength_curve"] > 0 for record in told)
-    assert not any(name.startswith("time/") for record in read_history(folder) for name in record.metrics)
-
-
 def test_a_kill_changes_no_point_and_what_was_measured_is_not_played_again(
     whole: tuple[Path, Listener], inputs: dict[str, Path], stockfish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,12 +1,10 @@
 """The diagnosis while the loop trains: told once in log, history and to sinks; a kill changes nothing of it, and it changes no training."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -14,7 +12,7 @@ from doubles import CPU, TINY, fake_arrays, some_boards
 from listeners import Listener
 
 from grpo.base.files import read_json
-from grpo.diagnosis.diagnose import Watch, diagnose
+from grpo.diagnosis.diagnose import diagnose
 from grpo.diagnosis.findings import FINDING_MEANINGS as TABLE
 from grpo.diagnosis.history import History
 from grpo.evaluation.regret import heldout_metrics
@@ -128,14 +126,6 @@ def test_the_output_says_what_the_whole_history_shows_and_the_log_ends_with_it(t
     assert said[-1] == "finetune: diagnosis: nan_steps"
 
 
-def test_a_sound_run_is_called_healthy_and_nothing_is_found_on_the_way(tmp_path: Path) -> None:
-    said: list[str] = []
-    folder = finetuned(tmp_path, said, is_sound=True)
-    assert (read_json(folder / FINDINGS)["verdict"], read_json(folder / FINDINGS)["tag"]) == ("healthy", "healthy")
-    assert not [line for line in said if "finding: " in line]
-    assert said[-1] == "finetune: diagnosis: healthy"
-
-
 @pytest.mark.parametrize("fails_at", [4, 6, 7, 10])
 def test_a_run_that_goes_on_after_a_failure_ends_with_the_same_findings_each_told_once(fails_at: int, tmp_path: Path) -> None:
     said: list[str] = []
@@ -148,15 +138,3 @@ def test_a_run_that_goes_on_after_a_failure_ends_with_the_same_findings_each_tol
         assert (cut / name).read_bytes() == (whole / name).read_bytes(), name
     assert sum("finding: " in line for line in said) == 1
     assert found_in(listener.records) == [(6, "nan_steps")], "a sink that began anew is told of it again"
-
-
-def test_watching_changes_nothing_of_the_training(tmp_path: Path) -> None:
-    watched = finetuned(tmp_path / "watched", [])
-    with mock.patch.object(Watch, "observe", return_value=()):
-        alone = finetuned(tmp_path / "alone", [])
-    assert (watched / REPORT).read_bytes() == (alone / REPORT).read_bytes(), "the weights' hash is in it"
-    histories = [
-        [{name: value for name, value in json.loads(line).items() if name != "events"} for line in path.read_text().splitlines()]
-        for path in (watched / "history.jsonl", alone / "history.jsonl")
-    ]
-    assert json.dumps(histories[0]) == json.dumps(histories[1])

@@ -52,22 +52,10 @@ def test_without_options_the_test_is_the_one_that_verdicts_use(run: Run) -> None
     assert run() == run("--level", "0.025", "--probability", "0.8", "--draw-rate", "0.3", "--elo", "30", "--sprt", "0", "30")
 
 
-def test_a_common_opponent_that_is_too_strong_costs_many_times_the_games(run: Run) -> None:
-    said = run("--level", "0.05", "--draw-rate", "0", "--opponent-score", "0.1")[1]
-    assert "scores near 0.10: 4,610 games each" in said
-
-
 def test_the_sequential_test_takes_its_own_bounds_errors_and_model(run: Run) -> None:
     said = run("--sprt", "-5", "20", "--alpha", "0.01", "--beta", "0.1", "--model", "normalised")[1]
     assert "SPRT [-5, 20] Elo, normalised, alpha 0.01, beta 0.1:" in said
     assert "if the truth is +7.5 Elo" in said
-
-
-def test_few_games_are_said_to_be_planned_by_a_rough_rule_and_too_few_to_show_nothing(run: Run) -> None:
-    said = run("--elo", "400", "--draw-rate", "0", "--games", "6")[1]
-    assert "rough for so few games; play at least 60" in said
-    assert "6 head-to-head games show no difference with that probability" in said
-    assert "rough rule" not in run()[1]
 
 
 @pytest.mark.parametrize(

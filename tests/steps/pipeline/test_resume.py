@@ -18,7 +18,6 @@ from steps.pipeline.resume_changes import Change, Now, changes_since, recorded
 from steps.store import external_inputs
 
 ENGINE = EngineIdentity(name="Scripted 1", sha256="0" * 64)
-STEPS = ("build_boards", "join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select", "report")
 OTHER_ENGINE = EngineIdentity(name="Scripted 2", sha256="1" * 64)
 CODE = {"commit": "abc", "is_dirty": False, "lock": "l1", "language_lock": "e1"}
 ORIGIN = ResumeOrigin(name="peak", mlflow_run="m", metaflow_run="7", policy_step=4, outputs={})
@@ -140,16 +139,6 @@ def test_of_a_book_of_openings_the_content_is_compared_and_not_where_it_lies(
     [digest] = external_inputs.opening_inputs(now).values()
     assert shown(changes) == [f"opening book: origin None, now '{digest}'"]
     assert not changes[0].is_refused
-
-
-def test_the_same_book_in_another_folder_is_no_change(settings: Settings, tmp_path: Path) -> None:
-    line = "rnbqkbnr/pppp1ppp/8/4p3/4P3/8/PPPP1PPP/RNBQKBNR w KQkq -\n"
-    books = [tmp_path / name / "book.epd" for name in ("here", "there")]
-    for book in books:
-        book.parent.mkdir()
-        book.write_text(line)
-    then, now = (with_values(settings, evaluation={"opening_book": str(book)}) for book in books)
-    assert comparing(then)(now) == []
 
 
 def test_a_run_that_ended_before_selection_is_compared_without_it(settings: Settings, changed: Callable[..., list[Change]]) -> None:
@@ -282,10 +271,6 @@ def test_another_engine_is_refused_unless_it_is_allowed_by_name(
     assert refused(settings, OTHER_ENGINE, allowed=("engine",)) == ""
     tags = recorded(changed(settings, OTHER_ENGINE), ("engine",))
     assert tags == {"chess_grpo.changed.engine": f"{str(ENGINE)!r} -> {str(OTHER_ENGINE)!r}", "chess_grpo.allowed": "engine"}
-
-
-def test_nothing_is_recorded_as_allowed_where_nothing_had_to_be(settings: Settings, changed: Callable[..., list[Change]]) -> None:
-    assert recorded(changed(settings), ("engine", "objective")) == {}
 
 
 def test_the_engine_that_was_allowed_for_the_origin_is_told_apart_from_that_of_the_boards(

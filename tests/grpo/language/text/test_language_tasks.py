@@ -11,7 +11,6 @@ from grpo.language.text.tasks import (
     ALPHABET,
     NUM_MOVES,
     EnvironmentAnswer,
-    LanguageTask,
     MoveAnswer,
     environment_prompt,
     move_prompt,
@@ -20,7 +19,6 @@ from grpo.language.text.tasks import (
     write_environment_answer,
     write_move_answer,
 )
-from grpo.metrics.table import TASKS
 
 START = chess.STARTING_FEN
 AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
@@ -42,10 +40,6 @@ def positions(draw: st.DrawFn) -> str:
             break
         board.push(legal[choice % len(legal)])
     return board.fen()
-
-
-def test_the_tasks_are_those_of_the_metrics() -> None:
-    assert [task.value for task in LanguageTask] == list(TASKS)
 
 
 def test_the_formats_are_those_of_the_documentation() -> None:
