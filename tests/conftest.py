@@ -19,6 +19,12 @@ def stockfish() -> str:
     return path
 
 
+@pytest.fixture(autouse=True)
+def _late_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a sound engine start late: a busy machine may take longer than the preflight's patience."""
+    monkeypatch.setattr("grpo.engine.identity.START_SECONDS", 120.0)
+
+
 @pytest.fixture
 def scripted(tmp_path: Path) -> Callable[..., ScriptedEngine]:
     """Return a maker of scripted engines; see `ScriptedEngine` for what may be asked of them."""

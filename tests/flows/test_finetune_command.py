@@ -26,7 +26,7 @@ def command(run: FlowRun, home: Path, out: Path, *settings: str, launcher: tuple
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=900,
     )
 
 
@@ -72,7 +72,7 @@ def test_it_does_what_the_flow_does(first_run: FlowRun, alone: Path) -> None:
 
 
 def test_two_processes_train_what_one_does_to_within_rounding(first_run: FlowRun, alone: Path, tmp_path: Path) -> None:
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()))
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     done = command(first_run, tmp_path / "home", tmp_path / "two", launcher=launcher)
     assert done.returncode == 0, done.stderr[-3000:]
     one, two = numbers(alone), numbers(tmp_path / "two")

@@ -16,7 +16,7 @@ from infra.batch_standin import BatchJob, StandIn, batch_standin, container, ref
 from infra.batch_standin.jobs import SPOT_NOTICE
 
 CANARY = "canary-of-the-launcher"
-SECONDS = 60
+SECONDS = 300
 Submit = Callable[..., BatchJob]
 
 pytestmark = pytest.mark.skipif(bool(refusal()), reason=refusal())

@@ -47,7 +47,7 @@ def test_a_server_goes_with_who_started_it(ending: str, tmp_path: Path) -> None:
             process.stdin.write("\n")
             process.stdin.flush()
         process.wait()
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while processes_of(folder):
         assert time.monotonic() < until
         time.sleep(0.1)

@@ -50,7 +50,8 @@ def entropies(trainer: GrpoTrainer, count: int) -> list[float]:
     return [trainer.step().metrics["grpo/entropy"] for _ in range(count)]
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.prove), pytest.param(2, marks=pytest.mark.prove)])
+@pytest.mark.prove  # Half a minute a seed; that recovery brings entropy back is in test_trainer.py too.
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_from_a_collapsed_policy_the_forward_divergence_comes_back_and_the_field_notes_recovery_does_not(seed: int) -> None:
     reference = lively_policy(seed)
     policy = copied(reference)

@@ -135,7 +135,7 @@ def without_fault(scripted: Scripted) -> Game | Rejection:
 def test_a_game_in_which_the_engine_fails_once_is_the_game_without_the_fault(
     kind: str, without_fault: Game | Rejection, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpo.engine.process.SILENT_SECONDS", 0.8)
+    monkeypatch.setattr("grpo.engine.process.SILENT_SECONDS", 1.5)
     faulty = scripted({"kind": kind, "nth": 6}, has_memory=True)
     with EnginePool(faulty.path, num_processes=1, options={}) as pool:
         assert played(pool, 1, config=SHORT_GAMES) == [without_fault]

@@ -367,7 +367,7 @@ def test_engine_games_that_add_nothing_come_to_an_end(
 ) -> None:
     monkeypatch.setattr("grpo.dataset.units.MAX_IDLE_GAMES", 20)
     config = BoardsConfig(**SMALL, games=EngineGames(nodes=(1,), max_plies=8))
-    with within(60):
+    with within(300):
         made = filled(config, unit=1, engine=scripted().path)
     assert made.missing[Split.TRAIN, Phase.ENDGAME] == unit_boards_per_cell(config)[Split.TRAIN, Phase.ENDGAME]
     assert made.report.natural_phases[Phase.ENDGAME] == 0

@@ -111,7 +111,7 @@ def no_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.005)
