@@ -84,12 +84,6 @@ def test_two_processes_train_what_one_does_to_within_rounding(first_run: FlowRun
         assert after == pytest.approx(before, abs=1e-4, rel=1e-3)
 
 
-def test_opponents_of_the_strength_curve_that_are_not_there_are_refused(first_run: FlowRun, tmp_path: Path) -> None:
-    done = command(first_run, tmp_path, tmp_path / "out", "--strength", str(tmp_path), str(tmp_path))
-    assert done.returncode == 1
-    assert f"--strength: {tmp_path} has no report.json; give the folders of the outputs of calibrate and baseline" in done.stderr
-
-
 def test_a_folder_that_is_there_and_a_beginning_of_another_kind_are_refused(first_run: FlowRun, alone: Path, tmp_path: Path) -> None:
     done = command(first_run, tmp_path, alone)
     assert done.returncode == 1
