@@ -8,7 +8,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import torch
-from made_selections import NO_GAIN, SPRT, Protocol, drawn_pairs, gain, selected, share_promoted
+from made_selections import NO_GAIN, SPRT, Protocol, confirmed, drawn_pairs, gain, screened, selected, share_promoted
 
 from grpo.evaluation.halving import halving_pairs, halving_rounds, sequential_halving
 from grpo.evaluation.phase_guard import FEWEST_BOARDS, PhaseChange, phase_changes
@@ -373,6 +373,17 @@ def test_of_whole_selections_among_equals_hardly_any_promotes(protocol: Protocol
 
 
 # Who plays, and what `peak` is.
+
+
+def test_the_games_that_chose_a_candidate_flatter_it_and_the_confirmation_does_not() -> None:
+    rng = np.random.default_rng(5)
+    chosen_by, fresh = [], []
+    for _ in range(100):
+        trace = screened(rng, EQUAL, Protocol(num_candidates=8, round_pairs=20))
+        chosen_by.append(trace.intervals()[trace.winner].score)
+        fresh.append(confirmed(rng, 0.0, Protocol(confirmation_pairs=60)).interval.score)
+    assert np.mean(chosen_by) > 0.52, "the winner's curse: all of them are equal"
+    assert abs(np.mean(fresh) - 0.5) < 3 * 0.25 / np.sqrt(60 * 100)
 
 
 def test_the_lowest_regrets_come_first_and_of_equals_the_later_step() -> None:

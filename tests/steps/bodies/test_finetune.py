@@ -10,37 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from doubles import CPU, TINY, fake_arrays, some_boards
 from listeners import Listener
+from made_training import SETTINGS, tiny_trainer, trained
 
 from grpo.base.errors import NonFiniteError
-from grpo.evaluation.regret import heldout_metrics
-from grpo.learning.checkpoints import NETWORK_FORMAT, checkpoint_folders, checkpoint_step, verified_manifest
-from grpo.learning.states import DatasetStates
+from grpo.learning.checkpoints import checkpoint_folders, checkpoint_step, verified_manifest
 from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Event, Record
-from grpo.policy.distribution import new_policy
 from grpo.settings.grpo import GrpoConfig
-from steps.bodies.training_loop import TrainingLoop
-from steps.pipeline.make_output import make_output
 from steps.runtime.exit_codes import RESUMABLE
 from steps.runtime.sigterm import Terminated, terminable
 from steps.step_io.names import HISTORY
 from steps.step_io.work import TerminalSink, Work, read_history, read_journal
 from steps.store.outputs import BusyError, Store
-
-torch.set_num_threads(1)
-
-BOARDS = some_boards(24)
-TRAIN, HELDOUT = fake_arrays(BOARDS[:16]), fake_arrays(BOARDS[16:])
-SETTINGS: dict[str, Any] = {
-    "num_steps": 6,
-    "states_per_step": 8,
-    "group_size": 4,
-    "steps_per_checkpoint": 2,
-    "self_play": {"fraction": 0.0},
-}
 
 
 def finetuned(
@@ -53,31 +35,9 @@ def finetuned(
 ) -> Path:
     """Return the output of a tiny fine-tuning."""
     config = GrpoConfig(**{**SETTINGS, **changes})
-    policy, reference = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
-    trainer = GrpoTrainer(policy, reference, DatasetStates(TRAIN, states_per_step=8, seed=0, mirrors_boards=False), config, seed=0)
+    trainer = tiny_trainer(config)
     change(trainer)
-    store = Store(home)
-    make_output(
-        store,
-        "finetune",
-        "v1",
-        facts={},
-        body=lambda work: TrainingLoop(
-            trainer,
-            TINY,
-            NETWORK_FORMAT,
-            config,
-            first=0,
-            heldout=lambda: heldout_metrics(trainer.evaluation_policy, HELDOUT),
-            facts={},
-            work=work,
-        ).run(),
-        resumes=True,
-        is_fresh=False,
-        sinks=() if listener is None else (listener,),
-        terminal=TerminalSink("finetune", ("heldout/regret_best",), said.append),
-    )
-    return store.folder("finetune", "v1")
+    return trained(home, trainer, config, said=said, shown=("heldout/regret_best",), sinks=() if listener is None else (listener,))
 
 
 def failing_at(step: int, error: BaseException) -> Callable[[GrpoTrainer], None]:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from doubles import CPU, TINY, some_boards
 from listeners import Listener
+from made_training import in_store
 from scripted_engine import ScriptedEngine
 
 from grpo.base.files import read_json, write_json
@@ -36,12 +37,10 @@ from grpo.settings.tree import ConfigError, Settings, read_settings
 from steps.bodies.finetune import finetune_policy
 from steps.bodies.selection_games import CONFIRMATION, LADDER, PREVIOUS, SAMPLED, SCREENING
 from steps.bodies.strength_curve import StrengthCurve, curve_metrics, nearest_rungs, rungs_text
-from steps.pipeline.make_output import make_output
 from steps.runtime.exit_codes import RESUMABLE
 from steps.step_io.dataset import position_keys
 from steps.step_io.names import BOARDS, GAMES, REPORT
-from steps.step_io.work import TerminalSink, read_history
-from steps.store.outputs import Store
+from steps.step_io.work import read_history
 
 torch.set_num_threads(1)
 
@@ -94,13 +93,9 @@ def finetuned(
     said: list[str] | None = None,
 ) -> Path:
     """Return the output of a tiny fine-tuning with a strength curve."""
-    store = Store(home)
-    make_output(
-        store,
-        "finetune",
-        "v1",
-        facts={},
-        body=lambda work: finetune_policy(
+    return in_store(
+        home,
+        lambda work: finetune_policy(
             read_settings(SMALL + changes),
             **inputs,
             checkpoint=None,
@@ -113,12 +108,9 @@ def finetuned(
             work=work,
             rungs=rungs,
         ),
-        resumes=True,
-        is_fresh=False,
         sinks=() if listener is None else (listener,),
-        terminal=TerminalSink("finetune", (), [].append if said is None else said.append),
+        said=[] if said is None else said,
     )
-    return store.folder("finetune", "v1")
 
 
 @pytest.fixture(scope="module")

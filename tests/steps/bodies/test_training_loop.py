@@ -6,41 +6,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import made_training
 import pytest
-import torch
-from doubles import CPU, TINY, fake_arrays, some_boards
 from listeners import Listener
+from made_training import TRAIN, tiny_trainer, trained
 
 from grpo.base.files import read_json
 from grpo.diagnosis.diagnose import diagnose
 from grpo.diagnosis.findings import FINDING_MEANINGS as TABLE
 from grpo.diagnosis.history import History
-from grpo.evaluation.regret import heldout_metrics
-from grpo.learning.checkpoints import NETWORK_FORMAT
 from grpo.learning.states import DatasetStates, States
-from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Record
-from grpo.policy.distribution import Policy, new_policy
+from grpo.policy.distribution import Policy
 from grpo.settings.grpo import GrpoConfig
 from steps.bodies.live_diagnosis import LiveDiagnosis
-from steps.bodies.training_loop import TrainingLoop
-from steps.pipeline.make_output import make_output
 from steps.step_io.names import FINDINGS, REPORT
-from steps.step_io.work import TerminalSink, read_history
-from steps.store.outputs import Store
+from steps.step_io.work import read_history
 
-torch.set_num_threads(1)
-
-BOARDS = some_boards(24)
-TRAIN, HELDOUT = fake_arrays(BOARDS[:16]), fake_arrays(BOARDS[16:])
-SETTINGS: Mapping[str, Any] = {
-    "num_steps": 12,
-    "states_per_step": 8,
-    "group_size": 4,
-    "steps_per_checkpoint": 4,
-    "self_play": {"fraction": 0.0},
-    "critical_entropy": 0.0,
-}
+SETTINGS: Mapping[str, Any] = {**made_training.SETTINGS, "num_steps": 12, "steps_per_checkpoint": 4, "critical_entropy": 0.0}
 
 
 class SometimesNan(DatasetStates):
@@ -56,9 +39,8 @@ def finetuned(
 ) -> Path:
     """Return the output of a tiny fine-tuning, whose rewards are no numbers now and then unless it is sound."""
     config = GrpoConfig(**SETTINGS)
-    policy, reference = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
     source = (DatasetStates if is_sound else SometimesNan)(TRAIN, states_per_step=8, seed=0, mirrors_boards=False)
-    trainer = GrpoTrainer(policy, reference, source, config, seed=0)
+    trainer = tiny_trainer(config, source)
     whole = trainer.step
 
     def step() -> Record:
@@ -67,29 +49,8 @@ def finetuned(
         return whole()
 
     trainer.step = step  # type: ignore[method-assign]
-    store = Store(home)
-    make_output(
-        store,
-        "finetune",
-        "v1",
-        facts={},
-        body=lambda work: TrainingLoop(
-            trainer,
-            TINY,
-            NETWORK_FORMAT,
-            config,
-            first=0,
-            heldout=lambda: heldout_metrics(trainer.evaluation_policy, HELDOUT),
-            facts={},
-            work=work,
-        ).run(),
-        resumes=True,
-        is_fresh=False,
-        sinks=() if listener is None else (listener,),
-        terminal=TerminalSink("finetune", (), said.append),
-        watcher=LiveDiagnosis({"grpo": config.model_dump(mode="json")}),
-    )
-    return store.folder("finetune", "v1")
+    watcher = LiveDiagnosis({"grpo": config.model_dump(mode="json")})
+    return trained(home, trainer, config, said=said, sinks=() if listener is None else (listener,), watcher=watcher)
 
 
 def found_in(records: list[Record]) -> list[tuple[int, str]]:
