@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from conftest import Undisturbed
-from soaking import SEED, Driver, Place, has_ended, number_of, part
+from forking import has_ended
+from soaking import SEED, Driver, Place, number_of, part
 
 from grpo.base.files import sha256_file
 

@@ -13,53 +13,35 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forking import Forks
 from killed_runs import EVERYTHING, ROLLBACK, Result, result_of
 
 DRIVER = Path(__file__).with_name("kill_driver.py")
 ALL_KEPT = {"num_checkpoints_kept": 12}
 
 
-class Driver:
+class Driver(Forks):
     """A process that has imported everything, and forks one that fine-tunes for each job."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen([sys.executable, str(DRIVER), "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._running: int | None = None
+        super().__init__([sys.executable, str(DRIVER), "serve"])
+        self._last = 0
 
     def start(self, home: Path, **job: Any) -> int:
-        """Start one, and return its process id; one that a failed test has left is ended first."""
-        if self._running is not None:
-            os.kill(self._running, signal.SIGKILL)
-            self._answer("status")
-        assert self._process.stdin is not None
+        """Start one, and return its process id."""
         home.mkdir(exist_ok=True)
         (home / "log").write_text("")
-        self._process.stdin.write(json.dumps({"home": str(home), "log": str(home / "log"), **job}) + "\n")
-        self._process.stdin.flush()
-        self._running = self._answer("process")
-        return self._running
+        self._last = self.fork(home=str(home), log=str(home / "log"), **job)
+        return self._last
 
     def end(self, home: Path) -> tuple[int, str]:
         """Wait until it ends, and return its exit status and what it printed."""
-        status, self._running = self._answer("status"), None
-        return status, (home / "log").read_text()
+        return self.wait(self._last), (home / "log").read_text()
 
     def run(self, home: Path, **job: Any) -> tuple[int, str]:
         """Run one to its end."""
         self.start(home, **job)
         return self.end(home)
-
-    def close(self) -> None:
-        """End the process."""
-        if self._running is not None:
-            os.kill(self._running, signal.SIGKILL)
-        self._process.communicate(timeout=300)
-
-    def _answer(self, kind: str) -> int:
-        assert self._process.stdout is not None
-        found, number = self._process.stdout.readline().split()
-        assert found == kind
-        return int(number)
 
 
 def progress_of(home: Path) -> Path:
