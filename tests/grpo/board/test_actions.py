@@ -1,8 +1,6 @@
 """The action table against python-chess, perft and itself."""
 
 import hashlib
-import random
-from collections.abc import Callable
 
 import chess
 import pytest
@@ -108,31 +106,6 @@ def test_pins_checks_castling_and_promotions_by_hand(fen: str, moves: str | None
         assert " ".join(sorted(found)) == moves
 
 
-def test_the_legal_ids_are_those_of_the_legal_moves_in_positions_full_of_queens() -> None:
-    # Random pieces, most of them on lines with the kings: pins and checks of all kinds, in every second position.
-    rng = random.Random(11)
-    num_pinned = num_checks = 0
-    for _ in range(1_500):
-        board = chess.Board.empty()
-        squares = rng.sample(range(64), 14)
-        for square, kind, color in zip(
-            squares,
-            [chess.KING, chess.KING, *rng.choices([chess.QUEEN, chess.ROOK, chess.BISHOP, chess.KNIGHT], k=12)],
-            [chess.WHITE, chess.BLACK] * 7,
-            strict=True,
-        ):
-            board.set_piece_at(square, chess.Piece(kind, color))
-        board.turn = rng.random() < 0.5
-        if board.was_into_check():
-            board.turn = not board.turn
-        if board.was_into_check():
-            continue
-        num_checks += board.is_check()
-        num_pinned += any(board.is_pinned(board.turn, square) for square in squares[2:] if board.color_at(square) == board.turn)
-        assert legal_action_ids(board) == sorted(action_id(move, board.turn) for move in board.legal_moves), board.fen()
-    assert min(num_pinned, num_checks) > 60, (num_pinned, num_checks)
-
-
 def test_a_position_and_its_mirror_have_the_same_legal_ids(random_boards: list[chess.Board]) -> None:
     for board in random_boards[::5]:
         assert legal_action_ids(board) == legal_action_ids(board.mirror()), board.fen()
@@ -152,21 +125,3 @@ def test_games_walked_through_ids_alone_count_as_perft_says(fen: str, counts: tu
         return total
 
     assert [leaves(chess.Board(fen), depth) for depth in range(1, len(counts) + 1)] == list(counts)
-
-
-def test_the_random_positions_hold_every_kind_of_move(random_boards: list[chess.Board]) -> None:
-    kinds: dict[str, Callable[[chess.Board, chess.Move], bool]] = {
-        "castling": lambda board, move: board.is_castling(move),
-        "en passant": lambda board, move: board.is_en_passant(move),
-        "underpromotion": lambda board, move: move.promotion == chess.KNIGHT,
-        "evasion": lambda board, _: board.is_check(),
-        "move of a pinned piece": lambda board, move: (
-            board.piece_type_at(move.from_square) != chess.KING and board.is_pinned(board.turn, move.from_square)
-        ),
-    }
-    counts = {
-        (kind, turn): sum(any(holds(board, move) for move in board.legal_moves) for board in random_boards if board.turn == turn)
-        for kind, holds in kinds.items()
-        for turn in chess.COLORS
-    }
-    assert min(counts.values()) >= 10, counts

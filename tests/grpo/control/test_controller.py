@@ -473,15 +473,6 @@ def test_a_run_resumed_without_forward_kl_is_not_recovering() -> None:
     assert resumed.observe(seen(4, 0.4)).action == STOP
 
 
-def test_a_restored_window_is_cut_to_the_length_of_the_settings() -> None:
-    saved, resumed = control_of(critical_window=4, **STOPS), control_of(critical_window=2, **STOPS)
-    outcomes(saved, [5.0, 5.0, 5.0, 0.1])
-    resumed.restore(saved.state())
-    assert resumed.mean_entropy() == pytest.approx(2.55)
-    assert resumed.observe(seen(5, 0.3)).action == STOP
-    assert resumed.mean_entropy() == pytest.approx(0.2)
-
-
 # Metrics.
 
 

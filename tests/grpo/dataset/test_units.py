@@ -25,7 +25,7 @@ from grpo.dataset.table import Position, Split
 from grpo.dataset.units import file_games, fill_unit, unit_boards_per_cell
 from grpo.engine.pool import EnginePool
 from grpo.reading.games import Game, Reason, Rejection, SourceError
-from grpo.settings.tree import BoardsConfig, EngineGames, GameFilters
+from grpo.settings.tree import BoardsConfig, EngineGames
 
 SMALL: dict[str, Any] = {"num_train": 60, "num_validation": 15, "num_heldout": 15, "num_units": 2, "num_tasks": 1}
 ENDLESS: dict[str, Any] = {"num_train": 30_000, "num_validation": 30_000, "num_heldout": 30_000, "num_units": 1, "num_tasks": 1}
@@ -239,22 +239,6 @@ def test_a_listed_position_has_no_date(tmp_path: Path) -> None:
 
 
 # Filters.
-
-
-@pytest.mark.parametrize("profile", ["rated_humans", "club", "strong"])
-def test_every_profile_keeps_the_openings_of_the_games_it_keeps(profile: Any, games_text: str, tmp_path: Path) -> None:
-    tags = '[White "Anna"]\n[WhiteElo "2300"]\n[BlackElo "2350"]\n[TimeControl "600+5"]\n[Termination "Normal"]\n'
-    moves = "1. e4 {[%clk 0:10:00]} e5 {[%clk 0:10:00]} 2. Nf3 {[%clk 0:09:00]} Nc6 {[%clk 0:09:00]} " + " ".join(
-        f"{number}. {white} {{[%clk 0:08:00]}} {black} {{[%clk 0:08:00]}}"
-        for number, (white, black) in enumerate([("Bb5", "a6"), ("Ba4", "Nf6"), ("d3", "d6"), ("c3", "g6"), ("h3", "Bg7"), ("O-O", "O-O"),
-                                                 ("Re1", "b5"), ("Bc2", "Bb7")], start=3)
-    )  # fmt: skip
-    good = HEADER.replace('"e"', '"Rated Rapid game"').replace('[White "a"]\n', tags) + f"\n{moves} *\n\n"
-    (tmp_path / "games.pgn").write_text(good + games_text)
-    made = filled(files_config(tmp_path, **{**ENDLESS, "max_per_game_and_phase": 100}, filters=GameFilters(profile=profile)))
-    assert (made.report.num_games, sum(made.report.rejected.values())) == (1, 60)
-    assert sorted(position.ply for position in made.positions if position.phase is Phase.OPENING) == list(range(20))
-    assert made.report.left_out == {}
 
 
 # Giving back, and knowing when to stop.

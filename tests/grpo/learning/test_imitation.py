@@ -82,13 +82,6 @@ def test_it_cuts_the_learning_rate_when_the_loss_stops_falling_and_ends_when_tha
     assert weights_hash(policy) == hashes[4] != hashes[6]
 
 
-def test_a_new_best_in_time_begins_the_patience_anew(losses: list[float]) -> None:
-    losses += [5.0, 6.0, 4.0, 6.0, 3.0, 6.0, 2.0, 6.0, 6.0]
-    _, looks, _, result = run(config(num_learning_rate_cuts=0))
-    assert len(looks) == 9
-    assert result.best == looks[6]
-
-
 def test_after_a_cut_it_goes_on_from_the_best_weights(losses: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     before_steps: list[str] = []
     original = imitation._loss

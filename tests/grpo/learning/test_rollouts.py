@@ -18,7 +18,6 @@ from doubles import (
     legal_moves,
     lively_policy,
     made_up_number,
-    mirrored_number,
     some_boards,
 )
 from torch import Tensor
@@ -469,23 +468,6 @@ def test_what_is_drawn_for_a_state_does_not_depend_on_which_process_has_it(estim
     for part in found:
         assert_same_rows(part, by_index(whole))
     assert sum(part.num_forced for part in parts) == whole.num_forced
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_the_colour_mirror_of_all_boards_gives_the_same_rollout(estimator: str) -> None:
-    config = config_of(estimator=estimator, group_size=3, depth={"num_own_moves": 2})
-    policy = in_float64(lively_policy())
-    one, other = (
-        roll(policy, states_of(boards, mirrored_number, double=True), config, values=MadeUpValues(mirrored_number))
-        for boards in (BOARDS, [board.mirror() for board in BOARDS])
-    )
-    # The byte that says who moves, by which a board is decoded, is all that differs.
-    assert torch.equal(one.states.positions.encodings[:, :70], other.states.positions.encodings[:, :70])
-    assert (one.states.positions.encodings[:, 70] != other.states.positions.encodings[:, 70]).all()
-    for name in ("columns", "weights", "old_log_probs", "advantages"):
-        assert torch.equal(getattr(one.moves, name), getattr(other.moves, name)), name
-    assert torch.equal(one.rewards, other.rewards)
-    assert torch.equal(one.states.phases, other.states.phases)
 
 
 # Trajectories from one board, compared with each other ply by ply.

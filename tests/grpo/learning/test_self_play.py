@@ -463,23 +463,6 @@ def test_a_step_has_the_datasets_states_first_and_own_ones_after(dataset: Datase
         assert raw(states.select_rows(torch.arange(5, 13))) == raw(own.states(step, policy))
 
 
-def test_the_mixture_saves_measures_and_counts_what_its_parts_do(dataset: DatasetStates) -> None:
-    policy = always(FOOLISH)
-    own = own_games(size=4, states_per_round=4, opening_plies=0)
-    mixed = MixedStates(dataset, own)
-    assert mixed.num_forced == dataset.num_forced == 1
-    first = mixed.states(0, policy)
-
-    assert mixed.num_forced == 2
-    assert mixed.round_metrics()["self_play/plies"] == 6
-    assert mixed.round_metrics() == {}
-
-    resumed = MixedStates(dataset, own_games(NoValues(), size=4, states_per_round=4, opening_plies=0))
-    resumed.restore(*through_json(mixed.state()))
-    assert resumed.num_forced == 2
-    assert raw(resumed.states(0, policy)) == raw(first)
-
-
 # With the real engine.
 
 

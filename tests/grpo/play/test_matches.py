@@ -185,30 +185,6 @@ def test_every_random_game_ends_where_and_as_the_rules_of_python_chess_say(rando
     assert {game.end for game in random_games} == set(End) - {End.FORFEIT}, "every way that the board knows is among them"
 
 
-def test_python_chess_too_gives_the_game_that_result_and_no_result_before(random_games: list[PlayedGame]) -> None:
-    terminations = {
-        End.CHECKMATE: {chess.Termination.CHECKMATE},
-        # A stalemate with a bare minor piece is both, and so is a third time after fifty moves; python-chess names the other one first.
-        End.STALEMATE: {chess.Termination.STALEMATE, chess.Termination.INSUFFICIENT_MATERIAL},
-        End.MATERIAL: {chess.Termination.INSUFFICIENT_MATERIAL},
-        End.REPETITION: {chess.Termination.THREEFOLD_REPETITION, chess.Termination.FIFTY_MOVES},
-        End.FIFTY_MOVES: {chess.Termination.FIFTY_MOVES},
-    }
-    for game in random_games:
-        board = chess.Board(game.opening)
-        for move in game.moves:
-            assert board.outcome() is None
-            board.push_uci(move)
-        if game.end == End.PLY_CAP:
-            assert board.outcome() is None
-            continue
-        outcome = board.outcome(claim_draw=True)
-        assert outcome is not None
-        assert outcome.termination in terminations[game.end]
-        first_color = chess.WHITE if game.first_is_white else chess.BLACK
-        assert game.score == (0.5 if outcome.winner is None else float(outcome.winner == first_color))
-
-
 def ends_by_the_rules(board: chess.Board) -> End | None:
     """Return how the game has ended, by python-chess alone."""
     if board.is_checkmate():

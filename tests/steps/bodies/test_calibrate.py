@@ -13,7 +13,6 @@ from grpo.settings.tree import Settings, read_settings
 from steps.bodies.calibrate import calibrate_ladder
 from steps.step_io.names import REPORT
 from steps.step_io.work import Work
-from steps.store.versions import imported_modules
 
 ENGINE = EngineIdentity(name="Stockfish", sha256="0" * 64)
 TEXT = """preset = "test"
@@ -90,18 +89,3 @@ def test_the_ladder_is_the_same_to_the_last_byte_whatever_the_runs_seed_and_the_
 )
 def test_what_a_run_learns_from_and_how_a_policy_is_placed_makes_no_other_ladder(text: str) -> None:
     assert settings_read_by("calibrate", read_settings(f'preset = "test"\n{text}')) == settings_read_by("calibrate", read_settings("test"))
-
-
-def test_the_ladders_code_knows_no_dataset_and_no_training() -> None:
-    known = imported_modules("steps.bodies.calibrate").keys()
-    assert {"grpo.play.ladder", "grpo.statistics.ratings", "grpo.play.matches"} <= known
-    assert (
-        not {
-            "grpo.learning.trainer",
-            "grpo.learning.imitation",
-            "grpo.evaluation.regret",
-            "steps.bodies.build_boards",
-            "steps.bodies.baseline",
-        }
-        & known
-    )

@@ -1,8 +1,6 @@
 """The strength curve of `finetune`: few games at each checkpoint that are repeatable, change no weights and end no training."""
 
 import math
-import os
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,7 +35,6 @@ from grpo.settings.tree import ConfigError, Settings, read_settings
 from steps.bodies.finetune import finetune_policy
 from steps.bodies.selection_games import CONFIRMATION, LADDER, PREVIOUS, SAMPLED, SCREENING
 from steps.bodies.strength_curve import StrengthCurve, curve_metrics, nearest_rungs, rungs_text
-from steps.runtime.exit_codes import RESUMABLE
 from steps.step_io.dataset import position_keys
 from steps.step_io.names import BOARDS, GAMES, REPORT
 from steps.step_io.work import read_history
@@ -178,28 +175,6 @@ def test_a_kill_changes_no_point_and_what_was_measured_is_not_played_again(
     assert len(steps) == 2, "the start, and step 2"
     folder = finetuned(tmp_path, inputs, stockfish)
     assert len(steps) == 3, "and step 4"
-    assert verified_manifest(folder)["output_hash"] == verified_manifest(whole[0])["output_hash"]
-
-
-def test_told_to_end_amid_the_games_it_saves_the_step_before_and_ends_the_same(
-    whole: tuple[Path, Listener], inputs: dict[str, Path], stockfish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured, calls = StrengthCurve.measured, []
-
-    def told(curve: StrengthCurve, player: Any) -> dict[str, float]:
-        calls.append(player)
-        if len(calls) == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return measured(curve, player)
-
-    monkeypatch.setattr(StrengthCurve, "measured", told)
-    with pytest.raises(SystemExit) as caught:
-        finetuned(tmp_path, inputs, stockfish)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    assert caught.value.code == RESUMABLE
-    said: list[str] = []
-    folder = finetuned(tmp_path, inputs, stockfish, said=said)
-    assert said[0].startswith("finetune: resuming from step 3,")
     assert verified_manifest(folder)["output_hash"] == verified_manifest(whole[0])["output_hash"]
 
 

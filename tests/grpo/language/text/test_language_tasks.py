@@ -179,24 +179,6 @@ def test_a_cut_answer_is_not_readable() -> None:
     assert not any(read_environment_answer(GOOD_ENVIRONMENT[:length]).is_readable for length in range(len(GOOD_ENVIRONMENT)))
 
 
-@settings(deadline=None, max_examples=60)
-@given(positions())
-def test_every_fen_of_a_game_has_six_fields_and_is_like_itself_alone(fen: str) -> None:
-    board = chess.Board(fen)
-    fields = read_fen(fen)
-    assert fields.num_readable == 6
-    assert fields.squares is not None
-    assert len(fields.squares) == 64
-    assert fields.squares[0] == (str(piece) if (piece := board.piece_at(chess.A8)) else ".")
-    for move in list(board.legal_moves)[:3]:
-        board.push(move)
-        after = board.fen()
-        assert fen_similarity(after, after, before=fen) == 1
-        assert fen_similarity(fen, after, before=fen) == 0
-        assert 0 < fen_similarity(after, fen, before=fen) < 0.5
-        board.pop()
-
-
 @pytest.mark.parametrize(
     "word",
     [
