@@ -14,18 +14,15 @@ from typing import Any
 import chess
 import chess.pgn
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from doubles import CPU, TINY, made_up_number, some_boards
+from made_boards import write_boards
 from speakers import Answer, ScriptedSpeaker, naming
 
 from grpo.base.files import CorruptError, file_hashes, read_json, sha256_file, write_json, write_manifest
 from grpo.board.encoding import position_key
-from grpo.board.phases import PHASES, phase_of
-from grpo.dataset.table import GAME_SCHEMA, Position, Split, board_row, board_table
-from grpo.engine.answers import Score
+from grpo.board.phases import PHASES
 from grpo.engine.identity import EngineIdentity
-from grpo.engine.move_values import ValueTable
 from grpo.evaluation.halving import halving_pairs
 from grpo.evaluation.regret import HeldoutScores
 from grpo.evaluation.verdict import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, ConfirmationEnd, LadderFinding, Verdict
@@ -64,7 +61,7 @@ from steps.policies import network as network_policies
 from steps.policies.language import LanguageCompetitor
 from steps.policies.open import open_policy
 from steps.step_io.aliases import CHAMPION, PEAK, PRETRAINED_STEP
-from steps.step_io.names import BOARDS, CACHED_GAMES, CHECKPOINTS, DECISIONS, GAMES, HISTORY, PGN, REPORT
+from steps.step_io.names import CACHED_GAMES, CHECKPOINTS, DECISIONS, HISTORY, PGN, REPORT
 from steps.step_io.work import Work, read_history
 
 STEPS = (2, 4, 6)
@@ -126,32 +123,6 @@ class Bar:
         self.seen.append((done, total))
 
 
-def write_boards(folder: Path) -> set[str]:
-    """Write held-out boards with made-up values, and return their keys."""
-    rng = np.random.default_rng(0)
-    rows = []
-    for board in some_boards(NUM_BOARDS, max_plies=60):
-        moves = tuple(sorted(move.uci() for move in board.legal_moves))
-        table = ValueTable(
-            moves=moves, values=rng.random(len(moves)).astype(np.float32), scores=tuple(Score(0, expected=0.5) for _ in moves)
-        )
-        position = Position(
-            fen=board.fen(),
-            key=position_key(board),
-            phase=phase_of(board),
-            split=Split.HELDOUT,
-            label=moves[0],
-            game_id="g",
-            ply=0,
-            source="engine",
-            offset=0,
-        )
-        rows.append(board_row(position, table, table, engine="Stockfish", limit="depth 2", transform="logistic"))
-    pq.write_table(board_table(rows), folder / BOARDS)
-    pq.write_table(GAME_SCHEMA.empty_table(), folder / GAMES)
-    return {row["key"] for row in rows}
-
-
 def write_finetuned(folder: Path, steps: Sequence[int] = STEPS, regrets: dict[int, float] | None = None) -> Path:
     """Write a checkpoint of fresh weights for each step, and their history."""
     (folder / CHECKPOINTS).mkdir(parents=True)
@@ -172,7 +143,7 @@ def inputs(stockfish: str, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     root = tmp_path_factory.mktemp("inputs")
     for name in ("boards", "pretrained", "calibrated"):
         (root / name).mkdir()
-    write_boards(root / "boards")
+    write_boards(root / "boards", dataset_boards())
     save_policy(root / "pretrained", new_policy(TINY, seed=0, device=CPU), TINY)
     engine = EngineIdentity(name="Stockfish", sha256="0" * 64)
     work = Work(root / "calibrated", ())

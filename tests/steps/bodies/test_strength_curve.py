@@ -6,22 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 from doubles import CPU, TINY, some_boards
 from listeners import Listener
+from made_boards import write_boards
 from made_training import in_store
 from scripted_engine import ScriptedEngine
 
 from grpo.base.files import read_json, write_json
 from grpo.base.seeding import numpy_stream
-from grpo.board.encoding import key_of_fen, position_key, turned_fen
-from grpo.board.phases import phase_of
-from grpo.dataset.table import GAME_SCHEMA, Position, Split, board_row, board_table
-from grpo.engine.answers import EngineError, Score
+from grpo.board.encoding import key_of_fen, turned_fen
+from grpo.engine.answers import EngineError
 from grpo.engine.identity import EngineIdentity
-from grpo.engine.move_values import ValueTable
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
 from grpo.learning.checkpoints import save_policy, verified_manifest
 from grpo.learning.trainer import GrpoTrainer
@@ -36,7 +33,7 @@ from steps.bodies.finetune import finetune_policy
 from steps.bodies.selection_games import CONFIRMATION, LADDER, PREVIOUS, SAMPLED, SCREENING
 from steps.bodies.strength_curve import StrengthCurve, curve_metrics, nearest_rungs, rungs_text
 from steps.step_io.dataset import position_keys
-from steps.step_io.names import BOARDS, GAMES, REPORT
+from steps.step_io.names import REPORT
 from steps.step_io.work import read_history
 
 torch.set_num_threads(1)
@@ -63,18 +60,7 @@ STRENGTH = [name for name in METRICS if name.startswith("strength/")]
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Boards with made-up values, and a fresh policy."""
     folders = {name: tmp_path_factory.mktemp(name) for name in ("boards", "pretrained")}
-    rng, rows = np.random.default_rng(0), []
-    for number, board in enumerate(some_boards(24)):
-        moves = tuple(sorted(move.uci() for move in board.legal_moves))
-        values = rng.random(len(moves)).astype(np.float32)
-        table = ValueTable(moves=moves, values=values, scores=tuple(Score(0, expected=0.5) for _ in moves))
-        split = Split.TRAIN if number < 16 else Split.HELDOUT
-        place = {"label": moves[0], "game_id": f"{number}", "ply": 0, "source": "engine", "offset": 0}
-        position = Position(fen=board.fen(), key=position_key(board), phase=phase_of(board), split=split, **place)
-        strong = table if split == Split.HELDOUT else None
-        rows.append(board_row(position, table, strong, engine="Stockfish", limit="depth 2", transform="logistic"))
-    pq.write_table(board_table(rows), folders["boards"] / BOARDS)
-    pq.write_table(GAME_SCHEMA.empty_table(), folders["boards"] / GAMES)
+    write_boards(folders["boards"], some_boards(24), num_train=16)
     save_policy(folders["pretrained"], new_policy(TINY, seed=0, device=CPU), TINY)
     return folders
 
