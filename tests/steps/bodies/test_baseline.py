@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from doubles import CPU, TINY, some_boards
+from listeners import Listener
 from made_boards import write_boards
 
 from grpo.base.files import read_json
@@ -68,20 +69,7 @@ def inputs(stockfish: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return folders
 
 
-class Bar:
-    """A sink that keeps how far the work was."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[int, int, str]] = []
-
-    def log(self, record: Any) -> None:
-        pass
-
-    def progress(self, done: int, total: int, unit: str) -> None:
-        self.seen.append((done, total, unit))
-
-
-def baseline(inputs: dict[str, Path], stockfish: str, folder: Path, *, num_processes: int = 1, bar: Bar | None = None) -> Any:
+def baseline(inputs: dict[str, Path], stockfish: str, folder: Path, *, num_processes: int = 1, bar: Listener | None = None) -> Any:
     """Return the report of the step."""
     folder.mkdir()
     work = Work(folder, () if bar is None else (bar,))
@@ -91,7 +79,7 @@ def baseline(inputs: dict[str, Path], stockfish: str, folder: Path, *, num_proce
 
 
 def test_the_step_leaves_regret_both_matches_and_a_place_on_the_ladder(inputs: dict[str, Path], stockfish: str, tmp_path: Path) -> None:
-    bar = Bar()
+    bar = Listener()
     report = baseline(inputs, stockfish, tmp_path / "one", bar=bar)
     assert report.keys() == {"heldout", "matches", "ladder"}
     assert list(report["matches"]) == ["random", "stockfish-1-nodes"]
@@ -111,9 +99,9 @@ def test_the_step_leaves_regret_both_matches_and_a_place_on_the_ladder(inputs: d
     assert metrics["baseline/rating"] == place["rating"]
     assert metrics["baseline/score_engine_high"] == report["matches"]["stockfish-1-nodes"]["high"]
     assert metrics["baseline/score_random"] == report["matches"]["random"]["score"]
-    done = [done for done, _, _ in bar.seen]
+    done = [done for done, _, _ in bar.progresses]
     assert done == sorted(done)
-    assert bar.seen[-1][0] == bar.seen[-1][1]
+    assert bar.progresses[-1][0] == bar.progresses[-1][1]
 
 
 def ladder_parts(folder: Path) -> tuple[Any, Any]:

@@ -16,6 +16,7 @@ import chess.pgn
 import numpy as np
 import pytest
 from doubles import CPU, TINY, made_up_number, some_boards
+from listeners import Listener
 from made_boards import write_boards
 from speakers import Answer, ScriptedSpeaker, naming
 
@@ -109,20 +110,6 @@ class Inputs:
     calibrated: Path
 
 
-class Bar:
-    """A sink that keeps how far the work was."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[int, int]] = []
-
-    def log(self, record: Any) -> None:
-        pass
-
-    def progress(self, done: int, total: int, unit: str) -> None:
-        assert unit == "games"
-        self.seen.append((done, total))
-
-
 def write_finetuned(folder: Path, steps: Sequence[int] = STEPS, regrets: dict[int, float] | None = None) -> Path:
     """Write a checkpoint of fresh weights for each step, and their history."""
     (folder / CHECKPOINTS).mkdir(parents=True)
@@ -197,7 +184,9 @@ def select(inputs: Inputs, stockfish: str, tmp_path: Path, book: Path) -> Play:
     """Return what runs the step and returns its report and its folder."""
     numbers = iter(range(100))
 
-    def run(text: str = "", *, num_processes: int = 1, uses_book: bool = True, bar: Bar | None = None, **changes: Any) -> tuple[Any, Path]:
+    def run(
+        text: str = "", *, num_processes: int = 1, uses_book: bool = True, bar: Listener | None = None, **changes: Any
+    ) -> tuple[Any, Path]:
         folder = tmp_path / f"selected-{next(numbers)}"
         folder.mkdir()
         work = Work(folder, () if bar is None else (bar,))
@@ -259,7 +248,7 @@ class Selected:
 
     report: Any
     folder: Path
-    bar: Bar
+    bar: Listener
     openings: set[str]
     """Keys of the book's positions that are no board of the dataset: just as many as are needed."""
     settings: Settings
@@ -286,7 +275,7 @@ def num_pairs_needed(settings: Settings) -> int:
 
 @pytest.fixture(scope="module")
 def selected(inputs: Inputs, stockfish: str, tmp_path_factory: pytest.TempPathFactory) -> Selected:
-    folder, bar = tmp_path_factory.mktemp("selected"), Bar()
+    folder, bar = tmp_path_factory.mktemp("selected"), Listener()
     settings = settings_with()
     # The rounds of the halving share openings: 3 candidates and then 2 play one round's.
     # So do the two policies that are placed on the ladder.
@@ -487,9 +476,9 @@ def test_every_game_of_every_stage_is_kept_and_can_be_read_again(selected: Selec
 
 
 def test_progress_only_grows_and_ends_at_its_total(selected: Selected) -> None:
-    done = [done for done, _ in selected.bar.seen]
+    done = [done for done, *_ in selected.bar.progresses]
     assert done == sorted(done)
-    assert {total for _, total in selected.bar.seen} == {2 * num_pairs_needed(selected.settings)}
+    assert {total for _, total, _ in selected.bar.progresses} == {2 * num_pairs_needed(selected.settings)}
     assert done[-1] == 2 * num_pairs_needed(selected.settings)
     # All but the last is what was played.
     played = sum(len(of_stage) for of_stage in games_by_event(selected.folder).values())
@@ -717,7 +706,7 @@ def test_a_previous_champion_that_was_beaten_gives_way_by_games_of_its_own_and_h
     select: Play, strong: Callable[..., None], other_champion: Path
 ) -> None:
     strong("step 2")
-    bar = Bar()
+    bar = Listener()
     report, folder = select(ONE, previous=other_champion, bar=bar)
     games = games_by_event(folder)
     assert list(games) == [CONFIRMATION, PREVIOUS, SAMPLED, LADDER]
@@ -730,8 +719,8 @@ def test_a_previous_champion_that_was_beaten_gives_way_by_games_of_its_own_and_h
     [record] = read_history(folder)
     assert record.metrics["selection/score_previous"] == report["claims"][1]["interval"]["score"]
     assert any("the previous champion" in what for what, _ in comparison_rows({"select": report, "baseline": {"matches": {}}}))
-    assert bar.seen[-1][0] == bar.seen[-1][1] >= bar.seen[-2][0]
-    assert bar.seen[-2][0] == sum(map(len, games.values()))
+    assert bar.progresses[-1][0] == bar.progresses[-1][1] >= bar.progresses[-2][0]
+    assert bar.progresses[-2][0] == sum(map(len, games.values()))
 
 
 # The sequential test.
@@ -741,7 +730,7 @@ def test_a_sequential_confirmation_ends_as_soon_as_its_bounds_are_told_apart_and
     select: Play, strong: Callable[..., None], other_champion: Path
 ) -> None:
     strong("step 2")
-    bar = Bar()
+    bar = Listener()
     text = """
 selection.num_candidates = 1
 selection.scored = "adjudicated"
@@ -763,7 +752,7 @@ selection.num_confirmation_pairs = 40
     games = games_by_event(folder)
     assert len(games[CONFIRMATION]) == 2 * played, "batches on openings of their own are one match"
     assert set(Counter(openings_of(games[CONFIRMATION])).values()) == {2}
-    assert bar.seen[-1][0] == bar.seen[-1][1]
+    assert bar.progresses[-1][0] == bar.progresses[-1][1]
 
 
 @pytest.mark.parametrize("num_claims", [1, 2])

@@ -3,21 +3,10 @@
 from pathlib import Path
 
 import pytest
+from listeners import Listener
 
 from grpo.metrics.table import Record
 from steps.step_io.work import TerminalSink, Work, read_history
-
-
-class Listener:
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-        self.progresses: list[tuple[int, int, str]] = []
-
-    def log(self, record: Record) -> None:
-        self.records.append(record)
-
-    def progress(self, done: int, total: int, unit: str) -> None:
-        self.progresses.append((done, total, unit))
 
 
 def test_the_history_gives_back_every_record_to_the_last_bit(tmp_path: Path) -> None:
