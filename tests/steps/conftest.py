@@ -40,6 +40,24 @@ def give_tables(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Pa
 
 
 @pytest.fixture
+def console(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Return what types a command line, and returns exit code, output and error output."""
+    from steps.cli.main import main
+
+    def typed(*words: str | Path) -> tuple[int, str, str]:
+        capfd.readouterr()
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as end:
+            code = int(end.code or 0)
+        said = capfd.readouterr()
+        assert "Traceback" not in said.err
+        return code, said.out, said.err
+
+    return typed
+
+
+@pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Give a client of an S3 in this process, which has one bucket."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:

@@ -478,7 +478,7 @@ def test_every_game_of_every_stage_is_kept_and_can_be_read_again(selected: Selec
 def test_progress_only_grows_and_ends_at_its_total(selected: Selected) -> None:
     done = [done for done, *_ in selected.bar.progresses]
     assert done == sorted(done)
-    assert {total for _, total, _ in selected.bar.progresses} == {2 * num_pairs_needed(selected.settings)}
+    assert {(total, unit) for _, total, unit in selected.bar.progresses} == {(2 * num_pairs_needed(selected.settings), "games")}
     assert done[-1] == 2 * num_pairs_needed(selected.settings)
     # All but the last is what was played.
     played = sum(len(of_stage) for of_stage in games_by_event(selected.folder).values())

@@ -38,24 +38,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Return what runs the command and returns exit code, output and error output."""
-
-    def command(*arguments: str | Path) -> tuple[int, str, str]:
-        capfd.readouterr()
-        try:
-            code = main([str(argument) for argument in arguments])
-        except SystemExit as end:
-            code = int(end.code or 0)
-        said = capfd.readouterr()
-        assert "Traceback" not in said.err
-        return code, said.out, said.err
-
-    return command
-
-
 Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(console: Run) -> Run:
+    return console
 
 
 class InThisProcess:

@@ -1,9 +1,7 @@
 """The command `match`: what it prints and writes of games, and what it refuses before any game."""
 
-import argparse
 import io
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,13 +11,11 @@ import pytest
 import torch
 from doubles import CPU, TINY, some_boards
 
-from grpo.base.errors import PlainError
 from grpo.base.seeding import numpy_stream
 from grpo.learning.checkpoints import save_policy
 from grpo.play.matches import Adjudication, End, MatchResult, PlayedGame
 from grpo.play.players import RandomPlayer
 from grpo.policy.distribution import new_policy
-from steps.cli.match import add_commands
 from steps.cli.match_text import match_text, scores
 from steps.cli.players import Entrant, parse_contestant
 
@@ -30,24 +26,9 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Return what does as the console does: exit code, output and error output of a command line."""
+def run(console: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
-
-    def command(*arguments: str | Path) -> tuple[int, str, str]:
-        parser = argparse.ArgumentParser()
-        add_commands(parser.add_subparsers())
-        capsys.readouterr()
-        given = parser.parse_args([str(argument) for argument in arguments])
-        try:
-            code = given.run(given)
-        except PlainError as error:
-            print(error, file=sys.stderr)
-            code = 1
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return command
+    return console
 
 
 @pytest.fixture

@@ -1,31 +1,16 @@
 """`chess-grpo plan-games`: what it says, and how it refuses."""
 
-import argparse
 from collections.abc import Callable
+from functools import partial
 
 import pytest
-
-from steps.cli.plan_games import add_commands
 
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return what runs the command and returns exit code, output and error output."""
-    parser = argparse.ArgumentParser(prog="chess-grpo")
-    add_commands(parser.add_subparsers(required=True))
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        try:
-            given = parser.parse_args(["plan-games", *arguments])
-            code = given.run(given)
-        except SystemExit as end:
-            code = int(end.code or 0)
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return command
+def run(console: Run) -> Run:
+    return partial(console, "plan-games")
 
 
 def test_the_whole_answer_to_the_facts_own_question(run: Run) -> None:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from grpo.base.files import read_json
 from grpo.engine.identity import EngineIdentity
 from grpo.statistics.intervals import elo
 from steps.cli import sweep as sweep_command
-from steps.cli.main import main
 from steps.runs.index import read_runs
 from steps.runs.sweep_plan import PlannedRun, run_id_file
 from steps.runtime.machine import Machine
@@ -78,20 +78,12 @@ def flows(home: Path, monkeypatch: pytest.MonkeyPatch) -> Flows:
     return made
 
 
-@pytest.fixture
-def sweep(flows: Flows, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Return what types the command and returns exit code, output and error output."""
-
-    def command(*words: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main(["sweep", "test", *words])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return command
-
-
 Sweep = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def sweep(flows: Flows, console: Sweep) -> Sweep:
+    return partial(console, "sweep", "test")
 
 
 def only(home: Path, name: str) -> Path:
