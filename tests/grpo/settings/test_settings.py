@@ -227,11 +227,11 @@ def test_bad_settings_are_refused_with_this_message(text: str, message: str) -> 
     assert str(refusal.value) == message
 
 
-@pytest.mark.parametrize("key", NUMBERS)
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", '"1"', "true", "[1]", "-1e9"])
-def test_no_number_may_be_infinite_a_word_a_truth_a_list_or_hugely_negative(key: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=f"^settings: {key} = "):
-        read_settings(f"{key} = {value}")
+def test_no_number_may_be_infinite_a_word_a_truth_a_list_or_hugely_negative(value: str) -> None:
+    for key in NUMBERS:
+        with pytest.raises(ConfigError, match=f"^settings: {key} = "):
+            read_settings(f"{key} = {value}")
 
 
 @pytest.mark.parametrize(("former", "name"), RENAMED.items())
