@@ -248,23 +248,6 @@ def test_inspect_looks_at_one_dataset_at_a_time(run: Run, games: Path, tmp_path:
 # Usage.
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--help",), ["build or inspect a dataset of boards"]),
-        (("boards", "--help"), ["build a dataset: positions with engine values of all legal moves, checked", "summarise a dataset"]),
-        (("boards", "build", "--help"), ["the folder to create; it must not exist", "--config", "--set", "boards.num_train=3000"]),
-        (("boards", "inspect", "--help"), ["--examples", "default 3", "--rejected", "with file and byte", "--set"]),
-    ],
-)
-def test_help_names_every_argument(arguments: tuple[str, ...], words: list[str], run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    code, said, complaints = run(*arguments)
-    assert (code, complaints) == (0, "")
-    for word in words:
-        assert word in said
-
-
 def test_a_command_imports_nothing_that_only_others_need() -> None:
     code = "import sys; from steps.cli.main import main\ntry: main([{!r}, '--help'])\nfinally: print(sorted(sys.modules))"
 
