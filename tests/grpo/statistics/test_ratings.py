@@ -172,17 +172,6 @@ def test_a_ladder_is_recovered_and_its_intervals_hold_the_truth_as_often_as_they
     assert np.abs(bias).max() < 25, "the standard error of the mean of 300 is about 5; with half a game added to each meeting it is 60 off"
 
 
-def test_intervals_by_games_would_hold_the_truth_too_seldom_and_by_pairs_do_not() -> None:
-    # Every pair has two equal games, so that half the games are no news.
-    rng = np.random.default_rng(3)
-    held = []
-    for _ in range(400):
-        scores = [float(rng.random() < expected_score(150)) for _ in range(40)]
-        found = rate_against([0.0], [scores])
-        held.append(abs(found.elo - 150) <= Z95 * found.standard_error)
-    assert 0.91 < np.mean(held) < 0.99
-
-
 # The difference of two players on the same openings.
 
 
