@@ -62,6 +62,17 @@ def test_in_float32_they_differ_by_rounding_alone(found: list[dict[str, Any]], a
                 assert together["metrics"][step][name] == pytest.approx(single["metrics"][step][name], rel=1e-3, abs=1e-5), name
 
 
+def test_the_cases_are_what_their_names_say(alone: dict[str, Any]) -> None:
+    """A case whose fault never happens would prove nothing."""
+    metrics = {name: alone[name]["metrics"] for name in CASES}
+    assert sum(step["grpo/skipped"] for step in metrics["a value that is no number"]) > 0
+    assert sum(step["grpo/skipped"] for step in metrics["a probability that is no number"]) == 1
+    assert any("trust_region" in names for names in alone["a trust region"]["events"])
+    assert sum(step["grpo/states_dropped"] for step in metrics["a failing engine"]) > 0
+    assert all(step["grpo/states"] > 12 for step in metrics["trajectory"])
+    assert len({tuple(sorted(step.items())) for steps in metrics.values() for step in steps}) == NUM_STEPS * len(CASES)
+
+
 def test_alone_there_is_nothing_to_sum_and_nobody_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with joined_processes(CPU) as processes:
