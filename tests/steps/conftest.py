@@ -1,7 +1,6 @@
 """What the tests of the steps share: files that whole datasets can be built of."""
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,22 +20,6 @@ def games_text() -> str:
 def epd_text(games_text: str) -> str:
     """Return some 2,000 positions of them."""
     return as_epd(games_text)
-
-
-@pytest.fixture(scope="session")
-def give_tables(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
-    """Return what gives a folder an `mlflow.db` with its tables and nothing of ours in them: making them takes seconds, a copy nothing."""
-    from mlflow.tracking import MlflowClient
-
-    made = tmp_path_factory.mktemp("tables") / "mlflow.db"
-    MlflowClient(f"sqlite:///{made}").search_experiments()
-
-    def give(folder: Path) -> Path:
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copy(made, folder)
-        return folder
-
-    return give
 
 
 @pytest.fixture
