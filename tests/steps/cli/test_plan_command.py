@@ -48,7 +48,7 @@ def test_the_sequential_test_takes_its_own_bounds_errors_and_model(run: Run) -> 
     [
         (["--elo", "0"], "cannot be shown by any number of games"),
         (["--elo", "-30"], "cannot be shown by any number of games"),
-        (["--elo", "nan"], "cannot be shown by any number of games"),
+        (["--elo", "nan"], "'nan' is not a finite number"),
         (["--elo", "400"], "impossible at 30% draws, which leave 0.150 to 0.850"),
         (["--draw-rate", "1"], "draw rate of 1.0"),
         (["--draw-rate", "30"], "draw rate of 30.0"),
@@ -61,10 +61,10 @@ def test_the_sequential_test_takes_its_own_bounds_errors_and_model(run: Run) -> 
         (["--opponent-score", "0"], "says nothing of strength"),
         (["--sprt", "30", "0"], "elo0 (30.0) must be less than elo1 (0.0)"),
         (["--sprt", "0", "1e-9"], "too close to tell apart"),
-        (["--sprt", "0", "inf"], "impossible at 30% draws"),
+        (["--sprt", "0", "inf"], "'inf' is not a finite number"),
         (["--alpha", "0.6", "--beta", "0.6"], "together below 1"),
-        (["--elo", "many"], "invalid float value"),
-        (["--model", "bayesian"], "invalid SprtModel value"),
+        (["--elo", "many"], "'many' is not a number"),
+        (["--model", "bayesian"], "it cannot be 'bayesian'"),
     ],
 )
 def test_an_impossible_question_is_answered_by_exit_code_2_and_the_reason(run: Run, arguments: list[str], reason: str) -> None:
