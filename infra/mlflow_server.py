@@ -18,6 +18,7 @@ DATABASE: Final = "mlflow.db"
 ARTIFACTS: Final = "artifacts"
 _QUIET: Final = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 _SECONDS_TO_START: Final = 600  # Half a minute on an idle machine.
+_TRIES: Final = 3  # A port is free when it is chosen; another process may take it first.
 
 
 class ServerError(PlainError, RuntimeError):
@@ -42,13 +43,28 @@ def mlflow_ui(store: str, log: Path) -> Iterator[str]:
 
 @contextmanager
 def _served(places: list[str], log: Path) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    for _ in range(_TRIES):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        address = f"http://127.0.0.1:{port}"
+        process = _start(port, places, log)
+        try:
+            if _answers(process, address):
+                yield address
+                return
+        finally:
+            process.kill()
+            process.wait()
+    said = log.read_text(encoding="utf-8", errors="replace")[-2000:]
+    raise ServerError(f"the MLflow server at {address} did not start; its log, {log}, ends with:\n{said}")
+
+
+def _start(port: int, places: list[str], log: Path) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")} | _QUIET
     with log.open("ab") as output:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [*OWN_PROCESSES, *command, *places],
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -56,25 +72,16 @@ def _served(places: list[str], log: Path) -> Iterator[str]:
             env=environment,
             start_new_session=True,
         )
-    address = f"http://127.0.0.1:{port}"
-    try:
-        _wait(process, address, log)
-        yield address
-    finally:
-        process.kill()
-        process.wait()
 
 
-def _wait(process: "subprocess.Popen[bytes]", address: str, log: Path) -> None:
+def _answers(process: "subprocess.Popen[bytes]", address: str) -> bool:
+    """Return whether it came to answer; one whose port somebody else took in between has ended."""
     until = time.monotonic() + _SECONDS_TO_START
-    while time.monotonic() < until:
-        if process.poll() is not None:
-            break
+    while time.monotonic() < until and process.poll() is None:
         try:
             urllib.request.urlopen(f"{address}/health", timeout=5).close()  # noqa: S310 - Our own.
         except OSError:
             time.sleep(0.3)
         else:
-            return
-    said = log.read_text(encoding="utf-8", errors="replace")[-2000:]
-    raise ServerError(f"the MLflow server at {address} did not start; its log, {log}, ends with:\n{said}")
+            return True
+    return False

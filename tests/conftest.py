@@ -19,6 +19,28 @@ def stockfish() -> str:
     return path
 
 
+@pytest.fixture(scope="session")
+def give_tables(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """Return what gives a folder an `mlflow.db` with its tables and nothing of ours in them: making them takes seconds, a copy nothing."""
+    from mlflow.tracking import MlflowClient
+
+    made = tmp_path_factory.mktemp("tables") / "mlflow.db"
+    MlflowClient(f"sqlite:///{made}").search_experiments()
+
+    def give(folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(made, folder)
+        return folder
+
+    return give
+
+
+@pytest.fixture(autouse=True)
+def _late_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a sound engine start late: a busy machine may take longer than the preflight's patience."""
+    monkeypatch.setattr("grpo.engine.identity.START_SECONDS", 120.0)
+
+
 @pytest.fixture
 def scripted(tmp_path: Path) -> Callable[..., ScriptedEngine]:
     """Return a maker of scripted engines; see `ScriptedEngine` for what may be asked of them."""

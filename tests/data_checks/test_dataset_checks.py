@@ -422,13 +422,6 @@ def test_a_rule_of_one_board_is_broken_alone_and_says_how(sound: Dataset, plant:
     assert text in breaches[rule]
 
 
-def test_a_listed_position_stands_at_the_start_of_its_game(sound: Dataset) -> None:
-    row = listed(sound)
-    assert rule_breaches(sound, row) == {}
-    row["ply"] = 1
-    assert list(rule_breaches(sound, row)) == ["ply_in_game"]
-
-
 @pytest.mark.parametrize("values", [VALUES, WDL, ValuesConfig(transform="clipped_centipawns")], ids=lambda values: values.transform)
 def test_values_of_every_transform_are_what_they_are_made_to_be(values: ValuesConfig) -> None:
     dataset = sound_dataset(values=values, seed=5)
@@ -469,12 +462,6 @@ def test_scores_are_in_the_order_that_a_player_would_put_them(sound: Dataset, be
     places = [row["moves"].index(move) for move in ("e2e4", "d2d4")]
     row["values"][places[0]], row["values"][places[1]] = row["values"][places[1]], row["values"][places[0]]
     assert "values_rise_with_scores" in rule_breaches(sound, row)
-
-
-def test_moves_that_mate_and_moves_that_draw_pass_when_they_do(sound: Dataset) -> None:
-    row = board_of_mating_moves(sound)
-    assert row["mate_in"][row["moves"].index("a1a8")] == 1
-    assert rule_breaches(sound, row) == {}
 
 
 def test_an_engine_without_expected_scores_has_them_on_drawing_moves_alone(sound: Dataset) -> None:
@@ -596,16 +583,6 @@ def test_a_listed_position_has_one_board_and_nobodys_label() -> None:
     assert of(1, "game")["plies_possible"].endswith("no listed position: labels that were played")
 
 
-def test_a_game_may_give_as_many_boards_as_allowed_and_no_more() -> None:
-    most = CONFIG.max_per_game_and_phase
-
-    def of(count: int) -> BoardsOfGame:
-        return BoardsOfGame(Counter(train=1), Counter(game=1), Counter(opening=count))
-
-    assert game_breaches(boards=of(most)) == {}
-    assert list(game_breaches(boards=of(most + 1))) == ["boards_per_phase"]
-
-
 @pytest.mark.parametrize(
     ("source", "shortage", "found", "is_known"),
     [
@@ -687,15 +664,6 @@ def test_the_examples_of_a_fault_name_the_board(sound: Dataset) -> None:
     assert result.examples == (f"{first(sound)['fen']}: values[0] = 2.0, values[1] = 2.0, values[2] = 2.0 and {more} more",)
 
 
-def test_a_position_that_occurs_twice_is_named_by_its_key_once(sound: Dataset) -> None:
-    same_position_in_train(sound)
-
-    result = of_check(check(sound), "key_unique")
-
-    assert result.examples == (first(sound)["key"],)
-    assert result.num_unexpected == 2
-
-
 def test_many_faults_are_counted_but_few_are_shown(sound: Dataset) -> None:
     for row in sound.boards:
         row["label"] = "a1h7"
@@ -747,22 +715,10 @@ def drawn_edges(rng: random.Random, num_boards: int, skill: float) -> list[Edge]
     return edges
 
 
-def test_shuffled_labels_of_300_boards_fail_but_for_one_dataset_in_740() -> None:
-    rng = random.Random(0)
-    passed = sum(chance_breach(drawn_edges(rng, MIN_BOARDS_FOR_CHANCE, 0.0)) == "" for _ in range(200))
-    assert passed <= 2
-
-
 @pytest.mark.parametrize("num_boards", [30, 299, 300, 1_000])
 def test_labels_of_weak_players_never_fail(num_boards: int) -> None:
     rng = random.Random(1)
     assert all(chance_breach(drawn_edges(rng, num_boards, 0.4)) == "" for _ in range(60))
-
-
-def test_few_labels_fail_when_they_are_plainly_worse_than_chance_and_only_then() -> None:
-    rng = random.Random(2)
-    assert sum(chance_breach(drawn_edges(rng, 30, 0.0)) == "" for _ in range(200)) >= 198
-    assert all(chance_breach(drawn_edges(rng, 100, -1.0)) for _ in range(20))
 
 
 def test_the_bound_is_three_standard_errors() -> None:
@@ -865,7 +821,7 @@ def test_an_error_inside_great_expectations_is_raised_and_not_taken_for_a_findin
         run_suites([Suite(name="s", checks=(broken,), frame=pd.DataFrame({"present": ["a"]}))])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.text(alphabet="pnbrqkPNBRQK12345678/ wb-KQkqah36 01", max_size=90) | st.text(max_size=20))
 def test_no_text_in_place_of_a_fen_is_an_error(fen: str) -> None:
     row = dict.fromkeys(BOARD_SCHEMA.names) | {"fen": fen}

@@ -1,6 +1,5 @@
 """The summary: a page that needs nothing but itself, is the same for the same dataset, and takes nothing from a file for markup."""
 
-import hashlib
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 
@@ -10,7 +9,6 @@ from made_datasets import Dataset, sound_dataset
 
 from data_checks.report import CheckReport, CheckResult, DatasetReport
 from data_checks.summary import example_rows, summary_markdown, summary_page, summary_text
-from grpo.board.phases import PHASES
 
 HOSTILE = '<script>alert(1)</script>" onload=x |` [a](b) *.pgn'
 MET = CheckResult(name="sound", meaning="All is < well.", remedy="none", is_met=True, num_checked=1_234, num_unexpected=0, examples=())
@@ -112,27 +110,6 @@ def test_the_page_says_what_is_in_the_dataset_and_what_was_found(dataset: Datase
     assert "Remedy: Mend it." in read(failing).text
     assert failing.count("<details open>") == 1
     assert page(dataset).count("<details open>") == 0
-
-
-def test_the_histogram_shows_shares_before_and_after() -> None:
-    dataset = sound_dataset()
-    dataset.facts["natural_phases"] = {"opening": 20, "middlegame": 50, "endgame": 130}
-    text = page(dataset)
-    drawing = ElementTree.fromstring(text[text.index('<svg class="histogram"') : text.index("</svg>") + len("</svg>")])
-    heights = {
-        kind: [float(bar.attrib["height"]) for bar in drawing.iter("rect") if bar.attrib["class"] == kind] for kind in ("met", "kept")
-    }
-    assert heights["met"] == [13.0, 32.5, 84.5]
-    assert heights["kept"] == pytest.approx([43.3, 43.3, 43.3])
-    assert [number.text for number in drawing.iter("text") if number.attrib.get("class")] == ["10%", "33%", "25%", "33%", "65%", "33%"]
-
-
-def test_the_examples_are_the_two_boards_a_phase_whose_keys_have_the_least_hash(dataset: Dataset) -> None:
-    rows = example_rows(dataset.tables()[0])
-    assert [row["phase"] for row in rows] == [phase for phase in PHASES for _ in range(2)]
-    for phase in PHASES:
-        hashes = sorted(hashlib.sha256(row["key"].encode()).hexdigest() for row in dataset.boards if row["phase"] == phase)
-        assert [hashlib.sha256(row["key"].encode()).hexdigest() for row in rows if row["phase"] == phase] == hashes[:2]
 
 
 def test_each_example_is_drawn_with_its_fen_its_label_and_the_best_move(dataset: Dataset) -> None:

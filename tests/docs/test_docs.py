@@ -250,62 +250,6 @@ def test_a_quoted_message_of_ours_is_in_the_source(message: str) -> None:
     assert any(is_in(message, text) for text in all_texts())
 
 
-def test_a_message_that_nobody_prints_is_not_found() -> None:
-    assert not any(is_in("the engine is on … holiday", text) for text in all_texts())
-    assert not is_in("one … two", "two one")
-
-
-def plain_errors() -> set[str]:
-    """Return the names of all kinds of error of the pipeline whose message is all that people see."""
-    bases = {
-        node.name: [base.id for base in node.bases if isinstance(base, ast.Name)]
-        for tree in trees(CODE_OF_RUNS)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-    }
-    found = {"PlainError"}
-    while more := {name for name, above in bases.items() if found & set(above)} - found:
-        found |= more
-    return found - {"PlainError"}
-
-
-@cache
-def texts_of_functions() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for tree in trees():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef):
-                found.setdefault(node.name, []).extend(texts_in(node))
-    return found
-
-
-@cache
-def messages_by_error() -> dict[str, list[str]]:
-    """Return the texts in the calls that make each kind of error, and those of the functions that are called in them.
-
-    Of a call without any text, as when it is handed one, all of its module's.
-    """
-    found: dict[str, list[str]] = {error: [] for error in plain_errors()}
-    for tree in trees():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in found:
-                inner = [each.func for each in ast.walk(node) if isinstance(each, ast.Call) and each is not node]
-                called = [func.id for func in inner if isinstance(func, ast.Name)]
-                texts = texts_in(node) + [text for name in called for text in texts_of_functions().get(name, [])]
-                found[node.func.id] += texts or texts_in(tree)
-    return found
-
-
-@pytest.mark.parametrize("error", sorted(plain_errors()))
-def test_every_kind_of_error_that_is_meant_for_people_is_on_the_page(error: str) -> None:
-    texts = [text for text in messages_by_error()[error] if text.replace("…", "").strip(" :;,")]
-    assert any(is_in(message, text) for message in OURS for text in texts), texts
-
-
-def test_no_message_of_the_page_is_so_short_that_it_could_be_anybodys() -> None:
-    assert min(len(message.replace("…", "")) for message in OURS) >= 12
-
-
 # --- Variables ----------------------------------------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """The real flow, run once on the preset `test`; many small tests read what it left."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> FlowRun:
 
 
 @pytest.fixture(scope="session")
-def second_run(tmp_path_factory: pytest.TempPathFactory) -> FlowRun:
-    """The same, with the same seed, in another empty directory: nothing can be reused. Its steps are in one process."""
-    return run_in_one_process(tmp_path_factory.mktemp("second"), {"preset": "test"})
+def second_run(give_tables: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFactory) -> FlowRun:
+    """The same, with the same seed, in another directory without outputs: nothing can be reused. Its steps are in one process."""
+    folder = tmp_path_factory.mktemp("second")
+    return run_in_one_process(folder, {"preset": "test"}, home=give_tables(folder / "home"))
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ def command(run: FlowRun, home: Path, out: Path, *settings: str, launcher: tuple
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=900,
     )
 
 
@@ -72,7 +72,7 @@ def test_it_does_what_the_flow_does(first_run: FlowRun, alone: Path) -> None:
 
 
 def test_two_processes_train_what_one_does_to_within_rounding(first_run: FlowRun, alone: Path, tmp_path: Path) -> None:
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()))
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     done = command(first_run, tmp_path / "home", tmp_path / "two", launcher=launcher)
     assert done.returncode == 0, done.stderr[-3000:]
     one, two = numbers(alone), numbers(tmp_path / "two")
@@ -82,12 +82,6 @@ def test_two_processes_train_what_one_does_to_within_rounding(first_run: FlowRun
     for before, after in zip(one, two, strict=True):
         # 1e-4 on numbers of about 1: sums in another order, in float32, over six steps of Adam.
         assert after == pytest.approx(before, abs=1e-4, rel=1e-3)
-
-
-def test_opponents_of_the_strength_curve_that_are_not_there_are_refused(first_run: FlowRun, tmp_path: Path) -> None:
-    done = command(first_run, tmp_path, tmp_path / "out", "--strength", str(tmp_path), str(tmp_path))
-    assert done.returncode == 1
-    assert f"--strength: {tmp_path} has no report.json; give the folders of the outputs of calibrate and baseline" in done.stderr
 
 
 def test_a_folder_that_is_there_and_a_beginning_of_another_kind_are_refused(first_run: FlowRun, alone: Path, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The real MLflow UI after a real run, in a real browser: what a person sees who opens it."""
 
-import json
-import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -90,33 +88,6 @@ def test_the_parents_page_begins_with_the_verdict_and_has_settings_and_headlines
 def test_metric_charts_are_drawn_in_groups(shown: Shown) -> None:
     shown.go_to_run("finetune", "model-metrics", "control", "entropy_coefficient", "grpo", "heldout")
     assert shown.page.find(".js-plotly-plot svg path.js-line")
-
-
-@pytest.mark.parametrize(
-    ("step", "name", "wanted"),
-    [
-        ("report", "report.md", "Verdict"),
-        ("report", "model_card.md", "How to play it"),
-        ("report", "results.json", "measurements"),
-        ("flow", "settings.json", "num_train"),
-        ("flow", "settings.toml", "preset"),
-    ],
-)
-def test_artifacts_open(step: str, name: str, wanted: str, shown: Shown) -> None:
-    shown.go_to_run(step, f"artifacts/{name}", name, wanted)
-
-
-def test_the_checks_of_the_data_open_as_a_page(shown: Shown) -> None:
-    [page] = [file.path for file in shown.client.list_artifacts(shown.found("check_boards").info.run_id) if file.path.endswith(".html")]
-    shown.go_to_run("check_boards", f"artifacts/{urllib.parse.quote(page)}", page)
-    assert shown.page.find("iframe")
-
-
-def test_the_dataset_has_its_columns_and_its_size(shown: Shown) -> None:
-    shown.go_to_run("join_boards", "", "boards (")
-    data = shown.found("join_boards").inputs.dataset_inputs[0].dataset
-    shown.page.click(f"boards ({data.digest})")
-    shown.page.wait_for("fen", "strong_values", f"{json.loads(data.profile)['num_rows']}")
 
 
 def test_the_registered_model_has_its_aliases_and_a_version_leads_to_its_run(shown: Shown) -> None:

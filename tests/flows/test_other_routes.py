@@ -1,6 +1,6 @@
-"""Metaflow's other routes: the flow compiles for those that can be compiled here, and asks each for the same things.
+"""Metaflow's other routes: the flow compiles for Argo, Step Functions and Airflow, with every step's resources and variables.
 
-What runs the result (Argo, Step Functions, Airflow, Kubernetes) is not here; docs/aws.md says what that leaves unproven.
+What runs the result is not here; docs/aws.md says what that leaves unproven.
 """
 
 import ast
@@ -9,10 +9,7 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,7 +42,7 @@ FORWARDED: Final = {
     "CHESS_GRPO_SHARED": "s3://bucket/metaflow/chess-grpo",
 }
 SETTINGS: Final = """preset = "smoke"
-resources.num_retries = {num_retries}
+resources.num_retries = 2
 resources.training.num_gpus = 1
 resources.training.num_cpus = 3
 resources.training.memory_mib = 9000
@@ -63,146 +60,37 @@ STEPS: Final = tuple(
 )
 
 
-@dataclass(frozen=True)
-class Route:
-    """What one command printed or wrote."""
-
-    output: str
-    errors: str
-    status: int
-
-    @property
-    def whole(self) -> str:
-        return self.output + self.errors
-
-
-class Cluster(BaseHTTPRequestHandler):
-    """A Kubernetes that takes note of the jobs it is asked for, and refuses them."""
-
-    jobs: Final[list[dict[str, Any]]] = []
-
-    def do_POST(self) -> None:
-        self.jobs.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self._answer(403, {"kind": "Status", "message": "this cluster runs nothing", "code": 403})
-
-    def do_GET(self) -> None:
-        self._answer(404, {"kind": "Status", "code": 404})
-
-    def log_message(self, *arguments: Any) -> None:
-        """Say nothing."""
-
-    def _answer(self, status: int, body: Mapping[str, Any]) -> None:
-        content = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-
-@dataclass(frozen=True)
-class Launcher:
-    """A folder and an environment to launch the flow from, with stand-ins for S3, Batch and Kubernetes in it."""
-
-    folder: Path
-    environment: dict[str, str]
-
-    def launch(self, commands: Mapping[str, Sequence[str]], *, num_retries: int) -> dict[str, Route]:
-        """Run the flow's commands side by side."""
-        options = ["--no-pylint", "--config-value", "settings", SETTINGS.format(num_retries=num_retries)]
-        running = {
-            name: subprocess.Popen(
-                [sys.executable, str(FLOW), *options, *command],
-                cwd=self.folder,
-                env=self.environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for name, command in commands.items()
-        }
-        try:
-            return {name: Route(*process.communicate(timeout=900), process.returncode) for name, process in running.items()}
-        finally:
-            for process in running.values():
-                process.kill()
-                process.wait()
-
-
 @pytest.fixture(scope="module")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    """One stand-in for all that is asked while the flow compiles."""
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """Return what compiles the flow by a command and returns what it printed; S3, IAM and Batch are stand-ins in this process."""
     from moto.server import ThreadedMotoServer
 
     folder = tmp_path_factory.mktemp("routes")
     aws = ThreadedMotoServer(port=0, verbose=False)
-    cluster = ThreadingHTTPServer(("127.0.0.1", 0), Cluster)
     aws.start()
-    threading.Thread(target=cluster.serve_forever, daemon=True).start()
     try:
-        _, port = aws.get_host_and_port()
-        (folder / "kubeconfig").write_text(json.dumps(_kubeconfig(cluster.server_port)))
-        environment = _environment(folder, f"http://127.0.0.1:{port}")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "CHESS_GRPO_", "METAFLOW_", "MLFLOW_"))}
+        endpoint = f"http://127.0.0.1:{aws.get_host_and_port()[1]}"
+        account = {"AWS_ACCESS_KEY_ID": "testing", "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL": endpoint}
+        given = {**kept, **GIVEN, **dict.fromkeys(CONFIDENTIAL, CANARY), **account}
+        given |= {"METAFLOW_S3_ENDPOINT_URL": endpoint, "METAFLOW_USER": "tester", "HOME": str(folder)}
         with pytest.MonkeyPatch.context() as patch:
-            for name in ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-                patch.setenv(name, environment[name])
+            for name in (*account, "AWS_SECRET_ACCESS_KEY"):
+                patch.setenv(name, given[name])
             patch.delenv("AWS_PROFILE", raising=False)
             _make_queues()
             boto3.client("s3").create_bucket(Bucket="bucket")
-            yield Launcher(folder, environment)
+
+            def compile_by(*command: str) -> str:
+                words = [sys.executable, str(FLOW), "--no-pylint", "--config-value", "settings", SETTINGS, *command]
+                done = subprocess.run(words, cwd=folder, env=given, capture_output=True, text=True, check=False, timeout=900)
+                assert done.returncode == 0, done.stderr
+                assert CANARY not in done.stdout + done.stderr
+                return done.stdout
+
+            yield compile_by
     finally:
-        cluster.shutdown()
-        cluster.server_close()
         aws.stop()
-
-
-@pytest.fixture(scope="module")
-def routes(launcher: Launcher) -> dict[str, Route]:
-    """The two routes that print what they would deploy."""
-    commands = {"argo": ["argo-workflows", "create", "--only-json"], "step-functions": ["step-functions", "create", "--only-json"]}
-    return launcher.launch(commands, num_retries=2)
-
-
-@pytest.fixture(scope="module")
-def airflow(launcher: Launcher) -> Route:
-    """Airflow's route, with the file that it writes as its output."""
-    dag = launcher.folder / "dag.py"
-    compiled = launcher.launch({"airflow": ["airflow", "create", str(dag)]}, num_retries=2)["airflow"]
-    assert compiled.status == 0, compiled.errors
-    return Route(dag.read_text(), compiled.whole, compiled.status)
-
-
-@pytest.fixture(scope="module")
-def kubernetes(launcher: Launcher) -> Route:
-    """A run whose first task is refused."""
-    return launcher.launch({"kubernetes": ["run", "--with", "kubernetes"]}, num_retries=0)["kubernetes"]
-
-
-def _environment(folder: Path, endpoint: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "CHESS_GRPO_", "METAFLOW_", "MLFLOW_"))}
-    return {
-        **kept,
-        **GIVEN,
-        **dict.fromkeys(CONFIDENTIAL, CANARY),
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": endpoint,
-        "METAFLOW_S3_ENDPOINT_URL": endpoint,
-        "METAFLOW_USER": "tester",
-        "HOME": str(folder),
-        "KUBECONFIG": str(folder / "kubeconfig"),
-    }
-
-
-def _kubeconfig(port: int) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "here", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-        "users": [{"name": "nobody", "user": {}}],
-        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "nobody"}}],
-        "current-context": "here",
-    }
 
 
 def _make_queues() -> None:
@@ -234,141 +122,68 @@ def _make_queues() -> None:
         )
 
 
-@pytest.fixture(scope="module")
-def argo(routes: dict[str, Route]) -> dict[str, Any]:
-    """Argo's templates by step."""
-    assert routes["argo"].status == 0, routes["argo"].errors
-    templates = json.loads(routes["argo"].output)["spec"]["templates"]
-    return {template["name"].replace("-", "_"): template for template in templates}
+def check_step(step: str, variables: dict[str, Any], num_gpus: object) -> None:
+    """What every route has to hand on of a step."""
+    trains = step in ("pretrain", "finetune")
+    assert FORWARDED.items() <= variables.items()
+    assert variables["CHESS_GRPO_DEVICE"] == ("cuda" if trains else "cpu")
+    assert not variables.keys() & set(CONFIDENTIAL)
+    assert str(num_gpus or 0) == ("1" if trains else "0")
 
 
-@pytest.fixture(scope="module")
-def states(routes: dict[str, Route]) -> dict[str, Any]:
-    """The state machine's states by step; the fan-out's lies within its map."""
-    assert routes["step-functions"].status == 0, routes["step-functions"].errors
-    machine = json.loads(routes["step-functions"].output)
-    found = dict(machine["States"])
-    for state in machine["States"].values():
-        inner = state.get("Iterator") or state.get("ItemProcessor") or {}
-        found |= inner.get("States", {})
-    return found
-
-
-def test_argo_runs_every_step(argo: dict[str, Any]) -> None:
-    assert set(STEPS) <= set(argo)
-
-
-def test_argo_asks_for_a_gpu_where_a_network_is_trained(argo: dict[str, Any]) -> None:
-    gpus = {step: argo[step]["container"]["resources"]["limits"]["nvidia.com/gpu"] for step in STEPS}
-    assert {step for step, number in gpus.items() if number == "1"} == {"pretrain", "finetune"}
-    assert argo["finetune"]["container"]["resources"]["requests"]["cpu"] == "3.0"
-    assert argo["finetune"]["container"]["resources"]["requests"]["memory"] == "9000.0M"
-    assert argo["build_boards"]["container"]["resources"]["requests"]["memory"] == "5000.0M"
-
-
-def test_argo_tries_again_and_ends_what_hangs(argo: dict[str, Any]) -> None:
-    assert {argo[step]["retryStrategy"]["limit"] for step in STEPS} == {2}
-    assert {argo[step]["retryStrategy"]["backoff"]["duration"] for step in STEPS} == {"0m"}
-    assert argo["finetune"]["activeDeadlineSeconds"] == 90 * 60
-    assert argo["build_boards"]["activeDeadlineSeconds"] == 20 * 60
-
-
-def test_argo_gives_each_container_its_variables(argo: dict[str, Any]) -> None:
+def test_argo_runs_every_step_with_its_resources_tries_and_variables(compiled: Callable[..., str]) -> None:
+    templates = json.loads(compiled("argo-workflows", "create", "--only-json"))["spec"]["templates"]
+    steps = {template["name"].replace("-", "_"): template for template in templates}
     for step in STEPS:
-        variables = {entry["name"]: entry["value"] for entry in argo[step]["container"]["env"]}
-        assert FORWARDED.items() <= variables.items()
-        assert variables["CHESS_GRPO_DEVICE"] == ("cuda" if step in ("pretrain", "finetune") else "cpu")
-        assert not variables.keys() & set(CONFIDENTIAL)
+        container = steps[step]["container"]
+        variables = {entry["name"]: entry["value"] for entry in container["env"]}
+        check_step(step, variables, container["resources"]["limits"]["nvidia.com/gpu"])
+        assert steps[step]["retryStrategy"]["limit"] == 2
+    assert steps["finetune"]["container"]["resources"]["requests"]["cpu"] == "3.0"
+    assert steps["finetune"]["container"]["resources"]["requests"]["memory"] == "9000.0M"
+    assert steps["build_boards"]["activeDeadlineSeconds"] == 20 * 60
 
 
-def test_step_functions_run_every_step(states: dict[str, Any]) -> None:
-    assert set(STEPS) <= set(states)
-
-
-def test_step_functions_put_training_on_the_gpu_queue(states: dict[str, Any]) -> None:
+def test_step_functions_run_every_step_and_leave_no_secret_in_the_bucket(compiled: Callable[..., str]) -> None:
+    machine = json.loads(compiled("step-functions", "create", "--only-json"))
+    states = dict(machine["States"])
+    for state in machine["States"].values():  # A fan-out's steps lie within its map.
+        states |= (state.get("Iterator") or state.get("ItemProcessor") or {}).get("States", {})
+    client = boto3.client("batch")
     for step in STEPS:
         job = states[step]["Parameters"]
         wanted = {entry["Type"]: entry["Value"] for entry in job["ContainerOverrides"]["ResourceRequirements"]}
-        trains = step in ("pretrain", "finetune")
-        assert job["JobQueue"] == ("gpu" if trains else "cpu")
-        assert wanted.get("GPU") == ("1" if trains else None)
-    assert {entry["Type"]: entry["Value"] for entry in states["finetune"]["Parameters"]["ContainerOverrides"]["ResourceRequirements"]} == {
-        "VCPU": "3",
-        "MEMORY": "9000",
-        "GPU": "1",
-    }
-
-
-def test_step_functions_register_each_image(states: dict[str, Any], routes: dict[str, Route]) -> None:
-    client = boto3.client("batch")
-    images = {
-        step: client.describe_job_definitions(jobDefinitions=[states[step]["Parameters"]["JobDefinition"]])["jobDefinitions"][0][
-            "containerProperties"
-        ]["image"]
-        for step in ("finetune", "build_boards")
-    }
-    assert images == {"finetune": "registry/gpu:1", "build_boards": "registry/cpu:1"}
-
-
-def test_step_functions_try_again_and_end_what_hangs(states: dict[str, Any]) -> None:
-    assert {states[step]["Parameters"]["RetryStrategy"]["Attempts"] for step in STEPS} == {3}, "the first try, and two more"
+        check_step(step, {entry["Name"]: entry.get("Value") for entry in job["ContainerOverrides"]["Environment"]}, wanted.get("GPU"))
+        kind = "gpu" if "GPU" in wanted else "cpu"
+        assert job["JobQueue"] == kind
+        assert job["RetryStrategy"]["Attempts"] == 3, "the first try, and two more"
+        [definition] = client.describe_job_definitions(jobDefinitions=[job["JobDefinition"]])["jobDefinitions"]
+        assert definition["containerProperties"]["image"] == f"registry/{kind}:1"
     assert states["finetune"]["Parameters"]["Timeout"]["AttemptDurationSeconds"] == 90 * 60
-    assert states["build_boards"]["Parameters"]["Timeout"]["AttemptDurationSeconds"] == 20 * 60
-
-
-def test_step_functions_give_each_container_its_variables(states: dict[str, Any]) -> None:
-    for step in STEPS:
-        variables = {entry["Name"]: entry.get("Value") for entry in states[step]["Parameters"]["ContainerOverrides"]["Environment"]}
-        assert FORWARDED.items() <= variables.items()
-        assert not variables.keys() & set(CONFIDENTIAL)
-
-
-@pytest.mark.prove
-def test_airflow_runs_every_step_with_its_resources_tries_and_variables(airflow: Route) -> None:
-    [config] = [
-        node.value for node in ast.parse(airflow.output).body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CONFIG"
-    ]
-    operators = ast.literal_eval(config)["states"]
-    assert set(operators) == set(STEPS)
-    for step, operator in operators.items():
-        arguments = operator["operator_args"]
-        variables = {entry["name"]: entry["value"] for entry in arguments["env_vars"]}
-        assert FORWARDED.items() <= variables.items()
-        assert not variables.keys() & set(CONFIDENTIAL)
-        assert arguments["retries"] == 2
-        assert arguments["resources"]["limits"]["nvidia.com/gpu"] == ("1" if step in ("pretrain", "finetune") else "0")
-    assert operators["finetune"]["operator_args"]["execution_timeout"] == {"seconds": 90 * 60}
-    assert CANARY not in airflow.whole
-
-
-@pytest.mark.prove
-def test_kubernetes_is_asked_for_the_first_job_as_it_should_be(kubernetes: Route) -> None:
-    assert kubernetes.status != 0, "the stand-in refuses every job"
-    assert "this cluster runs nothing" in kubernetes.whole
-    [job] = Cluster.jobs
-    [container] = job["spec"]["template"]["spec"]["containers"]
-    variables = {entry["name"]: entry.get("value") for entry in container["env"]}
-    assert FORWARDED.items() <= variables.items()
-    assert not variables.keys() & set(CONFIDENTIAL)
-    assert container["image"] == "registry/cpu:1"
-    assert job["spec"]["template"]["spec"]["activeDeadlineSeconds"] == 60 * 60, "the default of steps that neither train nor play"
-    assert CANARY not in kubernetes.whole + json.dumps(job)
-
-
-def test_no_route_shows_a_secret(routes: dict[str, Route]) -> None:
-    for name, route in routes.items():
-        assert CANARY not in route.whole, f"in what {name} printed"
-
-
-def test_nothing_in_the_bucket_shows_a_secret(routes: dict[str, Route]) -> None:
-    client = boto3.client("s3")
-    keys = [entry["Key"] for entry in client.list_objects_v2(Bucket="bucket")["Contents"]]
-    contents = {key: client.get_object(Bucket="bucket", Key=key)["Body"].read() for key in keys}
+    bucket = boto3.client("s3")
+    keys = [entry["Key"] for entry in bucket.list_objects_v2(Bucket="bucket")["Contents"]]
+    contents = {key: bucket.get_object(Bucket="bucket", Key=key)["Body"].read() for key in keys}
     packages = 0
     for key, content in contents.items():
         assert CANARY.encode() not in _unpacked(content), key
         packages += b"class ChessGrpo(FlowSpec)" in _unpacked(content)
     assert packages, "no code package was looked into"
+
+
+@pytest.mark.prove
+def test_airflow_runs_every_step_with_its_resources_tries_and_variables(compiled: Callable[..., str], tmp_path: Path) -> None:
+    compiled("airflow", "create", str(tmp_path / "dag.py"))
+    dag = (tmp_path / "dag.py").read_text()
+    [config] = [node.value for node in ast.parse(dag).body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CONFIG"]
+    operators = ast.literal_eval(config)["states"]
+    assert set(operators) == set(STEPS)
+    for step, operator in operators.items():
+        arguments = operator["operator_args"]
+        variables = {entry["name"]: entry["value"] for entry in arguments["env_vars"]}
+        check_step(step, variables, arguments["resources"]["limits"]["nvidia.com/gpu"])
+        assert arguments["retries"] == 2
+    assert operators["finetune"]["operator_args"]["execution_timeout"] == {"seconds": 90 * 60}
+    assert CANARY not in dag
 
 
 def _unpacked(content: bytes) -> bytes:

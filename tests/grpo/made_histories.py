@@ -1,22 +1,12 @@
-"""Histories of GRPO runs, made by our own trainer: healthy ones, and every past failure on purpose, its guard being off.
+"""Histories of GRPO runs, made by our own trainer: healthy ones, and every past failure on purpose, its guard being off."""
 
-python tests/grpo/made_histories.py LAB OUT [--only NAME ...] [--seeds 0 1 2]     # boards and pretrained policies are made in LAB once
-"""
-
-import argparse
-import json
 import math
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
-
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-sys.path.insert(0, str(Path(__file__).parent))
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -387,32 +377,3 @@ def lab_in(folder: Path, *, num_train: int = 3_000, num_heldout: int = 200) -> L
 
 def _first(arrays: BoardArrays, count: int) -> BoardArrays:
     return BoardArrays(**{name: getattr(arrays, name)[:count] for name in BoardArrays.__slots__})
-
-
-def write_history(path: Path, records: Sequence[Record]) -> None:
-    """Write one line a record, as a step's output has them."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{json.dumps(asdict(record))}\n" for record in records), encoding="utf-8")
-
-
-def main() -> None:
-    """Write what the command line asks for, each history as soon as it is made."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lab", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--only", nargs="+", default=[*HEALTHY, *FAILED])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[*SEEDS])
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    lab = lab_in(given.lab)
-    for seed in given.seeds:
-        for folder, cases in (("healthy", HEALTHY), ("failed", FAILED)):
-            for name, case in cases.items():
-                path = given.out / folder / f"{name}-{seed}.jsonl"
-                if name in given.only and not path.exists():
-                    write_history(path, history_of(lab, case, seed=seed))
-                    print(path, flush=True)
-
-
-if __name__ == "__main__":
-    main()

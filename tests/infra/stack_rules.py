@@ -35,63 +35,20 @@ TRUST = {
     "MachineRole": "ec2.amazonaws.com",
     "DoorRole": "ec2.amazonaws.com",
 }
-OBJECTS = "s3:AbortMultipartUpload s3:DeleteObject s3:GetObject s3:PutObject"
-_START = {
-    "Logs": ("logs:CreateLogStream logs:PutLogEvents", "ServiceLogs.Arn"),
-    "OwnImages": (
-        "ecr:BatchCheckLayerAvailability ecr:BatchGetImage ecr:GetDownloadUrlForLayer",
-        "arn:${AWS::Partition}:ecr:${AWS::Region}:${AWS::AccountId}:repository/*",
-    ),
-    "LogInToRegistry": ("ecr:GetAuthorizationToken", "*"),
+OBJECTS = {
+    "${Bucket.Arn}/metaflow/*": {"JobRole", "LauncherPolicy"},
+    "${Bucket.Arn}/games/*": {"JobRole", "LauncherPolicy"},
+    "${Bucket.Arn}/mlflow/*": {"MlflowRole"},
 }
-_BATCH = "arn:${AWS::Partition}:batch:${AWS::Region}:${AWS::AccountId}:"
-RIGHTS = {
-    # Who may do what, and with which resource; `X` and `X.Arn` are resources of the stack.
-    "JobRole": {
-        "RunsAndOutputs": (OBJECTS, "${Bucket.Arn}/metaflow/*"),
-        "GamesToReadFrom": ("s3:GetObject", "${Bucket.Arn}/games/*"),
-        "Names": ("s3:ListBucket", "Bucket.Arn"),
-        "NamedSecrets": ("secretsmanager:GetSecretValue", "TrackingSecret"),
-    },
-    "MlflowRole": {"Artifacts": (OBJECTS, "${Bucket.Arn}/mlflow/*"), "Names": ("s3:ListBucket", "Bucket.Arn")},
-    "MetadataStartRole": {"Secrets": ("secretsmanager:GetSecretValue", "DatabaseSecret"), **_START},
-    "MlflowStartRole": {
-        "Secrets": ("secretsmanager:GetSecretValue", "AdminSecret DatabaseSecret FormsSecret TrackingSecret"),
-        **_START,
-    },
-    "MachineRole": {},
-    "DoorRole": {},
-    "OtherSecretsPolicy": {"": ("secretsmanager:GetSecretValue", "OtherSecrets")},
-    "LauncherPolicy": {
-        "Launch": ("batch:SubmitJob", f"CpuQueue GpuQueue NodesQueue {_BATCH}job-definition/metaflow_*"),
-        "Describe": ("batch:RegisterJobDefinition", f"{_BATCH}job-definition/metaflow_*"),
-        "Tag": ("batch:TagResource", f"{_BATCH}job-definition/metaflow_* {_BATCH}job/*"),
-        "End": ("batch:TerminateJob", f"{_BATCH}job/*"),
-        "Watch": (
-            "batch:DescribeComputeEnvironments batch:DescribeJobDefinitions batch:DescribeJobQueues batch:DescribeJobs batch:ListJobs",
-            "*",
-        ),
-        "GiveJobsTheirRole": ("iam:PassRole", "JobRole.Arn"),
-        "RunsAndOutputs": (OBJECTS, "${Bucket.Arn}/games/* ${Bucket.Arn}/metaflow/*"),
-        "Names": ("s3:ListBucket", "Bucket.Arn"),
-        "Logs": (
-            "logs:GetLogEvents",
-            "ServiceLogs.Arn arn:${AWS::Partition}:logs:${AWS::Region}:${AWS::AccountId}:log-group:/aws/batch/job:log-stream:*",
-        ),
-        "Outputs": ("cloudformation:DescribeStacks", "AWS::StackId"),
-        "TheJobsAccountOfMlflow": ("secretsmanager:GetSecretValue", "TrackingSecret"),
-        "Door": (
-            "ssm:StartSession",
-            "arn:${AWS::Partition}:ec2:${AWS::Region}:${AWS::AccountId}:instance/${DoorMachine}"
-            " arn:${AWS::Partition}:ssm:${AWS::Region}::document/AWS-StartPortForwardingSessionToRemoteHost",
-        ),
-        "OwnSessions": (
-            "ssm:ResumeSession ssm:TerminateSession",
-            "arn:${AWS::Partition}:ssm:${AWS::Region}:${AWS::AccountId}:session/${!aws:userid}-*"
-            " arn:${AWS::Partition}:ssm:${AWS::Region}:${AWS::AccountId}:session/${!aws:username}-*",
-        ),
-    },
+"""Who may read or write which objects."""
+SECRETS = {
+    "JobRole": {"TrackingSecret"},
+    "LauncherPolicy": {"TrackingSecret"},
+    "MetadataStartRole": {"DatabaseSecret"},
+    "MlflowStartRole": {"AdminSecret", "DatabaseSecret", "FormsSecret", "TrackingSecret"},
+    "OtherSecretsPolicy": {"OtherSecrets"},
 }
+"""Who may read which secrets."""
 CONDITIONS = {
     # Rights that are too wide without their condition.
     "iam:PassRole": {"StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}},
@@ -152,16 +109,20 @@ def resources_are_named(template: Template) -> Iterator[str]:
                 yield f"{name} may {action} with everything"
 
 
-def rights_are_these(template: Template) -> Iterator[str]:
-    """Every role's rights are written down a second time, so that none is widened by the way."""
-    found: dict[str, dict[str, tuple[str, str]]] = {name: {} for name in of_type(template, "AWS::IAM::Role")}
+def data_and_secrets_are_for_those_who_need_them(template: Template) -> Iterator[str]:
+    """Objects are reached by prefix and never with their permissions; jobs see the tracking account's secret and no server's own."""
     for name, statement in statements(template):
-        actions = " ".join(sorted(_listed(statement["Action"])))
-        resources = " ".join(sorted(_told(resource) for resource in _listed(statement["Resource"])))
-        found.setdefault(name, {})[statement.get("Sid", "")] = (actions, resources)
-    for name in sorted(found.keys() | RIGHTS.keys()):
-        if found.get(name) != RIGHTS.get(name):
-            yield f"{name} has {found.get(name)} and should have {RIGHTS.get(name)}"
+        actions = set(_listed(statement["Action"]))
+        resources = {_told(resource) for resource in _listed(statement["Resource"])}
+        objects = {action for action in actions if action.startswith("s3:") and action != "s3:ListBucket"}
+        if objects:
+            for resource in sorted(resources):
+                if name not in OBJECTS.get(resource, ()):
+                    yield f"{name} may {sorted(objects)} with {resource}"
+            if wide := objects - {"s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"}:
+                yield f"{name} may {sorted(wide)}"
+        if "secretsmanager:GetSecretValue" in actions and (others := resources - SECRETS.get(name, set())):
+            yield f"{name} may read {sorted(others)}"
 
 
 def roles_are_taken_by_these(template: Template) -> Iterator[str]:
@@ -452,7 +413,7 @@ RULES: dict[str, Rule] = {
     for rule in (
         actions_are_named,
         resources_are_named,
-        rights_are_these,
+        data_and_secrets_are_for_those_who_need_them,
         roles_are_taken_by_these,
         wide_rights_have_their_conditions,
         nothing_is_open,

@@ -16,7 +16,7 @@ from infra.batch_standin import BatchJob, StandIn, batch_standin, container, ref
 from infra.batch_standin.jobs import SPOT_NOTICE
 
 CANARY = "canary-of-the-launcher"
-SECONDS = 60
+SECONDS = 300
 Submit = Callable[..., BatchJob]
 
 pytestmark = pytest.mark.skipif(bool(refusal()), reason=refusal())
@@ -100,12 +100,6 @@ def test_a_job_works_with_the_credentials_of_its_role_not_the_launchers(submit: 
     assert job.log().split() == ["ASIA-STAND-IN-ROLE", "chess-grpo-stand-in"]
 
 
-def test_the_agent_says_where_a_job_logs(submit: Submit) -> None:
-    script = "import os, requests; print(requests.get(os.environ['ECS_CONTAINER_METADATA_URI_V4']).json()['LogOptions']['awslogs-stream'])"
-    job = ended(submit(f'python -c "{script}"'))
-    assert job.log().strip() == job.id
-
-
 def test_the_launchers_packages_and_files_are_not_there(standin: StandIn, submit: Submit, tmp_path: Path) -> None:
     secret = tmp_path / "store"
     secret.write_text(CANARY)
@@ -121,32 +115,6 @@ def test_the_launchers_packages_and_files_are_not_there(standin: StandIn, submit
     above = [Path(sys.base_prefix).relative_to(Path.home()).parts[0]] if Path(sys.base_prefix).is_relative_to(Path.home()) else []
     assert lines[5] in (str(above), "FileNotFoundError", "[]")
     assert lines[6] == "FileNotFoundError"
-
-
-def test_a_jobs_disk_is_empty_its_own_and_gone_with_it(submit: Submit) -> None:
-    script = "pwd; ls -A ~ /tmp; touch /tmp/mine ~/mine /mine; ls ~"
-    for _ in range(2):
-        assert ended(submit(script)).log().split() == ["/", "/home/job:", "/tmp:", "mine"]
-    assert not Path("/tmp/mine").exists()
-    assert not Path("/mine").exists()
-
-
-def test_a_job_does_not_see_processes_outside(submit: Submit) -> None:
-    assert ended(submit("for p in /proc/[0-9]*; do echo ${p#/proc/} $(cat $p/comm); done; true")).log().splitlines()[0] == "1 bash"
-    assert str(os.getpid()) not in ended(submit("ls /proc; true")).log().split()
-
-
-@pytest.mark.parametrize("code", [0, 1, 75, 202])
-def test_the_exit_code_is_the_jobs(code: int, standin: StandIn, submit: Submit) -> None:
-    job = ended(submit(f"exit {code}"))
-    assert (job.exit_code, job.status) == (code, "FAILED" if code else "SUCCEEDED")
-    found = described(standin, job)
-    assert found["container"]["exitCode"] == found["attempts"][-1]["container"]["exitCode"] == code
-    assert found["statusReason"] == "Essential container in task exited"
-
-
-def test_what_a_job_asks_for_is_recorded_overrides_beside_the_definition(submit: Submit) -> None:
-    assert ended(submit("true")).resources == {"VCPU": "1", "MEMORY": "512", "GPU": "1"}
 
 
 def test_a_job_that_takes_too_long_is_ended(standin: StandIn, submit: Submit) -> None:
@@ -215,25 +183,9 @@ def test_nodes_know_of_each_other_and_the_main_ones_end_is_the_jobs(submit: Subm
     assert (job.status, job.exit_code) == ("FAILED", 3)
 
 
-def test_a_node_that_is_lost_does_not_end_the_job_but_the_main_one_does(standin: StandIn, submit: Submit) -> None:
-    job = saying(submit("echo runs; sleep 600; true", other="echo runs; sleep 600; true"), "runs")
-    saying(job, "runs", 1)
-    assert job.lose(1)
-    assert job.status == "RUNNING"
-    assert job.lose(0)
-    assert ended(job).status_reason == f"Host EC2 (instance i-{job.id[:8]}) terminated."
-    found = described(standin, job)
-    assert "container" not in found  # As AWS has it; Metaflow then reads the reason from the job.
-
-
 def test_a_job_of_several_nodes_is_refused_on_spot_machines(submit: Submit) -> None:
     with pytest.raises(Exception, match="Multi-node parallel jobs aren't supported on compute environments that use Spot Instances"):
         submit("true", other="true", queue="cpu-spot")
-
-
-def test_a_payload_beyond_batchs_limit_is_refused(submit: Submit) -> None:
-    with pytest.raises(Exception, match="at most 30,720 are allowed"):
-        submit("true", LONG="x" * 31_000)
 
 
 def test_nothing_of_the_launchers_is_in_logs_jobs_or_objects(standin: StandIn, submit: Submit) -> None:

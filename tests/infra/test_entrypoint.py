@@ -83,15 +83,6 @@ def test_sigterm_reaches_the_task_which_saves_and_its_exit_code_comes_out(contai
     assert not (tmp_path / "told").exists(), "what the task has forked is its own to end"
 
 
-def test_without_it_the_task_never_hears_of_the_signal(containers: list[Container], tmp_path: Path) -> None:
-    container = start(containers, tmp_path, "bash", "-c", SHELL.format(word="step"))
-    container.wait_until_ready()
-    container.signal_first_process(signal.SIGTERM)
-    with pytest.raises(subprocess.TimeoutExpired):
-        container.exit_code(timeout=1)
-    assert not (tmp_path / "saved").exists()
-
-
 def test_what_is_not_a_task_is_ended_at_once(containers: list[Container], tmp_path: Path) -> None:
     container = start(containers, tmp_path, "bash", str(ENTRYPOINT), "bash", "-c", "touch ready; sleep 60")
     container.wait_until_ready()

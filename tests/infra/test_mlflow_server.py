@@ -33,21 +33,16 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("ending", ["ended", "killed"])
-def test_a_server_goes_with_who_started_it(ending: str, tmp_path: Path) -> None:
+def test_a_server_goes_with_who_started_it_though_killed(tmp_path: Path) -> None:
     folder = tmp_path / "server"
     with subprocess.Popen([sys.executable, "-c", DRIVER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == "OK\n"
         assert len(processes_of(folder)) >= 2
-        if ending == "killed":
-            process.kill()
-        else:
-            process.stdin.write("\n")
-            process.stdin.flush()
+        process.kill()
         process.wait()
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while processes_of(folder):
         assert time.monotonic() < until
         time.sleep(0.1)

@@ -38,11 +38,6 @@ def test_cfn_lint_finds_nothing() -> None:
     assert [str(match) for match in matches] == []
 
 
-def test_cfn_lint_would_find_something() -> None:
-    text = STACK.read_text().replace("StorageEncrypted: true", "StorageEncryptd: true")
-    assert any("StorageEncryptd" in match.message for match in cfnlint.lint(text, regions=["us-east-1"]))
-
-
 def test_the_template_is_small_enough_to_be_sent_as_it_is() -> None:
     assert STACK.stat().st_size <= 51_200, "larger ones need a bucket of their own to be deployed from"
 
@@ -117,10 +112,16 @@ BREAKS: list[tuple[str, Callable[[Template], None]]] = [
     ),
     ("resources_are_named", _set(_RUNS, "Resource", "*")),
     ("resources_are_named", _set(_resource("LauncherPolicy", "PolicyDocument", "Statement", 2), "Resource", "*")),
-    ("rights_are_these", _set(_RUNS, "Resource", {"Fn::Sub": "${Bucket.Arn}/*"})),
-    ("rights_are_these", _set(_RUNS, "Action", ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:PutObjectAcl"])),
-    ("rights_are_these", _set(_resource("JobRole", *_POLICY, 3), "Resource", {"Ref": "AdminSecret"})),
-    ("rights_are_these", lambda template: template["Resources"].__setitem__("Another", copy.deepcopy(template["Resources"]["JobRole"]))),
+    ("data_and_secrets_are_for_those_who_need_them", _set(_RUNS, "Resource", {"Fn::Sub": "${Bucket.Arn}/*"})),
+    (
+        "data_and_secrets_are_for_those_who_need_them",
+        _set(_RUNS, "Action", ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:PutObjectAcl"]),
+    ),
+    ("data_and_secrets_are_for_those_who_need_them", _set(_resource("JobRole", *_POLICY, 3), "Resource", {"Ref": "AdminSecret"})),
+    (
+        "data_and_secrets_are_for_those_who_need_them",
+        lambda template: template["Resources"].__setitem__("Another", copy.deepcopy(template["Resources"]["JobRole"])),
+    ),
     ("roles_are_taken_by_these", _set(_TRUST, "Principal", {"AWS": "*"})),
     ("roles_are_taken_by_these", _drop(_TRUST, "Condition")),
     ("roles_are_taken_by_these", _set(_resource("JobRole"), "ManagedPolicyArns", ["arn:aws:iam::aws:policy/AdministratorAccess"])),
@@ -315,28 +316,6 @@ def test_the_stack_is_created(created: Created, template: Template) -> None:
     conditional = {"OtherSecretsPolicy"}
     wanted = {name for name, resource in template["Resources"].items() if resource["Type"] not in NOT_IN_MOTO} - conditional
     assert wanted == set(created.resources)
-
-
-def test_the_created_bucket_is_encrypted(created: Created) -> None:
-    client, bucket = boto3.client("s3"), created.resources["Bucket"]
-    [rule] = client.get_bucket_encryption(Bucket=bucket)["ServerSideEncryptionConfiguration"]["Rules"]
-    assert rule["ApplyServerSideEncryptionByDefault"]["SSEAlgorithm"] == "AES256"
-
-
-def test_the_created_queues_try_spot_machines_first(created: Created) -> None:
-    client = boto3.client("batch")
-    made = {
-        found["computeEnvironmentArn"]: found["computeResources"] for found in client.describe_compute_environments()["computeEnvironments"]
-    }
-    kinds = {
-        queue["jobQueueName"]: [
-            made[entry["computeEnvironment"]]["type"]
-            for entry in sorted(queue["computeEnvironmentOrder"], key=lambda entry: entry["order"])
-        ]
-        for queue in client.describe_job_queues()["jobQueues"]
-    }
-    assert kinds == {"chess-grpo-cpu": ["SPOT", "EC2"], "chess-grpo-gpu": ["SPOT", "EC2"], "chess-grpo-nodes": ["EC2"]}
-    assert {tuple(found["instanceTypes"]) for found in made.values()} == {("c7i",), ("g6",)}
 
 
 def test_what_goes_into_jobs_and_services_exists(created: Created) -> None:

@@ -1,12 +1,9 @@
 """Runs whole small pipelines in processes of their own, each killed, starved or misled as a test says.
 
-It imports everything once and then forks a process for each line of JSON it reads: the imports take ten seconds, a fork nothing. What a
-forked process gives back, as Metaflow does, is the artifact of each step: a file below `artifacts`, which a later process goes on from.
+It is a process of `forking.py`. What a forked process gives back, as Metaflow does, is the artifact of each step: a file below
+`artifacts`, which a later process goes on from.
 """
 
-import contextlib
-import ctypes
-import faulthandler
 import json
 import os
 import random
@@ -15,16 +12,16 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 TREE = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TREE))
+sys.path[:0] = [str(TREE), str(TREE / "tests" / "steps")]
 
 import torch  # noqa: E402
+from forking import serve  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -61,7 +58,6 @@ from steps.tracking.child_run import ChildRun  # noqa: E402
 from steps.tracking.registry import Registry  # noqa: E402
 
 NO_RETRY, RESUMABLE = 202, 75
-_PR_SET_PDEATHSIG = 1
 CODE = {"commit": "soak", "is_dirty": False, "lock": "soak"}
 STEPS = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select", "report")
 _SEEN: Counter[str] = Counter()
@@ -203,55 +199,15 @@ def run(job: dict[str, Any]) -> None:
     _say(json.dumps({"seconds": time.monotonic() - started, "seen": _SEEN}))
 
 
-def _child(job: dict[str, Any]) -> int:
+def _job(job: dict[str, Any]) -> None:
     try:
         run(job)
-    except SystemExit as end:
-        return int(end.code or 0)
     except PlainError as error:
         _say(f"plain {type(error).__name__}: {error}")
-        return RESUMABLE if error.may_pass else NO_RETRY
-    except BaseException:  # noqa: BLE001
-        traceback.print_exc()
-        return 1
-    return 0
-
-
-def serve() -> None:
-    """Run a forked process for each job that comes in; several may be at work."""
-    for line in sys.stdin:
-        job = json.loads(line)
-        match job["do"]:
-            case "start":
-                pid = os.fork()
-                if not pid:
-                    log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-                    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-                    os.dup2(log, 1)
-                    os.dup2(log, 2)
-                    os.setpgid(0, 0)
-                    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # Nothing is left when the tests are cut off.
-                    faulthandler.enable()
-                    status = _child(job)
-                    with contextlib.suppress(Exception):
-                        sys.stdout.flush()
-                        sys.stderr.flush()
-                    os._exit(status)
-                _answer(pid)
-            case "wait":
-                _answer(os.waitstatus_to_exitcode(os.waitpid(job["pid"], 0)[1]))
-            case "resize":
-                _answer(resize(Path(job["place"]), job["free"]))
-
-
-def _answer(number: int) -> None:
-    os.write(_ANSWERS, f"{number}\n".encode())
+        sys.exit(RESUMABLE if error.may_pass else NO_RETRY)
 
 
 if __name__ == "__main__":
-    _ANSWERS = os.dup(1)
-    os.dup2(2, 1)  # What a library prints is no answer.
     random.seed(0)
     torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))]).step()  # Imports what torch imports late.
-    _answer(os.getpid())
-    serve()
+    serve(_job, {"resize": lambda job: resize(Path(job["place"]), job["free"])})

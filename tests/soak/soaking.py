@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 import uuid
@@ -15,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from forking import Forks, has_ended
 
 from grpo.base.files import MANIFEST, sha256_file, verified_manifest
 
@@ -26,7 +27,6 @@ NO_RETRY: Final = 202
 RESUMABLE: Final = 75
 MARK: Final = "CHESS_GRPO_SOAK_MARK"
 """The variable by which all that descends from a process is known."""
-_PATIENCE_SECONDS: Final = 900.0
 _LEAK_SECONDS: Final = 5.0
 
 SMALL: Final = """
@@ -55,7 +55,7 @@ def number_of(name: str, default: int) -> int:
     return int(os.environ.get(name, default))
 
 
-class Driver:
+class Driver(Forks):
     """A process that has imported everything, and forks one that runs a whole pipeline for each job."""
 
     def __init__(self, folder: Path, *, tmpfs: Path | None = None, **variables: str) -> None:
@@ -82,11 +82,7 @@ class Driver:
             mounted = f"mount -t tmpfs -o size=8g none '{tmpfs}' && exec \"$@\""
             command = ["unshare", "--user", "--map-root-user", "--mount", "--", "sh", "-c", mounted, "sh", *command]
         self._errors = (folder / "driver.log").open("w")
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=self.environment, cwd=folder
-        )
-        self._at_work: set[int] = set()
-        self.pid = self._answer()
+        super().__init__(command, stderr=self._errors, env=self.environment, cwd=folder)
         self.root = Path("/") if tmpfs is None else Path(f"/proc/{self.pid}/root")
         """Where its file system is seen from here."""
 
@@ -96,20 +92,11 @@ class Driver:
         place.folder.mkdir(parents=True, exist_ok=True)
         with place.log.open("a") as log:
             log.write(f"--- {json.dumps({'run': run, **job})}\n")
-        pid = self._ask(do="start", artifacts=str(place.artifacts), log=str(place.log), settings=settings, run=run, **job)
-        self._at_work.add(pid)
-        return pid
+        return self.fork(artifacts=str(place.artifacts), log=str(place.log), settings=settings, run=run, **job)
 
     def end(self, pid: int) -> int:
         """Wait until a process ends, and return its exit status, negative for a signal."""
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not has_ended(pid):
-            if time.monotonic() > deadline:
-                os.kill(pid, signal.SIGKILL)
-                raise AssertionError(f"process {pid} went on for {_PATIENCE_SECONDS:g} s and was killed")
-            time.sleep(0.02)
-        self._at_work.discard(pid)
-        return self._ask(do="wait", pid=pid)
+        return self.wait(pid)
 
     def run(self, place: "Place", **job: Any) -> int:
         """Run to the end."""
@@ -117,7 +104,7 @@ class Driver:
 
     def resize(self, place: Path, free: int | None) -> int:
         """Leave so many bytes free on the disk, or plenty; return what is free."""
-        return self._ask(do="resize", place=str(place), free=free)
+        return self.ask("resize", place=str(place), free=free)
 
     def others(self) -> list[int]:
         """Return all living processes that descend from this one."""
@@ -129,37 +116,11 @@ class Driver:
 
     def close(self) -> None:
         """End it and all that it has left."""
-        for pid in self._at_work:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(60)
-        self._process.stdout.close()  # type: ignore[union-attr]
+        super().close()
         self._errors.close()
         for pid in self.others():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-    def _ask(self, **job: Any) -> int:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(job) + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> int:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, Path(self._errors.name).read_text()
-        return int(line)
-
-
-def has_ended(pid: int) -> bool:
-    """Return whether a process is gone, or only waits to be asked how it ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except (OSError, IndexError):
-        return True
 
 
 def marked(mark: str) -> list[int]:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from conftest import Undisturbed
-from soaking import NO_RETRY, SEED, Driver, Place, Row, fresh_place, has_ended, leftovers_of, lost_of, number_of, part
+from forking import has_ended
+from soaking import NO_RETRY, SEED, Driver, Place, Row, fresh_place, leftovers_of, lost_of, number_of, part
 
 pytestmark = pytest.mark.soak
 

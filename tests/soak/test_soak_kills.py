@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from conftest import Undisturbed
-from soaking import RESUMABLE, SEED, Driver, Place, Row, fresh_place, has_ended, leftovers_of, lost_of, number_of, part, states_of_runs
+from forking import has_ended
+from soaking import RESUMABLE, SEED, Driver, Place, Row, fresh_place, leftovers_of, lost_of, number_of, part, states_of_runs
 
 pytestmark = pytest.mark.soak
 

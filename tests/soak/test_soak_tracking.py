@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from conftest import Undisturbed
-from soaking import SEED, Driver, Place, has_ended, number_of, part
+from forking import has_ended
+from soaking import SEED, Driver, Place, number_of, part
 from toggled_server import Fault, ServerProcess, ToggledServer, picture
 
 pytestmark = pytest.mark.soak

@@ -1,7 +1,6 @@
 """What the tests of the steps share: files that whole datasets can be built of."""
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,20 +22,22 @@ def epd_text(games_text: str) -> str:
     return as_epd(games_text)
 
 
-@pytest.fixture(scope="session")
-def give_tables(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
-    """Return what gives a folder an `mlflow.db` with its tables and nothing of ours in them: making them takes seconds, a copy nothing."""
-    from mlflow.tracking import MlflowClient
+@pytest.fixture
+def console(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Return what types a command line, and returns exit code, output and error output."""
+    from steps.cli.main import main
 
-    made = tmp_path_factory.mktemp("tables") / "mlflow.db"
-    MlflowClient(f"sqlite:///{made}").search_experiments()
+    def typed(*words: str | Path) -> tuple[int, str, str]:
+        capfd.readouterr()
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as end:
+            code = int(end.code or 0)
+        said = capfd.readouterr()
+        assert "Traceback" not in said.err
+        return code, said.out, said.err
 
-    def give(folder: Path) -> Path:
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copy(made, folder)
-        return folder
-
-    return give
+    return typed
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Hashes that notice every change, and folders that appear whole or not at all."""
 
-import json
 import os
 import signal
 import tempfile
@@ -189,14 +188,6 @@ def test_every_damage_is_noticed_and_its_file_named(folder: Path, damage: object
         verified_manifest(folder)
 
 
-def test_two_files_that_changed_places_are_noticed(folder: Path) -> None:
-    a, b = (folder / "a.txt").read_bytes(), (folder / "b.bin").read_bytes()
-    (folder / "a.txt").write_bytes(b)
-    (folder / "b.bin").write_bytes(a)
-    with pytest.raises(CorruptError, match=r"a\.txt is changed"):
-        verified_manifest(folder)
-
-
 def test_an_atomic_folder_appears_only_when_its_block_has_ended_well(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "target"
     with atomic_folder(target) as made:
@@ -349,7 +340,3 @@ def test_a_manifest_nested_too_deeply_is_damaged(folder: Path) -> None:
     (folder / MANIFEST).write_text("[" * 100_000)
     with pytest.raises(CorruptError, match="unreadable"):
         verified_manifest(folder)
-
-
-def test_a_manifest_is_plain_json(folder: Path) -> None:
-    assert json.loads((folder / MANIFEST).read_text())["kind"] == "test"

@@ -121,34 +121,9 @@ def test_the_last_men_that_can_win_may_go_in_one_move_that_leaves_bishops_of_one
     assert drawing_moves(board) == brute_force(board)
 
 
-@pytest.mark.parametrize(
-    ("fen", "stalemating"),
-    [
-        ("kb5Q/pr6/8/8/1B6/5Q1K/8/5B2 w - - 0 1", "f1a6"),  # Rook and bishop are pinned, the pawn is blocked.
-        ("kb2Q3/bp2K3/8/3B4/8/8/3Q4/6B1 w - - 0 1", "d2a5"),
-        ("2Q3nk/7p/4Q3/3K4/8/8/1RQ5/8 w - - 0 1", "e6h6"),
-        ("8/6KQ/QQ6/4R3/8/8/6pb/7k w - - 0 1", "a6a8"),
-        ("k7/nr6/8/8/Q7/2KQ4/6B1/8 w - - 0 1", "d3d6"),
-    ],
-)
-def test_pinned_men_do_not_save_from_stalemate(fen: str, stalemating: str) -> None:
-    # Found by random search for positions in which a short cut that forgets pins would be wrong.
-    board = chess.Board(fen)
-    assert board.is_valid()
-    assert drawing_moves(board) == brute_force(board)
-    assert chess.Move.from_uci(stalemating) in drawing_moves(board)
-
-
 def test_mate_comes_before_the_fifty_move_rule() -> None:
     board = chess.Board("6k1/5ppp/8/8/8/8/8/R3K3 w - - 99 80")
     assert set(board.legal_moves) - set(drawing_moves(board)) == {chess.Move.from_uci("a1a8")}
-
-
-def test_with_bishops_of_one_colour_alone_every_move_is_a_draw() -> None:
-    # Three of them can still move, so that no move stalemates; nobody can win all the same.
-    board = chess.Board("b1b1b3/8/7k/8/8/8/8/1B1B1BK1 w - - 0 1")
-    assert board.is_valid()
-    assert drawing_moves(board) == list(board.legal_moves) == brute_force(board)
 
 
 def test_repeating_moves_are_those_after_which_python_chess_counts_a_position_twice() -> None:

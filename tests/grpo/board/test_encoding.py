@@ -13,11 +13,9 @@ from grpo.board.encoding import (
     BLACK_TO_MOVE,
     CASTLING,
     EN_PASSANT,
-    ENCODING_SIZE,
     HALFMOVE_CLOCK,
     decode,
     encode,
-    encode_fens,
     fen_of,
     key_of_fen,
     mover_fen,
@@ -70,17 +68,6 @@ def test_decoding_gives_back_each_of_5000_positions_but_for_the_full_move_number
         expected.fullmove_number = 1
         assert decoded == expected
         assert fen_without_number(decoded) == fen_without_number(board)
-
-
-def test_a_batch_is_encoded_row_by_row(random_boards: list[chess.Board]) -> None:
-    some = random_boards[:40]
-    assert np.array_equal(encode(some), np.concatenate([encode([board]) for board in some]))
-    assert encode([]).shape == (0, ENCODING_SIZE)
-
-
-def test_a_fen_is_encoded_like_its_board(random_boards: list[chess.Board]) -> None:
-    assert encode_fens([board.fen() for board in random_boards]).tolist() == encode(random_boards).tolist()
-    assert encode_fens([]).shape == (0, ENCODING_SIZE)
 
 
 def test_a_position_and_its_mirror_differ_only_in_who_is_black(random_boards: list[chess.Board]) -> None:
@@ -141,22 +128,6 @@ def test_the_key_of_a_position_is_about_what_can_be_played_and_not_about_clocks_
     assert (position_key(chess.Board(one)) == position_key(chess.Board(other))) is are_same
 
 
-def test_the_key_is_the_movers_view_whole_but_for_the_clocks(random_boards: list[chess.Board]) -> None:
-    for board in random_boards[::3]:
-        key = position_key(board)
-        assert key == position_key(board.mirror())
-        expected = mover_view(board).copy(stack=False)
-        expected.halfmove_clock, expected.fullmove_number = 0, 1
-        assert chess.Board(f"{key} 0 1") == expected
-
-
-def test_the_mover_is_always_white_in_his_own_view(random_boards: list[chess.Board]) -> None:
-    for board in random_boards[::10]:
-        view = mover_view(board)
-        assert view.turn == chess.WHITE
-        assert view == (board if board.turn == chess.WHITE else board.mirror())
-
-
 def test_the_movers_fen_is_that_of_the_turned_board(random_boards: list[chess.Board]) -> None:
     seen: Counter[str] = Counter()
     for board in random_boards[::3]:
@@ -191,10 +162,3 @@ def test_positions_are_told_to_the_engine_as_python_chess_writes_them(random_boa
     assert any(board.has_legal_en_passant() for board in random_boards)
     assert any(board.ep_square is not None and not board.has_legal_en_passant() for board in random_boards)
     assert [fen_of(board) for board in random_boards] == [board.fen() for board in random_boards]
-
-
-def test_a_mirror_of_black_decodes_to_the_position_of_white() -> None:
-    board = chess.Board("r1bqkbnr/pppp1ppp/2n5/4p3/2B1P3/5N2/PPPP1PPP/RNBQK2R b KQkq - 3 3")
-    [row] = encode([board])
-    row[BLACK_TO_MOVE] = 0
-    assert decode(row) == chess.Board("rnbqk2r/pppp1ppp/5n2/2b1p3/4P3/2N5/PPPP1PPP/R1BQKBNR w KQkq - 3 1")

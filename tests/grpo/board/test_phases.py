@@ -3,7 +3,7 @@
 import chess
 import pytest
 
-from grpo.board.phases import PHASES, Phase, phase_of
+from grpo.board.phases import Phase, phase_of
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,3 @@ def test_the_rule_is_what_its_text_says_on_5000_positions(random_boards: list[ch
 
 def test_a_position_and_its_mirror_are_in_one_phase(random_boards: list[chess.Board]) -> None:
     assert all(phase_of(board) is phase_of(board.mirror()) for board in random_boards[::5])
-
-
-def test_the_phases_stand_in_the_order_of_a_game() -> None:
-    assert [phase.value for phase in PHASES] == ["opening", "middlegame", "endgame"]

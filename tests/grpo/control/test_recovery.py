@@ -50,14 +50,15 @@ def entropies(trainer: GrpoTrainer, count: int) -> list[float]:
     return [trainer.step().metrics["grpo/entropy"] for _ in range(count)]
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.prove), pytest.param(2, marks=pytest.mark.prove)])
+@pytest.mark.prove  # Half a minute a seed; that recovery brings entropy back is in test_trainer.py too.
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_from_a_collapsed_policy_the_forward_divergence_comes_back_and_the_field_notes_recovery_does_not(seed: int) -> None:
     reference = lively_policy(seed)
     policy = copied(reference)
     collapsing = trainer_of(policy, reference, seed)
     history = entropies(collapsing, 10)
     while sum(history[-10:]) / 10 >= 0.2:
-        assert len(history) < 500, "without a bonus it collapses"
+        assert len(history) < 2_000, "without a bonus it collapses"
         history += entropies(collapsing, 1)
     entropies(collapsing, 100)
     weights, state = copy.deepcopy(policy.network.state_dict()), copy.deepcopy(collapsing.state({}))

@@ -1,10 +1,7 @@
 import os
-import random
-from array import array
 from pathlib import Path
 
 import chess
-import numpy as np
 import pytest
 
 from grpo.board.encoding import position_key
@@ -76,12 +73,6 @@ def test_files_of_all_kinds_count_together(tmp_path: Path) -> None:
     assert len(judged(tmp_path, book_pgn=GAME, puzzles_csv=PUZZLES, list_epd=ENDGAME)) == 4 + 4 + 1
 
 
-def test_no_pattern_is_no_position() -> None:
-    nothing = ExcludedPositions.read([])
-    assert len(nothing) == 0
-    assert position_key(chess.Board()) not in nothing
-
-
 def test_the_largest_and_the_smallest_hash_are_looked_up_like_any(tmp_path: Path, random_boards: list[chess.Board]) -> None:
     # A key is missing whether its hash lies below, between or above those of the set.
     for size in (1, 2, 3):
@@ -103,10 +94,6 @@ def test_an_unreadable_entry_is_an_error(tmp_path: Path) -> None:
         judged(tmp_path, puzzles_csv=PUZZLES + "rubbish\n")
 
 
-def test_a_game_that_is_over_judges_nobody(tmp_path: Path) -> None:
-    assert len(judged(tmp_path, list_epd=f"{ENDGAME}\n4k3/8/8/8/8/8/8/4KB2 w - - 0 1\n")) == 1
-
-
 def test_the_fingerprint_is_of_the_contents(tmp_path: Path) -> None:
     def of(folder: str, **files: str) -> str:
         (tmp_path / folder).mkdir()
@@ -116,21 +103,6 @@ def test_the_fingerprint_is_of_the_contents(tmp_path: Path) -> None:
     assert first == of("2", z_epd=ENDGAME, y_csv=PUZZLES)
     assert first != of("3", a_epd=ENDGAME)
     assert first != of("4", a_epd=ENDGAME + "\n", b_csv=PUZZLES)
-
-
-def test_a_position_takes_8_bytes(tmp_path: Path, random_boards: list[chess.Board]) -> None:
-    found = judged(tmp_path, list_epd="\n".join({board.fen(): None for board in random_boards[:500] if board.halfmove_clock < 100}))
-    assert found._hashes.dtype == np.uint64
-    assert found._hashes.nbytes == 8 * len(found)
-    assert bool(np.all(found._hashes[1:] > found._hashes[:-1]))
-
-
-def test_lookups_stay_fast_among_millions() -> None:
-    rng = random.Random(7)
-    hashes = np.unique(np.frombuffer(array("Q", (rng.getrandbits(64) for _ in range(200_000))), dtype=np.uint64))
-    found = ExcludedPositions(hashes, "")
-    assert len(found) == len(hashes)
-    assert position_key(chess.Board()) not in found
 
 
 @pytest.mark.skipif(not SAMPLE_DATA, reason="CHESS_GRPO_SAMPLE_DATA is not set")

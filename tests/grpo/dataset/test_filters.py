@@ -157,14 +157,6 @@ def test_a_dropped_game_drops_no_positions_and_a_kept_one_loses_only_labels() ->
     assert (kept.game_id, kept.moves, kept.boards, kept.result) == (game.game_id, game.moves, game.boards, game.result)
 
 
-def test_what_is_no_label_already_is_not_counted_again() -> None:
-    dropped: Counter[str] = Counter()
-    once = filtered(pgn_game(), GameFilters(first_ply=2), Counter())
-    assert isinstance(once, Game)
-    filtered(PgnGame(headers={}, clocks=(None,) * 6, game=once), GameFilters(first_ply=3), dropped)
-    assert dropped == {"first_ply": 1}
-
-
 @pytest.mark.parametrize(
     ("tags", "expected"),
     [

@@ -4,7 +4,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import chess
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES, Phase, phase_of
-from grpo.dataset.exclusions import ExcludedPositions
 from grpo.dataset.quotas import (
     Candidate,
     Quota,
@@ -203,28 +201,6 @@ def test_moves_that_are_random_or_of_an_excluded_position_are_not_imitated() -> 
     assert quota.games["g"]["label_plies"] == [0, 1, 2, 4, 6, 7, 8, 9]
 
 
-def test_with_a_window_of_scores_only_valued_boards_are_imitated() -> None:
-    quota, _ = new_quota(source="files", files=("x.pgn",), filters={"max_centipawns": 300})
-    quota.offer(game_of(MOVES))
-    assert quota.games["g"]["label_plies"] == []
-
-
-def test_a_listed_position_has_no_label_yet() -> None:
-    quota, report = new_quota()
-    [taken] = quota.offer(listed(ROOK_ENDING))
-    assert (taken.position.label, taken.position.ply, taken.position.phase) == ("", 0, Phase.ENDGAME)
-    assert quota.games["listed"]["num_plies"] == 0
-    assert report.natural_phases == {Phase.ENDGAME: 1}
-
-
-def test_a_game_of_which_nothing_is_taken_has_no_row() -> None:
-    quota, report = new_quota(0)
-    assert quota.offer(game_of(MOVES)) == []
-    assert quota.games == {}
-    assert report.num_games == 1
-    assert quota.is_full
-
-
 def test_a_quota_takes_no_more_from_one_game_and_phase_than_allowed_and_no_more_than_is_missing() -> None:
     limited, _ = new_quota(9, max_per_game_and_phase=4)
     assert len(limited.offer(game_of(MOVES))) == 4
@@ -235,18 +211,6 @@ def test_a_quota_takes_no_more_from_one_game_and_phase_than_allowed_and_no_more_
     assert short.missing == {**in_each_cell(2), cell: 0}
     assert not short.is_full
     assert short.offer(game_of("d2d4 d7d5", game_id="g")) == [], "the cell is full"
-
-
-def test_the_limit_holds_for_each_phase_of_a_game_by_itself() -> None:
-    quota, _ = new_quota(max_per_game_and_phase=2)
-    # Five of each, as if a game jumped from one to the next.
-    middlegame = "r1bq1rk1/5ppp/8/8/8/8/5PPP/R1BQ1RK1 w - - 0 1"
-    boards = [chess.Board(fen) for fen in (chess.STARTING_FEN, middlegame, ROOK_ENDING) for _ in range(5)]
-    for number, board in enumerate(boards):
-        board.set_piece_at(chess.A5 + number % 5, chess.Piece(chess.PAWN, chess.WHITE))
-    moves = tuple(next(iter(board.legal_moves)) for board in boards)
-    game = Game(game_id="g", source="s", offset=0, boards=tuple(boards), moves=moves, is_label=(True,) * 15)
-    assert Counter(candidate.position.phase for candidate in quota.offer(game)) == dict.fromkeys(PHASES, 2)
 
 
 def test_a_position_met_again_or_in_a_mirror_is_a_duplicate() -> None:
@@ -260,13 +224,6 @@ def test_a_position_met_again_or_in_a_mirror_is_a_duplicate() -> None:
     assert report.num_games == 3
 
 
-def test_other_clocks_make_no_other_position() -> None:
-    quota, report = new_quota()
-    assert len(quota.offer(listed("8/5k2/8/8/3R4/8/5K2/8 w - - 3 40"))) == 1
-    assert quota.offer(listed("8/5k2/8/8/3R4/8/5K2/8 w - - 0 1", game_id="other")) == []
-    assert report.num_duplicates == 1
-
-
 def test_what_a_quota_takes_from_a_game_depends_on_seed_and_game_alone() -> None:
     def taken(seed: int, *, after: str = "") -> list[str]:
         quota, _ = new_quota(seed=seed, max_per_game_and_phase=3)
@@ -276,14 +233,6 @@ def test_what_a_quota_takes_from_a_game_depends_on_seed_and_game_alone() -> None
 
     assert taken(1) == taken(1) == taken(1, after="d4d7 f7e8")
     assert any(taken(1) != taken(seed) for seed in range(2, 6))
-
-
-def test_the_choice_within_a_game_is_another_one_in_another_game() -> None:
-    plies = set()
-    for number in range(8):
-        quota, _ = new_quota(max_per_game_and_phase=3)
-        plies.add(tuple(candidate.position.ply for candidate in quota.offer(game_of(MOVES, game_id=f"game-{number}"))))
-    assert len(plies) > 4
 
 
 def test_judged_positions_and_their_mirrors_are_left_out_and_counted() -> None:
@@ -296,35 +245,6 @@ def test_judged_positions_and_their_mirrors_are_left_out_and_counted() -> None:
     assert report.num_duplicates == 0
     quota.offer(game_of("e2e4 e7e5 g1f3", game_id="again"))
     assert report.left_out == {"judged": 1}, "one position, counted once"
-
-
-def test_another_position_of_the_game_takes_the_place_of_a_judged_one() -> None:
-    free, _ = new_quota(max_per_game_and_phase=3)
-    [first, *_] = fens(free.offer(game_of(MOVES)))
-    quota, _ = new_quota(max_per_game_and_phase=3, excluded={position_key(chess.Board(first))})
-    taken = fens(quota.offer(game_of(MOVES)))
-    assert len(taken) == 3
-    assert first not in taken
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("suite.epd", 'rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - bm e5; id "x";\n'),
-        ("book.pgn", '[Event "?"]\n\n1. e4 *\n'),
-        (
-            "puzzles.csv",
-            "PuzzleId,FEN,Moves,Rating\n1,rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1,e2e4 e7e5,1500\n",
-        ),
-    ],
-)
-def test_what_judges_may_be_a_suite_a_book_or_puzzles(name: str, content: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(content)
-    quota, report = new_quota(excluded=ExcludedPositions.read([str(tmp_path / name)]))
-    labels = sorted(candidate.position.label for candidate in quota.offer(game_of("e2e4 e7e5 g1f3")))
-    start_judges = not name.endswith(".epd")
-    assert labels == (["g1f3"] if start_judges else ["e2e4", "g1f3"])
-    assert report.left_out == {"judged": 2 if start_judges else 1}
 
 
 # Giving back.
@@ -445,14 +365,6 @@ def test_what_is_kept_does_not_depend_on_the_order_of_the_parts(order: list[int]
     assert num_shuffled_duplicates == num_duplicates
 
 
-def test_exactly_the_quota_is_kept_without_duplicates() -> None:
-    wanted = in_each_cell(5)
-    kept, _, missing = cut_to_quota(MADE_UP, wanted, max_per_game_and_phase=1_000)
-    assert Counter((MADE_UP[index].split, MADE_UP[index].phase) for index in kept) == wanted
-    assert len({MADE_UP[index].key for index in kept}) == len(kept) == 45
-    assert missing == in_each_cell(0)
-
-
 def test_what_is_kept_has_nothing_to_do_with_where_in_a_game_or_file_it_stood() -> None:
     # By hash of the key, and so neither the first nor the last that were found.
     cell = Split.TRAIN, Phase.OPENING
@@ -486,14 +398,6 @@ def test_a_board_that_judges_too_much_may_still_train() -> None:
     )
     assert sorted(kept) == sorted([1 - surplus, 2])
     assert num_duplicates == 0
-
-
-def test_too_few_joined_positions_are_told_cell_by_cell() -> None:
-    positions = [position(number, Split.TRAIN, Phase.OPENING) for number in range(3)]
-    wanted = {**in_each_cell(0), (Split.TRAIN, Phase.OPENING): 5, (Split.HELDOUT, Phase.ENDGAME): 1}
-    kept, _, missing = cut_to_quota(positions, wanted, max_per_game_and_phase=1_000)
-    assert len(kept) == 3
-    assert cell_names(missing) == {"train/opening": 2, "heldout/endgame": 1}
 
 
 def test_a_game_met_under_two_texts_gives_no_more_boards_than_any_other() -> None:

@@ -143,12 +143,6 @@ def test_of_equally_good_moves_the_first_becomes_the_label() -> None:
     assert board_row(position, table, None, engine="e", limit="depth 1", transform="wdl")["label"] == moves[4]
 
 
-def test_a_table_without_rows_has_all_columns() -> None:
-    empty = board_table([])
-    assert empty.num_rows == 0
-    assert empty.schema.equals(BOARD_SCHEMA)
-
-
 def test_a_row_with_a_value_of_another_type_is_refused() -> None:
     with pytest.raises((pa.ArrowInvalid, pa.ArrowTypeError)):
         board_table([{**row(chess.STARTING_FEN, Split.TRAIN), "ply": "four"}])
@@ -171,11 +165,6 @@ def test_ids_values_and_legality_of_a_board_stand_in_the_same_columns(table: pa.
             assert arrays.values[index, column] == np.float32(value_of(fen, uci, strong=strong))
         assert arrays.played[index] == num_legal - 1
         assert PHASES[arrays.phases[index]] == phase_of(board)
-
-
-def test_the_arrays_are_as_wide_as_the_richest_board_of_their_split(table: pa.Table) -> None:
-    for split, fens in FENS.items():
-        assert board_arrays(table, split=split).action_ids.shape[1] == max(chess.Board(fen).legal_moves.count() for fen in fens)
 
 
 def test_an_empty_split_is_an_error_that_names_it(table: pa.Table) -> None:

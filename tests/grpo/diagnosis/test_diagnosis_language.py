@@ -10,7 +10,7 @@ import pytest
 from grpo.diagnosis.diagnose import Watch, diagnose
 from grpo.diagnosis.history import History
 from grpo.diagnosis.reading import read_run_history
-from grpo.metrics.table import Event, Record
+from grpo.metrics.table import Record
 from grpo.settings.tree import read_settings
 
 SETTINGS = read_settings('policy.kind = "language"').model_dump(mode="json")
@@ -138,15 +138,3 @@ def test_entropies_of_whole_answers_are_neither_impossible_nor_numbers_of_moves(
     assert "impossible_entropy" not in found
     assert "language/entropy from 12" in " ".join(found["entropy_collapse"].evidence)
     assert "effective moves" not in " ".join(found["entropy_collapse"].evidence)
-
-
-def test_a_stop_at_critical_entropy_is_a_collapse_of_answers_too() -> None:
-    rows = records(30)
-    stopped = [*rows[:-1], Record(30, rows[-1].metrics, (Event("entropy_critical", "below critical"),))]
-    assert names_of(stopped) == {"entropy_collapse"}
-
-
-def test_a_resumed_run_has_diverged_before_its_first_step() -> None:
-    later = [Record(row.step + 50, row.metrics) for row in records(language__kl_reference=lambda _: 0.4)[1:]]
-    assert names_of(later) == set()
-    assert told(later) == {}

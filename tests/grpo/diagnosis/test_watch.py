@@ -21,7 +21,7 @@ torch.set_num_threads(1)
 BOARDS = some_boards(64)
 LAB = Lab(train=fake_arrays(BOARDS[:48]), heldout=fake_arrays(BOARDS[48:]), policy=lambda _: lively_policy())
 SIZE = {"states_per_step": 32, "num_steps": 30, "steps_per_checkpoint": 10}
-NAMES = ("smoke-no-games", "clean-like", "temperature-two-updates", "swapped-advantages", "k1-and-bonus", "failure-as-zero")
+NAMES = ("smoke-no-games", "temperature-two-updates", "k1-and-bonus", "failure-as-zero")
 CASES = {**HEALTHY, **FAILED}
 
 

@@ -195,10 +195,6 @@ def test_without_a_band_and_without_chances_the_transforms_are_logistic_function
             assert values_of(config, Score(centipawns)) == pytest.approx([1 / (1 + math.exp(-slope * centipawns))], abs=1e-12)
 
 
-def test_every_transform_that_the_settings_allow_exists() -> None:
-    assert set(TRANSFORMS) == set(ValuesConfig.model_fields["transform"].annotation.__args__)  # type: ignore[union-attr]
-
-
 # The tables.
 
 
@@ -237,13 +233,6 @@ def test_a_value_is_the_movers_chance_after_his_move(is_mirrored: bool, engine: 
     assert taking["a1a2"] > 0.65 > 0.35 > taking["e1f1"]
 
 
-@CONFIGS
-def test_the_values_are_the_transform_of_the_scores_beside_them(config: ValuesConfig, stockfish: str) -> None:
-    for table in tables(stockfish, [*BOARDS, chess.Board("6k1/5ppp/8/8/8/8/1q6/R3K3 w - - 0 1")], depth=3, config=config):
-        assert isinstance(table, ValueTable)
-        assert table.values.tolist() == np.array(values_of(config, *table.scores), dtype=np.float32).tolist()
-
-
 def test_stockfish_gives_its_own_chances_and_fairy_stockfish_gets_those_of_lichess(stockfish: str, fairy_stockfish: str) -> None:
     [own] = tables(stockfish, BOARDS[1:2], config=WDL)
     [other] = tables(fairy_stockfish, BOARDS[1:2], config=WDL)
@@ -272,13 +261,6 @@ def test_tables_depend_on_nothing_but_the_position(engine: str, request: pytest.
             for table in value_tables(boards[start : start + 7], pool, LOGISTIC, depth=2)
         ]
     assert chunked == once
-
-
-def test_mover_fens_at_hand_change_nothing(stockfish: str) -> None:
-    with EnginePool(stockfish, num_processes=1, options=engine_options(LOGISTIC)) as pool:
-        plain = [numbers(table) for table in value_tables(BOARDS, pool, LOGISTIC, depth=2)]
-        fens = [mover_fen(board) for board in BOARDS]
-        assert [numbers(table) for table in value_tables(BOARDS, pool, LOGISTIC, depth=2, mover_fens=fens)] == plain
 
 
 def test_more_boards_than_one_batch_come_out_in_order(scripted: Callable[..., ScriptedEngine], random_boards: list[chess.Board]) -> None:
@@ -329,15 +311,6 @@ def test_moves_that_draw_by_the_rules_are_a_half_whatever_the_engine_says(
         [table] = value_tables([board], pool, CLIPPED, depth=1)
         assert isinstance(table, ValueTable)
         assert {move for move, score in zip(table.moves, table.scores, strict=True) if score == Score(0, expected=0.5)} == drawing
-
-
-@pytest.mark.parametrize("engine", ["stockfish", "fairy_stockfish"])
-def test_mate_is_one_and_comes_before_the_fifty_move_rule(engine: str, request: pytest.FixtureRequest) -> None:
-    boards = [chess.Board(f"6k1/5ppp/8/8/8/8/8/R3K3 w - - {clock} 80") for clock in (0, 99)]
-    early, late = (by_move(table) for table in tables(request.getfixturevalue(engine), boards))
-    assert early["a1a8"] == late["a1a8"] == 1.0
-    assert {value for move, value in late.items() if move != "a1a8"} == {0.5}
-    assert early["e1e2"] != 0.5
 
 
 @pytest.mark.parametrize("fen", ["7k/5Q2/6K1/8/8/8/8/8 b - - 0 1", "R5k1/5ppp/8/8/8/8/8/4K3 b - - 0 1"])

@@ -42,10 +42,6 @@ def test_left_outs_are_counted_with_the_first_of_each_reason() -> None:
     }
 
 
-def test_no_fault_shares_a_name_with_a_reason() -> None:
-    assert not {fault.value for fault in Fault} & {reason.value for reason in Reason}
-
-
 @pytest.mark.parametrize("size", [1, 7, 512])
 @pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
 def test_expected_credits_are_the_sum_over_all_moves_whatever_the_batches(

@@ -176,16 +176,6 @@ def test_every_own_move_must_be_the_solutions_or_mate(moves: str, played: Sequen
     assert solve_puzzles(partial(expected_credits, playing(*played), temperature=0.0), [puzzle(moves)]).tolist() == [solved]
 
 
-def test_the_solver_may_be_black() -> None:
-    found = puzzle("b1a1 h8h1", fen=chess.Board(ROOKS).mirror().fen())
-    assert [board.turn for board in found.own_boards()] == [chess.BLACK]
-    assert [solve_puzzles(partial(expected_credits, playing(move), temperature=0.0), [found])[0] for move in ("h8h1", "g8g1", "h8h2")] == [
-        1,
-        1,
-        0,
-    ]
-
-
 def test_the_chance_at_a_temperature_worked_by_hand() -> None:
     policy = WrittenPolicy(lambda board, move: {"h1h2": math.log(4), "g1g8": math.log(3), "h2h8": math.log(5)}.get(move.uci(), 0.0))
     found = puzzle(MATE_IN_TWO)
@@ -264,10 +254,6 @@ def test_a_perfect_solver_solves_all_and_a_cold_one_plays_its_best_moves(real_pu
     assert solve_puzzles(partial(expected_credits, half_right, temperature=0.001), some) == pytest.approx(best, abs=0.01)
 
 
-def test_no_puzzle_is_no_chance() -> None:
-    assert solve_puzzles(partial(expected_credits, playing("h1h8"), temperature=0.0), []).shape == (0,)
-
-
 # Reporting.
 
 
@@ -317,12 +303,3 @@ def test_all_solved_or_all_failed_is_finite(solved: float, expected: float) -> N
     assert one.low < 1_000 < one.high
     with pytest.raises(ValueError, match="no puzzle"):
         performance_rating([], [])
-
-
-def test_the_rating_rises_with_what_is_solved_and_moves_with_the_puzzles() -> None:
-    ratings = [900, 1_000, 1_400, 1_900]
-    found = [performance_rating(ratings, [1.0] * count + [0.0] * (4 - count)).rating for count in range(5)]
-    assert found == sorted(found)
-    assert len(set(found)) == 5
-    moved = performance_rating([rating + 250 for rating in ratings], [1.0, 1.0, 0.0, 0.0])
-    assert moved.rating == pytest.approx(found[2] + 250, abs=1e-3)

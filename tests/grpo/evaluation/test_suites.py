@@ -142,12 +142,6 @@ def test_a_line_that_is_no_problem_is_left_out_with_its_reason_and_the_next_is_r
     assert len(left_out.detail) <= 120
 
 
-@pytest.mark.parametrize("size", [1, 7, 1 << 20])
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_lines_end_and_chunks_are_cut_as_they_like(end: str, size: int) -> None:
-    assert [type(one) for one in read(end.join(["\ufeff" + BK, "", "# no", STS_C9, "nonsense"]), size)] == [Problem, Problem, LeftOut]
-
-
 def test_broken_lines_never_raise() -> None:
     rng = np.random.default_rng(0)
     whole = f"{BK}\n{STS_C0}\n{STS_C9}\n".encode()

@@ -129,12 +129,6 @@ def test_each_claim_says_why_its_games_ended() -> None:
     assert not any(claim.end for claim in decision.beside)
 
 
-def test_a_decision_is_plain_data() -> None:
-    worse = phase_changes({"endgame": [0.05, 0.06] * 50}, tolerance=0.01)
-    text = json.dumps(asdict(verdict_on(STRONG, previous=EVEN, phases=worse)), sort_keys=True)
-    assert json.loads(text)["verdict"] == "better, but worse in a phase"
-
-
 def test_the_verdict_reads_as_what_was_shown() -> None:
     assert [str(verdict) for verdict in Verdict] == [
         "better",
@@ -253,14 +247,6 @@ def test_under_a_sequential_test_it_alone_decides_and_not_an_interval_that_was_l
     assert not decide(1, against_initial=games, against_previous=None, beside={}, ladder_gain=NO_GAIN, phases=()).promoted
 
 
-def test_two_sequential_tests_with_half_the_level_each_can_both_be_accepted() -> None:
-    half = Sprt(elo0=0.0, elo1=50.0, alpha=LEVEL / 2, beta=0.05, model=SprtModel.LOGISTIC)
-    won, lost = (play_confirmation(Table([score]), num_pairs=200, batch_pairs=20, sprt=half) for score in (0.75, 0.25))
-    one = decide(1, against_initial=won, against_previous=lost, beside={}, ladder_gain=NO_GAIN, phases=())
-    assert (one.promoted, one.replaces_previous) == (True, False)
-    assert decide(1, against_initial=won, against_previous=won, beside={}, ladder_gain=NO_GAIN, phases=()).replaces_previous
-
-
 def test_confirmation_games_that_are_not_what_was_asked_for_are_refused() -> None:
     with pytest.raises(ValueError, match="asked for 20 confirmation pairs and got 19"):
         play_confirmation(lambda count: [0.5] * (count - 1), num_pairs=20, batch_pairs=20, sprt=None)
@@ -313,11 +299,6 @@ def test_scores_add_up_over_the_rounds_and_the_lower_half_leaves() -> None:
     assert json.loads(json.dumps(asdict(trace)))["entries"][0]["pair_scores"] == [0.5, 0.75]
 
 
-def test_one_candidate_is_chosen_without_a_game() -> None:
-    trace = sequential_halving([50], lambda candidate, number: pytest.fail("no game is needed"))
-    assert (trace.winner, trace.entries) == (50, ())
-
-
 @pytest.mark.parametrize(
     ("candidates", "play", "reason"),
     [
@@ -365,30 +346,10 @@ def test_worse_within_the_tolerance_worse_on_few_boards_or_worse_by_luck_does_no
     assert not phase_changes({"endgame": [0.9] * 5 + [0.0] * 95}, tolerance=0.02)[0].blocks
 
 
-def test_boards_that_all_changed_by_the_same_leave_no_doubt() -> None:
-    for difference, blocks in ((0.0, False), (0.25, False), (0.5, True)):
-        (change,) = phase_changes({"opening": [difference] * 64}, tolerance=0.25)
-        assert (change.change.low, change.change.value, change.change.high) == (difference,) * 3
-        assert change.blocks == blocks
-
-
 def test_a_phase_of_one_board_is_refused_and_no_phase_is_none() -> None:
     with pytest.raises(ValueError, match="1 held-out boards of phase endgame give no spread"):
         phase_changes({"endgame": [0.1]}, tolerance=0.02)
     assert phase_changes({}, tolerance=0.02) == ()
-
-
-def test_noise_blocks_a_candidate_just_within_the_tolerance_no_more_often_than_one_in_forty() -> None:
-    rng = np.random.default_rng(8)
-    # Regret differences are mostly 0, with a few large ones.
-    shape = (400, 3, 200)
-    differences = np.where(rng.random(shape) < 0.2, rng.normal(0.10, 0.2, shape), 0.0)  # Mean 0.02.
-    blocked = [
-        any(change.blocks for change in phase_changes(dict(zip("abc", row.tolist(), strict=True)), tolerance=0.02)) for row in differences
-    ]
-    assert np.mean(blocked) <= 0.025 + 3 * np.sqrt(0.025 * 0.975 / 400)
-    shifted = [phase_changes({"a": row[0].tolist()}, tolerance=-0.01)[0].blocks for row in differences]
-    assert np.mean(shifted) > 0.9, "three hundredths beyond the tolerance are found on 200 boards"
 
 
 # Noise and strength, whole selections; a thousand of each kind are in tests/proofs.
@@ -403,13 +364,7 @@ def test_of_whole_selections_among_equals_hardly_any_promotes(protocol: Protocol
     assert share_promoted([selected(rng, EQUAL, protocol) for _ in range(120)]) <= 0.068
 
 
-@pytest.mark.parametrize("protocol", [Protocol(), Protocol(sprt=SPRT, confirmation_pairs=400)], ids=["fixed", "sprt"])
-def test_a_worse_candidate_is_hardly_ever_promoted_and_a_clearly_better_one_nearly_always(protocol: Protocol) -> None:
-    rng = np.random.default_rng(4)
-    for elo, low, high in ((-35.0, 0.0, 0.0), (60.0, 0.93, 1.0)):
-        games = [confirmed(rng, elo, protocol) for _ in range(100)]
-        decisions = [decide(1, against_initial=each, against_previous=None, beside={}, ladder_gain=NO_GAIN, phases=()) for each in games]
-        assert low <= share_promoted(decisions) <= high
+# Who plays, and what `peak` is.
 
 
 def test_the_games_that_chose_a_candidate_flatter_it_and_the_confirmation_does_not() -> None:
@@ -423,19 +378,11 @@ def test_the_games_that_chose_a_candidate_flatter_it_and_the_confirmation_does_n
     assert abs(np.mean(fresh) - 0.5) < 3 * 0.25 / np.sqrt(60 * 100)
 
 
-# Who plays, and what `peak` is.
-
-
 def test_the_lowest_regrets_come_first_and_of_equals_the_later_step() -> None:
     regrets = {0: 0.30, 50: 0.20, 100: 0.10, 150: 0.20, 200: 0.10, 250: 0.40}
     assert candidates_by_regret(regrets, 6) == [200, 100, 150, 50, 0, 250]
     assert candidates_by_regret(regrets, 3) == [200, 100, 150]
     assert candidates_by_regret(dict(reversed(regrets.items())), 3) == [200, 100, 150]
-
-
-def test_fewer_checkpoints_than_candidates_are_all_candidates() -> None:
-    assert candidates_by_regret({50: 0.2, 100: 0.1}, 3) == [100, 50]
-    assert candidates_by_regret({}, 3) == []
 
 
 def test_the_peak_is_the_candidate_with_the_best_lower_bound_and_not_the_one_with_the_luckiest_score() -> None:

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import chess
 import pytest
 import torch
 from doubles import CPU, TINY, fake_arrays, some_boards
@@ -29,7 +28,6 @@ from grpo.learning.checkpoints import (
     checkpoint_folders,
     checkpoint_step,
     checkpoints_to_delete,
-    hash_of_weights,
     latest_valid_checkpoint,
     load_checkpoint,
     load_policy,
@@ -40,8 +38,7 @@ from grpo.learning.checkpoints import (
 )
 from grpo.learning.states import DatasetStates
 from grpo.learning.trainer import GrpoTrainer
-from grpo.policy import files as policy_files
-from grpo.policy.distribution import NetworkPolicy, PositionBatch, new_policy
+from grpo.policy.distribution import new_policy
 from grpo.policy.files import ACTION_TABLE_HASH, LANGUAGE, POLICY, WEIGHTS, IncompatibleError
 from grpo.settings.grpo import GrpoConfig
 
@@ -115,31 +112,6 @@ def test_a_checkpoint_is_read_back_exactly_as_it_was_written(trainer: GrpoTraine
             assert torch.equal(loaded, tensor)
 
 
-def test_a_checkpoint_of_a_run_that_has_not_begun_is_complete_too(tmp_path: Path) -> None:
-    begun = trained(0)
-    _, _, state = load_checkpoint(save_checkpoint(tmp_path, begun.policy, TINY, begun.state({}), NETWORK_FORMAT), CPU, NETWORK_FORMAT)
-    assert (state.step, state.optimiser["state"]) == (0, {})
-    again = trained(0)
-    again.restore(state)
-    assert again.step() == begun.step()
-    assert weights_hash(again.policy) == weights_hash(begun.policy)
-
-
-def test_saving_what_was_loaded_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:
-    policy, config, state = load_checkpoint(folder, CPU, NETWORK_FORMAT)
-    again = save_checkpoint(tmp_path / "again", policy, config, state, NETWORK_FORMAT)
-    for name in (*FILES, MANIFEST):
-        assert (again / name).read_bytes() == (folder / name).read_bytes(), name
-
-
-def test_a_loaded_policy_plays_as_the_saved_one_and_is_ready_to_score(trainer: GrpoTrainer, folder: Path) -> None:
-    policy, _ = load_policy(folder, CPU)
-    positions = PositionBatch.from_boards(BOARDS)
-    assert not policy.network.training
-    one, other = (each.distribution(positions, temperature=1.0).log_probs for each in (policy, trainer.policy))
-    assert torch.equal(one, other)
-
-
 def test_a_policy_alone_is_read_back_with_the_architecture_it_was_made_with(tmp_path: Path) -> None:
     config = TINY.model_copy(update={"width": 24, "hidden_width": 16, "freezes_embeddings": True})
     policy = new_policy(config, seed=5, device=CPU)
@@ -148,28 +120,6 @@ def test_a_policy_alone_is_read_back_with_the_architecture_it_was_made_with(tmp_
     assert loaded_config == config
     assert weights_hash(loaded) == weights_hash(policy)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([POLICY, WEIGHTS])
-
-
-def test_numbers_that_text_would_round_survive(tmp_path: Path) -> None:
-    state = TrainingState(
-        step=7,
-        optimiser={"state": {0: {"step": torch.tensor(1 / 3), "x": torch.tensor([1e-45, -0.0])}}, "param_groups": [{"lr": 0.1 + 0.2}]},
-        controllers={"entropy_stop": {"recent": [1 / 3, 5e-324]}},
-        facts={"big": 2**60},
-        tensors={"states.values": torch.tensor([[1 / 3, -0.0]]), "reference.flags": torch.tensor([True, False]), "none": torch.zeros(0, 3)},
-    )
-    _, _, loaded = load_checkpoint(
-        save_checkpoint(tmp_path, new_policy(TINY, seed=0, device=CPU), TINY, state, NETWORK_FORMAT), CPU, NETWORK_FORMAT
-    )
-    assert loaded.optimiser["param_groups"] == [{"lr": 0.30000000000000004}]
-    assert loaded.controllers == state.controllers
-    assert loaded.facts == state.facts
-    assert loaded.tensors.keys() == state.tensors.keys()
-    for name, tensor in state.tensors.items():
-        assert (loaded.tensors[name].dtype, loaded.tensors[name].shape) == (tensor.dtype, tensor.shape)
-        assert loaded.tensors[name].numpy().tobytes() == tensor.numpy().tobytes()
-    assert loaded.optimiser["state"][0]["step"].item() == torch.tensor(1 / 3).item()
-    assert loaded.optimiser["state"][0]["x"].view(torch.int32).tolist() == [1, -(2**31)]
 
 
 # Damage.
@@ -248,51 +198,6 @@ def test_a_file_that_was_added_is_refused_by_name(added: str, folder: Path) -> N
         load_checkpoint(folder, CPU, NETWORK_FORMAT)
 
 
-def without(name: str) -> Callable[[dict[str, Any]], None]:
-    """Return an edit that takes a file off the list."""
-    return lambda manifest: manifest["files"].pop(name)
-
-
-def other_hash(manifest: dict[str, Any]) -> None:
-    manifest["files"][WEIGHTS] = "0" * 64
-
-
-def other_output_hash(manifest: dict[str, Any]) -> None:
-    manifest["output_hash"] = "0" * 64
-
-
-def no_files(manifest: dict[str, Any]) -> None:
-    del manifest["files"]
-
-
-def no_output_hash(manifest: dict[str, Any]) -> None:
-    del manifest["output_hash"]
-
-
-def files_as_text(manifest: dict[str, Any]) -> None:
-    manifest["files"] = "all of them"
-
-
-@pytest.mark.parametrize(
-    ("edit", "culprit"),
-    [
-        (without(WEIGHTS), WEIGHTS),
-        (without(STATE), STATE),
-        (other_hash, WEIGHTS),
-        (other_output_hash, MANIFEST),
-        (no_files, MANIFEST),
-        (no_output_hash, MANIFEST),
-        (files_as_text, MANIFEST),
-    ],
-)
-def test_an_edited_manifest_is_refused(edit: Callable[[dict[str, Any]], None], culprit: str, folder: Path) -> None:
-    manifest = read_json(folder / MANIFEST)
-    edit(manifest)
-    write_json(folder / MANIFEST, manifest)
-    with pytest.raises(CorruptError, match=str(folder / culprit)):
-        load_checkpoint(folder, CPU, NETWORK_FORMAT)
-
-
 @pytest.mark.parametrize("name", [WEIGHTS, OPTIMISER])
 def test_a_pickle_is_never_opened_not_even_one_that_the_manifest_vouches_for(name: str, folder: Path, tmp_path: Path) -> None:
     went_off = tmp_path / "went-off"
@@ -335,12 +240,6 @@ def test_behind_a_damaged_checkpoint_the_one_before_it_is_taken_and_the_damage_t
     assert weights_hash(load_checkpoint(found, CPU, NETWORK_FORMAT)[0]) == weights_hash(new_policy(TINY, seed=2, device=CPU))
 
 
-def test_damage_behind_the_latest_good_one_is_no_concern(tmp_path: Path) -> None:
-    folders = saved(tmp_path, 1, 2, 3)
-    put_html(folders[0] / WEIGHTS)
-    assert latest_valid_checkpoint(tmp_path) == (folders[2], [])
-
-
 def test_where_all_are_damaged_there_is_none_and_each_is_named(tmp_path: Path) -> None:
     folders = saved(tmp_path, 1, 2)
     for folder in folders:
@@ -348,10 +247,6 @@ def test_where_all_are_damaged_there_is_none_and_each_is_named(tmp_path: Path) -
     found, problems = latest_valid_checkpoint(tmp_path)
     assert found is None
     assert [str(folder / STATE) in problem for folder, problem in zip(reversed(folders), problems, strict=True)] == [True, True]
-
-
-def test_where_there_is_none_there_is_none(tmp_path: Path) -> None:
-    assert latest_valid_checkpoint(tmp_path / "nowhere") == (None, [])
 
 
 def test_what_a_killed_writer_left_behind_is_no_checkpoint(tmp_path: Path) -> None:
@@ -395,25 +290,6 @@ def test_a_full_disk_is_told_with_the_bytes_that_are_wanted_and_free(tmp_path: P
     needed, free = (int(word.replace(",", "")) for word in re.findall(r"([\d,]+) bytes", str(caught.value)))
     assert weights < needed < weights + 2**21
     assert free == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.1)
-
-
-def test_an_error_that_is_none_of_the_disks_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any, **named: Any) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(checkpoints, "save", refuse)
-    with pytest.raises(PermissionError):
-        saved(tmp_path, 2)
-
-
-def test_an_interrupt_while_saving_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*args: Any, **named: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoints, "write_manifest", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        saved(tmp_path, 2)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_damaged_checkpoint_is_replaced_when_training_comes_to_its_step_again(tmp_path: Path) -> None:
@@ -485,17 +361,6 @@ def test_a_checkpoint_of_another_kind_of_policy_is_refused(folder: Path) -> None
         load_checkpoint(folder, CPU, replace(NETWORK_FORMAT, kind=LANGUAGE))
 
 
-def test_one_move_more_or_in_another_place_is_another_table(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load_policy(folder, CPU)
-    from grpo.board.actions import ACTIONS
-
-    swapped = [ACTIONS[1], ACTIONS[0], *ACTIONS[2:]]
-    for table in (swapped, [*ACTIONS, chess.Move.null()], ACTIONS[:-1]):
-        monkeypatch.setattr(policy_files, "ACTION_TABLE_HASH", sha256_text(" ".join(move.uci() for move in table)))
-        with pytest.raises(IncompatibleError):
-            load_policy(folder, CPU)
-
-
 @pytest.mark.parametrize(("key", "value"), [("width", 24), ("hidden_width", 16)])
 def test_weights_of_another_architecture_are_refused(key: str, value: int, folder: Path) -> None:
     facts = read_json(folder / POLICY)
@@ -532,11 +397,6 @@ def test_hashing_weights_takes_little_memory_and_gives_what_it_always_gave() -> 
         assert sha256_bytes(tensor) == sha256_text(f"{tuple(tensor.shape)}{tensor.numpy().tobytes().hex()}")
 
 
-def test_the_hash_depends_on_which_tensor_holds_the_numbers() -> None:
-    one, other = torch.rand(3), torch.rand(3)
-    assert hash_of_weights({"a": one, "b": other}) != hash_of_weights({"a": other, "b": one})
-
-
 def test_the_hash_does_not_depend_on_how_the_numbers_lie_in_memory(folder: Path) -> None:
     policy, _ = load_policy(folder, CPU)
     before = weights_hash(policy)
@@ -544,13 +404,6 @@ def test_the_hash_does_not_depend_on_how_the_numbers_lie_in_memory(folder: Path)
     weight.data = weight.data.t().contiguous().t()
     assert not weight.is_contiguous()
     assert weights_hash(policy) == before
-
-
-def test_weights_go_through_the_file_unchanged_even_where_they_do_not_lie_in_one_piece(tmp_path: Path) -> None:
-    policy: NetworkPolicy = new_policy(TINY, seed=0, device=CPU)
-    policy.network.hidden.weight.data = policy.network.hidden.weight.data.t().contiguous().t()
-    save_policy(tmp_path, policy, TINY)
-    assert weights_hash(load_policy(tmp_path, CPU)[0]) == weights_hash(policy)
 
 
 def test_the_weights_file_is_plain_safetensors(folder: Path, tmp_path: Path, trainer: GrpoTrainer) -> None:

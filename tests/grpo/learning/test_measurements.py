@@ -14,7 +14,7 @@ from grpo.board.phases import PHASES
 from grpo.control.controller import Knobs
 from grpo.learning.advantages import exact_advantages, group_advantages
 from grpo.learning.distributed import ALONE, Processes
-from grpo.learning.measurements import InnerStep, at_temperature_one, inner_metrics, normalised_entropy, rollout_facts
+from grpo.learning.measurements import InnerStep, inner_metrics, rollout_facts
 from grpo.learning.objective import Moves, budget, gradient_products, grpo_objective, logit_descents
 from grpo.learning.rollouts import Rollout
 from grpo.learning.states import States
@@ -113,19 +113,6 @@ def trajectory_like() -> Rollout:
 
 
 # Distributions.
-
-
-@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.3, 2.5])
-def test_the_distribution_at_temperature_one_is_that_of_the_same_logits(temperature: float) -> None:
-    logits = torch.randn(2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = at_temperature_one(MoveDistribution.from_logits(logits, LEGAL, temperature=temperature), temperature)
-    assert torch.allclose(found.log_probs, MoveDistribution.from_logits(logits, LEGAL, temperature=1.0).log_probs, atol=1e-14)
-    assert not found.log_probs[~LEGAL].any()
-
-
-def test_normalised_entropy_is_a_share_of_its_bound_and_zero_without_a_choice() -> None:
-    found = normalised_entropy(written(torch.tensor([[0.75, 0.25, 0.0], [1 / 3, 1 / 3, 1 / 3], [1.0, 0.0, 0.0]])))
-    assert found.tolist() == pytest.approx([ENTROPY_0 / math.log(2), 1.0, 0.0])
 
 
 # Rollouts.
@@ -249,23 +236,6 @@ def test_where_every_state_has_one_move_there_are_no_groups_to_speak_of() -> Non
     assert [metrics[f"grpo/{name}"] for name in names] == [0.0, 0.0, 0.0, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("size", [2, 3, 7, 12, 16])
-def test_a_unanimous_group_agrees_wholly_whatever_its_size(size: int) -> None:
-    moves, rewards = groups([[0] * size, [1] * size])
-    float32 = replace(moves, weights=moves.weights.float())
-    metrics = rollout_facts(rollout_of(float32, rewards.float()), ALONE).metrics
-    assert metrics["grpo/agreement"] == metrics["grpo/agreement_max"] == metrics["grpo/zero_variance_groups"] == 1
-    assert metrics["grpo/group_std_mean"] < 1e-8
-
-
-def test_a_group_is_silent_only_when_all_of_its_rewards_are_equal() -> None:
-    values = torch.tensor([[0.5, 0.5, 0.0], [0.5, 0.5 + 1e-5, 0.9]], dtype=torch.float64)
-    moves, rewards = groups([[0, 1, 0, 1], [0, 0, 0, 1]], values=values)
-    metrics = rollout_facts(rollout_of(moves, rewards, values=values), ALONE).metrics
-    assert metrics["grpo/zero_variance_groups"] == 0.5
-    assert metrics["grpo/agreement"] == (0.5 + 0.75) / 2, "two moves of one value are two moves"
-
-
 def test_padding_does_not_break_the_silence_of_a_group() -> None:
     moves, rewards = groups([[0, 0, 1], [2, 2, 2]])
     for value in (0.5, -0.5):
@@ -318,12 +288,6 @@ def test_a_phase_without_states_has_no_numbers() -> None:
     metrics = rollout_facts(rollout_of(moves, rewards, phases=(1, 1)), ALONE).metrics
     assert [name for name in metrics if name.startswith("grpo/entropy/")] == ["grpo/entropy/middlegame"]
     assert metrics["grpo/entropy/middlegame"] == metrics["grpo/entropy"]
-
-
-def test_a_rollout_that_teaches_nothing_has_cosine_and_ratio_zero() -> None:
-    moves, rewards = groups([[0, 0], [2, 2]])
-    metrics = rollout_facts(rollout_of(moves, rewards), ALONE).metrics
-    assert (metrics["grpo/exact_cosine"], metrics["grpo/exact_ratio"]) == (0, 0)
 
 
 # Optimiser steps.
@@ -452,21 +416,6 @@ def test_the_products_of_a_step_are_means_over_states_so_that_norms_are_root_mea
     assert torch.allclose(descents["recovery_kl"][0], torch.tensor([-0.05, 0.05, 0.0], dtype=torch.float64))
 
 
-def test_before_the_first_step_the_effective_sample_is_the_whole_sample() -> None:
-    for make in (sampled, exact, trajectory_like):
-        rollout = make()
-        step = pieces_of(rollout, [[0], [1]], total=rollout.state_weights.sum().item(), new=PROBS)
-        assert step.effective_sample_size == pytest.approx(1)
-        assert (step.ratio_min, step.ratio_max) == pytest.approx((1, 1), abs=1e-15)
-        assert step.kl_old == pytest.approx(0, abs=1e-15)
-
-
-def test_a_value_that_is_not_finite_shows_in_the_means_and_is_not_lost() -> None:
-    spoilt = sampled()
-    spoilt.moves.advantages[0, 0] = math.nan
-    assert math.isnan(pieces_of(spoilt, [[0, 1]], total=2.0).mean("loss"))
-
-
 def test_the_metrics_of_several_steps_are_their_mean_their_extreme_or_the_last() -> None:
     first, second = (pieces_of(exact(), [[0, 1]], total=2.0, new=new) for new in (PROBS, NEW))
     first.gradient_norm, second.gradient_norm = 1.0, 4.0
@@ -489,19 +438,6 @@ def test_the_metrics_of_several_steps_are_their_mean_their_extreme_or_the_last()
     assert metrics["grpo/clip_fraction"] == metrics["grpo/clip_low_fraction"] + metrics["grpo/clip_high_fraction"]
     norms = [budget(step.products)[0]["entropy"] for step in (first, second)]
     assert metrics["grpo/logit_gradient/entropy"] == pytest.approx(math.sqrt((norms[0] ** 2 + norms[1] ** 2) / 2))
-    assert metrics.keys() <= METRICS.keys()
-
-
-def test_the_budget_in_parameters_is_reported_where_the_first_step_has_one() -> None:
-    step, later = (pieces_of(exact(), [[0, 1]], total=2.0) for _ in range(2))
-    assert not any(name.startswith("grpo/parameter") for name in inner_metrics([step, later]))
-    step.parameter_budget = dict.fromkeys(step.products, 0.0) | {("policy", "policy"): 9.0, ("entropy", "entropy"): 16.0}
-    step.parameter_budget["policy", "entropy"] = -12.0
-    metrics = inner_metrics([step, later])
-    assert (metrics["grpo/parameter_gradient/policy"], metrics["grpo/parameter_gradient/entropy"]) == (3, 4)
-    assert metrics["grpo/parameter_share/policy"] == pytest.approx(3 / 7)
-    assert metrics["grpo/parameter_cosine/policy_entropy"] == -1, "two terms that cancel"
-    assert metrics["grpo/parameter_cosine/policy_reference_kl"] == metrics["grpo/parameter_share/reference_kl"] == 0
     assert metrics.keys() <= METRICS.keys()
 
 

@@ -6,7 +6,6 @@ Legend: B states, A legal moves (padded), G moves of a group, M moves of a state
 from collections.abc import Callable, Iterable, Sequence
 
 import chess
-import numpy as np
 import pytest
 import torch
 from doubles import (
@@ -19,7 +18,6 @@ from doubles import (
     legal_moves,
     lively_policy,
     made_up_number,
-    mirrored_number,
     some_boards,
 )
 from torch import Tensor
@@ -167,34 +165,12 @@ def test_what_the_sampler_recorded_is_what_the_policy_scores(temperature: float,
     assert (at_another.log_prob(rollout.moves.columns) - rollout.moves.old_log_probs).abs().max() > 0.01, "the test has teeth"
 
 
-def test_moves_are_drawn_at_the_temperature_of_the_rollout() -> None:
-    # Probabilities 4 : 2 : 1 at T = 1, hence 2 : sqrt 2 : 1 at T = 2.
-    board = chess.Board("8/8/8/8/8/k7/p7/K7 b - - 0 1")  # Three king moves.
-    weights = dict(zip(sorted(move.uci() for move in board.legal_moves), (4.0, 2.0, 1.0), strict=True))
-    fixed = WrittenPolicy(lambda _, move: float(np.log(weights[move.uci()])))
-    count = 4_096
-    rollout = roll(fixed, states_of([board]), config_of(group_size=count), temperature=2.0)
-    found = [move.uci() for move in moves_of(rollout)[0]]
-    expected = np.sqrt([4, 2, 1]) / np.sqrt([4, 2, 1]).sum()
-    shares = np.array([found.count(uci) for uci in weights]) / count
-    assert (np.abs(shares - expected) < 5 * np.sqrt(expected * (1 - expected) / count)).all()
-    values = [made_up_number(board, chess.Move.from_uci(uci)) for uci in weights]
-    assert rollout.rewards.double().mean().item() == pytest.approx(float(shares @ values), abs=1e-6)
-
-
 def test_one_seed_and_step_draw_the_same_moves_and_others_draw_others(policy: NetworkPolicy) -> None:
     states = states_of(BOARDS)
     one, again, seed, step = (roll(policy, states, seed=seed, step=step).moves.columns for seed, step in ((0, 0), (0, 0), (1, 0), (0, 1)))
     assert torch.equal(one, again)
     assert (one == seed).float().mean() < 0.5
     assert (one == step).float().mean() < 0.5
-
-
-def test_sampling_leaves_no_gradient_behind(policy: NetworkPolicy) -> None:
-    rollout = roll(policy, states_of(BOARDS[:4]))
-    tensors = [rollout.moves.old_log_probs, rollout.rewards, rollout.old.log_probs, rollout.moves.advantages]
-    assert not any(tensor.requires_grad for tensor in tensors)
-    assert all(parameter.grad is None for parameter in policy.network.parameters())
 
 
 @pytest.mark.parametrize("max_states", [1, 7, 40, 512])
@@ -408,23 +384,6 @@ def test_forced_replies_are_the_teachers_on_exactly_the_first_plies_and_the_poli
     assert bool(teacher.asked) == (teacher_plies > 1)
 
 
-def test_a_teacher_replies_about_as_often_as_its_probability_says() -> None:
-    teacher = WrittenReplies(last)
-    depth = {"num_own_moves": 2, "teacher_probability": 0.3}
-    for step in range(3):
-        roll(CERTAIN, states_of(BOARDS), config_of(depth=depth), opponent=teacher, step=step)
-    count = 3 * sum(not played(board, greedy(board)).is_game_over() for board in BOARDS)
-    share = len(teacher.asked) / count
-    assert abs(share - 0.3) < 4 * (0.3 * 0.7 / count) ** 0.5, share
-
-
-def test_an_engine_as_opponent_replies_to_every_own_move(policy: NetworkPolicy) -> None:
-    opponent = WrittenReplies(last)
-    roll(policy, states_of(BOARDS), config_of(depth={"num_own_moves": 2, "opponent": "engine"}), opponent=opponent)
-    assert not any(board.is_game_over() for board in opponent.asked)
-    assert 36 <= len(opponent.asked) <= 40
-
-
 def test_the_engine_is_asked_at_fixed_nodes_and_its_failure_is_no_move() -> None:
     asked: list[Query] = []
 
@@ -483,13 +442,6 @@ def test_a_state_that_the_engine_fails_on_is_dropped_and_counted_and_all_others_
     assert len(values.asked) == faulty.num_dropped + len(rest) - 40
 
 
-def test_when_the_engine_fails_everywhere_the_first_states_are_left(policy: NetworkPolicy) -> None:
-    config = config_of(depth={"num_own_moves": 3})
-    rollout = roll(policy, states_of(BOARDS), config, values=MadeUpValues(fails_on=lambda _: True))
-    assert len(rollout) == 40
-    assert rollout.num_dropped + rollout.num_forced >= 38
-
-
 def test_an_opponent_that_fails_ends_that_trajectory_and_no_other() -> None:
     config = config_of(group_size=4, depth={"num_own_moves": 3, "opponent": "engine"})
     policy, states = in_float64(lively_policy()), states_of(BOARDS, double=True)
@@ -516,23 +468,6 @@ def test_what_is_drawn_for_a_state_does_not_depend_on_which_process_has_it(estim
     for part in found:
         assert_same_rows(part, by_index(whole))
     assert sum(part.num_forced for part in parts) == whole.num_forced
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_the_colour_mirror_of_all_boards_gives_the_same_rollout(estimator: str) -> None:
-    config = config_of(estimator=estimator, group_size=3, depth={"num_own_moves": 2})
-    policy = in_float64(lively_policy())
-    one, other = (
-        roll(policy, states_of(boards, mirrored_number, double=True), config, values=MadeUpValues(mirrored_number))
-        for boards in (BOARDS, [board.mirror() for board in BOARDS])
-    )
-    # The byte that says who moves, by which a board is decoded, is all that differs.
-    assert torch.equal(one.states.positions.encodings[:, :70], other.states.positions.encodings[:, :70])
-    assert (one.states.positions.encodings[:, 70] != other.states.positions.encodings[:, 70]).all()
-    for name in ("columns", "weights", "old_log_probs", "advantages"):
-        assert torch.equal(getattr(one.moves, name), getattr(other.moves, name)), name
-    assert torch.equal(one.rewards, other.rewards)
-    assert torch.equal(one.states.phases, other.states.phases)
 
 
 # Trajectories from one board, compared with each other ply by ply.
@@ -593,46 +528,6 @@ def test_trajectories_are_compared_ply_by_ply_with_those_that_are_still_there(ba
     assert rollout.state_weights.tolist() == [3, 1, 1]
     assert rollout.moves.weights[0].tolist() == pytest.approx([1 / 3] * 3)
     assert rollout.moves.weights[1:].tolist() == [[1, 0, 0], [1, 0, 0]]
-
-
-def test_a_trajectory_that_is_left_alone_has_nothing_to_be_compared_with() -> None:
-    rollout = endings(["a1a8", "a1a8", "a1c1"])
-    # First rewards 0, 0, -0.6, less -0.2.
-    assert sorted(rollout.moves.advantages[0].tolist()) == pytest.approx([-0.4, 0.2, 0.2], abs=1e-6)
-    assert len(rollout) == 2
-    assert rollout.moves.advantages[1].tolist() == [0, 0, 0]
-    assert rollout.rewards[1, 0].item() == pytest.approx(-0.1, abs=1e-6)
-
-
-def test_at_the_first_ply_trajectories_are_groups() -> None:
-    # What a move changes is Q - max Q, and the maximum is one number for the whole group.
-    policy, states = in_float64(lively_policy()), states_of(BOARDS, double=True)
-    sampled, compared = (
-        roll(policy, states, config_of(estimator=estimator, depth={"num_own_moves": 2})) for estimator in ("sampled", "trajectory")
-    )
-    first = slice(0, 40)
-    assert torch.equal(sampled.moves.columns[first], compared.moves.columns[first])
-    assert torch.allclose(sampled.moves.advantages[first], compared.moves.advantages[first], atol=1e-12)
-    best = states.values.masked_fill(~states.positions.is_legal, 0).amax(1, keepdim=True)
-    assert torch.allclose(sampled.rewards[first] - best, compared.rewards[first], atol=1e-12)
-
-
-def test_trajectories_of_different_boards_are_never_compared(policy: NetworkPolicy) -> None:
-    # Raising all values of one board's further states changes nothing of another's.
-    config = config_of(estimator="trajectory", group_size=3, depth={"num_own_moves": 2})
-    states = states_of(BOARDS)
-    plain = roll(policy, states, config)
-    special = {" ".join(board.fen().split()[:5]) for row, board in enumerate(boards_of(plain)) if 40 + 9 <= plain.indices[row] < 40 + 12}
-    assert special
-
-    def value(board: chess.Board, move: chess.Move) -> float:
-        number = made_up_number(board, move)
-        return number**3 if " ".join(board.fen().split()[:5]) in special else number
-
-    changed = roll(policy, states, config, values=MadeUpValues(value))
-    is_same = (plain.moves.advantages == changed.moves.advantages).all(1)
-    assert set(plain.indices[~is_same].tolist()) <= {49, 50, 51}
-    assert not is_same.all()
 
 
 @pytest.mark.parametrize("rows", [range(40), range(1, 40, 2), [3, 4, 17, 39]])

@@ -3,27 +3,24 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import chess
 import numpy as np
 import pytest
 import torch
-from doubles import CPU, TINY, MadeUpValues, WrittenPolicy, fake_arrays, legal_moves, lively_policy, made_up_number, some_boards
+from doubles import CPU, TINY, MadeUpValues, WrittenPolicy, fake_arrays, legal_moves, made_up_number, some_boards
 
 from grpo.board.encoding import decode, position_key
 from grpo.board.phases import PHASES, phase_of
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable, engine_options, value_tables
 from grpo.engine.pool import EnginePool
-from grpo.learning.checkpoints import NETWORK_FORMAT, load_checkpoint, save_checkpoint, weights_hash
-from grpo.learning.self_play import MixedStates, SelfPlay, SelfPlayError, random_openings, state_counts, taken_plies
+from grpo.learning.self_play import MixedStates, SelfPlay, SelfPlayError, taken_plies
 from grpo.learning.states import DatasetStates, LiveValues, States
-from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import METRICS
 from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBatch, new_policy
-from grpo.settings.grpo import GrpoConfig, SelfPlayConfig
+from grpo.settings.grpo import SelfPlayConfig
 from grpo.settings.tree import ValuesConfig
 
 FOOLISH = ["f2f4", "e7e5", "h2h3", "d8h4", "g2g3", "h4g3"]  # Mate; g2g3 is forced.
@@ -189,22 +186,6 @@ def test_games_are_cut_at_max_plies_and_the_opening_is_not_the_policys(policy: N
     assert own.round_metrics()["self_play/plies"] == 2
 
 
-def test_games_begin_with_up_to_so_many_random_plies() -> None:
-    openings = [chess.Board(fen) for fen in random_openings(200, max_plies=3, rng=np.random.default_rng(0))]
-
-    plies = [board.ply() for board in openings]
-    counts = np.bincount(plies)
-    assert len(counts) == 4
-    assert counts.min() > 30, "each number of plies is as likely: 50 of 200"
-    assert len({board.fen() for board in openings if board.ply() == 3}) > 40
-    assert random_openings(3, max_plies=0, rng=np.random.default_rng(0)) == [chess.STARTING_FEN] * 3
-
-
-def test_no_opening_is_at_its_end() -> None:
-    for fen in random_openings(30, max_plies=300, rng=np.random.default_rng(1)):
-        assert any(chess.Board(fen).legal_moves)
-
-
 @pytest.mark.parametrize("num_plies", [0, 1, 2, 3, 4, 10, 96, 97, 98, 160, 1_000])
 def test_plies_are_taken_evenly_not_all_and_of_both_sides(num_plies: int) -> None:
     rng = np.random.default_rng(0)
@@ -328,11 +309,6 @@ def test_a_round_is_measured_once(policy: NetworkPolicy) -> None:
     assert own.round_metrics() == {}
 
 
-def test_a_step_before_the_first_is_refused(policy: NetworkPolicy) -> None:
-    with pytest.raises(ValueError, match="step 4 comes before the first step that learns from self-play, 5"):
-        own_games(first_step=5).states(4, policy)
-
-
 # Games against an opponent.
 
 
@@ -410,17 +386,6 @@ def test_a_fraction_of_the_games_is_against_the_opponent(policy: NetworkPolicy) 
 # Only seed, weights and step decide.
 
 
-def test_the_same_seed_weights_and_step_give_the_same_bytes_whatever_was_asked_before(policy: NetworkPolicy) -> None:
-    one, other = own_games(), own_games()
-    for step in (0, 3, 1, 13):
-        one.states(step, policy)
-    torch.manual_seed(8)
-
-    for step in (2, 14, 2):
-        assert raw(one.states(step, policy)) == raw(other.states(step, policy))
-    assert raw(own_games(seed=4).states(2, policy)) != raw(other.states(2, policy))
-
-
 def test_playing_disturbs_neither_the_policys_mode_nor_the_global_generators(policy: NetworkPolicy) -> None:
     before, numpy_before = torch.get_rng_state(), np.random.get_state(legacy=False)
 
@@ -477,16 +442,6 @@ def test_restoring_what_was_saved_before_the_first_round_forgets_the_rounds_sinc
     assert raw(own.states(0, other_policy)) == raw(own_games().states(0, other_policy))
 
 
-def test_tensors_of_the_state_can_be_saved_as_they_are(policy: NetworkPolicy) -> None:
-    own = own_games()
-    own.states(0, policy)
-
-    tensors = own.state()[1]
-
-    assert all(tensor.is_contiguous() for tensor in tensors.values())
-    assert len({tensor.untyped_storage().data_ptr() for tensor in tensors.values()}) == len(tensors), "safetensors refuses shared memory"
-
-
 # Mixed with the dataset.
 
 
@@ -506,31 +461,6 @@ def test_a_step_has_the_datasets_states_first_and_own_ones_after(dataset: Datase
         assert mixed.self_play_fraction == 8 / 13
         assert raw(states.select_rows(torch.arange(5))) == raw(dataset.states(step, policy))
         assert raw(states.select_rows(torch.arange(5, 13))) == raw(own.states(step, policy))
-
-
-def test_the_mixture_saves_measures_and_counts_what_its_parts_do(dataset: DatasetStates) -> None:
-    policy = always(FOOLISH)
-    own = own_games(size=4, states_per_round=4, opening_plies=0)
-    mixed = MixedStates(dataset, own)
-    assert mixed.num_forced == dataset.num_forced == 1
-    first = mixed.states(0, policy)
-
-    assert mixed.num_forced == 2
-    assert mixed.round_metrics()["self_play/plies"] == 6
-    assert mixed.round_metrics() == {}
-
-    resumed = MixedStates(dataset, own_games(NoValues(), size=4, states_per_round=4, opening_plies=0))
-    resumed.restore(*through_json(mixed.state()))
-    assert resumed.num_forced == 2
-    assert raw(resumed.states(0, policy)) == raw(first)
-
-
-@pytest.mark.parametrize(
-    ("states_per_step", "share", "expected"),
-    [(256, 0.33, (172, 84)), (256, 0.0, (256, 0)), (10, 0.26, (7, 3)), (10, 0.24, (8, 2)), (10, 0.99, (1, 9)), (1, 0.9, (1, 0))],
-)
-def test_a_steps_states_are_split_by_the_share(states_per_step: int, share: float, expected: tuple[int, int]) -> None:
-    assert state_counts(states_per_step, share) == expected
 
 
 # With the real engine.
@@ -556,40 +486,6 @@ def test_live_values_are_those_of_the_value_tables(pool: EnginePool, policy: Net
         assert int(states.positions.is_legal[row].sum()) == len(table.values)
     assert own.round_metrics()["self_play/dropped"] == 0
     assert states.values.std() > 0.01
-
-
-@pytest.mark.parametrize("num_before", [2, 3, 5])
-def test_training_goes_on_after_a_checkpoint_in_the_middle_of_a_round_as_if_it_had_never_stopped(num_before: int, tmp_path: Path) -> None:
-    arrays = fake_arrays(some_boards(24))
-    config = GrpoConfig(
-        states_per_step=12,
-        num_minibatches=2,
-        group_size=4,
-        critical_entropy=0.0,
-        self_play=SelfPlayConfig(fraction=0.5, states_per_round=20, steps_per_round=3, max_plies=30),
-    )
-
-    def trainer_of(policy: NetworkPolicy) -> GrpoTrainer:
-        own = SelfPlay(MadeUpValues(), config.self_play, states_per_step=6, first_step=0, seed=0, mirrors_boards=False)
-        return GrpoTrainer(
-            policy,
-            lively_policy(),
-            MixedStates(DatasetStates(arrays, states_per_step=6, seed=0, mirrors_boards=False), own),
-            config,
-            seed=0,
-        )
-
-    straight = trainer_of(lively_policy())
-    records = [straight.step() for _ in range(7)]
-    first = trainer_of(lively_policy())
-    for _ in range(num_before):
-        first.step()
-    folder = save_checkpoint(tmp_path, first.policy, TINY, first.state({}), NETWORK_FORMAT)
-    policy, _, state = load_checkpoint(folder, CPU, NETWORK_FORMAT)
-    again = trainer_of(policy)
-    again.restore(state)
-    assert [again.step() for _ in range(7 - num_before)] == records[num_before:]
-    assert weights_hash(again.policy) == weights_hash(straight.policy)
 
 
 def test_a_move_back_into_the_game_is_worth_a_draw_and_only_if_repetition_counts(pool: EnginePool) -> None:

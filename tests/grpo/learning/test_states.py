@@ -79,12 +79,6 @@ def test_states_keep_their_own_moves_values_and_phases() -> None:
     assert some.values.shape[1] == int(some.positions.is_legal.sum(1).max()), "no wider than needed"
 
 
-def test_no_rows_are_no_states() -> None:
-    none = source_of().states(0, POLICY).select_rows(torch.empty(0, dtype=torch.int64))
-    assert len(none) == 0
-    assert none.values.shape == (0, 0)
-
-
 def test_boards_with_one_legal_move_are_left_out_and_counted() -> None:
     assert [board.legal_moves.count() for board in FORCED] == [1, 1]
     mixed = source_of(fake_arrays([FORCED[0], *BOARDS[:10], FORCED[1], *BOARDS[10:20]]), size=20)
@@ -103,14 +97,6 @@ def test_too_few_boards_with_a_choice_are_refused_with_what_to_do() -> None:
         source_of(arrays, size=4)
     with pytest.raises(ValueError, match="0 boards"):
         source_of(fake_arrays(FORCED), size=1)
-
-
-def test_the_step_is_all_of_its_state() -> None:
-    source = source_of()
-    source.states(5, POLICY)
-    assert source.state() == ({}, {})
-    assert source.round_metrics() == {}
-    assert source.self_play_fraction == 0
 
 
 def test_joined_states_are_as_wide_as_the_widest_and_keep_their_order() -> None:
@@ -136,10 +122,6 @@ def test_boards_that_the_engine_failed_on_are_dropped_and_counted_and_others_kee
     check(states)
     assert (kept, num_dropped) == ([1, 2, 5, 6], 3)
     assert names(states) == [position_key(BOARDS[index]) for index in kept]
-
-
-def test_without_any_value_there_are_no_states_but_a_count() -> None:
-    assert valued_states(BOARDS[:3], MadeUpValues(fails_on=lambda _: True)) == (None, [], 3)
 
 
 def test_a_failed_engine_is_no_value_rather_than_a_value_of_zero(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,6 @@
 """The table of metrics: complete, unambiguous, and the only names there are."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -69,10 +67,6 @@ def test_an_event_has_a_declared_name_and_each_name_a_meaning() -> None:
         assert re.fullmatch(r"[A-Z][^\n]{12,}\.", meaning), "a sentence"
 
 
-def test_a_record_without_events_has_none() -> None:
-    assert Record(3, {}).events == ()
-
-
 def lines_of(part: str) -> list[str]:
     """Return the rows of a table, without its header."""
     return [line for line in part.splitlines() if line.startswith("| `")]
@@ -100,18 +94,6 @@ def test_every_unit_is_explained_or_a_thing_that_is_counted() -> None:
     counted |= {"times", "1/s", "tokens", "prompts", "runs"}
     units = {spec.unit.partition(" of ")[0] if spec.unit.startswith("fraction") else spec.unit for spec in METRICS.values()}
     assert units - counted == set(UNITS)
-
-
-def test_no_bar_breaks_a_row_of_the_page() -> None:
-    metrics, events = metrics_page().split("\n## Events\n")
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines_of(metrics)} == {5}
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines_of(events)} == {3}
-
-
-def test_the_page_is_printed_by_the_command_that_it_names() -> None:
-    [command] = re.findall(r"`python (-m [\w.]+) > docs/metrics.md`", metrics_page())
-    printed = subprocess.run([sys.executable, *command.split()], capture_output=True, text=True, check=True)
-    assert printed.stdout == metrics_page()
 
 
 def test_the_page_in_the_docs_is_the_present_one() -> None:

@@ -1,7 +1,6 @@
 """Adjudication: undecided games go to the side that stands better, seen from the right player; nothing else changes."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import chess
 import pytest
@@ -98,15 +97,6 @@ def test_an_engine_that_fails_on_everything_is_an_error(scripted: Callable[..., 
     games = [game(f"{WHITE_TO_MOVE[:-2]}{number}", End.PLY_CAP) for number in range(40, 46)]
     with pytest.raises(EngineError, match="in a row"):
         adjudicated_by(engine, match_of(*games))
-
-
-def test_adjudicating_twice_is_adjudicating_once_by_the_second_rule(scripted: Callable[..., ScriptedEngine]) -> None:
-    scores = {move.uci(): "cp 300" for move in chess.Board(WHITE_TO_MOVE).legal_moves}
-    result = match_of(*[game(WHITE_TO_MOVE, End.PLY_CAP)] * 2)
-    strict, lax = (adjudicated_by(scripted(scores=scores), result, centipawns=centipawns) for centipawns in (400, 200))
-    assert (strict.pair_scores(adjudicated=True), lax.pair_scores(adjudicated=True)) == ([0.5], [1.0])
-    assert adjudicated_by(scripted(scores=scores), strict, centipawns=200) == lax
-    assert replace(lax, adjudication=None, games=result.games) == result
 
 
 def test_the_real_engine_gives_a_queen_up_to_its_owner_and_bare_technique_to_nobody(stockfish: str) -> None:

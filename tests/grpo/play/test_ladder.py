@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from made_selections import simulated
 
-from grpo.base.seeding import numpy_stream
-from grpo.engine.pool import EnginePool
 from grpo.play.ladder import (
     Ladder,
     LadderPlacement,
@@ -24,9 +22,8 @@ from grpo.play.ladder import (
     rate_rungs,
 )
 from grpo.play.matches import Adjudication, End, MatchResult, PlayedGame
-from grpo.play.players import DilutedPlayer, EnginePlayer, RandomPlayer
 from grpo.settings.tree import LadderConfig
-from grpo.statistics.intervals import Z95, expected_score
+from grpo.statistics.intervals import Z95
 from grpo.statistics.ratings import rate_against
 
 CONFIG = LadderConfig(random_fractions=(1.0, 0.6, 0.2), nodes=(5, 70))
@@ -51,13 +48,6 @@ def test_the_shipped_ladder_has_names_that_differ_and_begins_at_random() -> None
     names = [rung.name for rung in make_rungs(LadderConfig())]
     assert names[0] == "random"
     assert len(set(names)) == len(names) == len(LadderConfig().random_fractions) + len(LadderConfig().nodes)
-
-
-def test_a_rungs_player_is_what_its_name_says(stockfish: str) -> None:
-    with EnginePool(stockfish, num_processes=1, options={"Hash": 1}) as pool:
-        players = [rung.player(pool, numpy_stream(0, "rung")) for rung in RUNGS]
-    assert [type(player) for player in players] == [RandomPlayer, DilutedPlayer, DilutedPlayer, EnginePlayer, EnginePlayer]
-    assert [player.name for player in players] == [rung.name for rung in RUNGS]
 
 
 def test_each_rung_plays_the_next_two_below_it() -> None:
@@ -268,11 +258,6 @@ def test_the_whole_road_holds_the_truth_as_often_as_its_intervals_say() -> None:
         held_of_all.append(placement.low_of_all <= elo <= placement.high_of_all)
     assert 0.91 < np.mean(held) < 0.985
     assert 0.91 < np.mean(held_of_all) < 0.985
-
-
-def test_expected_scores_at_the_ends_of_what_is_telling_are_240_elo_away() -> None:
-    assert expected_score(-240) == pytest.approx(0.2, abs=0.001)
-    assert expected_score(240) == pytest.approx(0.8, abs=0.001)
 
 
 # Two players, placed together.

@@ -75,11 +75,6 @@ def test_moves_openings_players_and_results_come_back_from_both_readers(result: 
             assert ("FEN" in headers) == ("SetUp" in headers) == (played.opening != chess.STARTING_FEN)
 
 
-def test_rounds_are_pair_and_game(result: MatchResult) -> None:
-    rounds = [game.headers["Round"] for game in by_python_chess(match_pgn(result, event="e", seed=0))]
-    assert rounds == [f"{pair}.{game}" for pair in range(1, len(OPENINGS) + 1) for game in (1, 2)]
-
-
 def test_the_adjudicated_result_stands_beside_the_one_as_played_where_there_is_one(result: MatchResult) -> None:
     games = by_python_chess(match_pgn(result, event="e", seed=0))
     asked = [(played, game.headers) for played, game in zip(result.games, games, strict=True) if played.adjudicated is not None]
@@ -92,12 +87,6 @@ def test_the_adjudicated_result_stands_beside_the_one_as_played_where_there_is_o
         assert headers["Result"] == "1/2-1/2"
     assert sum("AdjudicatedResult" in game.headers for game in games) == len(asked) < len(games)
     assert "Adjudicat" not in match_pgn(replace(result, adjudication=None), event="e", seed=0)
-
-
-def test_equal_matches_give_equal_texts_of_short_lines(result: MatchResult) -> None:
-    text = match_pgn(result, event="e", seed=0)
-    assert match_pgn(replace(result), event="e", seed=0) == text
-    assert max(len(line) for line in text.splitlines() if not line.startswith("[")) <= 80
 
 
 def one_game(moves: str, *, first: str = "a", opening: str = chess.STARTING_FEN, end: End = End.PLY_CAP) -> MatchResult:
@@ -126,12 +115,6 @@ def test_no_name_can_break_a_header(name: str) -> None:
     [theirs] = by_python_chess(text)
     assert theirs.headers["White"].replace('\\"', '"').replace("\\\\", "\\") == name, "python-chess does not undo the standard's escapes"
     assert [move.uci() for move in theirs.mainline_moves()] == ["e2e4", "e7e5"]
-
-
-def test_line_ends_in_a_name_become_blanks() -> None:
-    [game] = by_our_reader(match_pgn(one_game("e2e4", first='two\nlines\r\n[Result "1-0"]'), event="e", seed=0))
-    assert game.headers["White"] == 'two lines [Result "1-0"]'
-    assert game.game.result == "1/2-1/2"
 
 
 def test_a_game_as_it_is_written_out() -> None:

@@ -1,6 +1,5 @@
 """Games: how they end, whose score it is, and that many at once are the same as one at a time."""
 
-import random
 import zlib
 from collections.abc import Callable, Sequence
 
@@ -14,7 +13,7 @@ from grpo.base.seeding import numpy_stream, torch_stream
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool
 from grpo.play.matches import Adjudication, End, MatchResult, PlayedGame, play_match
-from grpo.play.players import BestMovePlayer, EnginePlayer, Player, RandomPlayer, SamplingPlayer
+from grpo.play.players import BestMovePlayer, EnginePlayer, RandomPlayer, SamplingPlayer
 from grpo.policy.distribution import new_policy
 from grpo.statistics.intervals import paired_interval
 
@@ -99,18 +98,6 @@ def test_each_way_to_end_a_game(opening: str, moves: str, end: End, white_score:
     assert (game.end, game.score, game.moves) == (end, white_score, tuple(moves.split()))
 
 
-@pytest.mark.parametrize("moves", ["a1a2 e8e7 a2a3", "e1e2 e8e7 e2e3"])
-def test_a_pawn_move_or_capture_begins_the_fifty_moves_anew(moves: str) -> None:
-    opening = "4k3/7p/8/8/8/8/8/R3K3 b - - 99 80"
-    game = played(f"h7h6 {moves}", opening=opening, max_plies=4)
-    assert game.end == End.PLY_CAP
-
-
-def test_the_third_time_of_a_position_is_a_draw_and_the_second_is_not() -> None:
-    game = played(" ".join([KNIGHTS_OUT_AND_BACK] * 3))
-    assert (game.end, len(game.moves), game.score) == (End.REPETITION, 8, 0.5)
-
-
 def test_a_position_with_other_castling_rights_is_another_one() -> None:
     moves = " ".join(["e1e2 e8e7 e2e1 e7e8"] * 4)
     without = played(moves, opening="4k2r/8/8/8/8/8/8/4K2R w - - 0 1")
@@ -131,13 +118,6 @@ def to_black_first(moves: str) -> str:
     """Return a line of king moves with Black beginning."""
     white, black = moves.split()[::2], moves.split()[1::2]
     return " ".join(move for pair in zip(black, white, strict=True) for move in pair)
-
-
-def test_positions_before_a_capture_cannot_come_again_and_are_not_counted() -> None:
-    # Twice out and back, a capture, twice out and back: no position three times.
-    opening = "rnbqkbnr/pppp1ppp/8/4p3/3P4/8/PPP1PPPP/RNBQKBNR w KQkq - 0 1"
-    moves = f"{KNIGHTS_OUT_AND_BACK} d4e5 g8f6 g1f3 f6g8 f3g1 g8f6 g1f3 f6g8"
-    assert played(moves, opening=opening, max_plies=12).end == End.PLY_CAP
 
 
 @pytest.mark.parametrize(
@@ -205,30 +185,6 @@ def test_every_random_game_ends_where_and_as_the_rules_of_python_chess_say(rando
     assert {game.end for game in random_games} == set(End) - {End.FORFEIT}, "every way that the board knows is among them"
 
 
-def test_python_chess_too_gives_the_game_that_result_and_no_result_before(random_games: list[PlayedGame]) -> None:
-    terminations = {
-        End.CHECKMATE: {chess.Termination.CHECKMATE},
-        # A stalemate with a bare minor piece is both, and so is a third time after fifty moves; python-chess names the other one first.
-        End.STALEMATE: {chess.Termination.STALEMATE, chess.Termination.INSUFFICIENT_MATERIAL},
-        End.MATERIAL: {chess.Termination.INSUFFICIENT_MATERIAL},
-        End.REPETITION: {chess.Termination.THREEFOLD_REPETITION, chess.Termination.FIFTY_MOVES},
-        End.FIFTY_MOVES: {chess.Termination.FIFTY_MOVES},
-    }
-    for game in random_games:
-        board = chess.Board(game.opening)
-        for move in game.moves:
-            assert board.outcome() is None
-            board.push_uci(move)
-        if game.end == End.PLY_CAP:
-            assert board.outcome() is None
-            continue
-        outcome = board.outcome(claim_draw=True)
-        assert outcome is not None
-        assert outcome.termination in terminations[game.end]
-        first_color = chess.WHITE if game.first_is_white else chess.BLACK
-        assert game.score == (0.5 if outcome.winner is None else float(outcome.winner == first_color))
-
-
 def ends_by_the_rules(board: chess.Board) -> End | None:
     """Return how the game has ended, by python-chess alone."""
     if board.is_checkmate():
@@ -243,19 +199,6 @@ def ends_by_the_rules(board: chess.Board) -> End | None:
 
 
 # Whose score it is.
-
-
-def test_the_first_players_score_is_one_less_the_seconds() -> None:
-    one, other = Fixed(1, "high"), Fixed(-1, "low")
-    forward = play_match(one, other, OPENINGS, max_plies=100)
-    backward = play_match(other, one, OPENINGS, max_plies=100)
-    assert (forward.first, forward.second) == ("high", "low") == (backward.second, backward.first)
-    # Game 2i of one match, with its first player White, is game 2i + 1 of the other.
-    for index, game in enumerate(forward.games):
-        twin = backward.games[index ^ 1]
-        assert (twin.moves, twin.end, twin.score) == (game.moves, game.end, 1 - game.score)
-    assert forward.interval().score == pytest.approx(1 - backward.interval().score)
-    assert forward.wins_draws_losses() == backward.wins_draws_losses()[::-1]
 
 
 class Mater:
@@ -294,16 +237,6 @@ def test_a_player_that_can_mate_scores_with_the_colour_that_has_the_mate() -> No
         (False, End.CHECKMATE, 1.0),
     ]
     assert result.interval().score == 0.75
-
-
-@pytest.mark.parametrize("make", [lambda: Fixed(1, "self"), lambda: BestMovePlayer(new_policy(TINY, seed=0, device=CPU), "self")])
-def test_a_deterministic_player_against_itself_scores_one_half_in_every_pair(make: Callable[[], Player]) -> None:
-    result = play_match(make(), make(), OPENINGS, max_plies=150)
-    pairs = list(zip(result.games[::2], result.games[1::2], strict=True))
-    assert [one.score + other.score for one, other in pairs] == [1.0] * len(OPENINGS)
-    assert [one.moves == other.moves for one, other in pairs] == [True] * len(OPENINGS)
-    assert result.interval() == paired_interval([0.5] * len(OPENINGS))
-    assert result.interval().score == 0.5
 
 
 def test_games_two_i_and_two_i_plus_one_share_an_opening_and_differ_in_colours() -> None:
@@ -363,11 +296,6 @@ def test_scores_of_pairs_and_what_the_sample_is_worked_by_hand() -> None:
     assert adjudicated.interval() == paired_interval([0.5, 0.25, 0.5])
     assert adjudicated.interval(adjudicated=True) == paired_interval([0.75, 0.25, 0.5])
     assert adjudicated.wins_draws_losses() == (0, 5, 1)
-
-
-def test_a_match_of_no_games_has_no_share() -> None:
-    with pytest.raises(ValueError, match="no games"):
-        play_match(Fixed(1, "a"), Fixed(-1, "b"), [], max_plies=1).undecided_fraction()
 
 
 # Matches in parts.
@@ -458,12 +386,6 @@ def test_sampled_games_do_not_depend_on_the_games_beside_them() -> None:
     assert [game.moves for game in match(OPENINGS, max_plies=12)] == [game.moves[:12] for game in whole], "all end sooner"
 
 
-def test_a_player_against_itself_draws_for_each_game_and_not_for_each_position() -> None:
-    player = SamplingPlayer(new_policy(TINY, seed=0, device=CPU), "self", temperature=1.0, rng=torch_stream(0, "self"))
-    games = play_match(player, player, [chess.STARTING_FEN] * 10, max_plies=12).games
-    assert len({game.moves for game in games}) == 20
-
-
 def test_players_are_told_the_place_of_each_game_in_the_match() -> None:
     class Numbered(Fixed):
         def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
@@ -473,13 +395,6 @@ def test_players_are_told_the_place_of_each_game_in_the_match() -> None:
             return super().choose(boards, games)
 
     assert len(play_match(Numbered(1, "first"), Numbered(-1, "second"), OPENINGS, max_plies=30).games) == 2 * len(OPENINGS)
-
-
-def test_the_order_of_the_openings_decides_nothing_but_the_order_of_the_games() -> None:
-    order = random.Random(0).sample(range(len(OPENINGS)), len(OPENINGS))
-    straight = play_match(Fixed(1, "a"), Fixed(-1, "b"), OPENINGS, max_plies=60).games
-    shuffled = play_match(Fixed(1, "a"), Fixed(-1, "b"), [OPENINGS[index] for index in order], max_plies=60).games
-    assert [shuffled[2 * place : 2 * place + 2] for place in range(len(order))] == [straight[2 * i : 2 * i + 2] for i in order]
 
 
 def test_each_player_is_asked_only_for_boards_on_which_it_is_to_move_and_of_its_own_colour() -> None:
@@ -551,13 +466,3 @@ def test_a_match_against_the_real_engine_repeats_exactly_whatever_the_number_of_
         engine = EnginePlayer(pool, limit="nodes 1", name="engine")
         matches.append(tuple(game for opening in OPENINGS[:5] for game in play_match(network, engine, [opening], max_plies=40).games))
     assert matches[0] == matches[1] == matches[2]
-
-
-@pytest.mark.usefixtures("no_process_left")
-def test_the_real_engine_beats_a_random_mover_with_both_colours(stockfish: str) -> None:
-    with EnginePool(stockfish, num_processes=2, options={"Hash": 1}) as pool:
-        result = play_match(
-            EnginePlayer(pool, limit="nodes 200", name="engine"), RandomPlayer(numpy_stream(0, "random")), OPENINGS[:4], max_plies=160
-        )
-    assert result.interval().score > 0.8
-    assert result.ends()["checkmate"] >= 6

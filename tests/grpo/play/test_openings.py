@@ -100,24 +100,10 @@ def test_all_twenty_first_moves_are_found_and_none_twice() -> None:
     assert set(made(20, plies=1)) == after_one
 
 
-def test_transpositions_count_as_one_opening() -> None:
-    found = made(300, plies=3)
-    assert len({key(fen) for fen in found}) == 300
-
-
 def test_a_position_that_was_excluded_is_not_used_and_neither_is_its_mirror() -> None:
     first_moves = made(20, plies=1)
     kept_out = {position_key(chess.Board(fen).mirror()) for fen in first_moves[:12]}
     assert sorted(made(8, plies=1, exclude=set(kept_out))) == sorted(first_moves[12:])
-
-
-def test_what_was_found_is_excluded_from_the_next_search() -> None:
-    exclude: set[str] = set()
-    first = made(40, exclude=exclude)
-    assert {key(fen) for fen in first} <= exclude
-    second = made(40, exclude=exclude)
-    assert {key(fen) for fen in first} & {key(fen) for fen in second} == set(), "even with the same random stream"
-    assert len({key(fen) for fen in [*first, *second]}) == 80
 
 
 @pytest.mark.parametrize("centipawns", [30, 120])
@@ -151,15 +137,6 @@ def test_a_position_on_which_the_engine_fails_is_left_out_and_changes_no_other()
     broken = set(healthy[::5])
     found = made(40, lambda fen: None if fen in broken else some_score(fen))
     assert found == [fen for fen in healthy if fen not in broken]
-
-
-def test_one_seed_gives_the_same_openings_and_another_others() -> None:
-    assert made(30, some_score) == made(30, some_score)
-    assert set(made(30, some_score)).isdisjoint(made(30, some_score, seed=1))
-
-
-def test_fewer_openings_are_the_beginning_of_more() -> None:
-    assert made(30, some_score)[:7] == made(7, some_score)
 
 
 def test_what_cannot_be_found_is_an_error_that_says_how_many_there_were_and_what_to_raise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,12 +217,6 @@ def test_stages_that_share_what_is_excluded_share_no_opening_even_with_one_strea
     assert exclude == {key(fen) for stage in stages for fen in stage}, "and nothing that was not drawn"
 
 
-def test_a_boards_mirror_that_is_excluded_keeps_it_out(book: Path) -> None:
-    kept_out = distinct_fens(40)[:30]
-    exclude = {position_key(chess.Board(fen).mirror()) for fen in kept_out}
-    assert sorted(from_book(book, 10, exclude=exclude)) == sorted(set(distinct_fens(40)) - set(kept_out))
-
-
 def test_a_state_of_the_policys_own_games_can_be_excluded(book: Path) -> None:
     met = [chess.Board(fen) for fen in distinct_fens(40)[:25]]
     assert keys_of(encode(met)) == {position_key(board) for board in met}
@@ -269,13 +240,6 @@ def test_neither_the_order_of_lines_nor_repeats_nor_the_way_of_packing_change_th
         archive.writestr("second.epd", b"".join(line.encode() for line in lines[:21]))
     for name in ("a.epd.gz", "b.fen.zst", "c.zip"):
         assert from_book(tmp_path / name, 12) == drawn
-
-
-def test_of_equal_positions_with_other_clocks_one_is_taken_whoever_comes_first(tmp_path: Path) -> None:
-    lines = ["8/pp2nkR1/5n1p/3p4/5p2/P2BP3/1PPKN3/8 b - - 7 40\n", "8/pp2nkR1/5n1p/3p4/5p2/P2BP3/1PPKN3/8 b - - 3 9\n"]
-    for number, text in enumerate((lines, lines[::-1])):
-        (tmp_path / f"{number}.epd").write_text("".join(text))
-    assert from_book(tmp_path / "0.epd", 1) == from_book(tmp_path / "1.epd", 1) == [lines[1].strip()]
 
 
 def test_what_is_no_opening_is_counted_by_its_reason(tmp_path: Path) -> None:
@@ -427,12 +391,6 @@ def test_openings_of_a_phase_are_of_that_phase_distinct_and_even(phase: Phase, c
     assert not {key(fen) for fen in again} & {key(fen) for fen in found}
 
 
-def test_the_order_of_candidates_is_of_no_effect_and_the_seed_is(candidates: list[str]) -> None:
-    found = of_phase(candidates, Phase.MIDDLEGAME, 20)
-    assert of_phase(candidates[::-1], Phase.MIDDLEGAME, 20) == found
-    assert of_phase(candidates, Phase.MIDDLEGAME, 20, seed=1) != found
-
-
 def test_finished_positions_are_no_openings_of_a_phase() -> None:
     over = ["7k/5Q2/6K1/8/8/8/8/8 b - - 0 1", "7k/8/6K1/8/8/8/8/8 b - - 0 1", "7k/8/6K1/8/8/8/8/6R1 b - - 100 90"]
     going_on = "7k/8/6K1/8/8/8/8/6R1 b - - 12 90"
@@ -476,12 +434,3 @@ def test_real_books_are_read_whole_and_every_line_is_accounted_for() -> None:
         assert all(chess.Board(fen).is_valid() for fen in drawn)
         if name.startswith("8moves"):
             assert {chess.Board(fen).ply() for fen in drawn} == {16}
-
-
-@pytest.mark.skipif(not SAMPLE_DATA, reason="CHESS_GRPO_SAMPLE_DATA is not set")
-def test_real_games_serve_as_a_book() -> None:
-    found = read_book(f"{SAMPLE_DATA}/lichess_fishnet_games.pgn", max_plies=10)
-    assert len(found.openings) + sum(found.left_out.values()) == 2_878
-    assert found.left_out.keys() == {Reason.DUPLICATE, Reason.GAME_OVER} or found.left_out.keys() == {Reason.DUPLICATE}
-    drawn = drawn_openings(found, count=50, rng=np.random.default_rng(0), exclude=set())
-    assert max(chess.Board(fen).ply() for fen in drawn) == 10

@@ -15,7 +15,7 @@ from grpo.base.seeding import numpy_stream, torch_stream
 from grpo.engine.answers import EngineAnswer, EngineError
 from grpo.engine.pool import EnginePool, Query
 from grpo.play import players
-from grpo.play.players import BestMovePlayer, DilutedPlayer, EnginePlayer, Player, RandomPlayer, SamplingPlayer, random_move
+from grpo.play.players import BestMovePlayer, DilutedPlayer, EnginePlayer, Player, RandomPlayer, SamplingPlayer
 from grpo.policy.distribution import new_policy
 
 torch.set_num_threads(1)
@@ -87,14 +87,6 @@ def test_every_move_is_legal_on_the_board_at_its_place_and_no_board_is_touched(m
     assert [board.fen() for board in BOARDS] == before
 
 
-@pytest.mark.parametrize("size", [1, 7, 59, 60])
-def test_best_moves_do_not_depend_on_how_many_boards_are_asked_at_once(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = moves_of(network_player(), BOARDS)
-    assert [move for start in range(0, 60, size) for move in moves_of(network_player(), BOARDS[start : start + size])] == whole
-    monkeypatch.setattr(players, "_BOARDS_PER_FORWARD", size)
-    assert moves_of(network_player(), BOARDS) == whole
-
-
 @pytest.mark.parametrize("make", [random_player, sampling_player, diluted_player])
 def test_one_seed_gives_one_series_of_moves_that_goes_on_and_another_seed_another(make: Callable[[int], Player]) -> None:
     one, same, other = make(0), make(0), make(1)
@@ -131,12 +123,6 @@ def test_draws_stay_with_their_games_over_several_forwards(monkeypatch: pytest.M
     assert moves_of(sampling_player(), BOARDS) == whole
 
 
-def test_a_network_without_chance_answers_the_same_each_time() -> None:
-    player = network_player()
-    assert moves_of(player, BOARDS) == moves_of(player, BOARDS) == moves_of(network_player(), BOARDS)
-    assert moves_of(network_player(seed=1), BOARDS) != moves_of(player, BOARDS)
-
-
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_moves_are_drawn_as_often_as_the_policy_at_that_temperature_says(temperature: float) -> None:
     board = chess.Board("7k/8/8/8/8/8/8/K7 w - - 0 1")
@@ -156,13 +142,6 @@ def test_a_random_mover_gives_every_legal_move_an_equal_chance() -> None:
     assert len(counts) == 20
     # Chi-squared with 19 degrees of freedom is above 43.8 once in a thousand.
     assert sum((count - 100) ** 2 / 100 for count in counts.values()) < 43.8
-
-
-def test_a_random_move_is_the_drawn_one_among_the_legal_moves_sorted_by_their_texts() -> None:
-    drawn, expected = np.random.default_rng(0), np.random.default_rng(0)
-    for board in BOARDS:
-        legal = sorted(board.legal_moves, key=chess.Move.uci)
-        assert random_move(board, drawn) == legal[int(expected.integers(len(legal)))]
 
 
 # A player some of whose moves are random.
@@ -209,15 +188,6 @@ def test_a_quarter_of_the_moves_are_random_and_the_others_are_the_players_on_the
 def test_a_share_that_is_no_probability_is_refused(share: float) -> None:
     with pytest.raises(ValueError, match="fraction of random moves"):
         diluted_player(share=share)
-
-
-def test_an_inner_player_that_answers_for_fewer_boards_than_it_was_asked_is_an_error() -> None:
-    class Lazy(Watched):
-        def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
-            return super().choose(boards, games)[:-1]
-
-    with pytest.raises(ValueError, match="shorter"):
-        moves_of(DilutedPlayer(Lazy(), random_fraction=0.5, rng=numpy_stream(0, "lazy")), BOARDS)
 
 
 # The engine as a player.
@@ -311,16 +281,6 @@ def test_an_engine_that_insists_on_an_illegal_move_is_an_engine_error(
     engine = scripted({"kind": "illegal best move", "fen": BOARDS[2].fen(), "times": 99})
     with pytest.raises(EngineError):
         moves_of(engine_player(pool_of(engine.path), 1), BOARDS[:4])
-
-
-@pytest.mark.usefixtures("no_process_left")
-@pytest.mark.parametrize("kind", ["none", "crash", "illegal best move"])
-def test_after_one_fault_the_engine_plays_what_it_would_have_played_without_it(
-    kind: str, scripted: Callable[..., ScriptedEngine], pool_of: Callable[..., EnginePool]
-) -> None:
-    engine = scripted({"kind": kind, "nth": 3})
-    player = engine_player(pool_of(engine.path), 1)
-    assert [move.uci() for move in moves_of(player, BOARDS[:6])] == [scripted_best(board) for board in BOARDS[:6]]
 
 
 @pytest.mark.usefixtures("no_process_left")

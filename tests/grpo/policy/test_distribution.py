@@ -5,7 +5,6 @@ Legend: B boards, A legal moves (padded), G moves of a group.
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import chess
 import numpy as np
@@ -70,11 +69,6 @@ def finite_differences(term: Callable[[MoveDistribution], Tensor], logits_BA: Te
 # Numbers worked by hand.
 
 
-def test_the_probabilities_of_the_worked_example() -> None:
-    assert of(row(2, 1, 0), temperature=1.3).probs[0].tolist() == pytest.approx([0.596, 0.276, 0.128], abs=5e-4)
-    assert of(row(2, 1, 0), temperature=1.0).probs[0].tolist() == pytest.approx([0.665, 0.245, 0.090], abs=5e-4)
-
-
 def test_entropies_and_divergences_worked_by_hand() -> None:
     third = of(row(math.log(2), 0))  # (2/3, 1/3)
     assert third.entropy().item() == pytest.approx(math.log(3) - 2 / 3 * math.log(2), abs=1e-12)
@@ -82,11 +76,6 @@ def test_entropies_and_divergences_worked_by_hand() -> None:
     assert half.kl_to(quarter).item() == pytest.approx(0.5 * math.log(2) + 0.5 * math.log(2 / 3), abs=1e-12)
     assert quarter.kl_to(half).item() == pytest.approx(0.25 * math.log(1 / 2) + 0.75 * math.log(3 / 2), abs=1e-12)
     assert third.expectation(row(0.9, 0.3)).item() == pytest.approx(0.7, abs=1e-12)
-
-
-@pytest.mark.parametrize("count", [1, 2, 20, 218])
-def test_the_entropy_of_equal_moves_is_the_logarithm_of_their_number(count: int) -> None:
-    assert of(torch.zeros(1, count, dtype=torch.float64)).entropy().item() == pytest.approx(math.log(count), abs=1e-12)
 
 
 # Identities.
@@ -116,13 +105,6 @@ def test_a_temperature_is_a_power_of_the_probabilities_at_one(temperature: float
     logits, legal = batch(5, 3)
     power = of(logits, legal).probs ** (1 / temperature) * legal
     assert torch.allclose(of(logits, legal, temperature=temperature).probs, power / power.sum(1, keepdim=True), atol=1e-12)
-
-
-def test_log_probs_are_the_logarithms_of_the_probabilities_and_zero_on_padding() -> None:
-    made = of(*batch(5, 3, 1), temperature=1.3)
-    assert torch.allclose(made.log_probs[made.is_legal].exp(), made.probs[made.is_legal], atol=1e-15)
-    assert not made.probs[~made.is_legal].any()
-    assert not made.log_probs[~made.is_legal].any()
 
 
 def test_the_log_probabilities_of_chosen_moves_are_those_of_their_columns() -> None:
@@ -191,12 +173,6 @@ def test_the_logits_of_illegal_moves_have_no_effect_and_no_gradient(rubbish: flo
     assert not found[~legal].any()
 
 
-def test_what_stands_on_the_padding_of_values_has_no_effect() -> None:
-    logits, legal = batch(6, 3)
-    values = torch.rand(logits.shape, dtype=torch.float64)
-    assert torch.equal(of(logits, legal).expectation(values), of(logits, legal).expectation(values.masked_fill(~legal, 1e4)))
-
-
 def test_the_width_of_the_padding_has_no_effect() -> None:
     logits, legal = batch(6, 3)
     wide = of(torch.nn.functional.pad(logits, (0, 9), value=7.0), torch.nn.functional.pad(legal, (0, 9)))
@@ -204,13 +180,6 @@ def test_the_width_of_the_padding_has_no_effect() -> None:
     assert torch.equal(wide.log_probs[:, :6], narrow.log_probs)
     assert torch.allclose(wide.entropy(), narrow.entropy(), atol=1e-15)
     assert wide.best().tolist() == narrow.best().tolist()
-
-
-def test_the_order_of_the_moves_goes_through_to_the_probabilities_and_no_further() -> None:
-    logits, legal = batch(6)
-    order = torch.tensor([3, 1, 5, 0, 2, 4, 6, 7])
-    assert torch.equal(of(logits[:, order], legal[:, order]).log_probs, of(logits, legal).log_probs[:, order])
-    assert torch.allclose(of(logits[:, order], legal[:, order]).entropy(), of(logits, legal).entropy(), atol=1e-15)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -239,13 +208,6 @@ def test_logits_and_mask_of_different_shapes_are_refused() -> None:
         of(torch.zeros(1, 3), torch.ones(1, 2, dtype=torch.bool))
 
 
-def test_detaching_keeps_the_numbers_and_drops_the_gradient() -> None:
-    made = of(row(2, 1, 0).requires_grad_(True))
-    assert made.log_probs.requires_grad
-    assert not made.detach().log_probs.requires_grad
-    assert torch.equal(made.detach().log_probs, made.log_probs)
-
-
 # Sampling.
 
 
@@ -260,12 +222,6 @@ def test_moves_are_drawn_as_often_as_their_probabilities_say(temperature: float)
         error = 5 * (made.probs[index] * (1 - made.probs[index]) / count).sqrt()
         assert ((found - made.probs[index]).abs() <= error + 1e-12).all()
     assert made.is_legal.gather(1, columns).all(), "padding is never drawn"
-
-
-def test_one_generator_state_gives_one_sample_and_another_another() -> None:
-    made = of(*batch(20, 30))
-    assert torch.equal(made.sample(16, torch_stream(1, "a")), made.sample(16, torch_stream(1, "a")))
-    assert not torch.equal(made.sample(16, torch_stream(1, "a")), made.sample(16, torch_stream(2, "a")))
 
 
 def test_the_moves_of_a_group_and_of_different_boards_are_drawn_independently() -> None:
@@ -283,13 +239,6 @@ def written(*rows: list[float]) -> MoveDistribution:
     """Return the distribution with these probabilities; a negative one is padding."""
     probs = torch.tensor(rows, dtype=torch.float64)
     return MoveDistribution(log_probs=torch.where(probs >= 0, probs, 1.0).log(), is_legal=probs >= 0)
-
-
-def test_a_number_stands_for_the_move_in_whose_cell_it_lies() -> None:
-    # Cells [0, .25), [.25, .75), [.75, 1), of which a cell has its lower end and not its upper one.
-    uniforms = torch.tensor([[0.0, 0.2499999, 0.25, 0.5, 0.7499999, 0.75, 0.9, LAST_UNIFORM]], dtype=torch.float64)
-    assert written([0.25, 0.5, 0.25]).sample_at(uniforms).tolist() == [[0, 0, 1, 1, 1, 2, 2, 2]]
-    assert written([0.25, 0.5, 0.25, -1, -1]).sample_at(uniforms).tolist() == [[0, 0, 1, 1, 1, 2, 2, 2]]
 
 
 @pytest.mark.parametrize(
@@ -448,14 +397,6 @@ def test_a_board_is_scored_alike_alone_and_in_company(lively_policy: NetworkPoli
         assert torch.allclose(together.log_probs[index, :count], alone.log_probs[0], atol=1e-5)
 
 
-def test_the_ids_on_the_padding_have_no_effect(lively_policy: NetworkPolicy, random_boards: list[chess.Board]) -> None:
-    made = PositionBatch.from_boards(random_boards[::151])
-    rubbish = replace(made, action_ids=made.action_ids.masked_fill(~made.is_legal, 1_967), repeats=made.repeats | ~made.is_legal)
-    plain, spoilt = (lively_policy.distribution(positions, temperature=1.3) for positions in (made, rubbish))
-    assert not torch.equal(made.action_ids, rubbish.action_ids)
-    assert torch.equal(plain.log_probs, spoilt.log_probs)
-
-
 def test_the_temperature_reaches_the_distribution(lively_policy: NetworkPolicy) -> None:
     positions = PositionBatch.from_boards([chess.Board()])
     at_one = lively_policy.distribution(positions, temperature=1.0)
@@ -514,32 +455,6 @@ def test_a_gradient_goes_through_bfloat16_to_float32_weights_and_near_to_where_i
         assert all(gradient.dtype == torch.float32 for gradient in found)
         gradients.append(torch.cat([gradient.flatten() for gradient in found]))
     assert torch.cosine_similarity(gradients[0], gradients[1], dim=0) > 0.99
-
-
-def test_another_precision_is_the_same_network_and_no_copy(lively_policy: NetworkPolicy) -> None:
-    coarse = lively_policy.at_precision(torch.bfloat16, is_compiled=False)
-    assert coarse.network is lively_policy.network
-    assert coarse.device == lively_policy.device
-    again = coarse.at_precision(torch.float32, is_compiled=False)
-    positions = PositionBatch.from_boards([chess.Board()])
-    with torch.no_grad():
-        assert torch.equal(
-            again.distribution(positions, temperature=1.0).log_probs, lively_policy.distribution(positions, temperature=1.0).log_probs
-        )
-
-
-class Float64Network(torch.nn.Module):
-    """A network whose logits are float64."""
-
-    def forward(self, encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tensor, repeats_BA: Tensor) -> Tensor:
-        return (action_ids_BA.double() * 0.7).sin() + encodings_BE.double().sum(1, keepdim=True) / 3
-
-
-def test_what_a_network_gives_in_float64_stays_in_float64() -> None:
-    positions = PositionBatch.from_boards([chess.Board(), chess.Board().mirror()])
-    made = NetworkPolicy(Float64Network(), CPU).distribution(positions, temperature=1.3)
-    assert made.log_probs.dtype == torch.float64
-    assert (made.probs.sum(1) - 1).abs().max() < 1e-15
 
 
 def test_a_network_in_float64_gives_float64_near_to_float32(random_boards: list[chess.Board]) -> None:

@@ -6,9 +6,9 @@ Legend: B boards, A moves.
 import chess
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from grpo.board.encoding import BLACK_TO_MOVE, CASTLING, HALFMOVE_CLOCK
+from grpo.board.encoding import CASTLING, HALFMOVE_CLOCK
 from grpo.policy.distribution import PositionBatch
 from grpo.policy.network import PolicyNetwork
 from grpo.settings.tree import PolicyConfig
@@ -64,14 +64,6 @@ def test_the_score_of_a_move_depends_neither_on_which_others_are_asked_for_nor_o
     torch.testing.assert_close(some, everything.gather(1, columns), rtol=0, atol=1e-5)
 
 
-def test_the_score_of_a_move_does_not_depend_on_the_other_boards_of_the_batch(network: PolicyNetwork) -> None:
-    boards = some_boards(9)
-    together = logits_of(network, *boards)
-    for row, board in enumerate(boards):
-        [alone] = logits_of(network, board)
-        torch.testing.assert_close(together[row, : len(alone)], alone, rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("byte", [0, 7, 63, CASTLING.start, HALFMOVE_CLOCK])
 def test_what_stands_where_rights_and_clock_matter(byte: int, network: PolicyNetwork) -> None:
     positions = PositionBatch.from_boards([ENDGAME])
@@ -79,14 +71,6 @@ def test_what_stands_where_rights_and_clock_matter(byte: int, network: PolicyNet
     changed[0, byte] = 0 if changed[0, byte] else 1
     one, other = (network(encodings, *positions.inputs[1:]) for encodings in (positions.encodings, changed))
     assert (one - other).abs().max() > 1e-3
-
-
-def test_the_colour_of_the_mover_is_never_seen(network: PolicyNetwork) -> None:
-    positions = PositionBatch.from_boards([chess.Board()])
-    changed = positions.encodings.clone()
-    changed[0, BLACK_TO_MOVE] = 1
-    one, other = (network(encodings, *positions.inputs[1:]) for encodings in (positions.encodings, changed))
-    assert torch.equal(one, other)
 
 
 def back_and_forth() -> chess.Board:
@@ -108,25 +92,10 @@ def test_a_move_that_returns_to_an_earlier_position_has_another_score_and_a_fres
         assert torch.equal(scores, plain) is not differs
 
 
-def test_no_layer_behaves_otherwise_in_training_than_in_play(network: PolicyNetwork) -> None:
-    boards = [chess.Board(), chess.Board().mirror()]
-    in_play = logits_of(network, *boards)
-    assert torch.equal(logits_of(network.train(), *boards), in_play)
-    random_or_batchwise = (nn.Dropout, nn.Dropout2d, nn.AlphaDropout, nn.modules.batchnorm._BatchNorm)
-    assert not any(isinstance(module, random_or_batchwise) for module in network.modules())
-
-
 def test_every_weight_is_reached_by_the_gradient(network: PolicyNetwork) -> None:
     logits_of(network, ENDGAME, back_and_forth(), *some_boards(20)).square().sum().backward()
     without = [name for name, parameter in network.named_parameters() if parameter.grad is None or not parameter.grad.any()]
     assert without == []
-
-
-def test_frozen_embeddings_are_out_of_training_and_the_layers_above_are_not() -> None:
-    network = PolicyNetwork(CONFIG)
-    network.freeze_embeddings()
-    frozen = {name for name, parameter in network.named_parameters() if not parameter.requires_grad}
-    assert frozen == {"control_embedding", "piece_embedding"}
 
 
 def test_under_bfloat16_the_inside_is_coarse_and_the_heads_are_not(network: PolicyNetwork) -> None:

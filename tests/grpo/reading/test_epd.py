@@ -102,11 +102,6 @@ def test_lines_end_and_chunks_are_cut_as_they_like(end: bytes, size: int, bom: b
         ]
 
 
-def test_nothing_gives_nothing() -> None:
-    for data in (b"", b"\n", b"\xef\xbb\xbf", b"\r\r\n\n# only a comment", b" \t"):
-        assert entries(data) == []
-
-
 def test_an_id_may_be_in_any_character_set() -> None:
     assert fens(f'{ENDGAME} id "Müller";\n'.encode("latin-1") + f'{START} id "Ławniczak \u2028";'.encode()) == [
         f"{ENDGAME} 0 1",

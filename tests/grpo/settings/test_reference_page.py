@@ -54,29 +54,6 @@ def test_a_key_has_a_type_and_a_meaning(setting: Setting) -> None:
     assert re.fullmatch(r"[^\n]{5,}\.", setting.meaning), "a sentence"
 
 
-@pytest.mark.parametrize(
-    ("key", "kind"),
-    [
-        ("seed", "whole number, at least 0, below 2_147_483_648"),
-        ("boards.source", '`"engine"` or `"files"`'),
-        ("boards.files", "list of text"),
-        ("boards.filters.max_rating_gap", "whole number, at least 0; optional"),
-        ("policy.width", "whole number, at least 8, at most 4096, a multiple of 8"),
-        ("values.mate_band", "number, above 0, below 0.5"),
-        ("grpo.mirrors_boards", "true or false"),
-        ("evaluation.ladder.random_fractions", "list of number, above 0, at most 1, one or more"),
-        ("selection.sprt_elo", "[number, number]"),
-    ],
-)
-def test_a_type_is_told_in_words_with_its_range(key: str, kind: str) -> None:
-    assert next(setting.kind for setting in SETTINGS if setting.key == key) == kind
-
-
-def test_a_default_that_alone_differs_keeps_the_meaning_of_the_section_it_comes_from() -> None:
-    assert rows("resources.games")["num_cpus"][1:] == ["`4`", "may change", rows("resources.others")["num_cpus"][3]]
-    assert "See `TaskResources`" not in PAGE
-
-
 def test_the_table_of_presets_lays_each_over_the_default_to_what_a_run_with_it_has() -> None:
     names = [name for name in preset_names() if name != DEFAULT_PRESET]
     table = rows("Presets")
@@ -94,11 +71,6 @@ def test_the_table_of_kinds_has_what_settings_of_each_kind_begin_with_and_every_
     assert differing
     told = {key: [tomllib.loads(f"value = {cell.strip('`')}")["value"] for cell in row] for key, row in rows("Defaults by kind").items()}
     assert told == {key: [settings[key] for settings in begun] for key in differing}
-
-
-def test_every_row_has_the_bars_of_its_header() -> None:
-    for table in re.findall(r"(?:^\|.*\n)+", PAGE, re.MULTILINE):
-        assert len({len(cells(line)) for line in table.splitlines()}) == 1
 
 
 def test_the_page_is_printed_by_the_command_that_it_names_and_is_the_present_one() -> None:

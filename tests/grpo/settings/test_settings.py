@@ -54,10 +54,8 @@ BAD_SETTINGS = (
         "settings: unknown key boards.games.nods; did you mean nodes? known here: nodes, random_opening_plies,"
         " random_move_probability, max_plies",
     ),
-    ('boards.path = "x.pgn"', f"settings: unknown key boards.path; known here: {BOARDS_KEYS}"),
     ("boards.file = 1", f"settings: unknown key boards.file; did you mean files? known here: {BOARDS_KEYS}"),
     ("boards.filters.min_ratng = 9", f"settings: unknown key boards.filters.min_ratng; did you mean min_rating? known here: {FILTER_KEYS}"),
-    ("boards.filters.humans = true", f"settings: unknown key boards.filters.humans; did you mean humans_only? known here: {FILTER_KEYS}"),
     *(
         (f"grpo.{section}.{wrong} = 1", f"settings: unknown key grpo.{section}.{wrong}; did you mean {right}? known here: {known(kind)}")
         for section, kind, wrong, right in (
@@ -70,120 +68,30 @@ BAD_SETTINGS = (
         )
     ),
     ("[grop]\nclip_low = 0.1", f"settings: unknown key grop; did you mean grpo? known here: {SECTIONS}"),
-    ("xyz = 1", f"settings: unknown key xyz; known here: {SECTIONS}"),
     ('preset = "smok"', f"settings: preset = 'smok' does not exist; did you mean smoke? known here: {PRESETS}"),
-    ("preset = 3", f"settings: preset = '3' does not exist; known here: {PRESETS}"),
     # Wrong types.
-    ('grpo.learning_rate = "fast"', "settings: grpo.learning_rate = 'fast': input should be a valid number"),
-    ("grpo.learning_rate = true", "settings: grpo.learning_rate = True: input should be a valid number"),
     ("grpo.num_steps = 10.0", "settings: grpo.num_steps = 10.0: input should be a valid integer, without a point or an exponent: 10"),
-    ("grpo.num_steps = true", "settings: grpo.num_steps = True: input should be a valid integer"),
     ('seed = "1"', "settings: seed = '1': input should be a valid integer, without quotes"),
-    ("boards.source = 1", "settings: boards.source = 1: input should be 'engine' or 'files'"),
-    ('evaluation.ladder.nodes = [1, "50"]', "settings: evaluation.ladder.nodes.1 = '50': input should be a valid integer, without quotes"),
-    ('boards.games.nodes = ["20"]', "settings: boards.games.nodes.0 = '20': input should be a valid integer, without quotes"),
     # Not finite.
     ("grpo.learning_rate = nan", "settings: grpo.learning_rate = nan: input should be a finite number"),
-    ("values.logistic_slope = inf", "settings: values.logistic_slope = inf: input should be a finite number"),
-    ('{"grpo": {"temperature": NaN}}', "settings: grpo.temperature = nan: input should be a finite number"),
     # Out of range.
-    ("grpo.num_steps = 0", "settings: grpo.num_steps = 0: input should be greater than or equal to 1"),
-    ("grpo.group_size = 1", "settings: grpo.group_size = 1: input should be greater than or equal to 2"),
-    ("grpo.clip_low = 1.0", "settings: grpo.clip_low = 1.0: input should be less than 1"),
     ("grpo.temperature = 0.0", "settings: grpo.temperature = 0.0: input should be greater than 0"),
-    ("grpo.entropy_coefficient = -0.01", "settings: grpo.entropy_coefficient = -0.01: input should be greater than or equal to 0"),
-    ("grpo.std_floor = 0.0", "settings: grpo.std_floor = 0.0: input should be greater than 0"),
-    ("grpo.clip_high = 0.0", "settings: grpo.clip_high = 0.0: input should be greater than 0"),
-    (
-        "grpo.final_learning_rate_fraction = 1.1",
-        "settings: grpo.final_learning_rate_fraction = 1.1: input should be less than or equal to 1",
-    ),
-    ("grpo.skipped_learning_rate_factor = 0.0", "settings: grpo.skipped_learning_rate_factor = 0.0: input should be greater than 0"),
-    ("grpo.num_checkpoints_kept = 2", "settings: grpo.num_checkpoints_kept = 2: input should be greater than or equal to 3"),
-    ("grpo.depth.num_own_moves = 0", "settings: grpo.depth.num_own_moves = 0: input should be greater than or equal to 1"),
-    ("grpo.depth.teacher_probability = 1.5", "settings: grpo.depth.teacher_probability = 1.5: input should be less than or equal to 1"),
-    ("grpo.self_play.fraction = 1.0", "settings: grpo.self_play.fraction = 1.0: input should be less than 1"),
-    ("grpo.self_play.temperature = 0.0", "settings: grpo.self_play.temperature = 0.0: input should be greater than 0"),
-    ("grpo.entropy_target.fraction = 1.0", "settings: grpo.entropy_target.fraction = 1.0: input should be less than 1"),
-    (
-        "grpo.entropy_target.min_coefficient = 0.0",
-        "settings: grpo.entropy_target.min_coefficient = 0.0: input should be greater than 0",
-    ),
-    ("grpo.kl_target.min_coefficient = 0.0", "settings: grpo.kl_target.min_coefficient = 0.0: input should be greater than 0"),
-    ("grpo.kl_target.nats = 0.0", "settings: grpo.kl_target.nats = 0.0: input should be greater than 0"),
-    ("grpo.recovery.learning_rate_factor = 0.0", "settings: grpo.recovery.learning_rate_factor = 0.0: input should be greater than 0"),
-    ("grpo.alarms.window = 1", "settings: grpo.alarms.window = 1: input should be greater than or equal to 2"),
-    ("grpo.alarms.cancelling_cosine = 0.0", "settings: grpo.alarms.cancelling_cosine = 0.0: input should be less than 0"),
-    ("grpo.alarms.dominating_share = 0.5", "settings: grpo.alarms.dominating_share = 0.5: input should be greater than 0.5"),
     ("grpo.field_notes = 3", "settings: grpo.field_notes = 3: input should be a section with keys, not a single value"),
-    (
-        'preset = "clean"\ngrpo.field_notes.entropy_boost_factor = 0.9',
-        "settings: grpo.field_notes.entropy_boost_factor = 0.9: input should be greater than or equal to 1",
-    ),
     ("seed = -1", "settings: seed = -1: input should be greater than or equal to 0"),
-    ("seed = 2147483648", "settings: seed = 2147483648: input should be less than 2147483648"),
-    ("values.mate_band = 0.5", "settings: values.mate_band = 0.5: input should be less than 0.5"),
-    (
-        "boards.games.random_move_probability = 1.5",
-        "settings: boards.games.random_move_probability = 1.5: input should be less than or equal to 1",
-    ),
     ("policy.width = 12", "settings: policy.width = 12: input should be a multiple of 8"),
     ("evaluation.ladder.nodes = [0, 1]", "settings: evaluation.ladder.nodes.0 = 0: input should be greater than or equal to 1"),
-    (
-        "evaluation.ladder.random_fractions = [1.0, 0.0]",
-        "settings: evaluation.ladder.random_fractions.1 = 0.0: input should be greater than 0",
-    ),
-    (
-        "evaluation.ladder.random_fractions = []",
-        "settings: evaluation.ladder.random_fractions = []: input should have at least one item",
-    ),
-    ("evaluation.opponent_nodes = [1, 50]", "settings: evaluation.opponent_nodes = [1, 50]: input should be a valid integer"),
     ("boards.games.nodes = []", "settings: boards.games.nodes = []: input should have at least one item"),
     (
         'grpo.estimator = "exakt"',
         "settings: grpo.estimator = 'exakt': input should be 'sampled', 'exact' or 'trajectory'; did you mean exact?",
     ),
-    ('grpo.baseline = "median"', "settings: grpo.baseline = 'median': input should be 'mean' or 'leave_one_out'; did you mean mean?"),
-    (
-        'grpo.entropy_schedule = "linear"',
-        "settings: grpo.entropy_schedule = 'linear': input should be 'constant', 'annealed', 'target' or 'field_notes'",
-    ),
     ('grpo.kl_schedule = "adaptive"', "settings: grpo.kl_schedule = 'adaptive': input should be 'constant' or 'target'"),
-    (
-        'grpo.kl_direction = "forward"',
-        "settings: grpo.kl_direction = 'forward': input should be 'policy_to_reference' or 'reference_to_policy'",
-    ),
-    ('grpo.learning_rate_decay = "step"', "settings: grpo.learning_rate_decay = 'step': input should be 'constant', 'linear' or 'cosine'"),
-    ('grpo.critical_measure = "moves"', "settings: grpo.critical_measure = 'moves': input should be 'entropy' or 'normalised_entropy'"),
-    ('grpo.precision = "float16"', "settings: grpo.precision = 'float16': input should be 'float32' or 'bfloat16'; did you mean bfloat16?"),
-    ('grpo.depth.opponent = "human"', "settings: grpo.depth.opponent = 'human': input should be 'self' or 'engine'"),
-    ('grpo.recovery.kind = "boost"', "settings: grpo.recovery.kind = 'boost': input should be 'stop', 'forward_kl' or 'rollback'"),
-    ('boards.source = "png"', "settings: boards.source = 'png': input should be 'engine' or 'files'"),
-    ('boards.shortage = "ignore"', "settings: boards.shortage = 'ignore': input should be 'error', 'accept' or 'endgames'"),
     ("boards.files = 3", "settings: boards.files = 3: input should be a list, in square brackets"),
-    ('boards.files = ["x.pgn", 3]', "settings: boards.files.1 = 3: input should be a valid string"),
-    ("boards.exclude = [true]", "settings: boards.exclude.0 = True: input should be a valid string"),
-    ("boards.num_units = 1001", "settings: boards.num_units = 1001: input should be less than or equal to 1000"),
-    (f"{FILES}boards.filters.min_rating = 0", "settings: boards.filters.min_rating = 0: input should be greater than or equal to 1"),
-    (f"{FILES}boards.filters.max_centipawns = 1.5", "settings: boards.filters.max_centipawns = 1.5: input should be a valid integer"),
-    (f"{FILES}boards.filters.first_ply = -1", "settings: boards.filters.first_ply = -1: input should be greater than or equal to 0"),
-    (f"{FILES}boards.filters.rated_only = 1", "settings: boards.filters.rated_only = 1: input should be a valid boolean"),
-    (
-        f'{FILES}boards.filters.profile = "Club"',
-        "settings: boards.filters.profile = 'Club': input should be 'all', 'rated_humans', 'club' or 'strong'; did you mean club?",
-    ),
-    (
-        f'{FILES}boards.filters.time_controls = ["blits"]',
-        "settings: boards.filters.time_controls.0 = 'blits': input should be"
-        " 'ultrabullet', 'bullet', 'blitz', 'rapid', 'classical' or 'correspondence'; did you mean blitz?",
-    ),
     # Contradictions.
     ("boards.num_train = 100", "settings: boards: num_train must be a multiple of 3, so that each phase gets the same number"),
     ('boards.source = "files"', 'settings: boards: source = "files" needs files = ["GAMES.pgn", ...]'),
     ('boards.files = "x.pgn"', 'settings: boards: files needs source = "files"; set both or neither'),
     ("boards.filters.min_plies = 20", 'settings: boards: filters needs source = "files"; set both or neither'),
-    ('boards.filters.profile = "club"', 'settings: boards: filters needs source = "files"; set both or neither'),
-    ("boards.filters.max_centipawns = 99", 'settings: boards: filters needs source = "files"; set both or neither'),
     (
         'boards.validation_from = "2020.01.01"\nboards.heldout_from = "2020.02.01"',
         'settings: boards: validation_from needs source = "files"; set both or neither',
@@ -234,10 +142,6 @@ BAD_SETTINGS = (
         "settings: grpo: entropy_coefficient (0.0) must lie within entropy_target's bounds, 0.005 to 0.05",
     ),
     (
-        "grpo = {entropy_coefficient = 0.06, entropy_target = {min_coefficient = 0.005, max_coefficient = 0.05}}",
-        "settings: grpo: entropy_coefficient (0.06) must lie within entropy_target's bounds, 0.005 to 0.05",
-    ),
-    (
         'policy.kind = "language"\nlanguage.model = "a/b"',
         "settings: language.cloning.learning_rate (0.004) is too high for the pretrained model a/b: use at most 0.001,"
         " such as 2e-5, or language.cloning.num_steps = 0 for no cloning",
@@ -272,12 +176,6 @@ BAD_SETTINGS = (
         "settings: grpo: depth.opponent and depth.teacher_probability need depth.num_own_moves of 2 or more: with 1 there are no replies",
     ),
     (
-        'grpo = {entropy_schedule = "field_notes", kl_schedule = "target", kl_coefficient = 0.01, field_notes = {entropy_floor = 1.5,'
-        " entropy_critical = 0.5, steps_threshold = 100, entropy_boost_factor = 1.5, max_entropy_coefficient = 1.5,"
-        " kl_reduction_factor = 0.5, min_kl_coefficient = 0.0, temperature_boost = 0.2, max_temperature = 2.5}}",
-        'settings: grpo: entropy_schedule = "field_notes" adjusts the KL coefficient too, so kl_schedule must be "constant"',
-    ),
-    (
         f"values.depth = {HELDOUT_DEPTH}",
         f"settings: evaluation.heldout_depth ({HELDOUT_DEPTH}) must exceed values.depth ({HELDOUT_DEPTH}):"
         " regret by the same search would only measure the reward again",
@@ -291,7 +189,6 @@ BAD_SETTINGS = (
         for shares in ([0.9, 0.5], [1.0, 0.5, 0.5], [1.0, 0.3, 0.4])
     ),
     ("evaluation.ladder.nodes = [1, 1]", "settings: evaluation.ladder: nodes must rise from rung to rung"),
-    ("evaluation.ladder.nodes = [50, 1]", "settings: evaluation.ladder: nodes must rise from rung to rung"),
     *(
         (
             f"selection.sprt_elo = {bounds}",
@@ -301,23 +198,6 @@ BAD_SETTINGS = (
         for bounds, shown in (("[5, 5]", "[5.0, 5.0]"), ("[10.5, -3]", "[10.5, -3.0]"), ("[-5, 0]", "[-5.0, 0.0]"))
     ),
     ("selection.sprt_elo = [0]", "settings: selection.sprt_elo = [0]: item 2 is missing"),
-    ("selection.sprt_elo = [0, inf]", "settings: selection.sprt_elo.1 = inf: input should be a finite number"),
-    ("selection.sprt_elo = [nan, 5]", "settings: selection.sprt_elo.0 = nan: input should be a finite number"),
-    ('selection.confirmation = "sequential"', "settings: selection.confirmation = 'sequential': input should be 'fixed' or 'sprt'"),
-    (
-        'selection.sprt_model = "normalized"',
-        "settings: selection.sprt_model = 'normalized': input should be 'logistic' or 'normalised'; did you mean normalised?",
-    ),
-    ('selection.scored = "won"', "settings: selection.scored = 'won': input should be 'auto', 'played_out' or 'adjudicated'"),
-    ("selection.phase_tolerance = 1.0", "settings: selection.phase_tolerance = 1.0: input should be less than 1"),
-    *(
-        (f"selection.{key} = 0", f"settings: selection.{key} = 0: input should be greater than or equal to 1")
-        for key in ("num_candidates", "num_screening_pairs", "num_confirmation_pairs", "num_sampled_pairs", "sprt_batch_pairs")
-    ),
-    (
-        "selection.num_candidate = 3",
-        f"settings: unknown key selection.num_candidate; did you mean num_candidates? known here: {known(SelectionConfig)}",
-    ),
     # Not readable at all.
     ("grpo.num_steps 3", f"settings: not readable: Expected '=' after a key in a key/value pair (at line 1, column 16), which is:"
      f" grpo.num_steps 3; {HOW_TO_WRITE}"),
@@ -338,7 +218,6 @@ def leaves(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, An
 
 LEAVES = dict(leaves(Settings))
 NUMBERS = sorted(key for key, default in LEAVES.items() if isinstance(default, int | float) and not isinstance(default, bool))
-WHOLE_NUMBERS = sorted(key for key in NUMBERS if isinstance(LEAVES[key], int))
 
 
 @pytest.mark.parametrize(("text", "message"), BAD_SETTINGS, ids=[text.replace("\n", " ") for text, _ in BAD_SETTINGS])
@@ -348,28 +227,11 @@ def test_bad_settings_are_refused_with_this_message(text: str, message: str) -> 
     assert str(refusal.value) == message
 
 
-@pytest.mark.parametrize("key", NUMBERS)
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", '"1"', "true", "[1]", "-1e9"])
-def test_no_number_may_be_infinite_a_word_a_truth_a_list_or_hugely_negative(key: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=f"^settings: {key} = "):
-        read_settings(f"{key} = {value}")
-
-
-@pytest.mark.parametrize("key", WHOLE_NUMBERS)
-def test_no_count_may_have_a_fraction(key: str) -> None:
-    with pytest.raises(ConfigError, match=f"^settings: {key} = {LEAVES[key]}.5: input should be a valid integer$"):
-        read_settings(f"{key} = {LEAVES[key]}.5")
-
-
-@pytest.mark.parametrize("text", ["grpo = 3", "grpo = [1]", 'grpo = "fast"'])
-def test_a_section_that_is_no_table_is_refused_by_name(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"^settings: grpo = .*: input should be a section with keys"):
-        read_settings(text)
-
-
-def test_a_bare_word_that_is_nearly_a_presets_name_gets_a_did_you_mean() -> None:
-    with pytest.raises(ConfigError, match="did you mean laptop"):
-        read_settings("lptop")
+def test_no_number_may_be_infinite_a_word_a_truth_a_list_or_hugely_negative(value: str) -> None:
+    for key in NUMBERS:
+        with pytest.raises(ConfigError, match=f"^settings: {key} = "):
+            read_settings(f"{key} = {value}")
 
 
 @pytest.mark.parametrize(("former", "name"), RENAMED.items())
@@ -464,10 +326,6 @@ def test_settings_written_out_in_full_are_read_back_equal(name: str) -> None:
     assert read_settings(json.dumps(settings.model_dump(mode="json"))) == settings
 
 
-def test_a_whole_number_is_good_enough_for_a_fraction() -> None:
-    assert read_settings("grpo.learning_rate = 1").grpo.learning_rate == 1.0
-
-
 def test_settings_are_frozen_at_every_level() -> None:
     settings = Settings()
     with pytest.raises(ValidationError, match="frozen"):
@@ -476,35 +334,6 @@ def test_settings_are_frozen_at_every_level() -> None:
         settings.grpo.learning_rate = 3.0
     with pytest.raises(ValidationError, match="frozen"):
         settings.boards.games.max_plies = 3
-
-
-def test_the_bounds_themselves_are_allowed() -> None:
-    text = f"""
-        seed = 2147483647
-        boards.num_tasks = {NUM_UNITS}
-        policy.width = 8
-        values.depth = {HELDOUT_DEPTH - 1}
-        grpo.group_size = 2
-        grpo.entropy_schedule = "constant"
-        grpo.entropy_coefficient = 0.0
-        grpo.critical_entropy = 0.0
-        grpo.max_kl_old = 0.0
-        grpo.num_checkpoints_kept = 3
-        grpo.final_learning_rate_fraction = 1.0
-        grpo.skipped_learning_rate_factor = 1.0
-        grpo.self_play.fraction = 0.0
-        grpo.depth.teacher_probability = 0.0
-        grpo.entropy_target.dead_band = 0.0
-        grpo.alarms.silent_share = 1.0
-        grpo.states_per_step = {NUM_TRAIN}
-        boards.games.random_move_probability = 1.0
-        selection.phase_tolerance = 0.0
-        selection.sprt_elo = [0, 0.001]
-    """
-    settings = read_settings(text)
-    assert settings.grpo.states_per_step == settings.boards.num_train
-    assert settings.evaluation.heldout_depth == settings.values.depth + 1
-    assert BoardsConfig(source="files", files=("x.pgn",), num_train=3, num_validation=3, num_heldout=3).num_train == 3
 
 
 @pytest.mark.parametrize(
@@ -542,11 +371,6 @@ def test_the_field_notes_recovery_has_no_defaults_and_says_what_is_missing() -> 
         read_settings("grpo.field_notes.entropy_floor = 1.5")
     missing = [name for name in FieldNotesRecovery.model_fields if name != "entropy_floor"]
     assert str(refusal.value).splitlines() == [f"settings: grpo.field_notes.{name}: field required" for name in missing]
-
-
-def test_an_unknown_key_of_the_field_notes_recovery_gets_a_did_you_mean() -> None:
-    with pytest.raises(ConfigError, match=r"^settings: unknown key grpo.field_notes.entropy_flor; did you mean entropy_floor\?"):
-        read_settings('preset = "clean"\ngrpo.field_notes.entropy_flor = 1.5')
 
 
 def test_the_clean_preset_is_the_clean_configuration_of_the_field_notes() -> None:

@@ -34,11 +34,6 @@ def test_the_examples_in_the_documentation_are_true() -> None:
     assert result.attempted > 0
 
 
-def test_thirty_elo_take_578_games_head_to_head() -> None:
-    # (1.6449 + 0.8416)^2 (s (1 - s) - 0.075) / (s - 0.5)^2 with s = 0.54307: 577.2 games, 289 pairs.
-    assert games_head_to_head(30, assumed=THIRTY, certainty=FACTS) == 578
-
-
 @pytest.mark.parametrize(("score", "games"), [(0.5, 1_659), (0.1, 4_608), (0.03, 14_250)])
 def test_against_a_common_opponent_they_take_many_times_that(score: float, games: int) -> None:
     # The facts take the logistic curve for straight over 30 Elo, 2 z^2 / (s (1 - s) (30 ln 10 / 400)^2); the curve itself differs by 0.1 %.

@@ -121,7 +121,7 @@ def test_seen_from_the_other_player_the_ratio_changes_its_sign(counts: list[int]
     assert one == pytest.approx(-other, abs=1e-5 * (1 + sum(counts)))
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@settings(derandomize=True, deadline=None, max_examples=60)
 @given(
     st.lists(st.sampled_from([0, 0, 1, 2, 30, 10**6]), min_size=3, max_size=5).filter(lambda counts: len(counts) != 4 and any(counts)),
     st.sampled_from([(0.0, 2.0), (0.0, 30.0), (-800.0, 500.0), (299.0, 300.0)]),
@@ -129,11 +129,6 @@ def test_seen_from_the_other_player_the_ratio_changes_its_sign(counts: list[int]
 )
 def test_the_ratio_is_finite_for_all_counts_and_bounds(counts: list[int], bounds: tuple[float, float], model: SprtModel) -> None:
     assert math.isfinite(sprt(*bounds, model).log_likelihood_ratio(Outcomes(counts=tuple(counts))))
-
-
-def test_without_games_nothing_is_said() -> None:
-    assert sprt(0, 30).log_likelihood_ratio(pairs(0, 0, 0, 0, 0)) == 0
-    assert sprt(0, 30).outcome([]) == SprtOutcome.GO_ON
 
 
 def test_few_pairs_say_nothing_many_won_accept_many_lost_or_drawn_reject() -> None:

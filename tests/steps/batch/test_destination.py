@@ -116,8 +116,3 @@ def test_what_a_kind_of_task_does_not_say_is_that_kinds_default() -> None:
     assert (resources.training.num_cpus, resources.training.num_gpus, resources.training.max_minutes) == (8, 1, 2_880)
     assert (resources.boards.memory_mib, resources.boards.max_minutes) == (4_096, 5)
     assert Settings().resources.training.num_gpus == 1
-
-
-@pytest.mark.parametrize("preset", ["smoke", "test"])
-def test_small_presets_ask_for_no_gpu(preset: str) -> None:
-    assert read_settings(preset).resources.training.num_gpus == 0

@@ -1,7 +1,6 @@
 """A notice that the machine is taken back, by a file or by the instance's metadata, ends the task as SIGTERM does, once."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -20,7 +19,7 @@ from grpo.learning.checkpoints import latest_valid_checkpoint
 from steps.batch import spot_notice
 from steps.batch.spot_notice import sigterm_on_spot_notice
 
-DRIVER = Path(__file__).with_name("spot_notice_driver.py")
+DRIVER = Path(__file__).parents[1] / "bodies" / "kill_driver.py"
 ENDPOINT = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 NOTICE = json.dumps({"action": "terminate", "time": "2026-05-01T12:00:00Z"})
 
@@ -111,7 +110,7 @@ def no_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -233,16 +232,13 @@ def test_without_a_service_all_is_silent(told: list[float], tmp_path: Path, capf
 def test_training_that_is_told_keeps_its_last_step_and_says_that_it_can_be_gone_on_with(tmp_path: Path) -> None:
     home, notice, log = tmp_path / "home", tmp_path / "notice", tmp_path / "log"
     home.mkdir()
-    job = {"home": str(home), "failpoint": "after the rollout", "nth": 7, "deed": "pause"}
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (DRIVER.parents[3], DRIVER.parents[1] / "bodies")))}
+    job = {"home": str(home), "failpoint": "after the rollout", "nth": 7, "deed": "pause", "notice": str(notice)}
     with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, str(DRIVER), json.dumps(job), str(notice)], stdout=output, stderr=subprocess.STDOUT, env=environment
-        )
+        process = subprocess.Popen([sys.executable, str(DRIVER), json.dumps(job)], stdout=output, stderr=subprocess.STDOUT)
     try:
         wait_until(lambda: "paused" in log.read_text() or process.poll() is not None)
         notice.write_text("2026-05-01T12:00:00Z")
-        assert process.wait(20) == 75, log.read_text()
+        assert process.wait(300) == 75, log.read_text()
     finally:
         process.kill()
         process.wait()

@@ -1,9 +1,10 @@
 """Fine-tunes a tiny policy on made-up boards in a process of its own, and kills it where a test says.
 
-Alone, `python kill_driver.py '{"home": ...}'` runs once. With `serve` it imports everything and then runs one forked process for each
-line of JSON it reads, and answers with its id and with how it ended: an import costs three seconds, a fork nothing.
+Alone, `python kill_driver.py '{"home": ...}'` runs once, watching for a spot interruption notice if the job names its file. With `serve`
+it is a process of `forking.py`.
 """
 
+import contextlib
 import json
 import os
 import resource
@@ -11,16 +12,16 @@ import shutil
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TESTS.parent), str(TESTS / "grpo")]
+sys.path[:0] = [str(TESTS.parent), str(TESTS / "grpo"), str(TESTS / "steps")]
 
 import torch  # noqa: E402
 from doubles import CPU, TINY, MadeUpValues, fake_arrays, some_boards  # noqa: E402
+from forking import serve  # noqa: E402
 
 import grpo.learning.checkpoints  # noqa: E402
 import steps.bodies.training_loop  # noqa: E402
@@ -179,33 +180,17 @@ def finetune(job: dict[str, Any]) -> None:
     print(json.dumps(output), flush=True)
 
 
-def serve() -> None:
-    """Run a forked process for each job that comes in, one after the other."""
-    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))]).step()  # Imports what torch imports late.
-    for line in sys.stdin:
-        job = json.loads(line)
-        if not (child := os.fork()):
-            status = 1
-            try:
-                log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-                os.dup2(log, 1)
-                os.dup2(log, 2)
-                finetune(job)
-                status = 0
-            except SystemExit as end:
-                status = int(end.code or 0)
-            except BaseException:  # noqa: BLE001
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(status)
-        print("process", child, flush=True)
-        print("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+def watched(job: dict[str, Any]) -> None:
+    """Fine-tune as the job says."""
+    from steps.batch.spot_notice import sigterm_on_spot_notice
+
+    with sigterm_on_spot_notice(Path(job["notice"])) if "notice" in job else contextlib.nullcontext():
+        finetune(job)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
-        serve()
+        torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))]).step()  # Imports what torch imports late.
+        serve(finetune)
     else:
-        finetune(json.loads(sys.argv[1]))
+        watched(json.loads(sys.argv[1]))

@@ -4,18 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from doubles import CPU, TINY, some_boards
+from listeners import Listener
+from made_boards import write_boards
 
 from grpo.base.files import read_json
-from grpo.board.encoding import position_key
-from grpo.board.phases import phase_of
-from grpo.dataset.table import GAME_SCHEMA, Position, Split, board_row, board_table
-from grpo.engine.answers import Score
 from grpo.engine.identity import EngineIdentity
-from grpo.engine.move_values import ValueTable
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
 from grpo.learning.checkpoints import save_policy
 from grpo.play.matches import Adjudication, End, MatchResult, PlayedGame
@@ -25,7 +20,7 @@ from grpo.settings.tree import read_settings
 from steps.bodies.baseline import play_baseline
 from steps.bodies.calibrate import calibrate_ladder
 from steps.bodies.measure import match_facts, place_players, placement_facts, read_ladder
-from steps.step_io.names import BOARDS, GAMES, REPORT
+from steps.step_io.names import REPORT
 from steps.step_io.work import Work, read_history
 
 SETTINGS = read_settings("test")
@@ -63,55 +58,18 @@ def test_an_adjudicated_match_has_both_scores_and_the_rule() -> None:
 # The whole step, small.
 
 
-def write_boards(folder: Path) -> None:
-    """Write a few held-out boards with made-up values."""
-    rng = np.random.default_rng(0)
-    rows = []
-    for board in some_boards(12):
-        moves = tuple(sorted(move.uci() for move in board.legal_moves))
-        values = rng.random(len(moves)).astype(np.float32)
-        table = ValueTable(moves=moves, values=values, scores=tuple(Score(0, expected=0.5) for _ in moves))
-        position = Position(
-            fen=board.fen(),
-            key=position_key(board),
-            phase=phase_of(board),
-            split=Split.HELDOUT,
-            label=moves[0],
-            game_id="g",
-            ply=0,
-            source="engine",
-            offset=0,
-        )
-        rows.append(board_row(position, table, table, engine="Stockfish", limit="depth 2", transform="logistic"))
-    pq.write_table(board_table(rows), folder / BOARDS)
-    pq.write_table(GAME_SCHEMA.empty_table(), folder / GAMES)
-
-
 @pytest.fixture(scope="module")
 def inputs(stockfish: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Boards, a fresh policy and a ladder."""
     folders = {name: tmp_path_factory.mktemp(name) for name in ("boards", "pretrained", "calibrated")}
-    write_boards(folders["boards"])
+    write_boards(folders["boards"], some_boards(12))
     save_policy(folders["pretrained"], new_policy(TINY, seed=0, device=CPU), TINY)
     engine = EngineIdentity(name="Stockfish", sha256="0" * 64)
     calibrate_ladder(SETTINGS, engine=engine, engine_path=stockfish, num_processes=1, work=Work(folders["calibrated"], ()))
     return folders
 
 
-class Bar:
-    """A sink that keeps how far the work was."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[int, int, str]] = []
-
-    def log(self, record: Any) -> None:
-        pass
-
-    def progress(self, done: int, total: int, unit: str) -> None:
-        self.seen.append((done, total, unit))
-
-
-def baseline(inputs: dict[str, Path], stockfish: str, folder: Path, *, num_processes: int = 1, bar: Bar | None = None) -> Any:
+def baseline(inputs: dict[str, Path], stockfish: str, folder: Path, *, num_processes: int = 1, bar: Listener | None = None) -> Any:
     """Return the report of the step."""
     folder.mkdir()
     work = Work(folder, () if bar is None else (bar,))
@@ -121,7 +79,7 @@ def baseline(inputs: dict[str, Path], stockfish: str, folder: Path, *, num_proce
 
 
 def test_the_step_leaves_regret_both_matches_and_a_place_on_the_ladder(inputs: dict[str, Path], stockfish: str, tmp_path: Path) -> None:
-    bar = Bar()
+    bar = Listener()
     report = baseline(inputs, stockfish, tmp_path / "one", bar=bar)
     assert report.keys() == {"heldout", "matches", "ladder"}
     assert list(report["matches"]) == ["random", "stockfish-1-nodes"]
@@ -141,9 +99,9 @@ def test_the_step_leaves_regret_both_matches_and_a_place_on_the_ladder(inputs: d
     assert metrics["baseline/rating"] == place["rating"]
     assert metrics["baseline/score_engine_high"] == report["matches"]["stockfish-1-nodes"]["high"]
     assert metrics["baseline/score_random"] == report["matches"]["random"]["score"]
-    done = [done for done, _, _ in bar.seen]
+    done = [done for done, _, _ in bar.progresses]
     assert done == sorted(done)
-    assert bar.seen[-1][0] == bar.seen[-1][1]
+    assert bar.progresses[-1][0] == bar.progresses[-1][1]
 
 
 def ladder_parts(folder: Path) -> tuple[Any, Any]:

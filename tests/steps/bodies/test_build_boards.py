@@ -13,6 +13,7 @@ import chess
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from listeners import Listener
 from made_games import HEADER, random_pgn, with_planted_games
 from scripted_engine import ScriptedEngine
 
@@ -21,8 +22,7 @@ from grpo.board.encoding import mover_fen, position_key
 from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.quotas import boards_per_cell
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Split
-from grpo.engine.identity import EngineIdentity, identify
-from grpo.metrics.table import Record
+from grpo.engine.identity import EngineIdentity
 from grpo.reading.games import Reason, SourceError
 from grpo.settings.tree import Settings, read_settings
 from steps.bodies.build_boards import build_units
@@ -33,22 +33,6 @@ from steps.step_io.work import Work, read_history
 FILES = ("boards.parquet", "games.parquet", "rejected.jsonl", "report.json", "history.jsonl")
 ACCEPTED: dict[str, Any] = {"num_train": 900, "num_validation": 150, "num_heldout": 150, "max_per_game_and_phase": 3}
 NOBODY = EngineIdentity(name="Scripted 1", sha256="0" * 64)
-
-
-class Listener:
-    """Keeps what a step's sinks are told."""
-
-    def __init__(self) -> None:
-        self.metrics: dict[str, float] = {}
-        self.progresses: list[tuple[int, int]] = []
-
-    def log(self, record: Record) -> None:
-        """Keep the last value of each metric."""
-        self.metrics.update(record.metrics)
-
-    def progress(self, done: int, total: int, unit: str) -> None:
-        """Keep how far it is."""
-        self.progresses.append((done, total))
 
 
 def settings_of(*paths: Path | str, **boards: Any) -> Settings:
@@ -185,14 +169,6 @@ def test_one_task_two_or_many_give_the_same_bytes(
         assert digests(build(settings, tmp_path / "more", stockfish, tasks=tasks)) == digests(one), tasks
 
 
-def test_one_task_or_several_give_the_same_bytes_for_engine_games(stockfish: str, tmp_path: Path) -> None:
-    settings = settings_of(num_units=2)
-    one = build(settings, tmp_path / "one", stockfish)
-    check_dataset(one, settings)
-    assert facts_of(one)["sources"] == {"engine": 48}
-    assert digests(build(settings, tmp_path / "two", stockfish, tasks=[[1], [0]])) == digests(one)
-
-
 def test_folder_and_order_of_the_patterns_change_nothing(
     games_text: str, packed: Callable[[str], Path], stockfish: str, tmp_path: Path
 ) -> None:
@@ -210,13 +186,6 @@ def test_another_seed_gives_another_dataset(packed: Callable[[str], Path], stock
     settings = settings_of(packed("games.pgn"))
     keys = [board_keys(build(settings.model_copy(update={"seed": seed}), tmp_path / str(seed), stockfish)) for seed in (0, 1)]
     assert keys[0] != keys[1]
-
-
-def test_another_number_of_units_is_another_dataset_just_as_good(packed: Callable[[str], Path], stockfish: str, tmp_path: Path) -> None:
-    settings = settings_of(packed("games.pgn"), num_units=1)
-    one = build(settings, tmp_path / "one", stockfish)
-    check_dataset(one, settings)
-    assert board_keys(one) != board_keys(build(settings_of(packed("games.pgn")), tmp_path / "four", stockfish))
 
 
 # Faults of the engine.
@@ -306,21 +275,6 @@ def test_an_empty_cell_is_an_error_even_where_a_shortage_is_accepted(stockfish: 
     with pytest.raises(SourceError, match="10 of train/endgame") as refusal:
         build(settings_of(tmp_path / "short.pgn", num_units=1, shortage="accept"), tmp_path / "out", stockfish)
     assert "train/opening" not in str(refusal.value), "there are some, if too few"
-
-
-def test_a_shortage_of_endgames_is_filled_by_the_engine(stockfish: str, tmp_path: Path) -> None:
-    (tmp_path / "short.pgn").write_text(random_pgn(100, max_plies=30))
-    settings = settings_of(tmp_path / "short.pgn", num_units=2, shortage="endgames")
-    one = build(settings, tmp_path / "one", stockfish)
-    check_dataset(one, settings)
-    assert digests(build(settings, tmp_path / "two", stockfish, tasks=[[1], [0]])) == digests(one)
-    made = [row for row in rows_of(one) if row["source"] == "endgame"]
-    assert {row["phase"] for row in made} == {"endgame"}
-    facts = facts_of(one)
-    assert facts["sources"]["endgame"] == len(made) > 8
-    assert facts["endgame_signatures"]["distinct"] >= 6
-    assert sum(facts["endgame_signatures"]["commonest"].values()) <= 16
-    assert all(row["label_from"] == "game" for row in made)
 
 
 # What is left out.
@@ -448,22 +402,6 @@ def test_splits_by_date_hold_in_the_whole_dataset(games_text: str, stockfish: st
 # Labels.
 
 
-def test_the_label_of_a_listed_position_is_a_best_move_by_value(packed: Callable[[str], Path], stockfish: str, tmp_path: Path) -> None:
-    folder = build(settings_of(packed("list.epd")), tmp_path / "out", stockfish)
-    assert facts_of(folder)["labels"] == {"engine": 48}
-    for row in rows_of(folder):
-        assert row["values"][row["moves"].index(row["label"])] == max(row["values"])
-    assert {(game["num_plies"], game["result"]) for game in read_game_table(folder).to_pylist()} == {(0, "*")}
-
-
-def test_games_and_lists_can_be_mixed(packed: Callable[[str], Path], stockfish: str, tmp_path: Path) -> None:
-    first, second = packed("a.epd.zst"), packed("b.pgn")
-    settings = settings_of(first, second, num_train=600, shortage="accept", num_units=2)
-    facts = facts_of(build(settings, tmp_path / "out", stockfish))
-    assert facts["labels"]["engine"] == facts["sources"]["a.epd.zst"] > 0
-    assert facts["labels"]["game"] == facts["sources"]["b.pgn"] > 0
-
-
 # The joined report.
 
 
@@ -549,13 +487,5 @@ def test_counts_are_told_to_the_sinks_and_progress_ends_at_the_total(packed: Cal
     assert listener.metrics["boards/duplicates"] == facts["duplicates"]
     assert [listener.metrics[f"boards/kept/{phase}"] for phase in PHASES] == [16, 16, 16]
     assert [listener.metrics[f"boards/natural/{phase}"] for phase in PHASES] == [facts["natural_phases"][phase] for phase in PHASES]
-    assert listener.progresses[-1] == (48, 48)
+    assert listener.progresses[-1][:2] == (48, 48)
     assert listener.progresses == sorted(listener.progresses)
-
-
-def test_the_engine_that_valued_is_named_in_every_row(packed: Callable[[str], Path], stockfish: str, tmp_path: Path) -> None:
-    engine = identify(stockfish)
-    table = read_boards(build(settings_of(packed("list.epd")), tmp_path / "out", stockfish, identity=engine))
-    assert set(table["engine"].to_pylist()) == {str(engine)}
-    assert set(table["limit"].to_pylist()) == {"depth 1"}
-    assert set(table["transform"].to_pylist()) == {"logistic"}

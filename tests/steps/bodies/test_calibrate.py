@@ -11,10 +11,8 @@ from grpo.play.matches import End
 from grpo.settings.roles import settings_read_by
 from grpo.settings.tree import Settings, read_settings
 from steps.bodies.calibrate import calibrate_ladder
-from steps.bodies.measure import read_ladder
 from steps.step_io.names import REPORT
 from steps.step_io.work import Work
-from steps.store.versions import imported_modules
 
 ENGINE = EngineIdentity(name="Stockfish", sha256="0" * 64)
 TEXT = """preset = "test"
@@ -63,13 +61,6 @@ def test_the_file_has_the_score_of_each_meeting_beside_what_the_ratings_expect(r
     assert abs(sum(4 * (part["score"] - part["expected"]) for part in report["meetings"] if names[3] == part["first"])) < 1
 
 
-def test_the_ladder_is_read_back_as_it_was_written(work: Work, report: Any) -> None:
-    ladder = read_ladder(work.folder)
-    assert [rung.name for rung in ladder.rungs] == [rung["name"] for rung in report["rungs"]]
-    assert ladder.ratings.tolist() == [rung["rating"] for rung in report["rungs"]]
-    assert [ladder.interval(index)[1] for index in range(4)] == [rung["low"] for rung in report["rungs"]]
-
-
 def test_the_ladder_is_the_same_to_the_last_byte_whatever_the_runs_seed_and_the_number_of_processes(
     work: Work, stockfish: str, tmp_path: Path
 ) -> None:
@@ -98,33 +89,3 @@ def test_the_ladder_is_the_same_to_the_last_byte_whatever_the_runs_seed_and_the_
 )
 def test_what_a_run_learns_from_and_how_a_policy_is_placed_makes_no_other_ladder(text: str) -> None:
     assert settings_read_by("calibrate", read_settings(f'preset = "test"\n{text}')) == settings_read_by("calibrate", read_settings("test"))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "evaluation.opening_plies = 3",
-        "evaluation.max_opening_centipawns = 80",
-        "evaluation.max_plies = 90",
-        "evaluation.ladder.nodes = [2]",
-        "evaluation.ladder.random_fractions = [1.0]",
-        "evaluation.ladder.num_calibration_pairs = 3",
-    ],
-)
-def test_rungs_and_the_rules_of_their_games_do(text: str) -> None:
-    assert settings_read_by("calibrate", read_settings(f'preset = "test"\n{text}')) != settings_read_by("calibrate", read_settings("test"))
-
-
-def test_the_ladders_code_knows_no_dataset_and_no_training() -> None:
-    known = imported_modules("steps.bodies.calibrate").keys()
-    assert {"grpo.play.ladder", "grpo.statistics.ratings", "grpo.play.matches"} <= known
-    assert (
-        not {
-            "grpo.learning.trainer",
-            "grpo.learning.imitation",
-            "grpo.evaluation.regret",
-            "steps.bodies.build_boards",
-            "steps.bodies.baseline",
-        }
-        & known
-    )

@@ -155,12 +155,6 @@ def test_who_became_champion_while_others_played_keeps_the_alias(runs: Runs, mon
     assert runs.champion().policy_step == 9
 
 
-def test_the_same_run_again_takes_its_decision_from_the_store(runs: Runs) -> None:
-    first, again = (runs.select("one", replaces=True) for _ in range(2))
-    assert (first["reused"], again["reused"]) == (False, True)
-    assert len(runs.rivals) == 1
-
-
 @pytest.mark.parametrize("replaces", [True, False])
 def test_the_alias_moves_only_to_what_was_shown_to_be_better_than_who_has_it(replaces: bool, runs: Runs) -> None:
     runs.select("one", replaces=True, seed=1)
@@ -170,13 +164,10 @@ def test_the_alias_moves_only_to_what_was_shown_to_be_better_than_who_has_it(rep
     assert (runs.champion() == before) != replaces
 
 
-@pytest.mark.parametrize("replaces", [True, False])
-def test_a_champion_whose_files_are_gone_is_not_played_and_stays_unbeaten(
-    replaces: bool, runs: Runs, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_champion_whose_files_are_gone_is_not_played_and_stays_unbeaten(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     runs.spoil(runs.select("one", replaces=True, seed=1))
     capsys.readouterr()
-    second = runs.select("two", replaces=replaces, seed=2)
+    second = runs.select("two", replaces=True, seed=2)
     assert runs.rivals == [None, None]
     out = capsys.readouterr().out
     assert "select: WARNING: the registry's champion cannot be played, so it stays, unbeaten" in out

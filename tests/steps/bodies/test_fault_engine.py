@@ -8,31 +8,19 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import torch
-from doubles import CPU, TINY, fake_arrays, some_boards
+from made_training import TRAIN, tiny_trainer, trained
 from scripted_engine import ScriptedEngine
 
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
-from grpo.evaluation.regret import heldout_metrics
-from grpo.learning.checkpoints import NETWORK_FORMAT, checkpoint_folders, checkpoint_step, verified_manifest
+from grpo.learning.checkpoints import checkpoint_folders, checkpoint_step, verified_manifest
 from grpo.learning.self_play import MixedStates, SelfPlay, state_counts
 from grpo.learning.states import DatasetStates, LiveValues
-from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Record
-from grpo.policy.distribution import new_policy
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.tree import ValuesConfig
-from steps.bodies.training_loop import TrainingLoop
-from steps.pipeline.make_output import make_output
-from steps.step_io.work import TerminalSink
-from steps.store.outputs import Store
 
-torch.set_num_threads(1)
-
-BOARDS = some_boards(24)
-TRAIN, HELDOUT = fake_arrays(BOARDS[:16]), fake_arrays(BOARDS[16:])
 VALUES = ValuesConfig(depth=1)
 CONFIG = GrpoConfig.model_validate(
     {
@@ -71,7 +59,6 @@ class Breaker:
 
 def finetuned(home: Path, engine: ScriptedEngine, *sinks: Breaker) -> Path:
     """Return the output of a tiny fine-tuning on dataset boards and own games."""
-    policy, reference = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
     num_dataset, num_own = state_counts(CONFIG.states_per_step, CONFIG.self_play.fraction)
     with EnginePool(engine.path, num_processes=1, options=engine_options(VALUES)) as pool:
         values = LiveValues(pool, VALUES)
@@ -79,29 +66,7 @@ def finetuned(home: Path, engine: ScriptedEngine, *sinks: Breaker) -> Path:
             DatasetStates(TRAIN, states_per_step=num_dataset, seed=0, mirrors_boards=False),
             SelfPlay(values, CONFIG.self_play, states_per_step=num_own, first_step=0, seed=0, mirrors_boards=False),
         )
-        trainer = GrpoTrainer(policy, reference, states, CONFIG, seed=0, values=values)
-        store = Store(home)
-        make_output(
-            store,
-            "finetune",
-            "v1",
-            facts={},
-            body=lambda work: TrainingLoop(
-                trainer,
-                TINY,
-                NETWORK_FORMAT,
-                CONFIG,
-                first=0,
-                heldout=lambda: heldout_metrics(trainer.evaluation_policy, HELDOUT),
-                facts={},
-                work=work,
-            ).run(),
-            resumes=True,
-            is_fresh=False,
-            sinks=sinks,
-            terminal=TerminalSink("finetune", (), lambda text: None),
-        )
-    return store.folder("finetune", "v1")
+        return trained(home, tiny_trainer(CONFIG, states, values=values), CONFIG, sinks=sinks)
 
 
 def test_an_engine_that_dies_again_and_again_ends_training_with_a_checkpoint_to_go_on_from(

@@ -10,37 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from doubles import CPU, TINY, fake_arrays, some_boards
 from listeners import Listener
+from made_training import SETTINGS, tiny_trainer, trained
 
 from grpo.base.errors import NonFiniteError
-from grpo.evaluation.regret import heldout_metrics
-from grpo.learning.checkpoints import NETWORK_FORMAT, checkpoint_folders, checkpoint_step, verified_manifest
-from grpo.learning.states import DatasetStates
+from grpo.learning.checkpoints import checkpoint_folders, checkpoint_step, verified_manifest
 from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Event, Record
-from grpo.policy.distribution import new_policy
 from grpo.settings.grpo import GrpoConfig
-from steps.bodies.training_loop import TrainingLoop
-from steps.pipeline.make_output import make_output
 from steps.runtime.exit_codes import RESUMABLE
 from steps.runtime.sigterm import Terminated, terminable
 from steps.step_io.names import HISTORY
 from steps.step_io.work import TerminalSink, Work, read_history, read_journal
 from steps.store.outputs import BusyError, Store
-
-torch.set_num_threads(1)
-
-BOARDS = some_boards(24)
-TRAIN, HELDOUT = fake_arrays(BOARDS[:16]), fake_arrays(BOARDS[16:])
-SETTINGS: dict[str, Any] = {
-    "num_steps": 6,
-    "states_per_step": 8,
-    "group_size": 4,
-    "steps_per_checkpoint": 2,
-    "self_play": {"fraction": 0.0},
-}
 
 
 def finetuned(
@@ -53,31 +35,9 @@ def finetuned(
 ) -> Path:
     """Return the output of a tiny fine-tuning."""
     config = GrpoConfig(**{**SETTINGS, **changes})
-    policy, reference = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
-    trainer = GrpoTrainer(policy, reference, DatasetStates(TRAIN, states_per_step=8, seed=0, mirrors_boards=False), config, seed=0)
+    trainer = tiny_trainer(config)
     change(trainer)
-    store = Store(home)
-    make_output(
-        store,
-        "finetune",
-        "v1",
-        facts={},
-        body=lambda work: TrainingLoop(
-            trainer,
-            TINY,
-            NETWORK_FORMAT,
-            config,
-            first=0,
-            heldout=lambda: heldout_metrics(trainer.evaluation_policy, HELDOUT),
-            facts={},
-            work=work,
-        ).run(),
-        resumes=True,
-        is_fresh=False,
-        sinks=() if listener is None else (listener,),
-        terminal=TerminalSink("finetune", ("heldout/regret_best",), said.append),
-    )
-    return store.folder("finetune", "v1")
+    return trained(home, trainer, config, said=said, shown=("heldout/regret_best",), sinks=() if listener is None else (listener,))
 
 
 def failing_at(step: int, error: BaseException) -> Callable[[GrpoTrainer], None]:
@@ -147,13 +107,6 @@ def test_an_error_keeps_the_checkpoints_and_says_so_and_the_terminal_hears_nothi
     recorded = [record for record in listener.records if not any(name.startswith("time/") for name in record.metrics)]
     assert recorded == read_history(folder)
     assert verified_manifest(folder)["output_hash"] == verified_manifest(finetuned(tmp_path / "whole", []))["output_hash"]
-
-
-def test_an_error_that_is_no_plain_one_has_it_below_the_traceback(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError) as caught:
-        finetuned(tmp_path, [], change=failing_at(1, ZeroDivisionError("x")))
-    assert str(caught.value) == "x"
-    assert caught.value.__notes__ == ["The same command again, without --fresh, resumes from the beginning: there is no checkpoint yet"]
 
 
 def test_told_to_end_it_leaves_with_the_code_and_what_the_step_had_changed_is_taken_back(tmp_path: Path) -> None:
@@ -260,32 +213,7 @@ def test_a_journal_is_read_up_to_the_first_torn_line(torn: bytes, tmp_path: Path
     assert (tmp_path / HISTORY).read_bytes().count(b"\n") == 3
 
 
-def test_where_there_is_no_journal_there_are_no_records(tmp_path: Path) -> None:
-    assert read_journal(tmp_path) == []
-
-
 # The progress folder.
-
-
-def test_a_progress_folder_outlives_a_failure_and_vanishes_with_the_output(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    with pytest.raises(ZeroDivisionError), store.progressing("finetune", "v1", is_fresh=False) as progress:  # noqa: PT012
-        (progress.folder / "half").write_text("x")
-        (progress.folder / ".half.abc").write_text("what a killed writer left")
-        raise ZeroDivisionError
-    with store.progressing("finetune", "v1", is_fresh=False) as progress:
-        assert [path.name for path in progress.folder.iterdir()] == ["half"]
-        with store.writing("finetune", "v1", {}):
-            pass
-    assert list((tmp_path / "in_progress" / "finetune").iterdir()) == []
-
-
-def test_fresh_clears_a_progress_folder(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    with store.progressing("finetune", "v1", is_fresh=False) as progress:
-        (progress.folder / "half").write_text("x")
-    with store.progressing("finetune", "v1", is_fresh=True) as progress:
-        assert list(progress.folder.iterdir()) == []
 
 
 def test_a_progress_folder_is_one_writers_alone_and_the_other_versions_are_free(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
+from made_training import in_store
 from written_language import CPU, settings, writer, written_boards
 
 from grpo.base.files import read_json, verified_manifest
@@ -17,10 +17,8 @@ from grpo.learning.learnability import Learnability
 from grpo.settings.tree import Settings
 from steps.bodies.live_diagnosis import LiveDiagnosis
 from steps.bodies.training_loop import TrainingLoop
-from steps.pipeline.make_output import make_output
-from steps.step_io.names import FINDINGS, HISTORY
-from steps.step_io.work import read_history
-from steps.store.outputs import Store
+from steps.step_io.names import FINDINGS
+from steps.step_io.work import Work, read_history
 
 SETTINGS = {"grpo.num_steps": 4, "grpo.steps_per_checkpoint": 2, "grpo.num_minibatches": 2, "grpo.num_inner_epochs": 2}
 
@@ -42,22 +40,10 @@ def finetuned(home: Path, *, change: Callable[[LanguageTrainer], None] = lambda 
         found = heldout_reward(trainer.evaluation_policy, asked, grader).metrics()
         return {**found, "heldout/regret_best": -found["heldout/reward"]}
 
-    store = Store(home)
-    make_output(
-        store,
-        "finetune",
-        "v1",
-        facts={},
-        body=lambda work: TrainingLoop(
-            trainer, config.policy, LANGUAGE_FORMAT, config.grpo, first=0, heldout=heldout, facts={}, work=work
-        ).run(),
-        resumes=True,
-        is_fresh=False,
-        sinks=(),
-        terminal=None,
-        watcher=LiveDiagnosis({"grpo": config.grpo.model_dump(mode="json")}),
-    )
-    return store.folder("finetune", "v1")
+    def body(work: Work) -> None:
+        TrainingLoop(trainer, config.policy, LANGUAGE_FORMAT, config.grpo, first=0, heldout=heldout, facts={}, work=work).run()
+
+    return in_store(home, body, watcher=LiveDiagnosis({"grpo": config.grpo.model_dump(mode="json")}))
 
 
 def test_a_run_leaves_history_report_findings_and_whole_checkpoints(tmp_path: Path) -> None:
@@ -75,39 +61,3 @@ def test_a_run_leaves_history_report_findings_and_whole_checkpoints(tmp_path: Pa
     assert report["reason"] == "budget_spent"
     assert report["weights"] == weights_hash(policy)
     assert (folder / FINDINGS).is_file()
-
-
-@pytest.mark.parametrize("step", [1, 4])
-def test_a_run_that_breaks_and_is_started_again_leaves_the_same_bytes(tmp_path: Path, step: int) -> None:
-    def breaking(trainer: LanguageTrainer) -> None:
-        whole = trainer.step
-
-        def failing() -> Any:
-            if trainer.num_steps_done + 1 == step:
-                raise OSError("the power is gone")
-            return whole()
-
-        trainer.step = failing
-
-    with pytest.raises(OSError, match="the power is gone"):
-        finetuned(tmp_path / "broken", change=breaking)
-    broken, whole = finetuned(tmp_path / "broken"), finetuned(tmp_path / "whole")
-    assert (broken / HISTORY).read_bytes() == (whole / HISTORY).read_bytes()
-    assert read_json(broken / "manifest.json")["output_hash"] == read_json(whole / "manifest.json")["output_hash"]
-
-
-def test_weights_that_break_end_the_run_and_its_last_good_step_is_kept(tmp_path: Path) -> None:
-    def breaking(trainer: LanguageTrainer) -> None:
-        whole = trainer.step
-
-        def failing() -> Any:
-            if trainer.num_steps_done == 3:
-                trainer.policy.network.lm_head.weight.data[0, 0] = float("nan")
-            return whole()
-
-        trainer.step = failing
-
-    with pytest.raises(RuntimeError, match=r"NaN or infinite weights.*\n.*resumes from step 3"):
-        finetuned(tmp_path / "broken", change=breaking)
-    broken, whole = finetuned(tmp_path / "broken"), finetuned(tmp_path / "whole")
-    assert (broken / HISTORY).read_bytes() == (whole / HISTORY).read_bytes()

@@ -27,14 +27,6 @@ from steps.runtime.machine import Machine
 from steps.store import external_inputs
 from steps.store.versions import LANGUAGE_LOCK, describe_code
 
-GAMES_OF_THE_CURVE = (
-    "adjudication_depth",
-    "adjudication_centipawns",
-    "opening_plies",
-    "max_opening_centipawns",
-    "opening_book_plies",
-    "max_plies",
-)
 LANGUAGE = read_settings('preset = "test"\npolicy.kind = "language"\ngrpo.num_curve_pairs = 0\nlanguage.cloning.learning_rate = 1e-4')
 NETWORK = read_settings("test")
 STEPS: Mapping[str, Callable[[Settings], dict[str, Any]]] = {
@@ -93,19 +85,6 @@ def test_cloning_is_handed_no_field_that_is_not_in_its_version(field: str) -> No
     assert (handed.language != external_inputs.seen_by_cloning(LANGUAGE).language) == ("pretrain" in steps)
 
 
-def test_a_networks_slices_are_those_of_the_time_when_there_was_no_other_kind() -> None:
-    dumped = NETWORK.model_dump(mode="json")
-    policy = {name: value for name, value in dumped["policy"].items() if name != "kind"}
-    assert settings_read_by("pretrain", NETWORK) == {"seed": 0, "policy": policy, "pretrain": dumped["pretrain"]}
-    games = {name: value for name, value in dumped["evaluation"].items() if name in GAMES_OF_THE_CURVE}
-    read = {"seed": 0, "policy": policy, "values": dumped["values"], "grpo": dumped["grpo"], "evaluation": games}
-    assert settings_read_by("finetune", NETWORK) == read
-    assert external_inputs.model_inputs(NETWORK) == {}
-    for slice_of in STEPS.values():
-        assert "language" not in slice_of(NETWORK)
-        assert "pretrain" not in slice_of(LANGUAGE)
-
-
 def test_a_models_folder_is_an_input_by_its_content(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     settings = with_language(model=str(tmp_path))
@@ -144,10 +123,6 @@ def changes(then: Settings, now: Settings, code: Mapping[str, Any] = CODE, **inp
     }
     manifests = json.loads(json.dumps({step: {"parts": parts, "code": CODE} for step, parts in made.items()}))
     return changes_since(manifests, "a", Now(settings=now, engine=ENGINE, code=code, device="cpu", action_table="a"))
-
-
-def test_the_same_settings_are_gone_on_from() -> None:
-    assert changes(LANGUAGE, LANGUAGE) == []
 
 
 @pytest.mark.parametrize("field", LanguageConfig.model_fields)
@@ -198,11 +173,6 @@ def language_line(machine: Machine, settings: Settings = LANGUAGE) -> tuple[bool
     """Return what is found of the language model; nothing is changed."""
     [finding] = [each for each in preflight(settings, machine, read_only=True)[0] if each.what == "language"]
     return finding.is_fine, finding.detail
-
-
-def test_a_network_needs_no_extra(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extra, "find_spec", lambda name: None)
-    assert "language" not in [finding.what for finding in preflight(NETWORK, machine, read_only=True)[0]]
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

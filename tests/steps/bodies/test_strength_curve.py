@@ -1,28 +1,24 @@
 """The strength curve of `finetune`: few games at each checkpoint that are repeatable, change no weights and end no training."""
 
 import math
-import os
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 from doubles import CPU, TINY, some_boards
 from listeners import Listener
+from made_boards import write_boards
+from made_training import in_store
 from scripted_engine import ScriptedEngine
 
 from grpo.base.files import read_json, write_json
 from grpo.base.seeding import numpy_stream
-from grpo.board.encoding import key_of_fen, position_key, turned_fen
-from grpo.board.phases import phase_of
-from grpo.dataset.table import GAME_SCHEMA, Position, Split, board_row, board_table
-from grpo.engine.answers import EngineError, Score
+from grpo.board.encoding import key_of_fen, turned_fen
+from grpo.engine.answers import EngineError
 from grpo.engine.identity import EngineIdentity
-from grpo.engine.move_values import ValueTable
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
 from grpo.learning.checkpoints import save_policy, verified_manifest
 from grpo.learning.trainer import GrpoTrainer
@@ -36,12 +32,9 @@ from grpo.settings.tree import ConfigError, Settings, read_settings
 from steps.bodies.finetune import finetune_policy
 from steps.bodies.selection_games import CONFIRMATION, LADDER, PREVIOUS, SAMPLED, SCREENING
 from steps.bodies.strength_curve import StrengthCurve, curve_metrics, nearest_rungs, rungs_text
-from steps.pipeline.make_output import make_output
-from steps.runtime.exit_codes import RESUMABLE
 from steps.step_io.dataset import position_keys
-from steps.step_io.names import BOARDS, GAMES, REPORT
-from steps.step_io.work import TerminalSink, read_history
-from steps.store.outputs import Store
+from steps.step_io.names import REPORT
+from steps.step_io.work import read_history
 
 torch.set_num_threads(1)
 
@@ -67,18 +60,7 @@ STRENGTH = [name for name in METRICS if name.startswith("strength/")]
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Boards with made-up values, and a fresh policy."""
     folders = {name: tmp_path_factory.mktemp(name) for name in ("boards", "pretrained")}
-    rng, rows = np.random.default_rng(0), []
-    for number, board in enumerate(some_boards(24)):
-        moves = tuple(sorted(move.uci() for move in board.legal_moves))
-        values = rng.random(len(moves)).astype(np.float32)
-        table = ValueTable(moves=moves, values=values, scores=tuple(Score(0, expected=0.5) for _ in moves))
-        split = Split.TRAIN if number < 16 else Split.HELDOUT
-        place = {"label": moves[0], "game_id": f"{number}", "ply": 0, "source": "engine", "offset": 0}
-        position = Position(fen=board.fen(), key=position_key(board), phase=phase_of(board), split=split, **place)
-        strong = table if split == Split.HELDOUT else None
-        rows.append(board_row(position, table, strong, engine="Stockfish", limit="depth 2", transform="logistic"))
-    pq.write_table(board_table(rows), folders["boards"] / BOARDS)
-    pq.write_table(GAME_SCHEMA.empty_table(), folders["boards"] / GAMES)
+    write_boards(folders["boards"], some_boards(24), num_train=16)
     save_policy(folders["pretrained"], new_policy(TINY, seed=0, device=CPU), TINY)
     return folders
 
@@ -94,13 +76,9 @@ def finetuned(
     said: list[str] | None = None,
 ) -> Path:
     """Return the output of a tiny fine-tuning with a strength curve."""
-    store = Store(home)
-    make_output(
-        store,
-        "finetune",
-        "v1",
-        facts={},
-        body=lambda work: finetune_policy(
+    return in_store(
+        home,
+        lambda work: finetune_policy(
             read_settings(SMALL + changes),
             **inputs,
             checkpoint=None,
@@ -113,12 +91,9 @@ def finetuned(
             work=work,
             rungs=rungs,
         ),
-        resumes=True,
-        is_fresh=False,
         sinks=() if listener is None else (listener,),
-        terminal=TerminalSink("finetune", (), [].append if said is None else said.append),
+        said=[] if said is None else said,
     )
-    return store.folder("finetune", "v1")
 
 
 @pytest.fixture(scope="module")
@@ -165,15 +140,6 @@ def test_without_a_ladder_there_is_no_curve(inputs: dict[str, Path], tmp_path: P
     assert points(finetuned(tmp_path, inputs, "/no/such/engine", rungs=())) == {}
 
 
-def test_its_share_of_the_time_is_told_beside_the_history(whole: tuple[Path, Listener]) -> None:
-    folder, listener = whole
-    told = [record for record in listener.records if "time/strength_curve_fraction" in record.metrics]
-    assert [record.step for record in told] == [0, 2, 4]
-    assert all(0 < record.metrics["time/strength_curve_fraction"] < 1 for record in told)
-    assert all(record.metrics["time/strength_curve"] > 0 for record in told)
-    assert not any(name.startswith("time/") for record in read_history(folder) for name in record.metrics)
-
-
 def test_a_kill_changes_no_point_and_what_was_measured_is_not_played_again(
     whole: tuple[Path, Listener], inputs: dict[str, Path], stockfish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,28 +161,6 @@ def test_a_kill_changes_no_point_and_what_was_measured_is_not_played_again(
     assert len(steps) == 2, "the start, and step 2"
     folder = finetuned(tmp_path, inputs, stockfish)
     assert len(steps) == 3, "and step 4"
-    assert verified_manifest(folder)["output_hash"] == verified_manifest(whole[0])["output_hash"]
-
-
-def test_told_to_end_amid_the_games_it_saves_the_step_before_and_ends_the_same(
-    whole: tuple[Path, Listener], inputs: dict[str, Path], stockfish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured, calls = StrengthCurve.measured, []
-
-    def told(curve: StrengthCurve, player: Any) -> dict[str, float]:
-        calls.append(player)
-        if len(calls) == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return measured(curve, player)
-
-    monkeypatch.setattr(StrengthCurve, "measured", told)
-    with pytest.raises(SystemExit) as caught:
-        finetuned(tmp_path, inputs, stockfish)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    assert caught.value.code == RESUMABLE
-    said: list[str] = []
-    folder = finetuned(tmp_path, inputs, stockfish, said=said)
-    assert said[0].startswith("finetune: resuming from step 3,")
     assert verified_manifest(folder)["output_hash"] == verified_manifest(whole[0])["output_hash"]
 
 

@@ -1,48 +1,29 @@
 """The diagnosis while the loop trains: told once in log, history and to sinks; a kill changes nothing of it, and it changes no training."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
+import made_training
 import pytest
-import torch
-from doubles import CPU, TINY, fake_arrays, some_boards
 from listeners import Listener
+from made_training import TRAIN, tiny_trainer, trained
 
 from grpo.base.files import read_json
-from grpo.diagnosis.diagnose import Watch, diagnose
+from grpo.diagnosis.diagnose import diagnose
 from grpo.diagnosis.findings import FINDING_MEANINGS as TABLE
 from grpo.diagnosis.history import History
-from grpo.evaluation.regret import heldout_metrics
-from grpo.learning.checkpoints import NETWORK_FORMAT
 from grpo.learning.states import DatasetStates, States
-from grpo.learning.trainer import GrpoTrainer
 from grpo.metrics.table import Record
-from grpo.policy.distribution import Policy, new_policy
+from grpo.policy.distribution import Policy
 from grpo.settings.grpo import GrpoConfig
 from steps.bodies.live_diagnosis import LiveDiagnosis
-from steps.bodies.training_loop import TrainingLoop
-from steps.pipeline.make_output import make_output
 from steps.step_io.names import FINDINGS, REPORT
-from steps.step_io.work import TerminalSink, read_history
-from steps.store.outputs import Store
+from steps.step_io.work import read_history
 
-torch.set_num_threads(1)
-
-BOARDS = some_boards(24)
-TRAIN, HELDOUT = fake_arrays(BOARDS[:16]), fake_arrays(BOARDS[16:])
-SETTINGS: Mapping[str, Any] = {
-    "num_steps": 12,
-    "states_per_step": 8,
-    "group_size": 4,
-    "steps_per_checkpoint": 4,
-    "self_play": {"fraction": 0.0},
-    "critical_entropy": 0.0,
-}
+SETTINGS: Mapping[str, Any] = {**made_training.SETTINGS, "num_steps": 12, "steps_per_checkpoint": 4, "critical_entropy": 0.0}
 
 
 class SometimesNan(DatasetStates):
@@ -58,9 +39,8 @@ def finetuned(
 ) -> Path:
     """Return the output of a tiny fine-tuning, whose rewards are no numbers now and then unless it is sound."""
     config = GrpoConfig(**SETTINGS)
-    policy, reference = (new_policy(TINY, seed=0, device=CPU) for _ in range(2))
     source = (DatasetStates if is_sound else SometimesNan)(TRAIN, states_per_step=8, seed=0, mirrors_boards=False)
-    trainer = GrpoTrainer(policy, reference, source, config, seed=0)
+    trainer = tiny_trainer(config, source)
     whole = trainer.step
 
     def step() -> Record:
@@ -69,29 +49,8 @@ def finetuned(
         return whole()
 
     trainer.step = step  # type: ignore[method-assign]
-    store = Store(home)
-    make_output(
-        store,
-        "finetune",
-        "v1",
-        facts={},
-        body=lambda work: TrainingLoop(
-            trainer,
-            TINY,
-            NETWORK_FORMAT,
-            config,
-            first=0,
-            heldout=lambda: heldout_metrics(trainer.evaluation_policy, HELDOUT),
-            facts={},
-            work=work,
-        ).run(),
-        resumes=True,
-        is_fresh=False,
-        sinks=() if listener is None else (listener,),
-        terminal=TerminalSink("finetune", (), said.append),
-        watcher=LiveDiagnosis({"grpo": config.model_dump(mode="json")}),
-    )
-    return store.folder("finetune", "v1")
+    watcher = LiveDiagnosis({"grpo": config.model_dump(mode="json")})
+    return trained(home, trainer, config, said=said, sinks=() if listener is None else (listener,), watcher=watcher)
 
 
 def found_in(records: list[Record]) -> list[tuple[int, str]]:
@@ -128,14 +87,6 @@ def test_the_output_says_what_the_whole_history_shows_and_the_log_ends_with_it(t
     assert said[-1] == "finetune: diagnosis: nan_steps"
 
 
-def test_a_sound_run_is_called_healthy_and_nothing_is_found_on_the_way(tmp_path: Path) -> None:
-    said: list[str] = []
-    folder = finetuned(tmp_path, said, is_sound=True)
-    assert (read_json(folder / FINDINGS)["verdict"], read_json(folder / FINDINGS)["tag"]) == ("healthy", "healthy")
-    assert not [line for line in said if "finding: " in line]
-    assert said[-1] == "finetune: diagnosis: healthy"
-
-
 @pytest.mark.parametrize("fails_at", [4, 6, 7, 10])
 def test_a_run_that_goes_on_after_a_failure_ends_with_the_same_findings_each_told_once(fails_at: int, tmp_path: Path) -> None:
     said: list[str] = []
@@ -148,15 +99,3 @@ def test_a_run_that_goes_on_after_a_failure_ends_with_the_same_findings_each_tol
         assert (cut / name).read_bytes() == (whole / name).read_bytes(), name
     assert sum("finding: " in line for line in said) == 1
     assert found_in(listener.records) == [(6, "nan_steps")], "a sink that began anew is told of it again"
-
-
-def test_watching_changes_nothing_of_the_training(tmp_path: Path) -> None:
-    watched = finetuned(tmp_path / "watched", [])
-    with mock.patch.object(Watch, "observe", return_value=()):
-        alone = finetuned(tmp_path / "alone", [])
-    assert (watched / REPORT).read_bytes() == (alone / REPORT).read_bytes(), "the weights' hash is in it"
-    histories = [
-        [{name: value for name, value in json.loads(line).items() if name != "events"} for line in path.read_text().splitlines()]
-        for path in (watched / "history.jsonl", alone / "history.jsonl")
-    ]
-    assert json.dumps(histories[0]) == json.dumps(histories[1])

@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-import chess
 import pytest
 import torch
 from doubles import CPU, TINY, some_boards
@@ -149,12 +148,6 @@ def test_a_folder_plays_its_best_moves_and_says_which_policy_it_is(folder: Path,
         }
 
 
-def test_a_low_temperature_is_the_best_move_and_a_high_one_is_not(folder: Path, machine: Machine) -> None:
-    best, cold, hot = moves([str(folder), f"{folder}@0.0001", f"{folder}@5"], machine)
-    assert cold == best
-    assert sum(one != other for one, other in zip(hot, best, strict=True)) > len(BOARDS) / 2
-
-
 def test_the_seed_repeats_what_is_drawn_and_two_of_a_name_draw_apart(folder: Path, machine: Machine) -> None:
     for text in (f"{folder}@1", "random"):
         one, two = moves([text, text], machine, seed=5)
@@ -180,36 +173,7 @@ def test_stockfish_plays_what_it_answers_to_the_limit(stockfish: str, machine: M
     assert moves(["stockfish:nodes=50", f"uci:{stockfish}:depth=3"], replace(machine, stockfish=stockfish)) == expected
 
 
-def test_a_share_of_an_engines_moves_is_random_and_repeats_with_the_seed(stockfish: str, machine: Machine) -> None:
-    here = replace(machine, stockfish=stockfish)
-    plain, diluted = moves(["stockfish:nodes=1", "stockfish:nodes=1,random=0.5"], here)
-    kept = sum(one == other for one, other in zip(plain, diluted, strict=True))
-    assert len(BOARDS) / 4 < kept < len(BOARDS)
-    assert moves(["stockfish:nodes=1", "stockfish:nodes=1,random=0.5"], here)[1] == diluted
-
-
-def test_an_entrant_says_which_engine_it_is(stockfish: str, machine: Machine) -> None:
-    with _entered(["stockfish:nodes=7,skill=20"], replace(machine, stockfish=stockfish)) as (entrant,):
-        assert entrant.facts["limit"] == "nodes 7"
-        assert entrant.facts["skill"] == 20
-        assert "sha256" in entrant.facts["engine"]
-        assert entrant.player.name == "stockfish:nodes=7,skill=20"
-
-
-def test_the_skill_reaches_the_engine(stockfish: str, machine: Machine) -> None:
-    board = chess.Board("6k1/5ppp/8/8/8/8/5PPP/3QR1K1 w - - 0 1")
-    with _entered(["stockfish:depth=5,skill=20", "stockfish:depth=5,skill=0"], replace(machine, stockfish=stockfish)) as (full, weak):
-        boards = [board] * 60
-        assert {move.uci() for move in full.player.choose(boards, range(60))} <= {"d1d8", "e1e8"}
-        assert len({move.uci() for move in weak.player.choose(boards, range(60))}) > 1
-
-
 def test_skill_is_refused_where_the_engine_has_none(scripted: Callable[..., ScriptedEngine], machine: Machine) -> None:
     here = replace(machine, stockfish=str(scripted().path))
     with pytest.raises(EngineMissingError, match="has no option Skill Level"), _entered(["stockfish:nodes=1,skill=3"], here):
-        pass
-
-
-def test_an_engine_that_is_not_there_is_named(machine: Machine) -> None:
-    with pytest.raises(EngineMissingError, match="/no/engine"), _entered(["uci:/no/engine:nodes=1"], machine):
         pass

@@ -70,21 +70,9 @@ def test_settings_may_be_nested_as_others_write_them(tmp_path: Path, capsys: pyt
         assert "(here 0.001)" in capsys.readouterr().out
 
 
-def test_a_folder_without_a_history_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diagnose", str(tmp_path)]) == 2
-    assert "has no history.jsonl" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(("scored_by", "score"), [("played out", 0.5), ("adjudicated", 0.8)])
 def test_the_games_of_a_run_count_as_its_selection_counts_them(scored_by: str, score: float) -> None:
     games = {"score": 0.5, "low": 0.45, "high": 0.55, "num_pairs": 30, "adjudicated": {"score": 0.8, "low": 0.7, "high": 0.9}}
     start, candidate = evaluations_of({"confirmation_best_moves": games, "scored_by": scored_by, "candidate_step": 40})
     assert (start.step, start.score, start.low, start.high) == (0, 0.5, 0.5, 0.5)
     assert (candidate.step, candidate.score, candidate.games) == (40, score, 60)
-
-
-def test_a_run_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    assert main(["diagnose", "last"]) == 2
-    assert "no runs in sqlite" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -39,24 +38,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Return what runs the command and returns exit code, output and error output."""
-
-    def command(*arguments: str | Path) -> tuple[int, str, str]:
-        capfd.readouterr()
-        try:
-            code = main([str(argument) for argument in arguments])
-        except SystemExit as end:
-            code = int(end.code or 0)
-        said = capfd.readouterr()
-        assert "Traceback" not in said.err
-        return code, said.out, said.err
-
-    return command
-
-
 Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(console: Run) -> Run:
+    return console
 
 
 class InThisProcess:
@@ -140,16 +127,6 @@ def test_build_plays_its_own_games_unless_told_otherwise_in_as_many_tasks_as_are
     assert re.findall(r"^units (\d): 24 of 24 boards", said, re.MULTILINE) in (["0", "1"], ["1", "0"])
 
 
-def test_build_touches_no_folder_that_is_there(run: Run, games: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "mine.txt").write_text("mine")
-    code, said, complaints = run("boards", "build", out, *SETTINGS, *from_file(games))
-    assert (code, said) == (1, "")
-    assert complaints == f"chess-grpo: {out} already exists; name another folder, or remove it\n"
-    assert [path.name for path in out.iterdir()] == ["mine.txt"]
-
-
 def test_a_build_that_fails_leaves_nothing_behind(run: Run, stockfish: str, tmp_path: Path) -> None:
     there = tmp_path / "there"
     there.mkdir()
@@ -174,45 +151,6 @@ def test_a_build_whose_boards_do_not_pass_the_checks_leaves_nothing_behind(
     code, _, complaints = run("boards", "build", there / "out", *SETTINGS, *from_file(games))
     assert (code, complaints) == (1, "chess-grpo: the dataset is not fit to train on\n")
     assert list(there.iterdir()) == []
-
-
-def test_a_build_of_a_file_that_is_cut_short_names_file_and_byte(
-    run: Run, games_text: str, stockfish: str, tmp_path: Path, in_this_process: None
-) -> None:
-    path = tmp_path / "games.pgn.zst"
-    whole = zstandard.compress(games_text.encode())
-    path.write_bytes(whole[: len(whole) // 2])
-    code, _, complaints = run("boards", "build", tmp_path / "out", *SETTINGS, *from_file(path))
-    assert code == 1
-    assert complaints.startswith(f"chess-grpo: {path}: ")
-    assert f"truncated: it ends at byte {len(whole) // 2:,}" in complaints
-    assert not (tmp_path / "out").exists()
-
-
-def test_without_an_engine_build_says_how_to_get_one(run: Run, games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CHESS_GRPO_STOCKFISH", "/nowhere/stockfish")
-    code, _, complaints = run("boards", "build", tmp_path / "out", *SETTINGS, *from_file(games))
-    assert code == 1
-    assert "apt-get install stockfish" in complaints
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--set", "boards.num_trian=3"), "settings: unknown key boards.num_trian; did you mean num_train? "),
-        (("--set", "boards.num_train=100"), "settings: boards: num_train must be a multiple of 3"),
-        (("--set", "boards.source=files"), "settings: not readable: "),
-        (("--config", "tset"), "settings: preset = 'tset' does not exist; did you mean test? "),
-        (("--config", "absent.toml"), "settings: preset = 'absent.toml': No such file or directory"),
-    ],
-)
-def test_bad_settings_are_refused_in_plain_words(arguments: tuple[str, ...], message: str, run: Run, tmp_path: Path) -> None:
-    for command in (("boards", "build", tmp_path / "out"), ("boards", "inspect", tmp_path)):
-        code, said, complaints = run(*command, *arguments)
-        assert (code, said) == (1, "")
-        assert complaints.startswith(f"chess-grpo: {message}")
-    assert not (tmp_path / "out").exists()
 
 
 # Inspect.
@@ -279,36 +217,6 @@ def test_inspect_tells_what_filters_would_leave_out(run: Run, games: Path) -> No
     assert "positions left out   first_ply 30" in said
 
 
-@pytest.fixture
-def sample_data() -> Path:
-    folder = os.environ.get("CHESS_GRPO_SAMPLE_DATA")
-    if folder is None:
-        pytest.skip("CHESS_GRPO_SAMPLE_DATA does not name the folder of the sample data")
-    return Path(folder)
-
-
-def test_inspect_counts_real_games(sample_data: Path, run: Run, tmp_path: Path) -> None:
-    games = (sample_data / "lichess_fishnet_games.pgn").read_text(encoding="utf-8").split("\n\n[")[:200]
-    (tmp_path / "some.pgn").write_text("\n\n[".join(games), encoding="utf-8")
-    code, said, _ = run("boards", "inspect", tmp_path / "some.pgn")
-    assert code == 0
-    assert "games and positions  200: 200 usable + 0 rejected" in said
-
-
-@pytest.mark.prove
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("lichess_fishnet_games.pgn", "games and positions  2,878: 2,878 usable + 0 rejected"),
-        ("endgames.epd.zip", "games and positions  157,846: "),
-    ],
-)
-def test_inspect_counts_the_sample_data(name: str, words: str, sample_data: Path, run: Run) -> None:
-    code, said, _ = run("boards", "inspect", sample_data / name)
-    assert code == 0
-    assert words in said
-
-
 def test_inspect_of_a_list_counts_positions(run: Run, epd_text: str, tmp_path: Path) -> None:
     (tmp_path / "list.epd").write_text(epd_text + "8/8/8/8/8/8/8/8 w - -\n")
     code, said, _ = run("boards", "inspect", tmp_path / "list.epd")
@@ -329,14 +237,6 @@ def test_inspect_of_a_file_that_is_cut_short_names_file_and_byte(run: Run, games
     assert f"truncated: it ends at byte {len(whole) // 2:,}" in complaints
 
 
-@pytest.mark.parametrize(("name", "words"), [("absent.pgn", "no file found"), ("games.docx", "cannot tell by its suffix what it is")])
-def test_inspect_of_what_is_no_source_says_so(name: str, words: str, run: Run, tmp_path: Path) -> None:
-    (tmp_path / "games.docx").write_text("")
-    code, said, complaints = run("boards", "inspect", tmp_path / name)
-    assert (code, said) == (1, "")
-    assert words in complaints
-
-
 def test_inspect_looks_at_one_dataset_at_a_time(run: Run, games: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "boards.parquet").write_bytes(b"")
@@ -346,42 +246,6 @@ def test_inspect_looks_at_one_dataset_at_a_time(run: Run, games: Path, tmp_path:
 
 
 # Usage.
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        (),
-        ("boards",),
-        ("bords", "build", "x"),
-        ("boards", "build"),
-        ("boards", "inspect"),
-        ("boards", "build", "x", "y"),
-        ("boards", "inspect", "x", "--examples", "three"),
-        ("boards", "build", "x", "--settings", "y"),
-    ],
-)
-def test_a_wrong_usage_ends_with_code_2_and_the_usage(arguments: tuple[str, ...], run: Run) -> None:
-    code, said, complaints = run(*arguments)
-    assert (code, said) == (2, "")
-    assert complaints.startswith("usage: chess-grpo")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--help",), ["build or inspect a dataset of boards"]),
-        (("boards", "--help"), ["build a dataset: positions with engine values of all legal moves, checked", "summarise a dataset"]),
-        (("boards", "build", "--help"), ["the folder to create; it must not exist", "--config", "--set", "boards.num_train=3000"]),
-        (("boards", "inspect", "--help"), ["--examples", "default 3", "--rejected", "with file and byte", "--set"]),
-    ],
-)
-def test_help_names_every_argument(arguments: tuple[str, ...], words: list[str], run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    code, said, complaints = run(*arguments)
-    assert (code, complaints) == (0, "")
-    for word in words:
-        assert word in said
 
 
 def test_a_command_imports_nothing_that_only_others_need() -> None:
@@ -433,12 +297,3 @@ def test_a_reader_that_has_gone_is_no_error_of_ours() -> None:
     script = "import steps.cli.main as c, steps.cli.plan_games as p; p._lines = lambda given: ['x' * 100] * 10_000; c.main(['plan-games'])"
     done = subprocess.run(["bash", "-c", f'{sys.executable} -c "{script}" | head -1'], capture_output=True, text=True, check=True)
     assert (len(done.stdout), done.stderr) == (101, "")
-
-
-def test_help_names_every_command_and_a_wrong_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["--help"], ["mtach"]):
-        with pytest.raises(SystemExit) as end:
-            main(words)
-        assert end.value.code == (0 if words == ["--help"] else 2)
-        printed = capsys.readouterr()
-        assert all(command in printed.out + printed.err for command in COMMANDS)

@@ -1,10 +1,7 @@
 """The command `match`: what it prints and writes of games, and what it refuses before any game."""
 
-import argparse
 import io
 import json
-import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,14 +11,11 @@ import pytest
 import torch
 from doubles import CPU, TINY, some_boards
 
-from grpo.base.errors import PlainError
 from grpo.base.seeding import numpy_stream
 from grpo.learning.checkpoints import save_policy
 from grpo.play.matches import Adjudication, End, MatchResult, PlayedGame
 from grpo.play.players import RandomPlayer
 from grpo.policy.distribution import new_policy
-from grpo.statistics.intervals import Outcomes, match_statistics
-from steps.cli.match import add_commands
 from steps.cli.match_text import match_text, scores
 from steps.cli.players import Entrant, parse_contestant
 
@@ -32,24 +26,9 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Return what does as the console does: exit code, output and error output of a command line."""
+def run(console: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
-
-    def command(*arguments: str | Path) -> tuple[int, str, str]:
-        parser = argparse.ArgumentParser()
-        add_commands(parser.add_subparsers())
-        capsys.readouterr()
-        given = parser.parse_args([str(argument) for argument in arguments])
-        try:
-            code = given.run(given)
-        except PlainError as error:
-            print(error, file=sys.stderr)
-            code = 1
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return command
+    return console
 
 
 @pytest.fixture
@@ -90,14 +69,6 @@ def entrants(*texts: str) -> list[Entrant]:
 PAIRS = [(1.0, 1.0)] * 5 + [(1.0, 0.5)] * 9 + [(0.5, 0.5)] * 12 + [(0.0, 0.5)] * 4 + [(0.0, 0.0)] * 2
 
 
-def test_the_score_as_played_counts_pairs_by_what_they_scored() -> None:
-    (played,) = scores(made_up(PAIRS))
-    assert played.pentanomial == (2, 4, 12, 9, 5)
-    assert played.statistics == match_statistics(Outcomes(counts=(2, 4, 12, 9, 5)))
-    assert played.statistics.score.value == pytest.approx((2 * 0 + 4 * 0.25 + 12 * 0.5 + 9 * 0.75 + 5) / 32)
-    assert played.draw_rate == (9 + 24 + 4) / 64
-
-
 def test_the_adjudicated_score_stands_beside_the_score_as_played() -> None:
     result = made_up(PAIRS, adjudicated=[1.0] * 64)
     played, adjudicated = scores(result)
@@ -107,23 +78,6 @@ def test_the_adjudicated_score_stands_beside_the_score_as_played() -> None:
     text = match_text(result, entrants("champion", "peak"))
     assert str(result.interval()) in text
     assert str(result.interval(adjudicated=True)) in text
-
-
-def test_more_games_could_show_less_and_nothing_but_draws_shows_nothing() -> None:
-    few, many = scores(made_up(PAIRS[:30]))[0].smallest_elo, scores(made_up(PAIRS[:30] + PAIRS[:10]))[0].smallest_elo
-    assert few is not None
-    assert many is not None
-    assert 0 < many < few
-    drawn = made_up([(0.5, 0.5)] * 6)
-    assert scores(drawn)[0].smallest_elo is None
-    assert "can hardly show any difference" in match_text(drawn, entrants("champion", "champion"))
-
-
-@pytest.mark.parametrize("pair", [(1.0, 1.0), (0.0, 0.0), (0.5, 0.5), (1.0, 0.0)])
-def test_one_pair_of_any_outcome_is_told_in_finite_numbers(pair: tuple[float, float]) -> None:
-    text = match_text(made_up([pair]), entrants("random", "random"))
-    assert "nan" not in text
-    assert not re.search(r"\binf\b", text)
 
 
 def test_the_text_says_what_the_sample_is() -> None:

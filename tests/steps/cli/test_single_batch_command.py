@@ -1,6 +1,7 @@
 """`chess-grpo single-batch`: what it shows of each answer, when it says that a batch can be learnt from, and how it refuses."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -15,7 +16,6 @@ from written_language import settings, writer
 from grpo.language.model.loading import save_language_policy
 from grpo.learning.checkpoints import save_policy
 from grpo.policy.distribution import new_policy
-from steps.cli.main import main
 from steps.step_io.names import BOARDS
 
 FEN = "r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq - 2 3"
@@ -27,7 +27,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(console: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Return what types the command in a folder with a policy and a dataset, and returns exit code, output and error output."""
     for name, value in (("HOME", str(tmp_path / "home")), ("DEVICE", "cpu"), ("THREADS", "1")):
         monkeypatch.setenv(f"CHESS_GRPO_{name}", value)
@@ -38,17 +38,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     save_language_policy(tmp_path / "model", writer(config), config.policy)
     save_policy(tmp_path / "network", new_policy(TINY, seed=0, device=CPU), TINY)
     pq.write_table(language_table(12), tmp_path / "boards" / BOARDS)
-    capsys.readouterr()
-
-    def command(*words: str) -> tuple[int, str, str]:
-        try:
-            code = main(["single-batch", *words])
-        except SystemExit as end:
-            code = int(end.code or 0)
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return command
+    return partial(console, "single-batch")
 
 
 def test_every_answer_is_shown_with_all_that_is_known_of_it(run: Run) -> None:

@@ -14,7 +14,6 @@ import pytest
 import zstandard
 from doubles import CPU, TINY
 
-from grpo.base.errors import PlainError
 from grpo.evaluation.exercises import expected_credits
 from grpo.evaluation.puzzles import Puzzle, read_puzzle_table, solve_puzzles
 from grpo.learning.checkpoints import save_policy
@@ -182,26 +181,6 @@ def test_what_cannot_be_solved_is_an_error_in_plain_words(name: str, content: st
         run(tmp_path / name)
     assert message in str(caught.value)
     assert name in str(caught.value)
-
-
-def test_a_model_that_is_none_is_an_error_in_plain_words(run: Run, model: Path, tmp_path: Path) -> None:
-    (tmp_path / "puzzles.csv").write_text(table(1))
-    (model / "policy.json").unlink()
-    with pytest.raises(PlainError, match="model"):
-        run(tmp_path / "puzzles.csv")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["--limit", "0"], ["--limit", "-1"], ["--limit", "x"], ["--temperature", "-1"], ["--temperature", "nan"], ["--temperature", "1e-9"],
-     ["--temperature", "inf"], ["--temperature", "warm"], []],
-)  # fmt: skip
-def test_a_wrong_usage_ends_with_code_2(arguments: list[str], run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "puzzles.csv").write_text(table(1))
-    with pytest.raises(SystemExit) as caught:
-        run(*([tmp_path / "puzzles.csv", *arguments] if arguments else []))
-    assert caught.value.code == 2
-    assert "usage: " in capsys.readouterr().err
 
 
 def test_the_sample_puzzles_are_solved(run: Run) -> None:

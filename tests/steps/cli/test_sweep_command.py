@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from grpo.base.files import read_json
 from grpo.engine.identity import EngineIdentity
 from grpo.statistics.intervals import elo
 from steps.cli import sweep as sweep_command
-from steps.cli.main import main
 from steps.runs.index import read_runs
 from steps.runs.sweep_plan import PlannedRun, run_id_file
 from steps.runtime.machine import Machine
@@ -79,20 +79,12 @@ def flows(home: Path, monkeypatch: pytest.MonkeyPatch) -> Flows:
     return made
 
 
-@pytest.fixture
-def sweep(flows: Flows, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Return what types the command and returns exit code, output and error output."""
-
-    def command(*words: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main(["sweep", "test", *words])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return command
-
-
 Sweep = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def sweep(flows: Flows, console: Sweep) -> Sweep:
+    return partial(console, "sweep", "test")
 
 
 def only(home: Path, name: str) -> Path:
@@ -101,14 +93,6 @@ def only(home: Path, name: str) -> Path:
 
 
 # Running.
-
-
-def test_a_bad_setting_is_refused_before_anything_runs(sweep: Sweep, flows: Flows, home: Path) -> None:
-    code, out, err = sweep("--seeds", "0", "--set", "grpo.num_steps=3,many")
-    assert (code, out) == (1, "")
-    assert err.startswith("chess-grpo: settings: grpo.num_steps = 'many': input should be a valid integer")
-    assert flows.started == []
-    assert not (home / "sweeps").exists()
 
 
 def test_every_run_is_started_once_and_a_second_time_none_and_the_page_has_all(sweep: Sweep, flows: Flows, home: Path) -> None:
@@ -243,14 +227,6 @@ def test_rows_have_each_runs_numbers_and_the_means_both_intervals(sweep: Sweep, 
     ]
     assert "Between runs: the mean over seeds with the interval of Student's t, n - 1" in out
     assert "Within runs: the same mean with the interval that the games of these runs leave" in out
-
-
-def test_one_seed_has_no_interval_between_runs(sweep: Sweep, home: Path) -> None:
-    _, out, _ = sweep("--seeds", "0")
-    assert re.search(r"mean of one run, no interval  1 better  \+70 ", out)
-    assert re.search(r"mean over 1, within runs +\+70 \[\+35, \+108\]", out)
-    [pooled] = read_json(only(home, "sweep.json"))["pooled"]
-    assert {name: value["between"] for name, value in pooled["values"].items()} == dict.fromkeys(pooled["values"])
 
 
 # MLflow.

@@ -18,7 +18,6 @@ from steps.pipeline.resume_changes import Change, Now, changes_since, recorded
 from steps.store import external_inputs
 
 ENGINE = EngineIdentity(name="Scripted 1", sha256="0" * 64)
-STEPS = ("build_boards", "join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select", "report")
 OTHER_ENGINE = EngineIdentity(name="Scripted 2", sha256="1" * 64)
 CODE = {"commit": "abc", "is_dirty": False, "lock": "l1", "language_lock": "e1"}
 ORIGIN = ResumeOrigin(name="peak", mlflow_run="m", metaflow_run="7", policy_step=4, outputs={})

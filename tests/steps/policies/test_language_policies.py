@@ -1,6 +1,5 @@
 """A real language model, tiny and untrained, wherever a policy is named: it plays, solves and is exported, and names no legal move."""
 
-import argparse
 import json
 import os
 import shutil
@@ -15,7 +14,6 @@ import pytest
 import torch
 from doubles import CPU, TINY
 
-from grpo.base.errors import PlainError
 from grpo.base.files import CorruptError, read_json, sha256_file, write_json
 from grpo.language.model.loading import load_model, save_language_policy
 from grpo.language.model.policy import LanguagePolicy
@@ -33,9 +31,6 @@ from grpo.policy.files import (
 )
 from grpo.settings.language import LanguageConfig
 from grpo.settings.tree import PolicyConfig
-from steps.cli import export as export_command
-from steps.cli import match as match_command
-from steps.cli import solve as solve_command
 from steps.policies.language import LanguageCompetitor
 from steps.policies.network import NetworkCompetitor
 from steps.policies.open import open_policy
@@ -72,26 +67,9 @@ def folder(model: LanguagePolicy, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Return what does as the console does: exit code, output and error output of a command line."""
+def run(console: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
-
-    def command(*arguments: str | Path) -> tuple[int, str, str]:
-        parser = argparse.ArgumentParser()
-        commands = parser.add_subparsers()
-        for module in (match_command, solve_command, export_command):
-            module.add_commands(commands)
-        capsys.readouterr()
-        given = parser.parse_args([str(argument) for argument in arguments])
-        try:
-            code = given.run(given)
-        except PlainError as error:
-            print(error, file=sys.stderr)
-            code = 1
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return command
+    return console
 
 
 # Files.

@@ -108,22 +108,6 @@ def test_what_cannot_be_a_source_is_named_before_any_work(key: str, machine: Mac
     assert of(tmp_path / "page.pgn.zst").startswith(f"{tmp_path}/page.pgn.zst: ")
 
 
-def test_files_that_are_there_are_named_the_first_five(machine: Machine, tmp_path: Path) -> None:
-    for number in range(7):
-        (tmp_path / f"{number}.pgn").write_text('[Event "?"]\n\n1. e4 *\n')
-    findings, _ = preflight(read_settings(f'preset = "test"\nboards.source = "files"\nboards.files = "{tmp_path}"'), machine)
-    assert [(finding.is_fine, finding.detail) for finding in findings if finding.what == "boards.files"] == [
-        (True, "0.pgn, 1.pgn, 2.pgn, 3.pgn, 4.pgn and 2 more")
-    ]
-
-
-def test_the_table_marks_each_line_and_aligns_them(machine: Machine) -> None:
-    findings, _ = preflight(read_settings("test"), replace(machine, stockfish="/nowhere"))
-    lines = preflight_table(findings).splitlines()
-    assert [line.split()[0] for line in lines] == ["FAIL", "ok", "ok", "ok"]
-    assert len({line.index(finding.detail) for line, finding in zip(lines, findings, strict=True)}) == 1
-
-
 def test_machine_facts_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CHESS_GRPO_STOCKFISH", "/opt/sf")
     monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path))

@@ -21,7 +21,7 @@ CHILDREN = ("task", "card", "saving", "deaf", "launcher")
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.01)

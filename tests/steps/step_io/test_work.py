@@ -3,21 +3,10 @@
 from pathlib import Path
 
 import pytest
+from listeners import Listener
 
 from grpo.metrics.table import Record
 from steps.step_io.work import TerminalSink, Work, read_history
-
-
-class Listener:
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-        self.progresses: list[tuple[int, int, str]] = []
-
-    def log(self, record: Record) -> None:
-        self.records.append(record)
-
-    def progress(self, done: int, total: int, unit: str) -> None:
-        self.progresses.append((done, total, unit))
 
 
 def test_the_history_gives_back_every_record_to_the_last_bit(tmp_path: Path) -> None:
@@ -46,11 +35,3 @@ def test_progress_has_rate_and_time_left_and_is_not_told_at_every_step(monkeypat
     now = 121.0
     sink.progress(1000, 1000, "steps")
     assert said[-1].startswith("finetune: 1,000 of 1,000 steps")
-
-
-def test_the_terminal_shows_the_chosen_metrics_and_no_others() -> None:
-    said: list[str] = []
-    sink = TerminalSink("finetune", ("grpo/entropy",), said.append)
-    sink.log(Record(3, {"grpo/entropy": 1.25, "grpo/loss": 7.0}))
-    sink.log(Record(4, {"grpo/loss": 7.0}))
-    assert said == ["finetune: step 3: entropy 1.25"]

@@ -69,13 +69,6 @@ def test_an_answer_does_not_depend_on_what_is_asked_with_it(make, pad: str | Non
     assert len({answer.token_ids for answer in together}) == len(PROMPTS)
 
 
-def test_greedy_answers_do_not_either(tmp_path: Path) -> None:
-    policy = policy_of(gpt2(tmp_path))
-    together = greedy_answers(policy, PROMPTS)
-    assert [greedy_answers(policy, [prompt])[0] for prompt in PROMPTS] == together
-    assert greedy_answers(policy, PROMPTS) == together
-
-
 def test_a_stream_is_read_as_far_as_its_own_answer_and_no_further(tmp_path: Path) -> None:
     policy = policy_of(ending_early(tmp_path))
     own, alone = streams(6), streams(6)
@@ -134,10 +127,6 @@ def test_what_might_not_fit_is_refused_before_anything_is_written(tmp_path: Path
         TooLongError, match=r"of \d+ tokens and an answer of language\.max_answer_tokens = 250 do not fit into the model's 256"
     ):
         greedy_answers(policy, PROMPTS)
-
-
-def test_no_prompt_no_answer(tmp_path: Path) -> None:
-    assert greedy_answers(policy_of(gpt2(tmp_path)), []) == []
 
 
 def test_each_prompt_needs_its_stream(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import chess
 import chess.pgn
-import numpy as np
 import pytest
 from doubles import some_boards
 from scripted_engine import ScriptedEngine
@@ -218,11 +217,3 @@ def test_the_pgn_says_how_a_game_was_given_up_and_by_what_answers() -> None:
     assert other.headers["BlackAnswers"] == "6 answers for 6 moves: 0 unreadable, 0 illegal, 0 asked again, 0 games forfeited"
     assert "BlackAnswers" not in lost.headers
     assert "WhiteAnswers" not in other.headers
-
-
-def test_counts_add_up_part_by_part() -> None:
-    rng = np.random.default_rng(0)
-    names = ("num_moves", "num_answers", "num_unreadable", "num_illegal")
-    rows = rng.integers(0, 9, size=(5, 4)).tolist()
-    total = sum((ReplyCounts(**dict(zip(names, row, strict=True))) for row in rows), ReplyCounts())
-    assert [getattr(total, name) for name in names] == [sum(column) for column in zip(*rows, strict=True)]

@@ -67,11 +67,3 @@ def test_asked_twice_about_a_board_it_draws_the_same_and_in_another_game_another
     first, again, *others = best_moves(lines)
     assert first == again
     assert len({first, *others}) > 3
-
-
-def test_a_move_alone_has_no_lines_and_multipv_is_no_option_of_it() -> None:
-    lines = said(drawn_move, "uci", "setoption name MultiPV value 5", "go")
-    declared = [line for line in lines if line.startswith("option name")]
-    assert not any("MultiPV" in line for line in declared)
-    assert any("Temperature" in line for line in declared)
-    assert sum(" pv " in line for line in lines) == 1

@@ -54,21 +54,10 @@ def test_what_others_draw_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     assert weights_hash(cloned()[0]) == expected
 
 
-def test_looks_come_at_their_steps_and_at_the_end() -> None:
-    assert [record.step for record in cloned(SHORT.model_copy(update={"steps_per_validation": 4}))[1]] == [4, 6]
-    assert cloned(SHORT.model_copy(update={"num_steps": 0}))[1] == []
-
-
 def test_a_record_has_the_loss_of_each_task() -> None:
     record = cloned()[1][0]
     names = {"clone_loss", "clone_validation_loss", "clone_validation_loss/move", "clone_validation_loss/environment"}
     assert record.metrics.keys() == {f"language/{name}" for name in names}
-
-
-def test_the_validation_loss_falls() -> None:
-    losses = [record.metrics["language/clone_validation_loss"] for record in cloned(SHORT.model_copy(update={"num_steps": 30}))[1]]
-    # How it begins says nothing here: a model as narrow as this one begins far from even (`small._FEATURE_SIZE`).
-    assert losses[-1] < losses[0] - 0.5
 
 
 def test_the_policy_ends_with_the_best_weights_of_all_looks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,11 +47,6 @@ def test_answers_are_scored_as_they_were_sampled_and_compared_with_their_group()
     assert torch.allclose(batch.advantages.view(4, 4).double(), rewards - rewards.mean(1, keepdim=True), atol=1e-5)
 
 
-def test_another_temperature_is_the_temperature_of_both() -> None:
-    _, batch = first_batch(**{"grpo.temperature": 1.7})
-    assert batch.largest_gap < 1e-4
-
-
 def test_training_on_it_alone_moves_towards_its_better_answers() -> None:
     single, batch = first_batch(**{"language.answers_per_forward": 8})
     updates = list(single.updates(batch, 4))
@@ -79,13 +74,6 @@ def test_changes_are_those_of_the_answers_that_the_loss_has() -> None:
     assert 0 < is_whole.sum() < len(changes)
     assert last.better == pytest.approx(change[is_whole & (batch.advantages > 0)].mean().item(), abs=1e-4)
     assert last.worse == pytest.approx(change[is_whole & (batch.advantages < 0)].mean().item(), abs=1e-4)
-
-
-def test_without_a_learning_rate_nothing_moves() -> None:
-    single, batch = first_batch(**{"grpo.learning_rate": 1e-30})
-    first, second = single.updates(batch, 1)
-    assert second.loss == first.loss
-    assert (second.better, second.worse) == (0, 0)
 
 
 def test_weights_that_are_no_numbers_are_told_before_anything_is_written() -> None:

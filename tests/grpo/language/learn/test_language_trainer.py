@@ -180,17 +180,6 @@ def test_five_such_losses_in_a_row_end_the_run_with_the_weights_as_they_were() -
     assert weights_hash(trainer.policy) == before
 
 
-def test_four_in_a_row_do_not() -> None:
-    trainer = trainer_of(settings())
-    broken_loss(trainer, times=4)
-    for _ in range(4):
-        trainer.step()
-    assert trainer.step().metrics["language/skipped"] == 0
-    broken_loss(trainer, times=4)
-    for _ in range(4):
-        trainer.step()
-
-
 def test_a_gradient_that_is_no_number_changes_nothing() -> None:
     trainer = trainer_of(settings())
     before = weights_hash(trainer.policy)
@@ -346,14 +335,6 @@ def test_answers_that_nobody_can_read_are_refused_before_the_first_update() -> N
     assert found["parse rate, policy task"] == Consequence.REFUSAL
     with pytest.raises(NotLearnableError, match=r"clone first \(language.cloning.num_steps\)"):
         refuse_unlearnable(trainer.preflight())
-
-
-def test_a_look_before_the_first_update_changes_nothing() -> None:
-    one, other = trainer_of(settings()), trainer_of(settings())
-    before = weights_hash(one.policy)
-    one.preflight()
-    assert weights_hash(one.policy) == before
-    assert one.step() == other.step()
 
 
 def test_entropy_that_becomes_critical_stops_the_run() -> None:

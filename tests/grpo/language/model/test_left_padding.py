@@ -33,17 +33,6 @@ def test_padding_on_the_left_changes_no_score(make, tmp_path: Path) -> None:
     assert torch.allclose(alone, among, atol=1e-4)
 
 
-def test_without_the_hook_absolute_positions_make_it_another_row(tmp_path: Path) -> None:
-    model = of_folder(gpt2(tmp_path))
-    handle = count_positions_by_mask(model)
-    handle.remove()
-    ids = torch.arange(20, 60)[None]
-    row, mask = padded(ids)
-    with torch.no_grad():
-        alone, among = model(ids).logits.log_softmax(-1), model(row, attention_mask=mask).logits[:, PADS:].log_softmax(-1)
-    assert (alone - among).abs().max() > 0.5
-
-
 def test_given_positions_stay(tmp_path: Path) -> None:
     model = of_folder(gpt2(tmp_path))
     ids, mask = torch.arange(20, 30)[None], torch.ones(1, 10, dtype=torch.long)

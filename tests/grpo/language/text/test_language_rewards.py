@@ -142,11 +142,7 @@ def test_the_target_has_every_part_in_full(example: Example) -> None:
     assert grades.is_legal_best == (example.task == LanguageTask.MOVE)
 
 
-def test_the_parts_are_those_of_the_metrics() -> None:
-    assert {name for example in EXAMPLES for name in graded(example, "").parts} == set(REWARD_PARTS)
-
-
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(
     st.sampled_from(EXAMPLES),
     st.one_of(
@@ -167,7 +163,7 @@ def test_any_text_has_all_parts_in_their_ranges_and_no_more_than_the_target(exam
         assert grades.total(0.0) <= grades.total(0.3) <= grades.total()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.sampled_from(EXAMPLES), st.data())
 def test_the_target_has_the_most_of_all_that_are_near_it(example: Example, data: st.DataObject) -> None:
     text = example.target
@@ -209,33 +205,6 @@ def test_a_worse_best_move_never_has_more(example: MoveExample, data: st.DataObj
     assert (of(worse) < of(better)) == (value[worse] < value[better])
     # An illegal move is worth no more than the worst.
     assert of("a1a1") == of(min(example.moves, key=value.__getitem__))
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.sampled_from(CHOICES), st.data())
-def test_a_worse_listed_move_never_has_more(example: MoveExample, data: st.DataObject) -> None:
-    value = dict(zip(example.moves, example.values, strict=True))
-    listed = data.draw(st.lists(st.sampled_from(example.moves), min_size=1, max_size=min(5, len(example.moves)), unique=True))
-    place = data.draw(st.integers(0, len(listed) - 1))
-    other = data.draw(st.sampled_from([move for move in example.moves if move not in listed] or listed[place : place + 1]))
-    changed = [*listed[:place], other, *listed[place + 1 :]]
-
-    def quality(moves: list[str]) -> float:
-        return part(example, write_move_answer(moves, [0.0], moves[0]), "move_quality")
-
-    assert (quality(changed) <= quality(listed)) or value[other] > value[listed[place]]
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.sampled_from(CHOICES), st.integers(0, 99_000), st.integers(0, 99_000), st.booleans())
-def test_an_evaluation_that_is_further_off_never_has_more(example: MoveExample, near: int, far: int, rises: bool) -> None:
-    near, far = sorted((near, far))
-    move, truth = example.moves[0], example.evaluations[0]
-
-    def closeness(off: int) -> float:
-        return part(example, write_move_answer([move], [truth + (off if rises else -off) / 100], move), "evaluation")
-
-    assert closeness(far) <= closeness(near) <= closeness(0)
 
 
 TRICKS = {

@@ -1,0 +1,127 @@
+"""A process that imports everything once and forks one for each job: an import takes seconds, a fork nothing.
+
+A driver script calls `serve` with what a job does; tests start the script by `Forks`. Both import nothing but the standard library.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+_PATIENCE_SECONDS = 900.0
+
+Job = dict[str, Any]
+
+
+def serve(run: Callable[[Job], None], others: Mapping[str, Callable[[Job], int]] | None = None) -> None:
+    """Answer each line of JSON with a number; first with this process's id.
+
+    `start` forks a process that runs the job and prints into its `log`, and gives its id; `wait` gives how one ended, negative for a
+    signal. Several may be at work. Other words are `others`.
+    """
+    answers = os.dup(1)
+    os.dup2(2, 1)  # What a library prints is no answer.
+
+    def answer(number: int) -> None:
+        os.write(answers, f"{number}\n".encode())
+
+    answer(os.getpid())
+    for line in sys.stdin:
+        job = json.loads(line)
+        match job["do"]:
+            case "start":
+                if pid := os.fork():
+                    answer(pid)
+                else:
+                    _work(run, job)
+            case "wait":
+                answer(os.waitstatus_to_exitcode(os.waitpid(job["pid"], 0)[1]))
+            case word:
+                answer((others or {})[word](job))
+
+
+def _work(run: Callable[[Job], None], job: Job) -> None:
+    log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # Nothing is left when the tests are cut off.
+    faulthandler.enable()
+    status = 0
+    try:
+        run(job)
+    except SystemExit as end:
+        status = int(end.code or 0)
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+        status = 1
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status)
+
+
+class Forks:
+    """Such a process, seen from the tests."""
+
+    def __init__(self, command: Sequence[str], **more: Any) -> None:
+        """Start it; `more` is `Popen`'s."""
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **more)
+        self._at_work: set[int] = set()
+        self.pid = self._answer()
+
+    def fork(self, **job: Any) -> int:
+        """Start a job, and return its process id."""
+        pid = self.ask("start", **job)
+        self._at_work.add(pid)
+        return pid
+
+    def wait(self, pid: int) -> int:
+        """Wait until a job ends, and return its exit status, negative for a signal."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not has_ended(pid):
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+                raise AssertionError(f"process {pid} went on for {_PATIENCE_SECONDS:g} s and was killed")
+            time.sleep(0.02)
+        self._at_work.discard(pid)
+        return self.ask("wait", pid=pid)
+
+    def ask(self, word: str, **job: Any) -> int:
+        """Return what it answers."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"do": word, **job}) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def close(self) -> None:
+        """End it and all its jobs."""
+        for pid in self._at_work:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.communicate(timeout=300)
+
+    def _answer(self) -> int:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the driver has ended"
+        return int(line)
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a process is gone, or only waits to be asked how it ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (OSError, IndexError):
+        return True
