@@ -24,7 +24,7 @@ from steps.store.outputs import Store
 from steps.tracking import notes
 from steps.tracking.dataset_schema import dataset_columns
 from steps.tracking.delivery import Delivery
-from steps.tracking.journal import DeliveryProgress, Journal
+from steps.tracking.journal import Journal, Reader
 from steps.tracking.launch import FLOW_FILE, Launch, launch_of
 from steps.tracking.registry import MODEL, Registry
 from steps.tracking.step_notes import STEP_NOTES, headlines, run_name, step_note
@@ -165,33 +165,26 @@ def parent(tracker: Tracker, job: Job) -> Any:
     return tracker.client.get_run(job["mlflow_run"])
 
 
-def points(tracker: Tracker, job: Job, name: str) -> list[tuple[int, float]]:
-    return [(point.step, point.value) for point in tracker.client.get_metric_history(job["mlflow_run"], name)]
-
-
 def deliver(tracker: Tracker, machine: Machine, job: Job, *records: Mapping[str, Any], times: int = 1) -> None:
     """Tell records as often as is said, each time from the beginning."""
     journal = tracker.journals.begin(job["mlflow_run"], "test")
     for record in records:
         journal.append(**record)
     for _ in range(times):
-        journal.save(DeliveryProgress())
-        Delivery(journal, tracker, Store(machine.home)).run(is_left=False)
+        journal.save(Reader.MLFLOW, {})
+        Delivery(journal, tracker, Store(machine.home)).run(is_over=False)
     journal.close()
 
 
 def test_what_a_run_says_of_itself_is_there_once_though_it_is_told_three_times(machine: Machine) -> None:
     tracker, job = begin(machine)
-    rows = {"metrics": {"run/regret_before": 0.5, "run/findings": float("nan")}, "time": 5}
     page = {"note": "under way", "time": 5}
-    file = {"name": "settings.json", "folder": None, "content": "e30="}
-    child = {"key": "7/pretrain/abc", "step": "pretrain", "tags": {}, "time": 5}
+    file = {"is_parent": True, "name": "settings.json", "folder": None, "content": "e30="}
+    begun = {"key": "7/pretrain/abc", "step": "pretrain", "tags": {}, "time": 5}
     data = {"digest": "d" * 64, "source": "file:///b", "profile": {"num_rows": 3}, "schema": dataset_columns(BOARD_SCHEMA)}
-    kinds = {"child": child, "parent_metrics": rows, "parent_story": page, "parent_file": file, "dataset": data}
+    kinds = {"begin": begun, "story": page, "file": file, "dataset": data}
     deliver(tracker, machine, job, *({"kind": kind, **facts} for kind, facts in kinds.items()), times=3)
     told = parent(tracker, job)
-    assert points(tracker, job, "run/regret_before") == [(0, 0.5)]
-    assert len(points(tracker, job, "run/findings")) == 1
     assert told.data.tags[NOTE] == "under way"
     [logged] = told.inputs.dataset_inputs
     assert json.loads(logged.dataset.schema)["mlflow_colspec"][0] == {"name": "fen", "type": "string", "required": True}
@@ -201,18 +194,10 @@ def test_what_a_run_says_of_itself_is_there_once_though_it_is_told_three_times(m
     assert made.info.run_name == "04 pretrain"
 
 
-def test_a_headline_that_a_second_try_tells_again_is_no_second_point_and_a_new_one_is(machine: Machine) -> None:
-    tracker, job = begin(machine)
-    for time, value in ((5, 0.5), (6, 0.5), (7, 0.25)):
-        deliver(tracker, machine, job, {"kind": "parent_metrics", "metrics": {"run/regret_after": value}, "time": time})
-    assert points(tracker, job, "run/regret_after") == [(0, 0.5), (0, 0.25)]
-    assert parent(tracker, job).data.metrics["run/regret_after"] == 0.25
-
-
 def test_a_page_that_was_written_earlier_and_is_told_later_replaces_none(machine: Machine) -> None:
     tracker, job = begin(machine)
     for time, note in ((6, "# Verdict"), (5, "under way")):
-        deliver(tracker, machine, job, {"kind": "parent_story", "note": note, "time": time})
+        deliver(tracker, machine, job, {"kind": "story", "note": note, "time": time})
     assert parent(tracker, job).data.tags[NOTE] == "# Verdict"
 
 
@@ -264,8 +249,8 @@ def test_a_failed_runs_page_says_where_and_why_and_how_to_go_on_until_it_does(
 
 def page_when_told(tracker: Tracker, machine: Machine, job: Job) -> str:
     """Return the parent's page once all is told that is in its journals, whoever tells it."""
-    waiting = [line.record for path in tracker.journals.folder.glob("*/*.jsonl") for line in Journal(path).waiting()]
-    pages = [record["note"] for record in waiting if record["kind"] == "parent_story"]
+    waiting = [line.row for path in tracker.journals.folder.glob("*/*.jsonl") for line in Journal(path).entries()]
+    pages = [record["note"] for record in waiting if record["kind"] == "story"]
     return str(pages[-1]) if pages else str(parent(tracker, job).data.tags[NOTE])
 
 

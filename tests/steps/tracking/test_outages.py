@@ -21,7 +21,6 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from sqlalchemy.exc import OperationalError
-from steps.tracking.archive import fetch_output
 from toggled_server import Fault, ToggledServer, free_port, picture
 
 from grpo.base.files import CorruptError, StorageError, verified_manifest
@@ -32,6 +31,7 @@ from steps.pipeline import evaluation
 from steps.pipeline.job import Job
 from steps.pipeline.run_step import run_step
 from steps.preflight.checks import preflight
+from steps.runs.files import fetch_output
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import CHAMPION, PEAK
 from steps.step_io.spec import StepSpec
@@ -528,15 +528,15 @@ def test_a_full_database_is_named_and_what_another_try_may_mend_is_no_refusal() 
 
 @pytest.mark.parametrize("fault", ["", "damaged", "missing"])
 def test_an_output_is_fetched_from_a_server_and_what_that_lost_or_damaged_is_named(fault: str, run: Run, job: Job, tmp_path: Path) -> None:
-    output, tracker, second = run.pretrain(job), Tracker(run.machine), Store(tmp_path / "second")
+    output, tracker, second = run.pretrain(job), Tracker(run.machine), replace(run.machine, home=tmp_path / "second")
     [kept] = (run.server.folder / "files").glob(f"*/{tracker.holder(output)}/artifacts/deep/er/weights")
     if fault == "damaged":
         kept.write_bytes(kept.read_bytes()[:-1] + b"?")
     elif fault == "missing":
         kept.unlink()
     if fault:
-        with pytest.raises(CorruptError if fault == "damaged" else ArtifactError, match="deep/er/weights of MLflow run"):
-            fetch_output(tracker, second, output)
+        with pytest.raises(CorruptError if fault == "damaged" else ArtifactError, match="deep/er/weights"):
+            fetch_output(second, output)
         assert not [path for path in (tmp_path / "second").rglob("*") if path.is_file()]
     else:
-        assert verified_manifest(fetch_output(tracker, second, output)) == Store(run.machine.home).manifest(output)
+        assert verified_manifest(fetch_output(second, output)) == Store(run.machine.home).manifest(output)
