@@ -17,7 +17,6 @@ from steps.runs.results import (
     GAMES_AS_PLAYED,
     LADDER_GAIN,
     LADDER_GAIN_ADJUDICATED,
-    PRETRAINED_RATING,
     estimate_text,
     results,
 )
@@ -29,11 +28,12 @@ GAINS: Final[Mapping[str, str]] = {
     "gain_as_played": "gain, as played",
     "gain_adjudicated": "gain, adjudicated",
     "ladder_candidate": "candidate's rating",
-    "ladder_start": "start's rating",
     "ladder_gain_as_played": "ladder gain",
     "ladder_gain_adjudicated": "ladder gain, adjudicated",
 }
-"""Measures of a run in Elo -> title. A gain is the candidate's against its own start; ratings are on the ladder."""
+"""Measures of a run in Elo -> title. A gain is the candidate's against its own start; ratings are on the ladder.
+
+The start's rating of the step `baseline` is of other games, so it is not beside the gain."""
 _LOGGED: Final[Mapping[str, str]] = {
     "gain_as_played": "sweep/gain_as_played",
     "gain_adjudicated": "sweep/gain_adjudicated",
@@ -41,7 +41,6 @@ _LOGGED: Final[Mapping[str, str]] = {
 }
 _RATINGS: Final[Mapping[str, str]] = {
     "ladder_candidate": CANDIDATE_RATING,
-    "ladder_start": PRETRAINED_RATING,
     "ladder_gain_as_played": LADDER_GAIN,
     "ladder_gain_adjudicated": LADDER_GAIN_ADJUDICATED,
 }
