@@ -20,7 +20,6 @@ from steps.step_io.results import (
     LADDER_GAIN,
     LADDER_GAIN_ADJUDICATED,
     MEASURE_NAMES,
-    PRETRAINED_RATING,
     estimate_of,
 )
 from steps.step_io.results_text import markdown_table
@@ -30,11 +29,12 @@ GAINS: Final[Mapping[str, tuple[str, str]]] = {
     "gain_as_played": ("gain, as played", GAIN),
     "gain_adjudicated": ("gain, adjudicated", GAIN_ADJUDICATED),
     "ladder_candidate": ("candidate's rating", CANDIDATE_RATING),
-    "ladder_start": ("start's rating", PRETRAINED_RATING),
     "ladder_gain_as_played": ("ladder gain", LADDER_GAIN),
     "ladder_gain_adjudicated": ("ladder gain, adjudicated", LADDER_GAIN_ADJUDICATED),
 }
-"""Measures of a run in Elo -> title, and metric. A gain is the candidate's against its own start; ratings are on the ladder."""
+"""Measures of a run in Elo -> title, and metric. A gain is the candidate's against its own start; ratings are on the ladder.
+
+The start's rating of the step `baseline` is of other games, so it is not beside the gain."""
 _LOGGED: Final[Mapping[str, str]] = {
     "gain_as_played": "sweep/gain_as_played",
     "gain_adjudicated": "sweep/gain_adjudicated",

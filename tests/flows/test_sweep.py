@@ -53,7 +53,7 @@ def test_a_sweep_over_two_seeds_goes_on_after_a_kill_and_pools_what_its_runs_fou
     facts = read_json(folder / "sweep.json")
     assert [(run["seed"], run["is_finished"]) for run in facts["runs"]] == [(0, True), (1, True)]
     for run in facts["runs"]:
-        assert run["values"].keys() >= {"gain_as_played", "gain_adjudicated", "ladder_candidate", "ladder_start", "ladder_gain_as_played"}
+        assert run["values"].keys() >= {"gain_as_played", "gain_adjudicated", "ladder_candidate", "ladder_gain_as_played"}
         told = subprocess.run(
             [sys.executable, "-m", "steps.cli.main", "show", run["run"]],
             cwd=tmp_path,

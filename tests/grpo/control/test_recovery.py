@@ -34,7 +34,7 @@ def trainer_of(policy: NetworkPolicy, reference: NetworkPolicy, seed: int, *, fi
         "states_per_step": 16,
         "num_minibatches": 1,
         "group_size": 8,
-        "learning_rate": 1e-3,
+        "learning_rate": 2e-3,
         "entropy_coefficient": 0.0,
         "kl_coefficient": 0.0,
         "entropy_schedule": "constant",
@@ -73,6 +73,6 @@ def test_from_a_collapsed_policy_the_forward_divergence_comes_back_and_the_field
     noted = after(entropy_schedule="field_notes", field_notes=AS_NOTED, kl_coefficient=0.001)
     assert max(noted) < 0.5
     ours = after(critical_entropy=0.2, recovery=RecoveryConfig(kind="forward_kl"))
-    assert ours[0] < 0.2, "it starts from the same collapse"
+    assert ours[0] == pytest.approx(noted[0]), "both start from the same collapse"
     assert max(ours) > 1
     assert ours[-1] < 1, "and it does not last, for what made it collapse is still there: too small a bonus for this learning rate"

@@ -111,7 +111,7 @@ def test_every_run_is_started_once_and_a_second_time_none_and_the_page_has_all(s
     assert "`chess-grpo sweep test --seeds 0 1 --set grpo.learning_rate=1e-3,2e-3`" in page
     rows = [line for line in page.splitlines() if line.startswith("|")]
     assert len(rows) == 2 * 6
-    assert {line.count("|") for line in rows} == {9}
+    assert {line.count("|") for line in rows} == {8}
     assert "| 0 | better | +70 [+35, +108] |" in page
 
 
@@ -198,7 +198,6 @@ def test_rows_have_each_runs_numbers_and_the_means_both_intervals(sweep: Sweep, 
             dict(zip(("value", "low", "high"), map(elo, SCORES[seed]), strict=True)), abs=1e-9
         )
         assert row["values"]["ladder_candidate"] == {"value": 700.0 + seed, "low": 600.0, "high": 800.0}
-        assert row["values"]["ladder_start"] == {"value": 500.0, "low": 400.0, "high": 600.0}
         assert row["values"]["ladder_gain_as_played"] == {"value": 40.0 + seed, "low": 10.0, "high": 70.0}
         assert row["run"] == f"{1001 + seed}"
     [pooled] = facts["pooled"]
@@ -214,16 +213,13 @@ def test_rows_have_each_runs_numbers_and_the_means_both_intervals(sweep: Sweep, 
     start = lines.index("test")
     table = [re.sub(r"  +", " | ", line.strip()) for line in lines[start + 1 : start + 7]]
     assert table == [
-        "seed | verdict | gain, as played | gain, adjudicated | candidate's rating | start's rating | ladder gain"
-        " | ladder gain, adjudicated",
-        "0 | better | +70 [+35, +108] | +147 [+108, +191] | +700 [+600, +800] | +500 [+400, +600] | +40 [+10, +70] | +40 [+10, +70]",
-        "1 | better | +108 [+70, +147] | +191 [+147, +241] | +701 [+600, +800] | +500 [+400, +600] | +41 [+10, +70] | +41 [+10, +70]",
-        "2 | no improvement shown | +0 [-35, +35] | +70 [+35, +108] | +702 [+600, +800] | +500 [+400, +600] | +42 [+10, +70]"
-        " | +42 [+10, +70]",
+        "seed | verdict | gain, as played | gain, adjudicated | candidate's rating | ladder gain | ladder gain, adjudicated",
+        "0 | better | +70 [+35, +108] | +147 [+108, +191] | +700 [+600, +800] | +40 [+10, +70] | +40 [+10, +70]",
+        "1 | better | +108 [+70, +147] | +191 [+147, +241] | +701 [+600, +800] | +41 [+10, +70] | +41 [+10, +70]",
+        "2 | no improvement shown | +0 [-35, +35] | +70 [+35, +108] | +702 [+600, +800] | +42 [+10, +70] | +42 [+10, +70]",
         "mean over 3, between runs | 2 better, 1 no improvement shown | +59 [-76, +195] | +136 [-15, +288] | +701 [+699, +703]"
-        " | +500 [+500, +500] | +41 [+39, +43] | +41 [+39, +43]",
-        "mean over 3, within runs | +59 [+39, +81] | +136 [+113, +162] | +701 [+643, +758] | +500 [+442, +558] | +41 [+23, +58]"
-        " | +41 [+23, +58]",
+        " | +41 [+39, +43] | +41 [+39, +43]",
+        "mean over 3, within runs | +59 [+39, +81] | +136 [+113, +162] | +701 [+643, +758] | +41 [+23, +58] | +41 [+23, +58]",
     ]
     assert "Between runs: the mean over seeds with the interval of Student's t, n - 1" in out
     assert "Within runs: the same mean with the interval that the games of these runs leave" in out
