@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo.base.files import write_json
+from grpo.base.files import sha256_json, write_json
 from grpo.metrics.table import Record
 from grpo.settings.roles import compared_settings
 from grpo.settings.tree import read_settings
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import CHAMPION, PEAK
-from steps.step_io.names import FINDINGS, RESULTS
+from steps.step_io.names import FINDINGS, HISTORY, RESULTS
 from steps.step_io.results import FORMAT, measurements
 from steps.store.outputs import StepOutput, Store
 from steps.tracking.registry import Choice, Chosen
@@ -70,7 +70,7 @@ def log_run(machine: Machine, run: LoggedRun, *, ends: bool = True) -> str:
             output = _output(store, step, run, outputs, settings)
             outputs[step] = output["output_hash"]
             if step == "report":
-                child.file(store.folder(step, output["version"]) / RESULTS)
+                child.output(output, store.folder(step, output["version"]), is_archived=True)
             for record in _records(step, run):
                 child.log(record)
             if step == "finetune" and run.findings is not None:
@@ -88,6 +88,11 @@ def log_run(machine: Machine, run: LoggedRun, *, ends: bool = True) -> str:
     return parent
 
 
+def made_version(step: str, run: str) -> str:
+    """Return the version of the output that a step of a run made."""
+    return sha256_json({"step": step, "run": run})[:24]
+
+
 def _champion(tracker: Tracker) -> int | None:
     from steps.tracking.registry import Registry
 
@@ -101,8 +106,8 @@ def _output(store: Store, step: str, run: LoggedRun, outputs: Mapping[str, str],
         return StepOutput(step=step, version=f"v-{step}", output_hash=given[step], reused=step in run.reused)
     if step in run.reused:
         return StepOutput(step=step, version=f"v-{step}", output_hash=f"earlier-{step}", reused=True)
-    name = f"v-{step}-{run.name}"
-    with store.writing(step, name, {}) as folder:
+    name = made_version(step, run.name)
+    with store.writing(step, name, {"parts": {"step": step, "run": run.name}}) as folder:
         (folder / "it").write_text(run.name)
         if step == "select":
             (folder / CHAMPION).mkdir()
@@ -114,6 +119,7 @@ def _output(store: Store, step: str, run: LoggedRun, outputs: Mapping[str, str],
             write_json(folder / FINDINGS, {"verdict": "findings" if run.findings else "healthy", "findings": list(run.findings)})
         if step == "report":
             write_json(folder / RESULTS, _document(run, outputs, settings))
+            (folder / HISTORY).touch()
     found = store.find(step, name)
     assert found is not None
     return StepOutput(step=step, version=name, output_hash=found["output_hash"], reused=False)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from logged_runs import LoggedRun, log_run, machine_of
+from logged_runs import LoggedRun, log_run, machine_of, made_version
 
 from grpo.statistics.intervals import Unit
 from steps.cli.main import main
@@ -264,7 +264,9 @@ def test_runs_from_other_pretrained_policies_boards_and_ladders_are_not_comparab
     shown = [row.name for row in found.rows if row.difference is not None]
     assert all(name.startswith("pretrained against") for name in shown), "the same opponents"
     store = told[0].home / "outputs" / "select"
-    assert found.match == f"chess-grpo match {store}/v-select-1002/champion {store}/v-select-1003/champion --pairs 300"
+    assert found.match == " ".join(
+        ("chess-grpo match", *(f"{store}/{made_version('select', run)}/champion" for run in ("1002", "1003")), "--pairs 300")
+    )
 
 
 def test_a_champion_by_alias_is_played_by_its_alias(told: tuple[Machine, dict[str, str]]) -> None:
@@ -276,7 +278,7 @@ def test_where_both_champions_are_the_pretrained_policy_the_peaks_are_played(tmp
     for name in ("1", "2"):
         log_run(machine, LoggedRun(name=name, champion_step=0))
     found = compare_runs(find_run("1", machine), find_run("2", machine), machine)
-    assert re.fullmatch(r"chess-grpo match peak /.*/v-select-2/peak --pairs 300", found.match)
+    assert re.fullmatch(rf"chess-grpo match peak /.*/{made_version('select', '2')}/peak --pairs 300", found.match)
 
 
 def test_a_run_without_candidate_and_a_run_with_itself_conclude_nothing(told: tuple[Machine, dict[str, str]]) -> None:
@@ -339,13 +341,13 @@ def test_one_run_is_shown_from_its_settings_to_its_champion(typed: Callable[...,
         "Results: better\n  Step 120 beats its own start",
         "candidate against pretrained, best moves, as played    0.750 [0.700, 0.800] = +191 Elo",
         "Diagnosis: entropy_collapse\n  critical: entropy_collapse: 0.4 nats at step 90; 1.9 at the start. The",
-        f"champion  {home}/outputs/select/v-select-1002/champion",
-        f"report    {home}/outputs/report/v-report-1002/report.md",
+        f"champion  {home}/outputs/select/{made_version('select', '1002')}/champion",
+        f"report    {home}/outputs/report/{made_version('report', '1002')}/report.md",
         "card      python flows/chess_grpo.py card view 1002/report",
         f"#/experiments/1/runs/{told[1]['1002']}",
     ):
         assert words in said, words
-    assert re.search(r"^  finetune +finished  0 s  computed +v-finetune-1$", said, re.MULTILINE)
+    assert re.search(rf"^  finetune +finished  0 s  computed +{made_version('finetune', '1002')[:12]}$", said, re.MULTILINE)
 
 
 def test_a_killed_run_is_shown_with_how_to_go_on(typed: Callable[..., str]) -> None:
