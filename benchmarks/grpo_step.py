@@ -40,6 +40,7 @@ _NUM_BOARDS: Final = 1_024
 _NUM_PLAIN_STATES: Final = 48
 _NUM_PLAIN_ENGINE_STATES: Final = 16
 _GROUP: Final = 16
+_NODES_PER_BOARD: Final = 50_000
 _CPU: Final = torch.device("cpu")
 
 
@@ -166,11 +167,19 @@ def forward_and_train(network: nn.Module, arrays: BoardArrays, count: int) -> tu
     for trains in (False, True):
         start = time.perf_counter()
         with torch.set_grad_enabled(trains):
-            scores = functional.log_softmax(network(batch.encodings, batch.action_ids), 1)[:, 0].mean()
+            scores = functional.log_softmax(network(*batch.inputs), 1)[:, 0].mean()
             if trains:
                 scores.neg().backward()
         speeds.append(count / (time.perf_counter() - start))
     return speeds[0], speeds[1]
+
+
+def seconds_per_node(engine: chess.engine.SimpleEngine, boards: list[chess.Board]) -> float:
+    """Return Stockfish's time for a node of its search, of which its own evaluation of the position is a part."""
+    nodes, start = 0, time.perf_counter()
+    for board in boards:
+        nodes += engine.analyse(board, chess.engine.Limit(nodes=_NODES_PER_BOARD))["nodes"]
+    return (time.perf_counter() - start) / nodes
 
 
 def main() -> None:
@@ -206,6 +215,7 @@ def main() -> None:
                 (f"plain loop, search of depth {strong}", plain_loop(policy, boards[:_NUM_PLAIN_ENGINE_STATES], searched(engine, strong))),
             ):
                 speeds.setdefault(name, []).append(found)
+        node = seconds_per_node(engine, boards[:_NUM_PLAIN_STATES])
     print(f"\nDefault network, G = {_GROUP}, 512 states a step: transitions/s, and how many times as fast ours is [lowest, highest]")
     for name, found in speeds.items():
         line = f"  {name:38}{statistics.median(found):9,.0f}"
@@ -227,6 +237,8 @@ def main() -> None:
             print(f"  {name}: {speed:,.0f} transitions/s")
         parts = ", ".join(f"{part} {used:.1%}" for part, used in share.items())
         print(f"  {name}, {size / 1e6:.2f} M parameters, {passes[0]:,.0f} forward and {passes[1]:,.0f} training passes/s: {parts}")
+        ratio = f"{1 / passes[0] / node:,.0f} times a node of Stockfish's search on one core, its evaluation included"
+        print(f"    a board's forward pass: {1e6 / passes[0]:,.0f} microseconds on {torch.get_num_threads()} threads, {ratio}")
 
 
 if __name__ == "__main__":
