@@ -2,8 +2,8 @@
 
 The plain loop takes one state at a time: one forward pass, 16 sampled moves, one python-chess SimpleEngine search a move, one backward
 pass; an optimiser step after as many states as ours takes. Both have the same boards, the same network, groups of 16, one-step groups, both
-cores. A transition is a sampled move with an advantage. The plain loop's search is either that of the field notes (depth 4), or one ply
-less deep than our tables' (the move itself being the first ply), that is, as strong as ours.
+cores. A transition is a sampled move with an advantage. The plain loop's search is that of the field notes (depth 4), and one ply less deep
+than our tables' (the move itself being the first ply), that is, as strong as ours: the same with tables of depth 5.
 """
 
 import os
@@ -193,7 +193,7 @@ def main() -> None:
         for row in range(_NUM_PLAIN_STATES)
         for column in range(int(arrays.is_legal[row].sum()))
     }
-    strong, weak = 4, ValuesConfig().depth - 1
+    depths = sorted({4, ValuesConfig().depth - 1})
     speeds: dict[str, list[float]] = {}
     shares: list[dict[str, float]] = []
     with chess.engine.SimpleEngine.popen_uci(stockfish) as engine:
@@ -211,8 +211,10 @@ def main() -> None:
                     "plain loop, network alone",
                     plain_loop(policy, boards[:_NUM_PLAIN_STATES], lambda board, move: rewards[board.epd(), move.uci()]),
                 ),
-                (f"plain loop, search of depth {weak}", plain_loop(policy, boards[:_NUM_PLAIN_ENGINE_STATES], searched(engine, weak))),
-                (f"plain loop, search of depth {strong}", plain_loop(policy, boards[:_NUM_PLAIN_ENGINE_STATES], searched(engine, strong))),
+                *(
+                    (f"plain loop, search of depth {depth}", plain_loop(policy, boards[:_NUM_PLAIN_ENGINE_STATES], searched(engine, depth)))
+                    for depth in depths
+                ),
             ):
                 speeds.setdefault(name, []).append(found)
         node = seconds_per_node(engine, boards[:_NUM_PLAIN_STATES])
