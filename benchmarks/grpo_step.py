@@ -2,8 +2,8 @@
 
 The plain loop takes one state at a time: one forward pass, 16 sampled moves, one python-chess SimpleEngine search a move, one backward
 pass; an optimiser step after as many states as ours takes. Both have the same boards, the same network, groups of 16, one-step groups, both
-cores. A transition is a sampled move with an advantage. The plain loop's search is either that of the field notes (depth 4), or one ply
-less deep than our tables' (the move itself being the first ply), that is, as strong as ours.
+cores. A transition is a sampled move with an advantage. The plain loop's search is that of the field notes (depth 4), and one ply less deep
+than our tables' (the move itself being the first ply), that is, as strong as ours: the same with tables of depth 5.
 """
 
 import os
@@ -40,6 +40,7 @@ _NUM_BOARDS: Final = 1_024
 _NUM_PLAIN_STATES: Final = 48
 _NUM_PLAIN_ENGINE_STATES: Final = 16
 _GROUP: Final = 16
+_NODES_PER_BOARD: Final = 50_000
 _CPU: Final = torch.device("cpu")
 
 
@@ -166,11 +167,19 @@ def forward_and_train(network: nn.Module, arrays: BoardArrays, count: int) -> tu
     for trains in (False, True):
         start = time.perf_counter()
         with torch.set_grad_enabled(trains):
-            scores = functional.log_softmax(network(batch.encodings, batch.action_ids), 1)[:, 0].mean()
+            scores = functional.log_softmax(network(*batch.inputs), 1)[:, 0].mean()
             if trains:
                 scores.neg().backward()
         speeds.append(count / (time.perf_counter() - start))
     return speeds[0], speeds[1]
+
+
+def seconds_per_node(engine: chess.engine.SimpleEngine, boards: list[chess.Board]) -> float:
+    """Return Stockfish's time for a node of its search, of which its own evaluation of the position is a part."""
+    nodes, start = 0, time.perf_counter()
+    for board in boards:
+        nodes += engine.analyse(board, chess.engine.Limit(nodes=_NODES_PER_BOARD))["nodes"]
+    return (time.perf_counter() - start) / nodes
 
 
 def main() -> None:
@@ -184,7 +193,7 @@ def main() -> None:
         for row in range(_NUM_PLAIN_STATES)
         for column in range(int(arrays.is_legal[row].sum()))
     }
-    strong, weak = 4, ValuesConfig().depth - 1
+    depths = sorted({4, ValuesConfig().depth - 1})
     speeds: dict[str, list[float]] = {}
     shares: list[dict[str, float]] = []
     with chess.engine.SimpleEngine.popen_uci(stockfish) as engine:
@@ -202,10 +211,13 @@ def main() -> None:
                     "plain loop, network alone",
                     plain_loop(policy, boards[:_NUM_PLAIN_STATES], lambda board, move: rewards[board.epd(), move.uci()]),
                 ),
-                (f"plain loop, search of depth {weak}", plain_loop(policy, boards[:_NUM_PLAIN_ENGINE_STATES], searched(engine, weak))),
-                (f"plain loop, search of depth {strong}", plain_loop(policy, boards[:_NUM_PLAIN_ENGINE_STATES], searched(engine, strong))),
+                *(
+                    (f"plain loop, search of depth {depth}", plain_loop(policy, boards[:_NUM_PLAIN_ENGINE_STATES], searched(engine, depth)))
+                    for depth in depths
+                ),
             ):
                 speeds.setdefault(name, []).append(found)
+        node = seconds_per_node(engine, boards[:_NUM_PLAIN_STATES])
     print(f"\nDefault network, G = {_GROUP}, 512 states a step: transitions/s, and how many times as fast ours is [lowest, highest]")
     for name, found in speeds.items():
         line = f"  {name:38}{statistics.median(found):9,.0f}"
@@ -227,6 +239,8 @@ def main() -> None:
             print(f"  {name}: {speed:,.0f} transitions/s")
         parts = ", ".join(f"{part} {used:.1%}" for part, used in share.items())
         print(f"  {name}, {size / 1e6:.2f} M parameters, {passes[0]:,.0f} forward and {passes[1]:,.0f} training passes/s: {parts}")
+        ratio = f"{1 / passes[0] / node:,.0f} times a node of Stockfish's search on one core, its evaluation included"
+        print(f"    a board's forward pass: {1e6 / passes[0]:,.0f} microseconds on {torch.get_num_threads()} threads, {ratio}")
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ both colours, best moves against best moves unless another temperature is named:
 
 a, b  candidate against the pretrained policy, as played and with undecided games adjudicated;
 c     the same, each at its best temperature, found in games on other openings;
-d     candidate against a control: the pretrained policy after imitating as many more positions as GRPO used, or as many as are named, such
-      as what fits into GRPO's time;
+d     candidate against a control: the pretrained policy after imitating as many more of the moves that it was trained on as GRPO used
+      positions, or as many as are named, such as what fits into GRPO's time;
 e     candidate and pretrained policy against Stockfish with one node, as played and adjudicated.
 """
 
@@ -26,7 +26,8 @@ import torch
 
 from grpo.base.seeding import numpy_stream, torch_stream
 from grpo.board.encoding import position_key
-from grpo.dataset.table import BoardArrays, Split, board_arrays
+from grpo.dataset.labels import label_arrays
+from grpo.dataset.table import LabelArrays
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
 from grpo.learning.checkpoints import checkpoint_name, load_policy
 from grpo.play.adjudication import adjudicate
@@ -36,7 +37,7 @@ from grpo.play.players import BestMovePlayer, EnginePlayer, Player, SamplingPlay
 from grpo.policy.distribution import NetworkPolicy, PositionBatch
 from grpo.settings.tree import Settings
 from steps.runtime.machine import Machine
-from steps.step_io.dataset import position_keys, read_boards
+from steps.step_io.dataset import position_keys, read_boards, read_game_table
 from steps.step_io.names import CHECKPOINTS
 
 TEMPERATURES = (0.0, 0.1, 0.2, 0.3, 0.5)
@@ -76,7 +77,7 @@ def main() -> int:
             engine = EnginePlayer(pool, limit="nodes 1", name="stockfish-1-node")
             show(f"e  {name} against Stockfish, 1 node, as played", result := games.play(best(policy), engine, given.pairs))
             show("   the same adjudicated", result, adjudicated=True)
-        train = board_arrays(read_boards(boards), split=Split.TRAIN)
+        train = label_arrays(read_boards(boards), read_game_table(boards), max_positions=settings.pretrain.max_positions)
         num_positions = given.control_positions or step * settings.grpo.states_per_step
         control = imitating_on(pretrained, train, num_positions, settings, seed)
         what = f"d  step {step} against a control that imitated {num_positions:,} positions more"
@@ -130,7 +131,7 @@ def best(policy: NetworkPolicy) -> BestMovePlayer:
     return BestMovePlayer(policy, "policy")
 
 
-def imitating_on(pretrained: Path, train: BoardArrays, num_positions: int, settings: Settings, seed: int) -> NetworkPolicy:
+def imitating_on(pretrained: Path, train: LabelArrays, num_positions: int, settings: Settings, seed: int) -> NetworkPolicy:
     """Return the pretrained policy after imitation of so many more positions, at the final learning rate of imitation."""
     policy, _ = load_policy(pretrained, torch.device("cpu"))
     rate = json.loads((pretrained / "report.json").read_text())["learning_rate"]

@@ -206,7 +206,7 @@ class ValuesConfig(Section):
 
     depth: Annotated[int, Field(ge=1, le=30), Role(is_on_card=True)] = 5
     """Search depth in plies, one search over all legal moves. The strength of the reward. By a deep judge the best move at depth 1 gives
-    away less than at depths 2 to 4, and that at depth 5 less than all of them, at three times the time (docs/results.md)."""
+    away less than at depths 2 to 4, and that at depth 5 less than all of them, at four times the time (docs/results.md)."""
     hash_mib: Annotated[int, Field(ge=1, le=1_024), Role(is_compared=False)] = 1
     """Hash table of the engine, cleared before each position; clearing a small one is cheap."""
     transform: Annotated[Literal["logistic", "wdl", "clipped_centipawns"], Role(is_on_card=True)] = "logistic"
