@@ -18,6 +18,7 @@ import chess
 import chess.engine
 import numpy as np
 import torch
+from engine import bench_nodes
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -40,7 +41,6 @@ _NUM_BOARDS: Final = 1_024
 _NUM_PLAIN_STATES: Final = 48
 _NUM_PLAIN_ENGINE_STATES: Final = 16
 _GROUP: Final = 16
-_NODES_PER_BOARD: Final = 50_000
 _CPU: Final = torch.device("cpu")
 
 
@@ -174,14 +174,6 @@ def forward_and_train(network: nn.Module, arrays: BoardArrays, count: int) -> tu
     return speeds[0], speeds[1]
 
 
-def seconds_per_node(engine: chess.engine.SimpleEngine, boards: list[chess.Board]) -> float:
-    """Return Stockfish's time for a node of its search, of which its own evaluation of the position is a part."""
-    nodes, start = 0, time.perf_counter()
-    for board in boards:
-        nodes += engine.analyse(board, chess.engine.Limit(nodes=_NODES_PER_BOARD))["nodes"]
-    return (time.perf_counter() - start) / nodes
-
-
 def main() -> None:
     """Run the ways in turn, and print ratios with their range over the repeats."""
     torch.set_num_threads(os.cpu_count() or 1)
@@ -217,7 +209,7 @@ def main() -> None:
                 ),
             ):
                 speeds.setdefault(name, []).append(found)
-        node = seconds_per_node(engine, boards[:_NUM_PLAIN_STATES])
+    node = 1 / bench_nodes(boards[:_NUM_PLAIN_STATES])
     print(f"\nDefault network, G = {_GROUP}, 512 states a step: transitions/s, and how many times as fast ours is [lowest, highest]")
     for name, found in speeds.items():
         line = f"  {name:38}{statistics.median(found):9,.0f}"

@@ -9,9 +9,8 @@ from grpo.policy.files import policy_facts
 from grpo.settings.tree import ConfigError
 from steps.kinds.lookup import KINDS
 from steps.runs.find_policy import FoundPolicy, find_policy
-from steps.runs.names import POLICY_NAMES
+from steps.runs.names import POLICY_NAMES, is_folder
 from steps.runtime.machine import Machine
-from steps.step_io.aliases import ALIASES
 
 if TYPE_CHECKING:
     from steps.export.model_card import CardFacts, CardWords
@@ -57,7 +56,7 @@ def _document(name: str, model: FoundPolicy) -> "Results | None":
     from steps.runs.results import document_behind, run_document
 
     machine = Machine.here()
-    return run_document(find_run(name, machine), machine) if name in ALIASES else document_behind(model.folder)
+    return document_behind(model.folder) if is_folder(name) else run_document(find_run(name.partition("/")[0], machine), machine)
 
 
 def _card_facts(model: FoundPolicy, words: "CardWords", folder: Path, parity: str, results: "Results | None") -> "CardFacts":

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from steps.runs.index import TrackedRun
-from steps.runs.places import policy_place
+from steps.runs.places import policy_name
 from steps.runs.results import ResultComparison, compare_results, run_document, run_measurements
 from steps.runs.settings import different_settings
 from steps.runtime.machine import Machine
@@ -23,13 +23,13 @@ class Comparison:
     conclusions: tuple[str, ...]
     """Whole sentences."""
     match: str
-    """The command for head-to-head games; empty unless this machine has two policies to play."""
+    """The command for head-to-head games; empty unless there are two policies to play."""
 
 
 def compare_runs(first: TrackedRun, second: TrackedRun, machine: Machine) -> Comparison:
     """Compare two runs; raises RegistryError when the tracking store does not answer."""
     rows = compare_results(*(run_measurements(run, run_document(run, machine)) for run in (first, second)))
-    match = _match(first, second, machine)
+    match = _match(first, second)
     return Comparison(
         first=first,
         second=second,
@@ -40,12 +40,12 @@ def compare_runs(first: TrackedRun, second: TrackedRun, machine: Machine) -> Com
     )
 
 
-def _match(first: TrackedRun, second: TrackedRun, machine: Machine) -> str:
+def _match(first: TrackedRun, second: TrackedRun) -> str:
     """Return the command for games between the champions, or between the peaks where both champions are the same pretrained policy."""
     champions = [policy.version for run in (first, second) if (policy := run.policy(CHAMPION)) is not None]
     starts = {version.initial_weights for version in champions if version.policy_step == 0}
     is_one_policy = len(champions) == 2 and all(version.policy_step == 0 for version in champions) and len(starts) == 1
-    players = [policy_place(run, PEAK if is_one_policy else CHAMPION, machine) for run in (first, second)]
+    players = [policy_name(run, PEAK if is_one_policy else CHAMPION) for run in (first, second)]
     return "" if None in players or players[0] == players[1] else f"chess-grpo match {players[0]} {players[1]} --pairs 300"
 
 
@@ -72,10 +72,7 @@ def _conclusions(first: TrackedRun, second: TrackedRun, rows: Sequence[ResultCom
     if match:
         yield "No score against a third player says who would win between the two. Head-to-head games do; this command plays them:"
     elif not unfinished:
-        yield (
-            "Only head-to-head games say who would win between the two (`chess-grpo match A B`). Their champions must be on this"
-            " machine for that: `chess-grpo show RUN` says where they are."
-        )
+        yield "Both have the same policy, or its version was deleted: there are no head-to-head games to play."
 
 
 def _apart(rows: Sequence[ResultComparison]) -> Iterator[str]:

@@ -27,12 +27,11 @@ def output_folder(machine: Machine, step: TrackedStep | None) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def policy_place(run: TrackedRun, role: str, machine: Machine) -> str | None:
-    """Return the name of a run's `champion` or `peak` for `chess-grpo match`; None before `select`, or if it is not on this machine."""
-    policy, folder = run.policy(role), output_folder(machine, run.output_of("select"))
-    if policy is not None and role in policy.aliases:
-        return role
-    return None if folder is None else str(folder / role)
+def policy_name(run: TrackedRun, role: str) -> str | None:
+    """Return the name of a run's `champion` or `peak` for `chess-grpo match`, or None if it has none."""
+    if (policy := run.policy(role)) is None:
+        return None
+    return role if role in policy.aliases else f"v{policy.version.number}"
 
 
 def places(run: TrackedRun, machine: Machine) -> list[tuple[str, str]]:

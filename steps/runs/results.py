@@ -4,6 +4,7 @@ Results of two runs can be compared when their yardsticks are the same: the same
 score against the pretrained policy says nothing about a run that began with another one.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from steps.runs.index import TrackedRun
 from steps.runtime.machine import Machine
 from steps.step_io.names import RESULTS
 from steps.step_io.results import Measurement, Results, estimate_of, measurements, read_results
+from steps.tracking.client import ArtifactError
 from steps.tracking.tags import ENGINE
 
 
@@ -50,15 +52,20 @@ class ResultComparison:
 
 
 def run_document(run: TrackedRun, machine: Machine) -> Results | None:
-    """Return the document of a run, from this machine or from MLflow; None if the run has not reached `report`.
+    """Return the document of a run, from this machine or from MLflow; None, said on stderr, if its files are nowhere to be had any more.
 
-    Raises TrackingAwayError, what `output_file` raises, and ResultsError when another version of the code wrote it.
+    None, too, if the run has not reached `report`. Raises TrackingAwayError; CorruptError; ResultsError when another version of the code
+    wrote it.
     """
     step = run.output_of("report")
-    if step is None or RESULTS not in output_manifest(machine, step.output)["files"]:
-        return None  # Early versions wrote none.
-    with output_file(machine, step.output, RESULTS) as path:
-        return read_results(path)
+    try:
+        if step is None or RESULTS not in output_manifest(machine, step.output)["files"]:
+            return None  # Early versions wrote none.
+        with output_file(machine, step.output, RESULTS) as path:
+            return read_results(path)
+    except ArtifactError as error:
+        print(f"run {run.metaflow_run} without the {RESULTS} of its report: {error}", file=sys.stderr)
+        return None
 
 
 def run_measurements(run: TrackedRun, document: Results | None) -> list[Measurement]:

@@ -20,6 +20,7 @@ from steps.runs.places import findings
 from steps.runs.results import ResultComparison, compare_results, run_document, run_measurements
 from steps.runs.settings import different_settings, from_preset
 from steps.runtime.machine import Machine
+from steps.step_io.names import RESULTS
 from steps.step_io.results import Measurement
 
 FINDING = {
@@ -185,6 +186,18 @@ def test_the_document_of_a_run_elsewhere_comes_from_mlflow(told: tuple[Machine, 
     assert findings(run, run_document(run, elsewhere), elsewhere) == [FINDING]
 
 
+def test_a_run_whose_report_is_nowhere_to_be_had_is_read_by_its_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    machine = machine_of(tmp_path / "home")
+    log_run(machine, FIRST)
+    elsewhere = machine_of(tmp_path / "elsewhere", machine.tracking_uri)
+    for path in (tmp_path / "home").rglob(RESULTS):
+        path.unlink()
+    run = find_run(FIRST.name, elsewhere)
+    assert run_document(run, elsewhere) is None
+    assert f"run {FIRST.name} without the {RESULTS} of its report" in capsys.readouterr().err
+    assert "held-out regret, pretrained" in [each["name"] for each in run_measurements(run, None)]
+
+
 def result(value: float, half: float, *, unit: Unit = Unit.SCORE, output: str = "a", **yardstick: str | None) -> Measurement:
     ends = {"value": value, "low": value - half, "high": value + half}
     return Measurement(name="it", output=output, unit=unit, num_games=None, yardstick=yardstick, **ends)  # type: ignore[typeddict-item]
@@ -263,14 +276,11 @@ def test_runs_from_other_pretrained_policies_boards_and_ladders_are_not_comparab
         assert f"because {reason} differs or is not known" in reasons
     shown = [row.name for row in found.rows if row.difference is not None]
     assert all(name.startswith("pretrained against") for name in shown), "the same opponents"
-    store = told[0].home / "outputs" / "select"
-    assert found.match == " ".join(
-        ("chess-grpo match", *(f"{store}/{made_version('select', run)}/champion" for run in ("1002", "1003")), "--pairs 300")
-    )
+    assert found.match == "chess-grpo match v4 v6 --pairs 300"
 
 
 def test_a_champion_by_alias_is_played_by_its_alias(told: tuple[Machine, dict[str, str]]) -> None:
-    assert comparison("1001", "1002", told).match.startswith("chess-grpo match champion /")
+    assert comparison("1001", "1002", told).match == "chess-grpo match champion v4 --pairs 300"
 
 
 def test_where_both_champions_are_the_pretrained_policy_the_peaks_are_played(tmp_path: Path, give_tables: Callable[[Path], Path]) -> None:
@@ -278,7 +288,7 @@ def test_where_both_champions_are_the_pretrained_policy_the_peaks_are_played(tmp
     for name in ("1", "2"):
         log_run(machine, LoggedRun(name=name, champion_step=0))
     found = compare_runs(find_run("1", machine), find_run("2", machine), machine)
-    assert re.fullmatch(rf"chess-grpo match peak /.*/{made_version('select', '2')}/peak --pairs 300", found.match)
+    assert found.match == "chess-grpo match peak v3 --pairs 300"
 
 
 def test_a_run_without_candidate_and_a_run_with_itself_conclude_nothing(told: tuple[Machine, dict[str, str]]) -> None:
@@ -288,11 +298,10 @@ def test_a_run_without_candidate_and_a_run_with_itself_conclude_nothing(told: tu
     assert comparison("1001", "1001", told).conclusions == ("A and B are one and the same run: there is nothing to conclude.",)
 
 
-def test_a_run_whose_outputs_are_elsewhere_names_no_match(told: tuple[Machine, dict[str, str]], tmp_path: Path) -> None:
+def test_games_are_named_for_runs_whose_outputs_are_elsewhere(told: tuple[Machine, dict[str, str]], tmp_path: Path) -> None:
     elsewhere = machine_of(tmp_path / "elsewhere", told[0].tracking_uri)
     found = compare_runs(find_run("1002", elsewhere), find_run("1003", elsewhere), elsewhere)
-    assert found.match == ""
-    assert "Their champions must be on this machine" in found.conclusions[-1]
+    assert found.match == comparison("1002", "1003", told).match != ""
 
 
 # Printed.
