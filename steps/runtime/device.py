@@ -25,11 +25,11 @@ def torch_device(machine: Machine) -> torch.device:
     if machine.device == "cuda" and not torch.cuda.is_available():
         raise DeviceError("CHESS_GRPO_DEVICE = 'cuda', but torch finds no GPU: install a CUDA build of torch, or set it to cpu")
     torch.set_num_threads(machine.num_threads)
+    torch.use_deterministic_algorithms(True)  # On the CPU too: there several threads sum the gradients of `tensor[index]` in any order.
     if machine.device == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     # Must be set before the first use of the GPU: cuBLAS is deterministic only with a fixed workspace.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
