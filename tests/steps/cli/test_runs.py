@@ -115,7 +115,7 @@ def test_looking_changes_nothing_and_a_store_that_is_not_there_is_not_made(
     compare_runs(find_run("1001", machine), find_run("1002", machine), machine)
     assert (machine.home / "mlflow.db").read_bytes() == before
     assert read_runs(machine_of(tmp_path / "home")) == []
-    with pytest.raises(NotFoundError, match=r"no runs in sqlite:.* yet: `make run CONFIG=smoke`"):
+    with pytest.raises(NotFoundError, match=r"no runs in sqlite:.* yet, so .* names none: `make run CONFIG=smoke`"):
         find_run("last", machine_of(tmp_path / "home"))
     assert list(tmp_path.iterdir()) == []
 

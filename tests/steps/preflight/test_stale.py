@@ -17,7 +17,6 @@ STALE = {
     "outputs/finetune/v1.set-aside-1",
     "in_progress/finetune/v2",
     "values/values-1.sqlite",
-    "models/0123-champion",
     "outbox/run/1-step.refused",
 }
 
@@ -26,7 +25,7 @@ STALE = {
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """A machine whose home holds one of everything, a month ago."""
     monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path))
-    for name in ("outputs/finetune/v1.set-aside-1/a", "in_progress/finetune/v2/a", "values/values-1.sqlite", "models/0123-champion/a"):
+    for name in ("outputs/finetune/v1.set-aside-1/a", "in_progress/finetune/v2/a", "values/values-1.sqlite"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text("1234")
     with Store(tmp_path).writing("finetune", "v1", {}) as folder:
@@ -64,7 +63,7 @@ def test_progress_that_a_process_holds_is_not_deleted(machine: Machine, capsys: 
     with Store(machine.home).progressing("finetune", "v2", is_fresh=False):
         assert main(["doctor", "--stale", "-1", "--delete"]) == 0
         assert (machine.home / "in_progress/finetune/v2/a").exists()
-    assert "5 not used" in capsys.readouterr().out
+    assert "4 not used" in capsys.readouterr().out
 
 
 def test_an_output_that_a_waiting_record_may_name_is_not_listed(machine: Machine) -> None:
