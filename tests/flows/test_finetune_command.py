@@ -71,6 +71,7 @@ def test_it_does_what_the_flow_does(first_run: FlowRun, alone: Path) -> None:
     assert [path.name for path in alone.parent.iterdir()] == ["out"], "nothing is left beside it"
 
 
+@pytest.mark.prove  # `grpo/learning/test_distributed.py` has it of the trainer.
 def test_two_processes_train_what_one_does_to_within_rounding(first_run: FlowRun, alone: Path, tmp_path: Path) -> None:
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     done = command(first_run, tmp_path / "home", tmp_path / "two", launcher=launcher)

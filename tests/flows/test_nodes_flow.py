@@ -69,6 +69,7 @@ def test_the_steps_behind_the_join_go_on_with_it(on_nodes: FlowRun) -> None:
     assert "entropy" in on_nodes.card
 
 
+@pytest.mark.prove  # Training twice.
 def test_a_node_with_two_processes_makes_the_same_and_its_step_process_hears_of_it(
     first_run: FlowRun, torchrun: Path, tmp_path: Path
 ) -> None:

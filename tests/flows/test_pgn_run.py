@@ -9,12 +9,15 @@ import pytest
 import zstandard
 from real_flow import run_in_one_process
 
+NUM_GAMES = 1_500
+
 
 def test_real_games_go_through_to_a_verdict(tmp_path: Path) -> None:
     folder = os.environ.get("CHESS_GRPO_SAMPLE_DATA")
     if not folder:
         pytest.skip("CHESS_GRPO_SAMPLE_DATA is not set: real games are not tested")
-    text = (Path(folder) / "lichess_fishnet_games.pgn").read_bytes() + b'[Event "e"]\n\n1. e4 e5 2. Ke3 *\n'
+    games = (Path(folder) / "lichess_fishnet_games.pgn").read_bytes().split(b"[Event ", NUM_GAMES + 1)[: NUM_GAMES + 1]
+    text = b"[Event ".join(games) + b'[Event "e"]\n\n1. e4 e5 2. Ke3 *\n'
     path = tmp_path / "games.pgn.zst"
     path.write_bytes(zstandard.compress(text))
     # All games are read, so that the one that cannot be used is met.

@@ -74,12 +74,12 @@ def form(request: pytest.FixtureRequest) -> Form:
     return form
 
 
-def test_pieces_rights_clock_mate_and_draws_are_those_of_python_chess_over_30_000_moves(random_boards: list[chess.Board]) -> None:
+def test_pieces_rights_clock_mate_and_draws_are_those_of_python_chess_over_10_000_moves(random_boards: list[chess.Board]) -> None:
     num_moves, form = 0, bitboard_afterstates
     met: set[str] = set()
     rng = random.Random(0)
-    for at in range(0, 1_500, 500):
-        boards = random_boards[at : at + 500]
+    for at in (0, 1):
+        boards = random_boards[at::20]
         codes, features = form(*flat_moves(boards))
         reached = []
         for index, (after, (mate, draw)) in enumerate(zip(after_moves(boards), features[:, [MATE, DRAW]].bool().tolist(), strict=True)):
@@ -98,7 +98,7 @@ def test_pieces_rights_clock_mate_and_draws_are_those_of_python_chess_over_30_00
         assert np.array_equal(features[:, :4].numpy(), rights)
         assert np.array_equal((features[:, CLOCK] * 100).round().numpy(), encodings[:, HALFMOVE_CLOCK])
         num_moves += len(reached)
-    assert num_moves > 30_000
+    assert num_moves > 10_000
     assert met == {"mate", "draw"}
 
 

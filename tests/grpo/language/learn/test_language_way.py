@@ -25,8 +25,8 @@ SETTINGS: Final = read_settings(
     'policy.kind = "language"\ngrpo.learning_rate = 5e-4\nlanguage.reward_warmup_steps = 0\nlanguage.kl_warmup_steps = 10\n'
     "language.num_history_moves = 4\nlanguage.max_questions = 2\n"
 )
-NUM_STEPS: Final = 10
-NUM_QUESTIONS: Final = 150
+NUM_STEPS: Final = 6
+NUM_QUESTIONS: Final = 100
 
 
 def graded(example: Example, text: str) -> Grades:
