@@ -132,11 +132,16 @@ class Stage:
             ended = f"{launched.name}: exit code {launched.exit_code}, no verdict"
             raise DemoError(f"{ended}; the end of its output:\n{launched.printed[-4000:]}")
         finetuned = tags["finetune"]
-        place = f"outputs/finetune/{finetuned[VERSION]}/{finetuned[OUTPUT_HASH]}/report.json"
         bucket, _, prefix = (datastore or self.standin.datastore).removeprefix("s3://").partition("/")
-        report = self.standin.client("s3").get_object(Bucket=bucket, Key=f"{prefix}/chess-grpo/{place}")["Body"].read()
+        place = f"{prefix}/chess-grpo/outputs/finetune/{finetuned[VERSION]}/{finetuned[OUTPUT_HASH]}"
+        s3 = self.standin.client("s3")
+
+        def read(name: str) -> Any:
+            return json.loads(s3.get_object(Bucket=bucket, Key=f"{place}/{name}")["Body"].read())
+
+        report = read(f"files/{read('index.json')['files']['report.json']}")
         reused = frozenset(step for step, of in tags.items() if of.get("chess_grpo.reused") == "True")
-        return Result(verdict=str(verdict), output_hash=finetuned[OUTPUT_HASH], weights=str(json.loads(report)["weights"]), reused=reused)
+        return Result(verdict=str(verdict), output_hash=finetuned[OUTPUT_HASH], weights=str(report["weights"]), reused=reused)
 
     def leaks(self) -> list[str]:
         """Return where the canary secret leaked to; the Secrets Manager and the launchers' memory do not count."""
