@@ -185,6 +185,7 @@ class ServerProcess:
         # What `mlflow server` starts, without that command itself: it imports all of MLflow a second time, and job runners seven times.
         command = ["-m", "uvicorn", "--host", "127.0.0.1", "--port", str(self.port), "--log-level", "warning"]
         environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+        self.folder.mkdir(exist_ok=True)
         with (self.folder / "log").open("a") as log:
             self._process = subprocess.Popen(
                 [sys.executable, *command, "mlflow.server.fastapi_app:app"],
