@@ -954,6 +954,7 @@ def test_the_exact_estimator_ends_at_the_optimum_of_value_plus_entropy(begins: s
     assert ((start.probs - optimum.probs).abs().sum(1) / 2).min() > 0.15
 
 
+@pytest.mark.prove
 def test_an_anchor_in_either_direction_holds_the_policy_near_its_reference() -> None:
     start = few_now(new_policy(TINY, seed=0, device=CPU))
     found = {}

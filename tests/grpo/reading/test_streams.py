@@ -504,6 +504,7 @@ def test_objects_are_found_by_key_prefix_and_glob(bucket: Any) -> None:
         find_files(["s3://chess/2024/readme.txt"])
 
 
+@pytest.mark.prove
 def test_more_objects_than_one_listing_holds_are_all_found(bucket: Any) -> None:
     for number in range(1_001):
         bucket.put_object(Key=f"{number}.pgn", Body=b"")

@@ -110,6 +110,7 @@ def ladder_parts(folder: Path) -> tuple[Any, Any]:
     return ladder.rungs, ladder.ratings.tolist()
 
 
+@pytest.mark.prove
 def test_the_same_seed_gives_the_same_report_whatever_the_number_of_processes(
     inputs: dict[str, Path], stockfish: str, tmp_path: Path
 ) -> None:

@@ -321,6 +321,7 @@ def test_each_filter_is_counted_under_its_name(games_text: str, stockfish: str, 
     assert all(row["white_rating"] >= 1_005 and row["black_rating"] == 1_500 for row in rows_of(folder))
 
 
+@pytest.mark.prove
 def test_the_filter_by_value_is_by_the_reward_search_and_in_both_directions(games_text: str, stockfish: str, tmp_path: Path) -> None:
     (tmp_path / "games.pgn").write_text(games_text)
     # More than there are, so that both read everything and take the same.
@@ -405,6 +406,7 @@ def test_splits_by_date_hold_in_the_whole_dataset(games_text: str, stockfish: st
 # The joined report.
 
 
+@pytest.mark.prove
 def test_positions_that_two_units_found_are_counted_as_duplicates(games_text: str, stockfish: str, tmp_path: Path) -> None:
     (tmp_path / "games.pgn").write_text(games_text)
     # More than there are, so that the join leaves out duplicates and nothing else.

@@ -163,6 +163,7 @@ def test_a_server_that_is_back_before_the_step_ends_has_all_of_it_when_it_ends(
     check_all_is_told_once(server.folder, job, output, home, listener)
 
 
+@pytest.mark.prove
 def test_a_server_that_is_back_after_the_step_is_told_by_the_command_track_or_by_the_next_run(
     server: ServerProcess,
     prepared: Prepared,

@@ -470,6 +470,7 @@ def test_the_card_shows_reasons_trace_ends_and_place(selected: Selected, monkeyp
     assert text.count("data:image/svg+xml") == len(decisions["worst"]) + len(decisions["best"]) > 0
 
 
+@pytest.mark.prove
 def test_the_same_seed_gives_the_same_output_whatever_the_number_of_processes(select: Play) -> None:
     # With the generator's openings, so that the engines have a part in everything.
     text = "selection.num_confirmation_pairs = 4\nevaluation.max_plies = 20"
@@ -537,6 +538,7 @@ def test_games_played_ahead_by_other_tasks_change_nothing_and_are_not_played_aga
     assert file_hashes(lost[1]) == file_hashes(alone[1])
 
 
+@pytest.mark.prove
 def test_games_against_another_champion_than_the_present_one_do_not_count(
     select: Play, inputs: Inputs, stockfish: str, tmp_path: Path, other_champion: Path, book: Path
 ) -> None:
@@ -550,6 +552,7 @@ def test_games_against_another_champion_than_the_present_one_do_not_count(
     )
 
 
+@pytest.mark.prove
 def test_games_of_a_sequential_test_are_not_played_ahead(inputs: Inputs, stockfish: str, tmp_path: Path, book: Path) -> None:
     settings = settings_with('selection.confirmation = "sprt"\nselection.num_confirmation_pairs = 4', book)
     screened, part = play_ahead_of(inputs, settings, stockfish, tmp_path, None, 1)
@@ -639,6 +642,7 @@ def test_a_candidate_that_beats_its_start_and_is_worse_on_the_ladder_is_not_prom
     assert sha256_file(folder / CHAMPION / WEIGHTS) == sha256_file(inputs.pretrained / WEIGHTS)
 
 
+@pytest.mark.prove
 def test_a_phase_of_less_than_two_held_out_boards_is_left_out(select: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     few = phase_scores(0.3)
     kept = np.r_[0, 60:63]  # One of the opening, three of the middlegame.
@@ -831,6 +835,7 @@ def test_without_screening_games_auto_counts_games_as_they_were_played(games_of:
 # What there is to choose from.
 
 
+@pytest.mark.prove
 def test_a_single_checkpoint_is_confirmed_without_screening_and_is_the_peak_by_its_confirmation(
     select: Play, inputs: Inputs, tmp_path: Path
 ) -> None:

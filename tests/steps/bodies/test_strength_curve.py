@@ -192,6 +192,7 @@ def player(seed: int) -> BestMovePlayer:
     return BestMovePlayer(new_policy(TINY, seed=seed, device=CPU), "policy")
 
 
+@pytest.mark.prove
 def test_all_points_share_their_openings_and_equal_players_get_equal_games(inputs: dict[str, Path], stockfish: str) -> None:
     settings = read_settings(SMALL + "grpo.num_curve_pairs = 3")
     curve = curve_of(inputs, stockfish, settings)
@@ -203,6 +204,7 @@ def test_all_points_share_their_openings_and_equal_players_get_equal_games(input
     assert [len(result.games) for result in first] == [6, 6]
 
 
+@pytest.mark.prove
 def test_no_opening_serves_two_rungs_or_is_a_board_of_the_dataset_or_one_of_the_selection(inputs: dict[str, Path], stockfish: str) -> None:
     settings = read_settings(SMALL + "grpo.num_curve_pairs = 5")
     results = curve_of(inputs, stockfish, settings).played(player(0))

@@ -118,6 +118,7 @@ def test_build_makes_a_whole_dataset_and_says_what_is_in_it(built: tuple[Path, s
     assert [path.name for path in out.parent.iterdir()] == ["out"], "nothing else is left"
 
 
+@pytest.mark.prove
 def test_build_plays_its_own_games_unless_told_otherwise_in_as_many_tasks_as_are_asked_for(
     run: Run, stockfish: str, tmp_path: Path
 ) -> None:

@@ -66,6 +66,7 @@ def test_training_on_the_batch_tells_of_each_step_and_succeeds_where_the_loss_fa
     assert table[6].startswith("The loss of the batch fell by ")
 
 
+@pytest.mark.prove
 def test_a_batch_that_training_does_not_move_is_a_failure(run: Run) -> None:
     code, said, _ = run("model", "--boards", "boards", *LARGER, "--update", "2", "--set", "grpo.learning_rate=1e-30")
     assert code == 1

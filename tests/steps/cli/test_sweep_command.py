@@ -115,6 +115,7 @@ def test_every_run_is_started_once_and_a_second_time_none_and_the_page_has_all(s
     assert "| 0 | better | +70 [+35, +108] |" in page
 
 
+@pytest.mark.prove
 def test_killed_in_a_run_it_goes_on_with_that_run(sweep: Sweep, flows: Flows, home: Path) -> None:
     seeds = ("--seeds", "0", "1", "2")
     flows.killed_at = "seed 1"
@@ -132,6 +133,7 @@ def test_killed_in_a_run_it_goes_on_with_that_run(sweep: Sweep, flows: Flows, ho
     assert sorted(in_sweep) == ["1001", "1003", "1004"], "the killed attempt is not in it"
 
 
+@pytest.mark.prove
 def test_a_kill_between_a_runs_end_and_the_table_costs_nothing(sweep: Sweep, flows: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
     original = sweep_command._record
     with monkeypatch.context() as patch:
@@ -156,6 +158,7 @@ def test_after_a_failed_run_the_others_go_on_and_the_end_says_so(sweep: Sweep, f
     assert flows.started[3:] == ["seed 1"]
 
 
+@pytest.mark.prove
 def test_a_larger_sweep_runs_only_what_is_new_and_other_code_runs_all(sweep: Sweep, flows: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep("--seeds", "0", "1")
     sweep("--seeds", "0", "1", "2")

@@ -203,6 +203,7 @@ def program(name: str, remedy: str) -> str:
 # Starting and ending.
 
 
+@pytest.mark.prove
 def test_it_introduces_itself_before_torch_is_there(engine: Engine) -> None:
     def has_torch() -> bool:
         return "libtorch" in Path(f"/proc/{engine.process.pid}/maps").read_text()
@@ -253,6 +254,7 @@ def test_an_interrupt_ends_it_without_a_traceback(engine: Engine) -> None:
     assert engine.end() == (130, [], "")
 
 
+@pytest.mark.prove
 def test_what_libraries_print_goes_to_the_standard_error(policy_folder: Path) -> None:
     script = f"""
 import os, sys, warnings
@@ -273,6 +275,7 @@ sys.exit(uci.main(["--model", {str(policy_folder)!r}]))
     assert all(f"stray {kind}" in done.stderr for kind in ("print", "warning", "child", "write"))
 
 
+@pytest.mark.prove
 def test_with_the_standard_error_closed_it_plays_too(command: list[str]) -> None:
     done = answered(["sh", "-c", 'exec "$@" 2>&-', "sh", *command], "isready\ngo\nquit\n")
     assert done.returncode == 0
@@ -294,6 +297,7 @@ def test_as_a_command_of_chess_grpo_it_plays_the_champion_on_the_cpu_by_its_best
     assert (given.model, given.temperature, given.device, given.run) == ("champion", 0.0, "cpu", uci_command.run_engine)
 
 
+@pytest.mark.prove
 def test_a_device_that_is_not_there_is_told_to_the_chess_program_and_to_the_terminal(command: list[str]) -> None:
     done = answered([*command, "--device", "abacus"], "uci\nisready\ngo\n")
     assert done.returncode == 1
@@ -491,6 +495,7 @@ def test_it_plays_games_in_python_chess_against_stockfish(
         check_games(command, move, num_games, caplog)
 
 
+@pytest.mark.prove
 def test_python_chess_analyses_with_it_and_ponders(command: list[str], caplog: pytest.LogCaptureFixture) -> None:
     with chess.engine.SimpleEngine.popen_uci(command, timeout=PATIENCE, cwd=ROOT, env=environment()) as engine:
         infos = engine.analyse(chess.Board(), chess.engine.Limit(depth=1), multipv=5)

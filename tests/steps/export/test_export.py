@@ -169,6 +169,7 @@ def test_the_onnx_file_says_what_it_is_and_nothing_of_the_machine(exported: tupl
     assert str(Path(__file__).parents[3]).encode() not in content
 
 
+@pytest.mark.prove
 def test_equal_weights_give_equal_bytes(exported: tuple[Path, Parity], tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
