@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+import metaflow.cli
 from metaflow import FlowMutator, current
 from metaflow.metaflow_config import DATASTORE_SYSROOT_S3
 
@@ -17,6 +18,7 @@ from grpo.base.errors import PlainError
 from grpo.settings.tree import ResourcesConfig, Settings, TaskResources
 from steps.batch.destination import DestinationError, destination, forwarded, secret_names
 from steps.batch.spot_notice import sigterm_on_spot_notice
+from steps.runtime.console import Console
 from steps.runtime.exit_codes import NO_RETRY
 from steps.runtime.machine import ATTEMPT, SHARED, TASK
 from steps.store.objects import Objects, SharedStoreError, objects_at
@@ -132,6 +134,7 @@ def _no_useless_retry() -> Iterator[None]:
 
 def main(flow: Any) -> None:
     """Run the flow's command; the launcher of a container's task that is not retryable ends with NO_RETRY."""
+    metaflow.cli.logger = Console()
     try:
         flow()
     except SystemExit as end:

@@ -162,8 +162,6 @@ class TrainingLoop:
             self._work.say(f"resuming from {_place(state.step, self._folder)}")
             self._work.resume_after([record for record in records if record.step <= state.step])
             self._prune(healthy=state.facts[_HEALTHY_BEFORE])  # The kill may have come before that.
-            if self._work.terminal is not None:
-                self._work.terminal.resumes_at(state.step - self._first)
         self._healthy = self._trainer.healthy_step
         self._finished = self._trainer.num_steps_done, self._trainer.snapshot()
 
