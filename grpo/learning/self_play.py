@@ -47,7 +47,7 @@ class SelfPlay:
         mirrors_boards: bool,
         exclude: Container[str] = frozenset(),
         make_opponent: MakeOpponent | None = None,
-        say: Callable[[str], None] = lambda text: None,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         """Play nothing yet.
 
@@ -145,7 +145,8 @@ class SelfPlay:
             )
 
     def _play_round(self, number: int, policy: Policy) -> States:
-        self._say(f"self-play round {number + 1}: games for {self._config.states_per_round:,} states")
+        if self._say is not None:
+            self._say(f"self-play round {number + 1}: games for {self._config.states_per_round:,} states")
         found = self._play_games(number, policy)
         states, _, num_dropped = valued_states(found.boards, self._values)
         if states is None or len(states) < self.size:
