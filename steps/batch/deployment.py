@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-import metaflow.cli
 from metaflow import FlowMutator, current
 from metaflow.metaflow_config import DATASTORE_SYSROOT_S3
 
@@ -134,6 +133,8 @@ def _no_useless_retry() -> Iterator[None]:
 
 def main(flow: Any) -> None:
     """Run the flow's command; the launcher of a container's task that is not retryable ends with NO_RETRY."""
+    import metaflow.cli  # Only now: it takes up the flow's configs.
+
     metaflow.cli.logger = Console()
     try:
         flow()
