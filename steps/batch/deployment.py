@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from metaflow import FlowMutator, current
 from metaflow.metaflow_config import DATASTORE_SYSROOT_S3
-from metaflow.parameters import flow_context
 
 from grpo.base.errors import PlainError
 from grpo.settings.tree import ResourcesConfig, Settings, TaskResources
@@ -134,9 +133,8 @@ def _no_useless_retry() -> Iterator[None]:
 
 def main(flow: Any) -> None:
     """Run the flow's command; the launcher of a container's task that is not retryable ends with NO_RETRY."""
-    with flow_context(flow):  # Metaflow's command line takes up the configs of the flow that is current when it is first imported.
-        import metaflow.cli
-    metaflow.cli.logger = Console()
+    if {"run", "resume"} & set(sys.argv[1:]):
+        sys.stdout = Console(sys.stdout)
     try:
         flow()
     except SystemExit as end:
