@@ -32,7 +32,7 @@ from grpo.learning.checkpoints import (
     weights_hash,
 )
 from grpo.learning.distributed import ALONE, LostProcessError, Processes
-from grpo.learning.learnability import refuse_unlearnable
+from grpo.learning.learnability import Consequence, refuse_unlearnable
 from grpo.learning.lifecycle import Snapshot, TrainerLifecycle
 from grpo.metrics.table import Event, Record
 from grpo.policy.trainable import PolicyFormat
@@ -181,8 +181,11 @@ class TrainingLoop:
         if self._processes.is_first:
             facts = found.facts()
             replace_file(self._folder / LEARNABILITY, json_text(facts).encode())
-            for finding in found.findings:
-                self._work.say(f"{finding.severity:8} {finding.name}: {finding.seen}{'. ' if finding.advice else ''}{finding.advice}")
+            notable = [finding for finding in found.findings if finding.severity != Consequence.FINE]
+            for finding in notable:
+                self._work.say(f"{finding.severity}: {finding.name}: {finding.seen}{'. ' if finding.advice else ''}{finding.advice}")
+            num_fine = len(found.findings) - len(notable)
+            self._work.say(f"before the first update: {num_fine} of {len(found.findings)} checks are fine; the card has their numbers")
             if self._on_assessed is not None:
                 self._on_assessed(facts)
         refuse_unlearnable(found)

@@ -56,7 +56,10 @@ def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:
 
 
 def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
-    """Close the run and return the words that end it, in lines of at most 80 characters, without the paths among them."""
+    """Close the run and return the words that end it, in lines of at most 80 characters but for paths.
+
+    No line begins with a space, because Metaflow strips those.
+    """
     here = Here(job)
     results = read_results(here.open(reported) / RESULTS)
     run = job["metaflow_run"]
@@ -87,7 +90,7 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
             "",
             *(f"{what}: {shortened(place)}" for what, place in places.items()),
             "Next:",
-            *(f"  {command:<{width}}  # {why}" for command, why in printed.items()),
+            *(f"{command:<{width}}  # {why}" for command, why in printed.items()),
         ]
     )
 

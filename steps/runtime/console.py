@@ -10,7 +10,7 @@ _LINE: Final = re.compile(r"\d{4}-\d\d-\d\d (?P<time>\d\d:\d\d):\d\d\.\d{3} (\[[
 """A line of Metaflow's: the time, the task's path and process, and what it says. Other lines are printed as they are."""
 _STYLE: Final = re.compile(r"\x1b\[[0-9;]*m")
 _SILENT: Final = re.compile(
-    r"Task is starting\.|Task finished successfully\.|Done!|No tasks are waiting"
+    r"Task is starting\.|Task finished successfully\.|Foreach yields|Done!|No tasks are waiting"
     r"|\d+ tasks? (is|are) (running|waiting)|(\d+ steps|\w+ step) (have|has) not started"
 )
 """What Metaflow says of itself once a task or every few minutes, and the lines of the steps say better."""

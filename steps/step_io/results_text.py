@@ -140,6 +140,7 @@ VERDICT_MEASURES: Final = {
     MEASURE_NAMES[LADDER_GAIN_ADJUDICATED]: "other opponents, adjudicated",
 }
 """Name of a measurement that the verdict's picture shows -> its label there."""
+_BARS_HEAD: Final = "gain in Elo, against"
 _BAR_HALF: Final = 12
 """Characters of a text bar on each side of 0."""
 
@@ -155,24 +156,22 @@ def verdict_estimates(results: Results) -> dict[str, Estimate]:
 
 
 def interval_bars(estimates: Mapping[str, Estimate]) -> list[str]:
-    """Return a picture of Elo intervals in lines of at most 80 characters: a scale, then a bar for each.
+    """Return a picture of Elo intervals in lines of at most 80 characters: a scale, then a bar for each. No line begins with a space.
 
-    >>> for line in interval_bars({"own start": Estimate(value=53, low=31, high=75)}): print(line)
-                -75         0         +75 Elo
-      own start             |    [--o---] +53 [+31, +75]
+    >>> print("\\n".join(interval_bars({"own start": Estimate(value=53, low=31, high=75)})))
+    gain in Elo, against -75          0         +75
+    own start                        |    [--o---] +53 [+31, +75]
     """
     widest = max((max(abs(each.low), abs(each.high)) for each in estimates.values()), default=0.0)
-    limit = next(step for step in _SCALES if step >= min(widest, _SCALES[-1]))
-    labels = max(map(len, estimates), default=0)
-    lines = [f"  {'':<{labels}} {f'-{limit}':<{_BAR_HALF}} 0{f'+{limit}':>{_BAR_HALF}} Elo"]
+    limit = next(scale for scale in _SCALES if scale >= min(widest, _SCALES[-1]))
+    width = max(map(len, (_BARS_HEAD, *estimates)))
+    lines = [f"{_BARS_HEAD:<{width}} {f'-{limit:,}':<{_BAR_HALF}}0{f'+{limit:,}':>{_BAR_HALF}}"]
     for label, each in estimates.items():
-        low, value, high = (
-            _BAR_HALF + round(max(-1.0, min(1.0, number / limit)) * _BAR_HALF) for number in (each.low, each.value, each.high)
-        )
+        low, value, high = (_BAR_HALF + round(max(-1.0, min(1.0, end / limit)) * _BAR_HALF) for end in (each.low, each.value, each.high))
         bar = ["-" if low < place < high else " " for place in range(2 * _BAR_HALF + 1)]
         bar[_BAR_HALF] = "|"
         bar[low], bar[high], bar[value] = "[", "]", "o"
-        lines.append(f"  {label:<{labels}} {''.join(bar)} {each.text(Unit.ELO)}")
+        lines.append(f"{label:<{width}} {''.join(bar)} {each.text(Unit.ELO)}")
     return lines
 
 
