@@ -156,9 +156,9 @@ def verdict_estimates(results: Results) -> dict[str, Estimate]:
 
 
 def interval_bars(estimates: Mapping[str, Estimate]) -> list[str]:
-    """Return a picture of Elo intervals in lines of at most 80 characters: a scale, then a bar for each. No line begins with a space.
+    r"""Return a picture of Elo intervals in lines of at most 80 characters: a scale, then a bar for each. No line begins with a space.
 
-    >>> print("\\n".join(interval_bars({"own start": Estimate(value=53, low=31, high=75)})))
+    >>> print("\n".join(interval_bars({"own start": Estimate(value=53, low=31, high=75)})))
     gain in Elo, against -75          0         +75
     own start                        |    [--o---] +53 [+31, +75]
     """
