@@ -74,7 +74,9 @@ wanted=$(cat pyproject.toml "$lock" requirements-run.lock requirements-language.
 if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
     pip() { "$venv/bin/python" -m pip "$@"; }
     torch=$(grep -o 'torch==[0-9.]*' pyproject.toml)
-    options=(--quiet --disable-pip-version-check)
+    # Twice quiet: pip warns once a package of an index that is away, and with the hashes below a missing file is an error in any case.
+    options=(--quiet --quiet --disable-pip-version-check)
+    echo "install: $(grep -c '^[a-z0-9].*==' "$lock") Python packages and $torch into $venv, once: 2 to 10 minutes, without further output"
     if [ -n "$is_image" ]; then
         # Wheels only, so that no package's build script runs as root and no compiler is needed; python-chess has no wheel.
         options+=(--no-cache-dir --only-binary=:all: --no-binary=chess)
@@ -89,7 +91,7 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
     fi
     pip install "${options[@]}" --constraint requirements-torch.lock "$torch"
     if [ -z "$is_image" ]; then
-        pip install --quiet --no-deps --editable .
+        pip install "${options[@]}" --no-deps --editable .
     fi
     pip check >/dev/null || { pip check >&2; exit 1; }
     # Record the hashes of the lock files, for comparison with those in versions of steps (steps/store/versions.py).

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from grpo.evaluation.phase_guard import PhaseChange
-from grpo.statistics.intervals import LEVEL, Z95, Estimate, Outcomes, ScoreInterval, Unit, holm, p_value, paired_interval
+from grpo.statistics.intervals import LEVEL, Z95, Estimate, Outcomes, ScoreInterval, Unit, elo_estimate, holm, p_value, paired_interval
 from grpo.statistics.sprt import Sprt, SprtOutcome
 
 
@@ -104,7 +104,7 @@ class Decision:
     replaces_previous: bool
     """Whether it replaces the registry's champion: it is promoted, and shown to be better than that one if there is one."""
     sentence: str
-    """The verdict in one sentence: against its own start, against everybody else, and whether the two disagree."""
+    """The verdict in one sentence: against its own start, against other opponents, and whether the two disagree."""
     claims: tuple[Claim, ...]
     """The deciding claims: against the initial policy, and against the previous champion if there is one."""
     beside: tuple[Claim, ...]
@@ -129,7 +129,7 @@ class RegretEstimate:
 
 BETTER_THAN_INITIAL = "better than the initial policy"
 BETTER_THAN_PREVIOUS = "better than the previous champion"
-AGAINST_OTHERS = "against everybody else (ladder rating less the initial policy's)"
+AGAINST_OTHERS = "against other opponents (ladder rating less the initial policy's)"
 
 
 def candidates_by_regret(regret_by_step: Mapping[int, float], count: int) -> list[int]:
@@ -224,17 +224,16 @@ def decide(
 def _sentence(candidate: int, claim: Claim, gain: LadderGain, worse_phases: Sequence[str]) -> str:
     own = "beats its own start" if claim.is_shown else "was not shown to beat its own start"
     others = {
-        LadderFinding.HIGHER: "is stronger than it against everybody else",
-        LadderFinding.NOT_SHOWN: "was not shown to be stronger than it against everybody else",
-        LadderFinding.WORSE: "is weaker than it against everybody else",
+        LadderFinding.HIGHER: "it gains too" if claim.is_shown else "it gains",
+        LadderFinding.NOT_SHOWN: "no gain is shown",
+        LadderFinding.WORSE: "it is weaker",
     }[gain.finding]
     disagree = claim.is_shown != (gain.finding == LadderFinding.HIGHER)
-    score, elo = claim.interval.estimate.text(Unit.SCORE), gain.played.text(Unit.ELO, suffix=" Elo")
+    elo, on_ladder = (found.text(Unit.ELO, suffix=" Elo") for found in (elo_estimate(claim.interval.estimate), gain.played))
     return (
-        f"Step {candidate:,} {own} ({score}), {'but' if disagree else 'and'} {others} ({elo} on the ladder)"
-        + (": the two disagree" if disagree else "")
-        + (f"; its held-out regret grew in the {' and the '.join(worse_phases)}" if worse_phases else "")
-        + "."
+        f"Step {candidate:,} {own} ({elo}){'; but' if disagree else ', and'} against other opponents {others} ({on_ladder} on the ladder)."
+        + (" The two disagree." if disagree else "")
+        + (f" Its held-out regret grew in the {' and the '.join(worse_phases)}." if worse_phases else "")
     )
 
 

@@ -47,6 +47,7 @@ class SelfPlay:
         mirrors_boards: bool,
         exclude: Container[str] = frozenset(),
         make_opponent: MakeOpponent | None = None,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         """Play nothing yet.
 
@@ -59,6 +60,7 @@ class SelfPlay:
             mirrors_boards: that of `DatasetStates`.
             exclude: keys of positions that are never states.
             make_opponent: returns the opponent with a fraction of random moves; needed where the settings have games against it.
+            say: is told when a round begins, which takes longer than many steps.
 
         Raises ValueError when a round's states are fewer than a step takes.
         """
@@ -80,6 +82,7 @@ class SelfPlay:
         self._reflects = mirrors_boards
         self._exclude = exclude
         self._make_opponent = make_opponent
+        self._say = say
         self._level = 0
         self._round: int | None = None
         self._states: States | None = None
@@ -142,6 +145,8 @@ class SelfPlay:
             )
 
     def _play_round(self, number: int, policy: Policy) -> States:
+        if self._say is not None:
+            self._say(f"self-play round {number + 1}: games for {self._config.states_per_round:,} states")
         found = self._play_games(number, policy)
         states, _, num_dropped = valued_states(found.boards, self._values)
         if states is None or len(states) < self.size:

@@ -17,6 +17,7 @@ from grpo.base.errors import PlainError
 from grpo.settings.tree import ResourcesConfig, Settings, TaskResources
 from steps.batch.destination import DestinationError, destination, forwarded, secret_names
 from steps.batch.spot_notice import sigterm_on_spot_notice
+from steps.runtime.console import Console
 from steps.runtime.exit_codes import NO_RETRY
 from steps.runtime.machine import ATTEMPT, SHARED, TASK
 from steps.store.objects import Objects, SharedStoreError, objects_at
@@ -132,6 +133,8 @@ def _no_useless_retry() -> Iterator[None]:
 
 def main(flow: Any) -> None:
     """Run the flow's command; the launcher of a container's task that is not retryable ends with NO_RETRY."""
+    if {"run", "resume"} & set(sys.argv[1:]):
+        sys.stdout = Console(sys.stdout)
     try:
         flow()
     except SystemExit as end:

@@ -54,7 +54,7 @@ def play_baseline(
     num_played = 0
 
     def on_games_done(done: int) -> None:
-        work.progress(num_played + done, total, "games")
+        work.progress(num_played + done, total, "games at most")
 
     with EnginePool(engine_path, num_processes=num_processes, options={"Hash": PLAYING_HASH_MIB}) as pool:
         rng = numpy_stream(settings.seed, "openings", "baseline")
@@ -76,7 +76,6 @@ def play_baseline(
             exclude=used,
             on_games_done=on_games_done,
         )
-    work.progress(total, total, "games")  # Fewer were played, if the rungs were found at once.
     rating = {"baseline/rating": placement.rating, "baseline/rating_low": placement.low, "baseline/rating_high": placement.high}
     work.record(Record(0, rating))
     write_json(work.folder / REPORT, {"heldout": heldout, "matches": matches, "ladder": placement_facts(placement, ladder)})

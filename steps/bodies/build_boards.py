@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 
 from grpo.base.files import write_json
 from grpo.dataset.exclusions import ExcludedPositions
-from grpo.dataset.quotas import Candidate, Quota, SourceReport, boards_per_cell
+from grpo.dataset.quotas import Candidate, Quota, SourceReport
 from grpo.dataset.table import GAME_SCHEMA, Split, board_row, board_table
-from grpo.dataset.units import fill_unit
+from grpo.dataset.units import fill_unit, unit_boards_per_cell
 from grpo.engine.answers import EngineError
 from grpo.engine.cache import ValueCache
 from grpo.engine.identity import EngineIdentity
@@ -44,14 +44,14 @@ def build_units(
     excluded = ExcludedPositions.read(settings.boards.exclude) if settings.boards.exclude else frozenset[str]()
     options = engine_options(settings.values)
     cache = None if cache_folder is None else ValueCache(cache_folder, engine=engine, options=options)
-    total = sum(boards_per_cell(settings.boards).values()) * len(units) // settings.boards.num_units
+    total = sum(unit_boards_per_cell(settings.boards).values()) * len(units)
     # Two engines, because players search one line and values all; they take turns, so that one core is enough.
     players = EnginePool(engine_path, num_processes=1, options={"Hash": settings.values.hash_mib})
     with players, EnginePool(engine_path, num_processes=1, options=options) as pool:
         valuer = _Valuer(settings, engine, pool, cache)
 
         def progress() -> None:
-            work.progress(min(valuer.num_rows, total), total, "boards")
+            work.progress(valuer.num_rows, total, "boards")
 
         reports = {
             str(unit): _build_unit(settings, unit, players, valuer, excluded, progress=progress, folder=work.folder) for unit in units

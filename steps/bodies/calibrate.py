@@ -22,6 +22,7 @@ SPEC: Final = StepSpec(
     reads="calibrate",
     inputs=("engine", "opening book"),
     shown=("ladder/rating", "ladder/rating_low", "ladder/rating_high"),
+    axis="rung",
     published=(REPORT,),
 )
 _SEED: Final = 0  # Not the run's: runs that differ in their seed are measured by one and the same ladder.

@@ -39,6 +39,7 @@ SPEC: Final = StepSpec(
     reads="finetune",
     inputs=("boards", "pretrained", "checkpoint", "engine", "device", "processes", "rungs", "opening book"),
     shown=("heldout/regret_best", "heldout/regret_sampled", "heldout/entropy", "strength/rating"),
+    axis="step",
     published=(REPORT, LEARNABILITY, FINDINGS),
     resumes=True,
 )
@@ -97,7 +98,7 @@ def finetune_policy(
         trainer = GrpoTrainer(
             policy,
             reference,
-            _states(settings, train, heldout, (values, players), first),
+            _states(settings, train, heldout, (values, players), first=first, say=work.say),
             config,
             seed=settings.seed,
             first_step=first,
@@ -150,7 +151,9 @@ def _live(settings: Settings, engine: EngineIdentity, path: str, num_processes: 
         yield values, players
 
 
-def _states(settings: Settings, train: BoardArrays, heldout: BoardArrays, live: Live, first: int) -> StateSource:
+def _states(
+    settings: Settings, train: BoardArrays, heldout: BoardArrays, live: Live, *, first: int, say: Callable[[str], None]
+) -> StateSource:
     (values, players), config = live, settings.grpo
     num_dataset, num_own = state_counts(config.states_per_step, config.self_play.fraction)
     dataset = DatasetStates(train, states_per_step=num_dataset, seed=settings.seed, mirrors_boards=config.mirrors_boards)
@@ -168,6 +171,7 @@ def _states(settings: Settings, train: BoardArrays, heldout: BoardArrays, live: 
         mirrors_boards=config.mirrors_boards,
         exclude=heldout_keys,
         make_opponent=None if players is None else partial(_opponent, players, config.self_play.opponent_nodes),
+        say=say,
     )
     return MixedStates(dataset, own)
 

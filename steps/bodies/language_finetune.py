@@ -29,6 +29,7 @@ SPEC: Final = StepSpec(
     reads="finetune",
     inputs=("boards", "pretrained", "checkpoint", "engine", "device", "processes"),
     shown=("language/reward_mean", "language/parse_rate", "heldout/regret_best", "heldout/parse_rate"),
+    axis="step",
     published=(REPORT, LEARNABILITY, FINDINGS),
     resumes=True,
 )

@@ -26,6 +26,7 @@ SPEC: Final = StepSpec(
     reads="pretrain",
     inputs=("boards", "device", "model"),
     shown=("language/clone_loss", "language/clone_validation_loss", "language/parse_rate"),
+    axis="step",
     published=(REPORT,),
 )
 

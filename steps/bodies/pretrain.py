@@ -23,6 +23,7 @@ SPEC: Final = StepSpec(
     reads="pretrain",
     inputs=("boards", "device"),
     shown=("imitation/validation_loss", "imitation/top1", "imitation/entropy"),
+    axis="step",
     published=(REPORT,),
 )
 

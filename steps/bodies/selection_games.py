@@ -9,16 +9,15 @@ import torch
 
 from grpo.base.seeding import numpy_stream
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
-from grpo.evaluation.halving import halving_pairs
 from grpo.play.adjudication import adjudicate
-from grpo.play.ladder import Ladder, LadderPlacement, num_openings_to_place
+from grpo.play.ladder import Ladder, LadderPlacement
 from grpo.play.matches import MOSTLY_UNDECIDED, MatchResult, play_match
 from grpo.play.openings import make_openings
 from grpo.play.pgn import match_pgn
 from grpo.play.players import Player
 from grpo.settings.tree import Settings
 from steps.bodies.game_cache import PrecomputedGames, TaskPart, put_together
-from steps.bodies.measure import place_players
+from steps.bodies.measure import num_ladder_openings, place_players
 from steps.policies.open import Competitor, open_checkpoint
 from steps.step_io.work import Work
 
@@ -74,8 +73,6 @@ class SelectionGames:
         self._rounds: dict[int, list[str]] = {}
         self._policies: dict[int, Competitor] = {}
         self._by_adjudication: bool | None = {"auto": None, "played_out": False, "adjudicated": True}[settings.selection.scored]
-        self._num_done = 0
-        self._total = self._num_planned()
 
     def __enter__(self) -> Self:
         return self
@@ -129,8 +126,8 @@ class SelectionGames:
 
         Their retries draw the same random numbers too, so that equal policies play equal games.
         """
-        before = self._num_done
         stream = ("asked again", LADDER)
+        num_games = 2 * 2 * num_ladder_openings(ladder, self._settings.evaluation)
         players = [
             policy.best_player(name, seed=self._settings.seed, stream=stream)
             for policy, name in ((self.policy(candidate), f"step {candidate}"), (self._initial, INITIAL))
@@ -143,9 +140,8 @@ class SelectionGames:
             purpose="candidate",
             pool=self._pool,
             exclude=self._used,
-            on_games_done=lambda done: self._work.progress(before + done, self._total, "games"),
+            on_games_done=lambda done: self._work.progress(done, num_games, f"{LADDER} games at most"),
         )
-        self._work.progress(self._total, self._total, "games")  # Fewer were played, if the rungs were found at once.
         self.played[LADDER] = [part.result for placement in (of_candidate, of_initial) for part in (*placement.probes, *placement.games)]
         return of_candidate, of_initial
 
@@ -199,17 +195,14 @@ class SelectionGames:
         missing = [number for number, opening in enumerate(openings) if opening not in known]
         if self._share is not None and stage != SCREENING:
             missing = self._share.of(missing)
-        self._num_done += 2 * (len(openings) - len(missing))
-        before = self._num_done
         result = play_match(
             first,
             second,
             [openings[number] for number in missing],
             max_plies=config.max_plies,
-            on_games_done=lambda done: self._work.progress(before + done, self._total, "games"),
+            on_games_done=lambda done: self._work.progress(done, 2 * len(missing), f"{stage} games"),
             numbers=missing,
         )
-        self._num_done += len(result.games)
         adjudicated = adjudicate(result, self._pool, depth=config.adjudication_depth, centipawns=config.adjudication_centipawns)
         adjudicated = put_together(known, adjudicated, openings)
         self.played.setdefault(stage, []).append(adjudicated)
@@ -221,12 +214,3 @@ class SelectionGames:
             assert self._previous is not None
             return f"{stage} {self._previous.weights}: {first}"
         return f"{stage}: {first}"
-
-    def _num_planned(self) -> int:
-        selection, evaluation = self._settings.selection, self._settings.evaluation
-        num_pairs = halving_pairs(len(self._checkpoints), pairs_per_round=selection.num_screening_pairs)
-        num_pairs += selection.num_confirmation_pairs * (1 if self._previous is None else 2) + selection.num_sampled_pairs
-        ladder = evaluation.ladder
-        num_rungs = len(ladder.random_fractions) + len(ladder.nodes)
-        num_placed = num_openings_to_place(num_rungs, num_probe_pairs=ladder.num_probe_pairs, num_rung_pairs=ladder.num_rung_pairs)
-        return 2 * (num_pairs + 2 * num_placed)  # The candidate and the initial policy are placed.

@@ -32,7 +32,7 @@ from grpo.learning.checkpoints import (
     weights_hash,
 )
 from grpo.learning.distributed import ALONE, LostProcessError, Processes
-from grpo.learning.learnability import refuse_unlearnable
+from grpo.learning.learnability import Consequence, refuse_unlearnable
 from grpo.learning.lifecycle import Snapshot, TrainerLifecycle
 from grpo.metrics.table import Event, Record
 from grpo.policy.trainable import PolicyFormat
@@ -162,8 +162,6 @@ class TrainingLoop:
             self._work.say(f"resuming from {_place(state.step, self._folder)}")
             self._work.resume_after([record for record in records if record.step <= state.step])
             self._prune(healthy=state.facts[_HEALTHY_BEFORE])  # The kill may have come before that.
-            if self._work.terminal is not None:
-                self._work.terminal.resumes_at(state.step - self._first)
         self._healthy = self._trainer.healthy_step
         self._finished = self._trainer.num_steps_done, self._trainer.snapshot()
 
@@ -183,8 +181,11 @@ class TrainingLoop:
         if self._processes.is_first:
             facts = found.facts()
             replace_file(self._folder / LEARNABILITY, json_text(facts).encode())
-            for finding in found.findings:
-                self._work.say(f"{finding.severity:8} {finding.name}: {finding.seen}{'. ' if finding.advice else ''}{finding.advice}")
+            notable = [finding for finding in found.findings if finding.severity != Consequence.FINE]
+            for finding in notable:
+                self._work.say(f"{finding.severity}: {finding.name}: {finding.seen}{'. ' if finding.advice else ''}{finding.advice}")
+            num_fine = len(found.findings) - len(notable)
+            self._work.say(f"before the first update: {num_fine} of {len(found.findings)} checks are fine; the card has their numbers")
             if self._on_assessed is not None:
                 self._on_assessed(facts)
         refuse_unlearnable(found)

@@ -76,7 +76,7 @@ def decision_page(seen: Seen) -> list[CardPart]:
 
 
 def verdict_block(decision: DecisionFacts) -> CardPart:
-    """Return the verdict: against the start, against everybody else, and who is champion."""
+    """Return the verdict: against the start, against other opponents, and who is champion."""
     mood = "good" if decision["promoted"] else "warning"
     return block(heading(f"Verdict: {decision['verdict']}", 1), f"<p>{badge(outcome(decision), mood)}</p>", paragraph(decision["sentence"]))
 

@@ -1,6 +1,5 @@
 """The state that a card shows: a step's records so far, and its stored output."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,8 @@ from grpo.metrics.table import Record
 from grpo.policy.files import NETWORK
 from steps.cards.html import CardPart, badge, progress_bar
 from steps.step_io.names import HISTORY
-from steps.step_io.work import progress_text, read_history
+from steps.step_io.terminal import Pace
+from steps.step_io.work import read_history
 
 _FINDING: Final = "finding"
 
@@ -33,7 +33,7 @@ class Seen:
     """Result of the learnability check before the first update."""
     findings: Sequence[Mapping[str, Any]] = ()
     """Findings of the diagnosis, as plain data."""
-    _began: tuple[float, int] | None = None
+    _pace: Pace = field(default_factory=Pace)
 
     @property
     def kind(self) -> str:
@@ -51,14 +51,8 @@ class Seen:
             self.findings = diagnose(history, self.settings).facts()["findings"]
 
     def progressed(self, done: int, total: int, unit: str) -> None:
-        """Update the progress; the rate is measured from the first call."""
-        now = time.monotonic()
-        if self._began is None or done < self._began[1]:
-            self._began = now, done
-        since, at_first = self._began
-        rate = (done - at_first) / (now - since) if done > at_first and now > since else 0.0
-        words = progress_text(done, total, unit, rate=rate) if rate else f"{done:,} of {total:,} {unit}"
-        self.progress = progress_bar(done, total, words)
+        """Update the progress."""
+        self.progress = progress_bar(done, total, self._pace.text(done, total, unit))
 
     def finish(self, folder: Path, *, is_reused: bool) -> None:
         """Set the stored output; read its history if the output was reused, so that there are no records."""

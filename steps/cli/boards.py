@@ -22,7 +22,8 @@ from steps.cli.inspect_files import dataset_text, files_text, inspect_files
 from steps.cli.settings_options import add_settings, given_settings
 from steps.runtime.machine import Machine
 from steps.step_io.names import BOARDS
-from steps.step_io.work import TerminalSink, Work
+from steps.step_io.terminal import TerminalSink
+from steps.step_io.work import Work
 
 CHECKS: Final = "checks"
 """Subfolder of a dataset with the report of its checks."""

@@ -60,6 +60,13 @@ COMMANDS: Final[Mapping[str, Command]] = {
         examples=("chess-grpo show last", "chess-grpo show champion", "chess-grpo show last --json"),
         page="docs/commands.md",
     ),
+    "card": Command(
+        module="steps.cli.card",
+        group=LOOKING,
+        goal="open a step's card: the report of a run, the curves of its training, the games that decided",
+        examples=("chess-grpo card", "chess-grpo card last/finetune", "chess-grpo card champion/select --out decision.html"),
+        page="docs/cards.md",
+    ),
     "diagnose": Command(
         module="steps.cli.diagnose",
         group=LOOKING,

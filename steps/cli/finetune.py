@@ -18,7 +18,8 @@ from steps.runs.find_policy import find_policy
 from steps.runs.names import POLICY_NAMES
 from steps.runtime.machine import Machine
 from steps.step_io.names import BOARDS, REPORT
-from steps.step_io.work import TerminalSink, Work
+from steps.step_io.terminal import TerminalSink
+from steps.step_io.work import Work
 from steps.store.file_lock import file_lock
 
 

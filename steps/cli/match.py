@@ -15,7 +15,7 @@ from grpo.settings.tree import ConfigError, Settings
 from steps.cli.players import ALLOWED, Entrant, entered, parse_contestant
 from steps.cli.settings_options import add_settings, given_settings
 from steps.runtime.machine import Machine
-from steps.step_io.work import TerminalSink
+from steps.step_io.terminal import TerminalSink
 
 if TYPE_CHECKING:
     from grpo.play.matches import MatchResult

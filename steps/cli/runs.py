@@ -19,7 +19,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     runs = commands.add_parser(
         "runs",
         description="List the flow runs in MLflow (MLFLOW_TRACKING_URI, or the store in CHESS_GRPO_HOME), the newest first: Metaflow's"
-        " run id, start, status, nearest preset, verdict (against the run's own start, and against everybody else), findings of the"
+        " run id, start, status, nearest preset, verdict (against the run's own start, and against other opponents), findings of the"
         " diagnosis, and the registry's aliases of its policies. Nothing is written.",
     )
     runs.add_argument("--last", type=count, default=_DEFAULT, metavar="N", help=f"show the N newest (default {_DEFAULT})")

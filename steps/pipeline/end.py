@@ -1,8 +1,10 @@
 """The last steps as the flow calls them: report, and the words that end a run."""
 
 import tempfile
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from steps.bodies import report as report_body
 from steps.export.model_card import CardFacts, model_card
@@ -10,15 +12,18 @@ from steps.kinds.lookup import kind_of
 from steps.pipeline.here import Here
 from steps.pipeline.job import Job
 from steps.pipeline.run_step import run_step
+from steps.runtime.commands import pasteable, shortened
 from steps.runtime.machine import SHARED, Machine
 from steps.step_io.aliases import CHAMPION
 from steps.step_io.names import MODEL_CARD, REPORT_PAGE, RESULTS
-from steps.step_io.results import read_results
-from steps.step_io.results_text import measurement_text
+from steps.step_io.results import Results, read_results
+from steps.step_io.results_text import interval_bars, outcome, verdict_estimates
 from steps.store.outputs import StepOutput
 from steps.tracking import notes
 from steps.tracking.child_run import ChildRun
 from steps.tracking.tags import verdict_tags
+
+_WIDTH: Final = 80
 
 
 def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:
@@ -51,30 +56,55 @@ def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:
 
 
 def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
-    """Close the run and return the words that end it: verdict, and where champion, report and UI are."""
+    """Close the run and return the words that end it, in lines of at most 80 characters but for paths.
+
+    No line begins with a space, because Metaflow strips those.
+    """
     here = Here(job)
     results = read_results(here.open(reported) / RESULTS)
+    run = job["metaflow_run"]
     places = {
         "Champion of this run": f"{_place(here, selected)}/{CHAMPION}",
         "Report": f"{_place(here, reported)}/{REPORT_PAGE}",
-        "Card": f"python flows/chess_grpo.py card view {job['metaflow_run']}/report",
     }
     head = job.get("story", "")
-    note = notes.ended(head, results, places=places) if head else ""
+    note = notes.ended(head, results, places={**places, "Card": f"chess-grpo card {run}"}) if head else ""
     num_left = here.tracker.end_flow_run(job["mlflow_run"], verdict_tags(results["decision"]), note)
-    waiting = f"NOT LOGGED: {num_left:,} steps wait for that store, which is away: `{_track(here.machine)}` logs them"
-    measured = [each for each in results["measurements"] if each["output"] == selected["output_hash"]]
-    width = max(len(each["name"]) for each in measured)
+    waiting = f"NOT LOGGED: {num_left:,} steps wait for the tracking store, which is away. Log them later: {_track(here.machine)}"
+    commands = {
+        "chess-grpo card last": "the report as a page",
+        "chess-grpo show last": "the same in the terminal",
+        "make ui": "all runs in MLflow",
+    }
+    printed = {pasteable(command): why for command, why in commands.items()}
+    width = max(map(len, printed))
     return "\n".join(
         [
-            f"Verdict: {results['decision']['verdict']}",
-            results["verdict"],
-            *(f"  {each['name']:<{width}}  {measurement_text(each)}" for each in measured),
-            *(f"{what}: {place}" for what, place in places.items()),
-            f"UI: make ui   (MLflow at {here.tracker.uri})",
-            *([waiting] if num_left else []),
+            "",
+            _wrapped(f"Verdict: {results['decision']['verdict']}. {results['verdict']}"),
+            "",
+            *interval_bars(verdict_estimates(results)),
+            "",
+            _wrapped(f"95 % intervals, by {_num_pairs(results):,} pairs of fresh games. {_capital(outcome(results['decision']))}."),
+            *([_wrapped(waiting)] if num_left else []),
+            "",
+            *(f"{what}: {shortened(place)}" for what, place in places.items()),
+            "Next:",
+            *(f"{command:<{width}}  # {why}" for command, why in printed.items()),
         ]
     )
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _num_pairs(results: Results) -> int:
+    return results["decision"]["confirmation_best_moves"]["num_pairs"]
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _track(machine: Machine) -> str:

@@ -36,6 +36,8 @@ class Job(TypedDict):
     """Recompute every output, even one that is in the store."""
     origin: ResumeOrigin | None
     """What the run resumes from."""
+    step_seconds: NotRequired[dict[str, float]]
+    """Step -> how long it took in this machine's latest run of the same preset."""
     story: NotRequired[str]
     """What the parent run's page says below its progress (`steps.tracking.notes.head`)."""
 

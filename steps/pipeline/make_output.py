@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from steps.step_io.work import Sink, TerminalSink, Watcher, Work
+from steps.step_io.terminal import TerminalSink
+from steps.step_io.work import Sink, Watcher, Work
 from steps.store.outputs import StepOutput, StepProgress, Store
 
 
@@ -55,6 +56,7 @@ def make_output(
                 watcher=watcher,
             )
             body(work)
+            terminal.finish()
             work.write_history()
     written = store.find(step, version)
     assert written is not None

@@ -11,13 +11,14 @@ from steps.pipeline.make_output import make_output
 from steps.runs.files import fetch_output, output_manifest
 from steps.runtime.machine import Machine
 from steps.step_io.spec import StepSpec
-from steps.step_io.work import Sink, TerminalSink, Watcher, Work, read_history
+from steps.step_io.terminal import TerminalSink, time_text
+from steps.step_io.work import Sink, Watcher, Work, read_history
 from steps.store.object_lease import Lease, shared_lease, tracking_lease_key
 from steps.store.objects import objects_at
 from steps.store.outputs import StepOutput, Store
 from steps.store.versions import StepVersion, step_version
 from steps.tracking.child_run import ChildRun
-from steps.tracking.step_notes import step_note
+from steps.tracking.step_notes import STEP_NOTES, step_note
 from steps.tracking.tracker import Tracker
 
 
@@ -60,6 +61,7 @@ def run_step(
         is_fresh = job["is_fresh"] and machine.attempt == 0
         found = _found(job, machine, store, version, is_fresh=is_fresh)
         if found is None:
+            print(f"{step}: {_overall(step, job.get('step_seconds', {}))}", flush=True)
             found = make_output(
                 store,
                 step,
@@ -69,7 +71,7 @@ def run_step(
                 resumes=spec.resumes,
                 is_fresh=is_fresh,
                 sinks=(child, *sinks),
-                terminal=TerminalSink(step, spec.shown, lambda text: print(text, flush=True)),
+                terminal=TerminalSink(step, spec.shown, lambda text: print(text, flush=True), axis=spec.axis),
                 watcher=watcher,
                 whose={"run": job["metaflow_run"], "device": inputs.get("device", "")},
             )
@@ -88,6 +90,15 @@ def run_step(
             publish(folder, child)
         child.finished(found)
     return found
+
+
+def _overall(step: str, seconds: Mapping[str, float]) -> str:
+    """Return how far the run is: "step 5 of 11, about 14 min left in all", the time by the latest run of the same preset."""
+    names = list(STEP_NOTES)
+    number = names.index(step)
+    left = [seconds.get(name) for name in names[number:]]
+    estimate = "" if None in left else f", {time_text(sum(filter(None, left)))} left in all"
+    return f"step {number + 1} of {len(names)}{estimate}"
 
 
 def _only_writer(job: Job, machine: Machine, version: StepVersion) -> AbstractContextManager[Lease]:

@@ -10,10 +10,12 @@ from steps.pipeline.resume import ResumeError, find_origin, take_over
 from steps.pipeline.resume_changes import recorded
 from steps.pipeline.run_step import code_tags
 from steps.preflight.checks import PreflightError, preflight, preflight_table
+from steps.runs.index import step_seconds
 from steps.runtime.device import device_facts
 from steps.runtime.machine import Machine
 from steps.tracking import notes
 from steps.tracking.launch import launch_of
+from steps.tracking.outages import TrackingAwayError
 from steps.tracking.tags import COMMAND, ENGINE, PRESET
 from steps.tracking.tracker import Tracker
 
@@ -84,6 +86,7 @@ def start(
         files={"settings.json": json.dumps(settings, indent=1) + "\n", "settings.toml": launch.text},
     )
     return Job(
+        step_seconds=_step_seconds(machine, launch.preset),
         settings=dict(settings),
         code=dict(code),
         metaflow_run=metaflow_run,
@@ -92,3 +95,10 @@ def start(
         origin=origin,
         story=head,
     )
+
+
+def _step_seconds(machine: Machine, preset: str) -> dict[str, float]:
+    try:
+        return step_seconds(machine, preset)
+    except TrackingAwayError:  # The preflight has said so; the run goes on without an estimate.
+        return {}

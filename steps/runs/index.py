@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from grpo.base.suggestions import nearest
 from steps.runs.names import LAST, RUN_NAMES, NotFoundError
@@ -13,11 +13,15 @@ from steps.step_io.aliases import ALIASES
 from steps.store.outputs import StepOutput
 from steps.tracking.client import TrackingStore, pages
 from steps.tracking.registry import MODEL, Version, version_of
-from steps.tracking.tags import FLOW, OUTPUT_HASH, PARENT, REUSED, RUN, STEP, VERSION
+from steps.tracking.tags import FLOW, OUTPUT_HASH, PARENT, PRESET, REUSED, RUN, STEP, VERSION
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.entities.model_registry import ModelVersion
+
+
+_RECENT: Final = 20
+"""Runs that are looked through for the time of each step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,6 +135,22 @@ def find_runs(names: Iterable[str], machine: Machine) -> dict[str, TrackedRun]:
     """
     wanted, index = set(names), _Index(machine)
     return {run: index.tracked(parent) for parent in index.parents if (run := parent.data.tags.get(RUN)) in wanted and run is not None}
+
+
+def step_seconds(machine: Machine, preset: str) -> dict[str, float]:
+    """Return how long each step took in the latest of the newest runs of a preset that computed it; a step's tasks count as one.
+
+    Raises TrackingAwayError when the store does not answer.
+    """
+    found: dict[str, float] = {}
+    for run in read_runs(machine, last=_RECENT):
+        spans: dict[str, list[tuple[float, float]]] = {}
+        for step in run.steps if run.tags.get(PRESET) == preset else ():
+            if step.output_hash and not step.is_reused and step.seconds is not None:
+                spans.setdefault(step.name, []).append((step.started, step.started + step.seconds))
+        took = {name: max(end for _, end in tasks) - min(begin for begin, _ in tasks) for name, tasks in spans.items()}
+        found = took | found
+    return found
 
 
 def step_metric(machine: Machine, step: TrackedStep, metric: str) -> dict[int, float]:

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from grpo.base.files import read_json
 from steps.runs.index import TrackedRun, TrackedStep
+from steps.runtime.commands import pasteable
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import CHAMPION
 from steps.step_io.names import FINDINGS
@@ -48,7 +49,7 @@ def places(run: TrackedRun, machine: Machine) -> list[tuple[str, str]]:
     if reported is not None:
         rows += [
             ("report", _place(machine, reported, REPORT_PAGE)),
-            ("card", f"python flows/chess_grpo.py card view {run.metaflow_run}/report"),
+            ("card", pasteable(f"chess-grpo card {run.metaflow_run}")),
         ]
     if finetuned is not None:
         rows.append(("training", _place(machine, finetuned, "")))

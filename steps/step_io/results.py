@@ -146,7 +146,7 @@ class GainFacts(TypedDict):
     played: IntervalFacts
     adjudicated: IntervalFacts
     finding: str
-    """Against everybody else: a `grpo.evaluation.verdict.LadderFinding`."""
+    """Against other opponents: a `grpo.evaluation.verdict.LadderFinding`."""
     text: str
 
 
@@ -156,7 +156,7 @@ class DecisionFacts(TypedDict):
     verdict: str
     """A `grpo.evaluation.verdict.Verdict`."""
     sentence: str
-    """The verdict in one sentence: against the own start, against everybody else, and whether the two disagree."""
+    """The verdict in one sentence: against the own start, against other opponents, and whether the two disagree."""
     candidate_step: int
     promoted: bool
     replaces_previous: bool

@@ -11,6 +11,11 @@ from grpo.metrics.table import TASKS
 from grpo.policy.files import LANGUAGE
 from grpo.statistics.intervals import LEVEL, Estimate, Unit, elo_estimate
 from steps.step_io.results import (
+    GAIN,
+    GAIN_ADJUDICATED,
+    LADDER_GAIN,
+    LADDER_GAIN_ADJUDICATED,
+    MEASURE_NAMES,
     BoardFacts,
     ClaimFacts,
     DecisionFacts,
@@ -81,7 +86,10 @@ def trace_table(decision: DecisionFacts) -> HeadedRows:
         (f"halving, round {entry['round'] + 1}: step {entry['candidate']:,}", f"{entry['text']}; {'stays' if entry['kept'] else 'leaves'}")
         for entry in decision["screening"]
     ]
-    rows += [(f"claim: {claim['name']}", f"{_found(claim)}, needed at most {LEVEL}; {claim['end']}") for claim in decision["claims"]]
+    rows += [
+        (f"claim: {claim['name']}", f"{_found(claim)} (threshold {LEVEL}, adjusted for multiple tests); {claim['end']}")
+        for claim in decision["claims"]
+    ]
     gain = decision["ladder_gain"]
     rows.append((f"claim: {AGAINST_OTHERS}", gain["text"] + ("; BLOCKS" if gain["finding"] == LadderFinding.WORSE else "")))
     rows += [(f"beside, decides nothing: {claim['name']}", _found(claim)) for claim in decision["beside"]]
@@ -124,6 +132,50 @@ def regret_table(results: Results) -> HeadedRows:
     rows = [(phase, *("" if each is None else f"{each:.4f}" for each in (of["before"], of["after"]))) for phase, of in found]
     return ("phase", "pretrained", "candidate"), rows
 
+
+VERDICT_MEASURES: Final = {
+    MEASURE_NAMES[GAIN]: "own start, as played",
+    MEASURE_NAMES[GAIN_ADJUDICATED]: "own start, adjudicated",
+    MEASURE_NAMES[LADDER_GAIN]: "other opponents, as played",
+    MEASURE_NAMES[LADDER_GAIN_ADJUDICATED]: "other opponents, adjudicated",
+}
+"""Name of a measurement that the verdict's picture shows -> its label there."""
+_BARS_HEAD: Final = "gain in Elo, against"
+_BAR_HALF: Final = 12
+"""Characters of a text bar on each side of 0."""
+
+
+def verdict_estimates(results: Results) -> dict[str, Estimate]:
+    """Return the candidate's gain in Elo against its own start and against other opponents, by label, in the verdict's order."""
+    found = {each["name"]: each for each in results["measurements"]}
+    return {
+        label: elo_estimate(estimate_of(found[name])) if found[name]["unit"] == Unit.SCORE else estimate_of(found[name])
+        for name, label in VERDICT_MEASURES.items()
+        if name in found
+    }
+
+
+def interval_bars(estimates: Mapping[str, Estimate]) -> list[str]:
+    r"""Return a picture of Elo intervals in lines of at most 80 characters: a scale, then a bar for each. No line begins with a space.
+
+    >>> print("\n".join(interval_bars({"own start": Estimate(value=53, low=31, high=75)})))
+    gain in Elo, against -75          0         +75
+    own start                        |    [--o---] +53 [+31, +75]
+    """
+    widest = max((max(abs(each.low), abs(each.high)) for each in estimates.values()), default=0.0)
+    limit = next(scale for scale in _SCALES if scale >= min(widest, _SCALES[-1]))
+    width = max(map(len, (_BARS_HEAD, *estimates)))
+    lines = [f"{_BARS_HEAD:<{width}} {f'-{limit:,}':<{_BAR_HALF}}0{f'+{limit:,}':>{_BAR_HALF}}"]
+    for label, each in estimates.items():
+        low, value, high = (_BAR_HALF + round(max(-1.0, min(1.0, end / limit)) * _BAR_HALF) for end in (each.low, each.value, each.high))
+        bar = ["-" if low < place < high else " " for place in range(2 * _BAR_HALF + 1)]
+        bar[_BAR_HALF] = "|"
+        bar[low], bar[high], bar[value] = "[", "]", "o"
+        lines.append(f"{label:<{width}} {''.join(bar)} {each.text(Unit.ELO)}")
+    return lines
+
+
+_SCALES: Final = (50, 75, 100, 150, 200, 300, 400, 600, 800, 1_200, 1_600)
 
 PHASE_HEADERS: Final = ("phase", "found in the source", "selected")
 
@@ -261,7 +313,16 @@ def _answers(confirmed: MatchFacts) -> str:
 
 
 def _found(claim: ClaimFacts) -> str:
-    return f"{claim['text']}; {'shown' if claim['is_shown'] else 'not shown'}, adjusted p {claim['adjusted_p']:.4f}"
+    return f"{claim['text']}; {'shown' if claim['is_shown'] else 'not shown'}, {p_text(claim['adjusted_p'])}"
+
+
+def p_text(p_value: float) -> str:
+    """Return a p-value as people read it: one that rounds to 0 is not 0.
+
+    >>> p_text(0.00004)
+    'p < 0.0001'
+    """
+    return "p < 0.0001" if p_value < 0.0001 else f"p = {p_value:.4f}"
 
 
 def _elo(value: float, low: float, high: float) -> str:

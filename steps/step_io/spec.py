@@ -25,6 +25,8 @@ class StepSpec:
     """What it takes besides settings: outputs of other steps, `engine`, `device`, files. Their hashes are part of the version."""
     shown: tuple[str, ...] = ()
     """Metrics that the terminal prints."""
+    axis: str = ""
+    """What the steps of its records count, in the words of the terminal; empty where they count nothing."""
     published: tuple[str, ...] = ()
     """Files of its output that are logged to the tracker by themselves; those that are not there are passed over."""
     is_archived: bool = True

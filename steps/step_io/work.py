@@ -1,17 +1,14 @@
 """What a step's body works with: a folder to fill, and sinks that log its records and progress."""
 
 import json
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from grpo.base.files import append_line, read_lines, replace_file
 from grpo.metrics.table import Event, Record
 from steps.step_io.names import HISTORY
-
-_SECONDS_BETWEEN_LINES: Final = 10.0
 
 
 class Sink(Protocol):
@@ -22,6 +19,13 @@ class Sink(Protocol):
 
     def progress(self, done: int, total: int, unit: str) -> None:
         """Report that `done` of `total` units are done."""
+
+
+class Terminal(Sink, Protocol):
+    """The sink that people read while they wait."""
+
+    def say(self, text: str) -> None:
+        """Print a line."""
 
 
 class Watcher(Protocol):
@@ -40,7 +44,7 @@ class Work:
 
     folder: Path
     sinks: tuple[Sink, ...]
-    terminal: "TerminalSink | None" = None
+    terminal: Terminal | None = None
     """One more sink; unlike the others it does not log again what it logged before a kill."""
     progress_folder: Path | None = None
     """Where a step that can resume after a kill saves what it needs for that; the history's journal is there too."""
@@ -135,47 +139,3 @@ def _line(record: Record) -> str:
 def _record(row: dict[str, Any]) -> Record:
     step, events = row.pop("step"), row.pop("events", [])
     return Record(step, row, tuple(Event(**event) for event in events))
-
-
-def progress_text(done: int, total: int, unit: str, *, rate: float) -> str:
-    """Return how far the work is, how fast it goes (units a second), and how long it will still take at that pace."""
-    left = int((total - done) / rate) if rate else 0
-    shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2f}"
-    return f"{done:,} of {total:,} {unit}, {shown}/s, {left // 60}:{left % 60:02d} left"
-
-
-class TerminalSink:
-    """Prints progress with rate and time left, at most every ten seconds, and the numbers that a step asks to see."""
-
-    def __init__(self, step: str, shown: Iterable[str], say: Callable[[str], None]) -> None:
-        """Show the named metrics of each record."""
-        self._step = step
-        self._shown = tuple(shown)
-        self._say = say
-        self._started = self._last = time.monotonic()
-        self._done_before = 0
-
-    def say(self, text: str) -> None:
-        """Print a line."""
-        self._say(f"{self._step}: {text}")
-
-    def resumes_at(self, done: int) -> None:
-        """Leave out of the pace what was done before this process began."""
-        self._done_before = done
-
-    def log(self, record: Record) -> None:
-        """Print the shown metrics of a record, and what happened."""
-        numbers = [f"{name.partition('/')[2]} {record.metrics[name]:.4g}" for name in self._shown if name in record.metrics]
-        if numbers:
-            self.say(f"step {record.step:,}: {', '.join(numbers)}")
-        for event in record.events:
-            self.say(f"step {record.step:,}: {event.name}: {event.message}")
-
-    def progress(self, done: int, total: int, unit: str) -> None:
-        """Print how far the work is, how fast, and how long it will still take at that pace."""
-        now = time.monotonic()
-        if done < total and now - self._last < _SECONDS_BETWEEN_LINES:
-            return
-        self._last = now
-        seconds = max(now - self._started, 1e-3)
-        self.say(progress_text(done, total, unit, rate=(done - self._done_before) / seconds))

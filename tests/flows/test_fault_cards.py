@@ -20,7 +20,8 @@ from steps.cards import live
 from steps.cards.registry import PAGES, watch
 from steps.pipeline.make_output import make_output
 from steps.step_io.names import SUMMARY, SUMMARY_PAGE
-from steps.step_io.work import TerminalSink, Work
+from steps.step_io.terminal import TerminalSink
+from steps.step_io.work import Work
 from steps.store.outputs import StepOutput, Store
 
 CARDS = ("start", *(card_id for card_id, _ in PAGES.values()))

@@ -138,7 +138,7 @@ def test_the_verdict_reads_as_what_was_shown() -> None:
     ]
 
 
-# Against everybody else.
+# Against other opponents.
 
 
 @pytest.mark.parametrize(
@@ -160,12 +160,12 @@ def test_the_ladder_shows_a_difference_when_the_whole_interval_as_played_lies_on
 @pytest.mark.parametrize(
     ("scores", "elo", "verdict", "others"),
     [
-        (STRONG, 50, Verdict.BETTER, "and is stronger"),
-        (STRONG, 0, Verdict.BETTER, "but was not shown to be stronger"),
-        (STRONG, -50, Verdict.WORSE_ON_LADDER, "but is weaker"),
-        (EVEN, 50, Verdict.NO_IMPROVEMENT, "but is stronger"),
-        (EVEN, 0, Verdict.NO_IMPROVEMENT, "and was not shown to be stronger"),
-        (EVEN, -50, Verdict.NO_IMPROVEMENT, "and is weaker"),
+        (STRONG, 50, Verdict.BETTER, ", and against other opponents it gains too"),
+        (STRONG, 0, Verdict.BETTER, "; but against other opponents no gain is shown"),
+        (STRONG, -50, Verdict.WORSE_ON_LADDER, "; but against other opponents it is weaker"),
+        (EVEN, 50, Verdict.NO_IMPROVEMENT, "; but against other opponents it gains"),
+        (EVEN, 0, Verdict.NO_IMPROVEMENT, ", and against other opponents no gain is shown"),
+        (EVEN, -50, Verdict.NO_IMPROVEMENT, ", and against other opponents it is weaker"),
     ],
 )
 def test_a_candidate_that_beats_its_start_and_is_not_worse_on_the_ladder_is_promoted_and_one_sentence_says_both(
@@ -174,11 +174,10 @@ def test_a_candidate_that_beats_its_start_and_is_not_worse_on_the_ladder_is_prom
     decision = verdict_on(scores, ladder_gain=gain(elo))
     assert decision.verdict == verdict
     assert decision.promoted == decision.replaces_previous == (verdict == Verdict.BETTER)
-    own = "beats its own start (0.600 [" if scores is STRONG else "was not shown to beat its own start (0.500 ["
+    own = "beats its own start (+70 Elo [+" if scores is STRONG else "was not shown to beat its own start (+0 Elo [-"
     assert decision.sentence.startswith(f"Step {decision.candidate} {own}")
-    ladder = f"{elo:+} Elo [{elo - 30:+}, {elo + 30:+}] on the ladder)"
-    disagree = ": the two disagree" if others.startswith("but") else ""
-    assert decision.sentence.endswith(f"), {others} than it against everybody else ({ladder}{disagree}.")
+    ladder = f"{elo:+} Elo [{elo - 30:+}, {elo + 30:+}] on the ladder)."
+    assert decision.sentence.endswith(f"){others} ({ladder}" + (" The two disagree." if others.startswith(";") else ""))
 
 
 def test_the_ladder_as_adjudicated_is_reported_and_decides_nothing() -> None:
@@ -190,7 +189,7 @@ def test_who_is_worse_on_the_ladder_replaces_no_champion_and_a_worse_phase_is_sa
     worse = phase_changes({"endgame": [0.05, 0.06] * 50}, tolerance=0.01)
     decision = verdict_on(STRONG, previous=STRONG, ladder_gain=gain(-50), phases=worse)
     assert (decision.verdict, decision.promoted, decision.replaces_previous) == (Verdict.WORSE_ON_LADDER, False, False)
-    assert decision.sentence.endswith("the two disagree; its held-out regret grew in the endgame.")
+    assert decision.sentence.endswith("The two disagree. Its held-out regret grew in the endgame.")
 
 
 # Confirmation.
@@ -327,7 +326,7 @@ def test_a_phase_blocks_when_it_is_shown_to_be_worse_than_the_tolerance() -> Non
     assert [(change.phase, change.blocks) for change in changes] == [("opening", False), ("middlegame", False), ("endgame", True)]
     decision = verdict_on(STRONG, phases=changes)
     assert (decision.verdict, decision.promoted, decision.replaces_previous) == (Verdict.WORSE_IN_A_PHASE, False, False)
-    assert decision.sentence.endswith("; its held-out regret grew in the endgame.")
+    assert decision.sentence.endswith(" Its held-out regret grew in the endgame.")
     assert verdict_on(STRONG, phases=changes[:2]).promoted
     assert verdict_on(EVEN, phases=changes).verdict == Verdict.NO_IMPROVEMENT
 

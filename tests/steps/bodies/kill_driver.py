@@ -37,7 +37,8 @@ from grpo.policy.distribution import new_policy  # noqa: E402
 from grpo.settings.grpo import GrpoConfig  # noqa: E402
 from steps.bodies.training_loop import TrainingLoop  # noqa: E402
 from steps.pipeline.make_output import make_output  # noqa: E402
-from steps.step_io.work import TerminalSink, Work  # noqa: E402
+from steps.step_io.terminal import TerminalSink  # noqa: E402
+from steps.step_io.work import Work  # noqa: E402
 from steps.store.outputs import Store  # noqa: E402
 
 NUM_STEPS = 12

@@ -15,7 +15,8 @@ from grpo.policy.distribution import new_policy
 from grpo.settings.grpo import GrpoConfig
 from steps.bodies.training_loop import TrainingLoop
 from steps.pipeline.make_output import make_output
-from steps.step_io.work import Sink, TerminalSink, Watcher, Work
+from steps.step_io.terminal import TerminalSink
+from steps.step_io.work import Sink, Watcher, Work
 from steps.store.outputs import Store
 
 torch.set_num_threads(1)

@@ -21,7 +21,8 @@ from grpo.settings.grpo import GrpoConfig
 from steps.runtime.exit_codes import RESUMABLE
 from steps.runtime.sigterm import Terminated, terminable
 from steps.step_io.names import HISTORY
-from steps.step_io.work import TerminalSink, Work, read_history, read_journal
+from steps.step_io.terminal import TerminalSink
+from steps.step_io.work import Work, read_history, read_journal
 from steps.store.outputs import BusyError, Store
 
 

@@ -427,7 +427,7 @@ def test_progress_is_told_with_rate_and_time_left_as_the_terminal_does(clock: Si
     assert "100 of 1,000 games<" in seen.progress
     clock.now = 20.0
     seen.progressed(200, 1_000, "games")
-    assert "200 of 1,000 games, 5.00/s, 2:40 left" in seen.progress
+    assert "200 of 1,000 games, 5/s, about 3 min left" in seen.progress
     assert 'value="0.2000"' in seen.progress
 
 

@@ -28,7 +28,8 @@ from steps.bodies.training_loop import TrainingLoop
 from steps.nodes.worker import exit_code
 from steps.pipeline.make_output import make_output
 from steps.runtime.parent_death import end_with_parent
-from steps.step_io.work import TerminalSink, Work
+from steps.step_io.terminal import TerminalSink
+from steps.step_io.work import Work
 from steps.store.outputs import Store
 
 assert BOARDS

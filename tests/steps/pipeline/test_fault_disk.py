@@ -24,7 +24,8 @@ from grpo.policy.distribution import new_policy
 from grpo.settings.language import LanguageConfig, SmallModelConfig
 from grpo.settings.tree import PolicyConfig
 from steps.pipeline.make_output import make_output
-from steps.step_io.work import TerminalSink, Work, read_journal
+from steps.step_io.terminal import TerminalSink
+from steps.step_io.work import Work, read_journal
 from steps.store.outputs import Store
 
 torch.set_num_threads(1)

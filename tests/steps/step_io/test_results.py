@@ -159,9 +159,9 @@ def test_who_is_champion_is_said_in_words(promoted: bool, replaces: bool, words:
 @pytest.mark.parametrize(("elo", "blocks"), [(-50.0, True), (0.0, False), (50.0, False)])
 def test_being_worse_on_the_ladder_is_marked_as_what_blocks(elo: float, blocks: bool) -> None:
     decision: Any = made_reports(elo=elo)["select"]
-    assert [what.startswith("claim: against everybody else") for what, found in trace_table(decision)[1] if found.endswith("; BLOCKS")] == (
-        [True] if blocks else []
-    )
+    assert [
+        what.startswith("claim: against other opponents") for what, found in trace_table(decision)[1] if found.endswith("; BLOCKS")
+    ] == ([True] if blocks else [])
 
 
 def test_a_stop_says_why_and_an_entropy_that_nobody_knows_is_called_that(tmp_path: Path) -> None:

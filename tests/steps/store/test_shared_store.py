@@ -11,7 +11,8 @@ import pytest
 
 from grpo.base.files import CorruptError
 from steps.pipeline.make_output import make_output
-from steps.step_io.work import TerminalSink, Work
+from steps.step_io.terminal import TerminalSink
+from steps.step_io.work import Work
 from steps.store.object_lease import Lease, LeaseLostError
 from steps.store.objects import Objects, SharedStoreError, objects_at
 from steps.store.outputs import StepOutput, Store

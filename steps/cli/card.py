@@ -1,0 +1,56 @@
+"""The command `chess-grpo card`: a step's card as one HTML file, opened in a browser where there is one."""
+
+import argparse
+import os
+import subprocess
+import sys
+import webbrowser
+from pathlib import Path
+
+from grpo.base.errors import PlainError
+from steps.runs.names import RUN_NAMES
+from steps.runtime.commands import shortened
+from steps.runtime.machine import Machine
+from steps.store.versions import ROOT
+from steps.tracking.launch import FLOW_FILE
+
+_STEP = "report"
+
+
+class CardError(PlainError, LookupError):
+    """There is no such card; the message says what Metaflow said."""
+
+
+def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `card`."""
+    card = commands.add_parser(
+        "card",
+        description="Write the card of a run's step as one HTML file that needs no network, and open it where there is a desktop. Metaflow"
+        " keeps cards below the folder in which the run was started: call it there.",
+    )
+    card.add_argument("name", metavar="RUN[/STEP]", nargs="?", default="last", help=f"{RUN_NAMES}; the step is {_STEP} by default")
+    card.add_argument("--out", type=Path, metavar="FILE", help="where to write it (default: the folder cards of the home)")
+    card.set_defaults(run=_card)
+
+
+def _card(given: argparse.Namespace) -> int:
+    from steps.runs.index import find_run
+
+    machine = Machine.here()
+    name, _, step = given.name.partition("/")
+    run = find_run(name, machine).metaflow_run
+    file: Path = given.out or machine.home / "cards" / f"{run}-{step or _STEP}.html"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    words = [sys.executable, str(ROOT / FLOW_FILE), "--quiet", "card", "get", f"{run}/{step or _STEP}", str(file)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode or not file.exists():
+        why = " ".join((done.stderr or done.stdout).split())
+        raise CardError(
+            f"no card of {run}/{step or _STEP} in {Path.cwd()}: call this in the folder in which the run was started; docs/cards.md lists"
+            f" the steps that have one. Metaflow says: {why}"
+        )
+    file.chmod(0o644)  # Metaflow writes it for the owner alone, and people serve and send it.
+    print(f"{run}/{step or _STEP}: {shortened(file)}")
+    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or sys.platform == "darwin":
+        webbrowser.open(file.resolve().as_uri())
+    return 0

@@ -1,0 +1,24 @@
+"""Commands as they are printed: with the path of this environment's programs, so that they work when pasted."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+
+def pasteable(command: str) -> str:
+    """Return a command with the program's path: `chess-grpo show last` is `.venv/bin/chess-grpo show last` in a checkout.
+
+    Unchanged where the shell finds this environment's program by its name, and where this environment has none.
+    """
+    program, _, rest = command.partition(" ")
+    path = Path(sys.executable).parent / program
+    if not path.exists() or shutil.which(program) == str(path):
+        return command
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{shown} {rest}"
+
+
+def shortened(path: str | Path) -> str:
+    """Return a path relative to this directory, if it is below it."""
+    return os.path.relpath(path) if Path(path).is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,98 @@
+"""What people read while they wait: a line a minute with progress, time left and the latest numbers."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from grpo.metrics.table import Record
+
+_SECONDS_TO_FIRST_LINE: Final = 10.0
+_SECONDS_BETWEEN_LINES: Final = 60.0
+_WINDOW_SECONDS: Final = 120.0
+_MIN_UNITS: Final = 5
+"""Fewer give no estimate of the time left: the first ones include what is done once, such as loading."""
+_MIN_SECONDS: Final = 5.0
+
+
+class Pace:
+    """How far work is, and how long it will still take at the pace of its latest two minutes."""
+
+    def __init__(self) -> None:
+        """Begin with the first call of `text`: what was done before this process does not count."""
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def text(self, done: int, total: int, unit: str) -> str:
+        """Return "1,200 of 3,000 steps, 14/s, about 2 min left"; without rate and estimate until there is something to go by."""
+        now = time.monotonic()
+        if self._seen and done < self._seen[-1][1]:
+            self._seen.clear()  # Other work, or the same again.
+        self._seen.append((now, done))
+        while now - self._seen[1 if len(self._seen) > 1 else 0][0] > _WINDOW_SECONDS:
+            self._seen.popleft()
+        since, at_first = self._seen[0]
+        text = f"{done:,} of {total:,} {unit}"
+        if done >= total:
+            return text
+        if done - at_first < _MIN_UNITS or now - since < _MIN_SECONDS:
+            return text
+        rate = (done - at_first) / (now - since)
+        shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+        return f"{text}, {shown}/s, {time_text((total - done) / rate)} left"
+
+
+def time_text(seconds: float) -> str:
+    """Return a length of time as people say it."""
+    minutes = round(seconds / 60)
+    if minutes == 0:
+        return "under a minute"
+    return f"about {minutes} min" if minutes < 120 else f"about {minutes // 60} h {minutes % 60} min"
+
+
+class TerminalSink:
+    """Prints at most a line a minute: progress, and the latest of the numbers that a step asks to see. Events are printed at once."""
+
+    def __init__(self, step: str, shown: Iterable[str], say: Callable[[str], None], *, axis: str = "step") -> None:
+        """Show the named metrics of the records.
+
+        Args:
+            step: name of the step.
+            shown: names of metrics.
+            say: prints a line.
+            axis: what a record's step counts; empty where it counts nothing.
+        """
+        self._step, self._shown, self._say, self._axis = step, tuple(shown), say, axis
+        self._pace = Pace()
+        self._due = time.monotonic() + _SECONDS_TO_FIRST_LINE
+        self._place = ""
+        self._numbers: dict[str, float] = {}
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self._say(f"{self._step}: {text}")
+
+    def log(self, record: Record) -> None:
+        """Take the shown metrics of a record, and print what happened."""
+        place = f"{self._axis} {record.step:,}: " if self._axis else ""
+        if numbers := {name.partition("/")[2]: record.metrics[name] for name in self._shown if name in record.metrics}:
+            self._place = place
+            self._numbers |= numbers
+        for event in record.events:
+            self.say(f"{place}{event.name}: {event.message}")
+
+    def progress(self, done: int, total: int, unit: str) -> None:
+        """Print how far the work is, and the latest numbers, if a minute has passed since the last time."""
+        now, text = time.monotonic(), self._pace.text(done, total, unit)
+        if now >= self._due:
+            self._due = now + _SECONDS_BETWEEN_LINES
+            self.say("; ".join(filter(None, (text, self._taken()))))
+
+    def finish(self) -> None:
+        """Print the numbers that are not printed yet."""
+        if numbers := self._taken():
+            self.say(numbers)
+
+    def _taken(self) -> str:
+        numbers = ", ".join(f"{name} {number:.4g}" for name, number in self._numbers.items())
+        self._numbers.clear()
+        return numbers and self._place + numbers
