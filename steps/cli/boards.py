@@ -19,7 +19,7 @@ from steps.bodies.build_boards import build_units, write_rejection
 from steps.bodies.check_boards import check_dataset
 from steps.bodies.join_boards import join_units
 from steps.cli.inspect_files import dataset_text, files_text, inspect_files
-from steps.cli.settings_options import add_settings, given_settings
+from steps.cli.parser import add_settings, given_settings
 from steps.runtime.machine import Machine
 from steps.step_io.names import BOARDS
 from steps.step_io.terminal import TerminalSink

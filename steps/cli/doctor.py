@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from grpo.settings.tree import DEFAULT_PRESET, ConfigError, Settings
-from steps.cli.settings_options import add_settings, given_settings
+from steps.cli.parser import add_settings, given_settings
 from steps.cli.tables import text_table, wrapped
 from steps.runtime.machine import Machine
 

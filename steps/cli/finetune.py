@@ -12,7 +12,7 @@ from grpo.base.files import atomic_folder, json_text, read_json, remove_folder, 
 from grpo.engine.identity import identify
 from grpo.settings.roles import settings_read_by
 from grpo.settings.tree import ConfigError
-from steps.cli.settings_options import add_settings, given_settings
+from steps.cli.parser import add_settings, given_settings
 from steps.kinds.lookup import kind_of
 from steps.runs.find_policy import find_policy
 from steps.runs.names import POLICY_NAMES

@@ -12,8 +12,8 @@ from grpo.board.phases import PHASES, Phase
 from grpo.engine.identity import identify
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
 from grpo.settings.tree import ConfigError, Settings
+from steps.cli.parser import add_settings, given_settings
 from steps.cli.players import ALLOWED, Entrant, entered, parse_contestant
-from steps.cli.settings_options import add_settings, given_settings
 from steps.runtime.machine import Machine
 from steps.step_io.terminal import TerminalSink
 

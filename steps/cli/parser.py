@@ -1,13 +1,17 @@
 """An argparse parser with examples in its help, and with suggestions in its error messages."""
 
 import argparse
+import json
 import math
 import shutil
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from grpo.base.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from grpo.settings.tree import Settings
 
 _MAX_WIDTH: Final = 110
 
@@ -101,6 +105,23 @@ def finite_number(text: str) -> float:
     if not math.isfinite(number):
         raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
     return number
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add the options `--config` and `--set` of all commands that read settings."""
+    from grpo.settings.tree import DEFAULT_PRESET  # Here, because it costs most of the start of a command without settings.
+
+    parser.add_argument("--config", default=DEFAULT_PRESET, metavar="NAME", help="a preset, or a TOML file with the differences from one")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help='such as boards.num_train=3000; values are TOML: "text"'
+    )
+
+
+def given_settings(given: argparse.Namespace) -> "Settings":
+    """Return the settings of these options; raises ConfigError for invalid ones."""
+    from grpo.settings.tree import read_settings
+
+    return read_settings("\n".join([f"preset = {json.dumps(given.config)}", *given.set]))
 
 
 def _width() -> int:

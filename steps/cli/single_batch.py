@@ -20,7 +20,7 @@ from grpo.engine.pool import EnginePool
 from grpo.metrics.table import TASKS
 from grpo.policy.files import LANGUAGE
 from grpo.settings.tree import ConfigError, Settings
-from steps.cli.settings_options import add_settings, given_settings
+from steps.cli.parser import add_settings, given_settings
 from steps.runs.find_policy import find_policy
 from steps.runs.names import POLICY_NAMES
 from steps.runtime.machine import Machine
