@@ -9,10 +9,9 @@ from pathlib import Path
 
 from grpo.base.errors import PlainError
 from steps.runs.names import RUN_NAMES
-from steps.runtime.commands import shortened
+from steps.runtime.commands import FLOW_FILE, shortened
 from steps.runtime.machine import Machine
 from steps.store.versions import ROOT
-from steps.tracking.launch import FLOW_FILE
 
 _STEP = "report"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from steps.cli.tables import duration, text_table, when, wrapped
 from steps.runs.names import RUN_NAMES
+from steps.runtime.commands import pasteable, resume_command
 from steps.runtime.machine import Machine
 
 _HASH = 12
@@ -81,7 +82,7 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
         "code": facts["commit"] and f"commit {facts['commit'][:_HASH]}{dirty}",
     }
     yield text_table([(name, value) for name, value in rows.items() if value], indent="  ")
-    resume = f"`python flows/chess_grpo.py resume --origin-run-id {run}` resumes it."
+    resume = f"`{pasteable(resume_command(run))}` resumes it."
     if facts["status"] == "running":
         yield wrapped(f"It is running, or was killed: then {resume}", "  ")
     if facts["status"] == "failed":

@@ -108,10 +108,10 @@ def start_flow(run: "PlannedRun", machine: Machine, log: Path) -> int:
         log: the file for everything that the flow prints.
     """
     from steps.runs.sweep_plan import run_id_file
+    from steps.runtime.commands import FLOW_FILE
     from steps.runtime.parent_death import PARENT_VARIABLE
     from steps.runtime.process_id import Writer
     from steps.store.versions import ROOT
-    from steps.tracking.launch import FLOW_FILE
 
     id_file = machine.home / run_id_file(run)
     id_file.parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from grpo.base.files import MANIFEST, read_json, sha256_file, verified_manifest
 from grpo.policy.files import is_policy, missing_files, policy_facts, policy_kind, weights_file
 from steps.runs.names import POLICY_NAMES, NotFoundError, is_folder
+from steps.runtime.commands import pasteable, resume_command
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import ALIASES, CHAMPION, PRETRAINED_STEP
 from steps.step_io.names import REPORT
@@ -111,8 +112,8 @@ def named_policy(name: str, machine: Machine, *, role: str) -> NamedPolicy:
     policy = run.policy(role) if policy is None and not slash else policy
     if policy is None:
         raise NotFoundError(
-            f"run {run.metaflow_run} has no {step or role}: it ended too early, or its version was deleted. Finish it by `python"
-            f" flows/chess_grpo.py resume --origin-run-id {run.metaflow_run}`, or take a checkpoint by {run.metaflow_run}/STEP"
+            f"run {run.metaflow_run} has no {step or role}: it ended too early, or its version was deleted. Finish it by"
+            f" `{pasteable(resume_command(run.metaflow_run))}`, or take a checkpoint by {run.metaflow_run}/STEP"
         )
     return NamedPolicy(run=run, policy_step=policy.version.policy_step, role=policy.role, version=policy.version.number)
 

@@ -4,12 +4,11 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from grpo.settings.roles import flattened
 from grpo.settings.tree import DEFAULT_PRESET, preset_names, read_settings
-
-FLOW_FILE: Final = "flows/chess_grpo.py"
+from steps.runtime.commands import FLOW_FILE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from grpo.metrics.table import METRICS, Better
 from grpo.policy.files import LANGUAGE, NETWORK
+from steps.runtime.commands import FLOW_FILE, resume_command
 from steps.runtime.machine import Machine
 from steps.step_io.results import Results
 from steps.step_io.results_text import summary
-from steps.tracking.launch import FLOW_FILE, Launch
+from steps.tracking.launch import Launch
 from steps.tracking.saved_views import RUNS, SHARE_KEY, STEPS_VIEW
 from steps.tracking.step_notes import STEP_NOTES, findings_text, run_name
 
@@ -143,7 +144,7 @@ The artifacts have the settings: all in `settings.json`, the differences from th
 def begun(head: str, *, metaflow_run: str, step: str = "") -> str:
     """Return the description of a running run, with its current step if any."""
     at = f"at `{step}`, step {list(STEP_NOTES).index(step) + 1} of {len(STEP_NOTES)}" if step in STEP_NOTES else "starting"
-    text = f"**Running**, {at}. If no process is running any more, it was killed: `{_resume(metaflow_run)}` resumes it."
+    text = f"**Running**, {at}. If no process is running any more, it was killed: `{resume_command(metaflow_run)}` resumes it."
     return _page(text, head)
 
 
@@ -153,8 +154,8 @@ def failed(head: str, *, metaflow_run: str, step: str, why: str) -> str:
 
 {_quoted(why)}
 
-Finished steps are saved. Fix the cause and resume: `{_resume(metaflow_run)}`. With other settings start a new run by the command below;
-it reuses the steps that they do not change."""
+Finished steps are saved. Fix the cause and resume: `{resume_command(metaflow_run)}`. With other
+settings start a new run by the command below; it reuses the steps that they do not change."""
     return _page(text, head)
 
 
@@ -190,10 +191,6 @@ It plays without search, clock or memory of the game. Elo is on this ladder, not
 def _better(name: str) -> str:
     better = METRICS[name].better
     return "" if better is Better.NEITHER else str(better)
-
-
-def _resume(metaflow_run: str) -> str:
-    return f"python {FLOW_FILE} resume --origin-run-id {metaflow_run}"
 
 
 def _quoted(text: str) -> str:

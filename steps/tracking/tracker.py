@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from grpo.base.errors import PlainError
 from grpo.settings.roles import compared_settings, flattened
+from steps.runtime.commands import FLOW_FILE
 from steps.runtime.machine import Machine
 from steps.store.objects import SharedStoreError
 from steps.tracking import notes
 from steps.tracking.client import TrackingStore
-from steps.tracking.launch import FLOW_FILE
 from steps.tracking.step_notes import step_note
 from steps.tracking.tags import CHILD, FLOW, NOTE, PRESET, RUN, STEP
 from steps.tracking.wandb_mirror import mirrored, readers_of

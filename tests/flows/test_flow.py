@@ -1,6 +1,8 @@
 """The real flow from an empty directory to a verdict, and what it leaves behind."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -35,23 +37,31 @@ def report(run: FlowRun, step: str) -> Any:
     return json.loads((run.folder(outputs(run)[step]) / ("results.json" if step == "report" else "report.json")).read_text())
 
 
-def test_the_run_succeeds_and_says_where_champion_report_and_ui_are(first_run: FlowRun) -> None:
+def test_the_run_ends_with_the_verdict_and_with_commands_that_work_when_pasted(first_run: FlowRun) -> None:
     assert first_run.succeeded, first_run.output[-3000:]
     lines = first_run.data.summary.splitlines()
-    assert lines[0].startswith("Verdict: ")
+    assert lines[1].startswith("Verdict: ")
+    cwd = first_run.home.parent
     places = {name: rest.strip() for name, _, rest in (line.partition(":") for line in lines)}
-    assert (Path(places["Champion of this run"]) / "weights.safetensors").is_file()
-    assert Path(places["Report"]).read_text().startswith("# Verdict: ")
-    assert "make ui" in places["UI"]
+    assert (cwd / places["Champion of this run"] / "weights.safetensors").is_file()
+    assert (cwd / places["Report"]).read_text().startswith("# Verdict: ")
+    assert [line for line in lines if len(line) > 80 and not line.startswith(("Champion of this run: ", "Report: "))] == []
+    card, show, ui = (line.partition("  # ")[0].strip() for line in lines[lines.index("Next:") + 1 :])
+    assert ui == "make ui"
+    environment = os.environ | {"CHESS_GRPO_HOME": str(first_run.home), "HOME": str(cwd), "DISPLAY": "", "WAYLAND_DISPLAY": ""}
+    for command, said in ((card, f"{first_run.run_id}/report: "), (show, f"Run {first_run.run_id}: finished")):
+        done = subprocess.run(command, shell=True, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(said)
 
 
 def test_the_gain_over_the_pretrained_policy_is_printed_with_its_interval(first_run: FlowRun) -> None:
     confirmed = report(first_run, "select")["confirmation_best_moves"]
     assert confirmed["low"] <= confirmed["score"] <= confirmed["high"]
     told = confirmed["text"].rpartition(",")[0]
-    assert told in first_run.data.summary
-    assert told in first_run.output
-    assert report(first_run, "select")["sentence"] in first_run.data.summary.splitlines()
+    for text in (first_run.data.summary, first_run.output):
+        assert report(first_run, "select")["sentence"] in " ".join(text.split())
+    assert told in first_run.card
 
 
 def test_the_boards_are_exactly_those_that_were_asked_for(first_run: FlowRun) -> None:

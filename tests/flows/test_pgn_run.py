@@ -32,4 +32,4 @@ def test_real_games_go_through_to_a_verdict(tmp_path: Path) -> None:
     [rejection] = [json.loads(line) for line in (dataset / "rejected.jsonl").read_text().splitlines()]
     assert (rejection["source"], rejection["reason"]) == ("games.pgn.zst", "illegal move")
     assert text[rejection["offset"] :].startswith(b'[Event "e"]')
-    assert run.data.summary.startswith("Verdict: ")
+    assert run.data.summary.startswith("\nVerdict: ")

@@ -18,6 +18,7 @@ from steps.runs.index import find_run, read_runs
 from steps.runs.names import NotFoundError
 from steps.runs.places import findings
 from steps.runs.results import ResultComparison, compare_results, run_document, run_measurements
+from steps.runtime.commands import pasteable
 from steps.runs.settings import different_settings, from_preset
 from steps.runtime.machine import Machine
 from steps.step_io.names import RESULTS
@@ -352,7 +353,7 @@ def test_one_run_is_shown_from_its_settings_to_its_champion(typed: Callable[...,
         "Diagnosis: entropy_collapse\n  critical: entropy_collapse: 0.4 nats at step 90; 1.9 at the start. The",
         f"champion  {home}/outputs/select/{made_version('select', '1002')}/champion",
         f"report    {home}/outputs/report/{made_version('report', '1002')}/report.md",
-        "card      python flows/chess_grpo.py card view 1002/report",
+        f"card      {pasteable('chess-grpo card 1002')}",
         f"#/experiments/1/runs/{told[1]['1002']}",
     ):
         assert words in said, words
