@@ -18,8 +18,8 @@ from steps.runs.index import find_run, read_runs
 from steps.runs.names import NotFoundError
 from steps.runs.places import findings
 from steps.runs.results import ResultComparison, compare_results, run_document, run_measurements
-from steps.runtime.commands import pasteable
 from steps.runs.settings import different_settings, from_preset
+from steps.runtime.commands import pasteable
 from steps.runtime.machine import Machine
 from steps.step_io.names import RESULTS
 from steps.step_io.results import Measurement
