@@ -34,7 +34,7 @@ os.environ.setdefault("METAFLOW_USER", "tester")
 
 @dataclass(frozen=True)
 class FlowRun:
-    """A finished run: what it printed, its artifacts, and what its final card draws (Metaflow's client follows one datastore at a time)."""
+    """A finished run: what it printed, its artifacts, and what the cards of training and report draw (Metaflow's client follows one datastore at a time)."""
 
     home: Path
     succeeded: bool
@@ -69,7 +69,7 @@ def run_flow(
             output=running.stdout + running.stderr,
             run_id=run.id,
             data=SimpleNamespace(**data),
-            card=_drawn(get_cards(run["report"].task)[0].get()) if succeeded else "",
+            card="".join(_drawn(get_cards(run[step].task)[0].get()) for step in ("finetune", "report")) if succeeded else "",
         )
 
 
