@@ -34,7 +34,7 @@ os.environ.setdefault("METAFLOW_USER", "tester")
 
 @dataclass(frozen=True)
 class FlowRun:
-    """A finished run: what it printed, its artifacts, and what the cards of training and report draw (Metaflow's client follows one datastore at a time)."""
+    """A finished run: output, artifacts, and what the cards of training and report draw (Metaflow's client follows one datastore)."""
 
     home: Path
     succeeded: bool
