@@ -497,6 +497,20 @@ EVENTS: Final[Mapping[str, str]] = {
 }
 """Every event: name -> meaning."""
 
+ALARMS: Final = frozenset(
+    {
+        "entropy_low",
+        "entropy_falling",
+        "entropy_critical",
+        "rolled_back",
+        "silent_groups",
+        "step_skipped",
+        "strength_not_measured",
+        "finding",
+    }
+)
+"""The events that somebody who is away wants to know at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Event:

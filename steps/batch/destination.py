@@ -9,7 +9,7 @@ from typing import Final
 
 from grpo.base.errors import PlainError
 from grpo.settings.tree import TaskResources
-from steps.runtime.machine import MIRROR, SECRETS, SHARED, holds_secret, is_container, sqlite_file, without_secrets
+from steps.runtime.machine import MIRROR, NOTIFY, SECRETS, SHARED, holds_secret, is_container, sqlite_file, without_secrets
 
 DECORATORS: Final = ("batch", "kubernetes")
 """Destinations given by `--with`."""
@@ -19,7 +19,7 @@ _LAUNCHES: Final = ("run", "resume", *DEPLOYMENTS)
 _TRACKING: Final = "MLFLOW_TRACKING_URI"
 _MIRROR: Final = "WANDB_BASE_URL"
 _BY_VALUE: Final = (_TRACKING, "MLFLOW_TRACKING_INSECURE_TLS", SHARED, SECRETS, MIRROR, _MIRROR, "WANDB_ENTITY", "WANDB_PROJECT")
-_BY_NAME_ONLY: Final = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "WANDB_API_KEY")
+_BY_NAME_ONLY: Final = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "WANDB_API_KEY", NOTIFY)
 _DATASTORE: Final = "METAFLOW_DEFAULT_DATASTORE"
 
 
@@ -56,7 +56,7 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
             f"{_TRACKING}: {was}, but tasks on {target} run on other machines: set it to the address of an MLflow server that they reach"
             " (infra/stack.yaml has one; docs/aws.md)"
         )
-    for name, keys in ((_TRACKING, f"{_BY_NAME_ONLY[0]} and {_BY_NAME_ONLY[1]}"), (_MIRROR, _BY_NAME_ONLY[-1])):
+    for name, keys in ((_TRACKING, f"{_BY_NAME_ONLY[0]} and {_BY_NAME_ONLY[1]}"), (_MIRROR, _BY_NAME_ONLY[3])):
         if holds_secret(environment.get(name, "")):
             raise DestinationError(
                 f"{name} holds a name or password, which would be visible in each job's description: leave them out of it, and set"

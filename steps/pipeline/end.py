@@ -14,6 +14,7 @@ from steps.pipeline.job import Job
 from steps.pipeline.run_step import run_step
 from steps.runtime.commands import pasteable, shortened
 from steps.runtime.machine import SHARED, Machine
+from steps.runtime.notify import Notice, Notifier
 from steps.step_io.aliases import CHAMPION
 from steps.step_io.names import MODEL_CARD, REPORT_PAGE, RESULTS
 from steps.step_io.results import Results, read_results
@@ -71,6 +72,8 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
     note = notes.ended(head, results, places={**places, "Card": f"chess-grpo card {run}"}) if head else ""
     num_left = here.tracker.end_flow_run(job["mlflow_run"], verdict_tags(results["decision"]), note)
     waiting = f"NOT LOGGED: {num_left:,} steps wait for the tracking store, which is away. Log them later: {_track(here.machine)}"
+    sentence = f"Verdict: {results['decision']['verdict']}. {results['verdict']}"
+    Notifier(here.machine, run=run, step="end").post(Notice.VERDICT, sentence)
     commands = {
         "chess-grpo card last": "the report as a page",
         "chess-grpo show last": "the same in the terminal",
@@ -81,7 +84,7 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
     return "\n".join(
         [
             "",
-            _wrapped(f"Verdict: {results['decision']['verdict']}. {results['verdict']}"),
+            _wrapped(sentence),
             "",
             *interval_bars(verdict_estimates(results)),
             "",

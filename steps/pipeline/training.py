@@ -11,14 +11,16 @@ from grpo.base.files import MANIFEST, read_json
 from grpo.learning.distributed import ALONE, Processes
 from steps.bodies.live_diagnosis import LiveDiagnosis
 from steps.bodies.strength_curve import nearest_rungs, rungs_text
+from steps.bodies.training_loop import BUDGET_SPENT
 from steps.kinds.lookup import kind_of
 from steps.pipeline.here import Here
 from steps.pipeline.job import Job
 from steps.pipeline.resume import origin_checkpoint
 from steps.pipeline.run_step import run_step
 from steps.runtime.exit_codes import RESUMABLE
+from steps.runtime.notify import Notice, Notifier
 from steps.runtime.sigterm import Terminated, terminable
-from steps.step_io.names import FINDINGS, LEARNABILITY
+from steps.step_io.names import FINDINGS, LEARNABILITY, REPORT
 from steps.step_io.work import Sink, Work
 from steps.store.outputs import StepOutput
 from steps.tracking.child_run import ChildRun
@@ -107,6 +109,9 @@ def finetune(
         )
         if not has_trained:
             processes.broadcast(_REUSED, finetuning.device)
+        elif (report := read_json(finetuning.here.open(output) / REPORT))["reason"] != BUDGET_SPENT:
+            notifier = Notifier(finetuning.here.machine, run=job["metaflow_run"], step="finetune")
+            notifier.post(Notice.STOP, f"stopped early by {report['reason']}: {report['message']}")
         return output
 
 

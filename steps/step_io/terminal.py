@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from grpo.metrics.table import Record
+from grpo.metrics.table import Event, Record
 
 _SECONDS_TO_FIRST_LINE: Final = 10.0
 _SECONDS_BETWEEN_LINES: Final = 60.0
@@ -52,7 +52,15 @@ def time_text(seconds: float) -> str:
 class TerminalSink:
     """Prints at most a line a minute: progress, and the latest of the numbers that a step asks to see. Events are printed at once."""
 
-    def __init__(self, step: str, shown: Iterable[str], say: Callable[[str], None], *, axis: str = "step") -> None:
+    def __init__(
+        self,
+        step: str,
+        shown: Iterable[str],
+        say: Callable[[str], None],
+        *,
+        axis: str = "step",
+        alarms: Callable[[int, Iterable[Event]], None] | None = None,
+    ) -> None:
         """Show the named metrics of the records.
 
         Args:
@@ -60,8 +68,10 @@ class TerminalSink:
             shown: names of metrics.
             say: prints a line.
             axis: what a record's step counts; empty where it counts nothing.
+            alarms: called with the step and events of each record.
         """
         self._step, self._shown, self._say, self._axis = step, tuple(shown), say, axis
+        self._alarms = alarms
         self._pace = Pace()
         self._due = time.monotonic() + _SECONDS_TO_FIRST_LINE
         self._place = ""
@@ -79,6 +89,8 @@ class TerminalSink:
             self._numbers |= numbers
         for event in record.events:
             self.say(f"{place}{event.name}: {event.message}")
+        if self._alarms is not None and record.events:
+            self._alarms(record.step, record.events)
 
     def progress(self, done: int, total: int, unit: str) -> None:
         """Print how far the work is, and the latest numbers, if a minute has passed since the last time."""

@@ -130,7 +130,7 @@ class Tracker(TrackingStore):
             try:
                 yield child
             except BaseException as error:
-                why = _why(error, step, run)
+                why = failure_text(error, step, run)
                 child.note("\n\n".join([f"**Failed**: {why}", note]).strip())
                 if head:
                     child.note_flow_run(notes.failed(head, metaflow_run=run, step=step, why=why))
@@ -177,8 +177,8 @@ def _key(run: str, step: str) -> str:
     return f"{run}/{step}/{uuid.uuid4().hex[:12]}"
 
 
-def _why(error: BaseException, step: str, metaflow_run: str) -> str:
-    """Return an error's text for the run's page: the message of a PlainError; of others, which may hold secrets, only the type."""
+def failure_text(error: BaseException, step: str, metaflow_run: str) -> str:
+    """Return an error's text for pages and posts: the message of a PlainError; of others, which may hold secrets, only the type."""
     if isinstance(error, PlainError):
         return str(error)[:_MAX_REASON_LENGTH]
     return f"{type(error).__name__}; the task's log has the message: `python {FLOW_FILE} logs {metaflow_run}/{step}`"
