@@ -511,7 +511,7 @@ def test_an_engine_that_computes_in_silence_is_not_taken_for_hung_and_one_that_s
     assert len(sleeping.searches()) == 2, "given up, and asked again"
 
 
-@pytest.mark.parametrize("kind", ["computes", "chatters for ever"])
+@pytest.mark.parametrize("kind", [pytest.param("computes", marks=pytest.mark.prove), "chatters for ever"])
 def test_an_engine_that_never_comes_to_an_end_is_given_up_and_the_depth_blamed(
     kind: str, scripted: Scripted, monkeypatch: pytest.MonkeyPatch, within: Within
 ) -> None:

@@ -215,6 +215,7 @@ def test_nothing_is_written_when_parity_fails(
     monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
     path = broken(exported[0] / ONNX, "network.hidden.bias", lambda bias: bias + np.float32(0.5), tmp_path / ONNX)
     monkeypatch.setattr(exporting, "write_onnx", lambda target, *_: shutil.copy(path, target))
+    monkeypatch.setattr(exporting, "random_play_positions", lambda *_, **__: BOARDS)
     assert main(["export", str(source), str(tmp_path / "out")]) == 1
     said = capsys.readouterr().err
     assert "policy.onnx does not play as the policy" in said
@@ -231,6 +232,7 @@ def test_nothing_is_written_when_the_weights_read_back_otherwise(
         save_policy(target.parent, lively(1), TINY)
 
     monkeypatch.setattr(exporting, "write_onnx", copy_and_spoil)
+    monkeypatch.setattr(exporting, "random_play_positions", lambda *_, **__: BOARDS)
     with pytest.raises(ParityError, match="reads back"):
         export_policy(source, tmp_path, facts={})
 
@@ -266,8 +268,9 @@ def test_the_command_writes_a_whole_folder_that_other_commands_take_for_a_model(
 
     monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(exporting, "write_onnx", lambda target, *_: shutil.copy(exported[0] / ONNX, target))
+    monkeypatch.setattr(exporting, "random_play_positions", lambda *_, **__: BOARDS)
     assert main(["export", str(source), str(tmp_path / "out")]) == 0
-    assert "1,000 of 1,000 best moves equal" in capsys.readouterr().out
+    assert f"{len(BOARDS)} of {len(BOARDS)} best moves equal" in capsys.readouterr().out
     manifest = verified_manifest(tmp_path / "out")
     assert sorted(manifest["files"]) == ["model_card.md", "policy.json", ONNX, "weights.safetensors"]
     assert find_policy(str(tmp_path / "out"), Machine.here()).weights_hash == sha256_file(source / "weights.safetensors")

@@ -1,4 +1,4 @@
-"""The shorter form of `tests/proofs/test_language_proofs.py`: the shared cloned model is let through, learns by GRPO, and plays."""
+"""The shorter form of `tests/proofs/test_language_proofs.py`: the shared cloned model learns by GRPO, and plays."""
 
 import math
 from typing import Final
@@ -16,7 +16,6 @@ from grpo.language.learn.trainer import LanguageTrainer
 from grpo.language.model.loading import load_language_policy
 from grpo.language.text.examples import Example
 from grpo.language.text.rewards import Grades, grade
-from grpo.learning.learnability import refuse_unlearnable
 from grpo.play.matches import play_match
 from grpo.play.players import RandomPlayer
 from grpo.settings.tree import read_settings
@@ -26,20 +25,19 @@ SETTINGS: Final = read_settings(
     "language.num_history_moves = 4\nlanguage.max_questions = 2\n"
 )
 NUM_STEPS: Final = 6
-NUM_QUESTIONS: Final = 100
+NUM_QUESTIONS: Final = 80
 
 
 def graded(example: Example, text: str) -> Grades:
     return grade(example, text, SETTINGS.language.rewards, logistic_slope=SETTINGS.values.logistic_slope)
 
 
-def test_a_cloned_model_passes_the_gate_gains_reward_keeps_its_format_and_plays() -> None:
+def test_a_cloned_model_gains_reward_keeps_its_format_and_plays() -> None:
     policy, reference = (load_language_policy(cloned_folder(), torch.device("cpu"))[0] for _ in range(2))
     policy.config = reference.config = SETTINGS.language
     asked = questions(language_boards(Split.VALIDATION, SETTINGS.language), NUM_QUESTIONS)
     before = heldout_reward(reference, asked, graded)
     trainer = LanguageTrainer(policy, reference, language_boards(Split.TRAIN, SETTINGS.language), SETTINGS, grader=graded)
-    refuse_unlearnable(trainer.preflight())
     records = [trainer.step() for _ in range(NUM_STEPS)]
     assert all(math.isfinite(value) for record in records for value in record.metrics.values())
     assert sum(record.metrics["language/skipped"] for record in records) == 0
