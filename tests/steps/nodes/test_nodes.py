@@ -136,7 +136,8 @@ RECLAIMED_1 = Fault(index=1, deed="terminate the step", step=6, why="it got SIGT
 @pytest.mark.parametrize(
     "faults",
     [
-        (KILLED_0, RECLAIMED_1),
+        (RECLAIMED_1,),
+        rare((KILLED_0, RECLAIMED_1)),
         rare((replace(KILLED_0, index=1), replace(RECLAIMED_1, index=0))),
         rare((replace(KILLED_0, place="checkpoint", step=2),)),
     ],
