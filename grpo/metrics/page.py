@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from grpo.base.markdown import filled
 from grpo.metrics.table import EVENTS, METRICS, MetricSpec
 
 
@@ -116,7 +117,7 @@ def metrics_page() -> str:
         + "\n".join(f"| `{s.name}` | {s.unit} | {s.better} | {_cell(s.meaning)} |" for s in specs)
         for group, specs in grouped()
     )
-    return (
+    return filled(
         "# Metrics\n\nPrinted from `grpo/metrics/table.py` by `python -m grpo.metrics.page > docs/metrics.md`; a test compares them.\n\n"
         "*Better* is the direction of improvement; `neither` means that a metric is only to be watched. Names that end in a phase"
         " (`/opening`, `/middlegame`, `/endgame`) are the same metric on boards of that phase. Names that end in a term or a pair of terms"

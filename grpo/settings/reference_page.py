@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from grpo.base.markdown import filled
 from grpo.settings.language import KIND_DEFAULTS
 from grpo.settings.roles import flattened, may_change
 from grpo.settings.tree import DEFAULT_PRESET, FILTER_PROFILES, PRESET_FOLDER, Settings, preset_names
@@ -158,7 +159,7 @@ def _number(value: float) -> str:
 def configuration_page() -> str:
     """Return `docs/configuration.md`."""
     found = list(parts())
-    return "\n".join([_INTRO, _presets(found), _kinds(found), *(_part(part) for part in found)])
+    return filled("\n".join([_INTRO, _presets(found), _kinds(found), *(_part(part) for part in found)]))
 
 
 def _presets(found: list[PageSection]) -> str:

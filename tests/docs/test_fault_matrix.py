@@ -23,17 +23,17 @@ class Row:
     tests: tuple[tuple[str, str, str], ...]
     """When it runs (empty in the normal suite), file below `tests/`, name."""
     left: str
-    """What of the last cell is no test's name."""
+    """What of the list is no test's name."""
 
 
 def read_rows() -> list[Row]:
-    """Return the page's rows, without those that are headings."""
+    """Return the page's faults, each a paragraph that begins with its name in bold, and a list of its tests."""
     rows = []
-    for line in PAGE.read_text(encoding="utf-8").splitlines()[2:]:
-        if not line.startswith("| ") or line.startswith(("| fault |", "| --- |", "| **")):
-            continue
-        fault, what_happens, tests = (cell.strip() for cell in line.strip().strip("|").split(" |", 2))
-        rows.append(Row(fault.strip(), what_happens, tuple(NAMED.findall(tests)), NAMED.sub("", tests).strip(" |")))
+    for text in re.split(r"^\*\*(?=.)", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+        fault, _, rest = re.split(r"^## ", text, flags=re.MULTILINE)[0].partition(".**")
+        what_happens, _, tests = rest.partition("\n- ")
+        left = NAMED.sub("", tests).replace("- ", "").strip()
+        rows.append(Row(" ".join(fault.split()), what_happens.strip(), tuple(NAMED.findall(tests)), left))
     return rows
 
 
