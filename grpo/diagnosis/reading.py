@@ -22,9 +22,12 @@ from grpo.diagnosis.quantities import (
     SCORE_NAMES,
     STEP_NAMES,
     TO_NAMES,
+    is_environment_column,
     is_finite,
     is_language_model_column,
+    is_negative_entropy,
     plain_name,
+    preference,
     quantity_of,
 )
 from grpo.metrics.table import METRICS
@@ -131,7 +134,7 @@ def _wide(path: Path, table: Table, names: Sequence[str]) -> History:
     steps = _steps(path, table, step)
     ends = _steps(path, table, end) if end is not None else steps
     columns = {name: column for name in names if name not in (step, start, end) and (column := _exported(path, name, taken)) is not None}
-    for name, column in columns.items():
+    for name, column in sorted(columns.items(), key=lambda each: preference(each[1])):
         quantity = quantity_of(column)
         if quantity is None and _has_text(table, name):
             history.notes[name] = tuple((at, row[name]) for at, row in zip(steps, table, strict=True) if row[name])
@@ -143,9 +146,10 @@ def _wide(path: Path, table: Table, names: Sequence[str]) -> History:
             rows, bad = _column(path, table, name, steps, ends)
             history.not_finite |= _named(column, bad)
             if rows and not _is_setting(path, column, quantity, rows):
-                history.series[quantity] = Series(column, rows)
+                history.series[quantity] = _series(column, rows)
     history.is_ours = any(column in METRICS for column in columns.values())
     history.is_of_language_model = any(map(is_language_model_column, columns.values()))
+    history.is_of_environment = any(map(is_environment_column, names))
     history.begins_untrained = plain_name(step) == step.lower() and not taken
     history.unused = tuple(unused)
     history.evaluations = _evaluations(path, table, names, is_history=True)
@@ -181,6 +185,13 @@ def _is_setting(path: Path, column: str, quantity: str, rows: Sequence[Sample]) 
         most = max(row.value for row in rows)
         raise HistoryError(f"{path}: column {column}: {most:g} is not between 0 and 1; if it is in percent, divide by 100")
     return quantity == "clip_fraction" and len(rows) >= _A_FEW and len({row.value for row in rows}) == 1 and rows[0].value > 0
+
+
+def _series(column: str, rows: Sequence[Sample]) -> Series:
+    """Return the series of a column, with the sign of its quantity."""
+    if not is_negative_entropy(column, rows[0].value):
+        return Series(column, rows)
+    return Series(f"-{column}", [Sample(row.step, -row.value, row.end) for row in rows])
 
 
 def _named(column: str, steps: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
@@ -256,9 +267,12 @@ def _long(path: Path, table: Table, plain: Mapping[str, str], key: str) -> Histo
     columns = list(dict.fromkeys(row[key] for row in table))
     unused = tuple(name for name in columns if quantity_of(name) is None)
     history = History(
-        unused=unused, is_ours=any(name in METRICS for name in columns), is_of_language_model=any(map(is_language_model_column, columns))
+        unused=unused,
+        is_ours=any(name in METRICS for name in columns),
+        is_of_language_model=any(map(is_language_model_column, columns)),
+        is_of_environment=any(map(is_environment_column, columns)),
     )
-    for name in columns:
+    for name in sorted(columns, key=preference):
         quantity = quantity_of(name)
         part = [row for row in table if row[key] == name]
         steps = _steps(path, part, plain["step"])
@@ -267,7 +281,7 @@ def _long(path: Path, table: Table, plain: Mapping[str, str], key: str) -> Histo
         rows, bad = _column(path, part, plain["value"], steps, steps)
         history.not_finite |= _named(name, bad)
         if rows:
-            history.series[quantity] = Series(name, rows)
+            history.series[quantity] = _series(name, rows)
     return history
 
 
