@@ -74,13 +74,22 @@ class Case:
 
     def learns(self) -> bool:
         """Return whether the least-squares line of reward rises, that of a regret falls, or evaluations get better, beyond their error."""
-        for name in ("reward", "heldout_reward"):
-            rewards = self.history.get(name)
-            if rewards is not None:
-                rise, error = rewards.total_rise()
-                if rise > ONE_SIDED * error:
-                    return True
-        return self.regret_falls()
+        return self._rises("reward") or self.heldout_improves()
+
+    def heldout_improves(self) -> bool:
+        """Return whether a regret falls, or a held-out reward rises."""
+        return self._rises("heldout_reward") or self.regret_falls()
+
+    def gets_better(self) -> bool:
+        """Return whether the policy gets better for certain, by its reward or by a regret."""
+        return self.improves() or self.regret_falls()
+
+    def _rises(self, name: str) -> bool:
+        rewards = self.history.get(name)
+        if rewards is None:
+            return False
+        rise, error = rewards.total_rise()
+        return rise > ONE_SIDED * error
 
     def regret_falls(self) -> bool:
         """Return whether the regret of the training states or the held-out one falls."""

@@ -125,9 +125,9 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "entropy_collapse": Entry(
         severity=_CRITICAL,
         meaning="Entropy collapsed: the policy became nearly deterministic before it had learned good moves.",
-        seen="Moves: entropy at the end is below 0.4 of that at the beginning and below 1.2 nats, or below 0.15 nats; or normalised entropy"
-        " is below 0.15; or our trainer stopped at critical entropy. Tokens, answers and actions, whose scale is unknown: below 0.15 of the"
-        " initial entropy (0.05 if it learns), or such a stop. Not if the task is solved.",
+        seen="Moves: entropy at the end is below 0.4 of that at the beginning and below 1.2 nats (if reward rises: 0.25 and 0.8), or below"
+        " 0.15 nats; or normalised entropy is below 0.15; or our trainer stopped at critical entropy. Tokens, answers and actions, whose"
+        " scale is unknown: below 0.2 of the initial entropy (0.08 if it learns), or such a stop. Not if the task is solved.",
         cause="The policy term was stronger than the terms that keep entropy up: the learning rate is too high, or the entropy term too"
         " weak (a sampled bonus has zero expected gradient on-policy). The moves of a group then agree, advantages vanish, and the loss"
         " rises towards 0 without any improvement.",
@@ -138,8 +138,9 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         meaning="Tokens are scored with other log-probabilities than they were sampled with.",
         seen="The largest difference of a token's log-probability between sampling and scoring is above 0.01 nats; or, where the sampling"
         " engine is another program, the mean difference of log-probabilities is above 0.1 nats or of probabilities above 0.02, or their"
-        " mean ratio is more than 0.3 from 1; or the mean ratio of the first row is more than 0.25 from 1; or an estimated KL to the"
-        " reference is negative in nine rows of ten, with a median below -0.05.",
+        " mean ratio is more than 0.3 from 1; or the mean ratio of the first row is more than 0.25 from 1; or more than 0.35 of the"
+        " tokens are clipped from the first row on; or an estimated KL to the reference is negative in nine rows of ten, with a median"
+        " below -0.05.",
         cause="Sampling and scoring see a different model or text: left padding that counts as positions in one of them (GPT-2: 5.1 nats"
         " with 37 pads, and a logged KL of 0), another temperature, top-k or top-p in only one of them, dropout, another precision, or a"
         " tokenizer that does not round-trip. With one update per rollout every ratio is 1 anyway and shows nothing.",
@@ -163,9 +164,11 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "kl_at_step_zero": Entry(
         severity=_CRITICAL,
         meaning="KL is not 0 before the first update.",
-        seen="KL is above 0.001, or the KL penalty above 0.00001, at step 0 (for our own runs: in the first rollout's row). KL to the"
-        " policy that was sampled counts only with one optimiser step per rollout, and a count of logged rows, such as W&B's `_step`,"
-        " has no such step. Not if four steps of the growth that follows explain it, as where rows are logged after their update.",
+        seen="KL is above 0.001 (0.01 where rows are 20 steps apart or less, which may be logged after the update), or the KL penalty above"
+        " 0.00001, at step 0 (for our own runs: in the first rollout's row); or KL is above 0.05 in a first row at most two steps after"
+        " it. KL to the policy that was sampled counts only with one optimiser step per rollout, and a count of logged rows, such as"
+        " W&B's `_step`, has no such step. Not if six steps of the growth that follows explain it, as where rows are logged after their"
+        " update.",
         cause="Identical weights have a KL of exactly 0. Either scoring differs from sampling (temperature, top-k, top-p, padding,"
         " precision, dropout), or the reference is not the initial policy.",
         remedy="Compare sampler's and scorer's log-probabilities of the same moves before training; they must agree to rounding.",
@@ -228,10 +231,11 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         severity=_CRITICAL,
         meaning="The run falls apart: KL, ratios, gradient norm or loss run away.",
         seen="At the end (median of the last twentieth of the rows), one of: KL to the reference above 1 nat per move or token (50 for a"
-        " sum over an answer; three times that if reward rises) after growing fivefold, or above a fifth of that and ten times its median"
-        " in the first half; KL of an update above 0.5, or above 0.1 after growing tenfold; gradient norm above 10 times the largest of"
-        " the first fifth of the rows (100 times if reward rises); largest ratio above 10 after growing fivefold; smallest ratio below"
-        " 0.001; mean ratio more than 0.25 from 1; absolute loss above 100 times the largest of the first fifth.",
+        " sum over an answer; three times that if reward rises or regret falls, half if reward falls) after growing fourfold, or above a"
+        " fifth of that and ten times its median in the first half; KL of an update above 0.5, or above 0.1 after growing tenfold;"
+        " gradient norm above 10 times the median of the first tenth of the rows (100 times if the policy gets better); largest ratio"
+        " above 8 after growing fourfold; smallest ratio below 0.001; mean ratio more than 0.25 from 1; absolute loss above 100 times"
+        " the largest of the first fifth.",
         cause="Updates are too large: the learning rate is too high, too many optimiser steps reuse one rollout, or the KL term is too weak"
         " to hold the policy. Each update then makes the next rollout and its ratios worse.",
         remedy="Clip the gradient norm (1.0 is usual) and the ratios, and use fewer updates per rollout. A larger learning rate makes it"
@@ -240,9 +244,9 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "falling_reward": Entry(
         severity=_CRITICAL,
         meaning="Reward falls, or loses at least half of what it had gained.",
-        seen="The level of the last fifth of the rows is below that of the first by more than 4 standard errors and more than 0.15 standard"
-        " deviations of a reward (without a logged deviation: 2 deviations of the rows); or the last tenth is as surely below the best"
-        " tenth, by more than half of the gain. Not if regret falls.",
+        seen="The level of the last fifth of the rows is below that of the first by more than 3.5 standard errors and more than 0.15"
+        " standard deviations of a reward (without a logged deviation: 2 deviations of the rows); or the last tenth is as surely below"
+        " the best tenth, by more than half of the gain. Not if regret falls.",
         cause="The updates make the policy worse: the learning rate is too high, the sign of the advantages is wrong, or the policy has"
         " left the states and answers for which its reward is meaningful. A curriculum that gets harder looks the same.",
         remedy="Check the sign and the group of each reward. Do not raise the learning rate.",
@@ -268,15 +272,16 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "no_gradient": Entry(
         severity=_CRITICAL,
         meaning="The gradient is 0 in most steps.",
-        seen="Gradient norm 0 in more than half of the rows of a task that is not solved.",
+        seen="Gradient norm 0, or below a thousandth of its early level, in more than half of the rows of a task that is not solved.",
         cause="All advantages are 0 (see silent_groups), the loss is detached from the weights, or the weights are frozen.",
         remedy="Check that rewards differ within groups and that the trained weights require gradients.",
     ),
     "entropy_explosion": Entry(
         severity=_CRITICAL,
         meaning="Entropy grows towards that of a uniform policy, without a better reward.",
-        seen="Moves: the mean entropy rises by more than 0.7 nats to more than 0.9 of ln(legal moves), or by half where these are unknown."
-        " Tokens and actions: it triples (tokens: and exceeds 2 nats). Not if reward rises.",
+        seen="Moves: entropy rises by more than 0.6 nats to more than 0.9 of ln(legal moves) or, where these are unknown, to more than 3.15"
+        " nats or 1.5 times its early level. Tokens: it grows 2.5-fold, to more than 1.5 nats; actions of an environment: it doubles."
+        " Not if reward rises or regret falls.",
         cause="The entropy bonus is stronger than the policy term, the sampling temperature is too high, or too large updates destroy what"
         " the policy knew.",
         remedy="Lower the entropy coefficient and the learning rate, and go back to a checkpoint from before.",
@@ -301,8 +306,8 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "exploding_advantages": Entry(
         severity=_CRITICAL,
         meaning="Advantages are far larger than any difference of rewards.",
-        seen="Advantages spread more than 100 times as widely as the rewards of their groups, in the median step; or the largest"
-        " advantage is above 100 times the spread of the rewards.",
+        seen="Advantages spread more than 100 times as widely as the rewards of their groups, in the median step; or the largest advantage"
+        " is above 30 times the spread of the rewards (divided by the deviation of its group of G, it is at most sqrt(G - 1)).",
         cause="Division by the standard deviation of a nearly constant group: rounding becomes signal.",
         remedy="Do not divide (`grpo.divide_by_std`), or put a floor under the deviation (`grpo.std_floor`).",
     ),
@@ -334,7 +339,8 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         severity=_WARNING,
         meaning="Reward neither rises nor falls.",
         seen="Over a hundred steps or more, no regret falls, and the upper bound of the reward's rise is below 0.15 standard deviations"
-        " of a reward (for windows: no later one is 0.1 above the first; without a logged deviation: below two deviations of the rows).",
+        " of a reward (0.06 if the rise is certain; for windows: no later one is 0.1 above the first; without a logged deviation: below two"
+        " deviations of the rows).",
         cause="The reward does not train the policy: the learning rate is too small, clipping or cancelling terms leave no gradient,"
         " or the policy collapsed.",
         remedy="See the other findings; if there are none, raise the learning rate, or compare the estimated with the exact gradient.",
@@ -358,8 +364,8 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "lost_strength": Entry(
         severity=_CRITICAL,
         meaning="The policy plays worse than before.",
-        seen="The last score is below the first at the 5 % level; or a held-out regret rises by more than 15 %, or a held-out reward"
-        " falls by more than 10 %, beyond noise, and reward does not rise (if it does: reward_hacking).",
+        seen="The last score is below the first at the 1 % level, and the scores do not rise as a whole; or a held-out regret rises by more"
+        " than 15 %, or a held-out reward falls by more than 10 %, beyond noise, and reward does not rise (if it does: reward_hacking).",
         cause="Training led it to weaknesses that its reward does not punish, or it collapsed; or the opponent became stronger.",
         remedy="Keep the initial policy, or the best checkpoint that fresh games confirm.",
     ),

@@ -254,9 +254,9 @@ def preference(column: str) -> int:
     return names.index(plain_name(column)) if plain_name(column) in names else 0
 
 
-def is_negative_entropy(column: str, first_value: float) -> bool:
+def is_negative_entropy(column: str, first_value: float, *, is_of_environment: bool) -> bool:
     """Return whether a column is the negative entropy: SB3's `entropy_loss` is, those of verl and OpenRLHF are not."""
-    return first_value < 0 and plain_name(column).endswith(("entropy_loss", "ent_loss"))
+    return (first_value < 0 or is_of_environment) and plain_name(column).endswith(("entropy_loss", "ent_loss"))
 
 
 def is_per_answer(column: str) -> bool:

@@ -130,7 +130,7 @@ def _wide(path: Path, table: Table, names: Sequence[str]) -> History:
     table = _without_replaced_rows(
         path, [row for row in table if row[step] or any(_cell(row[name]) for name in names if quantity_of(name))], step
     )
-    history, unused, taken = History(), [], dict[str, str]()
+    history, unused, taken = History(is_of_environment=any(map(is_environment_column, names))), [], dict[str, str]()
     steps = _steps(path, table, step)
     ends = _steps(path, table, end) if end is not None else steps
     columns = {name: column for name in names if name not in (step, start, end) and (column := _exported(path, name, taken)) is not None}
@@ -146,10 +146,9 @@ def _wide(path: Path, table: Table, names: Sequence[str]) -> History:
             rows, bad = _column(path, table, name, steps, ends)
             history.not_finite |= _named(column, bad)
             if rows and not _is_setting(path, column, quantity, rows):
-                history.series[quantity] = _series(column, rows)
+                history.series[quantity] = _series(column, rows, is_of_environment=history.is_of_environment)
     history.is_ours = any(column in METRICS for column in columns.values())
     history.is_of_language_model = any(map(is_language_model_column, columns.values()))
-    history.is_of_environment = any(map(is_environment_column, names))
     history.begins_untrained = plain_name(step) == step.lower() and not taken
     history.unused = tuple(unused)
     history.evaluations = _evaluations(path, table, names, is_history=True)
@@ -187,9 +186,9 @@ def _is_setting(path: Path, column: str, quantity: str, rows: Sequence[Sample]) 
     return quantity == "clip_fraction" and len(rows) >= _A_FEW and len({row.value for row in rows}) == 1 and rows[0].value > 0
 
 
-def _series(column: str, rows: Sequence[Sample]) -> Series:
+def _series(column: str, rows: Sequence[Sample], *, is_of_environment: bool) -> Series:
     """Return the series of a column, with the sign of its quantity."""
-    if not is_negative_entropy(column, rows[0].value):
+    if not is_negative_entropy(column, rows[0].value, is_of_environment=is_of_environment):
         return Series(column, rows)
     return Series(f"-{column}", [Sample(row.step, -row.value, row.end) for row in rows])
 
@@ -281,7 +280,7 @@ def _long(path: Path, table: Table, plain: Mapping[str, str], key: str) -> Histo
         rows, bad = _column(path, part, plain["value"], steps, steps)
         history.not_finite |= _named(name, bad)
         if rows:
-            history.series[quantity] = _series(name, rows)
+            history.series[quantity] = _series(name, rows, is_of_environment=history.is_of_environment)
     return history
 
 

@@ -18,11 +18,15 @@ _OVER_LEGAL: Final = 1.25
 """Ratio to ln(legal moves) above which rounding and noise are excluded."""
 _ALARMS, _HEALTHY_NATS = AlarmConfig(), RecoveryConfig().healthy_entropy
 _LEFT_FRACTION, _COLLAPSED, _GONE = 0.4, 1.2 * _HEALTHY_NATS, 0.15
-_RELATIVE_LEFT, _RELATIVE_LEFT_IF_LEARNING = 0.15, 0.05
+_LEFT_FRACTION_LEARNING, _COLLAPSED_LEARNING = 0.25, 0.8 * _HEALTHY_NATS
+"""If reward rises for certain: a policy that gets better gets surer."""
+_RELATIVE_LEFT, _RELATIVE_LEFT_IF_LEARNING = 0.2, 0.08
 """Of entropies whose scale is unknown: of tokens, answers, or actions of an environment."""
 _MOVES_HAVE: Final = 1.2
 """Nats: a policy over chess moves starts above that, the entropy of a language model's tokens usually below."""
-_ROSE_NATS, _NEARLY_UNIFORM, _ROSE_MOVES, _TRIPLED, _TOKENS_BABBLE = 0.7, 0.9, 1.5, 3.0, 2.0
+_ROSE_NATS, _NEARLY_UNIFORM, _ROSE_MOVES, _UNIFORM_NATS = 0.6, 0.9, 1.5, 3.15
+"""Of moves: ln(legal moves) is 3.4 in the mean of a game's positions."""
+_ROSE_TOKENS, _TOKENS_BABBLE, _ROSE_ACTIONS = 2.5, 1.5, 2.0
 _MIN_ROWS: Final = 8
 _A_FEW: Final = 3
 _STOPPED: Final = "entropy_critical"
@@ -101,11 +105,13 @@ def entropy_explosion(case: Case) -> Finding | None:
         return None
     early, end = statistics.median(early_values(entropy)), tail(entropy)
     if not _is_of_moves(case):
-        is_large = end > _TOKENS_BABBLE or not case.history.is_of_language_model
-        has_exploded = early > 0 and end > _TRIPLED * early and is_large
+        if case.history.is_of_environment:
+            has_exploded = early > 0 and end > _ROSE_ACTIONS * early
+        else:
+            has_exploded = early > 0 and end > max(_TOKENS_BABBLE, _ROSE_TOKENS * early)
     else:
         legal = case.late("log_num_legal")
-        is_near = end > _ROSE_MOVES * early if legal is None else end > _NEARLY_UNIFORM * legal
+        is_near = end > min(_ROSE_MOVES * early, _UNIFORM_NATS) if legal is None else end > _NEARLY_UNIFORM * legal
         has_exploded = end > early + _ROSE_NATS and is_near
     if not has_exploded:
         return None
@@ -203,7 +209,10 @@ def has_collapsed(case: Case) -> bool:
         return True
     if case.is_solved():
         return False
-    return early is not None and late is not None and (late < _GONE or late < min(_COLLAPSED, _LEFT_FRACTION * early))
+    if early is None or late is None:
+        return False
+    nats, fraction = (_COLLAPSED_LEARNING, _LEFT_FRACTION_LEARNING) if case.improves() else (_COLLAPSED, _LEFT_FRACTION)
+    return late < _GONE or late < min(nats, fraction * early)
 
 
 def _possible(case: Case) -> Series | None:

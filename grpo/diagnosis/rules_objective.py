@@ -6,6 +6,7 @@ from grpo.diagnosis.case import Case, way
 from grpo.diagnosis.conditions import cancels, dominates, is_constant
 from grpo.diagnosis.findings import Finding, Severity
 from grpo.diagnosis.history import Sample, Series
+from grpo.diagnosis.quantities import is_per_answer
 from grpo.diagnosis.rules_entropy import impossible_entropy, is_still
 from grpo.diagnosis.trends import tail
 from grpo.metrics.table import TERM_PAIRS, TERMS
@@ -20,6 +21,7 @@ _CLIPPED_ALONE: Final = 0.01
 """For ratios that must all be 1."""
 _KL, _PENALTY = 1e-3, 1e-5
 """Above rounding errors: a KL in nats, and a KL times its coefficient."""
+_KL_OF_AN_UPDATE, _KL_OF_FEW_UPDATES, _FEW_STEPS = 1e-2, 5e-2, 2
 _SCORED_OTHERWISE: Final = 0.01
 """In nats per token: rounding in float32 is below 0.0001, and padding that shifts positions gives several nats."""
 _LOG_PROB_GAP, _PROB_GAP, _SAMPLER_RATIO_OFF = 0.1, 0.02, 0.3
@@ -30,7 +32,7 @@ _NEGATIVE_KL: Final = -0.05
 """Nats: the sampled estimate of a KL scatters around a value that is not negative."""
 _SMALL_ROWS: Final = 20
 """Steps between rows up to which a first row may be the mean of its steps."""
-_BY_UPDATES: Final = 4.0
+_BY_UPDATES: Final = 6.0
 """A first KL of up to so many steps' growth may have been logged after the first update."""
 _KL_BY_SCORING: Final = 0.5
 """In nats: a larger KL before any update means another model, not another way of scoring (temperature 1.3 against 1.0 gives 0.05)."""
@@ -38,6 +40,8 @@ _ROSE: Final = 3.0
 _NEAR: Final = 0.25
 _MANY_STEPS: Final = 4
 _A_FEW: Final = 4
+_TOO_LARGE: Final = 30.0
+"""Spreads of the rewards: an advantage divided by the deviation of its group of G is at most sqrt(G - 1)."""
 _BLOWN_UP: Final = 100.0
 """Ratio: a floor of 0.02 for the standard deviation (`grpo.std_floor`) allows at most 50."""
 _MOST_COLUMNS: Final = 4
@@ -82,8 +86,29 @@ def _divergence(case: Case) -> list[tuple[float, str]]:
     """Return KL values above 0 before any update; for a penalty, whose coefficient is unknown, the threshold is lower."""
     # KL to the policy that was sampled is not 0 after some updates of the same step.
     names = ["kl", *(["kl_old"] if case.typical("optimiser_steps") == 1 and not case.history.is_ours else [])]
-    found = [start for name in names for start in _starts(case, name) if start[0] > _KL and not _grew_by_updates(case, name)]
+    found = [
+        start for name in names for start in _starts(case, name) if start[0] > _kl_noticed(case, name) and not _grew_by_updates(case, name)
+    ]
+    found += [] if found else _first_kl(case)
     return found + [start for start in _starts(case, "kl_penalty") if start[0] > _PENALTY and not _grew_by_updates(case, "kl_penalty")]
+
+
+def _first_kl(case: Case) -> list[tuple[float, str]]:
+    """Return a KL that is too large for the few updates before the first row, where no step 0 was logged."""
+    series = case.history.get("kl")
+    if series is None or len(series) < _A_FEW or case.history.is_ours or is_per_answer(series.column):
+        return []
+    first, interval = series.first, series.rows[1].step - series.first.step
+    if first.step > interval or interval > _FEW_STEPS or first.value <= _KL_OF_FEW_UPDATES or _grew_by_updates(case, "kl"):
+        return []
+    return [(first.value, f"{series.column} is {first.value:.3g} in the first row (step {first.step:.0f})")]
+
+
+def _kl_noticed(case: Case, quantity: str) -> float:
+    """Return the least KL that no single update makes, if rows are so near that the first may be logged after its update."""
+    series = case.history.get(quantity)
+    is_near = series is not None and len(series) > 1 and series.rows[1].step - series.first.step <= _SMALL_ROWS
+    return _KL_OF_AN_UPDATE if is_near and not case.history.is_ours else _KL
 
 
 def _grew_by_updates(case: Case, quantity: str) -> bool:
@@ -134,7 +159,7 @@ def scored_otherwise(case: Case) -> Finding | None:
         )
         rows += far
     if case.history.is_of_language_model:
-        evidence += _mismatched_ratios(case) + _negative_kl(case)
+        evidence += _mismatched_ratios(case) + _negative_kl(case) + _clipped_always(case, _CLIPPED_FOR_CERTAIN)
     return case.found("scored_otherwise", evidence, rows=rows) if evidence else None
 
 
@@ -406,9 +431,9 @@ def exploding_advantages(case: Case) -> Finding | None:
         largest = case.history.get(name)
         best, worst = case.late("reward_best"), case.late("reward_worst")
         scale = max(1.0, best - worst) if best is not None and worst is not None else 1.0
-        if largest is None or max(abs(largest.median()), abs(tail(largest))) <= _BLOWN_UP * scale:
+        if largest is None or max(abs(largest.median()), abs(tail(largest))) <= _TOO_LARGE * scale:
             continue
-        rows = [row for row in largest.rows if abs(row.value) > _BLOWN_UP * scale]
+        rows = [row for row in largest.rows if abs(row.value) > _TOO_LARGE * scale]
         evidence = (
             f"{largest.column} has a median of {largest.median():.3g} and ends at {tail(largest):.3g}, where rewards spread by {scale:.3g}"
         )

@@ -16,10 +16,10 @@ _FAILED: Final = 0.05
 _PILED_UP: Final = 0.1
 _MIN_STEPS: Final = 100
 _A_FEW: Final = 3
-_UNNOTICED: Final = 0.15
-"""In standard deviations of a reward."""
+_UNNOTICED, _NOTHING = 0.15, 0.06
+"""In standard deviations of a reward; the second for a rise that is certain, and still worth nothing."""
 _LEARNT: Final = 0.5
-_SURELY: Final = 4.0
+_SURELY: Final = 3.5
 """Standard errors of a fall that is not noise."""
 _LOST: Final = 0.5
 """Fraction of its gain that a reward must lose again to count as falling."""
@@ -152,12 +152,14 @@ def answer_length(case: Case) -> Finding | None:
 def flat_reward(case: Case) -> Finding | None:
     """Find a reward that does not rise, if there are enough rows."""
     reward = case.history.get("reward")
-    if reward is None or reward.num_steps < _MIN_STEPS or case.learns() or case.is_solved() or falling_reward(case) is not None:
+    if reward is None or reward.num_steps < _MIN_STEPS or case.is_solved() or falling_reward(case) is not None:
         return None
-    spread = case.reward_deviation()
+    spread, learns = case.reward_deviation(), case.learns()
+    if learns and (spread is None or case.heldout_improves()):
+        return None
     if any(row.end > row.step for row in reward.rows):
         best = max((row.value for row in reward.rows[1:]), default=math.inf)
-        if len(reward) < 3 or spread is None or best - reward.first.value >= 0.1 * spread:
+        if learns or len(reward) < 3 or spread is None or best - reward.first.value >= 0.1 * spread:
             return None
         evidence = f"{way(reward)}, never above {best:.3g} in {len(reward)} windows, where one reward's deviation is about {spread:.2g}"
         return case.found("flat_reward", (evidence,), rows=reward.rows)
@@ -166,7 +168,7 @@ def flat_reward(case: Case) -> Finding | None:
     rise, error = reward.total_rise()
     possible = rise + ONE_SIDED * error
     # Without the reward's own deviation, use that of the rows around the line: a rise within two of these is noise.
-    unnoticed = 2 * reward.rest_deviation() if spread is None else _UNNOTICED * spread
+    unnoticed = 2 * reward.rest_deviation() if spread is None else (_NOTHING if learns else _UNNOTICED) * spread
     # A quick rise with a plateau is not linear, but still counts as learning.
     if possible > unnoticed or reward.late() - reward.early() > unnoticed:
         return None

@@ -9,6 +9,7 @@ from grpo.diagnosis.case import Case
 from grpo.diagnosis.findings import Finding
 from grpo.diagnosis.history import Sample, Series
 from grpo.diagnosis.quantities import is_per_answer
+from grpo.diagnosis.rules_reward import falling_reward
 from grpo.diagnosis.trends import early_values, tail
 
 _FAR: Final = 1.0
@@ -17,22 +18,25 @@ _FAR_FOR_ANSWERS: Final = 50.0
 """Nats of an answer of many tokens."""
 _LEARNING_ALLOWS: Final = 3.0
 """How many times further from the reference a policy may be if its reward rises."""
+_FALLING_ALLOWS: Final = 0.5
+"""The same if its reward falls."""
 _ACCELERATES, _NEAR_FAR = 10.0, 0.2
 """A KL at this fraction of the limit counts if it is this many times its median in the first half: a steady drift is at most 4 times it."""
-_GREW: Final = 5.0
+_GREW: Final = 4.0
 _FAR_PER_UPDATE, _LARGE_PER_UPDATE = 0.5, 0.1
 """Nats between the sampled and the updated policy; PPO's usual targets are 0.01 to 0.05."""
 _GRADIENT_GREW, _GRADIENT_GREW_LEARNING = 10.0, 100.0
-"""Ratio to the largest gradients of the early part; groups that begin to differ make gradients grow, but then reward rises."""
+"""Ratio to the median of the first tenth; groups that begin to differ make gradients grow, but then reward rises."""
 _LOSS_GREW: Final = 100.0
-_RATIO_MAX, _RATIO_MIN = 10.0, 1e-3
+_RATIO_MAX, _RATIO_MIN = 8.0, 1e-3
 _RATIO_MEAN_OFF: Final = 0.25
 """A mean ratio over moves of the sampled policy is 1 in expectation, whatever the updated policy is."""
-_MIN_ROWS: Final = 8
+_MIN_ROWS, _MIN_PART = 8, 3
 _QUANTILE: Final = 0.9
 _STOPPED: Final = 1e-3
 """Fraction of its largest value below which a learning rate trains nothing."""
 _MOST: Final = 0.5
+_NO_GRADIENT, _VANISHED = 1e-9, 1e-3
 _RATE_GREW: Final = 3.0
 """Growth in the second half; a linear warm-up over the whole run doubles."""
 
@@ -71,8 +75,9 @@ def _limit(case: Case, name: str, series: Series) -> float | None:
 
 
 def _kl_limit(case: Case, series: Series) -> float | None:
-    improves = case.improves()
-    limit = (_FAR_FOR_ANSWERS if is_per_answer(series.column) else _FAR) * (_LEARNING_ALLOWS if improves else 1.0)
+    improves = case.gets_better()
+    factor = _LEARNING_ALLOWS if improves else _FALLING_ALLOWS if falling_reward(case) is not None else 1.0
+    limit = factor * (_FAR_FOR_ANSWERS if is_per_answer(series.column) else _FAR)
     end, early = tail(series), statistics.median(early_values(series))
     if end > limit and (end > _GREW * early or early > limit):
         return limit
@@ -97,14 +102,15 @@ def _update_kl_limit(_: Case, series: Series) -> float | None:
 
 
 def _gradient_limit(case: Case, series: Series) -> float | None:
-    limit = _upper(series) * (_GRADIENT_GREW_LEARNING if case.improves() else _GRADIENT_GREW)
+    first = statistics.median(series.values[: max(_MIN_PART, len(series) // 10)])
+    limit = first * (_GRADIENT_GREW_LEARNING if case.gets_better() else _GRADIENT_GREW)
     return limit if 0 < limit < tail(series) else None
 
 
 def _loss_limit(case: Case, series: Series) -> float | None:
     sizes = Series(series.column, [Sample(row.step, abs(row.value), row.end) for row in series.rows])
     limit = _LOSS_GREW * _upper(sizes)
-    return limit if 0 < limit < tail(sizes) and not case.improves() else None
+    return limit if 0 < limit < tail(sizes) and not case.gets_better() else None
 
 
 def _largest_ratio_limit(_: Case, series: Series) -> float | None:
@@ -172,7 +178,9 @@ def no_gradient(case: Case) -> Finding | None:
     norm = case.history.get("gradient_norm")
     if norm is None or len(norm) < _MIN_ROWS or case.is_solved():
         return None
-    zero = [row for row in norm.rows if row.value <= 1e-9]
+    zero = [row for row in norm.rows if row.value <= max(_NO_GRADIENT, _VANISHED * statistics.median(early_values(norm)))]
     if len(zero) <= _MOST * len(norm):
         return None
-    return case.found("no_gradient", (f"{norm.column} is 0 in {len(zero)} of {len(norm)} rows",), rows=zero)
+    return case.found(
+        "no_gradient", (f"{norm.column} is 0 in {len(zero)} of {len(norm)} rows, or a thousandth of what it was at first",), rows=zero
+    )

@@ -17,13 +17,17 @@ _FEW_GAMES, _STANDS_OUT, _STANDS_OUT_OF_FEW = 200, 2.2, 0.03
 _MANY_ROWS: Final = 10
 _WORSE_REGRET, _WORSE_REWARD = 0.15, 0.1
 """Fractions of the level before."""
+_LOST_SIGMAS: Final = 2.33
+"""Standard errors of a one-sided 99 % bound, for a critical finding."""
+_FEW_MEASURES, _WORSE_OF_FEW = 6, 0.3
+"""Below so many held-out measures, they must get worse by so much."""
 _SURELY: Final = 3.0
 """Standard errors."""
 
 
 def unbelievable_peak(case: Case) -> Finding | None:
     """Find a best evaluation that chance explains; a note if the scores rise as a whole."""
-    looks = [each for each in case.history.evaluations if each.games is not None and each.low is None]
+    looks = _counted(case)
     if len(looks) < 2:
         return None
     best = max(looks, key=lambda each: each.score)
@@ -49,10 +53,17 @@ def unbelievable_peak(case: Case) -> Finding | None:
     return case.found("unbelievable_peak", evidence, rows=[Sample(best.step, best.score, best.step)], severity=severity)
 
 
+def _counted(case: Case) -> list[Evaluation]:
+    """Return the evaluations whose games were counted, and that have no interval of their own."""
+    return [each for each in case.history.evaluations if each.games is not None and each.low is None]
+
+
 def _trend(looks: list[Evaluation]) -> float:
     """Return the rise of the scores with the step in standard errors (Cochran-Armitage test; draws make it conservative)."""
     games = [each.games or 0.0 for each in looks]
     total = sum(games)
+    if total == 0:
+        return 0.0
     pooled = sum(each.score * count for each, count in zip(looks, games, strict=True)) / total
     middle = sum(each.step * count for each, count in zip(looks, games, strict=True)) / total
     moment = sum(count * (each.step - middle) * (each.score - pooled) for each, count in zip(looks, games, strict=True))
@@ -117,7 +128,7 @@ def regret_without_strength(case: Case) -> Finding | None:
 def lost_strength(case: Case) -> Finding | None:
     """Find a policy that plays worse than at the beginning, by games or by a held-out measure."""
     gain = _gain(case)
-    if gain is not None and gain[0] <= -ONE_SIDED * gain[1]:
+    if gain is not None and gain[0] <= -_LOST_SIGMAS * gain[1] and _trend(_counted(case)) <= 0:
         last = case.history.evaluations[-1]
         return case.found("lost_strength", (gain[2],), rows=[Sample(last.step, last.score, last.step)])
     worse = [] if case.improves() else _worse_heldout(case, is_peak_enough=False)
@@ -140,12 +151,13 @@ def reward_hacking(case: Case) -> Finding | None:
 def _worse_heldout(case: Case, *, is_peak_enough: bool) -> list[tuple[Sample, str]]:
     """Return the last row of each held-out measure that got worse, with a text: compared with its beginning, or also with its best."""
     found = []
-    for name, sign, least in (("regret", -1, _WORSE_REGRET), ("regret_best", -1, _WORSE_REGRET), ("heldout_reward", 1, _WORSE_REWARD)):
+    for name, sign, fraction in (("regret", -1, _WORSE_REGRET), ("regret_best", -1, _WORSE_REGRET), ("heldout_reward", 1, _WORSE_REWARD)):
         series = case.history.get(name)
         if series is None or len(series) < 3:
             continue
         goodness = Series(series.column, [Sample(row.step, sign * row.value, row.end) for row in series.rows])
         change, best = shift(goodness), fall_from_peak(goodness)
+        least = fraction if len(series) >= _FEW_MEASURES else _WORSE_OF_FEW
         needed = least * abs(change.before)
         if is_peak_enough and -best.size > -change.size and best.before > change.before:
             change, needed = best, max(least * abs(best.before), (best.before - goodness.early()) / 2)
