@@ -4,12 +4,13 @@ import math
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from grpo.diagnosis.findings import ENTRIES, Finding, Severity
 from grpo.diagnosis.given import Given
 from grpo.diagnosis.history import History, Sample, Series
-from grpo.diagnosis.trends import Shift, fall_from_peak, noise, shift
+from grpo.diagnosis.trends import Shift, fall_from_peak, level_change, noise
 
 MOST_LEGAL_MOVES: Final = 218
 """The largest number of legal moves in a chess position (R3R2Q/... of Petrovic, 1964)."""
@@ -34,7 +35,7 @@ _RELATIVE: Final = 0.05
 """And as a fraction of the reward, for rows without noise."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Case:
     """A run to diagnose."""
 
@@ -72,17 +73,14 @@ class Case:
         series, summary = self.history.get(quantity), self.history.summaries.get(quantity)
         return series.quantile(fraction) if series is not None else None if summary is None else summary.low
 
+    @cached_property
     def learns(self) -> bool:
         """Return whether the least-squares line of reward rises, that of a regret falls, or evaluations get better, beyond their error."""
         return self._rises("reward") or self.heldout_improves()
 
     def heldout_improves(self) -> bool:
         """Return whether a regret falls, or a held-out reward rises."""
-        return self._rises("heldout_reward") or self.regret_falls()
-
-    def gets_better(self) -> bool:
-        """Return whether the policy gets better for certain, by its reward or by a regret."""
-        return self.improves() or self.regret_falls()
+        return self._rises("heldout_reward") or self.regret_falls
 
     def _rises(self, name: str) -> bool:
         rewards = self.history.get(name)
@@ -91,23 +89,27 @@ class Case:
         rise, error = rewards.total_rise()
         return rise > ONE_SIDED * error
 
+    @cached_property
     def regret_falls(self) -> bool:
         """Return whether the regret of the training states or the held-out one falls."""
         return any(_falls(self.history.get(name)) for name in ("training_regret", "regret"))
 
+    @cached_property
     def reward_change(self) -> Shift | None:
         """Return the change of reward from its early to its late part; None if it was not recorded."""
         reward = self.history.get("reward")
-        return None if reward is None else shift(reward)
+        return None if reward is None else level_change(reward)
 
+    @cached_property
     def change_of_note(self) -> float:
         """Return the smallest change of the mean reward that counts: in deviations of a single reward, or else of the rows."""
         reward = self.history.get("reward")
-        deviation = self.reward_deviation()
+        deviation = self.reward_deviation
         if deviation is not None:
             return _WORTH_IT * deviation
         return math.inf if reward is None else max(_IN_NOISE * noise(reward), _RELATIVE * max(abs(reward.early()), abs(reward.late())))
 
+    @cached_property
     def reward_deviation(self) -> float | None:
         """Return the standard deviation of single rewards, if the history has it or a percentile."""
         reward, logged = self.history.get("reward"), self.early("reward_std")
@@ -117,24 +119,26 @@ class Case:
         # 1.2816: the normal distribution's 90th percentile.
         return None if upper is None or reward is None or upper <= reward.median() else (upper - reward.median()) / 1.2816
 
+    @cached_property
     def improves(self) -> bool:
         """Return whether reward rose for certain and by an amount of note, and has not lost half of that again."""
-        change, reward = self.reward_change(), self.history.get("reward")
-        if change is None or reward is None or not change.exceeds(_SURELY) or change.size < self.change_of_note():
+        change, reward = self.reward_change, self.history.get("reward")
+        if change is None or reward is None or not change.exceeds(_SURELY) or change.size < self.change_of_note:
             return False
         return fall_from_peak(reward).size > -change.size / 2
 
+    @cached_property
     def is_solved(self) -> bool:
         """Return whether nearly nothing is left to learn: reward is near its largest value, or has risen far."""
-        reward, change = self.history.get("reward"), self.reward_change()
+        reward, change = self.history.get("reward"), self.reward_change
         if reward is None or change is None:
             return False
         best = self.late("reward_best")
         is_fraction = reward.lowest.value >= 0 and reward.highest.value <= 1
         if (is_fraction and change.after >= _SOLVED) or (best is not None and 0 < _SOLVED * best <= change.after):
             return True
-        deviation = self.reward_deviation()
-        return self.improves() and deviation is not None and change.size > _SOLVED_DEVIATIONS * deviation
+        deviation = self.reward_deviation
+        return self.improves and deviation is not None and change.size > _SOLVED_DEVIATIONS * deviation
 
     def at_start(self, quantity: str) -> tuple[float, str] | None:
         """Return the quantity's value before or at the first update, with a text that says where; None if it was not recorded."""

@@ -231,11 +231,11 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         severity=_CRITICAL,
         meaning="The run falls apart: KL, ratios, gradient norm or loss run away.",
         seen="At the end (median of the last twentieth of the rows), one of: KL to the reference above 1 nat per move or token (50 for a"
-        " sum over an answer; three times that if reward rises or regret falls, half if reward falls) after growing fourfold, or above a"
-        " fifth of that and ten times its median in the first half; KL of an update above 0.5, or above 0.1 after growing tenfold;"
-        " gradient norm above 10 times the median of the first tenth of the rows (100 times if the policy gets better); largest ratio"
-        " above 8 after growing fourfold; smallest ratio below 0.001; mean ratio more than 0.25 from 1; absolute loss above 100 times"
-        " the largest of the first fifth.",
+        " sum over an answer; three times that if reward rises or regret falls and KL grows no faster than in a line, half if reward falls)"
+        " after growing fourfold, or above a fifth of that and ten times its median in the first half; KL of an update above 0.5, or"
+        " above 0.1 after growing tenfold; gradient norm above 10 times the median of the first tenth of the rows (30 times if reward"
+        " rises and they did not grow suddenly); largest ratio above 8 after growing fourfold; smallest ratio below 0.001; mean ratio"
+        " more than 0.25 from 1; absolute loss above 100 times the largest of the first fifth, suddenly or without a better reward.",
         cause="Updates are too large: the learning rate is too high, too many optimiser steps reuse one rollout, or the KL term is too weak"
         " to hold the policy. Each update then makes the next rollout and its ratios worse.",
         remedy="Clip the gradient norm (1.0 is usual) and the ratios, and use fewer updates per rollout. A larger learning rate makes it"
@@ -245,8 +245,8 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         severity=_CRITICAL,
         meaning="Reward falls, or loses at least half of what it had gained.",
         seen="The level of the last fifth of the rows is below that of the first by more than 3.5 standard errors and more than 0.15"
-        " standard deviations of a reward (without a logged deviation: 2 deviations of the rows); or the last tenth is as surely below"
-        " the best tenth, by more than half of the gain. Not if regret falls.",
+        " standard deviations of a reward (without a logged deviation: 2 deviations of the rows); or the last tenth is below the best"
+        " tenth by more than 4.5 standard errors and half of a gain that is certain. Not if regret falls.",
         cause="The updates make the policy worse: the learning rate is too high, the sign of the advantages is wrong, or the policy has"
         " left the states and answers for which its reward is meaningful. A curriculum that gets harder looks the same.",
         remedy="Check the sign and the group of each reward. Do not raise the learning rate.",

@@ -101,7 +101,7 @@ def entropy_collapse(case: Case) -> Finding | None:
 def entropy_explosion(case: Case) -> Finding | None:
     """Find an entropy that grows towards that of a uniform policy without a better reward."""
     entropy = _possible(case)
-    if entropy is None or len(entropy) < _MIN_ROWS or case.improves() or case.regret_falls():
+    if entropy is None or len(entropy) < _MIN_ROWS or case.improves or case.regret_falls:
         return None
     early, end = statistics.median(early_values(entropy)), tail(entropy)
     if not _is_of_moves(case):
@@ -166,7 +166,7 @@ def dead_monitor(case: Case) -> Finding | None:
     bonus, low = case.history.get("entropy_bonus"), case.lowest("entropy")
     floor = case.given.value("entropy_floor")
     evidence = []
-    is_alone = bonus is not None and is_nearly_all(case) and not case.learns()
+    is_alone = bonus is not None and is_nearly_all(case) and not case.learns
     if bonus is not None and is_alone and len(bonus) >= 3 and bonus.num_steps >= _LONG and is_still(bonus):
         evidence.append(
             f"{bonus.column} stays between {bonus.lowest.value:.3g} and {bonus.highest.value:.3g} for {bonus.num_steps:.0f} steps, as"
@@ -202,16 +202,16 @@ def has_collapsed(case: Case) -> bool:
     if case.history.ends_with(_STOPPED):
         return True
     if not is_of_moves:
-        fraction = _RELATIVE_LEFT_IF_LEARNING if case.learns() else _RELATIVE_LEFT
-        return early is not None and late is not None and 0 < late < fraction * early and not case.is_solved()
+        fraction = _RELATIVE_LEFT_IF_LEARNING if case.learns else _RELATIVE_LEFT
+        return early is not None and late is not None and 0 < late < fraction * early and not case.is_solved
     normalised = case.late("normalised_entropy")
     if normalised is not None and is_certain(normalised, _ALARMS):
         return True
-    if case.is_solved():
+    if case.is_solved:
         return False
     if early is None or late is None:
         return False
-    nats, fraction = (_COLLAPSED_LEARNING, _LEFT_FRACTION_LEARNING) if case.improves() else (_COLLAPSED, _LEFT_FRACTION)
+    nats, fraction = (_COLLAPSED_LEARNING, _LEFT_FRACTION_LEARNING) if case.improves else (_COLLAPSED, _LEFT_FRACTION)
     return late < _GONE or late < min(nats, fraction * early)
 
 

@@ -255,7 +255,7 @@ def _cancelling_values(case: Case) -> Finding | None:
     evidence = []
     coefficients = case.history.at_same_steps("kl_penalty", "kl", "entropy_bonus", "entropy")
     near = [step for step, (p, kl, b, h) in coefficients if kl > 0 and h > 0 and _is_near(p / kl, -b / h)]
-    if case.learns() or not (_divergence(case) or impossible_entropy(case)):
+    if case.learns or not (_divergence(case) or impossible_entropy(case)):
         return None  # Exact terms do not cancel, whatever their values; only these signs show that the terms are sampled estimates.
     if coefficients and 2 * len(near) >= len(coefficients):
         evidence.append(
@@ -306,7 +306,7 @@ def loss_budget(case: Case) -> Finding | None:
             )
             coefficient = "entropy_coefficient" if name == "entropy_bonus" else "kl_coefficient"
             # On-policy a surrogate's value is near 0 whatever its gradient, so if the run learns, this is only a note.
-            severity = Severity.NOTE if case.learns() else None
+            severity = Severity.NOTE if case.learns else None
             remedy = f"Lower {case.given.named(coefficient)}."
             return case.found("loss_budget", (evidence,), rows=series.rows, remedy=remedy, severity=severity)
     return None
@@ -339,7 +339,7 @@ def saturated_controller(case: Case) -> Finding | None:
             evidence.append(f"{coefficient.column} rose to {half.median():.3g} by step {half.first.step:.0f} and did not move again")
             rows += half.rows
     penalty, bonus = case.history.get("kl_penalty"), case.history.get("entropy_bonus")
-    is_explained = bool(evidence) or case.learns()
+    is_explained = bool(evidence) or case.learns
     if (
         not is_explained
         and penalty is not None

@@ -6,7 +6,7 @@ from typing import Final
 from grpo.diagnosis.case import ONE_SIDED, Case, way
 from grpo.diagnosis.conditions import have_zero_advantage
 from grpo.diagnosis.findings import Finding, Severity
-from grpo.diagnosis.trends import fall_from_peak, shift, tail
+from grpo.diagnosis.trends import end_change, fall_from_peak, level_change, tail
 from grpo.settings.grpo import AlarmConfig
 
 _ALARMS: Final = AlarmConfig()
@@ -19,8 +19,8 @@ _A_FEW: Final = 3
 _UNNOTICED, _NOTHING = 0.15, 0.06
 """In standard deviations of a reward; the second for a rise that is certain, and still worth nothing."""
 _LEARNT: Final = 0.5
-_SURELY: Final = 3.5
-"""Standard errors of a fall that is not noise."""
+_SURELY, _SURELY_FROM_PEAK, _CERTAIN = 3.5, 4.5, 3.0
+"""Standard errors of a fall that is not noise, of one from the best of several parts, and of a rise."""
 _LOST: Final = 0.5
 """Fraction of its gain that a reward must lose again to count as falling."""
 _NOTICED: Final = 0.25
@@ -83,7 +83,7 @@ def failed_values(case: Case) -> Finding | None:
 def silent_groups(case: Case) -> Finding | None:
     """Find zero-variance groups."""
     silent, late = case.history.get("silent_groups"), case.late("silent_groups")
-    is_solved = case.is_solved()
+    is_solved = case.is_solved
     if late is not None and late > _MOSTLY:
         severity = Severity.NOTE if is_solved else Severity.CRITICAL if have_zero_advantage(late, _ALARMS) else None
         evidence = f"{late:.0%} of the groups are silent at the end" if silent is None else way(silent)
@@ -104,23 +104,24 @@ def group_agreement(case: Case) -> Finding | None:
     evidence = [f"agreement is {late:.3g} at the end" if series is None else way(series)]
     if (most := case.history.summaries.get("agreement_max")) is not None and most.last is not None:
         evidence.append(f"{most.column} {most.last:.3g}")
-    severity = Severity.NOTE if case.is_solved() else None
+    severity = Severity.NOTE if case.is_solved else None
     return case.found("group_agreement", evidence, rows=() if series is None else series.rows[-1:], severity=severity)
 
 
 def falling_reward(case: Case) -> Finding | None:
     """Find a reward that falls, or that loses what it gained, while no regret falls."""
-    reward, change = case.history.get("reward"), case.reward_change()
-    if reward is None or change is None or case.regret_falls() or any(row.end > row.step for row in reward.rows):
+    reward, change = case.history.get("reward"), case.reward_change
+    if reward is None or change is None or case.regret_falls or any(row.end > row.step for row in reward.rows):
         return None
     evidence = ""
-    if change.falls_by(_SURELY) and -change.size > case.change_of_note():
+    if change.falls_by(_SURELY) and -change.size > case.change_of_note:
         evidence = f"{reward.column} falls from {change.before:.3g} in the first fifth of the rows to {change.after:.3g} in the last"
     else:
         peak, early = fall_from_peak(reward), change.before
-        deviation = case.reward_deviation()
-        least = case.change_of_note() if deviation is None else _NOTICED * deviation
-        if peak.falls_by(_SURELY) and -peak.size > max(least, _LOST * (peak.before - early)) and peak.before > early:
+        deviation = case.reward_deviation
+        least = case.change_of_note if deviation is None else _NOTICED * deviation
+        gain = peak.before - early
+        if peak.falls_by(_SURELY_FROM_PEAK) and -peak.size > max(least, _LOST * gain) and gain > _CERTAIN * peak.error:
             evidence = (
                 f"{reward.column} is {early:.3g} in the first fifth of the rows, {peak.before:.3g} at its best, {peak.after:.3g} at last"
             )
@@ -138,12 +139,12 @@ def answer_length(case: Case) -> Finding | None:
     """Find answers that are cut off, or whose length runs away or collapses without a better reward."""
     truncated, length = case.history.get("truncated"), case.history.get("answer_length")
     if truncated is not None and len(truncated) >= _A_FEW and tail(truncated) > _CUT_OFF:
-        change = shift(truncated)
-        if change.size > _MORE_CUT_OFF or (change.before > _CUT_OFF and not case.learns()):
+        change = level_change(truncated)
+        if change.size > _MORE_CUT_OFF or (change.before > _CUT_OFF and not case.learns):
             return case.found("answer_length", (way(truncated),), rows=[row for row in truncated.rows if row.value > _CUT_OFF])
-    if length is None or len(length) < _ANSWERS or case.improves():
+    if length is None or len(length) < _ANSWERS or case.improves:
         return None
-    change = shift(length)
+    change = level_change(length)
     if change.before <= 0 or _SHORTER * change.before <= change.after <= _LONGER * change.before or abs(change.size) <= 3 * change.error:
         return None
     return case.found("answer_length", (way(length),), rows=length.rows)
@@ -152,9 +153,9 @@ def answer_length(case: Case) -> Finding | None:
 def flat_reward(case: Case) -> Finding | None:
     """Find a reward that does not rise, if there are enough rows."""
     reward = case.history.get("reward")
-    if reward is None or reward.num_steps < _MIN_STEPS or case.is_solved() or falling_reward(case) is not None:
+    if reward is None or reward.num_steps < _MIN_STEPS or case.is_solved or falling_reward(case) is not None:
         return None
-    spread, learns = case.reward_deviation(), case.learns()
+    spread, learns = case.reward_deviation, case.learns
     if learns and (spread is None or case.heldout_improves()):
         return None
     if any(row.end > row.step for row in reward.rows):
@@ -166,11 +167,11 @@ def flat_reward(case: Case) -> Finding | None:
     if len(reward) < 5:
         return None
     rise, error = reward.total_rise()
-    possible = rise + ONE_SIDED * error
+    possible, ends = rise + ONE_SIDED * error, end_change(reward)
     # Without the reward's own deviation, use that of the rows around the line: a rise within two of these is noise.
-    unnoticed = 2 * reward.rest_deviation() if spread is None else (_NOTHING if learns else _UNNOTICED) * spread
+    unnoticed = 2 * reward.rest_deviation() if spread is None else (_NOTHING if rise > _CERTAIN * error else _UNNOTICED) * spread
     # A quick rise with a plateau is not linear, but still counts as learning.
-    if possible > unnoticed or reward.late() - reward.early() > unnoticed:
+    if possible > unnoticed or ends.size > max(unnoticed, 2 * ends.error):
         return None
     return case.found(
         "flat_reward", (f"{way(reward)}: by a straight line it rises by {rise:.3g}, at most {possible:.3g}",), rows=reward.rows

@@ -18,6 +18,8 @@ _FAR_FOR_ANSWERS: Final = 50.0
 """Nats of an answer of many tokens."""
 _LEARNING_ALLOWS: Final = 3.0
 """How many times further from the reference a policy may be if its reward rises."""
+_STEADY: Final = 6.0
+"""Ratio of the end to the median of the first half: 4 for a straight line from 0."""
 _FALLING_ALLOWS: Final = 0.5
 """The same if its reward falls."""
 _ACCELERATES, _NEAR_FAR = 10.0, 0.2
@@ -25,7 +27,7 @@ _ACCELERATES, _NEAR_FAR = 10.0, 0.2
 _GREW: Final = 4.0
 _FAR_PER_UPDATE, _LARGE_PER_UPDATE = 0.5, 0.1
 """Nats between the sampled and the updated policy; PPO's usual targets are 0.01 to 0.05."""
-_GRADIENT_GREW, _GRADIENT_GREW_LEARNING = 10.0, 100.0
+_GRADIENT_GREW, _GRADIENT_GREW_LEARNING = 10.0, 30.0
 """Ratio to the median of the first tenth; groups that begin to differ make gradients grow, but then reward rises."""
 _LOSS_GREW: Final = 100.0
 _RATIO_MAX, _RATIO_MIN = 8.0, 1e-3
@@ -75,14 +77,15 @@ def _limit(case: Case, name: str, series: Series) -> float | None:
 
 
 def _kl_limit(case: Case, series: Series) -> float | None:
-    improves = case.gets_better()
-    factor = _LEARNING_ALLOWS if improves else _FALLING_ALLOWS if falling_reward(case) is not None else 1.0
-    limit = factor * (_FAR_FOR_ANSWERS if is_per_answer(series.column) else _FAR)
+    unit = _FAR_FOR_ANSWERS if is_per_answer(series.column) else _FAR
+    half = statistics.median(series.values[: len(series) // 2])
     end, early = tail(series), statistics.median(early_values(series))
+    # A useful KL grows ever more slowly, so that only one that does not may be as far away.
+    is_useful = (case.improves or case.regret_falls) and end < _STEADY * max(half, 0.0)
+    limit = unit * (_LEARNING_ALLOWS if is_useful else _FALLING_ALLOWS if falling_reward(case) is not None else 1.0)
     if end > limit and (end > _GREW * early or early > limit):
         return limit
-    half = Series(series.column, series.rows[: len(series) // 2]).median()
-    if not improves and end > _NEAR_FAR * limit and end > _ACCELERATES * max(half, 0.0) and _grows(series):
+    if not case.improves and end > _NEAR_FAR * limit and end > _ACCELERATES * max(half, 0.0) and _grows(series):
         return max(_NEAR_FAR * limit, _ACCELERATES * half)
     return None
 
@@ -103,14 +106,16 @@ def _update_kl_limit(_: Case, series: Series) -> float | None:
 
 def _gradient_limit(case: Case, series: Series) -> float | None:
     first = statistics.median(series.values[: max(_MIN_PART, len(series) // 10)])
-    limit = first * (_GRADIENT_GREW_LEARNING if case.gets_better() else _GRADIENT_GREW)
+    is_sudden = tail(series) > _GRADIENT_GREW * series.median()
+    limit = first * (_GRADIENT_GREW_LEARNING if case.improves and not is_sudden else _GRADIENT_GREW)
     return limit if 0 < limit < tail(series) else None
 
 
 def _loss_limit(case: Case, series: Series) -> float | None:
     sizes = Series(series.column, [Sample(row.step, abs(row.value), row.end) for row in series.rows])
     limit = _LOSS_GREW * _upper(sizes)
-    return limit if 0 < limit < tail(sizes) and not case.gets_better() else None
+    is_sudden = tail(sizes) > _LOSS_GREW * sizes.median()
+    return limit if 0 < limit < tail(sizes) and (is_sudden or not case.improves) else None
 
 
 def _largest_ratio_limit(_: Case, series: Series) -> float | None:
@@ -162,7 +167,8 @@ def learning_rate_schedule(case: Case) -> Finding | None:
     rate = case.history.get("learning_rate")
     if rate is None or len(rate) < _MIN_ROWS:
         return None
-    stopped = [row for row in rate.rows if row.value <= _STOPPED * rate.highest.value]
+    least = _STOPPED * rate.highest.value
+    stopped = [row for row in rate.rows if row.value <= least]
     if len(stopped) > _MOST * len(rate):
         evidence = f"{rate.column} is at most {_STOPPED:g} of its largest value in {len(stopped)} of {len(rate)} rows: these train nothing"
         return case.found("learning_rate_schedule", (evidence,), rows=stopped)
@@ -176,9 +182,10 @@ def learning_rate_schedule(case: Case) -> Finding | None:
 def no_gradient(case: Case) -> Finding | None:
     """Find a gradient that is 0 in most steps of a task that is not solved."""
     norm = case.history.get("gradient_norm")
-    if norm is None or len(norm) < _MIN_ROWS or case.is_solved():
+    if norm is None or len(norm) < _MIN_ROWS or case.is_solved:
         return None
-    zero = [row for row in norm.rows if row.value <= max(_NO_GRADIENT, _VANISHED * statistics.median(early_values(norm)))]
+    least = max(_NO_GRADIENT, _VANISHED * statistics.median(early_values(norm)))
+    zero = [row for row in norm.rows if row.value <= least]
     if len(zero) <= _MOST * len(norm):
         return None
     return case.found(

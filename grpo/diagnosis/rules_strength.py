@@ -6,7 +6,7 @@ from typing import Final
 from grpo.diagnosis.case import ONE_SIDED, Case
 from grpo.diagnosis.findings import Finding, Severity
 from grpo.diagnosis.history import Evaluation, Sample, Series
-from grpo.diagnosis.trends import fall_from_peak, shift
+from grpo.diagnosis.trends import fall_from_peak, level_change
 from grpo.statistics.intervals import wilson_interval
 
 _LEVEL: Final = 0.05
@@ -131,14 +131,14 @@ def lost_strength(case: Case) -> Finding | None:
     if gain is not None and gain[0] <= -_LOST_SIGMAS * gain[1] and _trend(_counted(case)) <= 0:
         last = case.history.evaluations[-1]
         return case.found("lost_strength", (gain[2],), rows=[Sample(last.step, last.score, last.step)])
-    worse = [] if case.improves() else _worse_heldout(case, is_peak_enough=False)
+    worse = [] if case.improves else _worse_heldout(case, is_peak_enough=False)
     return case.found("lost_strength", [words for _, words in worse], rows=[row for row, _ in worse]) if worse else None
 
 
 def reward_hacking(case: Case) -> Finding | None:
     """Find a reward that rises while a held-out measure gets worse."""
-    reward, change = case.history.get("reward"), case.reward_change()
-    if reward is None or change is None or not case.improves():
+    reward, change = case.history.get("reward"), case.reward_change
+    if reward is None or change is None or not case.improves:
         return None
     evidence = _worse_heldout(case, is_peak_enough=True)
     if not evidence:
@@ -156,7 +156,7 @@ def _worse_heldout(case: Case, *, is_peak_enough: bool) -> list[tuple[Sample, st
         if series is None or len(series) < 3:
             continue
         goodness = Series(series.column, [Sample(row.step, sign * row.value, row.end) for row in series.rows])
-        change, best = shift(goodness), fall_from_peak(goodness)
+        change, best = level_change(goodness), fall_from_peak(goodness)
         least = fraction if len(series) >= _FEW_MEASURES else _WORSE_OF_FEW
         needed = least * abs(change.before)
         if is_peak_enough and -best.size > -change.size and best.before > change.before:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from grpo.diagnosis.history import Series
+from grpo.diagnosis.history import Series, end_size
 
 _NUM_BLOCKS: Final = 10
 _MIN_BLOCK: Final = 3
@@ -62,11 +62,17 @@ def tail(series: Series) -> float:
     return statistics.median(series.values[-max(_MIN_BLOCK, min(_MAX_TAIL, len(series) // _TAIL)) :])
 
 
-def shift(series: Series) -> Shift:
+def level_change(series: Series) -> Shift:
     """Return the change from the early to the late part."""
     values = series.values
     size = part_size(len(values))
     return Shift(statistics.median(values[:size]), statistics.median(values[-size:]), _error(values, size))
+
+
+def end_change(series: Series) -> Shift:
+    """Return the change between the levels of the two ends, each of a tenth of the rows and at most twenty."""
+    size = end_size(len(series))
+    return Shift(series.early(), series.late(), _error(series.values, size))
 
 
 def fall_from_peak(series: Series) -> Shift:
