@@ -23,6 +23,8 @@ _LINE, _SURE = 10, 3.0
 """Minimum rows of a fitted line, and minimum standard errors of its fall, so that noise is not a fall."""
 _FELL: Final = 0.85
 """A median of the second half below this fraction of the early level is a fall; with noise of 5 % on four rows, 1 in 100 looks like one."""
+_LEARNS: Final = 2.33
+"""Standard errors of a one-sided 99 % bound."""
 _SURELY: Final = 3.5
 """Standard errors of a change that is not noise, though the rules look again and again during a run."""
 _SOLVED, _SOLVED_DEVIATIONS = 0.9, 2.0
@@ -87,7 +89,7 @@ class Case:
         if rewards is None:
             return False
         rise, error = rewards.total_rise()
-        return rise > ONE_SIDED * error
+        return rise > _LEARNS * error
 
     @cached_property
     def regret_falls(self) -> bool:

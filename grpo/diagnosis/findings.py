@@ -338,8 +338,8 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "flat_reward": Entry(
         severity=_WARNING,
         meaning="Reward neither rises nor falls.",
-        seen="Over a hundred steps or more, no regret falls, and the upper bound of the reward's rise is below 0.15 standard deviations"
-        " of a reward (0.06 if the rise is certain; for windows: no later one is 0.1 above the first; without a logged deviation: below two"
+        seen="Over a hundred steps or more, no regret falls, and the upper bound of the reward's rise is below 0.2 standard deviations of a"
+        " reward (0.06 if the rise is certain; for windows: no later one is 0.1 above the first; without a logged deviation: below two"
         " deviations of the rows).",
         cause="The reward does not train the policy: the learning rate is too small, clipping or cancelling terms leave no gradient,"
         " or the policy collapsed.",
@@ -349,7 +349,7 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         severity=_WARNING,
         meaning="The best evaluation may be luck.",
         seen="The best score is above the mean of the others, by 0.03 (of 200 games or more: by 2.2 standard errors), but not at the 5 %"
-        " level, corrected for the number of evaluations. If the scores rise as a whole, it is a note.",
+        " level, corrected for the number of evaluations. Of 200 games or more, or if the scores rise as a whole, it is a note.",
         cause="Few games: a score of 0.10 of 64 games has the 95 % interval 0.048 to 0.198, and the best of several equal checkpoints"
         " looks better than it is (the winner's curse).",
         remedy="Play fresh paired games of the chosen checkpoint against the initial policy, as many as the difference needs.",
@@ -364,8 +364,9 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "lost_strength": Entry(
         severity=_CRITICAL,
         meaning="The policy plays worse than before.",
-        seen="The last score is below the first at the 1 % level, and the scores do not rise as a whole; or a held-out regret rises by more"
-        " than 15 %, or a held-out reward falls by more than 10 %, beyond noise, and reward does not rise (if it does: reward_hacking).",
+        seen="The last score is below the first at the 1 % level, and the scores fall as a whole by more than 2 standard errors; or a held-"
+        " out regret rises by more than 15 %, or a held-out reward falls by more than 10 %, beyond noise, and reward does not rise (if"
+        " it does: reward_hacking).",
         cause="Training led it to weaknesses that its reward does not punish, or it collapsed; or the opponent became stronger.",
         remedy="Keep the initial policy, or the best checkpoint that fresh games confirm.",
     ),

@@ -70,11 +70,11 @@ class Series:
 
     def early(self) -> float:
         """Return the median of the first tenth of the rows."""
-        return statistics.median(row.value for row in self.rows[: end_size(len(self.rows))])
+        return statistics.median(row.value for row in self.rows[: _end_size(len(self.rows))])
 
     def late(self) -> float:
         """Return the median of the last tenth of the rows."""
-        return statistics.median(row.value for row in self.rows[-end_size(len(self.rows)) :])
+        return statistics.median(row.value for row in self.rows[-_end_size(len(self.rows)) :])
 
     def median(self) -> float:
         """Return the median of all rows."""
@@ -112,8 +112,7 @@ class Series:
         return sorted(self.values)[round(fraction * (len(self.rows) - 1))]
 
 
-def end_size(number: int) -> int:
-    """Return the number of rows at either end whose median is the level there."""
+def _end_size(number: int) -> int:
     return max(1, min(_MAX_END, round(number * _END_FRACTION)))
 
 

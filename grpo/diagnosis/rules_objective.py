@@ -8,6 +8,7 @@ from grpo.diagnosis.findings import Finding, Severity
 from grpo.diagnosis.history import Sample, Series
 from grpo.diagnosis.quantities import is_per_answer
 from grpo.diagnosis.rules_entropy import impossible_entropy, is_still
+from grpo.diagnosis.rules_reward import flat_reward
 from grpo.diagnosis.trends import tail
 from grpo.metrics.table import TERM_PAIRS, TERMS
 from grpo.settings.grpo import AlarmConfig
@@ -306,7 +307,7 @@ def loss_budget(case: Case) -> Finding | None:
             )
             coefficient = "entropy_coefficient" if name == "entropy_bonus" else "kl_coefficient"
             # On-policy a surrogate's value is near 0 whatever its gradient, so if the run learns, this is only a note.
-            severity = Severity.NOTE if case.learns else None
+            severity = Severity.NOTE if case.learns and flat_reward(case) is None else None
             remedy = f"Lower {case.given.named(coefficient)}."
             return case.found("loss_budget", (evidence,), rows=series.rows, remedy=remedy, severity=severity)
     return None

@@ -1,12 +1,13 @@
 """Diagnosis rules about rewards, groups and answer format."""
 
 import math
+import statistics
 from typing import Final
 
 from grpo.diagnosis.case import ONE_SIDED, Case, way
 from grpo.diagnosis.conditions import have_zero_advantage
 from grpo.diagnosis.findings import Finding, Severity
-from grpo.diagnosis.trends import end_change, fall_from_peak, level_change, tail
+from grpo.diagnosis.trends import fall_from_peak, level_change, noise, tail
 from grpo.settings.grpo import AlarmConfig
 
 _ALARMS: Final = AlarmConfig()
@@ -16,7 +17,7 @@ _FAILED: Final = 0.05
 _PILED_UP: Final = 0.1
 _MIN_STEPS: Final = 100
 _A_FEW: Final = 3
-_UNNOTICED, _NOTHING = 0.15, 0.06
+_UNNOTICED, _NOTHING = 0.2, 0.06
 """In standard deviations of a reward; the second for a rise that is certain, and still worth nothing."""
 _LEARNT: Final = 0.5
 _SURELY, _SURELY_FROM_PEAK, _CERTAIN = 3.5, 4.5, 3.0
@@ -156,7 +157,8 @@ def flat_reward(case: Case) -> Finding | None:
     if reward is None or reward.num_steps < _MIN_STEPS or case.is_solved or falling_reward(case) is not None:
         return None
     spread, learns = case.reward_deviation, case.learns
-    if learns and (spread is None or case.heldout_improves()):
+    rise, error = reward.total_rise()
+    if case.heldout_improves() or (spread is None and rise > _CERTAIN * error):
         return None
     if any(row.end > row.step for row in reward.rows):
         best = max((row.value for row in reward.rows[1:]), default=math.inf)
@@ -166,12 +168,12 @@ def flat_reward(case: Case) -> Finding | None:
         return case.found("flat_reward", (evidence,), rows=reward.rows)
     if len(reward) < 5:
         return None
-    rise, error = reward.total_rise()
-    possible, ends = rise + ONE_SIDED * error, end_change(reward)
+    possible = rise + ONE_SIDED * error
+    quick = reward.late() - statistics.median(reward.values[:_A_FEW])
     # Without the reward's own deviation, use that of the rows around the line: a rise within two of these is noise.
     unnoticed = 2 * reward.rest_deviation() if spread is None else (_NOTHING if rise > _CERTAIN * error else _UNNOTICED) * spread
     # A quick rise with a plateau is not linear, but still counts as learning.
-    if possible > unnoticed or ends.size > max(unnoticed, 2 * ends.error):
+    if possible > unnoticed or quick > max(unnoticed, _CERTAIN * noise(reward)):
         return None
     return case.found(
         "flat_reward", (f"{way(reward)}: by a straight line it rises by {rise:.3g}, at most {possible:.3g}",), rows=reward.rows

@@ -19,6 +19,7 @@ _WORSE_REGRET, _WORSE_REWARD = 0.15, 0.1
 """Fractions of the level before."""
 _LOST_SIGMAS: Final = 2.33
 """Standard errors of a one-sided 99 % bound, for a critical finding."""
+_TREND_SIGMAS: Final = 2.0
 _FEW_MEASURES, _WORSE_OF_FEW = 6, 0.3
 """Below so many held-out measures, they must get worse by so much."""
 _SURELY: Final = 3.0
@@ -47,6 +48,8 @@ def unbelievable_peak(case: Case) -> Finding | None:
         f"the best of {len(looks)} equal checkpoints would look so far above the others with a chance of {min(1.0, chance):.2f}"
     )
     severity = None
+    if best.games >= _FEW_GAMES:
+        severity = Severity.NOTE
     if _trend(looks) > ONE_SIDED:
         severity = Severity.NOTE
         evidence.append("the scores rise as a whole, so that the policy did get better; how good the best is, fresh games say")
@@ -69,6 +72,12 @@ def _trend(looks: list[Evaluation]) -> float:
     moment = sum(count * (each.step - middle) * (each.score - pooled) for each, count in zip(looks, games, strict=True))
     spread = sum(count * (each.step - middle) ** 2 for each, count in zip(looks, games, strict=True))
     return moment / math.sqrt(pooled * (1 - pooled) * spread) if 0 < pooled < 1 and spread > 0 else 0.0
+
+
+def _fall_as_a_whole(case: Case) -> bool:
+    """Return whether the scores between the first and the last fall too; with two scores there is nothing between."""
+    looks = _counted(case)
+    return len(looks) < 3 or _trend(looks) < -_TREND_SIGMAS
 
 
 def _chance(best: Evaluation, others: list[Evaluation]) -> float:
@@ -128,7 +137,7 @@ def regret_without_strength(case: Case) -> Finding | None:
 def lost_strength(case: Case) -> Finding | None:
     """Find a policy that plays worse than at the beginning, by games or by a held-out measure."""
     gain = _gain(case)
-    if gain is not None and gain[0] <= -_LOST_SIGMAS * gain[1] and _trend(_counted(case)) <= 0:
+    if gain is not None and gain[0] <= -_LOST_SIGMAS * gain[1] and _fall_as_a_whole(case):
         last = case.history.evaluations[-1]
         return case.found("lost_strength", (gain[2],), rows=[Sample(last.step, last.score, last.step)])
     worse = [] if case.improves else _worse_heldout(case, is_peak_enough=False)

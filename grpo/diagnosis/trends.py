@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from grpo.diagnosis.history import Series, end_size
+from grpo.diagnosis.history import Series
 
 _NUM_BLOCKS: Final = 10
 _MIN_BLOCK: Final = 3
@@ -67,12 +67,6 @@ def level_change(series: Series) -> Shift:
     values = series.values
     size = part_size(len(values))
     return Shift(statistics.median(values[:size]), statistics.median(values[-size:]), _error(values, size))
-
-
-def end_change(series: Series) -> Shift:
-    """Return the change between the levels of the two ends, each of a tenth of the rows and at most twenty."""
-    size = end_size(len(series))
-    return Shift(series.early(), series.late(), _error(series.values, size))
 
 
 def fall_from_peak(series: Series) -> Shift:
