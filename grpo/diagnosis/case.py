@@ -27,8 +27,10 @@ _LEARNS: Final = 2.33
 """Standard errors of a one-sided 99 % bound."""
 _SURELY: Final = 3.5
 """Standard errors of a change that is not noise, though the rules look again and again during a run."""
-_SOLVED, _SOLVED_DEVIATIONS = 0.9, 2.0
+_SOLVED, _SOLVED_DEVIATIONS = 0.9, 1.2
 """A task is solved at this fraction of the largest reward, or after a rise by so many deviations of a single reward."""
+_NEARLY: Final = 0.1
+"""Of a reward between 0 and 1, in which bonuses or noise may be included."""
 _WORTH_IT: Final = 0.15
 """In standard deviations of a single reward: smaller changes of the mean are no change."""
 _IN_NOISE: Final = 2.0
@@ -136,7 +138,7 @@ class Case:
         if reward is None or change is None:
             return False
         best = self.late("reward_best")
-        is_fraction = reward.lowest.value >= 0 and reward.highest.value <= 1
+        is_fraction = reward.quantile(0.05) >= -_NEARLY and reward.quantile(0.95) <= 1 + _NEARLY
         if (is_fraction and change.after >= _SOLVED) or (best is not None and 0 < _SOLVED * best <= change.after):
             return True
         deviation = self.reward_deviation

@@ -230,12 +230,13 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "diverging": Entry(
         severity=_CRITICAL,
         meaning="The run falls apart: KL, ratios, gradient norm or loss run away.",
-        seen="At the end (median of the last twentieth of the rows), one of: KL to the reference above 1 nat per move or token (50 for a"
-        " sum over an answer; three times that if reward rises or regret falls and KL grows no faster than in a line, half if reward falls)"
-        " after growing fourfold, or above a fifth of that and ten times its median in the first half; KL of an update above 0.5, or"
-        " above 0.1 after growing tenfold; gradient norm above 10 times the median of the first tenth of the rows (30 times if reward"
-        " rises and they did not grow suddenly); largest ratio above 8 after growing fourfold; smallest ratio below 0.001; mean ratio"
-        " more than 0.25 from 1; absolute loss above 100 times the largest of the first fifth, suddenly or without a better reward.",
+        seen="At the end (median of the last twentieth of the rows), one of: KL to the reference above 0.8 nats per move or token (twice"
+        " that if reward rises or regret falls; 0.6 of that if reward falls or the end is more than six times the median of the first"
+        " half; 50 nats for a sum over an answer) after growing fourfold, or a fifth of that after growing tenfold from the first half"
+        " without a better reward; KL of an update above 0.5, or above 0.1 after growing tenfold; gradient norm above 8 times the median"
+        " of the first rows (25 times if reward rises and it did not grow suddenly, 100 times if most groups had equal rewards at"
+        " first); largest ratio above 6 after growing fourfold; smallest ratio below 0.001; mean ratio more than 0.25 from 1; absolute"
+        " loss above 100 times the largest of the first fifth, suddenly or without a better reward.",
         cause="Updates are too large: the learning rate is too high, too many optimiser steps reuse one rollout, or the KL term is too weak"
         " to hold the policy. Each update then makes the next rollout and its ratios worse.",
         remedy="Clip the gradient norm (1.0 is usual) and the ratios, and use fewer updates per rollout. A larger learning rate makes it"
@@ -331,7 +332,7 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         severity=_WARNING,
         meaning="The moves of a group are nearly all the same.",
         seen="Mean agreement above 0.75 at the end. A note if the task is solved: reward above 0.9 of its largest, or risen by more than"
-        " two standard deviations of a reward.",
+        " 1.2 standard deviations of a reward.",
         cause="Entropy is nearly 0; with equal moves all advantages are 0, and only regularisers train.",
         remedy="Go back to an earlier checkpoint; keep entropy up before it collapses.",
     ),

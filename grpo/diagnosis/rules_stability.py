@@ -12,25 +12,26 @@ from grpo.diagnosis.quantities import is_per_answer
 from grpo.diagnosis.rules_reward import falling_reward
 from grpo.diagnosis.trends import early_values, tail
 
-_FAR: Final = 1.0
+_FAR: Final = 0.8
 """Nats per move or token from the reference: useful updates of language models stay below about 0.1 to 0.5."""
 _FAR_FOR_ANSWERS: Final = 50.0
 """Nats of an answer of many tokens."""
-_LEARNING_ALLOWS: Final = 3.0
-"""How many times further from the reference a policy may be if its reward rises."""
-_STEADY: Final = 6.0
-"""Ratio of the end to the median of the first half: 4 for a straight line from 0."""
-_FALLING_ALLOWS: Final = 0.5
-"""The same if its reward falls."""
+_LEARNING_ALLOWS: Final = 2.0
+"""How many times further from the reference a policy may be if it gets better."""
+_STEADY, _ACCELERATING_ALLOWS = 6.0, 0.6
+"""A KL accelerates from this ratio of its end to the median of its first half on: a straight line from 0 has 4."""
 _ACCELERATES, _NEAR_FAR = 10.0, 0.2
 """A KL at this fraction of the limit counts if it is this many times its median in the first half: a steady drift is at most 4 times it."""
 _GREW: Final = 4.0
 _FAR_PER_UPDATE, _LARGE_PER_UPDATE = 0.5, 0.1
 """Nats between the sampled and the updated policy; PPO's usual targets are 0.01 to 0.05."""
-_GRADIENT_GREW, _GRADIENT_GREW_LEARNING = 10.0, 30.0
-"""Ratio to the median of the first tenth; groups that begin to differ make gradients grow, but then reward rises."""
+_GRADIENT_GREW, _GRADIENT_GREW_LEARNING, _GRADIENT_GREW_FROM_SILENCE = 8.0, 25.0, 100.0
+"""Ratio to the median of the first rows: without a better reward, with it, and with it where most groups had equal rewards at first."""
+_SUDDEN: Final = 6.0
+"""Ratio of the end to the median of all rows."""
+_TAIL: Final = 20
 _LOSS_GREW: Final = 100.0
-_RATIO_MAX, _RATIO_MIN = 8.0, 1e-3
+_RATIO_MAX, _RATIO_MIN = 6.0, 1e-3
 _RATIO_MEAN_OFF: Final = 0.25
 """A mean ratio over moves of the sampled policy is 1 in expectation, whatever the updated policy is."""
 _MIN_ROWS, _MIN_PART = 8, 3
@@ -80,9 +81,12 @@ def _kl_limit(case: Case, series: Series) -> float | None:
     unit = _FAR_FOR_ANSWERS if is_per_answer(series.column) else _FAR
     half = statistics.median(series.values[: len(series) // 2])
     end, early = tail(series), statistics.median(early_values(series))
-    # A useful KL grows ever more slowly, so that only one that does not may be as far away.
-    is_useful = (case.improves or case.regret_falls) and end < _STEADY * max(half, 0.0)
-    limit = unit * (_LEARNING_ALLOWS if is_useful else _FALLING_ALLOWS if falling_reward(case) is not None else 1.0)
+    # A useful KL grows ever more slowly, so that only one that does may be further away.
+    is_accelerating = end > _STEADY * max(half, 0.0)
+    if is_accelerating or falling_reward(case) is not None:
+        limit = unit * _ACCELERATING_ALLOWS
+    else:
+        limit = unit * (_LEARNING_ALLOWS if case.improves or case.regret_falls else 1.0)
     if end > limit and (end > _GREW * early or early > limit):
         return limit
     if not case.improves and end > _NEAR_FAR * limit and end > _ACCELERATES * max(half, 0.0) and _grows(series):
@@ -105,10 +109,13 @@ def _update_kl_limit(_: Case, series: Series) -> float | None:
 
 
 def _gradient_limit(case: Case, series: Series) -> float | None:
-    first = statistics.median(series.values[: max(_MIN_PART, len(series) // 10)])
-    is_sudden = tail(series) > _GRADIENT_GREW * series.median()
-    limit = first * (_GRADIENT_GREW_LEARNING if case.improves and not is_sudden else _GRADIENT_GREW)
-    return limit if 0 < limit < tail(series) else None
+    first, end = statistics.median(series.values[: max(_MIN_PART, len(series) // _TAIL)]), tail(series)
+    is_sudden = end > _SUDDEN * series.median()
+    silent = case.early("silent_groups")
+    began_silent = silent is not None and silent > _MOST
+    useful = _GRADIENT_GREW_FROM_SILENCE if began_silent else _GRADIENT_GREW_LEARNING
+    limit = first * (useful if case.improves and not is_sudden else _GRADIENT_GREW)
+    return limit if 0 < limit < end else None
 
 
 def _loss_limit(case: Case, series: Series) -> float | None:
