@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -143,7 +144,8 @@ def select_champion(
                 | _gain_metrics("selection/ladder_gain_adjudicated", gain.adjudicated),
             )
         )
-        (work.folder / PGN).write_text(games.pgn(), encoding="utf-8")
+        highlights = games.highlights(chosen)
+        (work.folder / PGN).write_text(games.pgn(highlights, played_on=datetime.now(UTC).date()), encoding="utf-8")
         _write_policies(work.folder, champion=checkpoints[chosen] if decision.promoted else pretrained, peak=checkpoints[peak])
         write_json(
             work.folder / REPORT,
