@@ -127,7 +127,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         examples=(
             "chess-grpo match champion stockfish:nodes=1",
             "chess-grpo match champion peak --pairs 200 --pgn games.pgn",
-            "chess-grpo match champion@0.5 random --pairs 20 --seed 7",
+            "chess-grpo match champion@0.5 random --pairs 20 --seed 7 --html games.html",
         ),
         page="docs/evaluation.md",
     ),

@@ -48,6 +48,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         " (default: if most games ended so)",
     )
     parser.add_argument("--pgn", type=Path, metavar="FILE", help="write all games to this file; it must not exist")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a viewer of six games chosen by rule; it must not exist")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results to this file; it must not exist")
     add_settings(parser)  # Only the sections `evaluation` and `values` are used.
     parser.set_defaults(run=_match)
@@ -55,6 +56,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def _match(given: argparse.Namespace) -> int:
     from grpo.play.pgn import match_pgn
+    from grpo.play.viewer import viewer_page
     from steps.cli.match_text import match_summary, match_text
     from steps.runtime.device import torch_device
 
@@ -66,26 +68,29 @@ def _match(given: argparse.Namespace) -> int:
     if given.pairs < 1:
         raise ConfigError(f"--pairs {given.pairs}: give at least 1")
     contestants = [parse_contestant(given.first), parse_contestant(given.second)]
-    _refuse_existing([path for path in (given.pgn, given.json) if path is not None])
+    _refuse_existing([path for path in (given.pgn, given.html, given.json) if path is not None])
     machine = Machine.here()
     device = torch_device(machine)
     terminal = TerminalSink("match", (), lambda text: print(text, file=sys.stderr, flush=True))
     with entered(contestants, machine=machine, device=device, seed=settings.seed, num_processes=machine.num_threads) as entrants:
         result = _played(entrants, settings, machine, given, terminal=terminal)
         facts = match_summary(result, entrants, settings, identify(machine.stockfish))
-        annotated = () if given.pgn is None else _annotated(result, entrants, settings, machine)
+        annotated = () if given.pgn is None and given.html is None else _annotated(result, entrants, settings, machine)
     print(match_text(result, entrants))
+    event = f"{result.first} against {result.second}"
     if given.pgn is not None:
         players = {f"{place}Player": _described(entrant.facts) for place, entrant in zip(("First", "Second"), entrants, strict=True)}
         pgn = match_pgn(
             result,
-            event=f"{result.first} against {result.second}",
+            event=event,
             seed=settings.seed,
             played_on=datetime.now(UTC).date(),
             facts=players,
             annotated={game.index: game for game in annotated},
         )
         replace_file(given.pgn, pgn.encode())
+    if given.html is not None:
+        replace_file(given.html, viewer_page(annotated, title=event, event=event).encode())
     if given.json is not None:
         replace_file(given.json, json_text(facts).encode())
     return 0
@@ -110,7 +115,8 @@ def _refuse_existing(paths: Sequence[Path]) -> None:
         if not path.absolute().parent.is_dir():
             raise ConfigError(f"{path}: there is no folder {path.absolute().parent}; create it, or name another")
     if len({path.absolute() for path in paths}) < len(paths):
-        raise ConfigError(f"--pgn and --json both name {paths[0]}; name two files")
+        twice = next(path for path in paths if sum(path.absolute() == other.absolute() for other in paths) > 1)
+        raise ConfigError(f"two of --pgn, --html and --json name {twice}; name different files")
 
 
 def _played(
