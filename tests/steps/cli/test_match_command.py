@@ -117,7 +117,7 @@ def test_a_match_is_printed_and_written_and_repeats_with_its_seed(stockfish: str
     assert len(games) == 6
     assert {game.headers["White"] for game in games} == {f"{policy}@0.5", "random"}
     assert len({game.headers["FEN"] for game in games}) == 3
-    noted = next(node for node in games[0].mainline() if node.turn() == (games[0].headers["Black"] == "random"))
+    noted = next(node for node in games[0].mainline() if node.turn() == (games[0].headers["White"] == "random"))
     assert "probability" in noted.comment
     assert facts["players"][0]["weights_hash"] in games[0].headers["FirstPlayer"]
     run(*match, *(word for kind in KINDS for word in (f"--{kind}", tmp_path / f"again.{kind}")))
@@ -159,7 +159,7 @@ def test_what_cannot_be_is_refused_before_any_game(run: Run, tmp_path: Path) -> 
     assert "already exists" in refused(run, *two, "--pgn", there)
     assert "already exists" in refused(run, *two, "--json", there)
     assert "there is no folder" in refused(run, *two, "--pgn", tmp_path / "none" / "a.pgn")
-    assert "name two files" in refused(run, *two, "--pgn", tmp_path / "a", "--json", tmp_path / "a")
+    assert "name different files" in refused(run, *two, "--pgn", tmp_path / "a", "--json", tmp_path / "a")
     assert "unknown key evaluation.max_plys" in refused(run, *two, "--set", "evaluation.max_plys=3")
     assert "max_plies" in refused(run, *two, "--max-plies", "0")
     assert there.read_text() == "mine"
