@@ -100,7 +100,7 @@ def draw_games(page: Page, home: Path) -> None:
     page.go(viewers[-1].as_uri())
     moves = page.find("#moves button")
     moves[len(moves) // 2].click()
-    _draw(page, "games_viewer", height=820)
+    _draw(page, "games_viewer", height=920)
     champion = open_policy(viewers[-1].parent / CHAMPION, torch.device("cpu"))
     player = champion.best_player("champion", seed=0, stream=("pictures",))
 
