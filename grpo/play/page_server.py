@@ -34,7 +34,7 @@ class PlayServer:
             on_finished: Called once with each game that has ended.
             port: 0 takes a free one.
 
-        Raises OSError if the port is taken.
+        Raises OSError if the port is taken, OverflowError if there is none of this number.
         """
         self._new_game, self._on_finished = new_game, on_finished
         self._game = new_game(None)

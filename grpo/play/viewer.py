@@ -12,6 +12,7 @@ import chess.svg
 
 from grpo.play.annotations import AnnotatedGame, MoveNote, positions, round_number
 
+# No part of a step's version, which hashes code: a page that looks better is no reason to play a run's games again.
 _PAGES: Final = Path(__file__).parent / "pages"
 _NUM_SHOWN: Final = 5  # Most probable moves of a position.
 _RESULTS: Final = {1.0: "1-0", 0.5: "1/2-1/2", 0.0: "0-1"}

@@ -109,8 +109,9 @@ def _serve(new_game: NewGame, saved: Callable[["HumanGame"], None], port: int) -
 
     try:
         server = PlayServer(new_game, on_finished=saved, port=port)
-    except OSError as error:
-        raise ConfigError(f"--port {port}: {error.strerror or error}; name another, or leave --port out for a free one") from None
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or "there is no such port"
+        raise ConfigError(f"--port {port}: {why}; name another, or leave --port out for a free one") from None
     print(f"Play here: {server.address}\nThe address works on this machine only; Ctrl-C ends.", flush=True)
     if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or sys.platform == "darwin":
         webbrowser.open(server.address)

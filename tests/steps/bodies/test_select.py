@@ -479,6 +479,7 @@ def test_the_card_shows_reasons_trace_ends_and_place(selected: Selected, monkeyp
         assert html.escape(what) in text
         assert html.escape(found) in text
     decisions = read_json(selected.folder / DECISIONS)
+    assert text.count("<iframe title=") == 1, "the viewer"
     assert text.count("data:image/svg+xml") == len(decisions["worst"]) + len(decisions["best"]) > 0
 
 

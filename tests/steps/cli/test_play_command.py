@@ -1,6 +1,8 @@
 """The command `play` in a terminal: what is typed, what is shown, and the game that is kept."""
 
 import io
+import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,3 +57,14 @@ def test_black_sees_the_first_move_and_an_end_of_the_input_keeps_nothing(play: R
     assert not (tmp_path / "home" / PLAYED).exists()
     _, out, _ = play("--fen", "7k/8/4Q1K1/8/8/8/8/8 w - - 0 1", typed="Qe8")
     assert "1-0, checkmate. Saved:" in out
+
+
+def test_a_port_that_cannot_be_had_is_named(play: Run) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for number in (port, 99_999):
+            code, out, err = play("--page", "--port", str(number), typed="")
+            assert (code, out) == (1, "")
+            assert re.search(rf"--port {number}: .+; name another, or leave --port out", err)
