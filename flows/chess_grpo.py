@@ -84,7 +84,7 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 @deployment.Deployment
-@package_sources(["../steps", "../grpo", "../data_checks"], suffixes=[".py", ".toml"])
+@package_sources(["../steps", "../grpo", "../data_checks"], suffixes=[".py", ".toml", ".html", ".css", ".js"])
 class ChessGrpo(FlowSpec):
     """Train a chess policy from games and Stockfish evaluations, and measure by games whether GRPO improved it."""
 

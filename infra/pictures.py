@@ -1,4 +1,4 @@
-"""Takes the screenshots of the documentation, `docs/pictures/*.png`: MLflow's pages and Metaflow cards of a run.
+"""Takes the screenshots of the documentation, `docs/pictures/*.png`: MLflow's pages, game viewer, play page, and cards of a run.
 
 python -m infra.pictures [HOME] [--run RUN]   (`make pictures`; HOME is the home of a finished run, by default `.chess_grpo`)
 """
@@ -8,13 +8,22 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Any, Final
 
+import chess
+import torch
 from PIL import Image
 
 from grpo.base.errors import PlainError
+from grpo.play.human_game import HumanGame
+from grpo.play.page_server import PlayServer
+from grpo.play.replies import Reply
 from infra.browser import Page, browser
 from infra.mlflow_server import mlflow_ui
+from steps.policies.open import open_policy
+from steps.step_io.aliases import CHAMPION
+from steps.step_io.names import GAMES_PAGE
 from steps.tracking.registry import MODEL
 from steps.tracking.saved_views import RUNS, SHARE_KEY, STEPS_VIEW
 
@@ -83,6 +92,43 @@ def draw_cards(page: Page, folder: Path) -> None:
         _draw(page, f"card_{name}", height=_HEIGHTS[name])
 
 
+def draw_games(page: Page, home: Path) -> None:
+    """Take pictures of the latest game viewer in the middle of its first game, and of the play page after two moves."""
+    viewers = sorted((home / "outputs" / "select").glob(f"*/{GAMES_PAGE}"), key=lambda each: each.stat().st_mtime)
+    if not viewers:
+        raise PictureError(f"{home} has no game viewer: let a run finish its step select first")
+    page.go(viewers[-1].as_uri())
+    moves = page.find("#moves button")
+    moves[len(moves) // 2].click()
+    _draw(page, "games_viewer", height=920)
+    champion = open_policy(viewers[-1].parent / CHAMPION, torch.device("cpu"))
+    player = champion.best_player("champion", seed=0, stream=("pictures",))
+
+    def new_game(_: bool | None) -> HumanGame:
+        def choose(board: chess.Board) -> chess.Move | None:
+            [answer] = player.choose([board], [0])
+            return answer.move if isinstance(answer, Reply) else answer
+
+        return HumanGame(choose, opponent="champion", person_is_white=True, probabilities=champion.move_probabilities)
+
+    server = PlayServer(new_game, on_finished=lambda _: None)
+    serving = Thread(target=server.serve)
+    serving.start()
+    try:
+        page.go(server.address)
+        for start, end in (("e2", "e4"), ("g1", "f3")):
+            page.find(f"[data-square={start}]")[0].click()
+            page.find(f"[data-square={end}]")[0].click()
+            page.wait_for("Your move")
+        page.click("Hint")
+        page.wait_for("Its probabilities for your move")
+        page.find("[data-square=f1]")[0].click()
+        _draw(page, "play_page", height=760)
+    finally:
+        server.close()
+        serving.join()
+
+
 def _draw(page: Page, name: str, height: int) -> None:
     path = page.picture(FOLDER / f"{name}.png", width=_WIDTH, height=height, seconds=_SECONDS_OF_DRAWING)
     # Text and lines have few colours; a palette makes the file a third as large.
@@ -107,6 +153,7 @@ def main(words: Sequence[str] | None = None) -> int:
         with TemporaryDirectory() as made, mlflow_ui(store, Path(made) / "ui.log") as address, browser() as page:
             home, client = given.home.resolve(), MlflowClient(store, registry_uri=store)
             draw_tracking(page, address, client, home=home, metaflow_run=given.run)
+            draw_games(page, home)
             draw_cards(page, home.parent)
     except PlainError as error:
         print(f"pictures: {error}", file=sys.stderr)

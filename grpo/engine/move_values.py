@@ -42,6 +42,14 @@ _DRAW: Final = Score(0, expected=0.5)
 _BOARDS_PER_BATCH: Final = 256  # Per cache look-up and per cache transaction.
 
 
+def win_chance(score: Score) -> float:
+    """Return the mover's win probability as Lichess computes it from centipawns (https://lichess.org/page/accuracy); a mate is certain.
+
+    This is for people to look at: the reward is another function of the score, see the module's docstring.
+    """
+    return float(score.value > 0) if score.is_mate else _logistic(LICHESS_SLOPE * score.value)
+
+
 def _logistic(x: float) -> float:
     return (1 + math.tanh(x / 2)) / 2  # Written so that it cannot overflow.
 

@@ -3,26 +3,38 @@
 import re
 import textwrap
 from collections.abc import Mapping
+from datetime import date
 from typing import Final
 
 import chess
 
+from grpo.engine.answers import Score
+from grpo.play.annotations import AnnotatedGame, MoveNote, round_number
 from grpo.play.matches import MatchResult, PlayedGame
 from grpo.reading.pgn_split import TAG_NAME
 
 _LINE_WIDTH: Final = 80  # The PGN standard's export format.
-_UNKNOWN: Final = {"Site": "?", "Date": "????.??.??"}
+_SITE: Final = "chess-grpo"  # As online services do; the name of a machine is nobody's business.
 _WRITTEN_HERE: Final = frozenset(
     (
-        *("Event", "Round", "White", "Black", "Result", "SetUp", "FEN", "Seed", "PlyCount", "Termination"),
-        *("AdjudicatedResult", "Adjudication", "WhiteAnswers", "BlackAnswers"),
+        *("Event", "Site", "Date", "Round", "White", "Black", "Result", "SetUp", "FEN", "Seed", "PlyCount", "Termination"),
+        *("AdjudicatedResult", "Adjudication", "WhiteAnswers", "BlackAnswers", "Chosen"),
     )
 )
 _RESULTS: Final = {1.0: "1-0", 0.5: "1/2-1/2", 0.0: "0-1"}
 
 
-def match_pgn(result: MatchResult, *, event: str, seed: int, facts: Mapping[str, str] | None = None) -> str:
-    """Return the match's games as PGN, in order; the tag `Round` is `pair.game`, counted from 1. Equal matches give equal texts.
+def match_pgn(
+    result: MatchResult,
+    *,
+    event: str,
+    seed: int,
+    played_on: date,
+    facts: Mapping[str, str] | None = None,
+    first_round: int = 1,
+    annotated: Mapping[int, AnnotatedGame] | None = None,
+) -> str:
+    """Return the match's games as PGN, in order; the tag `Round` is `pair.game`. Equal matches give equal texts.
 
     `Result` is the result as played. `AdjudicatedResult` is that of the adjudicated score, if there is one. `WhiteAnswers` and
     `BlackAnswers` have the answer counts of a player that can fail to name a legal move.
@@ -31,11 +43,15 @@ def match_pgn(result: MatchResult, *, event: str, seed: int, facts: Mapping[str,
         result: The match.
         event: Value of the `Event` tag.
         seed: Root seed of the match's random streams.
-        facts: Further tags of every game; of the standard tags only `Site` and `Date`.
+        played_on: Value of the `Date` tag.
+        facts: Further tags of every game.
+        first_round: Number of the first pair, for a match that continues an event.
+        annotated: Index of a game -> its notes. Such a game has the tag `Chosen`, and after each move a comment with the engine's score for
+            White (`[%eval 0.35]`, pawns or `#` and moves to mate), the mover's probability of the move and win probability after it.
 
     Raises ValueError if a fact's name is not a valid tag name, or is written by this function.
     """
-    facts = facts or {}
+    facts, annotated = facts or {}, annotated or {}
     for name in facts:
         if name in _WRITTEN_HERE or not re.fullmatch(TAG_NAME, name):
             raise ValueError(
@@ -47,8 +63,9 @@ def match_pgn(result: MatchResult, *, event: str, seed: int, facts: Mapping[str,
         players = (result.first, result.second) if game.first_is_white else (result.second, result.first)
         tags = {
             "Event": event,
-            **{name: facts.get(name, unknown) for name, unknown in _UNKNOWN.items()},
-            "Round": f"{index // 2 + 1}.{index % 2 + 1}",
+            "Site": _SITE,
+            "Date": f"{played_on:%Y.%m.%d}",
+            "Round": round_number(index, first_round),
             "White": players[0],
             "Black": players[1],
             "Result": _white_result(game, game.score),
@@ -58,10 +75,12 @@ def match_pgn(result: MatchResult, *, event: str, seed: int, facts: Mapping[str,
             "Termination": game.end.value,
             **_adjudication(result, game),
             **_answers(game),
-            **{name: value for name, value in facts.items() if name not in _UNKNOWN},
+            **({"Chosen": annotated[index].why} if index in annotated else {}),
+            **facts,
         }
         header = "\n".join(f'[{name} "{_escaped(value)}"]' for name, value in tags.items())
-        texts.append(f"{header}\n\n{_movetext(board, game.moves, tags['Result'])}\n")
+        notes = annotated[index].notes if index in annotated else None
+        texts.append(f"{header}\n\n{_movetext(board, game.moves, tags['Result'], notes)}\n")
     return "\n".join(texts)
 
 
@@ -87,13 +106,29 @@ def _escaped(value: str) -> str:
     return re.sub(r'(["\\])', r"\\\1", " ".join(value.split()))
 
 
-def _movetext(board: chess.Board, moves: tuple[str, ...], result: str) -> str:
-    """Return the moves in SAN; `board` is advanced to the end of the game."""
+def _movetext(board: chess.Board, moves: tuple[str, ...], result: str, notes: tuple[MoveNote, ...] | None) -> str:
+    """Return the moves in SAN, with their comments; `board` is advanced to the end of the game."""
     words = []
     for ply, uci in enumerate(moves):
         if board.turn == chess.WHITE:
             words.append(f"{board.fullmove_number}.")
-        elif ply == 0:
-            words.append(f"{board.fullmove_number}...")
+        elif ply == 0 or notes is not None:
+            words.append(f"{board.fullmove_number}...")  # Also after a comment, by the standard's export format.
+        comment = "" if notes is None else _comment(notes[ply], uci, board.turn)
         words.append(board.san_and_push(chess.Move.from_uci(uci)))
+        if comment:
+            words.append(f"{{{comment}}}")
     return textwrap.fill(" ".join([*words, result]), width=_LINE_WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _comment(note: MoveNote, move: str, mover: chess.Color) -> str:
+    parts = [f"[%eval {_white_eval(note.scores[move], mover)}]"] if move in note.scores else []
+    facts = [f"probability {note.probabilities[move]:.1%}"] if move in note.probabilities else []
+    if (chance := note.chance(move)) is not None:
+        facts.append(f"win {chance:.1%}")
+    return " ".join([*parts, ", ".join(facts)] if facts else parts)
+
+
+def _white_eval(score: Score, mover: chess.Color) -> str:
+    value = score.value if mover == chess.WHITE else -score.value
+    return f"#{value}" if score.is_mate else f"{value / 100:.2f}"

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from grpo.evaluation.regret import HeldoutScores
 from grpo.evaluation.verdict import Decision, LadderGain, decide, peak_step, play_confirmation
 from grpo.metrics.table import Record
 from grpo.play.ladder import ladder_difference
+from grpo.play.viewer import viewer_page
 from grpo.policy.files import policy_file_names
 from grpo.settings.tree import SelectionConfig, Settings
 from grpo.statistics.intervals import LEVEL, Estimate, ScoreInterval
@@ -26,7 +28,7 @@ from steps.bodies.screen import Contest
 from steps.bodies.selection_games import CONFIRMATION, PREVIOUS, SelectionGames
 from steps.step_io.aliases import CHAMPION, PEAK, PRETRAINED_STEP
 from steps.step_io.dataset import position_keys, read_boards
-from steps.step_io.names import DECISIONS, PGN, REPORT
+from steps.step_io.names import DECISIONS, GAMES_PAGE, PGN, REPORT
 from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
 
@@ -44,7 +46,7 @@ SPEC: Final = StepSpec(
         "selection/ladder_gain_high",
         "selection/score_sampled",
     ),
-    published=(REPORT, DECISIONS, PGN),
+    published=(REPORT, DECISIONS, GAMES_PAGE, PGN),
 )
 
 
@@ -143,7 +145,10 @@ def select_champion(
                 | _gain_metrics("selection/ladder_gain_adjudicated", gain.adjudicated),
             )
         )
-        (work.folder / PGN).write_text(games.pgn(), encoding="utf-8")
+        highlights = games.highlights(chosen)
+        (work.folder / PGN).write_text(games.pgn(highlights, played_on=datetime.now(UTC).date()), encoding="utf-8")
+        title = f"Step {chosen:,} against its own start: games worth looking at"
+        (work.folder / GAMES_PAGE).write_text(viewer_page(highlights, title=title, event=CONFIRMATION), encoding="utf-8")
         _write_policies(work.folder, champion=checkpoints[chosen] if decision.promoted else pretrained, peak=checkpoints[peak])
         write_json(
             work.folder / REPORT,

@@ -1,6 +1,7 @@
 """The games that selection rests on: every stage on openings of its own, none of them a board of the dataset."""
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -8,8 +9,11 @@ from typing import Final, Self
 import torch
 
 from grpo.base.seeding import numpy_stream
+from grpo.engine.move_values import engine_options
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
 from grpo.play.adjudication import adjudicate
+from grpo.play.annotations import AnnotatedGame, annotate
+from grpo.play.highlights import choose_highlights
 from grpo.play.ladder import Ladder, LadderPlacement
 from grpo.play.matches import MOSTLY_UNDECIDED, MatchResult, play_match
 from grpo.play.openings import make_openings
@@ -69,6 +73,7 @@ class SelectionGames:
         """By stage, in the order in which they were played."""
         self._settings, self._initial, self._checkpoints, self._previous = settings, initial, checkpoints, previous
         self._used, self._device, self._work = used, device, work
+        self._engine_path, self._num_processes = engine_path, num_processes
         self._pool = EnginePool(engine_path, num_processes=num_processes, options={"Hash": PLAYING_HASH_MIB})
         self._rounds: dict[int, list[str]] = {}
         self._policies: dict[int, Competitor] = {}
@@ -164,11 +169,32 @@ class SelectionGames:
                 precomputed.add(self._match(stage, result.first), result.games)
         return precomputed
 
-    def pgn(self) -> str:
-        """Return all games, stage after stage."""
-        return "\n".join(
-            match_pgn(result, event=stage, seed=self._settings.seed) for stage, results in self.played.items() for result in results
-        )
+    def highlights(self, candidate: int) -> tuple[AnnotatedGame, ...]:
+        """Return the confirmation games worth looking at, with both policies' probabilities and the scores of the reward's search."""
+        confirmed, values = self.joined(CONFIRMATION), self._settings.values
+        policies = (self.policy(candidate).move_probabilities, self._initial.move_probabilities)
+        with EnginePool(self._engine_path, num_processes=self._num_processes, options=engine_options(values)) as pool:
+            return annotate(confirmed, choose_highlights(confirmed), policies=policies, pool=pool, config=values)
+
+    def pgn(self, highlights: Sequence[AnnotatedGame], *, played_on: date) -> str:
+        """Return all games, stage after stage; rounds are numbered through a stage. `highlights` are games of the confirmation."""
+        texts = []
+        for stage, results in self.played.items():
+            start = 0
+            for result in results:
+                annotated = {game.index - start: game for game in highlights if stage == CONFIRMATION and game.index >= start}
+                texts.append(
+                    match_pgn(
+                        result,
+                        event=stage,
+                        seed=self._settings.seed,
+                        played_on=played_on,
+                        first_round=start // 2 + 1,
+                        annotated=annotated,
+                    )
+                )
+                start += len(result.games)
+        return "\n".join(texts)
 
     def _against_initial(self, candidate: int, stage: str, number: int, openings: Sequence[str]) -> MatchResult:
         initial = self._initial.best_player(INITIAL, seed=self._settings.seed, stream=("asked again", stage, number, "initial"))

@@ -6,9 +6,9 @@ from typing import Any, cast
 from grpo.statistics.intervals import Estimate, Unit, elo_estimate
 from steps.cards.boards import decision_boards
 from steps.cards.charts import Interval, interval_chart
-from steps.cards.html import CardPart, TableCell, badge, block, details, heading, html_table, paragraph
+from steps.cards.html import CardPart, TableCell, badge, block, details, embedded, heading, html_table, paragraph
 from steps.cards.state import Seen
-from steps.step_io.names import DECISIONS
+from steps.step_io.names import DECISIONS, GAMES_PAGE
 from steps.step_io.results import DecisionFacts, LadderFacts, PlacementFacts, regret_estimate
 from steps.step_io.results_text import outcome, placed_together, trace_table
 
@@ -72,6 +72,8 @@ def decision_page(seen: Seen) -> list[CardPart]:
     ]
     if decisions:
         parts.append(decision_boards(decisions, whose=f"step {report['candidate_step']:,}"))
+    if games := embedded(seen.page(GAMES_PAGE), "Games to click through"):
+        parts.append(block(heading("Games"), games))
     return parts
 
 

@@ -91,6 +91,12 @@ def details(summary: str, *markups: str, is_open: bool = False) -> str:
     return f"<details{' open' if is_open else ''}><summary>{text(summary)}</summary>{''.join(markups)}</details>"
 
 
+def embedded(page: str, title: str) -> str:
+    """Return a whole HTML page as a frame of its own, which needs no other file; no markup when there is no page."""
+    # Line ends as references: in Markdown an empty line would end the HTML around it.
+    return f'<iframe title="{text(title)}" srcdoc="{html.escape(page).replace(chr(10), "&#10;")}"></iframe>' if page else ""
+
+
 def progress_bar(done: int, total: int, words: str) -> str:
     """Return a progress bar with a text."""
     fraction = done / total if total else 0.0

@@ -64,6 +64,10 @@ class Seen:
         """Return the content of a JSON file of the output; empty if it does not exist."""
         return dict(self._read(name) or {})
 
+    def page(self, name: str) -> str:
+        """Return the text of an HTML file of the output; empty if it does not exist."""
+        return (self.folder / name).read_text(encoding="utf-8") if self.folder is not None and (self.folder / name).exists() else ""
+
     def listed(self, name: str) -> list[Any]:
         """Return the list in a JSON file of the output; empty if it does not exist."""
         return list(self._read(name) or [])

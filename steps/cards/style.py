@@ -51,6 +51,7 @@ html, body { background: var(--bg); }
 .mf-card .boards { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: 1rem; }
 .mf-card .boards figure { margin: 0; } .mf-card .boards img { width: 100%; max-width: 22rem; height: auto; display: block; }
 .mf-card .boards figcaption { font-size: .9rem; } .mf-card .boards code { font-size: .75rem; overflow-wrap: anywhere; }
+.mf-card iframe { width: 100%; height: 62rem; border: 1px solid var(--line); border-radius: .4rem; background: none; }
 .vega-embed svg { max-width: 100%; }
 .vega-embed svg text { fill: var(--soft) !important; }
 @media (max-width: 48rem) {

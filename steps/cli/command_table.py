@@ -113,6 +113,13 @@ COMMANDS: Final[Mapping[str, Command]] = {
         page="docs/faults.md",
         codes="0 everything is logged; 1 records are left, or the server is away; 2 wrong usage",
     ),
+    "play": Command(
+        module="steps.cli.play",
+        group=PLAYING,
+        goal="play against a policy yourself, in the terminal or by clicks on a local page",
+        examples=("chess-grpo play", "chess-grpo play peak --color black --temperature 0.5", "chess-grpo play --page"),
+        page="docs/playing.md",
+    ),
     "uci": Command(
         module="steps.cli.uci",
         group=PLAYING,
@@ -127,7 +134,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         examples=(
             "chess-grpo match champion stockfish:nodes=1",
             "chess-grpo match champion peak --pairs 200 --pgn games.pgn",
-            "chess-grpo match champion@0.5 random --pairs 20 --seed 7",
+            "chess-grpo match champion@0.5 random --pairs 20 --seed 7 --html games.html",
         ),
         page="docs/evaluation.md",
     ),

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,7 @@ from steps.runtime.machine import Machine
 from steps.step_io.terminal import TerminalSink
 
 if TYPE_CHECKING:
+    from grpo.play.annotations import AnnotatedGame
     from grpo.play.matches import MatchResult
 
 _DEFAULT_PAIRS: Final = 100
@@ -46,13 +48,15 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         " (default: if most games ended so)",
     )
     parser.add_argument("--pgn", type=Path, metavar="FILE", help="write all games to this file; it must not exist")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a viewer of six games chosen by rule; it must not exist")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results to this file; it must not exist")
-    add_settings(parser)  # Only the section `evaluation` is used.
+    add_settings(parser)  # Only the sections `evaluation` and `values` are used.
     parser.set_defaults(run=_match)
 
 
 def _match(given: argparse.Namespace) -> int:
     from grpo.play.pgn import match_pgn
+    from grpo.play.viewer import viewer_page
     from steps.cli.match_text import match_summary, match_text
     from steps.runtime.device import torch_device
 
@@ -64,18 +68,29 @@ def _match(given: argparse.Namespace) -> int:
     if given.pairs < 1:
         raise ConfigError(f"--pairs {given.pairs}: give at least 1")
     contestants = [parse_contestant(given.first), parse_contestant(given.second)]
-    _refuse_existing([path for path in (given.pgn, given.json) if path is not None])
+    _refuse_existing([path for path in (given.pgn, given.html, given.json) if path is not None])
     machine = Machine.here()
     device = torch_device(machine)
     terminal = TerminalSink("match", (), lambda text: print(text, file=sys.stderr, flush=True))
     with entered(contestants, machine=machine, device=device, seed=settings.seed, num_processes=machine.num_threads) as entrants:
         result = _played(entrants, settings, machine, given, terminal=terminal)
         facts = match_summary(result, entrants, settings, identify(machine.stockfish))
+        annotated = () if given.pgn is None and given.html is None else _annotated(result, entrants, settings, machine)
     print(match_text(result, entrants))
+    event = f"{result.first} against {result.second}"
     if given.pgn is not None:
         players = {f"{place}Player": _described(entrant.facts) for place, entrant in zip(("First", "Second"), entrants, strict=True)}
-        pgn = match_pgn(result, event=f"{result.first} against {result.second}", seed=settings.seed, facts=players)
+        pgn = match_pgn(
+            result,
+            event=event,
+            seed=settings.seed,
+            played_on=datetime.now(UTC).date(),
+            facts=players,
+            annotated={game.index: game for game in annotated},
+        )
         replace_file(given.pgn, pgn.encode())
+    if given.html is not None:
+        replace_file(given.html, viewer_page(annotated, title=event, event=event).encode())
     if given.json is not None:
         replace_file(given.json, json_text(facts).encode())
     return 0
@@ -100,7 +115,8 @@ def _refuse_existing(paths: Sequence[Path]) -> None:
         if not path.absolute().parent.is_dir():
             raise ConfigError(f"{path}: there is no folder {path.absolute().parent}; create it, or name another")
     if len({path.absolute() for path in paths}) < len(paths):
-        raise ConfigError(f"--pgn and --json both name {paths[0]}; name two files")
+        twice = next(path for path in paths if sum(path.absolute() == other.absolute() for other in paths) > 1)
+        raise ConfigError(f"two of --pgn, --html and --json name {twice}; name different files")
 
 
 def _played(
@@ -128,6 +144,17 @@ def _played(
         if given.adjudicate or (given.adjudicate is None and result.undecided_fraction() > MOSTLY_UNDECIDED):
             return adjudicate(result, pool, depth=config.adjudication_depth, centipawns=config.adjudication_centipawns)
     return result
+
+
+def _annotated(result: "MatchResult", entrants: Sequence[Entrant], settings: Settings, machine: Machine) -> "tuple[AnnotatedGame, ...]":
+    """Return the games worth looking at; positions are searched as for the reward."""
+    from grpo.engine.move_values import engine_options
+    from grpo.play.annotations import annotate
+    from grpo.play.highlights import choose_highlights
+
+    policies = (entrants[0].move_probabilities, entrants[1].move_probabilities)
+    with EnginePool(machine.stockfish, num_processes=machine.num_threads, options=engine_options(settings.values)) as pool:
+        return annotate(result, choose_highlights(result), policies=policies, pool=pool, config=settings.values)
 
 
 def _openings(settings: Settings, given: argparse.Namespace, pool: EnginePool) -> list[str]:

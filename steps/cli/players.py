@@ -20,6 +20,7 @@ from steps.runtime.machine import Machine
 if TYPE_CHECKING:
     import torch
 
+    from grpo.play.annotations import MoveProbabilities
     from grpo.play.players import Player
 
 RANDOM: Final = "random"
@@ -171,6 +172,8 @@ class Entrant:
     """Plain data: run, step and hash of a policy; name, hash and limit of an engine."""
     is_deterministic: bool
     """Whether it always plays the same move in the same position: then two of them play one game per opening."""
+    move_probabilities: "MoveProbabilities | None" = None
+    """Of a policy, for the notes of its games."""
 
 
 @contextmanager
@@ -247,7 +250,13 @@ def _policy_entrant(
     else:
         player = policy.sampling_player(name, temperature=contestant.temperature, seed=seed, stream=stream)
     is_deterministic = contestant.is_deterministic and policy.is_deterministic
-    return Entrant(contestant=contestant, player=player, facts=facts, is_deterministic=is_deterministic)
+    return Entrant(
+        contestant=contestant,
+        player=player,
+        facts=facts,
+        is_deterministic=is_deterministic,
+        move_probabilities=policy.move_probabilities,
+    )
 
 
 def _require_option(path: str, option: str) -> None:

@@ -75,7 +75,7 @@ def _describe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="champion", metavar="NAME", help=f"{POLICY_NAMES} (default: champion)")
     parser.add_argument(
         "--temperature",
-        type=_temperature,
+        type=temperature_option,
         default=BEST_MOVE,
         metavar="T",
         help="0 (default): the likeliest move; otherwise moves are sampled at T. The UCI option of this name overrides it",
@@ -84,7 +84,8 @@ def _describe(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run_engine)
 
 
-def _temperature(text: str) -> float:
+def temperature_option(text: str) -> float:
+    """Parse a temperature: `BEST_MOVE` or one at which moves are sampled; raises ArgumentTypeError."""
     try:
         return UciOptions(temperature=finite_number(text)).temperature
     except OptionError as error:

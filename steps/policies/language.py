@@ -1,10 +1,11 @@
 """A language model as games and measurements meet it; imported only where a policy is one, for its packages are an extra."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import chess
 import torch
 
 from grpo.base.errors import PlainError
@@ -82,6 +83,9 @@ class LanguageCompetitor:
     def solver_replies(self) -> ReplyCounts:
         """Return what the answers to exercises were like so far."""
         return self._solver.counts
+
+    def move_probabilities(self, boards: Sequence[chess.Board]) -> None:
+        """Return None: its answers are texts."""
 
     def move_finder(self) -> MoveFinder:
         """Return what asks about one board at a time."""

@@ -1,20 +1,22 @@
 """A network as games and measurements meet it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import chess
 import torch
 
 from grpo.base.files import write_json
 from grpo.base.seeding import torch_stream
+from grpo.board.actions import action_move
 from grpo.dataset.table import Split, board_arrays
 from grpo.evaluation.decisions import notable_decisions
 from grpo.evaluation.exercises import Solver, expected_credits
 from grpo.evaluation.regret import HeldoutScores, heldout_metrics, heldout_scores
 from grpo.learning.checkpoints import load_policy, weights_hash
 from grpo.play.players import BestMovePlayer, Player, SamplingPlayer
-from grpo.policy.distribution import NetworkPolicy
+from grpo.policy.distribution import NetworkPolicy, PositionBatch
 from grpo.policy.files import NETWORK
 from grpo.settings.language import LanguageConfig
 from grpo.uci.search import MoveFinder, PolicyMoveFinder
@@ -72,6 +74,17 @@ class NetworkCompetitor:
 
     def solver_replies(self) -> None:
         """Return None: the mask leaves legal moves alone."""
+
+    @torch.no_grad()
+    def move_probabilities(self, boards: Sequence[chess.Board]) -> list[dict[str, float]]:
+        """Return the probabilities at temperature 1."""
+        positions = PositionBatch.from_boards(boards)
+        rows = zip(boards, positions.action_ids.tolist(), self.policy.distribution(positions, temperature=1.0).probs.tolist(), strict=True)
+        return [
+            # Padding is at the end of a row.
+            {action_move(index, board.turn).uci(): row[column] for column, index in enumerate(ids[: board.legal_moves.count()])}
+            for board, ids, row in rows
+        ]
 
     def move_finder(self) -> MoveFinder:
         """Return what ranks the legal moves by probability."""

@@ -1,9 +1,10 @@
 """Policies as games and measurements meet them, whatever their kind."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import chess
 import torch
 
 from grpo.base.files import verified_manifest
@@ -54,6 +55,9 @@ class Competitor(Protocol):
 
     def solver_replies(self) -> ReplyCounts | None:
         """Return what its answers to exercises were like so far; None for who never fails to name a legal move."""
+
+    def move_probabilities(self, boards: Sequence[chess.Board]) -> list[dict[str, float]] | None:
+        """Return for each board UCI move -> probability at temperature 1; None for a kind that has no probabilities of moves."""
 
     def move_finder(self) -> MoveFinder:
         """Return what finds the moves of the UCI engine."""

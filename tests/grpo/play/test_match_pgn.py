@@ -2,18 +2,23 @@
 
 import io
 from dataclasses import replace
+from datetime import date
 
 import chess
+import chess.engine
 import chess.pgn
 import pytest
 from doubles import some_boards
 
 from grpo.base.seeding import numpy_stream
+from grpo.engine.answers import Score
+from grpo.play.annotations import AnnotatedGame, MoveNote
 from grpo.play.matches import Adjudication, End, MatchResult, PlayedGame, play_match
 from grpo.play.pgn import match_pgn
 from grpo.play.players import RandomPlayer
 from grpo.reading.pgn import PgnGame, read_pgn_games
 
+DAY = date(2026, 11, 21)
 OPENINGS = [
     chess.STARTING_FEN,
     *(board.fen() for board in some_boards(6, max_plies=40)),
@@ -59,7 +64,7 @@ def white_score(result: str) -> float:
 
 
 def test_moves_openings_players_and_results_come_back_from_both_readers(result: MatchResult) -> None:
-    text = match_pgn(result, event="a match", seed=3)
+    text = match_pgn(result, event="a match", seed=3, played_on=DAY)
     theirs, ours = by_python_chess(text), by_our_reader(text)
     assert len(theirs) == len(ours) == len(result.games) == 2 * len(OPENINGS)
     for played, their, our in zip(result.games, theirs, ours, strict=True):
@@ -71,12 +76,12 @@ def test_moves_openings_players_and_results_come_back_from_both_readers(result: 
             assert (headers["White"], headers["Black"]) == names
             assert headers["Termination"] == played.end.value
             assert headers["PlyCount"] == str(len(played.moves))
-            assert (headers["Event"], headers["Seed"], headers["Date"], headers["Site"]) == ("a match", "3", "????.??.??", "?")
+            assert (headers["Event"], headers["Seed"], headers["Date"], headers["Site"]) == ("a match", "3", "2026.11.21", "chess-grpo")
             assert ("FEN" in headers) == ("SetUp" in headers) == (played.opening != chess.STARTING_FEN)
 
 
 def test_the_adjudicated_result_stands_beside_the_one_as_played_where_there_is_one(result: MatchResult) -> None:
-    games = by_python_chess(match_pgn(result, event="e", seed=0))
+    games = by_python_chess(match_pgn(result, event="e", seed=0, played_on=DAY))
     asked = [(played, game.headers) for played, game in zip(result.games, games, strict=True) if played.adjudicated is not None]
     assert {played.adjudicated for played, _ in asked} == {0.0, 0.5, 1.0}
     assert {played.first_is_white for played, _ in asked} == {True, False}
@@ -86,7 +91,7 @@ def test_the_adjudicated_result_stands_beside_the_one_as_played_where_there_is_o
         assert headers["Adjudication"] == "depth 10, above 250 centipawns"
         assert headers["Result"] == "1/2-1/2"
     assert sum("AdjudicatedResult" in game.headers for game in games) == len(asked) < len(games)
-    assert "Adjudicat" not in match_pgn(replace(result, adjudication=None), event="e", seed=0)
+    assert "Adjudicat" not in match_pgn(replace(result, adjudication=None), event="e", seed=0, played_on=DAY)
 
 
 def one_game(moves: str, *, first: str = "a", opening: str = chess.STARTING_FEN, end: End = End.PLY_CAP) -> MatchResult:
@@ -109,7 +114,7 @@ def one_game(moves: str, *, first: str = "a", opening: str = chess.STARTING_FEN,
     ],
 )
 def test_no_name_can_break_a_header(name: str) -> None:
-    text = match_pgn(one_game("e2e4 e7e5", first=name), event=name, seed=0, facts={"Run": name})
+    text = match_pgn(one_game("e2e4 e7e5", first=name), event=name, seed=0, played_on=DAY, facts={"Run": name})
     [ours] = by_our_reader(text)
     assert (ours.headers["White"], ours.headers["Event"], ours.headers["Run"]) == (name, name, name)
     [theirs] = by_python_chess(text)
@@ -119,11 +124,11 @@ def test_no_name_can_break_a_header(name: str) -> None:
 
 def test_a_game_as_it_is_written_out() -> None:
     opening = "r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R b KQkq - 2 12"
-    text = match_pgn(one_game("c6d4 f3e5 d8e7", opening=opening), event="final", seed=7, facts={"Date": "2026.11.21", "Run": "42"})
+    text = match_pgn(one_game("c6d4 f3e5 d8e7", opening=opening), event="final", seed=7, played_on=DAY, facts={"Run": "42"})
     assert text == "\n".join(
         [
             '[Event "final"]',
-            '[Site "?"]',
+            '[Site "chess-grpo"]',
             '[Date "2026.11.21"]',
             '[Round "1.1"]',
             '[White "a"]',
@@ -142,11 +147,33 @@ def test_a_game_as_it_is_written_out() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["White", "Result", "FEN", "AdjudicatedResult", "two words", "", 'a"b'])
+@pytest.mark.parametrize("name", ["White", "Date", "Chosen", "Result", "FEN", "AdjudicatedResult", "two words", "", 'a"b'])
 def test_a_fact_that_would_break_a_game_or_gainsay_the_match_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="cannot be a further tag"):
-        match_pgn(one_game("e2e4"), event="e", seed=0, facts={name: "x"})
+        match_pgn(one_game("e2e4"), event="e", seed=0, played_on=DAY, facts={name: "x"})
+
+
+def test_a_chosen_game_has_a_tag_and_comments_that_both_readers_pass_over_or_understand() -> None:
+    opening = "7k/8/6K1/8/8/8/8/5Q2 b - - 9 40"
+    result = one_game("h8g8 f1f7 g8h8 f7f5", opening=opening)
+    known = MoveNote(probabilities={"h8g8": 1.0}, scores={"h8g8": Score(-2, is_mate=True)})
+    quiet = MoveNote(probabilities={}, scores={"f1f7": Score(100), "f1f5": Score(150)})
+    nothing = MoveNote(probabilities={}, scores={})
+    notes = (known, quiet, MoveNote(probabilities={"g8h8": 0.25}, scores={}), nothing)
+    game = AnnotatedGame(index=0, why="shortest loss", game=result.games[0], white="a", black="b", notes=notes)
+    text = match_pgn(result, event="e", seed=0, played_on=DAY, first_round=8, annotated={0: game})
+    assert '[Chosen "shortest loss"]' in text
+    assert '[Round "8.1"]' in text
+    moves = " ".join(text.split("\n\n")[1].split())
+    assert moves == (
+        "40... Kg8 {[%eval #2] probability 100.0%, win 0.0%} 41. Qf7+ {[%eval 1.00] win 59.1%}"
+        " 41... Kh8 {probability 25.0%} 42. Qf5 1/2-1/2"
+    ), "Lichess: 100 centipawns are 59.1 %"
+    [their], [our] = by_python_chess(text), by_our_reader(text)
+    assert [node.eval().white() for node in their.mainline() if node.eval()] == [chess.engine.Mate(2), chess.engine.Cp(100)]  # type: ignore[union-attr]
+    assert [move.uci() for move in our.game.moves] == list(result.games[0].moves)
+    assert quiet.best() == "f1f5"
 
 
 def test_a_match_without_games_is_an_empty_text() -> None:
-    assert match_pgn(MatchResult(first="a", second="b", games=()), event="e", seed=0) == ""
+    assert match_pgn(MatchResult(first="a", second="b", games=()), event="e", seed=0, played_on=DAY) == ""

@@ -4,6 +4,7 @@ import html
 import io
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ from grpo.learning.checkpoints import (
     save_policy,
     weights_hash,
 )
+from grpo.play.highlights import NUM_HIGHLIGHTS
 from grpo.play.matches import Adjudication, End, MatchResult, PlayedGame
 from grpo.play.players import BestMovePlayer
 from grpo.policy.distribution import Policy, new_policy
@@ -60,7 +62,7 @@ from steps.policies import network as network_policies
 from steps.policies.language import LanguageCompetitor
 from steps.policies.open import open_policy
 from steps.step_io.aliases import CHAMPION, PEAK, PRETRAINED_STEP
-from steps.step_io.names import CACHED_GAMES, CHECKPOINTS, DECISIONS, HISTORY, PGN, REPORT
+from steps.step_io.names import CACHED_GAMES, CHECKPOINTS, DECISIONS, GAMES_PAGE, HISTORY, PGN, REPORT
 from steps.step_io.results import DecisionFacts
 from steps.step_io.results_text import trace_table
 from steps.step_io.work import Work, read_history
@@ -442,6 +444,16 @@ def test_every_game_of_every_stage_is_kept_and_can_be_read_again(selected: Selec
     read = list(read_games([(selected.folder / PGN).read_bytes()], "games.pgn"))
     assert [game for game in read if isinstance(game, Rejection)] == []
     assert len(read) == sum(map(len, games.values()))
+    rounds = Counter((stage, game.headers["Round"]) for stage, of_stage in games.items() for game in of_stage)
+    assert set(rounds.values()) == {1}
+    chosen = [game for of_stage in games.values() for game in of_stage if "Chosen" in game.headers]
+    assert len(chosen) == NUM_HIGHLIGHTS
+    assert {game.headers["Event"] for game in chosen} == {CONFIRMATION}
+    assert all(node.eval() and "probability" in node.comment for game in chosen for node in game.mainline())
+    [data] = re.findall(r'id="data">(.*?)</script>', (selected.folder / GAMES_PAGE).read_text())
+    assert {(game["round"], game["why"]) for game in json.loads(data)["games"]} == {
+        (game.headers["Round"], game.headers["Chosen"]) for game in chosen
+    }
 
 
 def test_progress_only_grows_and_ends_at_its_total(selected: Selected) -> None:
@@ -467,6 +479,7 @@ def test_the_card_shows_reasons_trace_ends_and_place(selected: Selected, monkeyp
         assert html.escape(what) in text
         assert html.escape(found) in text
     decisions = read_json(selected.folder / DECISIONS)
+    assert text.count("<iframe title=") == 1, "the viewer"
     assert text.count("data:image/svg+xml") == len(decisions["worst"]) + len(decisions["best"]) > 0
 
 

@@ -25,6 +25,7 @@ NAMED = (
     ("solve", "lsat", "suite.epd"),
     ("export", "lsat", "out"),
     ("uci", "--model", "lsat"),
+    ("play", "lsat"),
     ("single-batch", "lsat", "--boards", "boards"),
     ("finetune", "boards", "lsat", "out", "--config", "test"),
     ("show", "lsat"),

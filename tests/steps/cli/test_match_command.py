@@ -23,6 +23,7 @@ torch.set_num_threads(1)
 
 OPENINGS = [board.fen() for board in some_boards(40)]
 Run = Callable[..., tuple[int, str, str]]
+KINDS = ("pgn", "html", "json")
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_games_that_are_the_same_count_once_as_distinct() -> None:
 
 def test_a_match_is_printed_and_written_and_repeats_with_its_seed(stockfish: str, run: Run, policy: Path, tmp_path: Path) -> None:
     match = ("match", f"{policy}@0.5", "random", "--pairs", "3", "--max-plies", "30", "--seed", "7")
-    code, out, err = run(*match, "--pgn", tmp_path / "one.pgn", "--json", tmp_path / "one.json")
+    code, out, err = run(*match, *(word for kind in KINDS for word in (f"--{kind}", tmp_path / f"one.{kind}")))
     assert code == 0
     assert "match: 3 openings, 6 games" in err
     for said in ("likelihood of superiority", "pairs LL", "ends", "3 distinct openings, 6 distinct games"):
@@ -116,9 +117,11 @@ def test_a_match_is_printed_and_written_and_repeats_with_its_seed(stockfish: str
     assert len(games) == 6
     assert {game.headers["White"] for game in games} == {f"{policy}@0.5", "random"}
     assert len({game.headers["FEN"] for game in games}) == 3
+    noted = next(node for node in games[0].mainline() if node.turn() == (games[0].headers["White"] == "random"))
+    assert "probability" in noted.comment
     assert facts["players"][0]["weights_hash"] in games[0].headers["FirstPlayer"]
-    run(*match, "--pgn", tmp_path / "again.pgn", "--json", tmp_path / "again.json")
-    for kind in ("pgn", "json"):
+    run(*match, *(word for kind in KINDS for word in (f"--{kind}", tmp_path / f"again.{kind}")))
+    for kind in KINDS:
         assert (tmp_path / f"one.{kind}").read_bytes() == (tmp_path / f"again.{kind}").read_bytes()
 
 
@@ -156,7 +159,7 @@ def test_what_cannot_be_is_refused_before_any_game(run: Run, tmp_path: Path) -> 
     assert "already exists" in refused(run, *two, "--pgn", there)
     assert "already exists" in refused(run, *two, "--json", there)
     assert "there is no folder" in refused(run, *two, "--pgn", tmp_path / "none" / "a.pgn")
-    assert "name two files" in refused(run, *two, "--pgn", tmp_path / "a", "--json", tmp_path / "a")
+    assert "name different files" in refused(run, *two, "--pgn", tmp_path / "a", "--json", tmp_path / "a")
     assert "unknown key evaluation.max_plys" in refused(run, *two, "--set", "evaluation.max_plys=3")
     assert "max_plies" in refused(run, *two, "--max-plies", "0")
     assert there.read_text() == "mine"

@@ -1,0 +1,176 @@
+"""The command `chess-grpo play`: a game against a policy, in the terminal or on a page of this machine."""
+
+import argparse
+import os
+import secrets
+import sys
+import webbrowser
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from grpo.base.files import replace_file
+from grpo.settings.tree import ConfigError
+from grpo.uci.options import BEST_MOVE, UciOptions
+from steps.cli.uci import temperature_option
+from steps.runs.names import POLICY_NAMES
+from steps.runtime.commands import shortened
+from steps.runtime.machine import Machine
+
+if TYPE_CHECKING:
+    from grpo.play.human_game import HumanGame
+
+PLAYED: Final = "played"
+"""Folder of the home with the games that people finished."""
+_PERSON: Final = "you"
+_HELP: Final = "a move (e4, Nf3, e2e4, e8=Q), or: undo, hint, resign, flip, help, quit"
+
+NewGame = Callable[[bool | None], "HumanGame"]
+
+
+def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `play`."""
+    parser = commands.add_parser(
+        "play", description="Play against a policy: in the terminal, or with --page by clicks on a page that only this machine can open."
+    )
+    parser.add_argument("model", metavar="MODEL", nargs="?", default="champion", help=f"{POLICY_NAMES} (default: champion)")
+    parser.add_argument("--color", choices=["white", "black", "random"], default="white", help="your side (default: white)")
+    parser.add_argument(
+        "--temperature",
+        type=temperature_option,
+        default=BEST_MOVE,
+        metavar="T",
+        help="0 (default): its likeliest move, so the same moves give the same game; otherwise it samples at T",
+    )
+    parser.add_argument("--fen", help="the position to start from")
+    parser.add_argument("--page", action="store_true", help="play on a page in the browser")
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="with --page: its port (default: a free one)")
+    parser.add_argument("--device", default="cpu", help="cpu (default: one board at a time), cuda or auto")
+    parser.set_defaults(run=_play)
+
+
+def _play(given: argparse.Namespace) -> int:
+    machine = Machine.here()
+    if given.port and not given.page:
+        raise ConfigError("--port is the port of the page: give --page too")
+    new_game = _opponent(given, machine)
+    saved = _saver(machine.home / PLAYED)
+    return _serve(new_game, saved, given.port) if given.page else _in_terminal(new_game(None), saved)
+
+
+def _opponent(given: argparse.Namespace, machine: Machine) -> NewGame:
+    """Load the policy, and return what starts a game against it; raises MoveError for a bad position before anything is loaded."""
+    import chess
+
+    from grpo.play.human_game import HumanGame
+    from steps.policies.open import open_policy
+    from steps.runs.find_policy import find_policy
+    from steps.runtime.device import torch_device
+
+    fen = given.fen or chess.STARTING_FEN
+    HumanGame(lambda _: None, opponent="", person_is_white=True, fen=fen)
+    found = find_policy(given.model, machine)
+    policy = open_policy(found.folder, torch_device(replace(machine, device=given.device, num_threads=1)))
+    finder, options, seed, numbers = policy.move_finder(), UciOptions(temperature=given.temperature), secrets.randbits(31), count(1)
+
+    def new_game(is_white: bool | None) -> HumanGame:
+        number = next(numbers)
+        if is_white is None:
+            is_white = {"white": True, "black": False}.get(given.color, bool(secrets.randbits(1)))
+
+        def choose(board: chess.Board) -> chess.Move | None:
+            return finder.find(board, allowed=frozenset(), options=options, seed=seed, num_games=number).best
+
+        name = f"{given.model} ({found.weights_hash[:8]})"
+        return HumanGame(choose, opponent=name, person_is_white=is_white, fen=fen, probabilities=policy.move_probabilities)
+
+    return new_game
+
+
+def _saver(folder: Path) -> Callable[["HumanGame"], None]:
+    """Return what writes a finished game to a file of its own."""
+
+    def save(game: "HumanGame") -> None:
+        now = datetime.now(UTC)
+        folder.mkdir(parents=True, exist_ok=True)
+        names = (folder / f"{now:%Y-%m-%dT%H-%M-%S}{f'-{number}' if number else ''}.pgn" for number in count())
+        path = next(name for name in names if not name.exists())
+        replace_file(path, game.pgn(person=_PERSON, played_on=now.date()).encode())
+        print(f"{game.result}, {game.end}. Saved: {shortened(path)}", flush=True)
+
+    return save
+
+
+def _serve(new_game: NewGame, saved: Callable[["HumanGame"], None], port: int) -> int:
+    from grpo.play.page_server import PlayServer
+
+    try:
+        server = PlayServer(new_game, on_finished=saved, port=port)
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or "there is no such port"
+        raise ConfigError(f"--port {port}: {why}; name another, or leave --port out for a free one") from None
+    print(f"Play here: {server.address}\nThe address works on this machine only; Ctrl-C ends.", flush=True)
+    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or sys.platform == "darwin":
+        webbrowser.open(server.address)
+    try:
+        server.serve()
+    except KeyboardInterrupt:
+        print()
+    return 0
+
+
+def _in_terminal(game: "HumanGame", saved: Callable[["HumanGame"], None]) -> int:
+    from grpo.play.human_game import MoveError
+
+    is_flipped = not game.person_is_white
+    print(f"You are {'White' if game.person_is_white else 'Black'} against {game.opponent}. Type {_HELP}.")
+    _show(game, is_flipped)
+    while not game.end:
+        try:
+            text = input("your move> ").strip()
+        except (EOFError, KeyboardInterrupt):
+            print()
+            text = "quit"
+        try:
+            match text.lower():
+                case "":
+                    continue
+                case "quit" | "exit":
+                    print("The game is not finished, so it is not saved.")
+                    return 0
+                case "help" | "?":
+                    print(_HELP)
+                    continue
+                case "hint":
+                    print(", ".join(f"{san} {probability:.1%}" for san, probability in game.hints()))
+                    continue
+                case "flip":
+                    is_flipped = not is_flipped
+                case "undo":
+                    game.undo()
+                case "resign":
+                    game.resign()
+                case _:
+                    game.play(game.parse(text))
+        except MoveError as error:
+            print(error)
+            continue
+        _show(game, is_flipped)
+    saved(game)
+    return 0
+
+
+def _show(game: "HumanGame", is_flipped: bool) -> None:
+    """Print the board with its coordinates, and the last moves."""
+    rows = game.board.unicode(empty_square="·", orientation=not is_flipped).splitlines()
+    ranks = range(1, 9) if is_flipped else range(8, 0, -1)
+    files = " ".join("hgfedcba" if is_flipped else "abcdefgh")
+    print("\n".join(["", *(f"{rank} {row}" for rank, row in zip(ranks, rows, strict=True)), f"  {files}"]))
+    if game.sans():
+        answer = ", ".join(f"{san} {probability:.0%}" for san, probability in game.answer_probabilities()[:3])
+        print(f"last moves: {' '.join(game.sans()[-2:])}{f'   (its probabilities: {answer})' if answer else ''}")
+    if game.board.is_check() and not game.end:
+        print("You are in check.")
