@@ -477,6 +477,14 @@ METRICS: Final[Mapping[str, MetricSpec]] = {spec.name: spec for spec in _SPECS}
 assert len(METRICS) == len(_SPECS), "two metrics have one name"
 
 
+BUDGET_SPENT, ENTROPY_CRITICAL, NOTHING_TO_LEARN = "budget_spent", "entropy_critical", "nothing_to_learn"
+ENDS: Final[Mapping[str, str]] = {
+    BUDGET_SPENT: "the step budget was spent",
+    ENTROPY_CRITICAL: "entropy was critical, and no recovery was configured or left",
+    NOTHING_TO_LEARN: "nearly all groups had had zero variance for too long",
+}
+"""Why training ended, in the report of `finetune` -> the same in words."""
+
 EVENTS: Final[Mapping[str, str]] = {
     "entropy_low": "Normalised entropy is below the alarm's threshold: act before it becomes critical.",
     "entropy_falling": "At its current slope, entropy becomes critical soon.",

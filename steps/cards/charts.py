@@ -4,11 +4,12 @@ A line chart has no legend of its own: the table beside it names the lines with 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from steps.cards.html import Chart, number_text
+from grpo.statistics.intervals import Estimate, Unit
+from steps.cards.html import Chart, Html, number_text, paragraph, swatch, text
 from steps.cards.style import FONT
 
 MAX_POINTS: Final = 240
@@ -38,9 +39,7 @@ class Interval:
     """An estimate with its confidence interval."""
 
     label: str
-    middle: float
-    low: float
-    high: float
+    estimate: Estimate
     kind: str
     """How it was measured; each kind has a colour of its own."""
     is_ringed: bool = False
@@ -125,62 +124,67 @@ def share_chart(title: str, lines: Sequence[ChartLine]) -> Chart:
     )
 
 
-def interval_chart(title: str, unit: str, intervals: Sequence[Interval], *, zero: str = "") -> Chart:
-    """Return estimates with error bars, one below the other; those with `is_ringed` get a ring.
+def interval_figure(title: str, unit: Unit, intervals: Sequence[Interval], *, zero: str = "", note: str = "") -> Html:
+    """Return estimates with their 95 % intervals as bars on one scale, one below the other; those with `is_ringed` get a ring.
+
+    Bars are SVG in percent of their column, so that one picture suits every width, and need no script.
 
     Args:
-        title: title of the chart.
-        unit: unit of the x axis.
+        title: title of the figure.
+        unit: unit of the scale.
         intervals: estimates in their order.
         zero: meaning of 0, which is drawn as a dashed line; empty for no line.
+        note: how to read it.
     """
-    rows: list[dict[str, Any]] = [
-        {
-            "name": found.label,
-            "y": _short(found.middle),
-            "low": _short(found.low),
-            "high": _short(found.high),
-            "kind": found.kind,
-            "ringed": found.is_ringed,
-        }
-        for found in intervals
-    ]
-    kinds = list(dict.fromkeys(found.kind for found in intervals))
-    names = {"field": "name", "type": "nominal", "sort": None, "title": None, "axis": {"labelLimit": 170}}
-    colour = {
-        "field": "kind",
-        "type": "nominal",
-        "scale": {"domain": kinds, "range": list(COLOURS[: len(kinds)])},
-        "legend": {"orient": "bottom", "title": None, "columns": 2, "labelLimit": 160} if len(kinds) > 1 else None,
-    }
-    layers: list[dict[str, Any]] = [
-        {
-            "mark": {"type": "rule", "strokeWidth": 2},
-            "encoding": {
-                "y": names,
-                "x": {"field": "low", "type": "quantitative", "title": unit, "scale": {"zero": False}},
-                "x2": {"field": "high"},
-                "color": colour,
-            },
-        },
-        {
-            "mark": {"type": "point", "filled": True, "size": 60, "opacity": 1},
-            "encoding": {"y": names, "x": {"field": "y", "type": "quantitative"}, "color": colour},
-        },
-        {
-            "transform": [{"filter": "datum.ringed"}],
-            "mark": {"type": "point", "filled": False, "size": 320, "strokeWidth": 2.5, "color": ALARM, "opacity": 1},
-            "encoding": {"y": names, "x": {"field": "y", "type": "quantitative"}},
-        },
-    ]
-    if zero:
-        layers.append({"mark": {"type": "rule", "strokeDash": [5, 4], "color": _INK}, "encoding": {"x": {"datum": 0}}})
-    words = "; ".join(
-        f"{found.label} {number_text(found.middle)} [{number_text(found.low)}, {number_text(found.high)}]"
-        f"{', ringed' if found.is_ringed else ''}"
-        for found in intervals
+    ends = [end for each in intervals for end in (each.estimate.low, each.estimate.high)] + ([0.0] if zero else [])
+    ticks = _ticks(min(ends), max(ends)) if ends else [0.0, 1.0]
+
+    def at(value: float) -> str:
+        return f"{4 + 92 * (value - ticks[0]) / (ticks[-1] - ticks[0]):.2f}%"
+
+    grid = "".join(_rule(at(tick), "zero" if zero and tick == 0 else "tick") for tick in ticks)
+    kinds = list(dict.fromkeys(each.kind for each in intervals))
+    rows = "".join(
+        f'<tr><th scope="row">{text(each.label)}</th><td class="bar"><svg aria-hidden="true">{grid}{_bar(each, at, kinds)}</svg></td>'
+        f'<td class="number">{each.estimate.text(unit)}{" (peak)" if each.is_ringed else ""}</td></tr>'
+        for each in intervals
     )
-    return _chart(title, f"{title}, {unit}: {words}", {"data": {"values": rows}, "layer": layers, "height": {"step": 28}})
+    numbers = "".join(f'<text x="{at(tick)}" y="12" text-anchor="middle">{number_text(tick)}</text>' for tick in ticks)
+    dashed = f"dashed: {zero}" if zero else ""
+    words = "; ".join(filter(None, (f"{unit}, 95 % interval", dashed)))
+    legend = "".join(f"{swatch(COLOURS[number])}{text(kind)} " for number, kind in enumerate(kinds)) if len(kinds) > 1 else ""
+    return Html(
+        f'<figure class="intervals"><figcaption><strong>{text(title)}</strong> {text(words)}</figcaption><table><tbody>{rows}'
+        f'<tr class="scale"><th></th><td class="bar"><svg aria-hidden="true">{numbers}</svg></td><td></td></tr></tbody></table>'
+        f"{f'<p>{legend}</p>' if legend else ''}{paragraph(note, 'soft') if note else ''}</figure>"
+    )
+
+
+def _bar(interval: Interval, at: Callable[[float], str], kinds: Sequence[str]) -> str:
+    colour = COLOURS[kinds.index(interval.kind)]
+    low, middle, high = (at(end) for end in (interval.estimate.low, interval.estimate.value, interval.estimate.high))
+    ring = f'<circle cx="{middle}" cy="50%" r="8" fill="none" stroke="{ALARM}" stroke-width="2"/>' if interval.is_ringed else ""
+    return (
+        f'<line x1="{low}" x2="{high}" y1="50%" y2="50%" stroke="{colour}" stroke-width="3"/>{_cap(low, colour)}{_cap(high, colour)}'
+        f'<circle cx="{middle}" cy="50%" r="4.5" fill="{colour}"/>{ring}'
+    )
+
+
+def _cap(x: str, colour: str) -> str:
+    return f'<line x1="{x}" x2="{x}" y1="32%" y2="68%" stroke="{colour}" stroke-width="2"/>'
+
+
+def _rule(x: str, kind: str) -> str:
+    return f'<line class="{kind}" x1="{x}" x2="{x}" y1="0" y2="100%"/>'
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Return 3 to 7 round numbers at equal distances, of which the outer ones hold `low` and `high` between them."""
+    width = (high - low) or abs(high) or 1.0
+    power = 10.0 ** math.floor(math.log10(width / 2))
+    distance = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0, 20.0) if width / (factor * power) <= 4)
+    first, last = math.floor(low / distance), math.ceil(high / distance)
+    return [_short(number * distance) for number in range(first, max(last, first + 1) + 1)]
 
 
 def before_and_after_chart(title: str, rows: Sequence[tuple[str, int, int]], names: tuple[str, str]) -> Chart:

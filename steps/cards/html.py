@@ -2,6 +2,7 @@
 
 import html
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,6 +27,8 @@ class Chart:
 CardPart = Html | Chart
 
 NO_NUMBER: Final = "-"
+_ANCHOR: Final = re.compile(r"[^a-z0-9]+")
+_HEADING: Final = re.compile(r'<h2 id="([^"]*)">(.*?)</h2>')
 
 
 def text(value: object) -> str:
@@ -50,8 +53,21 @@ def block(*markups: str, kind: str = "wide") -> Html:
 
 
 def heading(title: str, level: int = 2) -> str:
-    """Return a heading."""
-    return f"<h{level}>{text(title)}</h{level}>"
+    """Return a heading; one of level 2 is an anchor of `contents`."""
+    anchor = f' id="{_ANCHOR.sub("-", title.lower()).strip("-")}"' if level == 2 else ""
+    return f"<h{level}{anchor}>{text(title)}</h{level}>"
+
+
+def contents(parts: Sequence[CardPart]) -> Html:
+    """Return links to all headings of level 2 on a page; an element without links where there are none."""
+    found = [match for part in parts if isinstance(part, Html) for match in _HEADING.finditer(part.markup)]
+    links = "".join(f'<a href="#{match[1]}">{match[2]}</a>' for match in found)
+    return Html(f"<nav>{links}</nav>")
+
+
+def swatch(colour: str) -> str:
+    """Return a short stroke of a CSS background: a legend's sample of a line."""
+    return f'<span class="swatch" style="background: {colour}"></span>'
 
 
 def paragraph(words: str, kind: str = "") -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from grpo.metrics.table import METRICS, Record
 from steps.cards.charts import COLOURS, ChartLine, line_chart
-from steps.cards.html import CardPart, Html, block, html_table, paragraph, text
+from steps.cards.html import CardPart, Html, block, html_table, paragraph, swatch, text
 
 
 def metric_lines(records: Sequence[Record], names: Mapping[str, str], *, dashed: Iterable[str] = ()) -> list[ChartLine]:
@@ -66,7 +66,7 @@ def numbers(lines: Sequence[ChartLine], *, unit: str, note: str = "") -> Html:
 
 def _name(line: ChartLine) -> Html:
     ground = f"repeating-linear-gradient(90deg, {line.colour} 0 4px, #0000 4px 7px)" if line.is_dashed else line.colour
-    return Html(f'<span class="swatch" style="background: {ground}"></span><span title="{text(line.meaning)}">{text(line.label)}</span>')
+    return Html(f'{swatch(ground)}<span title="{text(line.meaning)}">{text(line.label)}</span>')
 
 
 def _summary(values: Sequence[float]) -> list[float | None]:

@@ -4,8 +4,8 @@ from typing import cast
 
 from steps.cards.boards import decision_boards
 from steps.cards.data_pages import phase_chart
-from steps.cards.games_pages import checkpoint_figures, ladder_figure, verdict_block
-from steps.cards.html import CardPart, block, heading, html_table, listing, paragraph
+from steps.cards.games_pages import checkpoint_figures, ladder_figure, verdict_parts
+from steps.cards.html import CardPart, block, contents, heading, html_table, listing, paragraph
 from steps.cards.state import Seen
 from steps.step_io.names import RESULTS
 from steps.step_io.results import Results
@@ -19,14 +19,16 @@ def report_page(seen: Seen) -> list[CardPart]:
         return [block(heading("Report", 1), seen.state())]
     results = cast(Results, found)
     decision = results["decision"]
-    return [
-        verdict_block(decision),
+    boards = [decision_boards(results["decisions"], whose=f"step {decision['candidate_step']:,}")] if results["decisions"] else []
+    parts: list[CardPart] = [
         block(heading("Measurements"), html_table(*measurement_table(results["measurements"]), wide=[0, 1])),
+        block(heading("Checkpoints")),
         *checkpoint_figures(decision),
         *ladder_figure(results["ladder"], placed_together(decision)),
+        *boards,
         block(heading("Training"), listing(training_lines(results)), paragraph("Its curves are on the card of finetune.", "soft")),
         block(html_table(*regret_table(results), caption="Held-out regret of best moves by phase")),
-        block(heading("Boards")),
+        block(heading("Dataset")),
         *phase_chart(results["boards"]),
-        *([decision_boards(results["decisions"], whose=f"step {decision['candidate_step']:,}")] if results["decisions"] else []),
     ]
+    return [*verdict_parts(decision), contents(parts), *parts]

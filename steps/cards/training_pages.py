@@ -1,7 +1,7 @@
 """Metaflow cards of `pretrain` (behaviour cloning) and `finetune` (GRPO with its controllers and diagnosis)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from grpo.metrics.table import METRICS
 from grpo.policy.files import LANGUAGE, NETWORK
@@ -23,6 +23,8 @@ from steps.cards.language_pages import LANGUAGE_PAGES
 from steps.cards.network_pages import NETWORK_PAGES
 from steps.cards.state import KindPages, Seen
 from steps.step_io.names import FINDINGS, LEARNABILITY
+from steps.step_io.results import TrainingFacts
+from steps.step_io.results_text import training_end
 
 _MAX_EVENTS: Final = 40
 _MOODS: Final = {"note": "plain", "fine": "good", "warning": "warning", "critical": "bad", "refusal": "bad"}
@@ -42,8 +44,7 @@ def finetune_page(seen: Seen) -> list[CardPart]:
     marks = [record.step for record in records if record.events]
     ended = ""
     if report:
-        why = ": ".join(filter(None, (report["reason"], report["message"])))
-        ended = paragraph(f"Steps {report['first_step']:,} to {report['last_step']:,}; reason of the end: {why}.")
+        ended = paragraph(training_end(cast(TrainingFacts, report)))
     return [
         block(heading("GRPO", 1), seen.state(), ended, _latest(seen)),
         draw_findings(seen.report(FINDINGS).get("findings", seen.findings)),

@@ -86,7 +86,7 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
             "",
             _wrapped(sentence),
             "",
-            *interval_bars(verdict_estimates(results)),
+            *interval_bars(verdict_estimates(results["decision"])),
             "",
             _wrapped(f"95 % intervals, by {_num_pairs(results):,} pairs of fresh games. {_capital(outcome(results['decision']))}."),
             *([_wrapped(waiting)] if num_left else []),

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import random
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +16,10 @@ from grpo.base.files import write_json
 from grpo.board.phases import PHASES
 from grpo.metrics.table import METRICS, TERMS, Event, Record
 from grpo.settings.tree import read_settings
-from grpo.statistics.intervals import elo
+from grpo.statistics.intervals import Estimate, Unit, elo
 from steps.cards import live
 from steps.cards.boards import board_svg, decision_boards, decision_words
-from steps.cards.charts import MAX_POINTS, ChartLine, Interval, interval_chart, line_chart, share_chart, thinned
+from steps.cards.charts import MAX_POINTS, ChartLine, Interval, interval_figure, line_chart, share_chart, thinned
 from steps.cards.data_pages import phase_chart, start_page
 from steps.cards.games_pages import checkpoint_figures
 from steps.cards.html import CardPart, Chart, Html, block, html_table, number_text, paragraph, progress_bar
@@ -121,11 +122,28 @@ def test_a_short_line_is_whole_but_for_what_is_no_number() -> None:
     json.dumps(spec, allow_nan=False)
 
 
-def test_a_chart_says_in_words_where_its_lines_end_and_which_interval_is_ringed() -> None:
+def test_a_chart_says_in_words_where_its_lines_end() -> None:
     spec = line_chart("loss", "nats", [ChartLine(label="training", points=[(0, 2.0), (1, 1.25)], colour="#000")]).spec
     assert spec["description"] == "loss, nats: training ends at 1.25"
-    ringed = Interval(label="step 4", middle=10.0, low=-20.0, high=40.0, kind="games", is_ringed=True)
-    assert interval_chart("Elo", "Elo", [ringed]).spec["description"] == "Elo, Elo: step 4 10 [-20, 40], ringed"
+
+
+@pytest.mark.parametrize(("low", "value", "high"), [(-100.0, 0.0, 300.0), (-75.0, 53.0, 212.0), (0.031, 0.05, 0.11), (7.0, 7.0, 7.0)])
+def test_an_interval_bar_lies_on_its_scale_and_its_numbers_stand_beside_it(low: float, value: float, high: float) -> None:
+    one = Interval(label="one", estimate=Estimate(value=value, low=low, high=high), kind="games", is_ringed=True)
+    other = Interval(label="other", estimate=Estimate(value=value, low=value, high=high), kind="games")
+    shown = interval_figure("gain", Unit.ELO, [one, other], zero="even").markup
+    left, right = (float(end) for end in re.findall(r'x1="([\d.]+)%" x2="([\d.]+)%" y1="50%"', shown)[0])
+    [first, *_, last] = re.findall(r'<text x="([\d.]+)%" [^>]*>([-\d.,]+)<', shown)
+    (x0, tick0), (x1, tick1) = ((float(x), float(tick.replace(",", ""))) for x, tick in (first, last))
+
+    def value_at(x: float) -> float:
+        return tick0 + (x - x0) / (x1 - x0) * (tick1 - tick0)
+
+    assert [value_at(left), value_at(right)] == pytest.approx([low, high], abs=2e-4 * (tick1 - tick0))
+    assert 0 <= left <= right <= 100
+    assert f"{one.estimate.text(Unit.ELO)} (peak)" in shown
+    assert shown.count("(peak)") == shown.count('fill="none"') == 1
+    assert 'class="zero"' in shown
 
 
 def test_stacked_shares_are_thinned_at_the_same_steps() -> None:
@@ -313,18 +331,19 @@ def decision(**other: Any) -> dict[str, Any]:
     }
 
 
+SCORES = {"step 10": 0.4, "step 20": 0.7, "step 20, confirmed": 0.6}
+"""Of `decision`; of the rounds of the screening the last one counts."""
+
+
 @pytest.mark.parametrize(("peak", "ringed"), [(20, "step 20, confirmed"), (10, "step 10")])
 def test_elo_has_its_interval_and_the_peak_is_ringed_where_it_was_chosen(peak: int, ringed: str) -> None:
-    found = charts(checkpoint_figures(decision(peak_step=peak)))
-    rows = {row["name"]: row for row in found["Elo against the pretrained policy"]["data"]["values"]}
-    assert rows.keys() == {"step 10", "step 20", "step 20, confirmed"}
-    assert [name for name, row in rows.items() if row["ringed"]] == [ringed]
-    confirmed = rows["step 20, confirmed"]
-    assert [confirmed[part] for part in ("low", "y", "high")] == pytest.approx([elo(0.5), elo(0.6), elo(0.7)], rel=1e-4)
-    assert rows["step 20"]["y"] == pytest.approx(elo(0.7), rel=1e-4), "of all rounds, the last entry"
-    regrets = {row["name"]: row for row in found["held-out regret of checkpoints"]["data"]["values"]}
-    assert [name for name, row in regrets.items() if row["ringed"]] == [f"step {peak}"]
-    assert regrets["step 10"]["high"] == pytest.approx(0.2 + 1.96 * 0.1, rel=1e-3)
+    elos, regrets = (figure.markup for figure in checkpoint_figures(decision(peak_step=peak)) if isinstance(figure, Html))
+    of = {name: f"{elo(score):+.0f} [{elo(score - 0.1):+.0f}, {elo(score + 0.1):+.0f}]" for name, score in SCORES.items()}
+    rows = dict(re.findall(r'<th scope="row">(.*?)</th>.*?<td class="number">(.*?)</td>', elos))
+    assert rows == {name: f"{text} (peak)" if name == ringed else text for name, text in of.items()}
+    rows = dict(re.findall(r'<th scope="row">(.*?)</th>.*?<td class="number">(.*?)</td>', regrets))
+    assert [name for name, text in rows.items() if "(peak)" in text] == [f"step {peak}"]
+    assert rows["step 10"].startswith("0.2000 [0.0040, 0.3960]")
 
 
 # Boards.
