@@ -22,7 +22,7 @@ html, body { background: var(--bg); }
 .mf-card .sectionItems > * { width: 100%; min-width: 0; margin: 0; break-inside: avoid; }
 .mf-card .sectionItems > :is(.wide, nav) { column-span: all; }
 .mf-card .sectionItems > .vega-embed { display: block; break-after: avoid; } .mf-card .sectionItems > .numbers { padding-bottom: 1rem; }
-.mf-card nav { display: flex; flex-wrap: wrap; gap: .25rem 1rem; padding: .25rem 0; } .mf-card nav a { color: #3b82c4; }
+.mf-card nav { display: flex; flex-wrap: wrap; gap: .25rem 1rem; padding: .25rem 0; }
 .mf-card .intervals { padding: .5rem 0 1rem; } .mf-card .intervals table { width: 100%; table-layout: fixed; }
 .mf-card .intervals :is(th, td) { border: none; padding: 0 .4rem 0 0; vertical-align: middle; font-weight: 400; overflow-wrap: anywhere; }
 .mf-card .intervals th { width: 30%; white-space: normal; } .mf-card .intervals .number { width: 30%; }
@@ -57,7 +57,7 @@ html, body { background: var(--bg); }
 .mf-card details { margin: .25rem 0; } .mf-card summary { cursor: pointer; font-weight: 600; }
 .mf-card .boards { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: 1rem; }
 .mf-card .boards figure { margin: 0; } .mf-card .boards img { width: 100%; max-width: 22rem; height: auto; display: block; }
-.mf-card .boards figcaption { font-size: .9rem; } .mf-card .boards code { font-size: .75rem; overflow-wrap: anywhere; }
+.mf-card .boards figcaption { font-size: .85rem; } .mf-card a { color: #3b82c4; }
 .vega-embed svg { max-width: 100%; }
 .vega-embed svg text { fill: var(--soft) !important; }
 @media (max-width: 900px) { .mf-card .sectionItems { columns: 1; } }

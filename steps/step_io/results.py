@@ -245,7 +245,7 @@ class Results(TypedDict):
     places: dict[str, str]
     """Champion, peak and checkpoints -> folder below the home."""
     decisions: dict[str, Any]
-    """The candidate's worst and best moves on held-out boards; empty for a language model."""
+    """The candidate's moves on held-out boards: changed most, worst and best (`decisions.json`); empty for a language model."""
 
 
 def read_results(path: Path) -> Results:

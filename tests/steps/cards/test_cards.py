@@ -18,7 +18,7 @@ from grpo.metrics.table import METRICS, TERMS, Event, Record
 from grpo.settings.tree import read_settings
 from grpo.statistics.intervals import Estimate, Unit, elo
 from steps.cards import live
-from steps.cards.boards import board_svg, decision_boards, decision_words
+from steps.cards.boards import board_svg, decision_boards, decision_lines
 from steps.cards.charts import MAX_POINTS, ChartLine, Interval, interval_figure, line_chart, share_chart, thinned
 from steps.cards.data_pages import phase_chart, start_page
 from steps.cards.games_pages import checkpoint_figures
@@ -369,22 +369,26 @@ def test_a_wrong_move_has_two_arrows_and_a_right_one_a_single_one_seen_by_who_mo
     assert chess.svg.board(black, orientation=chess.BLACK, size=320).split("<use")[1] == right.split("<use")[1], "the same corner"
 
 
-def test_a_decision_is_told_in_words_with_both_moves_and_the_pretrained_policys() -> None:
-    words = decision_words(telling(chess.STARTING_FEN, "g1f3", "e2e4", regret=0.3, before="a2a3"))
-    assert words == (
-        "Opening. White plays Nf3 (25%), value 0.500; Stockfish's e4 (25% in the policy) has value 0.500: regret 0.300;"
-        " pretrained: a3 (25%), value 0.500."
-    )
+def test_a_decision_is_told_in_lines_of_label_and_number() -> None:
+    wrong = telling(chess.STARTING_FEN, "g1f3", "e2e4", regret=0.3, before="a2a3")
+    assert decision_lines(wrong) == [("policy", "Nf3 0.500 (25%)"), ("Stockfish", "e4 0.500 (25%)"), ("before GRPO", "a3 0.500 (25%)")]
+    assert decision_lines(telling(chess.STARTING_FEN, "e2e4", "e2e4", regret=0.0)) == [("policy", "e4 0.500 (25%), next best 0.400")]
 
 
-def test_boards_have_their_words_as_text_alternative_and_no_reference_to_anywhere() -> None:
-    found = {"num_boards": 30, "worst": [telling(chess.STARTING_FEN, "g1f3", "e2e4", regret=0.3)], "best": []}
-    shown = decision_boards(found, whose="step 6").markup
-    assert 'alt="rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1: Opening. White plays Nf3' in shown
+def test_boards_have_their_words_as_text_alternative_a_link_to_lichess_and_what_changed_first() -> None:
+    changed, wrong = (telling(chess.STARTING_FEN, "g1f3", "e2e4", regret=0.3, before=before) for before in ("a2a3", ""))
+    kinds: dict[str, Any] = {"num_boards": 30, "improved": [], "worsened": [], "best": []}
+    shown = decision_boards({**kinds, "worst": [wrong]}, whose="step 6").markup
+    assert 'alt="rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1: policy Nf3 0.500 (25%); Stockfish e4' in shown
     assert 'src="data:image/svg+xml;base64,' in shown
-    assert "http" not in shown
-    assert "On no board" in shown
+    link = "https://lichess.org/analysis/rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR_w_KQkq_-_0_1?color=white"
+    assert re.findall(r'"(https?:[^"]*)"', shown) == [link]
+    assert "GRPO" not in shown, "nothing to compare with"
     assert "\n" not in shown
+    shown = decision_boards({**kinds, "worst": [wrong], "improved": [changed]}, whose="step 6").markup
+    titles = re.findall("<h3>(.*?)</h3>", shown)
+    assert titles[:2] == ["Moves that GRPO improved most", "Moves that GRPO made worse"]
+    assert "GRPO made no move worse." in shown
 
 
 # Live.
