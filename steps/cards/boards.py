@@ -9,6 +9,7 @@ from steps.cards.html import Html, block, heading, paragraph, text
 _POLICY: Final = "#e0761bd0"
 _ENGINE: Final = "#2563c9d0"
 _BOTH: Final = "#1f9d55d0"
+_BEFORE: Final = "#5d6673b0"
 _PIXELS: Final = 320
 
 
@@ -17,18 +18,20 @@ def decision_boards(found: Mapping[str, Any], *, whose: str) -> Html:
 
     With an earlier policy's moves beside them, those come first where the two differ most.
     """
-    legend = (
-        f"{found['num_boards']:,} held-out positions, evaluated by a deeper search. Orange: policy's move; blue: Stockfish's; green: both"
-        " agree. Percentages are the policy's at T = 1. Each board is turned to the player to move."
-    )
     kinds = {
         "Moves that GRPO improved most": (found["improved"], "GRPO improved no move."),
         "Moves that GRPO made worse": (found["worsened"], "GRPO made no move worse."),
         "Biggest mistakes": (found["worst"], "No move has regret."),
         "Best decisions (only one good move)": (found["best"], "No best move was found where only one is good."),
     }
-    if not any(decision["before"] for decisions, _ in kinds.values() for decision in decisions):
+    is_compared = any(decision["before"] for decisions, _ in kinds.values() for decision in decisions)
+    if not is_compared:
         kinds = {title: kinds[title] for title in list(kinds)[2:]}
+    legend = (
+        f"{found['num_boards']:,} held-out positions, evaluated by a deeper search. Orange: policy's move; blue: Stockfish's; green: both"
+        f" agree{'; grey: the move before GRPO' if is_compared else ''}. Beside each move its value for the player to move (0 to 1) and the"
+        " policy's probability at T = 1. Boards are turned to the player to move."
+    )
     titled = (markup for title, (decisions, none) in kinds.items() for markup in (heading(title, 3), _boards(decisions, none)))
     return block(heading(f"Boards: decisions of {whose}"), paragraph(legend, "soft"), *titled)
 
@@ -79,8 +82,10 @@ def board_svg(decision: Mapping[str, Any]) -> str:
     import chess.svg
 
     board = chess.Board(decision["fen"])
-    chosen, best = (chess.Move.from_uci(decision[which]["move"]) for which in ("chosen", "best"))
+    chosen, best, before = (decision[which] and chess.Move.from_uci(decision[which]["move"]) for which in ("chosen", "best", "before"))
     arrows = [_arrow(chosen, _BOTH)] if chosen == best else [_arrow(best, _ENGINE), _arrow(chosen, _POLICY)]
+    if before not in (None, chosen, best):
+        arrows.insert(0, _arrow(before, _BEFORE))
     return chess.svg.board(board, orientation=board.turn, arrows=arrows, size=_PIXELS)
 
 

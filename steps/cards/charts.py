@@ -1,11 +1,12 @@
 """Charts as Vega-Lite specifications: legible in light and dark mode, of bounded size, with a text description for screen readers.
 
-A line chart has no legend of its own: the table beside it names the lines with their colours (`numbers`).
+A line chart has no legend of its own: what stands below it names the lines with their colours (`metric_tables.numbers`).
+Interval bars are HTML with SVG (`interval_figure`), which needs no script.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from grpo.statistics.intervals import Estimate, Unit
@@ -17,6 +18,8 @@ MAX_POINTS: Final = 240
 COLOURS: Final = ("#3b82c4", "#d9822b", "#2f9e6e", "#9a6fd1", "#c2569b", "#7d8794", "#b09a2f")
 """Colours of lines, in order; each has a contrast of at least 3 on white and on the dark background."""
 ALARM: Final = "#d9483b"
+_FEW: Final = 40
+"""Points of a line that are drawn as they are, each with a dot; of a longer line the EMA is drawn."""
 _SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"  # An identifier; it is never fetched.
 _INK: Final = "#7d8794"
 
@@ -62,10 +65,47 @@ def thinned(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
     return [finite[index] for index in sorted(selected)]
 
 
-def line_chart(title: str, unit: str, lines: Sequence[ChartLine], *, marks: Sequence[float] = (), x_title: str = "step") -> Chart:
-    """Return a chart of lines over steps, with a thin vertical line at each of `marks` (events)."""
+def smoothed(points: Sequence[Point], half_life: float) -> list[Point]:
+    """Return the exponential moving average (EMA) of a line: a value counts half as much after `half_life` steps.
+
+    Weights are normalised, so that the first values are not drawn towards 0. Points with a NaN or infinite value are left out.
+    """
+    total = weight = 0.0
+    found: list[Point] = []
+    last = points[0][0] if points else 0.0
+    for x, y in points:
+        if math.isfinite(y):
+            decay = 0.5 ** ((x - last) / half_life)
+            total, weight, last = total * decay + y, weight * decay + 1, x
+            found.append((x, total / weight))
+    return found
+
+
+def half_life_of(lines: Sequence[ChartLine]) -> float:
+    """Return the half-life of a chart's EMA in steps: a fiftieth of the steps that it shows, at least 5."""
+    steps = [x for line in lines for x, _ in line.points]
+    return max(5.0, float(round((max(steps) - min(steps)) / 50))) if steps else 5.0
+
+
+def line_chart(
+    title: str, unit: str, lines: Sequence[ChartLine], *, marks: Sequence[float] = (), marks_name: str = "events", is_log: bool = False
+) -> Chart:
+    """Return a chart of lines over steps: of a line with many points the EMA, and its values faint behind it.
+
+    Args:
+        title: title of the chart.
+        unit: unit of the y axis.
+        lines: those to draw.
+        marks: steps at which a thin vertical line stands.
+        marks_name: what happened there.
+        is_log: whether the y axis is logarithmic: for values of which a few are far larger; those are drawn as they are, without EMA, and
+            values that are not positive are left out.
+    """
+    if is_log:
+        lines = [replace(line, points=[point for point in line.points if point[1] > 0]) for line in lines]
     drawn = {line.label: thinned(line.points) for line in lines}
-    data = [{"x": x, "y": _short(y), "of": label} for label, points in drawn.items() for x, y in points]
+    half_life = half_life_of(lines)
+    averages = {line.label: smoothed(line.points, half_life) for line in lines if not is_log and len(line.points) >= _FEW}
     colour = {
         "field": "of",
         "type": "nominal",
@@ -73,23 +113,28 @@ def line_chart(title: str, unit: str, lines: Sequence[ChartLine], *, marks: Sequ
         "scale": {"domain": [line.label for line in lines], "range": [line.colour for line in lines]},
     }
     encoding = {
-        "x": {"field": "x", "type": "quantitative", "title": x_title, "axis": {"tickMinStep": 1, "format": ",d"}},
-        "y": {"field": "y", "type": "quantitative", "title": unit, "scale": {"zero": False}},
+        "x": {"field": "x", "type": "quantitative", "title": "step", "axis": {"tickMinStep": 1, "format": ",d"}},
+        "y": {"field": "y", "type": "quantitative", "title": unit, "scale": {"type": "log"} if is_log else {"zero": False}},
         "color": colour,
     }
     dashes = {line.label for line in lines if line.is_dashed}
-    few = max((len(points) for points in drawn.values()), default=0) < 40
+    few = max((len(points) for points in drawn.values()), default=0) < _FEW
+
+    data = [row for label, points in drawn.items() for row in _rows(label, points)]
+    average_data = [row for label, points in averages.items() for row in _rows(label, _every(points))]
+
+    def layer(values: Sequence[Mapping[str, Any]], labels: Iterable[str], **mark: Any) -> dict[str, Any]:
+        only = {"filter": {"field": "of", "oneOf": sorted(labels)}}
+        own = {} if values is data else {"data": {"values": values}}
+        return {**own, "transform": [only], "mark": {"type": "line", **mark}, "encoding": encoding}
+
+    plain = drawn.keys() - averages.keys()
     layers: list[dict[str, Any]] = [
-        {
-            "transform": [{"filter": {"field": "of", "oneOf": [line.label for line in lines if line.label not in dashes]}}],
-            "mark": {"type": "line", "point": {"size": 18} if few else False, "strokeWidth": 1.8},
-            "encoding": encoding,
-        },
-        {
-            "transform": [{"filter": {"field": "of", "oneOf": sorted(dashes)}}],
-            "mark": {"type": "line", "strokeDash": [5, 4], "strokeWidth": 1.5},
-            "encoding": encoding,
-        },
+        layer(data, plain - dashes, point={"size": 18} if few else False, strokeWidth=1.8),
+        layer(data, plain & dashes, strokeDash=[5, 4], strokeWidth=1.5),
+        layer(data, averages, strokeWidth=1, opacity=0.25),
+        layer(average_data, averages.keys() - dashes, strokeWidth=2.2),
+        layer(average_data, averages.keys() & dashes, strokeDash=[5, 4], strokeWidth=1.5),
         {
             "data": {"values": [{"x": x} for x in list(marks)[:50]]},
             "mark": {"type": "rule", "color": ALARM, "opacity": 0.45},
@@ -97,12 +142,19 @@ def line_chart(title: str, unit: str, lines: Sequence[ChartLine], *, marks: Sequ
         },
     ]
     words = "; ".join(f"{label} ends at {number_text(points[-1][1])}" for label, points in drawn.items() if points) or "nothing yet"
-    return _chart(title, f"{title}, {unit}: {words}", {"data": {"values": data}, "layer": layers})
+    key = [f"bold: EMA, half-life {half_life:.0f} steps; faint: each step"] if averages else []
+    key += [f"vertical: {marks_name}"] if marks else []
+    spec = {"data": {"values": data}, "layer": layers}
+    return _chart(title, f"{title}, {unit}: {words}", spec, subtitle="; ".join(key))
+
+
+def _rows(label: str, points: Iterable[Point]) -> Iterator[dict[str, Any]]:
+    return ({"x": x, "y": _short(y), "of": label} for x, y in points)
 
 
 def share_chart(title: str, lines: Sequence[ChartLine]) -> Chart:
     """Return a stacked area chart of fractions over steps."""
-    data = [{"x": x, "y": _short(y), "of": line.label} for line in lines for x, y in _every(line.points)]
+    data = [row for line in lines for row in _rows(line.label, _every(line.points))]
     words = "; ".join(f"{line.label} {line.points[-1][1]:.0%}" for line in lines if line.points) or "nothing yet"
     return _chart(
         title,
@@ -217,11 +269,11 @@ def before_and_after_chart(title: str, rows: Sequence[tuple[str, int, int]], nam
     )
 
 
-def _chart(title: str, description: str, body: Mapping[str, Any]) -> Chart:
+def _chart(title: str, description: str, body: Mapping[str, Any], *, subtitle: str = "") -> Chart:
     return Chart(
         {
             "$schema": _SCHEMA,
-            "title": {"text": title, "anchor": "start", "fontSize": 13},
+            "title": {"text": title, "anchor": "start", "fontSize": 13, "subtitle": subtitle, "subtitleFontSize": 11},
             "description": description,
             "width": "container",
             "height": 190,

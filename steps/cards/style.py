@@ -55,6 +55,7 @@ html, body { background: var(--bg); }
 .mf-card progress::-webkit-progress-bar { background: var(--line); } .mf-card progress::-webkit-progress-value { background: #3b82c4; }
 .mf-card progress::-moz-progress-bar { background: #3b82c4; }
 .mf-card details { margin: .25rem 0; } .mf-card summary { cursor: pointer; font-weight: 600; }
+.mf-card .numbers summary { font-weight: 400; } .mf-card summary .line { display: inline-block; margin-right: .6rem; }
 .mf-card .boards { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: 1rem; }
 .mf-card .boards figure { margin: 0; } .mf-card .boards img { width: 100%; max-width: 22rem; height: auto; display: block; }
 .mf-card .boards figcaption { font-size: .85rem; } .mf-card a { color: #3b82c4; }

@@ -11,6 +11,7 @@ from steps.cards.html import (
     TableCell,
     badge,
     block,
+    contents,
     details,
     heading,
     html_table,
@@ -45,13 +46,14 @@ def finetune_page(seen: Seen) -> list[CardPart]:
     ended = ""
     if report:
         ended = paragraph(training_end(cast(TrainingFacts, report)))
-    return [
-        block(heading("GRPO", 1), seen.state(), ended, _latest(seen)),
+    parts: list[CardPart] = [
         draw_findings(seen.report(FINDINGS).get("findings", seen.findings)),
-        _learnability(seen.learnability or seen.report(LEARNABILITY) or None),
+        block(heading("Curves")),
         *KIND_PAGES[seen.kind].training_figures(seen, marks),
+        _learnability(seen.learnability or seen.report(LEARNABILITY) or None),
         _events(seen),
     ]
+    return [block(heading("GRPO", 1), seen.state(), ended, _latest(seen)), contents(parts), *parts]
 
 
 def draw_findings(found: Sequence[Mapping[str, Any]]) -> Html:
@@ -88,7 +90,6 @@ def _latest(seen: Seen) -> str:
     return details(
         f"Latest values, step {step:,}",
         f'<div class="latest">{html_table(["", "now", "unit", "meaning"], rows, wide=[3])}</div>',
-        is_open=True,
     )
 
 

@@ -19,7 +19,7 @@ from grpo.settings.tree import read_settings
 from grpo.statistics.intervals import Estimate, Unit, elo
 from steps.cards import live
 from steps.cards.boards import board_svg, decision_boards, decision_lines
-from steps.cards.charts import MAX_POINTS, ChartLine, Interval, interval_figure, line_chart, share_chart, thinned
+from steps.cards.charts import MAX_POINTS, ChartLine, Interval, interval_figure, line_chart, share_chart, smoothed, thinned
 from steps.cards.data_pages import phase_chart, start_page
 from steps.cards.games_pages import checkpoint_figures
 from steps.cards.html import CardPart, Chart, Html, block, html_table, number_text, paragraph, progress_bar
@@ -144,6 +144,21 @@ def test_an_interval_bar_lies_on_its_scale_and_its_numbers_stand_beside_it(low: 
     assert f"{one.estimate.text(Unit.ELO)} (peak)" in shown
     assert shown.count("(peak)") == shown.count('fill="none"') == 1
     assert 'class="zero"' in shown
+
+
+def test_a_long_line_is_drawn_as_its_ema_with_a_stated_half_life_and_its_values_faint_behind() -> None:
+    assert smoothed([(0, 0.0), (1, 2.0), (2, math.nan), (3, 5.0)], 1.0) == [(0, 0.0), (1, 2 / 1.5), (3, pytest.approx(5.5 / 1.375))]
+    line = ChartLine(label="a", points=[(step, 1.0 + step % 2) for step in range(501)], colour="#000")
+    spec = line_chart("a", "nats", [line], marks=[7], marks_name="new games").spec
+    assert spec["title"]["subtitle"] == "bold: EMA, half-life 10 steps; faint: each step; vertical: new games"
+    faint, bold = (
+        next(each for each in spec["layer"] if each["mark"].get(key) == value) for key, value in (("opacity", 0.25), ("strokeWidth", 2.2))
+    )
+    assert "data" not in faint, "the values themselves"
+    assert [row["y"] for row in bold["data"]["values"][-5:]] == pytest.approx([1.5] * 5, abs=0.05)
+    spec = line_chart("a", "seconds", [line], is_log=True).spec
+    assert spec["title"]["subtitle"] == "", "a spike that is smoothed is no spike"
+    assert spec["layer"][0]["encoding"]["y"]["scale"] == {"type": "log"}
 
 
 def test_stacked_shares_are_thinned_at_the_same_steps() -> None:
