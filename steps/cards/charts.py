@@ -230,6 +230,12 @@ def _rule(x: str, kind: str) -> str:
     return f'<line class="{kind}" x1="{x}" x2="{x}" y1="0" y2="100%"/>'
 
 
+def span_bar(begin: float, end: float) -> str:
+    """Return a bar from one fraction of the width to another; it is seen however short it is."""
+    place = f'x="{begin:.2%}" y="25%" width="{max(end - begin, 0.004):.2%}" height="50%"'
+    return f'<svg aria-hidden="true"><rect {place} fill="{COLOURS[0]}"/></svg>'
+
+
 def _ticks(low: float, high: float) -> list[float]:
     """Return 3 to 7 round numbers at equal distances, of which the outer ones hold `low` and `high` between them."""
     width = (high - low) or abs(high) or 1.0

@@ -82,8 +82,15 @@ def listing(items: Iterable[str]) -> str:
 
 
 def terms(definitions: Mapping[str, str]) -> str:
-    """Return a description list: term -> description."""
-    return f"<dl>{''.join(f'<dt>{text(term)}</dt><dd>{text(meaning)}</dd>' for term, meaning in definitions.items())}</dl>"
+    """Return a description list: term -> description; a description that begins with an address links to it."""
+    return f"<dl>{''.join(f'<dt>{text(term)}</dt><dd>{_linked(meaning)}</dd>' for term, meaning in definitions.items())}</dl>"
+
+
+def _linked(words: str) -> str:
+    address, _, rest = words.partition(" ")
+    if not address.startswith(("http://", "https://")):
+        return text(words)
+    return f'<a href="{text(address)}" target="_blank" rel="noreferrer">{text(address)}</a> {text(rest)}'
 
 
 def badge(word: str, mood: str) -> str:

@@ -27,6 +27,8 @@ html, body { background: var(--bg); }
 .mf-card .intervals :is(th, td) { border: none; padding: 0 .4rem 0 0; vertical-align: middle; font-weight: 400; overflow-wrap: anywhere; }
 .mf-card .intervals th { width: 30%; white-space: normal; } .mf-card .intervals .number { width: 30%; }
 .mf-card .intervals .bar { padding: 0; } .mf-card .intervals svg { display: block; width: 100%; height: 1.7rem; overflow: visible; }
+.mf-card .flow table { width: 100%; } .mf-card .flow td:last-child { width: 55%; padding: 0; }
+.mf-card .flow svg { display: block; width: 100%; height: 1.6rem; }
 .mf-card .intervals .scale svg { height: 1.2rem; } .mf-card .intervals text { fill: var(--soft); font-size: .75rem; }
 .mf-card .intervals .tick { stroke: var(--line); } .mf-card .intervals .zero { stroke: var(--soft); stroke-dasharray: 4 3; }
 .mf-card h1 { font-size: 1.5rem; } .mf-card h2 { font-size: 1.15rem; margin-top: 1rem; } .mf-card h3 { font-size: 1rem; }

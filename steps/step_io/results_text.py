@@ -11,6 +11,13 @@ from grpo.metrics.table import ENDS, TASKS
 from grpo.policy.files import LANGUAGE
 from grpo.statistics.intervals import LEVEL, Estimate, Unit, elo_estimate
 from steps.step_io.results import (
+    CANDIDATE_RATING,
+    GAIN,
+    LADDER_GAIN,
+    MEASURE_NAMES,
+    REGRET_CANDIDATE,
+    REGRET_PRETRAINED,
+    SAMPLED,
     BoardFacts,
     ClaimFacts,
     DecisionFacts,
@@ -64,6 +71,22 @@ def measurement_table(found: Iterable[Measurement]) -> HeadedRows:
     """Return what was measured."""
     rows = [(_at_depth(each), measurement_text(each), "" if each["num_games"] is None else f"{each['num_games']:,}") for each in found]
     return ("measured", "estimate, 95 % interval", "games"), rows
+
+
+_HEADLINES: Final = (
+    MEASURE_NAMES[GAIN],
+    MEASURE_NAMES[SAMPLED],
+    MEASURE_NAMES[LADDER_GAIN],
+    MEASURE_NAMES[CANDIDATE_RATING],
+    REGRET_PRETRAINED,
+    REGRET_CANDIDATE,
+)
+
+
+def headline_table(found: Sequence[Measurement]) -> HeadedRows:
+    """Return the six measurements that say most: the gains, the rating, and held-out regret before and after GRPO."""
+    named = {each["name"]: each for each in found}
+    return measurement_table(named[name] for name in _HEADLINES if name in named)
 
 
 def _at_depth(found: Measurement) -> str:

@@ -1,5 +1,6 @@
 """Cards: what is on them, that it is text whatever it was, and that drawing them stays cheap."""
 
+import html
 import itertools
 import json
 import math
@@ -11,12 +12,13 @@ from typing import Any
 
 import chess
 import pytest
+from made_results import made_results
 
 from grpo.base.files import write_json
 from grpo.board.phases import PHASES
 from grpo.metrics.table import METRICS, TERMS, Event, Record
 from grpo.settings.tree import read_settings
-from grpo.statistics.intervals import Estimate, Unit, elo
+from grpo.statistics.intervals import Estimate, Unit, elo, elo_estimate, paired_interval
 from steps.cards import live
 from steps.cards.boards import board_svg, decision_boards, decision_lines
 from steps.cards.charts import MAX_POINTS, ChartLine, Interval, interval_figure, line_chart, share_chart, smoothed, thinned
@@ -26,10 +28,13 @@ from steps.cards.html import CardPart, Chart, Html, block, html_table, number_te
 from steps.cards.live import LiveCard
 from steps.cards.metric_tables import metric_figure
 from steps.cards.registry import PAGES, watch
+from steps.cards.report_page import end_page
 from steps.cards.state import Seen
 from steps.cards.style import STYLE
 from steps.cards.training_pages import draw_findings, finetune_page, pretrain_page
 from steps.step_io.names import FINDINGS
+from steps.step_io.results_text import headline_table
+from steps.step_io.spec import StepSpan
 
 SETTINGS = read_settings("preset = 'test'").model_dump(mode="json")
 EVIL = "<script>alert(1)</script>\n\n<img src=x onerror=alert(2)>[x](javascript:y)"
@@ -321,10 +326,42 @@ def test_the_card_of_the_start_tells_commit_and_settings() -> None:
         "mlflow_run": "m",
         "is_fresh": False,
         "origin": None,
+        "checks": {"stockfish": "Stockfish 15.1"},
     }
     shown = markup(start_page(job))
     assert "abc123, with uncommitted changes" in shown
     assert "<td>recovery.healthy_entropy</td>" in shown
+    assert '<td>stockfish</td><td class="words">Stockfish 15.1</td>' in shown
+
+
+def test_the_card_of_the_end_has_verdict_numbers_each_steps_state_and_time_and_a_link_to_mlflow(tmp_path: Path) -> None:
+    results = made_results(tmp_path)
+    spans = [
+        StepSpan(name="build_boards", num_tasks=2, state="reused", begin=0.0, end=5.0),
+        StepSpan(name="pretrain", num_tasks=1, state="finished", begin=10.0, end=50.0),
+    ]
+    parts = end_page(results, spans, {"MLflow run": "http://127.0.0.1:5000/#/experiments/1/runs/ab (`chess-grpo ui` starts it)"})
+    shown = markup(parts)
+    assert html.escape(results["verdict"]) in shown
+    rows = headline_table(results["measurements"])[1]
+    assert len(rows) >= 5
+    assert all(html.escape(str(name)) in shown for name, *_ in rows)
+    assert "<td>build_boards (2 tasks)</td>" in shown
+    assert ">reused</span></td><td>5 s</td>" in shown
+    assert '<rect x="20.00%" y="25%" width="80.00%"' in shown
+    assert '<a href="http://127.0.0.1:5000/#/experiments/1/runs/ab"' in shown
+    links = re.findall('<a href="#(.*?)">', shown)
+    assert links == ["main-measurements", "flow", "where"]
+    assert all(f'<h2 id="{link}">' in shown for link in links)
+    assert "did not answer" in markup(end_page(results, [], {}))
+
+
+def test_the_screening_has_an_interval_of_its_pairs_of_games(tmp_path: Path) -> None:
+    write_json(tmp_path / "games.json", {"screening: step 4": [{"score": score} for score in (1.0, 0.5, 1.0, 0.0)]})
+    seen = Seen(SETTINGS, folder=tmp_path)
+    expected = elo_estimate(paired_interval([0.75, 0.5]).estimate).text(Unit.ELO)
+    assert ">screening: step 4</th>" in markup(list(PAGES["screen"][1](seen)))
+    assert expected in markup(list(PAGES["screen"][1](seen)))
 
 
 def decision(**other: Any) -> dict[str, Any]:
