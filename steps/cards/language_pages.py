@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from grpo.metrics.table import REWARD_PARTS, TASKS
 from steps.cards.html import CardPart, Html, TableCell, badge, block, details, heading, html_table, listing, number_text, paragraph, text
-from steps.cards.metric_tables import critical_level, metric_figure
+from steps.cards.metric_tables import critical_level, metric_figure, seconds_figure
 from steps.cards.state import KindPages, Seen
 from steps.step_io.names import ANSWERS
 
@@ -160,12 +160,7 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
             records,
             {"control/kl_coefficient": "KL, with warm-up", "control/entropy_coefficient": "entropy"},
         ),
-        *metric_figure(
-            "seconds per step",
-            records,
-            {f"time/{part}": part for part in ("states", "rollout", "update", "other")},
-            note="Only while it trains: the stored history has no times.",
-        ),
+        *seconds_figure(records),
         _answers(seen),
     ]
 

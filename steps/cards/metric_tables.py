@@ -68,6 +68,19 @@ def metric_figure(
     return [line_chart(title, unit, lines, marks=marks, marks_name=marks_name, is_log=is_log), numbers(lines, unit=unit, note=note)]
 
 
+def seconds_figure(records: Sequence[Record], *, marks: Sequence[float] = (), marks_name: str = "events") -> list[CardPart]:
+    """Return the chart of a training step's times; the axis is logarithmic, because a few steps take a hundred times as long."""
+    return metric_figure(
+        "seconds per step, log axis",
+        records,
+        {f"time/{part}": part for part in ("states", "rollout", "update", "other")},
+        marks=marks,
+        marks_name=marks_name,
+        is_log=True,
+        note="Drawn only on the card of the process that trains; times are not stored, so that equal runs have equal outputs.",
+    )
+
+
 def numbers(lines: Sequence[ChartLine], *, unit: str, note: str = "") -> Html:
     """Return what stands below a line chart: the legend, which unfolds to a table, and a note."""
     rows = [[_name(line), *_summary([y for _, y in line.points])] for line in lines]

@@ -7,7 +7,7 @@ from grpo.board.phases import PHASES
 from grpo.metrics.table import TERMS
 from steps.cards.charts import COLOURS, share_chart
 from steps.cards.html import CardPart, badge, block, heading, number_text
-from steps.cards.metric_tables import critical_level, metric_figure, metric_lines, numbers
+from steps.cards.metric_tables import critical_level, metric_figure, metric_lines, numbers, seconds_figure
 from steps.cards.state import KindPages, Seen
 
 _HEALTHY: Final = "#2f9e6e"
@@ -137,15 +137,7 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
             },
             note="A controller at its bound is a constant; one that changes nothing has no effect.",
         ),
-        *metric_figure(
-            "seconds per step, log axis",
-            records,
-            {f"time/{part}": part for part in ("states", "rollout", "update", "other")},
-            marks=new_games,
-            marks_name="new self-play games",
-            is_log=True,
-            note="Drawn only on the card of the process that trains; times are not stored, so that equal runs have equal outputs.",
-        ),
+        *seconds_figure(records, marks=new_games, marks_name="new self-play games"),
     ]
 
 
