@@ -117,8 +117,7 @@ class Stage:
         """Return a run's result. Raises DemoError when it has no verdict."""
         from mlflow.tracking import MlflowClient
 
-        from steps.tracking.client import EXPERIMENT
-        from steps.tracking.tags import OUTPUT_HASH, STEP, VERSION
+        from steps.tracking.tags import EXPERIMENT, OUTPUT_HASH, STEP, VERSION
 
         client = MlflowClient(self.tracking, registry_uri=self.tracking)
         experiment = client.get_experiment_by_name(EXPERIMENT)

@@ -1,13 +1,16 @@
 """Input of every diagnosis rule: the history, the settings for its remedy, and a function that builds its finding."""
 
+import math
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from grpo.diagnosis.findings import ENTRIES, Finding, Severity
 from grpo.diagnosis.given import Given
 from grpo.diagnosis.history import History, Sample, Series
+from grpo.diagnosis.trends import Shift, fall_from_peak, level_change, noise
 
 MOST_LEGAL_MOVES: Final = 218
 """The largest number of legal moves in a chess position (R3R2Q/... of Petrovic, 1964)."""
@@ -20,9 +23,23 @@ _LINE, _SURE = 10, 3.0
 """Minimum rows of a fitted line, and minimum standard errors of its fall, so that noise is not a fall."""
 _FELL: Final = 0.85
 """A median of the second half below this fraction of the early level is a fall; with noise of 5 % on four rows, 1 in 100 looks like one."""
+_LEARNS: Final = 2.33
+"""Standard errors of a one-sided 99 % bound."""
+_SURELY: Final = 3.5
+"""Standard errors of a change that is not noise, though the rules look again and again during a run."""
+_SOLVED, _SOLVED_DEVIATIONS = 0.9, 1.2
+"""A task is solved at this fraction of the largest reward, or after a rise by so many deviations of a single reward."""
+_NEARLY: Final = 0.1
+"""Of a reward between 0 and 1, in which bonuses or noise may be included."""
+_WORTH_IT: Final = 0.15
+"""In standard deviations of a single reward: smaller changes of the mean are no change."""
+_IN_NOISE: Final = 2.0
+"""The same in deviations of the rows, if the deviation of a single reward was not logged."""
+_RELATIVE: Final = 0.05
+"""And as a fraction of the reward, for rows without noise."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Case:
     """A run to diagnose."""
 
@@ -60,14 +77,72 @@ class Case:
         series, summary = self.history.get(quantity), self.history.summaries.get(quantity)
         return series.quantile(fraction) if series is not None else None if summary is None else summary.low
 
+    @cached_property
     def learns(self) -> bool:
-        """Return whether the least-squares line of reward rises, or that of a regret falls, by more than its error."""
-        reward = self.history.get("reward")
-        if reward is not None:
-            rise, error = reward.total_rise()
-            if rise > ONE_SIDED * error:
-                return True
+        """Return whether the least-squares line of reward rises, that of a regret falls, or evaluations get better, beyond their error."""
+        return self._rises("reward") or self.heldout_improves()
+
+    def heldout_improves(self) -> bool:
+        """Return whether a regret falls, or a held-out reward rises."""
+        return self._rises("heldout_reward") or self.regret_falls
+
+    def _rises(self, name: str) -> bool:
+        rewards = self.history.get(name)
+        if rewards is None:
+            return False
+        rise, error = rewards.total_rise()
+        return rise > _LEARNS * error
+
+    @cached_property
+    def regret_falls(self) -> bool:
+        """Return whether the regret of the training states or the held-out one falls."""
         return any(_falls(self.history.get(name)) for name in ("training_regret", "regret"))
+
+    @cached_property
+    def reward_change(self) -> Shift | None:
+        """Return the change of reward from its early to its late part; None if it was not recorded."""
+        reward = self.history.get("reward")
+        return None if reward is None else level_change(reward)
+
+    @cached_property
+    def change_of_note(self) -> float:
+        """Return the smallest change of the mean reward that counts: in deviations of a single reward, or else of the rows."""
+        reward = self.history.get("reward")
+        deviation = self.reward_deviation
+        if deviation is not None:
+            return _WORTH_IT * deviation
+        return math.inf if reward is None else max(_IN_NOISE * noise(reward), _RELATIVE * max(abs(reward.early()), abs(reward.late())))
+
+    @cached_property
+    def reward_deviation(self) -> float | None:
+        """Return the standard deviation of single rewards, if the history has it or a percentile."""
+        reward, logged = self.history.get("reward"), self.early("reward_std")
+        if logged is not None and logged > 0:
+            return logged
+        upper = self.typical("reward_p90")
+        # 1.2816: the normal distribution's 90th percentile.
+        return None if upper is None or reward is None or upper <= reward.median() else (upper - reward.median()) / 1.2816
+
+    @cached_property
+    def improves(self) -> bool:
+        """Return whether reward rose for certain and by an amount of note, and has not lost half of that again."""
+        change, reward = self.reward_change, self.history.get("reward")
+        if change is None or reward is None or not change.exceeds(_SURELY) or change.size < self.change_of_note:
+            return False
+        return fall_from_peak(reward).size > -change.size / 2
+
+    @cached_property
+    def is_solved(self) -> bool:
+        """Return whether nearly nothing is left to learn: reward is near its largest value, or has risen far."""
+        reward, change = self.history.get("reward"), self.reward_change
+        if reward is None or change is None:
+            return False
+        best = self.late("reward_best")
+        is_fraction = reward.quantile(0.05) >= -_NEARLY and reward.quantile(0.95) <= 1 + _NEARLY
+        if (is_fraction and change.after >= _SOLVED) or (best is not None and 0 < _SOLVED * best <= change.after):
+            return True
+        deviation = self.reward_deviation
+        return self.improves and deviation is not None and change.size > _SOLVED_DEVIATIONS * deviation
 
     def at_start(self, quantity: str) -> tuple[float, str] | None:
         """Return the quantity's value before or at the first update, with a text that says where; None if it was not recorded."""

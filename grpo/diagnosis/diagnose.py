@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from grpo.diagnosis import rules_entropy, rules_objective, rules_reward, rules_strength
+from grpo.diagnosis import rules_entropy, rules_objective, rules_reward, rules_stability, rules_strength
 from grpo.diagnosis.case import Case, DiagnosisRule
 from grpo.diagnosis.findings import ENTRIES, HEALTHY, Finding, Severity
 from grpo.diagnosis.given import Given, with_recorded
@@ -16,24 +16,31 @@ RULES: Final[Mapping[str, DiagnosisRule]] = {
     for rule in (
         rules_objective.nan_steps,
         rules_reward.unlearned_language_model,
+        rules_stability.diverging,
         rules_reward.lost_format,
         rules_entropy.impossible_entropy,
         rules_entropy.kl_trap,
         rules_entropy.entropy_collapse,
+        rules_entropy.entropy_explosion,
+        rules_reward.falling_reward,
+        rules_strength.reward_hacking,
         rules_objective.scored_otherwise,
         rules_objective.temperature_mismatch,
         rules_objective.kl_at_step_zero,
         rules_objective.cancelling_terms,
         rules_objective.wrong_gradient,
         rules_objective.exploding_advantages,
+        rules_stability.no_gradient,
         rules_objective.loss_budget,
         rules_objective.saturated_controller,
         rules_entropy.dead_monitor,
         rules_objective.high_clip_fraction,
         rules_objective.stale_policy,
+        rules_stability.learning_rate_schedule,
         rules_reward.failed_values,
         rules_reward.silent_groups,
         rules_reward.group_agreement,
+        rules_reward.answer_length,
         rules_reward.flat_reward,
         rules_strength.unbelievable_peak,
         rules_strength.no_baseline,
@@ -79,6 +86,9 @@ class Diagnosis:
         """Return the findings as text, with evidence, cause, remedy and page of each."""
         parts = []
         for finding in self.findings:
+            if finding.name == HEALTHY:
+                parts.append(f"{finding.name}: {finding.evidence[0]}. {finding.cause} {finding.remedy}")
+                continue
             steps = "" if finding.first_step is None else f" (steps {finding.first_step:,} to {finding.last_step:,})"
             evidence = "".join(f"\n  seen    {each}" for each in finding.evidence)
             parts.append(
@@ -100,7 +110,7 @@ def diagnose(history: History, settings: Mapping[str, Any] | None = None) -> Dia
     found = [finding for rule in RULES.values() if (finding := rule(case)) is not None]
     found.sort(key=lambda finding: _WORST_FIRST.index(finding.severity))  # Stable: ties stay in the order of the rules.
     if all(finding.severity == Severity.NOTE for finding in found):
-        found.insert(0, case.found(HEALTHY, (f"{len(RULES)} rules over {history.num_rows:,} rows",)))
+        found.insert(0, case.found(HEALTHY, (f"none of the {len(RULES)} checks found a problem in {history.num_rows:,} rows",)))
     return Diagnosis(tuple(found))
 
 

@@ -125,9 +125,9 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "entropy_collapse": Entry(
         severity=_CRITICAL,
         meaning="Entropy collapsed: the policy became nearly deterministic before it had learned good moves.",
-        seen="Entropy at the end is below 0.4 of that at the beginning and below 1.2 nats, or below 0.15 nats; or normalised entropy"
-        " is below 0.15; or our trainer stopped at critical entropy. For a language model: below a tenth of the initial entropy without"
-        " learning, or such a stop.",
+        seen="Moves: entropy at the end is below 0.4 of that at the beginning and below 1.2 nats (if reward rises: 0.25 and 0.8), or below"
+        " 0.15 nats; or normalised entropy is below 0.15; or our trainer stopped at critical entropy. Tokens, answers and actions, whose"
+        " scale is unknown: below 0.2 of the initial entropy (0.08 if it learns), or such a stop. Not if the task is solved.",
         cause="The policy term was stronger than the terms that keep entropy up: the learning rate is too high, or the entropy term too"
         " weak (a sampled bonus has zero expected gradient on-policy). The moves of a group then agree, advantages vanish, and the loss"
         " rises towards 0 without any improvement.",
@@ -136,7 +136,11 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "scored_otherwise": Entry(
         severity=_CRITICAL,
         meaning="Tokens are scored with other log-probabilities than they were sampled with.",
-        seen="The largest difference of a token's log-probability between sampling and scoring is above 0.01 nats.",
+        seen="The largest difference of a token's log-probability between sampling and scoring is above 0.01 nats; or, where the sampling"
+        " engine is another program, the mean difference of log-probabilities is above 0.1 nats or of probabilities above 0.02, or their"
+        " mean ratio is more than 0.3 from 1; or the mean ratio of the first row is more than 0.25 from 1; or more than 0.35 of the"
+        " tokens are clipped from the first row on; or an estimated KL to the reference is negative in nine rows of ten, with a median"
+        " below -0.05.",
         cause="Sampling and scoring see a different model or text: left padding that counts as positions in one of them (GPT-2: 5.1 nats"
         " with 37 pads, and a logged KL of 0), another temperature, top-k or top-p in only one of them, dropout, another precision, or a"
         " tokenizer that does not round-trip. With one update per rollout every ratio is 1 anyway and shows nothing.",
@@ -147,7 +151,8 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         severity=_CRITICAL,
         meaning="Moves are sampled from one distribution and scored by another.",
         seen="Before or at the first update, with identical weights, more than 0.35 of the ratios are clipped (a fifth if KL is not 0"
-        " there either), and the fraction does not grow; or KL is above 0.001 there and below 0.5. For our own runs: KL(old ||"
+        " there either), and the fraction does not grow; or the mean ratio is more than 0.25 from 1 in the first row; or KL is above 0.001"
+        " there and below 0.5, or an estimated KL is negative beyond noise. For our own runs: KL(old ||"
         " policy) before a rollout's first update has a median above 0.001, or ratios are clipped with one optimiser step per"
         " rollout.",
         cause="Another temperature in the sampler than in the loss (1.3 against 1.0 clips 0.557 of the ratios and gives a KL of 0.0455"
@@ -159,9 +164,11 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "kl_at_step_zero": Entry(
         severity=_CRITICAL,
         meaning="KL is not 0 before the first update.",
-        seen="KL is above 0.001, or the KL penalty above 0.00001, at step 0 (for our own runs: in the first rollout's row). KL to the"
-        " policy that was sampled counts only with one optimiser step per rollout, and a count of logged rows, such as W&B's `_step`,"
-        " has no such step.",
+        seen="KL is above 0.001 (0.01 where rows are 20 steps apart or less, which may be logged after the update), or the KL penalty above"
+        " 0.00001, at step 0 (for our own runs: in the first rollout's row); or KL is above 0.05 in a first row at most two steps after"
+        " it. KL to the policy that was sampled counts only with one optimiser step per rollout, and a count of logged rows, such as"
+        " W&B's `_step`, has no such step. Not if six steps of the growth that follows explain it, as where rows are logged after their"
+        " update.",
         cause="Identical weights have a KL of exactly 0. Either scoring differs from sampling (temperature, top-k, top-p, padding,"
         " precision, dropout), or the reference is not the initial policy.",
         remedy="Compare sampler's and scorer's log-probabilities of the same moves before training; they must agree to rounding.",
@@ -215,10 +222,79 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "stale_policy": Entry(
         severity=_WARNING,
         meaning="The rollout is stale: the trained policy has moved far from the one that was sampled.",
-        seen="Effective sample size below 0.7; or the clip fraction grows from below 0.15 to above 0.25; or above 0.2 with more than"
-        " four optimiser steps per rollout.",
+        seen="Effective sample size below 0.7; or a median KL of an update above 0.1 nats; or the clip fraction grows from below 0.15 to"
+        " above 0.25; or above 0.2 with more than four optimiser steps per rollout.",
         cause="Too many optimiser steps, or too large ones, on one rollout: ratios spread, and a few moves make up the gradient.",
         remedy="Fewer inner epochs, a trust region that ends them (`grpo.max_kl_old`), or a lower learning rate.",
+    ),
+    "diverging": Entry(
+        severity=_CRITICAL,
+        meaning="The run falls apart: KL, ratios, gradient norm or loss run away.",
+        seen="At the end (median of the last twentieth of the rows), one of: KL to the reference above 0.8 nats per move or token (twice"
+        " that if reward rises or regret falls; 0.6 of that if reward falls or the end is more than six times the median of the first"
+        " half; 50 nats for a sum over an answer) after growing fourfold, or a fifth of that after growing tenfold from the first half"
+        " without a better reward; KL of an update above 0.5, or above 0.1 after growing tenfold; gradient norm above 8 times the median"
+        " of the first rows (25 times if reward rises and it did not grow suddenly, 100 times if most groups had equal rewards at"
+        " first); largest ratio above 6 after growing fourfold; smallest ratio below 0.001; mean ratio more than 0.25 from 1; absolute"
+        " loss above 100 times the largest of the first fifth, suddenly or without a better reward.",
+        cause="Updates are too large: the learning rate is too high, too many optimiser steps reuse one rollout, or the KL term is too weak"
+        " to hold the policy. Each update then makes the next rollout and its ratios worse.",
+        remedy="Clip the gradient norm (1.0 is usual) and the ratios, and use fewer updates per rollout. A larger learning rate makes it"
+        " worse.",
+    ),
+    "falling_reward": Entry(
+        severity=_CRITICAL,
+        meaning="Reward falls, or loses at least half of what it had gained.",
+        seen="The level of the last fifth of the rows is below that of the first by more than 3.5 standard errors and more than 0.15"
+        " standard deviations of a reward (without a logged deviation: 2 deviations of the rows); or the last tenth is below the best"
+        " tenth by more than 4.5 standard errors and half of a gain that is certain. Not if regret falls.",
+        cause="The updates make the policy worse: the learning rate is too high, the sign of the advantages is wrong, or the policy has"
+        " left the states and answers for which its reward is meaningful. A curriculum that gets harder looks the same.",
+        remedy="Check the sign and the group of each reward. Do not raise the learning rate.",
+    ),
+    "reward_hacking": Entry(
+        severity=_CRITICAL,
+        meaning="Reward rises while a held-out measure gets worse.",
+        seen="Reward rises, and held-out regret rises by more than 15 %, or a held-out reward or accuracy falls by more than 10 %, beyond"
+        " noise; also if the held-out measure has lost what it had gained.",
+        cause="The policy learns what the reward measures instead of the task (reward hacking, overoptimisation: Gao et al., arXiv"
+        " 2210.10760), or it memorises the training prompts or boards (overfitting).",
+        remedy="Keep the checkpoint with the best held-out measure, raise the KL coefficient or stop earlier, use more varied states or"
+        " prompts, and read samples with a high reward.",
+    ),
+    "learning_rate_schedule": Entry(
+        severity=_WARNING,
+        meaning="The learning rate is nearly 0 for most of the run, or grows without end.",
+        seen="At most a thousandth of its largest value in more than half of the rows; or more than three times as large at the end as in"
+        " the middle.",
+        cause="The schedule has fewer (or far more) steps than the run, the scheduler counts micro-batches, or the rate was set to 0.",
+        remedy="Set the schedule's number of steps to that of the optimiser's steps, with a short warm-up.",
+    ),
+    "no_gradient": Entry(
+        severity=_CRITICAL,
+        meaning="The gradient is 0 in most steps.",
+        seen="Gradient norm 0, or below a thousandth of its early level, in more than half of the rows of a task that is not solved.",
+        cause="All advantages are 0 (see silent_groups), the loss is detached from the weights, or the weights are frozen.",
+        remedy="Check that rewards differ within groups and that the trained weights require gradients.",
+    ),
+    "entropy_explosion": Entry(
+        severity=_CRITICAL,
+        meaning="Entropy grows towards that of a uniform policy, without a better reward.",
+        seen="Moves: entropy rises by more than 0.6 nats to more than 0.9 of ln(legal moves) or, where these are unknown, to more than 3.15"
+        " nats or 1.5 times its early level. Tokens: it grows 2.5-fold, to more than 1.5 nats; actions of an environment: it doubles."
+        " Not if reward rises or regret falls.",
+        cause="The entropy bonus is stronger than the policy term, the sampling temperature is too high, or too large updates destroy what"
+        " the policy knew.",
+        remedy="Lower the entropy coefficient and the learning rate, and go back to a checkpoint from before.",
+    ),
+    "answer_length": Entry(
+        severity=_WARNING,
+        meaning="Answers are cut off at the limit, or their length runs away or collapses.",
+        seen="More than half of the answers are truncated at the end, after a rise of more than 0.25 or without learning; or the mean"
+        " length grows threefold, or falls below a quarter, without a better reward.",
+        cause="Long answers are not punished, or a loss normalised by length favours them (Dr. GRPO, arXiv 2503.20783); a length that"
+        " collapses is a shortcut to a cheap reward.",
+        remedy="Raise the limit of tokens or penalise overlong answers; normalise the loss by a constant; read samples.",
     ),
     "wrong_gradient": Entry(
         severity=_CRITICAL,
@@ -231,7 +307,8 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "exploding_advantages": Entry(
         severity=_CRITICAL,
         meaning="Advantages are far larger than any difference of rewards.",
-        seen="Advantages spread more than 100 times as widely as the rewards of their groups, in the median step.",
+        seen="Advantages spread more than 100 times as widely as the rewards of their groups, in the median step; or the largest advantage"
+        " is above 30 times the spread of the rewards (divided by the deviation of its group of G, it is at most sqrt(G - 1)).",
         cause="Division by the standard deviation of a nearly constant group: rounding becomes signal.",
         remedy="Do not divide (`grpo.divide_by_std`), or put a floor under the deviation (`grpo.std_floor`).",
     ),
@@ -245,7 +322,8 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "silent_groups": Entry(
         severity=_WARNING,
         meaning="Most groups have zero variance: all rewards are equal, so that all advantages are 0.",
-        seen="More than half of the groups have zero variance at the end (more than 0.95: critical), or all rewards are equal.",
+        seen="More than half of the groups have zero variance at the end (more than 0.95: critical), or all rewards are equal. A note"
+        " if the task is solved.",
         cause="The policy samples the same move again and again (see group_agreement), or the reward does not distinguish moves.",
         remedy="If moves agree, the policy has collapsed: go back to an earlier checkpoint. If not, use other boards, larger groups, or a"
         " finer reward.",
@@ -253,15 +331,17 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "group_agreement": Entry(
         severity=_WARNING,
         meaning="The moves of a group are nearly all the same.",
-        seen="Mean agreement above 0.75 at the end.",
+        seen="Mean agreement above 0.75 at the end. A note if the task is solved: reward above 0.9 of its largest, or risen by more than"
+        " 1.2 standard deviations of a reward.",
         cause="Entropy is nearly 0; with equal moves all advantages are 0, and only regularisers train.",
         remedy="Go back to an earlier checkpoint; keep entropy up before it collapses.",
     ),
     "flat_reward": Entry(
         severity=_WARNING,
-        meaning="Reward does not rise.",
-        seen="Over a hundred steps or more, no regret falls, and the upper bound of the reward's rise is below 0.15 standard deviations"
-        " of a reward (for windows: no later one is 0.1 above the first; without a logged deviation: below two deviations of the rows).",
+        meaning="Reward neither rises nor falls.",
+        seen="Over a hundred steps or more, no regret falls, and the upper bound of the reward's rise is below 0.2 standard deviations of a"
+        " reward (0.06 if the rise is certain; for windows: no later one is 0.1 above the first; without a logged deviation: below two"
+        " deviations of the rows).",
         cause="The reward does not train the policy: the learning rate is too small, clipping or cancelling terms leave no gradient,"
         " or the policy collapsed.",
         remedy="See the other findings; if there are none, raise the learning rate, or compare the estimated with the exact gradient.",
@@ -269,8 +349,8 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "unbelievable_peak": Entry(
         severity=_WARNING,
         meaning="The best evaluation may be luck.",
-        seen="The best score is not above the mean of the others at the 5 % level, corrected for the number of evaluations. If the"
-        " scores rise as a whole, it is a note.",
+        seen="The best score is above the mean of the others, by 0.03 (of 200 games or more: by 2.2 standard errors), but not at the 5 %"
+        " level, corrected for the number of evaluations. Of 200 games or more, or if the scores rise as a whole, it is a note.",
         cause="Few games: a score of 0.10 of 64 games has the 95 % interval 0.048 to 0.198, and the best of several equal checkpoints"
         " looks better than it is (the winner's curse).",
         remedy="Play fresh paired games of the chosen checkpoint against the initial policy, as many as the difference needs.",
@@ -285,7 +365,9 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "lost_strength": Entry(
         severity=_CRITICAL,
         meaning="The policy plays worse than before.",
-        seen="The last score is below the first at the 5 % level.",
+        seen="The last score is below the first at the 1 % level, and the scores fall as a whole by more than 2 standard errors; or a held-"
+        " out regret rises by more than 15 %, or a held-out reward falls by more than 10 %, beyond noise, and reward does not rise (if"
+        " it does: reward_hacking).",
         cause="Training led it to weaknesses that its reward does not punish, or it collapsed; or the opponent became stronger.",
         remedy="Keep the initial policy, or the best checkpoint that fresh games confirm.",
     ),
@@ -300,10 +382,10 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     ),
     HEALTHY: Entry(
         severity=_NOTE,
-        meaning="There is no warning or critical finding.",
+        meaning="None of the checks found a problem.",
         seen="No finding of severity warning or critical.",
-        cause="What was recorded shows no failure that is known here; what was not recorded cannot.",
-        remedy="Nothing to mend. Whether the policy is better, games say.",
+        cause="Checks only see recorded metrics.",
+        remedy="Whether the policy is stronger is decided by games.",
     ),
 }
 """In the order of reports: of equal severity, the worst first."""

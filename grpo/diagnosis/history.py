@@ -161,6 +161,8 @@ class History:
     """Columns that no rule reads."""
     is_of_language_model: bool = False
     """Whether the run trains a language model: its entropies are over tokens, so that the bound ln(legal moves) does not hold."""
+    is_of_environment: bool = False
+    """Whether a trainer of Gym environments logged it (SB3): its actions are unknown, so that no entropy is too small by itself."""
     begins_untrained: bool = True
     """Whether step 0 is before the first update; unknown (False) if the step counts logged rows."""
     is_ours: bool = False
@@ -238,6 +240,7 @@ class History:
             notes={**other.notes, **self.notes},
             unused=(*self.unused, *(name for name in other.unused if name not in self.unused)),
             is_of_language_model=self.is_of_language_model or other.is_of_language_model,
+            is_of_environment=self.is_of_environment or other.is_of_environment,
             begins_untrained=self.begins_untrained and other.begins_untrained,
             is_ours=self.is_ours or other.is_ours,
         )

@@ -22,9 +22,12 @@ from grpo.diagnosis.quantities import (
     SCORE_NAMES,
     STEP_NAMES,
     TO_NAMES,
+    is_environment_column,
     is_finite,
     is_language_model_column,
+    is_negative_entropy,
     plain_name,
+    preference,
     quantity_of,
 )
 from grpo.metrics.table import METRICS
@@ -127,11 +130,11 @@ def _wide(path: Path, table: Table, names: Sequence[str]) -> History:
     table = _without_replaced_rows(
         path, [row for row in table if row[step] or any(_cell(row[name]) for name in names if quantity_of(name))], step
     )
-    history, unused, taken = History(), [], dict[str, str]()
+    history, unused, taken = History(is_of_environment=any(map(is_environment_column, names))), [], dict[str, str]()
     steps = _steps(path, table, step)
     ends = _steps(path, table, end) if end is not None else steps
     columns = {name: column for name in names if name not in (step, start, end) and (column := _exported(path, name, taken)) is not None}
-    for name, column in columns.items():
+    for name, column in sorted(columns.items(), key=lambda each: preference(each[1])):
         quantity = quantity_of(column)
         if quantity is None and _has_text(table, name):
             history.notes[name] = tuple((at, row[name]) for at, row in zip(steps, table, strict=True) if row[name])
@@ -143,7 +146,7 @@ def _wide(path: Path, table: Table, names: Sequence[str]) -> History:
             rows, bad = _column(path, table, name, steps, ends)
             history.not_finite |= _named(column, bad)
             if rows and not _is_setting(path, column, quantity, rows):
-                history.series[quantity] = Series(column, rows)
+                history.series[quantity] = _series(column, rows, is_of_environment=history.is_of_environment)
     history.is_ours = any(column in METRICS for column in columns.values())
     history.is_of_language_model = any(map(is_language_model_column, columns.values()))
     history.begins_untrained = plain_name(step) == step.lower() and not taken
@@ -181,6 +184,13 @@ def _is_setting(path: Path, column: str, quantity: str, rows: Sequence[Sample]) 
         most = max(row.value for row in rows)
         raise HistoryError(f"{path}: column {column}: {most:g} is not between 0 and 1; if it is in percent, divide by 100")
     return quantity == "clip_fraction" and len(rows) >= _A_FEW and len({row.value for row in rows}) == 1 and rows[0].value > 0
+
+
+def _series(column: str, rows: Sequence[Sample], *, is_of_environment: bool) -> Series:
+    """Return the series of a column, with the sign of its quantity."""
+    if not is_negative_entropy(column, rows[0].value, is_of_environment=is_of_environment):
+        return Series(column, rows)
+    return Series(f"-{column}", [Sample(row.step, -row.value, row.end) for row in rows])
 
 
 def _named(column: str, steps: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
@@ -256,9 +266,12 @@ def _long(path: Path, table: Table, plain: Mapping[str, str], key: str) -> Histo
     columns = list(dict.fromkeys(row[key] for row in table))
     unused = tuple(name for name in columns if quantity_of(name) is None)
     history = History(
-        unused=unused, is_ours=any(name in METRICS for name in columns), is_of_language_model=any(map(is_language_model_column, columns))
+        unused=unused,
+        is_ours=any(name in METRICS for name in columns),
+        is_of_language_model=any(map(is_language_model_column, columns)),
+        is_of_environment=any(map(is_environment_column, columns)),
     )
-    for name in columns:
+    for name in sorted(columns, key=preference):
         quantity = quantity_of(name)
         part = [row for row in table if row[key] == name]
         steps = _steps(path, part, plain["step"])
@@ -267,7 +280,7 @@ def _long(path: Path, table: Table, plain: Mapping[str, str], key: str) -> Histo
         rows, bad = _column(path, part, plain["value"], steps, steps)
         history.not_finite |= _named(name, bad)
         if rows:
-            history.series[quantity] = Series(name, rows)
+            history.series[quantity] = _series(name, rows, is_of_environment=history.is_of_environment)
     return history
 
 

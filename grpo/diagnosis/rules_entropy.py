@@ -1,12 +1,14 @@
 """Diagnosis rules about entropy and entropy controllers."""
 
 import math
+import statistics
 from typing import Final
 
 from grpo.diagnosis.case import MOST_LEGAL_MOVES, Case, way
 from grpo.diagnosis.conditions import is_certain
 from grpo.diagnosis.findings import Finding
 from grpo.diagnosis.history import Series
+from grpo.diagnosis.trends import early_values, tail
 from grpo.settings.grpo import AlarmConfig, RecoveryConfig
 
 _MOST: Final = math.log(MOST_LEGAL_MOVES)
@@ -16,7 +18,16 @@ _OVER_LEGAL: Final = 1.25
 """Ratio to ln(legal moves) above which rounding and noise are excluded."""
 _ALARMS, _HEALTHY_NATS = AlarmConfig(), RecoveryConfig().healthy_entropy
 _LEFT_FRACTION, _COLLAPSED, _GONE = 0.4, 1.2 * _HEALTHY_NATS, 0.15
-_LANGUAGE_LEFT_FRACTION, _LANGUAGE_LEFT_IF_LEARNING = 0.1, 0.05
+_LEFT_FRACTION_LEARNING, _COLLAPSED_LEARNING = 0.25, 0.8 * _HEALTHY_NATS
+"""If reward rises for certain: a policy that gets better gets surer."""
+_RELATIVE_LEFT, _RELATIVE_LEFT_IF_LEARNING = 0.2, 0.08
+"""Of entropies whose scale is unknown: of tokens, answers, or actions of an environment."""
+_MOVES_HAVE: Final = 1.2
+"""Nats: a policy over chess moves starts above that, the entropy of a language model's tokens usually below."""
+_ROSE_NATS, _NEARLY_UNIFORM, _ROSE_MOVES, _UNIFORM_NATS = 0.6, 0.9, 1.5, 3.15
+"""Of moves: ln(legal moves) is 3.4 in the mean of a game's positions."""
+_ROSE_TOKENS, _TOKENS_BABBLE, _ROSE_ACTIONS = 2.5, 1.5, 2.0
+_MIN_ROWS: Final = 8
 _A_FEW: Final = 3
 _STOPPED: Final = "entropy_critical"
 """The event with which our trainer stops at critical entropy."""
@@ -27,8 +38,8 @@ _LONG: Final = 1_000
 
 def impossible_entropy(case: Case) -> Finding | None:
     """Find entropies that are impossible for a distribution over legal moves."""
-    if _is_language_model(case):
-        return None  # Its vocabulary is larger.
+    if not _is_of_moves(case, is_strict=False):
+        return None  # A vocabulary is larger than any number of moves; of continuous actions, entropy may be negative.
     series, summary = case.history.get("entropy"), case.history.summaries.get("entropy")
     if series is not None:
         limits = {step: limit for step, (limit,) in case.history.at_same_steps("log_num_legal")}
@@ -67,7 +78,7 @@ def entropy_collapse(case: Case) -> Finding | None:
             ]
         )
         return case.found("entropy_collapse", seen, rows=() if normalised is None else normalised.rows[-1:], remedy=_slower(case))
-    evidence = [way(entropy) + ("" if _is_language_model(case) else _effective(entropy))]
+    evidence = [way(entropy) + (_effective(entropy) if _is_of_moves(case) else "")]
     middle = (entropy.early() + entropy.late()) / 2
     # A later rise is not a recovery if values were impossible: it comes from the estimator.
     fallen = next((index for index, row in enumerate(entropy.rows) if row.value < middle), len(entropy) - 1)
@@ -85,6 +96,27 @@ def entropy_collapse(case: Case) -> Finding | None:
         cause=cause,
         remedy=f"Entropy was above half of its way down until step {healthy.step:.0f}. {_slower(case)}",
     )
+
+
+def entropy_explosion(case: Case) -> Finding | None:
+    """Find an entropy that grows towards that of a uniform policy without a better reward."""
+    entropy = _possible(case)
+    if entropy is None or len(entropy) < _MIN_ROWS or case.improves or case.regret_falls:
+        return None
+    early, end = statistics.median(early_values(entropy)), tail(entropy)
+    if not _is_of_moves(case):
+        if case.history.is_of_environment:
+            has_exploded = early > 0 and end > _ROSE_ACTIONS * early
+        else:
+            has_exploded = early > 0 and end > max(_TOKENS_BABBLE, _ROSE_TOKENS * early)
+    else:
+        legal = case.late("log_num_legal")
+        is_near = end > min(_ROSE_MOVES * early, _UNIFORM_NATS) if legal is None else end > _NEARLY_UNIFORM * legal
+        has_exploded = end > early + _ROSE_NATS and is_near
+    if not has_exploded:
+        return None
+    rows = [row for row in entropy.rows if row.value > (early + end) / 2]
+    return case.found("entropy_explosion", (way(entropy),), rows=rows, remedy=f"Lower {case.given.named('entropy_coefficient')}.")
 
 
 def _effective(entropy: Series) -> str:
@@ -134,7 +166,7 @@ def dead_monitor(case: Case) -> Finding | None:
     bonus, low = case.history.get("entropy_bonus"), case.lowest("entropy")
     floor = case.given.value("entropy_floor")
     evidence = []
-    is_alone = bonus is not None and is_nearly_all(case) and not case.learns()
+    is_alone = bonus is not None and is_nearly_all(case) and not case.learns
     if bonus is not None and is_alone and len(bonus) >= 3 and bonus.num_steps >= _LONG and is_still(bonus):
         evidence.append(
             f"{bonus.column} stays between {bonus.lowest.value:.3g} and {bonus.highest.value:.3g} for {bonus.num_steps:.0f} steps, as"
@@ -163,17 +195,24 @@ def is_nearly_all(case: Case) -> bool:
 def has_collapsed(case: Case) -> bool:
     """Return whether entropy has collapsed; for a language model, the threshold depends on whether it learns."""
     early, late = case.early("entropy"), case.late("entropy")
+    is_of_moves = _is_of_moves(case)
     if "entropy" in case.history.series:
-        entropy = case.history.series["entropy"] if _is_language_model(case) else _possible(case)
+        entropy = _possible(case) if is_of_moves else case.history.series["entropy"]
         early, late = (entropy.early(), entropy.late()) if entropy is not None and len(entropy) >= _A_FEW else (None, None)
-    if _is_language_model(case):
-        fraction = _LANGUAGE_LEFT_IF_LEARNING if case.learns() else _LANGUAGE_LEFT_FRACTION
-        is_gone = early is not None and late is not None and 0 < late < fraction * early
-        return is_gone or case.history.ends_with(_STOPPED)
-    normalised = case.late("normalised_entropy")
-    if (normalised is not None and is_certain(normalised, _ALARMS)) or case.history.ends_with(_STOPPED):
+    if case.history.ends_with(_STOPPED):
         return True
-    return early is not None and late is not None and (late < _GONE or late < min(_COLLAPSED, _LEFT_FRACTION * early))
+    if not is_of_moves:
+        fraction = _RELATIVE_LEFT_IF_LEARNING if case.learns else _RELATIVE_LEFT
+        return early is not None and late is not None and 0 < late < fraction * early and not case.is_solved
+    normalised = case.late("normalised_entropy")
+    if normalised is not None and is_certain(normalised, _ALARMS):
+        return True
+    if case.is_solved:
+        return False
+    if early is None or late is None:
+        return False
+    nats, fraction = (_COLLAPSED_LEARNING, _LEFT_FRACTION_LEARNING) if case.improves else (_COLLAPSED, _LEFT_FRACTION)
+    return late < _GONE or late < min(nats, fraction * early)
 
 
 def _possible(case: Case) -> Series | None:
@@ -181,12 +220,17 @@ def _possible(case: Case) -> Series | None:
     series = case.history.get("entropy")
     if series is None:
         return None
-    rows = [row for row in series.rows if -0.01 <= row.value <= (math.inf if _is_language_model(case) else _MOST)]
+    rows = [row for row in series.rows if -0.01 <= row.value <= (_MOST if _is_of_moves(case) else math.inf)]
     return Series(series.column, rows) if rows else None
 
 
-def _is_language_model(case: Case) -> bool:
-    return case.history.is_of_language_model or "parsed" in case.history.summaries
+def _is_of_moves(case: Case, *, is_strict: bool = True) -> bool:
+    """Return whether entropy is over chess moves, so that nats say something; strictly, it must also begin as large as one of moves."""
+    history = case.history
+    if history.is_of_language_model or history.is_of_environment or "parsed" in history.summaries:
+        return False
+    early = case.early("entropy")
+    return history.is_ours or not is_strict or early is None or early >= _MOVES_HAVE
 
 
 def _slower(case: Case) -> str:

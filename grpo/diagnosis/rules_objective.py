@@ -6,7 +6,10 @@ from grpo.diagnosis.case import Case, way
 from grpo.diagnosis.conditions import cancels, dominates, is_constant
 from grpo.diagnosis.findings import Finding, Severity
 from grpo.diagnosis.history import Sample, Series
+from grpo.diagnosis.quantities import is_per_answer
 from grpo.diagnosis.rules_entropy import impossible_entropy, is_still
+from grpo.diagnosis.rules_reward import flat_reward
+from grpo.diagnosis.trends import tail
 from grpo.metrics.table import TERM_PAIRS, TERMS
 from grpo.settings.grpo import AlarmConfig
 
@@ -19,19 +22,34 @@ _CLIPPED_ALONE: Final = 0.01
 """For ratios that must all be 1."""
 _KL, _PENALTY = 1e-3, 1e-5
 """Above rounding errors: a KL in nats, and a KL times its coefficient."""
+_KL_OF_AN_UPDATE, _KL_OF_FEW_UPDATES, _FEW_STEPS = 1e-2, 5e-2, 2
 _SCORED_OTHERWISE: Final = 0.01
 """In nats per token: rounding in float32 is below 0.0001, and padding that shifts positions gives several nats."""
+_LOG_PROB_GAP, _PROB_GAP, _SAMPLER_RATIO_OFF = 0.1, 0.02, 0.3
+"""Means over tokens, between the engine that samples and the trainer. Of probabilities, verl's documentation takes 0.005 for normal and
+0.01 for a problem; of log-probabilities, engines in bfloat16 give about 0.01; the mean ratio of the two is 1 in expectation."""
+_RATIO_MEAN_OFF: Final = 0.25
+_NEGATIVE_KL: Final = -0.05
+"""Nats: the sampled estimate of a KL scatters around a value that is not negative."""
+_SMALL_ROWS: Final = 20
+"""Steps between rows up to which a first row may be the mean of its steps."""
+_BY_UPDATES: Final = 6.0
+"""A first KL of up to so many steps' growth may have been logged after the first update."""
 _KL_BY_SCORING: Final = 0.5
 """In nats: a larger KL before any update means another model, not another way of scoring (temperature 1.3 against 1.0 gives 0.05)."""
 _ROSE: Final = 3.0
 _NEAR: Final = 0.25
 _MANY_STEPS: Final = 4
 _A_FEW: Final = 4
+_TOO_LARGE: Final = 30.0
+"""Spreads of the rewards: an advantage divided by the deviation of its group of G is at most sqrt(G - 1)."""
 _BLOWN_UP: Final = 100.0
 """Ratio: a floor of 0.02 for the standard deviation (`grpo.std_floor`) allows at most 50."""
 _MOST_COLUMNS: Final = 4
 """Columns that are listed by name."""
 _SPREAD_RATIOS: Final = 0.7
+_KL_PER_UPDATE: Final = 0.1
+"""Nats between the sampled and the updated policy; PPO's usual targets are 0.01 to 0.05."""
 _POINTS_ELSEWHERE: Final = 0.15
 """Groups of four on a random network have a cosine of 0.3, groups of sixteen 0.6 or more; with swapped groups it is 0 +- 0.1."""
 _KL_TARGET_MISSED: Final = 1.5
@@ -69,8 +87,43 @@ def _divergence(case: Case) -> list[tuple[float, str]]:
     """Return KL values above 0 before any update; for a penalty, whose coefficient is unknown, the threshold is lower."""
     # KL to the policy that was sampled is not 0 after some updates of the same step.
     names = ["kl", *(["kl_old"] if case.typical("optimiser_steps") == 1 and not case.history.is_ours else [])]
-    found = [start for name in names for start in _starts(case, name) if start[0] > _KL]
-    return found + [start for start in _starts(case, "kl_penalty") if start[0] > _PENALTY]
+    found = [
+        start for name in names for start in _starts(case, name) if start[0] > _kl_noticed(case, name) and not _grew_by_updates(case, name)
+    ]
+    found += [] if found else _first_kl(case)
+    return found + [start for start in _starts(case, "kl_penalty") if start[0] > _PENALTY and not _grew_by_updates(case, "kl_penalty")]
+
+
+def _first_kl(case: Case) -> list[tuple[float, str]]:
+    """Return a KL that is too large for the few updates before the first row, where no step 0 was logged."""
+    series = case.history.get("kl")
+    if series is None or len(series) < _A_FEW or case.history.is_ours or is_per_answer(series.column):
+        return []
+    first, interval = series.first, series.rows[1].step - series.first.step
+    if first.step > interval or interval > _FEW_STEPS or first.value <= _KL_OF_FEW_UPDATES or _grew_by_updates(case, "kl"):
+        return []
+    return [(first.value, f"{series.column} is {first.value:.3g} in the first row (step {first.step:.0f})")]
+
+
+def _kl_noticed(case: Case, quantity: str) -> float:
+    """Return the least KL that no single update makes, if rows are so near that the first may be logged after its update."""
+    series = case.history.get(quantity)
+    is_near = series is not None and len(series) > 1 and series.rows[1].step - series.first.step <= _SMALL_ROWS
+    return _KL_OF_AN_UPDATE if is_near and not case.history.is_ours else _KL
+
+
+def _grew_by_updates(case: Case, quantity: str) -> bool:
+    """Return whether the first value is what the first update may have done, as where rows count from 0 and are logged afterwards."""
+    series = case.history.get(quantity)
+    if series is None or len(series) < _A_FEW or case.history.is_ours:
+        return False
+    following = series.rows[1:6]
+    middle = sorted(row.value for row in following)[len(following) // 2]
+    steps = sum(row.step for row in following) / len(following) - series.first.step
+    # Steps that were averaged into one row; rows that lie far apart are single steps.
+    interval = following[0].step - series.first.step
+    growth = (middle - series.first.value) / steps * (interval if interval <= _SMALL_ROWS else 1.0)
+    return series.first.value <= _BY_UPDATES * growth
 
 
 def _starts(case: Case, quantity: str) -> list[tuple[float, str]]:
@@ -84,14 +137,47 @@ def _first_rows(case: Case, *quantities: str) -> list[Sample]:
 
 def scored_otherwise(case: Case) -> Finding | None:
     """Find a language model whose tokens are scored with other log-probabilities than they were sampled with."""
+    evidence: list[str] = []
+    rows: list[Sample] = []
     gap = case.history.get("sampled_scored_gap")
     bad = [] if gap is None else [row for row in gap.rows if row.value > _SCORED_OTHERWISE]
-    if gap is None or not bad:
-        return None
-    evidence = [
-        f"{gap.column} is {bad[0].value:.3g} nats at step {bad[0].step:.0f}, above {_SCORED_OTHERWISE:g} in {len(bad)} of {len(gap)} rows"
-    ]
-    return case.found("scored_otherwise", evidence, rows=bad)
+    if gap is not None and bad:
+        evidence.append(
+            f"{gap.column} is {bad[0].value:.3g} nats at step {bad[0].step:.0f}, above {_SCORED_OTHERWISE} in {len(bad)} of {len(gap)} rows"
+        )
+        rows += bad
+    for name, middle, limit in (
+        ("sampler_log_prob_gap", 0.0, _LOG_PROB_GAP),
+        ("sampler_prob_gap", 0.0, _PROB_GAP),
+        ("sampler_ratio", 1.0, _SAMPLER_RATIO_OFF),
+    ):
+        series = case.history.get(name)
+        if series is None or max(abs(series.median() - middle), abs(tail(series) - middle)) <= limit:
+            continue
+        far = [row for row in series.rows if abs(row.value - middle) > limit]
+        evidence.append(
+            f"{series.column} has a median of {series.median():.3g} and ends at {tail(series):.3g}, more than {limit:g} from {middle:g}"
+        )
+        rows += far
+    if case.history.is_of_language_model:
+        evidence += _mismatched_ratios(case) + _negative_kl(case) + _clipped_always(case, _CLIPPED_FOR_CERTAIN)
+    return case.found("scored_otherwise", evidence, rows=rows) if evidence else None
+
+
+def _mismatched_ratios(case: Case) -> list[str]:
+    """Return evidence that the mean ratio is not 1 at the beginning: over what was sampled, it is 1 in expectation after any update."""
+    series = case.history.get("ratio_mean")
+    if series is None or series.first.step > max(1.0, series.num_steps) or abs(series.first.value - 1) <= _RATIO_MEAN_OFF:
+        return []
+    return [f"{series.column} is {series.first.value:.3g} in the first row (step {series.first.step:.0f}); it must be 1"]
+
+
+def _negative_kl(case: Case) -> list[str]:
+    """Return evidence that an estimated KL is negative beyond noise."""
+    series = case.history.get("kl")
+    if series is None or len(series) < _A_FEW or series.median() >= _NEGATIVE_KL or series.quantile(1 - _FEW) >= 0:
+        return []
+    return [f"{series.column} has a median of {series.median():.3g}; a KL between the sampled and the reference policy is not negative"]
 
 
 def temperature_mismatch(case: Case) -> Finding | None:
@@ -101,14 +187,16 @@ def temperature_mismatch(case: Case) -> Finding | None:
     if case.history.is_ours:
         return _measured_mismatch(case)
     clipped = _CLIPPED if _divergence(case) else _CLIPPED_FOR_CERTAIN
+    ratios = _mismatched_ratios(case) + _negative_kl(case)
     evidence = [words for value, words in _starts(case, "clip_fraction") if value > clipped] + _clipped_always(case, clipped)
     steps = case.typical("optimiser_steps")
-    if steps is not None and steps > _MANY_STEPS:
+    if steps is not None and steps > _MANY_STEPS and not ratios:
         return None  # The updates may be the cause: see stale_policy.
-    if evidence:
+    if evidence and not ratios:
         late, early = case.late("clip_fraction"), case.early("clip_fraction")
         if late is not None and early is not None and late > 2 * early:
             return None
+    evidence += ratios
     evidence += [f"{words}, before any update" for value, words in _divergence(case) if value < _KL_BY_SCORING]
     if not evidence:
         return None
@@ -168,7 +256,7 @@ def _cancelling_values(case: Case) -> Finding | None:
     evidence = []
     coefficients = case.history.at_same_steps("kl_penalty", "kl", "entropy_bonus", "entropy")
     near = [step for step, (p, kl, b, h) in coefficients if kl > 0 and h > 0 and _is_near(p / kl, -b / h)]
-    if case.learns() or not (_divergence(case) or impossible_entropy(case)):
+    if case.learns or not (_divergence(case) or impossible_entropy(case)):
         return None  # Exact terms do not cancel, whatever their values; only these signs show that the terms are sampled estimates.
     if coefficients and 2 * len(near) >= len(coefficients):
         evidence.append(
@@ -219,7 +307,7 @@ def loss_budget(case: Case) -> Finding | None:
             )
             coefficient = "entropy_coefficient" if name == "entropy_bonus" else "kl_coefficient"
             # On-policy a surrogate's value is near 0 whatever its gradient, so if the run learns, this is only a note.
-            severity = Severity.NOTE if case.learns() else None
+            severity = Severity.NOTE if case.learns and flat_reward(case) is None else None
             remedy = f"Lower {case.given.named(coefficient)}."
             return case.found("loss_budget", (evidence,), rows=series.rows, remedy=remedy, severity=severity)
     return None
@@ -252,7 +340,7 @@ def saturated_controller(case: Case) -> Finding | None:
             evidence.append(f"{coefficient.column} rose to {half.median():.3g} by step {half.first.step:.0f} and did not move again")
             rows += half.rows
     penalty, bonus = case.history.get("kl_penalty"), case.history.get("entropy_bonus")
-    is_explained = bool(evidence) or case.learns()
+    is_explained = bool(evidence) or case.learns
     if (
         not is_explained
         and penalty is not None
@@ -312,6 +400,9 @@ def stale_policy(case: Case) -> Finding | None:
         evidence.append(f"{size.column} has a median of {size.median():.2f}")
     if clipped is not None and len(clipped) >= 3 and clipped.early() < 0.15 and clipped.late() > 0.25:
         evidence.append(way(clipped))
+    moved = case.history.get("kl_old")
+    if moved is not None and len(moved) >= _A_FEW and abs(moved.median()) > _KL_PER_UPDATE:
+        evidence.append(f"{moved.column} has a median of {moved.median():.3g} nats")
     many = case.typical("optimiser_steps")
     typical = case.typical("clip_fraction")
     if many is not None and many > _MANY_STEPS and typical is not None and typical > _CLIPPED:
@@ -334,10 +425,21 @@ def exploding_advantages(case: Case) -> Finding | None:
     """Find advantages that are too large for the rewards."""
     both = [(step, of_advantages / of_groups) for step, (of_advantages, of_groups) in _spreads(case) if of_groups > 0]
     ratios = sorted(ratio for _, ratio in both)
-    if not ratios or ratios[len(ratios) // 2] <= _BLOWN_UP:
-        return None
-    evidence = f"advantages spread {ratios[len(ratios) // 2]:.3g} times as widely as the rewards of their groups, in the median step"
-    return case.found("exploding_advantages", (evidence,), rows=[Sample(step, ratio, step) for step, ratio in both])
+    if ratios and ratios[len(ratios) // 2] > _BLOWN_UP:
+        evidence = f"advantages spread {ratios[len(ratios) // 2]:.3g} times as widely as the rewards of their groups, in the median step"
+        return case.found("exploding_advantages", (evidence,), rows=[Sample(step, ratio, step) for step, ratio in both])
+    for name in ("advantage_max", "advantage_min"):
+        largest = case.history.get(name)
+        best, worst = case.late("reward_best"), case.late("reward_worst")
+        scale = max(1.0, best - worst) if best is not None and worst is not None else 1.0
+        if largest is None or max(abs(largest.median()), abs(tail(largest))) <= _TOO_LARGE * scale:
+            continue
+        rows = [row for row in largest.rows if abs(row.value) > _TOO_LARGE * scale]
+        evidence = (
+            f"{largest.column} has a median of {largest.median():.3g} and ends at {tail(largest):.3g}, where rewards spread by {scale:.3g}"
+        )
+        return case.found("exploding_advantages", (evidence,), rows=rows)
+    return None
 
 
 def _spreads(case: Case) -> list[tuple[float, tuple[float, ...]]]:

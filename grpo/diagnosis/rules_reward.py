@@ -1,12 +1,13 @@
 """Diagnosis rules about rewards, groups and answer format."""
 
 import math
+import statistics
 from typing import Final
 
 from grpo.diagnosis.case import ONE_SIDED, Case, way
 from grpo.diagnosis.conditions import have_zero_advantage
 from grpo.diagnosis.findings import Finding, Severity
-from grpo.diagnosis.history import Series
+from grpo.diagnosis.trends import fall_from_peak, level_change, noise, tail
 from grpo.settings.grpo import AlarmConfig
 
 _ALARMS: Final = AlarmConfig()
@@ -16,9 +17,19 @@ _FAILED: Final = 0.05
 _PILED_UP: Final = 0.1
 _MIN_STEPS: Final = 100
 _A_FEW: Final = 3
-_UNNOTICED: Final = 0.15
-"""In standard deviations of a reward."""
+_UNNOTICED, _NOTHING = 0.2, 0.06
+"""In standard deviations of a reward; the second for a rise that is certain, and still worth nothing."""
 _LEARNT: Final = 0.5
+_SURELY, _SURELY_FROM_PEAK, _CERTAIN = 3.5, 4.5, 3.0
+"""Standard errors of a fall that is not noise, of one from the best of several parts, and of a rise."""
+_LOST: Final = 0.5
+"""Fraction of its gain that a reward must lose again to count as falling."""
+_NOTICED: Final = 0.25
+"""In standard deviations of a reward: a fall from the peak below that is a fluctuation."""
+_LONGER, _SHORTER = 3.0, 0.25
+_CUT_OFF, _MORE_CUT_OFF = 0.5, 0.25
+_ANSWERS: Final = 10
+"""Rows below which a length has no trend."""
 _FORGOTTEN: Final = 0.2
 """Fraction of all answers; with about a hundred answers per evaluation, its error is below 0.1."""
 
@@ -73,14 +84,16 @@ def failed_values(case: Case) -> Finding | None:
 def silent_groups(case: Case) -> Finding | None:
     """Find zero-variance groups."""
     silent, late = case.history.get("silent_groups"), case.late("silent_groups")
+    is_solved = case.is_solved
     if late is not None and late > _MOSTLY:
-        severity = Severity.CRITICAL if have_zero_advantage(late, _ALARMS) else None
+        severity = Severity.NOTE if is_solved else Severity.CRITICAL if have_zero_advantage(late, _ALARMS) else None
         evidence = f"{late:.0%} of the groups are silent at the end" if silent is None else way(silent)
         return case.found("silent_groups", (evidence,), rows=() if silent is None else silent.rows[-1:], severity=severity)
     for name in ("group_std", "reward_std"):
         spread = case.history.get(name)
         if spread is not None and len(spread) >= 3 and spread.late() < 1e-6:
-            return case.found("silent_groups", (way(spread),), rows=spread.rows[-1:], severity=Severity.CRITICAL)
+            severity = Severity.NOTE if is_solved else Severity.CRITICAL
+            return case.found("silent_groups", (way(spread),), rows=spread.rows[-1:], severity=severity)
     return None
 
 
@@ -92,40 +105,76 @@ def group_agreement(case: Case) -> Finding | None:
     evidence = [f"agreement is {late:.3g} at the end" if series is None else way(series)]
     if (most := case.history.summaries.get("agreement_max")) is not None and most.last is not None:
         evidence.append(f"{most.column} {most.last:.3g}")
-    return case.found("group_agreement", evidence, rows=() if series is None else series.rows[-1:])
+    severity = Severity.NOTE if case.is_solved else None
+    return case.found("group_agreement", evidence, rows=() if series is None else series.rows[-1:], severity=severity)
+
+
+def falling_reward(case: Case) -> Finding | None:
+    """Find a reward that falls, or that loses what it gained, while no regret falls."""
+    reward, change = case.history.get("reward"), case.reward_change
+    if reward is None or change is None or case.regret_falls or any(row.end > row.step for row in reward.rows):
+        return None
+    evidence = ""
+    if change.falls_by(_SURELY) and -change.size > case.change_of_note:
+        evidence = f"{reward.column} falls from {change.before:.3g} in the first fifth of the rows to {change.after:.3g} in the last"
+    else:
+        peak, early = fall_from_peak(reward), change.before
+        deviation = case.reward_deviation
+        least = case.change_of_note if deviation is None else _NOTICED * deviation
+        gain = peak.before - early
+        if peak.falls_by(_SURELY_FROM_PEAK) and -peak.size > max(least, _LOST * gain) and gain > _CERTAIN * peak.error:
+            evidence = (
+                f"{reward.column} is {early:.3g} in the first fifth of the rows, {peak.before:.3g} at its best, {peak.after:.3g} at last"
+            )
+    if not evidence:
+        return None
+    begin = reward.highest.step
+    remedy = (
+        f"Go back to a checkpoint near step {begin:.0f}. Lower {case.given.named('learning_rate')}, or raise"
+        f" {case.given.named('kl_coefficient')}."
+    )
+    return case.found("falling_reward", (evidence,), rows=[row for row in reward.rows if row.step >= begin], remedy=remedy)
+
+
+def answer_length(case: Case) -> Finding | None:
+    """Find answers that are cut off, or whose length runs away or collapses without a better reward."""
+    truncated, length = case.history.get("truncated"), case.history.get("answer_length")
+    if truncated is not None and len(truncated) >= _A_FEW and tail(truncated) > _CUT_OFF:
+        change = level_change(truncated)
+        if change.size > _MORE_CUT_OFF or (change.before > _CUT_OFF and not case.learns):
+            return case.found("answer_length", (way(truncated),), rows=[row for row in truncated.rows if row.value > _CUT_OFF])
+    if length is None or len(length) < _ANSWERS or case.improves:
+        return None
+    change = level_change(length)
+    if change.before <= 0 or _SHORTER * change.before <= change.after <= _LONGER * change.before or abs(change.size) <= 3 * change.error:
+        return None
+    return case.found("answer_length", (way(length),), rows=length.rows)
 
 
 def flat_reward(case: Case) -> Finding | None:
     """Find a reward that does not rise, if there are enough rows."""
     reward = case.history.get("reward")
-    if reward is None or reward.num_steps < _MIN_STEPS or case.learns():
+    if reward is None or reward.num_steps < _MIN_STEPS or case.is_solved or falling_reward(case) is not None:
         return None
-    spread = _spread(case, reward)
+    spread, learns = case.reward_deviation, case.learns
+    rise, error = reward.total_rise()
+    if case.heldout_improves() or (spread is None and rise > _CERTAIN * error):
+        return None
     if any(row.end > row.step for row in reward.rows):
         best = max((row.value for row in reward.rows[1:]), default=math.inf)
-        if len(reward) < 3 or spread is None or best - reward.first.value >= 0.1 * spread:
+        if learns or len(reward) < 3 or spread is None or best - reward.first.value >= 0.1 * spread:
             return None
         evidence = f"{way(reward)}, never above {best:.3g} in {len(reward)} windows, where one reward's deviation is about {spread:.2g}"
         return case.found("flat_reward", (evidence,), rows=reward.rows)
     if len(reward) < 5:
         return None
-    rise, error = reward.total_rise()
     possible = rise + ONE_SIDED * error
+    quick = reward.late() - statistics.median(reward.values[:_A_FEW])
     # Without the reward's own deviation, use that of the rows around the line: a rise within two of these is noise.
-    unnoticed = 2 * reward.rest_deviation() if spread is None else _UNNOTICED * spread
+    unnoticed = 2 * reward.rest_deviation() if spread is None else (_NOTHING if rise > _CERTAIN * error else _UNNOTICED) * spread
     # A quick rise with a plateau is not linear, but still counts as learning.
-    if possible > unnoticed or reward.late() - reward.early() > unnoticed:
+    if possible > unnoticed or quick > max(unnoticed, _CERTAIN * noise(reward)):
         return None
     return case.found(
         "flat_reward", (f"{way(reward)}: by a straight line it rises by {rise:.3g}, at most {possible:.3g}",), rows=reward.rows
     )
-
-
-def _spread(case: Case, reward: Series) -> float | None:
-    """Return the standard deviation of single rewards, if the history has it or a percentile."""
-    logged = case.typical("reward_std")
-    if logged is not None:
-        return logged
-    upper = case.typical("reward_p90")
-    # 1.2816: the normal distribution's 90th percentile.
-    return None if upper is None or upper <= reward.median() else (upper - reward.median()) / 1.2816

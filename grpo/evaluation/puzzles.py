@@ -4,7 +4,7 @@ import csv
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import chess
@@ -23,6 +23,9 @@ BAND: Final = 200
 _RATINGS: Final = range(1, 4_001)
 _MAX_DETAIL: Final = 120
 _LOGISTIC: Final = math.log(10) / 400  # Logistic slope of Elo's expected score.
+_MIN_RATED: Final = 10
+"""Fewer puzzles have no performance rating."""
+_ONE_SIDED: Final = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,26 +173,45 @@ def _mates(board: chess.Board) -> list[chess.Move]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PerformanceRating:
-    """The rating at which the expected number of solved puzzles equals the actual one, with its 95 % interval."""
+    """The rating at which the expected number of solved puzzles equals the actual one, with its 95 % interval.
 
-    rating: float
-    low: float
-    high: float
+    If all puzzles or none were solved there is no such rating, but a bound; of fewer than 10 puzzles there is neither.
+    """
+
+    rating: float | None
+    low: float | None
+    high: float | None
+    num: int
+    """Puzzles."""
 
     def __str__(self) -> str:
-        return f"{self.rating:.0f} [{self.low:.0f}, {self.high:.0f}]"
+        if self.rating is not None:
+            return f"{self.rating:.0f} [{self.low:.0f}, {self.high:.0f}]"
+        if self.high is not None:
+            return f"below {self.high:.0f} (95 %), for none of {self.num:,} was solved"
+        if self.low is not None:
+            return f"above {self.low:.0f} (95 %), for all {self.num:,} were solved"
+        return f"none: {self.num} puzzles are too few, give at least {_MIN_RATED}"
 
 
 def performance_rating(ratings: Sequence[int], chances: Sequence[float]) -> PerformanceRating:
     """Return the maximum-likelihood rating R of a solver, by Elo's 1 / (1 + 10^((r - R) / 400)) for each puzzle's rating r.
 
-    One solved and one failed puzzle of the mean rating are added, so that the rating is finite even if all were solved or failed. The
-    interval is R +- 1.96 / sqrt(Fisher information). The scale is that of Lichess's puzzles, not of games.
+    One solved and one failed puzzle of the mean rating are added, which keeps the rating of nearly all or none finite. The interval is
+    R +- 1.96 / sqrt(Fisher information). If none was solved, the upper bound is the R at which that has a chance of 5 %, the product of
+    all 1 - p; if all were, the lower bound likewise. The scale is that of Lichess's puzzles, not of games.
 
     Raises ValueError without a puzzle.
     """
     if not len(ratings):
         raise ValueError("no puzzle, no performance rating")
+    nothing = PerformanceRating(rating=None, low=None, high=None, num=len(ratings))
+    if len(ratings) < _MIN_RATED:
+        return nothing
+    if sum(chances) == 0:
+        return replace(nothing, high=_bound(np.array(ratings, dtype=np.float64)))
+    if sum(chances) == len(ratings):
+        return replace(nothing, low=-_bound(-np.array(ratings, dtype=np.float64)))
     mean = float(np.mean(ratings))
     against = np.array([*ratings, mean, mean], dtype=np.float64)
     scored = float(np.sum(chances)) + 1.0
@@ -199,7 +221,19 @@ def performance_rating(ratings: Sequence[int], chances: Sequence[float]) -> Perf
         low, high = (middle, high) if _expected(middle, against).sum() < scored else (low, middle)
     expected = _expected(low, against)
     spread = Z95 / (_LOGISTIC * math.sqrt(float((expected * (1 - expected)).sum())))
-    return PerformanceRating(rating=float(low), low=float(low) - spread, high=float(low) + spread)
+    return replace(nothing, rating=float(low), low=float(low) - spread, high=float(low) + spread)
+
+
+def _bound(against: NDArray[np.float64]) -> float:
+    """Return the rating at which to fail on all has a chance of 5 %: Clopper and Pearson's bound, for chances that differ.
+
+    To solve all is the same with all signs turned, because 1 - p(R, r) = p(-R, -r).
+    """
+    low, high = against.min() - 4_000, against.max() + 4_000
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.log1p(-_expected(middle, against)).sum() > math.log(_ONE_SIDED) else (low, middle)
+    return float(low)
 
 
 def _expected(rating: float, against: NDArray[np.float64]) -> NDArray[np.float64]:

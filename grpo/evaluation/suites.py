@@ -67,7 +67,7 @@ def read_suite(chunks: Iterable[bytes], source: str) -> Iterator[Problem | LeftO
         chunks: The decompressed bytes, split anywhere.
         source: Name of the file.
     """
-    seen: set[object] = set()
+    seen: dict[object, str] = {}
     for offset, line in lines(chunks):
         if line.lstrip().startswith(b"#") or (not line.strip() and len(line) <= MAX_LINE_SIZE):
             continue
@@ -75,8 +75,8 @@ def read_suite(chunks: Iterable[bytes], source: str) -> Iterator[Problem | LeftO
             problem = _problem(line, source, offset)
             key = (problem.board.epd(), problem.best, problem.avoid, frozenset(problem.points.items()))
             if key in seen:
-                raise ExerciseError(Reason.DUPLICATE, problem.problem_id)
-            seen.add(key)
+                raise ExerciseError(Reason.DUPLICATE, f"{problem.problem_id} is {seen[key]} again")
+            seen[key] = problem.problem_id
             yield problem
         except ExerciseError as error:
             yield LeftOut(source=source, offset=offset, reason=error.reason, detail=error.detail[:_MAX_DETAIL])
@@ -182,7 +182,7 @@ class SuiteReport:
     solved: SolvedFraction
     points: SolvedFraction
     by_suite: Mapping[str, tuple[SolvedFraction, SolvedFraction]]
-    """Suite -> (solved, points), sorted by name."""
+    """Suite -> (solved, points), sorted by name; empty where ids form none."""
 
     def facts(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
@@ -198,6 +198,8 @@ def suite_report(problems: Sequence[Problem], reached: NDArray[np.float64]) -> S
     rows: dict[str, list[int]] = defaultdict(list)
     for row, problem in enumerate(problems):
         rows[problem.suite].append(row)
+    if 2 * sum(len(of) == 1 for of in rows.values()) > len(rows):  # Ids that name single problems form no suites.
+        rows = defaultdict(list)
 
     def fractions(of: Sequence[int]) -> tuple[SolvedFraction, SolvedFraction]:
         solved, points = reached[of].T.tolist()

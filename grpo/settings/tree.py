@@ -533,9 +533,22 @@ def _line(text: str, error: str) -> str:
         return ""
     line = lines[min(int(found[1]), len(lines)) - 1].strip()
     bare = re.fullmatch(r"([\w.]+)\s*=\s*([A-Za-z_][^\s\"']*)", line)
-    return f", which is: {line}" + (
-        f" (text needs quotes, and a shell needs quotes around the whole: '{bare[1]} = \"{bare[2]}\"')" if bare else ""
-    )
+    return f", which is: {line}" + (f" ({_unquoted(bare[1], bare[2])})" if bare else "")
+
+
+def _unquoted(key: str, value: str) -> str:
+    """Say what a value without quotes should be: a number, true or false where the setting is one, else the text in quotes."""
+    section: type[Section] | None = Settings
+    annotation: Any = None
+    for part in key.split("."):
+        field = None if section is None else section.model_fields.get(part)
+        annotation = None if field is None else field.annotation
+        section = section_of(annotation)
+    if annotation in (int, float):
+        return f"{key} must be a number, and {value} is none"
+    if annotation is bool:
+        return f"{key} must be true or false"
+    return f"text needs quotes, and a shell needs quotes around the whole: '{key} = \"{value}\"'"
 
 
 def _laid_over(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
@@ -546,6 +559,24 @@ def _laid_over(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
+_ABBREVIATIONS: Final[Mapping[str, str]] = {
+    "lr": "learning_rate",
+    "steps": "num_steps",
+    "max_steps": "num_steps",
+    "batch_size": "states_per_step",
+    "bs": "states_per_step",
+    "num_generations": "group_size",
+    "temp": "temperature",
+    "beta": "kl_coefficient",
+    "kl": "kl_coefficient",
+    "kl_coef": "kl_coefficient",
+    "ent_coef": "entropy_coefficient",
+    "entropy": "entropy_coefficient",
+    "clip": "clip_low",
+    "epsilon": "clip_low",
+    "max_grad_norm": "max_gradient_norm",
+}
+"""What other trainers (TRL, Stable-Baselines3) and people call a setting -> its key here."""
 _PLAINER: Final[Mapping[str, str]] = {
     "tuple_type": "input should be a list, in square brackets",
     "model_type": "input should be a section with keys, not a single value",
@@ -563,7 +594,10 @@ def _explain(problem: Any) -> str:
         for part in problem["loc"][:-1]:
             section = section_of(section.model_fields[str(part)].annotation) or section
         word = str(problem["loc"][-1])
-        return f"settings: unknown key {where}; {_elsewhere(word)}{did_you_mean(word, section.model_fields)}"
+        meant = _ABBREVIATIONS.get(word.lower(), word)
+        if meant != word and meant in section.model_fields:
+            return f"settings: unknown key {where}; did you mean {where.removesuffix(word)}{meant}?"
+        return f"settings: unknown key {where}; {_elsewhere(meant)}{did_you_mean(word, section.model_fields)}"
     message = _PLAINER.get(problem["type"], problem["msg"]).removeprefix("Value error, ")
     given = problem["input"]
     if problem["type"] == "missing" and isinstance(problem["loc"][-1], int):  # A list that is too short.

@@ -32,12 +32,28 @@ CHECKS: Final = "checks"
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `boards` with its two commands."""
     boards = commands.add_parser("boards").add_subparsers(required=True, metavar="COMMAND")
-    build = boards.add_parser("build", help="build a dataset: positions with engine values of all legal moves, checked")
-    build.add_argument("out", type=Path, help="the folder to create; it must not exist")
+    build = boards.add_parser(
+        "build",
+        help="build a dataset: positions with engine values of all legal moves, checked",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Build a dataset as the flow's first steps do, and check it: positions, balanced over opening, middlegame, endgame,\n"
+        "with the engine's value of every legal move. The boards come from the engine's own games, or from files (docs/boards.md).",
+        epilog="examples:\n  chess-grpo boards build boards --config smoke\n  chess-grpo boards build boards"
+        " --set boards.source='\"files\"' --set boards.files='[\"games.pgn\"]'",
+    )
+    build.add_argument("out", type=Path, metavar="OUT", help="the folder to create; it must not exist")
     add_settings(build)
     build.set_defaults(run=_build)
-    inspect = boards.add_parser("inspect", help="summarise a dataset, or files of games and positions")
-    inspect.add_argument("what", nargs="+", help="a dataset's folder; or files, folders, globs or s3:// addresses of games and positions")
+    inspect = boards.add_parser(
+        "inspect",
+        help="summarise a dataset, or files of games and positions",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Summarise a dataset, or what files of games and positions hold and which of it cannot be used.",
+        epilog="examples:\n  chess-grpo boards inspect boards\n  chess-grpo boards inspect games.pgn.zst --rejected rejected.jsonl",
+    )
+    inspect.add_argument(
+        "what", nargs="+", metavar="WHAT", help="a dataset's folder; or files, folders, globs or s3:// addresses of games and positions"
+    )
     inspect.add_argument("--examples", type=int, default=3, metavar="N", help="boards to print (default 3)")
     inspect.add_argument(
         "--rejected", type=Path, metavar="FILE", help="write rejected games to this file: one line of JSON each, with file and byte"

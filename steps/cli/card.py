@@ -8,7 +8,7 @@ import webbrowser
 from pathlib import Path
 
 from grpo.base.errors import PlainError
-from steps.runs.names import RUN_NAMES
+from steps.runs.names import LAST, RUN_NAMES
 from steps.runtime.commands import FLOW_FILE, shortened
 from steps.runtime.machine import Machine
 from steps.store.versions import ROOT
@@ -27,7 +27,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Write the card of a run's step as one HTML file that needs no network, and open it where there is a desktop. Metaflow"
         " keeps cards below the folder in which the run was started: call it there.",
     )
-    card.add_argument("name", metavar="RUN[/STEP]", nargs="?", default="last", help=f"{RUN_NAMES}; the step is {_STEP} by default")
+    card.add_argument("name", metavar="RUN[/STEP]", nargs="?", default=LAST, help=f"{RUN_NAMES}; the step is {_STEP} by default")
     card.add_argument("--out", type=Path, metavar="FILE", help="where to write it (default: the folder cards of the home)")
     card.set_defaults(run=_card)
 

@@ -25,8 +25,8 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         " The ONNX file is compared with the policy on 1,000 positions; if they differ, nothing is written. A language model is"
         " written in transformers' format, without ONNX, and compared by its answers.",
     )
-    parser.add_argument("model", help=POLICY_NAMES)
-    parser.add_argument("out", type=Path, help="the folder to create; it must not exist")
+    parser.add_argument("model", metavar="MODEL", help=POLICY_NAMES)
+    parser.add_argument("out", type=Path, metavar="OUT", help="the folder to create; it must not exist")
     parser.set_defaults(run=_export)
 
 

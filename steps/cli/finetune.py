@@ -30,9 +30,9 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Run GRPO alone. In several processes: torchrun --nproc-per-node 2 -m steps.cli.main finetune ... The same command"
         " resumes an interrupted training.",
     )
-    finetune.add_argument("boards", type=Path, help="folder of a dataset, from `boards build` or the step join_boards")
-    finetune.add_argument("pretrained", help=f"the initial policy, which is also the KL reference: {POLICY_NAMES}")
-    finetune.add_argument("out", type=Path, help="the folder to create, with checkpoints and history; it must not exist")
+    finetune.add_argument("boards", type=Path, metavar="BOARDS", help="folder of a dataset, from `boards build` or the step join_boards")
+    finetune.add_argument("pretrained", metavar="PRETRAINED", help=f"the initial policy, which is also the KL reference: {POLICY_NAMES}")
+    finetune.add_argument("out", type=Path, metavar="OUT", help="the folder to create, with checkpoints and history; it must not exist")
     finetune.add_argument(
         "--strength",
         type=Path,

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import version
 
 from grpo.base.errors import PlainError
 from steps.cli.command_table import CODES, COMMAND_GROUPS, COMMANDS
@@ -21,6 +22,9 @@ _BROKEN_PIPE = 141
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code: 0 done, 1 an error that the message explains, 2 wrong usage."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    if words[:1] in (["--version"], ["version"]):
+        print(_version())
+        return 0
     parser = _parser(words[0] if words else "")
     if not words:
         parser.print_help(sys.stderr)
@@ -36,10 +40,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _BROKEN_PIPE
 
 
+def _version() -> str:
+    """Return the project's version, and the commit of a checkout."""
+    import platform
+
+    from steps.store.versions import describe_code
+
+    code = describe_code()
+    dirty = ", with uncommitted changes" if code["is_dirty"] else ""
+    commit = "" if code["commit"] == "unknown" else f" (commit {code['commit'][:12]}{dirty})"
+    return f"chess-grpo {version('chess-grpo')}{commit}, Python {platform.python_version()}"
+
+
 def _parser(name: str) -> TeachingParser:
     """Return the parser of one command; for an unknown name, a parser that only lists all commands."""
     parser = TeachingParser(prog="chess-grpo", usage="chess-grpo COMMAND ...", add_help=False)
     parser.add_argument("-h", "--help", action="help", help="this list; after a COMMAND, its help")
+    parser.add_argument("--version", action="store_true", help="version and commit of this installation")
     if (command := COMMANDS.get(name)) is None:
         commands = parser.add_subparsers(required=True, metavar="COMMAND", help="one of those below", prog="chess-grpo")
         for each in COMMANDS:

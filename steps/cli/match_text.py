@@ -13,6 +13,8 @@ from steps.bodies.measure import answer_facts
 from steps.cli.players import Entrant
 
 _CERTAINTY: Final = Certainty(level=LEVEL, probability=0.8, is_padded=True)
+_WIDE_ELO: Final = 100.0
+"""Who can detect only larger differences is told to play more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,10 +84,11 @@ def match_text(result: MatchResult, entrants: Sequence[Entrant]) -> str:
 
 def _power(scored: Scored, num_games: int) -> str:
     if scored.smallest_elo is None:
-        return f"this number of games with {scored.draw_rate:.0%} draws can hardly show any difference: play more"
+        return f"{num_games // 2:,} pairs with {scored.draw_rate:.0%} draws can detect no difference at all; play more games"
+    more = "; play more games" if scored.smallest_elo > _WIDE_ELO else ""
     return (
-        f"{num_games:,} games with {scored.draw_rate:.0%} draws show a difference of {scored.smallest_elo:.0f} Elo with probability"
-        f" {_CERTAINTY.probability:.0%}, and a smaller one less often"
+        f"{num_games // 2:,} pairs with {scored.draw_rate:.0%} draws can only detect differences above {scored.smallest_elo:.0f} Elo (with"
+        f" probability {_CERTAINTY.probability:.0%}){more}"
     )
 
 

@@ -25,6 +25,8 @@ class TeachingParser(argparse.ArgumentParser):
         self.register("type", int, whole_number)
         self.register("type", float, finite_number)
         self._parts: argparse._SubParsersAction[Any] | None = None
+        self.example = ""
+        """A command line that works, which errors show when an argument is missing."""
 
     def add_subparsers(self, **given: Any) -> Any:
         """Add subcommands, as argparse does; they are stored, so that an error can name them."""
@@ -47,6 +49,8 @@ class TeachingParser(argparse.ArgumentParser):
         if self._parts is not None and message.endswith("are required: COMMAND"):
             message = f"a command is missing; known here: {', '.join(self._parts.choices)}"
         message = message.removeprefix("argument ").replace("the following arguments are required: ", "missing: ")
+        if self.example and message.startswith("missing: "):
+            message += f", as in `{self.example}`"
         self.exit(2, f"{self.format_usage()}{self.prog}: {message}\n`{self.prog} --help` says more, with examples.\n")
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
@@ -65,7 +69,7 @@ class TeachingParser(argparse.ArgumentParser):
 
 
 def teach(
-    parser: argparse.ArgumentParser,
+    parser: TeachingParser,
     *,
     about: str,
     examples: Sequence[str],
@@ -74,7 +78,7 @@ def teach(
     lists: Mapping[str, Iterable[tuple[str, str]]] | None = None,
 ) -> None:
     """Set the help text of a parser: description, lists of commands, examples, exit codes and documentation page."""
-    parser.description = _filled(about)
+    parser.description, parser.example = _filled(about), next(iter(examples), "")
     sections = [f"{heading}:\n{_table(rows)}" for heading, rows in (lists or {}).items()]
     sections.append("examples:\n" + "\n".join(f"  {example}" for example in examples))
     sections.append(_filled(f"exit codes: {codes}") + "\n" + _filled(f"see: {page}"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from grpo.base.errors import PlainError
+from grpo.base.suggestions import nearest
 from grpo.engine.identity import EngineMissingError, find_engine, identify
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
 from grpo.engine.process import START_SECONDS, EngineProcess
@@ -116,7 +117,11 @@ def _engine(text: str, path: str | None, settings: str) -> Contestant:
     given: dict[str, str] = {}
     for setting in settings.split(","):
         key, equals, value = setting.partition("=")
+        if not equals and key in allowed:
+            raise _unreadable(text, f"{key!r} needs a number: {key}=...")
         if not equals or key not in allowed:
+            if close := nearest(key, allowed):
+                raise ContestantError(f"{text!r} is not a player: there is no {key!r}; {close.strip()}")
             raise _unreadable(text, f"{setting!r} is none of {', '.join(f'{name}=...' for name in allowed)}")
         if key in given:
             raise _unreadable(text, f"{key} is given twice")

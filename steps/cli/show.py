@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from steps.cli.tables import duration, text_table, when, wrapped
-from steps.runs.names import RUN_NAMES
+from steps.runs.names import LAST, RUN_NAMES
 from steps.runtime.commands import pasteable, resume_command
 from steps.runtime.machine import Machine
 
@@ -20,7 +20,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="One flow run: its command, the settings that differ from the nearest preset, its steps (computed, or reused from"
         " the store), its results with 95 % intervals, findings of the diagnosis, and where champion, report, card and UI are.",
     )
-    show.add_argument("name", metavar="RUN", help=RUN_NAMES)
+    show.add_argument("name", metavar="RUN", nargs="?", default=LAST, help=f"{RUN_NAMES}; {LAST} by default")
     show.add_argument("--json", action="store_true", help="print everything as JSON")
     show.set_defaults(run=_show)
 

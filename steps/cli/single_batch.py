@@ -42,7 +42,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         " advantage, and the log-probability as sampled and as scored. With --update, train on that one batch: if its loss does not fall,"
         " the training code or the rewards are at fault.",
     )
-    parser.add_argument("model", nargs="?", help=f"{POLICY_NAMES}; without it language.model of the settings, untrained")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=f"{POLICY_NAMES}; without it language.model of the settings, untrained")
     prompts = parser.add_mutually_exclusive_group(required=True)
     prompts.add_argument("--boards", type=Path, metavar="FOLDER", help="a dataset's folder: the prompts of a run's first rollout on it")
     prompts.add_argument("--fen", action="append", metavar="FEN", help="a position, evaluated by Stockfish; may be repeated")

@@ -3,15 +3,20 @@
 import argparse
 import json
 import math
+import re
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from grpo.evaluation.exercises import LeftOut, LeftOuts
 from grpo.reading.games import SourceError
 from grpo.reading.streams import FileKind, SourceFile, find_files, read_chunks
-from steps.runs.names import POLICY_NAMES
+from steps.runs.names import LAST, POLICY_NAMES, NotFoundError
 from steps.runtime.machine import Machine
+from steps.step_io.aliases import ALIASES
 
 if TYPE_CHECKING:
     from grpo.evaluation.exercises import Solver
@@ -27,7 +32,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Solve Lichess puzzles (.csv), reported by rating and theme, and EPD test suites (.epd); files may be compressed. All"
         " fractions have 95 % intervals. Unusable entries are counted, with the first example of each reason.",
     )
-    solve.add_argument("model", help=POLICY_NAMES)
+    solve.add_argument("model", metavar="MODEL", help=POLICY_NAMES)
     solve.add_argument("files", nargs="+", metavar="FILE", help="files, folders, globs or s3:// addresses")
     solve.add_argument("--limit", type=_count, metavar="N", help="only the first N usable exercises of each file")
     solve.add_argument(
@@ -58,6 +63,7 @@ def _temperature(text: str) -> float:
 
 
 def _solve(given: argparse.Namespace) -> int:
+    _refuse_swapped(given)
     files = find_files(given.files)
     for file in files:
         if file.kind == FileKind.GAMES:
@@ -71,18 +77,27 @@ def _solve(given: argparse.Namespace) -> int:
     model = find_policy(given.model, machine)
     policy = open_policy(model.folder, torch_device(machine))
     solver = policy.solver(temperature=given.temperature)
-    found = {file.name: _of_file(file, solver, limit=given.limit) for file in files}
+    found, unusable = {}, {}
+    for number, file in enumerate(files, 1):
+        print(f"solving {file.name} ({number} of {len(files)})", file=sys.stderr, flush=True)
+        try:
+            found[file.name] = _of_file(file, solver, limit=given.limit)
+        except SourceError as error:  # The others still count.
+            if len(files) == 1:
+                raise
+            unusable[file.name] = str(error)
+            print(f"chess-grpo: {error}", file=sys.stderr, flush=True)
     replies = policy.solver_replies()
     facts = {
         "model": {"name": given.model, "run": model.run, "policy_step": model.policy_step, "weights_hash": model.weights_hash},
         "temperature": given.temperature,
         "limit": given.limit,
         **({} if replies is None else {"answers": replies.facts()}),
-        "files": {name: facts for name, (facts, _) in found.items()},
+        "files": {name: facts for name, (facts, _) in found.items()} | {name: {"error": why} for name, why in unusable.items()},
     }
     if given.json:
         print(json.dumps(facts, indent=2))
-        return 0
+        return int(bool(unusable))
     moves = f"moves at temperature {given.temperature:g}, expected fractions" if given.temperature else "best moves"
     step = "" if model.policy_step is None else f", step {model.policy_step:,}"
     print(f"{given.model}: run {model.run}{step}, weights {model.weights_hash[:12]}; {moves}; 95 % intervals")
@@ -91,7 +106,15 @@ def _solve(given: argparse.Namespace) -> int:
         print(f"{replies.num_answers:,} answers, one per position: {failed}; these count as not solved")
     for name, (_, text) in found.items():
         print(f"\n{name}\n{text}")
-    return 0
+    return int(bool(unusable))
+
+
+def _refuse_swapped(given: argparse.Namespace) -> None:
+    """Raise NotFoundError where the model is a file and a file is a model's name: `solve puzzles.csv champion`."""
+    names = [name for name in given.files if re.fullmatch("|".join((LAST, *ALIASES)), name) and not Path(name).exists()]
+    if names and Path(given.model).is_file():
+        right = shlex.join(["chess-grpo", "solve", names[0], given.model, *(name for name in given.files if name not in names)])
+        raise NotFoundError(f"{given.model} is a file, and {names[0]} a policy: the policy comes first, as in `{right}`")
 
 
 def _of_file(file: SourceFile, solver: "Solver", *, limit: int | None) -> tuple[dict[str, Any], str]:

@@ -19,7 +19,7 @@ from steps.step_io.names import CHECKPOINTS
 from steps.store.objects import SharedStoreError, objects_at
 from steps.store.outputs import StepOutput, Store
 from steps.store.shared import SharedStore
-from steps.tracking.client import ArtifactError, TrackingStore
+from steps.tracking.outages import ArtifactError
 
 CHECKPOINT: Final = "checkpoint"
 """The step name under which a fetched checkpoint is in the store; it has a manifest of its own."""
@@ -136,6 +136,8 @@ def _download(machine: Machine, output: StepOutput, names: Collection[str], fold
             return f"the shared store {shared}"
     except (CorruptError, SharedStoreError) as error:
         why = f"{why}; {error}"
+    from steps.tracking.client import TrackingStore  # MLflow takes seconds to import.
+
     tracking = TrackingStore.of(machine)
     holder = tracking.holder(output)
     if holder is None:

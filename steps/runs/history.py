@@ -15,7 +15,7 @@ from steps.runtime.machine import Machine
 from steps.step_io.aliases import PRETRAINED_STEP
 from steps.step_io.names import HISTORY, REPORT
 from steps.step_io.work import read_journal
-from steps.tracking.client import ArtifactError
+from steps.tracking.outages import ArtifactError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,23 +2,17 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from grpo.base.suggestions import nearest
 from steps.runs.names import LAST, RUN_NAMES, NotFoundError
+from steps.runs.rows import RunRow, rows_of
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import ALIASES
 from steps.store.outputs import StepOutput
-from steps.tracking.client import TrackingStore, pages
-from steps.tracking.registry import MODEL, Version, version_of
-from steps.tracking.tags import FLOW, OUTPUT_HASH, PARENT, PRESET, REUSED, RUN, STEP, VERSION
-
-if TYPE_CHECKING:
-    from mlflow.entities import Run
-    from mlflow.entities.model_registry import ModelVersion
-
+from steps.tracking.registry import Version, version_of
+from steps.tracking.tags import OUTPUT_HASH, PARENT, PRESET, REUSED, RUN, STEP, VERSION
 
 _RECENT: Final = 20
 """Runs that are looked through for the time of each step."""
@@ -134,7 +128,7 @@ def find_runs(names: Iterable[str], machine: Machine) -> dict[str, TrackedRun]:
     Raises TrackingAwayError when the store does not answer.
     """
     wanted, index = set(names), _Index(machine)
-    return {run: index.tracked(parent) for parent in index.parents if (run := parent.data.tags.get(RUN)) in wanted and run is not None}
+    return {run: index.tracked(parent) for parent in index.parents if (run := parent.tags.get(RUN)) in wanted and run is not None}
 
 
 def step_seconds(machine: Machine, preset: str) -> dict[str, float]:
@@ -155,91 +149,83 @@ def step_seconds(machine: Machine, preset: str) -> dict[str, float]:
 
 def step_metric(machine: Machine, step: TrackedStep, metric: str) -> dict[int, float]:
     """Return a metric's values by training step; of several values at one step the last."""
-    store = TrackingStore.of(machine)
-    return {each.step: each.value for each in store.asked(lambda: store.client.get_metric_history(step.mlflow_run, metric))}
+    return rows_of(machine).metric(step.mlflow_run, metric)
 
 
 class _Index:
     """Flow runs, the newest first, and the policies that they registered."""
 
     def __init__(self, machine: Machine, last: int | None = None) -> None:
-        self._store = TrackingStore.of(machine)
-        found = self._store.search(f"tags.`{STEP}` = '{FLOW}'", newest=last)
-        self.parents = found if last is not None else found[::-1]
-        self._policies = self._registered() if found else {}
+        self._rows = rows_of(machine)
+        self.parents = self._rows.parents(last)
+        self._policies = self._registered() if self.parents else {}
 
     def _registered(self) -> dict[str, list[Registered]]:
         """Return MLflow's id of a flow run -> the policies that it registered, the earliest first."""
-        store, condition = self._store, f"name = '{MODEL}'"
-        models = store.asked(lambda: store.client.search_registered_models(condition))
-        search = partial(store.client.search_model_versions, condition)
-        versions: list[ModelVersion] = store.asked(lambda: list(pages(lambda token: search(page_token=token)))) if models else []
         found: dict[str, list[Registered]] = {}
-        for each in sorted(versions, key=lambda each: int(each.version)):
+        for each in self._rows.versions():
             if PARENT in each.tags:
-                aliases = tuple(alias for alias, number in models[0].aliases.items() if str(number) == str(each.version))
-                version = version_of(each.version, each.tags)
-                registered = Registered(role=PurePosixPath(each.source).name, version=version, aliases=aliases)
+                version = version_of(each.number, each.tags)
+                registered = Registered(role=PurePosixPath(each.source).name, version=version, aliases=each.aliases)
                 found.setdefault(version.flow_run, []).append(registered)
         return found
 
-    def tracked(self, parent: "Run") -> TrackedRun:
-        children = self._store.search(f"tags.`{PARENT}` = '{parent.info.run_id}'")
+    def tracked(self, parent: RunRow) -> TrackedRun:
+        children = self._rows.children(parent.run_id)
         return TrackedRun(
-            mlflow_run=parent.info.run_id,
-            metaflow_run=parent.data.tags.get(RUN, ""),
-            experiment=parent.info.experiment_id,
-            params=dict(parent.data.params),
-            tags=dict(parent.data.tags),
-            steps=tuple(_step(child) for child in children if STEP in child.data.tags),
-            policies=tuple(self._policies.get(parent.info.run_id, ())),
+            mlflow_run=parent.run_id,
+            metaflow_run=parent.tags.get(RUN, ""),
+            experiment=parent.experiment,
+            params=parent.params,
+            tags=parent.tags,
+            steps=tuple(_step(child) for child in children if STEP in child.tags),
+            policies=tuple(self._policies.get(parent.run_id, ())),
             **_ended(parent),
         )
 
-    def named(self, name: str, names: str) -> "Run":
+    def named(self, name: str, names: str) -> RunRow:
         """Return the flow run with this name; raises NotFoundError."""
         if not self.parents:
             raise NotFoundError(
-                f"no runs in {self._store.uri} yet, so {name!r} names none: `make run CONFIG=smoke` makes one in 3 minutes;"
+                f"no runs in {self._rows.uri} yet, so {name!r} names none: `make run CONFIG=smoke` makes one in 3 minutes;"
                 " CHESS_GRPO_HOME or MLFLOW_TRACKING_URI say where others are"
             )
         holders = [run for run, policies in self._policies.items() if any(name in policy.names for policy in policies)]
         if holders:
-            found = [self._store.asked(lambda: self._store.client.get_run(holders[0]))]
+            found = [self._rows.run(holders[0])]
         elif name == LAST:
-            found = [parent for parent in self.parents if parent.info.status == "FINISHED"][:1]
+            found = [parent for parent in self.parents if parent.status == "FINISHED"][:1]
         else:
-            found = [parent for parent in self.parents if name in (parent.data.tags.get(RUN), parent.info.run_id)][:1]
-            found = found or [parent for parent in self.parents if name and parent.info.run_id.startswith(name)]
+            found = [parent for parent in self.parents if name in (parent.tags.get(RUN), parent.run_id)][:1]
+            found = found or [parent for parent in self.parents if name and parent.run_id.startswith(name)]
         if len(found) == 1:
             return found[0]
         if found:
-            several = ", ".join(parent.info.run_id for parent in found)
+            several = ", ".join(parent.run_id for parent in found)
             raise NotFoundError(f"{name!r} is ambiguous: it begins the ids of {len(found)} runs, {several}; give more characters")
-        runs = [str(parent.data.tags.get(RUN)) for parent in self.parents]
+        runs = [str(parent.tags.get(RUN)) for parent in self.parents]
         close = nearest(name, [LAST, *ALIASES, *runs, *(each for policies in self._policies.values() for each in policies[-1].names)])
         hint = "let a run finish first; " if name in (LAST, *ALIASES) else close
         raise NotFoundError(
-            f"no run or policy in {self._store.uri} is called {name!r}; {hint}give {names}; the newest runs are {', '.join(runs[:3])}"
+            f"no run or policy in {self._rows.uri} is called {name!r}; {hint}give {names}; the newest runs are {', '.join(runs[:3])}"
             " (`chess-grpo runs` shows all)"
         )
 
 
-def _step(child: "Run") -> TrackedStep:
-    tags = dict(child.data.tags)
+def _step(child: RunRow) -> TrackedStep:
+    tags = child.tags
     return TrackedStep(
         name=tags[STEP],
-        mlflow_run=child.info.run_id,
+        mlflow_run=child.run_id,
         version=tags.get(VERSION, ""),
         output_hash=tags.get(OUTPUT_HASH, ""),
         is_reused=tags.get(REUSED) == str(True),
-        metrics=dict(child.data.metrics),
+        metrics=child.metrics,
         tags=tags,
         **_ended(child),
     )
 
 
-def _ended(run: "Run") -> dict[str, Any]:
-    info = run.info
-    seconds = None if info.end_time is None or info.status == "RUNNING" else (info.end_time - info.start_time) / 1_000
-    return {"status": info.status.lower(), "started": info.start_time / 1_000, "seconds": seconds}
+def _ended(run: RunRow) -> dict[str, Any]:
+    seconds = None if run.ended is None or run.status == "RUNNING" else (run.ended - run.started) / 1_000
+    return {"status": run.status.lower(), "started": run.started / 1_000, "seconds": seconds}

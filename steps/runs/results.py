@@ -16,7 +16,7 @@ from steps.runs.index import TrackedRun
 from steps.runtime.machine import Machine
 from steps.step_io.names import RESULTS
 from steps.step_io.results import Measurement, Results, estimate_of, measurements, read_results
-from steps.tracking.client import ArtifactError
+from steps.tracking.outages import ArtifactError
 from steps.tracking.tags import ENGINE
 
 

@@ -13,12 +13,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from grpo.base.errors import PlainError
 from steps.runtime.machine import Machine, sqlite_file
 from steps.store.outputs import StepOutput
 from steps.tracking.notes import experiment_note
 from steps.tracking.saved_views import saved_views
-from steps.tracking.tags import HOLDS, NOTE, NOTE_DIGEST, OUTPUT_HASH, STEP, VERSION, digest_of_note, is_own_note
+from steps.tracking.tags import EXPERIMENT, HOLDS, NOTE, NOTE_DIGEST, OUTPUT_HASH, STEP, VERSION, digest_of_note, is_own_note
 
 # Must precede MLflow's import, which reads some of these once. By default it sends telemetry, and waits 244 s for a server that is down.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -33,6 +32,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from steps.tracking.outages import (
+    ArtifactError,
     RetryPolicy,
     TrackingAwayError,
     TrackingRefusedError,
@@ -45,7 +45,6 @@ from steps.tracking.outages import (
 if TYPE_CHECKING:
     from mlflow.store.entities import PagedList
 
-EXPERIMENT: Final = "chess-grpo"
 TABLES_LOCK: Final = "mlflow.lock"
 """Lock file beside an SQLite store; held while its tables are created."""
 
@@ -58,10 +57,6 @@ _BYTES_PER_SECOND: Final = 1_000_000.0
 _SECONDS_FOR_A_DOWNLOAD: Final = 120.0  # The size is not known before.
 
 _Answer = TypeVar("_Answer")
-
-
-class ArtifactError(PlainError, RuntimeError):
-    """A file is not in the tracking store or cannot be downloaded; the message says which and why."""
 
 
 class TrackingStore:

@@ -36,6 +36,10 @@ class TrackingRefusedError(TrackingAwayError):
     may_pass = False
 
 
+class ArtifactError(PlainError, RuntimeError):
+    """A file is not in the tracking store or cannot be downloaded; the message says which and why."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
     """Intervals and time-outs for the tracking store, in seconds; they are short, because the journal loses nothing."""

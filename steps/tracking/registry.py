@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from steps.step_io.aliases import CHAMPION, PEAK
-from steps.tracking.notes import MODEL_NOTE
 from steps.tracking.tags import CHILD, NOTE_DIGEST, PARENT, digest_of_note, is_own_note
 
 if TYPE_CHECKING:
@@ -233,6 +232,8 @@ class Registry:
     def _make_model(self) -> None:
         from mlflow.exceptions import MlflowException
 
+        from steps.tracking.notes import MODEL_NOTE  # It imports the settings, which commands that only read do not need.
+
         tags = {NOTE_DIGEST: digest_of_note(MODEL_NOTE), "task": "chess move probabilities", "code_licence": "MIT"}
         if found := self._client.search_registered_models(f"name = '{MODEL}'"):
             is_own = is_own_note(found[0].description, found[0].tags.get(NOTE_DIGEST))
@@ -261,7 +262,7 @@ def should_have_peak(offered: Version, held: Version | None) -> tuple[bool, str]
     return False, f"its {held.bound_text} is not below this run's {offered.bound_text}, against the same initial policy"
 
 
-def version_of(number: Any, tags: dict[str, str]) -> Version:
+def version_of(number: Any, tags: Mapping[str, str]) -> Version:
     """Convert an MLflow model version, given its number and tags."""
     low = tags.get(_LOW)
     return Version(

@@ -4,6 +4,8 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Final
 
+EXPERIMENT: Final = "chess-grpo"
+"""The experiment of all runs."""
 STEP: Final = "chess_grpo.step"
 FLOW: Final = "flow"
 """Value of the step tag on the parent run."""

@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from grpo.base.files import sha256_file
-from steps.tracking.client import EXPERIMENT
 from steps.tracking.registry import MODEL
-from steps.tracking.tags import CHILD, NOTE_TIME
+from steps.tracking.tags import CHILD, EXPERIMENT, NOTE_TIME
 
 Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
 

@@ -48,7 +48,7 @@ def known(section: type[Section]) -> str:
 
 BAD_SETTINGS = (
     # Unknown keys.
-    ("grpo.lerning_rate = 1e-3", f"settings: unknown key grpo.lerning_rate; did you mean learning_rate? known here: {GRPO_KEYS}"),
+    ("grpo.lerning_rate = 1e-3", "settings: unknown key grpo.lerning_rate; did you mean learning_rate?"),
     (
         "boards.games.nods = [1]",
         "settings: unknown key boards.games.nods; did you mean nodes? known here: nodes, random_opening_plies,"

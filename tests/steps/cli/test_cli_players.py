@@ -86,7 +86,7 @@ def test_a_text_means_a_player(text: str, meant: Contestant) -> None:
         ("champion@nan", "the temperature is 'nan'"),
         ("stockfish", "'' is none of nodes=..., depth=..., random=..., skill=..."),
         ("stockfish:", "'' is none of nodes=..., depth=..., random=..., skill=..."),
-        ("stockfish:nodes", "'nodes' is none of"),
+        ("stockfish:nodes", "'nodes' needs a number: nodes=..."),
         ("stockfish:movetime=5", "'movetime=5' is none of"),
         ("stockfish:skill=5", "one of nodes=... and depth=... limits a move, and only one"),
         ("stockfish:nodes=1,depth=1", "one of nodes=... and depth=... limits a move, and only one"),

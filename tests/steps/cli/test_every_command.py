@@ -30,6 +30,7 @@ NAMED = (
     ("show", "lsat"),
     ("compare", "lsat", "last"),
     ("diagnose", "lsat"),
+    ("card", "lsat"),
 )
 """The commands that take a policy or a run, with a name that nothing has."""
 OTHERS = (

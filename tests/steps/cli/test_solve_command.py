@@ -150,18 +150,22 @@ def test_a_file_that_is_cut_short_is_an_error_not_a_smaller_test(
 def test_suites_are_told_by_suite_and_points_only_where_there_are_some(run: Run, tmp_path: Path) -> None:
     start = chess.STARTING_FEN.rsplit(" ", 2)[0]
     right = likeliest(chess.STARTING_FEN)
-    (tmp_path / "plain.epd").write_text(f'{start} bm {right}; id "good.1";\n{start} am {right}; id "bad.1";\n{start} bm Ke2; id "bad.2";\n')
+    (tmp_path / "plain.epd").write_text(
+        f'{start} bm {right}; id "good.1";\n{start} am a3; id "good.2";\n'
+        f'{start} am {right}; id "bad.1";\n{start} am {right} a3; id "bad.2";\n{start} bm Ke2; id "bad.3";\n'
+    )
     (tmp_path / "points.epd").write_text(f'{start} c0 "{right}=3, Nh3=4"; id "x.1";\n')
     if right == "Nh3":
         pytest.fail("choose another move for this test")
     facts = found(run, tmp_path / "plain.epd", tmp_path / "points.epd")["files"]
-    assert {name: of["solved"]["solved"] for name, of in facts["plain.epd"]["by_suite"].items()} == {"good": 1, "bad": 0}
+    assert {name: of["solved"]["solved"] for name, of in facts["plain.epd"]["by_suite"].items()} == {"good": 2, "bad": 0}
     assert facts["plain.epd"]["left_out"]["illegal move"]["count"] == 1
     assert (facts["points.epd"]["solved"]["share"], facts["points.epd"]["points"]["share"]) == (0, 0.75)
     said = run(tmp_path / "plain.epd", tmp_path / "points.epd")
     plain, _, points = said.partition("\npoints.epd\n")
     assert "points" not in plain
-    assert "  x, points   75.0% [" in points
+    assert "  points   75.0% [" in points
+    assert "  x" not in points, "one problem is no suite"
 
 
 @pytest.mark.parametrize(

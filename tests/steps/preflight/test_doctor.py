@@ -245,7 +245,8 @@ def test_the_ui_is_mlflows_on_the_store_of_this_home(
 def test_a_store_that_is_not_there_is_made_with_our_experiment_as_a_run_makes_it(
     machine: Machine, started: Started, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from steps.tracking.client import EXPERIMENT, TrackingStore
+    from steps.tracking.client import TrackingStore
+    from steps.tracking.tags import EXPERIMENT
 
     with pytest.raises(SystemExit):
         main(["ui", "--port", str(free_port())])

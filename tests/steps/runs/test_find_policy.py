@@ -27,8 +27,7 @@ from steps.runs.index import find_run
 from steps.runs.names import NotFoundError
 from steps.runtime.machine import Machine
 from steps.store.outputs import StepOutput, Store
-from steps.tracking.client import ArtifactError
-from steps.tracking.outages import TrackingAwayError
+from steps.tracking.outages import ArtifactError, TrackingAwayError
 from steps.tracking.tracker import Tracker
 
 AT_ALL_PLACES = {

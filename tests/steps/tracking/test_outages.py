@@ -41,13 +41,12 @@ from steps.store.outputs import StepOutput, Store
 from steps.tracking import client as tracking_store
 from steps.tracking import tracker as tracking
 from steps.tracking.child_run import ChildRun
-from steps.tracking.client import EXPERIMENT, ArtifactError
 from steps.tracking.delivery import Delivery
 from steps.tracking.journal import Journal, JournalFolder, Reader
-from steps.tracking.outages import RetryPolicy, TrackingAwayError, is_refusal
+from steps.tracking.outages import ArtifactError, RetryPolicy, TrackingAwayError, is_refusal
 from steps.tracking.registry import MODEL, Choice, Chosen, Registry
 from steps.tracking.step_notes import run_name, step_note
-from steps.tracking.tags import NOTE, PEAK_STEP
+from steps.tracking.tags import EXPERIMENT, NOTE, PEAK_STEP
 from steps.tracking.tracker import Tracker
 
 STUBBORN = RetryPolicy(between_tries=(0.0,) * 300, between_asks=(0.0,) * 3, at_end=600.0, at_failure=600.0)
