@@ -43,7 +43,7 @@ from metaflow import Config, FlowSpec, Parameter, card, current, package_sources
 
 from grpo.settings.tree import DEFAULT_PRESET, ConfigError, read_settings  # noqa: E402
 from steps.batch import deployment  # noqa: E402
-from steps.cards.registry import draw_start, watch  # noqa: E402
+from steps.cards.registry import draw_end, draw_start, watch  # noqa: E402
 from steps.runtime.exit_codes import NO_RETRY, RESUMABLE  # noqa: E402
 from steps.runtime.lazy_module import LazyModule  # noqa: E402
 from steps.store.versions import describe_code  # noqa: E402
@@ -215,12 +215,14 @@ class ChessGrpo(FlowSpec):
         self.reported = watch("report").finished(end.report(self.job, {output["step"]: output for output in outputs}))
         self.next(self.end)
 
+    @card(type="blank", id="end")
     @step
     @plainly
     def end(self):
         """Print where champion, report and UI are."""
         self.summary = end.end(self.job, self.selected, self.reported)
         print(self.summary)
+        draw_end(lambda: end.overview(self.job, self.selected, self.reported))
 
     def _num_nodes(self):
         return 1

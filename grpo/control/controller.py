@@ -19,15 +19,11 @@ from grpo.control.coefficients import (
     Usefulness,
     scheduled_entropy_coefficient,
 )
-from grpo.metrics.table import Event
+from grpo.metrics.table import ENTROPY_CRITICAL, NOTHING_TO_LEARN, Event
 from grpo.settings.grpo import GrpoConfig
 
 __all__ = ["ENTROPY_CRITICAL", "NOTHING_TO_LEARN", "Action", "Control", "CriticalEntropy", "Knobs", "Observation", "Outcome"]
 
-ENTROPY_CRITICAL: Final = "entropy_critical"
-"""Reason for a stop: entropy is critical, and no recovery is configured or left."""
-NOTHING_TO_LEARN: Final = "nothing_to_learn"
-"""Reason for a stop: nearly all groups have had zero variance for too long."""
 
 _MAX_RECOVERY_WINDOWS: Final = 20  # In critical windows: a recovery by KL(reference || policy) that takes longer has failed.
 

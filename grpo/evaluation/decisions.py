@@ -1,6 +1,5 @@
-"""A policy's most instructive decisions on held-out boards, for diagrams: the worst blunders, and the hardest best moves it finds."""
+"""A policy's most instructive decisions on held-out boards, for diagrams: where training changed its move most, blunders, only moves."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -52,8 +51,12 @@ class NotableDecision:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotableDecisions:
-    """The worst and the best decisions of a policy."""
+    """The worst and the best decisions of a policy, and those that differ most from an earlier policy's."""
 
+    improved: tuple[NotableDecision, ...]
+    """Decisions with a higher value than that of the earlier policy's move, the largest gain first; empty without such a policy."""
+    worsened: tuple[NotableDecision, ...]
+    """Decisions with a lower value than that of the earlier policy's move, the largest loss first; empty without such a policy."""
     worst: tuple[NotableDecision, ...]
     """Decisions with regret, the largest first."""
     best: tuple[NotableDecision, ...]
@@ -73,7 +76,7 @@ def notable_decisions(policy: Policy, boards: BoardArrays, *, count: int, before
         policy: The policy.
         boards: Held-out boards.
         count: Maximum number of decisions of each kind.
-        before: A policy whose moves on the same boards are shown for comparison.
+        before: An earlier policy, with whose moves on the same boards they are compared.
     """
     probs = _probabilities(policy, boards)
     chosen = probs.argmax(1)
@@ -102,14 +105,14 @@ def notable_decisions(policy: Policy, boards: BoardArrays, *, count: int, before
             before=None if earlier is None else valued_move(int(earlier[row].argmax()), earlier),
         )
 
-    wrong = [row for row in _largest(regret) if regret[row] > 0]
-    right = [row for row in _largest(margin) if regret[row] == 0 and margin[row] > 0]
-    return NotableDecisions(worst=tuple(map(decision, wrong[:count])), best=tuple(map(decision, right[:count])))
+    def largest(of_boards: NDArray[np.float64]) -> tuple[NotableDecision, ...]:
+        found = [int(row) for row in np.argsort(-of_boards, kind="stable")[:count] if of_boards[row] > 0]
+        return tuple(map(decision, found))
 
-
-def _largest(of_boards: NDArray[np.float64]) -> Sequence[int]:
-    rows: list[int] = np.argsort(-of_boards, kind="stable").tolist()
-    return rows
+    gain = np.zeros(len(boards)) if earlier is None else values[rows, chosen] - values[rows, earlier.argmax(1)]
+    return NotableDecisions(
+        improved=largest(gain), worsened=largest(-gain), worst=largest(regret), best=largest(np.where(regret == 0, margin, 0.0))
+    )
 
 
 @torch.no_grad()

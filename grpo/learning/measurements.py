@@ -178,6 +178,7 @@ class InnerStep:
         """Take up one piece of the minibatch."""
         weight, fractions = piece.state_weights.double(), piece.moves.weights
         ratios, is_real = objective.ratios.double(), fractions > 0
+        values = piece.states.values.masked_fill(~piece.old.is_legal, 0)
         per_state = {
             "loss": objective.loss,
             **{f"raw/{term}": objective.raw[term] for term in TERMS},
@@ -185,6 +186,7 @@ class InnerStep:
             "kl_reference": objective.kl_reference,
             "kl_from_reference": objective.kl_from_reference,
             "kl_old": objective.kl_old,
+            "reward_gain": (objective.shift * values).sum(1),
             "clip_low": (fractions * objective.is_clipped_low).sum(1),
             "clip_high": (fractions * objective.is_clipped_high).sum(1),
             "ratio": (fractions * ratios).sum(1),
@@ -205,7 +207,7 @@ class InnerStep:
             "loss",
             *(f"raw/{term}" for term in TERMS),
             *(f"weighted/{term}" for term in TERMS),
-            *("kl_reference", "kl_from_reference", "kl_old", "clip_low", "clip_high", "ratio", "ratio_squared"),
+            *("kl_reference", "kl_from_reference", "kl_old", "reward_gain", "clip_low", "clip_high", "ratio", "ratio_squared"),
             *(f"product/{one}/{other}" for one, other in TERM_PRODUCTS),
         ]
         zero = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -253,6 +255,7 @@ def inner_metrics(steps: Sequence[InnerStep], refused: InnerStep | None = None) 
         **_budget_metrics("logit", products),
         "grpo/kl_reference": steps[0].mean("kl_reference"),
         "grpo/kl_from_reference": steps[0].mean("kl_from_reference"),
+        "grpo/reward_gain": steps[0].mean("reward_gain"),
         "grpo/kl_old_first": steps[0].kl_old,
         "grpo/kl_old": looked_at[-1].kl_old,
         "grpo/ratio_min": min(step.ratio_min for step in looked_at),

@@ -55,6 +55,8 @@ class Objective:
     """KL(reference || policy)."""
     kl_old: Tensor
     """KL(old || policy)."""
+    shift: Tensor
+    """[B, A] the policy's probabilities less the reference's, without a gradient; 0 where there is no reference."""
 
 
 def clipped_surrogate(ratios_BM: Tensor, advantages_BM: Tensor, *, clip_low: float, clip_high: float) -> Tensor:
@@ -96,8 +98,10 @@ def grpo_objective(
         if knobs.kl_coefficient or knobs.recovery_coefficient:
             raise ValueError("a divergence is in the loss, so that its reference is needed")
         kl_reference = kl_from_reference = torch.zeros_like(entropy)
+        shift = torch.zeros_like(new.probs)
     else:
         kl_reference, kl_from_reference = new.kl_to(reference), reference.kl_to(new)
+        shift = new.probs.detach() - reference.probs
     raw = {
         "policy": (moves.weights * clipped_surrogate(ratios, moves.advantages, **bounds)).sum(1),
         "entropy": entropy,
@@ -116,6 +120,7 @@ def grpo_objective(
         kl_reference=kl_reference,
         kl_from_reference=kl_from_reference,
         kl_old=old.kl_to(new.detach()),
+        shift=shift,
     )
 
 

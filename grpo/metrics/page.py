@@ -100,10 +100,10 @@ UNITS: Final[Mapping[str, str]] = {
     "score": "0 to 1 per game: a win is 1, a draw 0.5; a score of 0.5 means equal strength.",
     "Elo": "400 log10(s / (1 - s)) of an expected score s: +100 is 0.64, +200 is 0.76. Ratings are relative to a random mover.",
     "probability": "0 to 1.",
-    "1": "a dimensionless number: a ratio, a cosine, a rate.",
+    "factor": "a dimensionless number: a ratio, a cosine, a rate.",
     "fraction": "0 to 1; `fraction of ...` names the whole.",
     "see meaning": "depends on the term.",
-    "s": "seconds of wall time; `1/s` is a rate per second.",
+    "seconds": "of wall time.",
 }
 """Units that need an explanation; all other units are counts."""
 

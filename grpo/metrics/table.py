@@ -68,7 +68,7 @@ REWARD_PARTS: Final[Mapping[str, str]] = {
 
 
 def _by_pair(name: str, meaning: str) -> list[MetricSpec]:
-    return [MetricSpec(f"{name}/{one}_{other}", "1", Better.NEITHER, meaning) for one, other in TERM_PAIRS]
+    return [MetricSpec(f"{name}/{one}_{other}", "factor", Better.NEITHER, meaning) for one, other in TERM_PAIRS]
 
 
 def _between_runs(name: str, meaning: str) -> list[MetricSpec]:
@@ -111,18 +111,18 @@ _SPECS: Final = [
     MetricSpec("imitation/top5", "fraction of boards", Better.HIGHER, "How often the move played is among the five most likely moves."),
     MetricSpec("imitation/entropy", "nats", Better.NEITHER, "Mean exact entropy of the policy at T = 1."),
     MetricSpec("imitation/perplexity", "moves", Better.LOWER, "exp(validation loss): the number of equally likely moves with this loss."),
-    MetricSpec("imitation/learning_rate", "1", Better.NEITHER, "Learning rate of the optimiser."),
+    MetricSpec("imitation/learning_rate", "factor", Better.NEITHER, "Learning rate of the optimiser."),
     MetricSpec("grpo/loss", "win probability", Better.NEITHER, "The minimised loss; its level says little, see its terms below."),
     *_by_term("grpo/raw", "see meaning", "Mean value of the term without its coefficient: win probability for `policy`, else nats."),
     *_by_term("grpo/weighted", "win probability", "The term in the loss: raw value times coefficient, with its sign."),
     *_by_term("grpo/logit_gradient", "win probability", "Norm of the weighted term's gradient in logits, root mean square over states."),
     *_by_term("grpo/logit_share", "fraction", "The term's fraction of the sum of the norms of all terms' logit gradients."),
     *_by_pair("grpo/logit_cosine", "Cosine between two weighted terms' descent directions in logits; near -1 they cancel."),
-    *_by_term("grpo/parameter_gradient", "1", "Norm of the weighted term's gradient in the trained parameters; every few steps."),
+    *_by_term("grpo/parameter_gradient", "factor", "Norm of the weighted term's gradient in the trained parameters; every few steps."),
     *_by_term("grpo/parameter_share", "fraction", "The term's fraction of the sum of the norms of all terms' parameter gradients."),
     *_by_pair("grpo/parameter_cosine", "Cosine between two weighted terms' descent directions in the trained parameters."),
-    MetricSpec("grpo/exact_cosine", "1", Better.HIGHER, "Cosine between the estimator's policy gradient in logits and the exact one."),
-    MetricSpec("grpo/exact_ratio", "1", Better.NEITHER, "Norm of the exact policy gradient in logits over that of the estimator's."),
+    MetricSpec("grpo/exact_cosine", "factor", Better.HIGHER, "Cosine between the estimator's policy gradient in logits and the exact one."),
+    MetricSpec("grpo/exact_ratio", "factor", Better.NEITHER, "Norm of the exact policy gradient in logits over that of the estimator's."),
     MetricSpec(
         "grpo/entropy", "nats", Better.NEITHER, "Mean exact entropy at T = 1 of the policy that was sampled; at most ln(legal moves)."
     ),
@@ -157,8 +157,8 @@ _SPECS: Final = [
         Better.NEITHER,
         "Mean exact KL(old || policy) on the last minibatch used, before its update: 0 with one optimiser step per rollout.",
     ),
-    MetricSpec("grpo/ratio_min", "1", Better.NEITHER, "Smallest probability ratio of the step."),
-    MetricSpec("grpo/ratio_max", "1", Better.NEITHER, "Largest probability ratio of the step."),
+    MetricSpec("grpo/ratio_min", "factor", Better.NEITHER, "Smallest probability ratio of the step."),
+    MetricSpec("grpo/ratio_max", "factor", Better.NEITHER, "Largest probability ratio of the step."),
     MetricSpec("grpo/clip_fraction", "fraction of moves", Better.NEITHER, "Moves without gradient because of either clip."),
     MetricSpec("grpo/clip_low_fraction", "fraction of moves", Better.NEITHER, "Moves without gradient because of the lower clip."),
     MetricSpec("grpo/clip_high_fraction", "fraction of moves", Better.NEITHER, "Moves without gradient because of the upper clip."),
@@ -167,6 +167,13 @@ _SPECS: Final = [
     ),
     MetricSpec("grpo/optimiser_steps", "steps", Better.NEITHER, "Optimiser steps of this rollout: steps since the old policy was synced."),
     MetricSpec("grpo/reward_mean", "win probability", Better.HIGHER, "Mean reward of the sampled moves, on training states."),
+    MetricSpec(
+        "grpo/reward_gain",
+        "win probability",
+        Better.HIGHER,
+        "Expected value of the policy's move less that of the reference's, over all legal moves of the same training states, at the"
+        " rollout's temperature, before the step's first update.",
+    ),
     MetricSpec("grpo/reward_std", "win probability", Better.NEITHER, "Standard deviation of the rewards of all sampled moves of the step."),
     MetricSpec("grpo/reward_p90", "win probability", Better.HIGHER, "90th percentile of the sampled moves' rewards."),
     MetricSpec("grpo/reward_best", "win probability", Better.HIGHER, "Largest reward of the step."),
@@ -200,7 +207,7 @@ _SPECS: Final = [
     MetricSpec(
         "grpo/agreement_max", "fraction of moves", Better.NEITHER, "Largest fraction of a group that its most frequent move makes up."
     ),
-    MetricSpec("grpo/gradient_norm", "1", Better.NEITHER, "Euclidean norm of the gradient before clipping, mean over the step."),
+    MetricSpec("grpo/gradient_norm", "factor", Better.NEITHER, "Euclidean norm of the gradient before clipping, mean over the step."),
     MetricSpec("grpo/skipped", "steps", Better.LOWER, "Optimiser steps of this rollout that were skipped because of NaN or infinity."),
     MetricSpec("grpo/states", "states", Better.NEITHER, "States used for training: those with several legal moves and with values."),
     MetricSpec("grpo/states_own", "fraction of states", Better.NEITHER, "Initial states that come from self-play, as set."),
@@ -270,8 +277,8 @@ _SPECS: Final = [
         Better.LOWER,
         "Largest difference between a token's log-probability when sampled and when scored, before the update.",
     ),
-    MetricSpec("language/ratio_min", "1", Better.NEITHER, "Smallest probability ratio of a token in the step."),
-    MetricSpec("language/ratio_max", "1", Better.NEITHER, "Largest probability ratio of a token in the step."),
+    MetricSpec("language/ratio_min", "factor", Better.NEITHER, "Smallest probability ratio of a token in the step."),
+    MetricSpec("language/ratio_max", "factor", Better.NEITHER, "Largest probability ratio of a token in the step."),
     MetricSpec("language/clip_fraction", "fraction of tokens", Better.NEITHER, "Tokens without gradient because of either clip."),
     *_by_task(
         "language/zero_variance_groups",
@@ -283,7 +290,7 @@ _SPECS: Final = [
         "language/agreement", "fraction of answers", Better.NEITHER, "Mean fraction of a group that its most frequent answer makes up."
     ),
     MetricSpec("language/advantage_max", "points", Better.NEITHER, "Largest absolute advantage."),
-    MetricSpec("language/gradient_norm", "1", Better.NEITHER, "Euclidean norm of the gradient before clipping, mean over the step."),
+    MetricSpec("language/gradient_norm", "factor", Better.NEITHER, "Euclidean norm of the gradient before clipping, mean over the step."),
     MetricSpec("language/skipped", "steps", Better.LOWER, "Optimiser steps of this rollout that were skipped because of NaN or infinity."),
     MetricSpec("language/optimiser_steps", "steps", Better.NEITHER, "Optimiser steps of this rollout."),
     MetricSpec("language/prompts", "prompts", Better.NEITHER, "Prompts of this rollout, each with a group of answers."),
@@ -303,11 +310,11 @@ _SPECS: Final = [
     *(
         MetricSpec(f"control/{name}", unit, Better.NEITHER, meaning)
         for name, unit, meaning in (
-            ("temperature", "1", "Temperature of the rollout and its loss."),
+            ("temperature", "factor", "Temperature of the rollout and its loss."),
             ("entropy_coefficient", "win probability/nat", "Entropy coefficient at this step."),
             ("kl_coefficient", "win probability/nat", "Coefficient of the reference KL at this step."),
             ("recovery_coefficient", "win probability/nat", "Coefficient of KL(reference || policy) during a recovery, else 0."),
-            ("learning_rate", "1", "Learning rate of the optimiser at this step."),
+            ("learning_rate", "factor", "Learning rate of the optimiser at this step."),
             ("entropy_saturated", "fraction of steps", "Fraction of the run's steps after which the entropy controller was at a bound."),
             (
                 "entropy_idle",
@@ -351,11 +358,13 @@ _SPECS: Final = [
     ),
     MetricSpec(
         "heldout/spearman",
-        "1",
+        "factor",
         Better.HIGHER,
         "Mean rank correlation (Spearman) between the policy's probabilities and the values of a held-out board's moves, with ties.",
     ),
-    MetricSpec("heldout/kendall", "1", Better.HIGHER, "The same by Kendall's tau-b; boards whose moves all have equal values are skipped."),
+    MetricSpec(
+        "heldout/kendall", "factor", Better.HIGHER, "The same by Kendall's tau-b; boards whose moves all have equal values are skipped."
+    ),
     MetricSpec(
         "heldout/reward", "points", Better.HIGHER, "Language model: graded reward of answers sampled at T = 1 on validation boards."
     ),
@@ -371,7 +380,7 @@ _SPECS: Final = [
     ),
     MetricSpec("heldout/legal_rate", "fraction of answers", Better.HIGHER, "Language model: greedy answers with a legal best move."),
     *(
-        MetricSpec(f"time/{part}", "s", Better.NEITHER, meaning)
+        MetricSpec(f"time/{part}", "seconds", Better.NEITHER, meaning)
         for part, meaning in (
             ("states", "GRPO step: selecting states, including self-play and its values."),
             ("rollout", "GRPO step: forward passes of sampling, and trajectories with opponents' replies and values."),
@@ -379,8 +388,10 @@ _SPECS: Final = [
             ("other", "GRPO step: measurements and everything else."),
         )
     ),
-    MetricSpec("time/transitions_per_second", "1/s", Better.HIGHER, "Moves with an advantage per second of a GRPO step's wall time."),
-    MetricSpec("time/strength_curve", "s", Better.NEITHER, "Wall time of the games of the strength curve at this checkpoint."),
+    MetricSpec(
+        "time/transitions_per_second", "per second", Better.HIGHER, "Moves with an advantage per second of a GRPO step's wall time."
+    ),
+    MetricSpec("time/strength_curve", "seconds", Better.NEITHER, "Wall time of the games of the strength curve at this checkpoint."),
     MetricSpec(
         "time/strength_curve_fraction",
         "fraction of time",
@@ -469,13 +480,21 @@ _SPECS: Final = [
     *_between_runs("sweep/gain_as_played", "The candidate's gain over its own start in the confirmation games, as played."),
     *_between_runs("sweep/gain_adjudicated", "The same games with undecided ones adjudicated by the engine."),
     *_between_runs("sweep/ladder_gain", "The candidate's rating on the ladder less its start's, as played."),
-    MetricSpec("work/items_per_second", "1/s", Better.HIGHER, "Speed of the step's main work: boards, states or games."),
-    MetricSpec("work/seconds", "s", Better.LOWER, "Wall time of the step."),
+    MetricSpec("work/items_per_second", "per second", Better.HIGHER, "Speed of the step's main work: boards, states or games."),
+    MetricSpec("work/seconds", "seconds", Better.LOWER, "Wall time of the step."),
 ]
 
 METRICS: Final[Mapping[str, MetricSpec]] = {spec.name: spec for spec in _SPECS}
 assert len(METRICS) == len(_SPECS), "two metrics have one name"
 
+
+BUDGET_SPENT, ENTROPY_CRITICAL, NOTHING_TO_LEARN = "budget_spent", "entropy_critical", "nothing_to_learn"
+ENDS: Final[Mapping[str, str]] = {
+    BUDGET_SPENT: "the step budget was spent",
+    ENTROPY_CRITICAL: "entropy was critical, and no recovery was configured or left",
+    NOTHING_TO_LEARN: "nearly all groups had had zero variance for too long",
+}
+"""Why training ended, in the report of `finetune` -> the same in words."""
 
 EVENTS: Final[Mapping[str, str]] = {
     "entropy_low": "Normalised entropy is below the alarm's threshold: act before it becomes critical.",

@@ -34,7 +34,7 @@ from grpo.learning.checkpoints import (
 from grpo.learning.distributed import ALONE, LostProcessError, Processes
 from grpo.learning.learnability import Consequence, refuse_unlearnable
 from grpo.learning.lifecycle import Snapshot, TrainerLifecycle
-from grpo.metrics.table import Event, Record
+from grpo.metrics.table import BUDGET_SPENT, Event, Record
 from grpo.policy.trainable import PolicyFormat
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.tree import PolicyConfig
@@ -43,8 +43,6 @@ from steps.runtime.exit_codes import RESUMABLE
 from steps.runtime.sigterm import Terminated, terminable
 from steps.step_io.names import CHECKPOINTS, HISTORY, LEARNABILITY, REPORT
 from steps.step_io.work import Work, read_journal
-
-BUDGET_SPENT: Final = "budget_spent"
 
 _INTERRUPTED: Final = "interrupted"
 _HEALTHY_BEFORE: Final = "healthy_before"

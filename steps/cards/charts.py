@@ -1,14 +1,16 @@
 """Charts as Vega-Lite specifications: legible in light and dark mode, of bounded size, with a text description for screen readers.
 
-A line chart has no legend of its own: the table beside it names the lines with their colours (`numbers`).
+A line chart has no legend of its own: what stands below it names the lines with their colours (`metric_tables.numbers`).
+Interval bars are HTML with SVG (`interval_figure`), which needs no script.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from steps.cards.html import Chart, number_text
+from grpo.statistics.intervals import Estimate, Unit
+from steps.cards.html import Chart, Html, number_text, paragraph, swatch, text
 from steps.cards.style import FONT
 
 MAX_POINTS: Final = 240
@@ -16,6 +18,8 @@ MAX_POINTS: Final = 240
 COLOURS: Final = ("#3b82c4", "#d9822b", "#2f9e6e", "#9a6fd1", "#c2569b", "#7d8794", "#b09a2f")
 """Colours of lines, in order; each has a contrast of at least 3 on white and on the dark background."""
 ALARM: Final = "#d9483b"
+_FEW: Final = 40
+"""Points of a line that are drawn as they are, each with a dot; of a longer line the EMA is drawn."""
 _SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"  # An identifier; it is never fetched.
 _INK: Final = "#7d8794"
 
@@ -38,9 +42,7 @@ class Interval:
     """An estimate with its confidence interval."""
 
     label: str
-    middle: float
-    low: float
-    high: float
+    estimate: Estimate
     kind: str
     """How it was measured; each kind has a colour of its own."""
     is_ringed: bool = False
@@ -63,10 +65,47 @@ def thinned(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
     return [finite[index] for index in sorted(selected)]
 
 
-def line_chart(title: str, unit: str, lines: Sequence[ChartLine], *, marks: Sequence[float] = (), x_title: str = "step") -> Chart:
-    """Return a chart of lines over steps, with a thin vertical line at each of `marks` (events)."""
+def smoothed(points: Sequence[Point], half_life: float) -> list[Point]:
+    """Return the exponential moving average (EMA) of a line: a value counts half as much after `half_life` steps.
+
+    Weights are normalised, so that the first values are not drawn towards 0. Points with a NaN or infinite value are left out.
+    """
+    total = weight = 0.0
+    found: list[Point] = []
+    last = points[0][0] if points else 0.0
+    for x, y in points:
+        if math.isfinite(y):
+            decay = 0.5 ** ((x - last) / half_life)
+            total, weight, last = total * decay + y, weight * decay + 1, x
+            found.append((x, total / weight))
+    return found
+
+
+def half_life_of(lines: Sequence[ChartLine]) -> float:
+    """Return the half-life of a chart's EMA in steps: a fiftieth of the steps that it shows, at least 5."""
+    steps = [x for line in lines for x, _ in line.points]
+    return max(5.0, float(round((max(steps) - min(steps)) / 50))) if steps else 5.0
+
+
+def line_chart(
+    title: str, unit: str, lines: Sequence[ChartLine], *, marks: Sequence[float] = (), marks_name: str = "events", is_log: bool = False
+) -> Chart:
+    """Return a chart of lines over steps: of a line with many points the EMA, and its values faint behind it.
+
+    Args:
+        title: title of the chart.
+        unit: unit of the y axis.
+        lines: those to draw.
+        marks: steps at which a thin vertical line stands.
+        marks_name: what happened there.
+        is_log: whether the y axis is logarithmic: for values of which a few are far larger; those are drawn as they are, without EMA, and
+            values that are not positive are left out.
+    """
+    if is_log:
+        lines = [replace(line, points=[point for point in line.points if point[1] > 0]) for line in lines]
     drawn = {line.label: thinned(line.points) for line in lines}
-    data = [{"x": x, "y": _short(y), "of": label} for label, points in drawn.items() for x, y in points]
+    half_life = half_life_of(lines)
+    averages = {line.label: smoothed(line.points, half_life) for line in lines if not is_log and len(line.points) >= _FEW}
     colour = {
         "field": "of",
         "type": "nominal",
@@ -74,23 +113,28 @@ def line_chart(title: str, unit: str, lines: Sequence[ChartLine], *, marks: Sequ
         "scale": {"domain": [line.label for line in lines], "range": [line.colour for line in lines]},
     }
     encoding = {
-        "x": {"field": "x", "type": "quantitative", "title": x_title, "axis": {"tickMinStep": 1, "format": ",d"}},
-        "y": {"field": "y", "type": "quantitative", "title": unit, "scale": {"zero": False}},
+        "x": {"field": "x", "type": "quantitative", "title": "step", "axis": {"tickMinStep": 1, "format": ",d"}},
+        "y": {"field": "y", "type": "quantitative", "title": unit, "scale": {"type": "log"} if is_log else {"zero": False}},
         "color": colour,
     }
     dashes = {line.label for line in lines if line.is_dashed}
-    few = max((len(points) for points in drawn.values()), default=0) < 40
+    few = max((len(points) for points in drawn.values()), default=0) < _FEW
+
+    data = [row for label, points in drawn.items() for row in _rows(label, points)]
+    average_data = [row for label, points in averages.items() for row in _rows(label, _every(points))]
+
+    def layer(values: Sequence[Mapping[str, Any]], labels: Iterable[str], **mark: Any) -> dict[str, Any]:
+        only = {"filter": {"field": "of", "oneOf": sorted(labels)}}
+        own = {} if values is data else {"data": {"values": values}}
+        return {**own, "transform": [only], "mark": {"type": "line", **mark}, "encoding": encoding}
+
+    plain = drawn.keys() - averages.keys()
     layers: list[dict[str, Any]] = [
-        {
-            "transform": [{"filter": {"field": "of", "oneOf": [line.label for line in lines if line.label not in dashes]}}],
-            "mark": {"type": "line", "point": {"size": 18} if few else False, "strokeWidth": 1.8},
-            "encoding": encoding,
-        },
-        {
-            "transform": [{"filter": {"field": "of", "oneOf": sorted(dashes)}}],
-            "mark": {"type": "line", "strokeDash": [5, 4], "strokeWidth": 1.5},
-            "encoding": encoding,
-        },
+        layer(data, plain - dashes, point={"size": 18} if few else False, strokeWidth=1.8),
+        layer(data, plain & dashes, strokeDash=[5, 4], strokeWidth=1.5),
+        layer(data, averages, strokeWidth=1, opacity=0.25),
+        layer(average_data, averages.keys() - dashes, strokeWidth=2.2),
+        layer(average_data, averages.keys() & dashes, strokeDash=[5, 4], strokeWidth=1.5),
         {
             "data": {"values": [{"x": x} for x in list(marks)[:50]]},
             "mark": {"type": "rule", "color": ALARM, "opacity": 0.45},
@@ -98,12 +142,19 @@ def line_chart(title: str, unit: str, lines: Sequence[ChartLine], *, marks: Sequ
         },
     ]
     words = "; ".join(f"{label} ends at {number_text(points[-1][1])}" for label, points in drawn.items() if points) or "nothing yet"
-    return _chart(title, f"{title}, {unit}: {words}", {"data": {"values": data}, "layer": layers})
+    key = [f"bold: EMA, half-life {half_life:.0f} steps; faint: each step"] if averages else []
+    key += [f"vertical: {marks_name}"] if marks else []
+    spec = {"data": {"values": data}, "layer": layers}
+    return _chart(title, f"{title}, {unit}: {words}", spec, subtitle="; ".join(key))
+
+
+def _rows(label: str, points: Iterable[Point]) -> Iterator[dict[str, Any]]:
+    return ({"x": x, "y": _short(y), "of": label} for x, y in points)
 
 
 def share_chart(title: str, lines: Sequence[ChartLine]) -> Chart:
     """Return a stacked area chart of fractions over steps."""
-    data = [{"x": x, "y": _short(y), "of": line.label} for line in lines for x, y in _every(line.points)]
+    data = [row for line in lines for row in _rows(line.label, _every(line.points))]
     words = "; ".join(f"{line.label} {line.points[-1][1]:.0%}" for line in lines if line.points) or "nothing yet"
     return _chart(
         title,
@@ -125,62 +176,73 @@ def share_chart(title: str, lines: Sequence[ChartLine]) -> Chart:
     )
 
 
-def interval_chart(title: str, unit: str, intervals: Sequence[Interval], *, zero: str = "") -> Chart:
-    """Return estimates with error bars, one below the other; those with `is_ringed` get a ring.
+def interval_figure(title: str, unit: Unit, intervals: Sequence[Interval], *, zero: str = "", note: str = "") -> Html:
+    """Return estimates with their 95 % intervals as bars on one scale, one below the other; those with `is_ringed` get a ring.
+
+    Bars are SVG in percent of their column, so that one picture suits every width, and need no script.
 
     Args:
-        title: title of the chart.
-        unit: unit of the x axis.
+        title: title of the figure.
+        unit: unit of the scale.
         intervals: estimates in their order.
         zero: meaning of 0, which is drawn as a dashed line; empty for no line.
+        note: how to read it.
     """
-    rows: list[dict[str, Any]] = [
-        {
-            "name": found.label,
-            "y": _short(found.middle),
-            "low": _short(found.low),
-            "high": _short(found.high),
-            "kind": found.kind,
-            "ringed": found.is_ringed,
-        }
-        for found in intervals
-    ]
-    kinds = list(dict.fromkeys(found.kind for found in intervals))
-    names = {"field": "name", "type": "nominal", "sort": None, "title": None, "axis": {"labelLimit": 170}}
-    colour = {
-        "field": "kind",
-        "type": "nominal",
-        "scale": {"domain": kinds, "range": list(COLOURS[: len(kinds)])},
-        "legend": {"orient": "bottom", "title": None, "columns": 2, "labelLimit": 160} if len(kinds) > 1 else None,
-    }
-    layers: list[dict[str, Any]] = [
-        {
-            "mark": {"type": "rule", "strokeWidth": 2},
-            "encoding": {
-                "y": names,
-                "x": {"field": "low", "type": "quantitative", "title": unit, "scale": {"zero": False}},
-                "x2": {"field": "high"},
-                "color": colour,
-            },
-        },
-        {
-            "mark": {"type": "point", "filled": True, "size": 60, "opacity": 1},
-            "encoding": {"y": names, "x": {"field": "y", "type": "quantitative"}, "color": colour},
-        },
-        {
-            "transform": [{"filter": "datum.ringed"}],
-            "mark": {"type": "point", "filled": False, "size": 320, "strokeWidth": 2.5, "color": ALARM, "opacity": 1},
-            "encoding": {"y": names, "x": {"field": "y", "type": "quantitative"}},
-        },
-    ]
-    if zero:
-        layers.append({"mark": {"type": "rule", "strokeDash": [5, 4], "color": _INK}, "encoding": {"x": {"datum": 0}}})
-    words = "; ".join(
-        f"{found.label} {number_text(found.middle)} [{number_text(found.low)}, {number_text(found.high)}]"
-        f"{', ringed' if found.is_ringed else ''}"
-        for found in intervals
+    ends = [end for each in intervals for end in (each.estimate.low, each.estimate.high)] + ([0.0] if zero else [])
+    ticks = _ticks(min(ends), max(ends)) if ends else [0.0, 1.0]
+
+    def at(value: float) -> str:
+        return f"{4 + 92 * (value - ticks[0]) / (ticks[-1] - ticks[0]):.2f}%"
+
+    grid = "".join(_rule(at(tick), "zero" if zero and tick == 0 else "tick") for tick in ticks)
+    kinds = list(dict.fromkeys(each.kind for each in intervals))
+    rows = "".join(
+        f'<tr><th scope="row">{text(each.label)}</th><td class="bar"><svg aria-hidden="true">{grid}{_bar(each, at, kinds)}</svg></td>'
+        f'<td class="number">{each.estimate.text(unit)}{" (peak)" if each.is_ringed else ""}</td></tr>'
+        for each in intervals
     )
-    return _chart(title, f"{title}, {unit}: {words}", {"data": {"values": rows}, "layer": layers, "height": {"step": 28}})
+    numbers = "".join(f'<text x="{at(tick)}" y="12" text-anchor="middle">{number_text(tick)}</text>' for tick in ticks)
+    dashed = f"dashed: {zero}" if zero else ""
+    words = "; ".join(filter(None, (f"{unit}, 95 % interval", dashed)))
+    legend = "".join(f"{swatch(COLOURS[number])}{text(kind)} " for number, kind in enumerate(kinds)) if len(kinds) > 1 else ""
+    return Html(
+        f'<figure class="intervals"><figcaption><strong>{text(title)}</strong> {text(words)}</figcaption><table><tbody>{rows}'
+        f'<tr class="scale"><th></th><td class="bar"><svg aria-hidden="true">{numbers}</svg></td><td></td></tr></tbody></table>'
+        f"{f'<p>{legend}</p>' if legend else ''}{paragraph(note, 'soft') if note else ''}</figure>"
+    )
+
+
+def _bar(interval: Interval, at: Callable[[float], str], kinds: Sequence[str]) -> str:
+    colour = COLOURS[kinds.index(interval.kind)]
+    low, middle, high = (at(end) for end in (interval.estimate.low, interval.estimate.value, interval.estimate.high))
+    ring = f'<circle cx="{middle}" cy="50%" r="8" fill="none" stroke="{ALARM}" stroke-width="2"/>' if interval.is_ringed else ""
+    return (
+        f'<line x1="{low}" x2="{high}" y1="50%" y2="50%" stroke="{colour}" stroke-width="3"/>{_cap(low, colour)}{_cap(high, colour)}'
+        f'<circle cx="{middle}" cy="50%" r="4.5" fill="{colour}"/>{ring}'
+    )
+
+
+def _cap(x: str, colour: str) -> str:
+    return f'<line x1="{x}" x2="{x}" y1="32%" y2="68%" stroke="{colour}" stroke-width="2"/>'
+
+
+def _rule(x: str, kind: str) -> str:
+    return f'<line class="{kind}" x1="{x}" x2="{x}" y1="0" y2="100%"/>'
+
+
+def span_bar(begin: float, end: float) -> str:
+    """Return a bar from one fraction of the width to another; it is seen however short it is."""
+    place = f'x="{begin:.2%}" y="25%" width="{max(end - begin, 0.004):.2%}" height="50%"'
+    return f'<svg aria-hidden="true"><rect {place} fill="{COLOURS[0]}"/></svg>'
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Return 3 to 7 round numbers at equal distances, of which the outer ones hold `low` and `high` between them."""
+    width = (high - low) or abs(high) or 1.0
+    power = 10.0 ** math.floor(math.log10(width / 2))
+    distance = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0, 20.0) if width / (factor * power) <= 4)
+    first, last = math.floor(low / distance), math.ceil(high / distance)
+    return [_short(number * distance) for number in range(first, max(last, first + 1) + 1)]
 
 
 def before_and_after_chart(title: str, rows: Sequence[tuple[str, int, int]], names: tuple[str, str]) -> Chart:
@@ -213,11 +275,11 @@ def before_and_after_chart(title: str, rows: Sequence[tuple[str, int, int]], nam
     )
 
 
-def _chart(title: str, description: str, body: Mapping[str, Any]) -> Chart:
+def _chart(title: str, description: str, body: Mapping[str, Any], *, subtitle: str = "") -> Chart:
     return Chart(
         {
             "$schema": _SCHEMA,
-            "title": {"text": title, "anchor": "start", "fontSize": 13},
+            "title": {"text": title, "anchor": "start", "fontSize": 13, "subtitle": subtitle, "subtitleFontSize": 11},
             "description": description,
             "width": "container",
             "height": 190,

@@ -33,8 +33,8 @@ def start_page(job: Mapping[str, Any]) -> list[CardPart]:
         for name, settings in job["settings"].items()
         if isinstance(settings, Mapping)
     ]
-    checked = paragraph("All preflight checks passed; their table is in the log.", "soft")
-    return [block(heading("Start", 1), checked, html_table(["", ""], rows, wide=[1]), heading("Settings"), *groups)]
+    checked = html_table(["", "found"], list(job.get("checks", {}).items()), caption="Preflight: all passed", wide=[1])
+    return [block(heading("Start", 1), html_table(["", ""], rows, wide=[1]), checked, heading("Settings"), *groups)]
 
 
 def build_page(seen: Seen) -> list[CardPart]:
@@ -48,7 +48,8 @@ def build_page(seen: Seen) -> list[CardPart]:
         lost = [sum(facts[name].values()) for name in ("rejected", "left_out")]
         rows.append([f"unit {unit}", facts["games"], facts["duplicates"], *lost, *(facts["natural_phases"][phase] for phase in PHASES)])
     headers = ["", "games", "duplicates", "games rejected", "positions left out", *(f"{phase}s found" for phase in PHASES)]
-    found = html_table(headers, rows, caption="What the source contained, unit by unit") if rows else ""
+    caption = "What the source contained, by unit. A unit is a fixed part of the games; tasks share the units out among themselves."
+    found = html_table(headers, rows, caption=caption) if rows else ""
     cache = {name: seen.last(f"cache/{name}") for name in ("hits", "misses", "stored", "damaged")}
     rows = [[name, count] for name, count in cache.items() if count is not None]
     searches = html_table(["searches in the engine cache", ""], rows) if rows else ""
@@ -62,10 +63,10 @@ def join_page(seen: Seen) -> list[CardPart]:
 
 
 def checks_page(seen: Seen) -> list[CardPart]:
-    """Return the card of `check_boards`: the dataset and the results of its checks."""
+    """Return the card of `check_boards`: the results of the dataset's checks."""
     report = seen.report()
     if not report:
-        return [block(heading("Dataset and its checks", 1), seen.state())]
+        return [block(heading("Checks of the dataset", 1), seen.state())]
     results = [result for suite in report["suites"] for result in suite["results"]]
     num_failed = sum(not result["is_met"] for result in results)
     verdict = badge(f"{num_failed} failed", "bad") if num_failed else badge(f"all {len(results)} met", "good")
@@ -79,9 +80,13 @@ def checks_page(seen: Seen) -> list[CardPart]:
         title = f"{suite['name']}: {f'{failed} of {len(rows)} failed' if failed else f'all {len(rows)} met'}"
         suites.append(details(title, html_table(["", "check", "checked", "what must hold"], rows, wide=[3]), is_open=failed > 0))
     return [
-        block(heading("Dataset and its checks", 1), f"<p>{verdict}</p>"),
-        *_dataset(report["dataset"]),
-        block(heading("Checks"), *suites),
+        block(
+            heading("Checks of the dataset", 1),
+            f"<p>{verdict}</p>",
+            paragraph(_sizes(report["dataset"])),
+            paragraph("The card of join_boards has its phases, splits and sources.", "soft"),
+            *suites,
+        )
     ]
 
 
@@ -94,11 +99,7 @@ def phase_chart(boards: Mapping[str, Any]) -> list[CardPart]:
 
 
 def _dataset(facts: Mapping[str, Any]) -> Iterator[CardPart]:
-    counts = (
-        f"{facts['rows']:,} boards from {facts['used_games']:,} games and listed positions, of {facts['games']:,} usable ones;"
-        f" {facts['rejected_lines']:,} were rejected, {facts['duplicates']:,} positions were duplicates."
-    )
-    yield block(paragraph(counts))
+    yield block(paragraph(_sizes(facts)))
     yield from phase_chart(facts)
     tables = {
         "Splits": facts["splits"],
@@ -110,6 +111,13 @@ def _dataset(facts: Mapping[str, Any]) -> Iterator[CardPart]:
         f"Most common of {facts['endgame_signatures']['distinct']:,} endgame materials": facts["endgame_signatures"]["commonest"],
     }
     yield block(heading("Counts"), *(_counts(title, found) for title, found in tables.items() if any(found.values())))
+
+
+def _sizes(facts: Mapping[str, Any]) -> str:
+    return (
+        f"{facts['rows']:,} boards from {facts['used_games']:,} games and listed positions, of {facts['games']:,} usable ones;"
+        f" {facts['rejected_lines']:,} were rejected, {facts['duplicates']:,} positions were duplicates."
+    )
 
 
 def _counts(title: str, found: Mapping[str, int]) -> str:

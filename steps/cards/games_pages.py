@@ -1,16 +1,17 @@
 """Metaflow cards of the steps that play games: ladder, baseline, screening, confirmation and selection."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, cast
 
-from grpo.statistics.intervals import Estimate, Unit, elo_estimate
+from grpo.statistics.intervals import Estimate, Unit, elo_estimate, paired_interval
 from steps.cards.boards import decision_boards
-from steps.cards.charts import Interval, interval_chart
-from steps.cards.html import CardPart, TableCell, badge, block, details, embedded, heading, html_table, paragraph
+from steps.cards.charts import Interval, interval_figure
+from steps.cards.html import CardPart, TableCell, badge, block, contents, details, embedded, heading, html_table, paragraph
 from steps.cards.state import Seen
-from steps.step_io.names import DECISIONS, GAMES_PAGE
+from steps.step_io.names import CACHED_GAMES, DECISIONS, GAMES_PAGE
 from steps.step_io.results import DecisionFacts, LadderFacts, PlacementFacts, regret_estimate
-from steps.step_io.results_text import outcome, placed_together, trace_table
+from steps.step_io.results_text import outcome, placed_together, trace_table, verdict_estimates
 
 
 def ladder_page(seen: Seen) -> list[CardPart]:
@@ -31,10 +32,10 @@ def baseline_page(seen: Seen) -> list[CardPart]:
         matches = dict(report["matches"].items())
         matches |= {f"ladder: {part['rung']}": part for part in report["ladder"]["games"]}
         intervals = [_elo(name, match, "as played") for name, match in matches.items()]
+        note = "Games with best moves, as played; clipped at 1,200 Elo."
         parts += [
             block(paragraph(f"Rating on the ladder, above a random mover: {report['ladder']['text']}")),
-            interval_chart("Elo against each opponent", Unit.ELO, intervals, zero="even"),
-            block(_interval_table(intervals, Unit.ELO), paragraph("Best moves, as played; clipped at 1,200 Elo.", "soft"), kind="numbers"),
+            interval_figure("Elo against each opponent", Unit.ELO, intervals, zero="even", note=note),
             block(html_table(["against", "score, 95 % interval", "games"], _match_rows(matches), wide=[0, 1])),
             block(heading("Held-out boards"), _heldout(report["heldout"])),
         ]
@@ -45,46 +46,68 @@ def baseline_page(seen: Seen) -> list[CardPart]:
 
 def games_page(title: str, words: str, seen: Seen) -> list[CardPart]:
     """Return the card of precomputed games (`screen`, `confirm`), which `select` evaluates."""
-    played: dict[str, list[float]] = {}
-    for match, games in seen.report("games.json").items():
-        played[match] = [game["score"] for game in games]
+    played = {match: [game["score"] for game in games] for match, games in seen.report(CACHED_GAMES).items() if games}
     rows: list[list[TableCell]] = [
         [match, len(scores), *(sum(score == one for score in scores) for one in (1.0, 0.5, 0.0)), sum(scores) / len(scores)]
         for match, scores in played.items()
-        if scores
     ]
-    found = html_table(["match", "games", "won", "drawn", "lost", "score"], rows, wide=[0]) if rows else ""
-    return [block(heading(title, 1), paragraph(words), seen.state(), found)]
+    # The two games of an opening follow each other.
+    pairs = {match: [(one + other) / 2 for one, other in zip(scores[::2], scores[1::2], strict=True)] for match, scores in played.items()}
+    intervals = [_elo(match, asdict(paired_interval(scores)), "games of this task") for match, scores in pairs.items()]
+    parts: list[CardPart] = [block(heading(title, 1), paragraph(words), seen.state())]
+    if rows:
+        note = "By pairs of games, as played. The verdict counts all games of all tasks together."
+        parts.append(interval_figure("Elo against the pretrained policy", Unit.ELO, intervals, zero="pretrained", note=note))
+        parts.append(block(html_table(["match", "games", "won", "drawn", "lost", "score"], rows, wide=[0])))
+    return parts
 
 
 def decision_page(seen: Seen) -> list[CardPart]:
-    """Return the card of `select`: verdict, checkpoints with the peak ringed, trace of the decision, rating and boards."""
+    """Return the card of `select`: verdict, checkpoints with the peak ringed, boards, and the trace of the decision."""
     found, decisions = seen.report(), seen.report(DECISIONS)
     if not found:
         return [block(heading("Selection", 1), seen.state())]
     report = cast(DecisionFacts, found)
+    boards = [decision_boards(decisions, whose=f"step {report['candidate_step']:,}")] if decisions else []
     parts: list[CardPart] = [
-        verdict_block(report),
+        block(heading("Checkpoints")),
         *checkpoint_figures(report),
-        block(heading("Trace of the decision"), html_table(*trace_table(report), wide=[0, 1])),
-        block(heading("How the confirmation games ended"), _ends(report["confirmation_best_moves"]["ends"])),
-        *(block(paragraph(f"Rating on the ladder, {who}: {place['text']}")) for who, place in placed_together(report).items()),
+        *boards,
+        block(
+            heading("Details"),
+            *(paragraph(f"Rating on the ladder, {who}: {place['text']}") for who, place in placed_together(report).items()),
+            details("Trace of the decision: each round, each claim with its p-value", html_table(*trace_table(report), wide=[0, 1])),
+            details("How the confirmation games ended", _ends(report["confirmation_best_moves"]["ends"])),
+        ),
     ]
-    if decisions:
-        parts.append(decision_boards(decisions, whose=f"step {report['candidate_step']:,}"))
     if games := embedded(seen.page(GAMES_PAGE), "Games to click through"):
         parts.append(block(heading("Games"), games))
-    return parts
+    return [*verdict_parts(report), contents(parts), *parts]
 
 
-def verdict_block(decision: DecisionFacts) -> CardPart:
-    """Return the verdict: against the start, against other opponents, and who is champion."""
+def verdict_parts(decision: DecisionFacts) -> list[CardPart]:
+    """Return the verdict: the sentence, who is champion, the gain as bars, and where start and candidate stand on the ladder."""
     mood = "good" if decision["promoted"] else "warning"
-    return block(heading(f"Verdict: {decision['verdict']}", 1), f"<p>{badge(outcome(decision), mood)}</p>", paragraph(decision["sentence"]))
+    games = decision["confirmation_best_moves"]
+    gains = [_interval(label, found, "games") for label, found in verdict_estimates(decision).items()]
+    placed = placed_together(decision).items()
+    ladder = [_interval(who, _estimate(place["rating"], place["low"], place["high"]), "ladder") for who, place in placed]
+    by = f" at depth {games['adjudicated']['depth']}" if "adjudicated" in games else ""
+    note = (
+        f"Gain of step {decision['candidate_step']:,} over its start, by {games['num_pairs']:,} pairs of fresh games and by games against"
+        f" the ladder. Adjudicated: the same games, but those drawn by repetition, fifty moves or the ply cap count for the side that"
+        f" Stockfish{by} finds better."
+    )
+    ladder_note = "Both met the same opponents on the same openings. The interval of the gain is narrower than those of the two ratings."
+    return [
+        block(heading(f"Verdict: {decision['verdict']}", 1), f"<p>{badge(outcome(decision), mood)}</p>", paragraph(decision["sentence"])),
+        interval_figure("Gain in Elo, against", Unit.ELO, gains, zero="no gain", note=note),
+        interval_figure("On the ladder: Elo above a random mover", Unit.ELO, ladder, note=ladder_note),
+    ]
 
 
 def checkpoint_figures(decision: DecisionFacts) -> list[CardPart]:
-    """Return charts of each checkpoint's Elo against the pretrained policy and of its held-out regret; the peak is ringed."""
+    """Return figures of each checkpoint's Elo against the pretrained policy and of its held-out regret; the peak is ringed."""
     chosen, peak = decision["candidate_step"], decision["peak_step"]
     screened = {entry["candidate"]: entry["so_far"] for entry in decision["screening"]}
     # The peak is ringed where it was measured: the candidate by the confirmation, others by the screening.
@@ -101,15 +124,13 @@ def checkpoint_figures(decision: DecisionFacts) -> list[CardPart]:
     )
     regret_note = "Best moves, stronger search; lower is better. Regret selects candidates; games decide."
     return [
-        interval_chart("Elo against the pretrained policy", Unit.ELO, intervals, zero="pretrained"),
-        block(_interval_table(intervals, Unit.ELO), paragraph(note, "soft"), kind="numbers"),
-        interval_chart("held-out regret of checkpoints", Unit.REGRET, regrets),
-        block(_interval_table(regrets, Unit.REGRET), paragraph(regret_note, "soft"), kind="numbers"),
+        interval_figure("Elo against the pretrained policy", Unit.ELO, intervals, zero="pretrained", note=note),
+        interval_figure("Held-out regret of checkpoints", Unit.REGRET, regrets, note=regret_note),
     ]
 
 
 def ladder_figure(ladder: LadderFacts, placed: Mapping[str, PlacementFacts]) -> list[CardPart]:
-    """Return a chart and a table of the ladder's rungs and the policies rated on it, from the highest down.
+    """Return a figure of the ladder's rungs and the policies rated on it, from the highest down.
 
     Args:
         ladder: report of `calibrate`.
@@ -120,11 +141,8 @@ def ladder_figure(ladder: LadderFacts, placed: Mapping[str, PlacementFacts]) -> 
         _interval(who, _estimate(place["rating"], place["low_of_all"], place["high_of_all"]), "policy, best moves")
         for who, place in placed.items()
     ]
-    intervals.sort(key=lambda interval: -interval.middle)
-    return [
-        interval_chart("ladder: Elo above a random mover", Unit.ELO, intervals),
-        block(_interval_table(intervals, Unit.ELO), paragraph(ladder["note"], "soft"), kind="numbers"),
-    ]
+    intervals.sort(key=lambda interval: -interval.estimate.value)
+    return [interval_figure("Ladder: Elo above a random mover", Unit.ELO, intervals, note=ladder["note"])]
 
 
 def _estimate(value: float, low: float, high: float) -> Estimate:
@@ -136,15 +154,7 @@ def _elo(label: str, score: Mapping[str, Any], kind: str, *, is_ringed: bool = F
 
 
 def _interval(label: str, found: Estimate, kind: str, *, is_ringed: bool = False) -> Interval:
-    return Interval(label=label, middle=found.value, low=found.low, high=found.high, kind=kind, is_ringed=is_ringed)
-
-
-def _interval_table(intervals: Iterable[Interval], unit: Unit) -> str:
-    rows = [
-        (f"{found.label}{' (peak)' if found.is_ringed else ''}", _estimate(found.middle, found.low, found.high).text(unit))
-        for found in intervals
-    ]
-    return html_table(["", f"{unit}, 95 % interval"], rows, wide=[0])
+    return Interval(label=label, estimate=found, kind=kind, is_ringed=is_ringed)
 
 
 def _match_rows(matches: Mapping[str, Mapping[str, Any]]) -> list[list[TableCell]]:

@@ -2,6 +2,7 @@
 
 import html
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,6 +27,8 @@ class Chart:
 CardPart = Html | Chart
 
 NO_NUMBER: Final = "-"
+_ANCHOR: Final = re.compile(r"[^a-z0-9]+")
+_HEADING: Final = re.compile(r'<h2 id="([^"]*)">(.*?)</h2>')
 
 
 def text(value: object) -> str:
@@ -50,8 +53,21 @@ def block(*markups: str, kind: str = "wide") -> Html:
 
 
 def heading(title: str, level: int = 2) -> str:
-    """Return a heading."""
-    return f"<h{level}>{text(title)}</h{level}>"
+    """Return a heading; one of level 2 is an anchor of `contents`."""
+    anchor = f' id="{_ANCHOR.sub("-", title.lower()).strip("-")}"' if level == 2 else ""
+    return f"<h{level}{anchor}>{text(title)}</h{level}>"
+
+
+def contents(parts: Sequence[CardPart]) -> Html:
+    """Return links to all headings of level 2 on a page; an element without links where there are none."""
+    found = [match for part in parts if isinstance(part, Html) for match in _HEADING.finditer(part.markup)]
+    links = "".join(f'<a href="#{match[1]}">{match[2]}</a>' for match in found)
+    return Html(f"<nav>{links}</nav>")
+
+
+def swatch(colour: str) -> str:
+    """Return a short stroke of a CSS background: a legend's sample of a line."""
+    return f'<span class="swatch" style="background: {colour}"></span>'
 
 
 def paragraph(words: str, kind: str = "") -> str:
@@ -66,8 +82,15 @@ def listing(items: Iterable[str]) -> str:
 
 
 def terms(definitions: Mapping[str, str]) -> str:
-    """Return a description list: term -> description."""
-    return f"<dl>{''.join(f'<dt>{text(term)}</dt><dd>{text(meaning)}</dd>' for term, meaning in definitions.items())}</dl>"
+    """Return a description list: term -> description; a description that begins with an address links to it."""
+    return f"<dl>{''.join(f'<dt>{text(term)}</dt><dd>{_linked(meaning)}</dd>' for term, meaning in definitions.items())}</dl>"
+
+
+def _linked(words: str) -> str:
+    address, _, rest = words.partition(" ")
+    if not address.startswith(("http://", "https://")):
+        return text(words)
+    return f'<a href="{text(address)}" target="_blank" rel="noreferrer">{text(address)}</a> {text(rest)}'
 
 
 def badge(word: str, mood: str) -> str:

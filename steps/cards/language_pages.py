@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from grpo.metrics.table import REWARD_PARTS, TASKS
-from steps.cards.charts import ALARM
 from steps.cards.html import CardPart, Html, TableCell, badge, block, details, heading, html_table, listing, number_text, paragraph, text
-from steps.cards.metric_tables import metric_figure
+from steps.cards.metric_tables import critical_level, metric_figure, seconds_figure
 from steps.cards.state import KindPages, Seen
 from steps.step_io.names import ANSWERS
 
@@ -72,7 +71,6 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
         marks: steps with events.
     """
     config, records = seen.settings["grpo"], seen.records
-    levels = {"critical": (float(config["critical_entropy"]), ALARM)} if config["critical_measure"] == "entropy" else {}
     by_task = {task: f"{words} task" for task, words in TASKS.items()}
     return [
         *metric_figure(
@@ -117,9 +115,9 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
             "entropy of an answer at T = 1",
             records,
             {"language/entropy": "all answers", **{f"language/entropy/{task}": words for task, words in by_task.items()}},
-            levels=levels,
+            levels=critical_level(config, "entropy"),
             marks=marks,
-            note="Sum over an answer's tokens. Below the critical line for a while it recovers or stops; thin vertical lines are events.",
+            note="Sum over an answer's tokens. Below the critical line for a while GRPO recovers or stops.",
         ),
         *metric_figure(
             "KL to the reference, per answer",
@@ -162,12 +160,7 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
             records,
             {"control/kl_coefficient": "KL, with warm-up", "control/entropy_coefficient": "entropy"},
         ),
-        *metric_figure(
-            "seconds per step",
-            records,
-            {f"time/{part}": part for part in ("states", "rollout", "update", "other")},
-            note="Only while it trains: the stored history has no times.",
-        ),
+        *seconds_figure(records),
         _answers(seen),
     ]
 

@@ -1,11 +1,12 @@
-"""Line charts of metrics, each with a table of first, last, lowest and highest values."""
+"""Line charts of metrics, each with a legend that unfolds to a table of first, last, lowest and highest values."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from grpo.metrics.table import METRICS, Record
-from steps.cards.charts import COLOURS, ChartLine, line_chart
-from steps.cards.html import CardPart, Html, block, html_table, paragraph, text
+from steps.cards.charts import ALARM, COLOURS, ChartLine, line_chart
+from steps.cards.html import CardPart, Html, block, html_table, paragraph, swatch, text
 
 
 def metric_lines(records: Sequence[Record], names: Mapping[str, str], *, dashed: Iterable[str] = ()) -> list[ChartLine]:
@@ -30,6 +31,12 @@ def level(label: str, value: float, lines: Sequence[ChartLine], colour: str) -> 
     return ChartLine(label=label, points=points, colour=colour, is_dashed=True)
 
 
+def critical_level(config: Mapping[str, Any], measure: str) -> dict[str, tuple[float, str]]:
+    """Return the line of `grpo.critical_entropy` for the chart of this measure, `entropy` or `normalised_entropy`, if it is its limit."""
+    is_limit = config["critical_measure"] == measure and config["critical_entropy"]
+    return {"critical": (float(config["critical_entropy"]), ALARM)} if is_limit else {}
+
+
 def metric_figure(
     title: str,
     records: Sequence[Record],
@@ -38,6 +45,8 @@ def metric_figure(
     levels: Mapping[str, tuple[float, str]] | None = None,
     dashed: Iterable[str] = (),
     marks: Sequence[float] = (),
+    marks_name: str = "events",
+    is_log: bool = False,
     note: str = "",
 ) -> list[CardPart]:
     """Return the chart of some metrics with the same unit, and its table.
@@ -48,25 +57,42 @@ def metric_figure(
         names: metric -> label.
         levels: label -> value and colour of dashed lines across the chart.
         dashed: metrics that are bounds rather than measurements.
-        marks: steps with events.
+        marks: steps with a vertical line.
+        marks_name: what happened there.
+        is_log: whether the y axis is logarithmic.
         note: a sentence on how to read it.
     """
     [unit] = {METRICS[name].unit for name in names}  # A chart has one y axis.
     lines = metric_lines(records, names, dashed=dashed)
     lines += [level(label, value, lines, colour) for label, (value, colour) in (levels or {}).items()]
-    return [line_chart(title, unit, lines, marks=marks), numbers(lines, unit=unit, note=note)]
+    return [line_chart(title, unit, lines, marks=marks, marks_name=marks_name, is_log=is_log), numbers(lines, unit=unit, note=note)]
+
+
+def seconds_figure(records: Sequence[Record], *, marks: Sequence[float] = (), marks_name: str = "events") -> list[CardPart]:
+    """Return the chart of a training step's times; the axis is logarithmic, because a few steps take a hundred times as long."""
+    return metric_figure(
+        "seconds per step, log axis",
+        records,
+        {f"time/{part}": part for part in ("states", "rollout", "update", "other")},
+        marks=marks,
+        marks_name=marks_name,
+        is_log=True,
+        note="Drawn only on the card of the process that trains; times are not stored, so that equal runs have equal outputs.",
+    )
 
 
 def numbers(lines: Sequence[ChartLine], *, unit: str, note: str = "") -> Html:
-    """Return the table beside a line chart, which is its legend."""
+    """Return what stands below a line chart: the legend, which unfolds to a table, and a note."""
     rows = [[_name(line), *_summary([y for _, y in line.points])] for line in lines]
+    table = html_table([unit, "first", "last", "lowest", "highest"], rows)
+    legend = " ".join(_name(line).markup for line in lines)
     written = paragraph(note, "soft") if note else ""
-    return block(html_table([unit, "first", "last", "lowest", "highest"], rows), written, kind="numbers")
+    return block(f"<details><summary>{legend}</summary>{table}</details>", written, kind="numbers")
 
 
 def _name(line: ChartLine) -> Html:
     ground = f"repeating-linear-gradient(90deg, {line.colour} 0 4px, #0000 4px 7px)" if line.is_dashed else line.colour
-    return Html(f'<span class="swatch" style="background: {ground}"></span><span title="{text(line.meaning)}">{text(line.label)}</span>')
+    return Html(f'<span class="line" title="{text(line.meaning)}">{swatch(ground)}{text(line.label)}</span>')
 
 
 def _summary(values: Sequence[float]) -> list[float | None]:

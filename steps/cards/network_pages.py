@@ -5,9 +5,9 @@ from typing import Final
 
 from grpo.board.phases import PHASES
 from grpo.metrics.table import TERMS
-from steps.cards.charts import ALARM, COLOURS, share_chart
+from steps.cards.charts import COLOURS, share_chart
 from steps.cards.html import CardPart, badge, block, heading, number_text
-from steps.cards.metric_tables import metric_figure, metric_lines, numbers
+from steps.cards.metric_tables import critical_level, metric_figure, metric_lines, numbers, seconds_figure
 from steps.cards.state import KindPages, Seen
 
 _HEALTHY: Final = "#2f9e6e"
@@ -19,6 +19,7 @@ _TERM_NAMES: Final = {
     "recovery_kl": "recovery KL",
 }
 _LATEST: Final = {
+    "grpo/reward_gain": "mean reward: gain over the reference",
     "grpo/reward_mean": "mean reward",
     "grpo/entropy": "entropy at T = 1",
     "grpo/log_num_legal": "ln(legal moves)",
@@ -62,35 +63,32 @@ def _pretrain_page(seen: Seen) -> list[CardPart]:
 def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
     config, records = seen.settings["grpo"], seen.records
     phases = {f"grpo/entropy/{phase}": phase.value for phase in PHASES}
-    levels = {"healthy (floor)": (float(config["recovery"]["healthy_entropy"]), _HEALTHY)}
-    if config["critical_measure"] == "entropy" and config["critical_entropy"]:
-        levels["critical"] = (float(config["critical_entropy"]), ALARM)
-    normalised_levels = (
-        {"critical": (float(config["critical_entropy"]), ALARM)} if config["critical_measure"] == "normalised_entropy" else {}
-    )
+    healthy = {"healthy (floor)": (float(config["recovery"]["healthy_entropy"]), _HEALTHY)}
+    new_games = [record.step for record in records if "self_play/games" in record.metrics]
     fractions = metric_lines(records, {f"grpo/logit_share/{term}": _TERM_NAMES[term] for term in TERMS})
     return [
         *metric_figure(
             "entropy by phase at T = 1",
             records,
             {"grpo/entropy": "all phases", **phases, "grpo/log_num_legal": "ln(legal moves): the maximum"},
-            levels=levels,
+            levels=healthy | critical_level(config, "entropy"),
             dashed=["grpo/log_num_legal"],
             marks=marks,
-            note="Below the critical line for a while it recovers or stops; thin vertical lines are events. Above ln(legal) is impossible.",
+            note="Below the critical line for a while, GRPO recovers or stops. Above ln(legal moves) is impossible.",
         ),
         *metric_figure(
             "normalised entropy",
             records,
             {"grpo/normalised_entropy": "entropy / ln(legal moves)"},
-            levels=normalised_levels,
+            levels=critical_level(config, "normalised_entropy"),
             note="Comparable between phases; 1 is the uniform policy.",
         ),
         *metric_figure(
-            "mean reward",
+            "reward gain over the reference",
             records,
-            {"grpo/reward_mean": "sampled moves, training states"},
-            note="Levels differ between states: a rise without lower held-out regret is not strength.",
+            {"grpo/reward_gain": "policy less reference, same states"},
+            levels={"no gain": (0.0, _START)},
+            note="Mean reward less the reference's on the same training states: without lower held-out regret it is not strength.",
         ),
         *metric_figure(
             "held-out regret, stronger search",
@@ -139,12 +137,7 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
             },
             note="A controller at its bound is a constant; one that changes nothing has no effect.",
         ),
-        *metric_figure(
-            "seconds per step",
-            records,
-            {f"time/{part}": part for part in ("states", "rollout", "update", "other")},
-            note="Only while it trains: the stored history has no times.",
-        ),
+        *seconds_figure(records, marks=new_games, marks_name="new self-play games"),
     ]
 
 

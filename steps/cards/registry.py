@@ -1,11 +1,13 @@
 """Maps each step to its Metaflow card."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from steps.cards import data_pages, games_pages, report_page, training_pages
 from steps.cards.live import LiveCard, Page
+from steps.step_io.results import Results
+from steps.step_io.spec import StepSpan
 
 _SCREENING: Final = "The checkpoints with the lowest held-out regret play the pretrained policy; each round keeps the better half."
 _CONFIRMING: Final = "One task's part of the fresh games that decide on the candidate, which the screening selected."
@@ -23,13 +25,19 @@ PAGES: Final[Mapping[str, tuple[str, Page]]] = {
     "select": ("decision", games_pages.decision_page),
     "report": ("report", report_page.report_page),
 }
-"""Step -> id and page of its card. `start` has its own (`draw_start`); `end` prints where the report's card is."""
+"""Step -> id and page of its card; `start` and `end` have no output to show (`draw_start`, `draw_end`)."""
 
 
 def watch(step: str, settings: Mapping[str, Any] | None = None) -> LiveCard:
     """Return a step's card: a sink for its records; pass the step's output to `finished` at the end."""
     card_id, page = PAGES[step]
     return LiveCard(card_id, page, settings)
+
+
+def draw_end(overview: Callable[[], tuple[Results, Sequence[StepSpan], Mapping[str, str]]]) -> None:
+    """Draw the card of `end`; what it shows is read while it is drawn, so that a failure to read costs the card alone."""
+    card = LiveCard("end", lambda _: report_page.end_page(*overview()))
+    card.drawn()
 
 
 def draw_start(job: Mapping[str, Any]) -> None:

@@ -18,10 +18,19 @@ html, body { background: var(--bg); }
 .mf-card aside { display: none !important; }
 .mf-card :is(.heading, hr) { display: none; } .mf-card .container { padding: 0; }
 .mf-card main { margin: 0 auto !important; width: 100%; max-width: 76rem; padding: 1rem; }
-.mf-card .sectionItems { display: grid; grid-template-columns: minmax(0, 3fr) minmax(0, 2fr); gap: .75rem 1.5rem; align-items: center; }
-.mf-card .sectionItems > * { grid-column: 1 / -1; min-width: 0; }
-.mf-card .sectionItems > .vega-embed { grid-column: 1; display: block; width: 100%; }
-.mf-card .sectionItems > .numbers { grid-column: 2; }
+.mf-card .sectionItems { display: block; columns: 2; column-gap: 2rem; }
+.mf-card .sectionItems > * { width: 100%; min-width: 0; margin: 0; break-inside: avoid; }
+.mf-card .sectionItems > :is(.wide, nav) { column-span: all; }
+.mf-card .sectionItems > .vega-embed { display: block; break-after: avoid; } .mf-card .sectionItems > .numbers { padding-bottom: 1rem; }
+.mf-card nav { display: flex; flex-wrap: wrap; gap: .25rem 1rem; padding: .25rem 0; }
+.mf-card .intervals { padding: .5rem 0 1rem; } .mf-card .intervals table { width: 100%; table-layout: fixed; }
+.mf-card .intervals :is(th, td) { border: none; padding: 0 .4rem 0 0; vertical-align: middle; font-weight: 400; overflow-wrap: anywhere; }
+.mf-card .intervals th { width: 30%; white-space: normal; } .mf-card .intervals .number { width: 30%; }
+.mf-card .intervals .bar { padding: 0; } .mf-card .intervals svg { display: block; width: 100%; height: 1.7rem; overflow: visible; }
+.mf-card .flow table { width: 100%; } .mf-card .flow td:last-child { width: 55%; padding: 0; }
+.mf-card .flow svg { display: block; width: 100%; height: 1.6rem; }
+.mf-card .intervals .scale svg { height: 1.2rem; } .mf-card .intervals text { fill: var(--soft); font-size: .75rem; }
+.mf-card .intervals .tick { stroke: var(--line); } .mf-card .intervals .zero { stroke: var(--soft); stroke-dasharray: 4 3; }
 .mf-card h1 { font-size: 1.5rem; } .mf-card h2 { font-size: 1.15rem; margin-top: 1rem; } .mf-card h3 { font-size: 1rem; }
 .mf-card p, .mf-card li { overflow-wrap: anywhere; } .mf-card p { margin: .25rem 0 .5rem; } .mf-card ul { padding-left: 1.2rem; }
 .mf-card .soft, .mf-card caption, .mf-card figcaption { color: var(--soft); }
@@ -48,15 +57,17 @@ html, body { background: var(--bg); }
 .mf-card progress::-webkit-progress-bar { background: var(--line); } .mf-card progress::-webkit-progress-value { background: #3b82c4; }
 .mf-card progress::-moz-progress-bar { background: #3b82c4; }
 .mf-card details { margin: .25rem 0; } .mf-card summary { cursor: pointer; font-weight: 600; }
+.mf-card .numbers summary { font-weight: 400; } .mf-card summary .line { display: inline-block; margin-right: .6rem; }
 .mf-card .boards { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: 1rem; }
 .mf-card .boards figure { margin: 0; } .mf-card .boards img { width: 100%; max-width: 22rem; height: auto; display: block; }
-.mf-card .boards figcaption { font-size: .9rem; } .mf-card .boards code { font-size: .75rem; overflow-wrap: anywhere; }
+.mf-card .boards figcaption { font-size: .85rem; } .mf-card a { color: #3b82c4; }
 .mf-card iframe { width: 100%; height: 62rem; border: 1px solid var(--line); border-radius: .4rem; background: none; }
 .vega-embed svg { max-width: 100%; }
 .vega-embed svg text { fill: var(--soft) !important; }
+@media (max-width: 900px) { .mf-card .sectionItems { columns: 1; } }
 @media (max-width: 48rem) {
-  .mf-card .sectionItems { grid-template-columns: minmax(0, 1fr); }
-  .mf-card .sectionItems > .vega-embed, .mf-card .sectionItems > .numbers { grid-column: 1; }
+  .mf-card .intervals tr { display: grid; grid-template-columns: 1fr max-content; }
+  .mf-card .intervals :is(th, .number) { width: auto; } .mf-card .intervals .bar { grid-column: 1 / -1; grid-row: 2; }
   .mf-card main { padding: .75rem; }
   .mf-card .latest :is(th, td):nth-child(4) { display: none; } .mf-card .latest td { white-space: normal; }
   .mf-card th, .mf-card td { padding: .25rem .35rem; } .mf-card td.words { min-width: 9rem; }

@@ -1,7 +1,7 @@
 """Metaflow cards of `pretrain` (behaviour cloning) and `finetune` (GRPO with its controllers and diagnosis)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from grpo.metrics.table import METRICS
 from grpo.policy.files import LANGUAGE, NETWORK
@@ -11,6 +11,7 @@ from steps.cards.html import (
     TableCell,
     badge,
     block,
+    contents,
     details,
     heading,
     html_table,
@@ -23,6 +24,8 @@ from steps.cards.language_pages import LANGUAGE_PAGES
 from steps.cards.network_pages import NETWORK_PAGES
 from steps.cards.state import KindPages, Seen
 from steps.step_io.names import FINDINGS, LEARNABILITY
+from steps.step_io.results import TrainingFacts
+from steps.step_io.results_text import training_end
 
 _MAX_EVENTS: Final = 40
 _MOODS: Final = {"note": "plain", "fine": "good", "warning": "warning", "critical": "bad", "refusal": "bad"}
@@ -42,15 +45,15 @@ def finetune_page(seen: Seen) -> list[CardPart]:
     marks = [record.step for record in records if record.events]
     ended = ""
     if report:
-        why = ": ".join(filter(None, (report["reason"], report["message"])))
-        ended = paragraph(f"Steps {report['first_step']:,} to {report['last_step']:,}; reason of the end: {why}.")
-    return [
-        block(heading("GRPO", 1), seen.state(), ended, _latest(seen)),
+        ended = paragraph(training_end(cast(TrainingFacts, report)))
+    parts: list[CardPart] = [
         draw_findings(seen.report(FINDINGS).get("findings", seen.findings)),
-        _learnability(seen.learnability or seen.report(LEARNABILITY) or None),
+        block(heading("Curves")),
         *KIND_PAGES[seen.kind].training_figures(seen, marks),
+        _learnability(seen.learnability or seen.report(LEARNABILITY) or None),
         _events(seen),
     ]
+    return [block(heading("GRPO", 1), seen.state(), ended, _latest(seen)), contents(parts), *parts]
 
 
 def draw_findings(found: Sequence[Mapping[str, Any]]) -> Html:
@@ -87,7 +90,6 @@ def _latest(seen: Seen) -> str:
     return details(
         f"Latest values, step {step:,}",
         f'<div class="latest">{html_table(["", "now", "unit", "meaning"], rows, wide=[3])}</div>',
-        is_open=True,
     )
 
 

@@ -12,6 +12,9 @@ from steps.kinds.lookup import kind_of
 from steps.pipeline.here import Here
 from steps.pipeline.job import Job
 from steps.pipeline.run_step import run_step
+from steps.runs.index import TrackedRun, TrackedStep, find_run
+from steps.runs.names import NotFoundError
+from steps.runs.places import run_page
 from steps.runtime.commands import pasteable, shortened
 from steps.runtime.machine import SHARED, Machine
 from steps.runtime.notify import Notice, Notifier
@@ -19,9 +22,11 @@ from steps.step_io.aliases import CHAMPION
 from steps.step_io.names import MODEL_CARD, REPORT_PAGE, RESULTS
 from steps.step_io.results import Results, read_results
 from steps.step_io.results_text import interval_bars, outcome, verdict_estimates
+from steps.step_io.spec import StepSpan
 from steps.store.outputs import StepOutput
 from steps.tracking import notes
 from steps.tracking.child_run import ChildRun
+from steps.tracking.outages import TrackingAwayError
 from steps.tracking.tags import verdict_tags
 
 _WIDTH: Final = 80
@@ -86,7 +91,7 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
             "",
             _wrapped(sentence),
             "",
-            *interval_bars(verdict_estimates(results)),
+            *interval_bars(verdict_estimates(results["decision"])),
             "",
             _wrapped(f"95 % intervals, by {_num_pairs(results):,} pairs of fresh games. {_capital(outcome(results['decision']))}."),
             *([_wrapped(waiting)] if num_left else []),
@@ -96,6 +101,39 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
             *(f"{command:<{width}}  # {why}" for command, why in printed.items()),
         ]
     )
+
+
+def overview(job: Job, selected: StepOutput, reported: StepOutput) -> tuple[Results, list[StepSpan], dict[str, str]]:
+    """Return what the card of `end` shows: the results, the run's steps by the tracking store, and where all is.
+
+    Where the store does not answer, there are no steps, and no page of it.
+    """
+    here = Here(job)
+    folder = here.open(reported)
+    where = {"champion": f"{_place(here, selected)}/{CHAMPION}", "report": f"{_place(here, reported)}/{REPORT_PAGE}"}
+    try:
+        run = find_run(job["metaflow_run"], here.machine)
+    except (TrackingAwayError, NotFoundError):
+        return read_results(folder / RESULTS), [], where
+    pages = {"MLflow run": run_page(run, here.machine), "cards": f"chess-grpo card {job['metaflow_run']}/STEP"}
+    return read_results(folder / RESULTS), _spans(run), pages | where
+
+
+def _spans(run: TrackedRun) -> list[StepSpan]:
+    """Return the run's steps, the tasks of one as one; of a step that was retried, the attempts that failed too."""
+    grouped: dict[tuple[str, str], list[TrackedStep]] = {}
+    for step in run.steps:
+        grouped.setdefault((step.name, "reused" if step.is_reused else step.status), []).append(step)
+    return [
+        StepSpan(
+            name=name,
+            num_tasks=len(tasks),
+            state=state,
+            begin=min(task.started for task in tasks) - run.started,
+            end=max(task.started + (task.seconds or 0.0) for task in tasks) - run.started,
+        )
+        for (name, state), tasks in grouped.items()
+    ]
 
 
 def _capital(text: str) -> str:

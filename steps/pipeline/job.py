@@ -38,6 +38,8 @@ class Job(TypedDict):
     """What the run resumes from."""
     step_seconds: NotRequired[dict[str, float]]
     """Step -> how long it took in this machine's latest run of the same preset."""
+    checks: NotRequired[dict[str, str]]
+    """What the preflight looked at -> what it found."""
     story: NotRequired[str]
     """What the parent run's page says below its progress (`steps.tracking.notes.head`)."""
 

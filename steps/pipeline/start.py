@@ -98,6 +98,7 @@ def start(
         mlflow_run=run_id,
         is_fresh=is_fresh,
         origin=origin,
+        checks={finding.what: finding.detail for finding in findings},
         story=head,
     )
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from grpo.base.files import MANIFEST, read_json
 from grpo.learning.distributed import ALONE, Processes
+from grpo.metrics.table import BUDGET_SPENT
 from steps.bodies.live_diagnosis import LiveDiagnosis
 from steps.bodies.strength_curve import nearest_rungs, rungs_text
-from steps.bodies.training_loop import BUDGET_SPENT
 from steps.kinds.lookup import kind_of
 from steps.pipeline.here import Here
 from steps.pipeline.job import Job

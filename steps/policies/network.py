@@ -62,7 +62,7 @@ class NetworkCompetitor:
         return heldout_scores(self.policy, board_arrays(boards, split=Split.HELDOUT, strong=True))
 
     def write_decisions(self, folder: Path, boards: "pa.Table", *, before: "Competitor | None" = None) -> None:
-        """Write the worst and best decisions, beside those of another network."""
+        """Write the worst and best decisions, and those that differ most from another network's."""
         judged = board_arrays(boards, split=Split.HELDOUT, strong=True)
         other = before.policy if isinstance(before, NetworkCompetitor) else None
         found = notable_decisions(self.policy, judged, count=_NUM_OF_EACH_KIND, before=other)

@@ -53,7 +53,7 @@ def places(run: TrackedRun, machine: Machine) -> list[tuple[str, str]]:
         ]
     if finetuned is not None:
         rows.append(("training", _place(machine, finetuned, "")))
-    return [*rows, ("UI", _page(run, machine))]
+    return [*rows, ("UI", run_page(run, machine))]
 
 
 def findings(run: TrackedRun, document: Results | None, machine: Machine) -> list[Mapping[str, Any]]:
@@ -75,7 +75,8 @@ def _place(machine: Machine, step: TrackedStep, part: str) -> str:
     )
 
 
-def _page(run: TrackedRun, machine: Machine) -> str:
+def run_page(run: TrackedRun, machine: Machine) -> str:
+    """Return the address of a run's page in MLflow."""
     page = f"#/experiments/{run.experiment}/runs/{run.mlflow_run}"
     if urlsplit(machine.tracking_uri).scheme in ("http", "https"):
         return f"{machine.shown_uri.rstrip('/')}/{page}"

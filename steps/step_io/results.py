@@ -245,7 +245,7 @@ class Results(TypedDict):
     places: dict[str, str]
     """Champion, peak and checkpoints -> folder below the home."""
     decisions: dict[str, Any]
-    """The candidate's worst and best moves on held-out boards; empty for a language model."""
+    """The candidate's moves on held-out boards: changed most, worst and best (`decisions.json`); empty for a language model."""
 
 
 def read_results(path: Path) -> Results:
@@ -290,6 +290,7 @@ SAMPLED, PREVIOUS = "selection/score_sampled", "selection/score_previous"
 LADDER_GAIN, LADDER_GAIN_ADJUDICATED = "selection/ladder_gain", "selection/ladder_gain_adjudicated"
 CANDIDATE_RATING, PRETRAINED_RATING = "selection/rating", "baseline/rating"
 _REGRET: Final = "heldout/regret_best"
+REGRET_PRETRAINED, REGRET_CANDIDATE = "held-out regret, pretrained", "held-out regret, candidate"
 
 _ENGINE_MATCH: Final = "pretrained against Stockfish, nodes {nodes}"
 _STARTED, _JUDGED, _ENGINE = (_START, *_GAMES), (_START, *_ADJUDICATED), (*_GAMES, "engine", _NODES)
@@ -299,8 +300,8 @@ MEASURES: Final = (
     Measure("baseline", "baseline/score_engine", Unit.SCORE, _ENGINE_MATCH, _ENGINE),
     Measure("baseline", "baseline/score_engine_adjudicated", Unit.SCORE, f"{_ENGINE_MATCH}, adjudicated", (*_ADJUDICATED, _NODES)),
     Measure("baseline", PRETRAINED_RATING, Unit.ELO, "pretrained on the ladder", (_LADDER,)),
-    Measure("baseline", _REGRET, Unit.REGRET, "held-out regret, pretrained", (_BOARDS,)),
-    Measure("finetune", _REGRET, Unit.REGRET, "held-out regret, candidate", (_BOARDS,)),
+    Measure("baseline", _REGRET, Unit.REGRET, REGRET_PRETRAINED, (_BOARDS,)),
+    Measure("finetune", _REGRET, Unit.REGRET, REGRET_CANDIDATE, (_BOARDS,)),
     Measure("select", GAIN, Unit.SCORE, "candidate against pretrained, best moves, as played", _STARTED),
     Measure("select", GAIN_ADJUDICATED, Unit.SCORE, "candidate against pretrained, best moves, adjudicated", _JUDGED),
     Measure("select", SAMPLED, Unit.SCORE, "candidate against pretrained, sampled at T = 1", _STARTED),

@@ -7,15 +7,17 @@ from typing import Any, Final
 
 from grpo.board.phases import PHASES
 from grpo.evaluation.verdict import AGAINST_OTHERS, LadderFinding
-from grpo.metrics.table import TASKS
+from grpo.metrics.table import ENDS, TASKS
 from grpo.policy.files import LANGUAGE
 from grpo.statistics.intervals import LEVEL, Estimate, Unit, elo_estimate
 from steps.step_io.results import (
+    CANDIDATE_RATING,
     GAIN,
-    GAIN_ADJUDICATED,
     LADDER_GAIN,
-    LADDER_GAIN_ADJUDICATED,
     MEASURE_NAMES,
+    REGRET_CANDIDATE,
+    REGRET_PRETRAINED,
+    SAMPLED,
     BoardFacts,
     ClaimFacts,
     DecisionFacts,
@@ -24,6 +26,7 @@ from steps.step_io.results import (
     Measurement,
     PlacementFacts,
     Results,
+    TrainingFacts,
     estimate_of,
 )
 
@@ -66,8 +69,29 @@ def measurement_text(found: Measurement) -> str:
 
 def measurement_table(found: Iterable[Measurement]) -> HeadedRows:
     """Return what was measured."""
-    rows = [(each["name"], measurement_text(each), "" if each["num_games"] is None else f"{each['num_games']:,}") for each in found]
+    rows = [(_at_depth(each), measurement_text(each), "" if each["num_games"] is None else f"{each['num_games']:,}") for each in found]
     return ("measured", "estimate, 95 % interval", "games"), rows
+
+
+_HEADLINES: Final = (
+    MEASURE_NAMES[GAIN],
+    MEASURE_NAMES[SAMPLED],
+    MEASURE_NAMES[LADDER_GAIN],
+    MEASURE_NAMES[CANDIDATE_RATING],
+    REGRET_PRETRAINED,
+    REGRET_CANDIDATE,
+)
+
+
+def headline_table(found: Sequence[Measurement]) -> HeadedRows:
+    """Return the six measurements that say most: the gains, the rating, and held-out regret before and after GRPO."""
+    named = {each["name"]: each for each in found}
+    return measurement_table(named[name] for name in _HEADLINES if name in named)
+
+
+def _at_depth(found: Measurement) -> str:
+    depth = found["yardstick"].get("evaluation.adjudication_depth")
+    return found["name"] if depth is None else f"{found['name']} at depth {depth}"
 
 
 def outcome(decision: DecisionFacts) -> str:
@@ -133,26 +157,21 @@ def regret_table(results: Results) -> HeadedRows:
     return ("phase", "pretrained", "candidate"), rows
 
 
-VERDICT_MEASURES: Final = {
-    MEASURE_NAMES[GAIN]: "own start, as played",
-    MEASURE_NAMES[GAIN_ADJUDICATED]: "own start, adjudicated",
-    MEASURE_NAMES[LADDER_GAIN]: "other opponents, as played",
-    MEASURE_NAMES[LADDER_GAIN_ADJUDICATED]: "other opponents, adjudicated",
-}
-"""Name of a measurement that the verdict's picture shows -> its label there."""
 _BARS_HEAD: Final = "gain in Elo, against"
 _BAR_HALF: Final = 12
 """Characters of a text bar on each side of 0."""
 
 
-def verdict_estimates(results: Results) -> dict[str, Estimate]:
+def verdict_estimates(decision: DecisionFacts) -> dict[str, Estimate]:
     """Return the candidate's gain in Elo against its own start and against other opponents, by label, in the verdict's order."""
-    found = {each["name"]: each for each in results["measurements"]}
-    return {
-        label: elo_estimate(estimate_of(found[name])) if found[name]["unit"] == Unit.SCORE else estimate_of(found[name])
-        for name, label in VERDICT_MEASURES.items()
-        if name in found
+    games, ladder = decision["confirmation_best_moves"], decision["ladder_gain"]
+    adjudicated = {"own start, adjudicated": games["adjudicated"]} if "adjudicated" in games else {}
+    gains = {"other opponents, as played": ladder["played"], "other opponents, adjudicated": ladder["adjudicated"]}
+    scores = {
+        label: elo_estimate(Estimate(value=score["score"], low=score["low"], high=score["high"]))
+        for label, score in ({"own start, as played": games} | adjudicated).items()
     }
+    return scores | {label: estimate_of(gain) for label, gain in gains.items()}
 
 
 def interval_bars(estimates: Mapping[str, Estimate]) -> list[str]:
@@ -190,16 +209,21 @@ def training_lines(results: Results) -> list[str]:
     is_language, training, decision = results["kind"] == LANGUAGE, results["training"], results["decision"]
     entropy = training["mean_entropy_at_end"]
     nats = "not known (a rollback had just been made)" if entropy is None else f"{entropy:.2f} nats{' an answer' if is_language else ''}"
-    because = f" ({training['message']})" if training["message"] else ""
     champion = "the pretrained policy" if decision["champion_step"] == 0 else f"step {decision['champion_step']:,}"
     return [
         *(_cloning if is_language else _imitation)(results["pretraining"]),
-        f"GRPO went from step {training['first_step']:,} to {training['last_step']:,} and ended by {training['reason']}{because}; entropy"
-        f" at T = 1 was {nats} then (mean of the last steps).",
+        f"{training_end(training)} Entropy at T = 1 was {nats} then (mean of the last steps).",
         _control(training["control"], is_language=is_language),
         f"Champion: {champion}. Peak, to resume from: step {decision['peak_step']:,}, whose score against the pretrained policy has the"
         f" lower bound {decision['peak_low']:.3f}.",
     ]
+
+
+def training_end(training: TrainingFacts) -> str:
+    """Return from which step to which GRPO trained, and why it stopped."""
+    message = f" ({training['message']})" if training["message"] else ""
+    why = ENDS.get(training["reason"], training["reason"])
+    return f"GRPO trained from step {training['first_step']:,} to {training['last_step']:,} and stopped because {why}{message}."
 
 
 def _imitation(found: Mapping[str, Any]) -> Iterator[str]:

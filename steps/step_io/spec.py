@@ -37,3 +37,16 @@ class StepSpec:
     def settings(self, settings: Settings) -> dict[str, Any]:
         """Return the part of the settings that it reads, JSON-able: part of its version."""
         return {} if self.reads is None else settings_read_by(self.reads, settings)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepSpan:
+    """A step of the run, its tasks together, or one attempt of it that failed."""
+
+    name: str
+    num_tasks: int
+    state: str
+    """`finished`, `reused`, `failed` or `running`."""
+    begin: float
+    """Seconds since the run began."""
+    end: float

@@ -12,13 +12,15 @@ from real_flow import FlowRun
 
 from infra.browser import Page, browser, missing
 
-STEPS = {"check_boards": "boards", "baseline": "baseline", "finetune": "train", "select": "decision", "report": "report"}
+STEPS = {"join_boards": "join", "baseline": "baseline", "finetune": "train", "select": "decision", "report": "report", "end": "end"}
+LINKED = ("https://lichess.org/analysis/", "http://127.0.0.1:")
 PHONE = 390
 _SEEN = """
 const scrolling = [...document.querySelectorAll(".mf-card *")].filter(
     part => part.getBoundingClientRect().right > innerWidth + 1 && !part.closest(".scroll") && !part.closest("svg")
 );
 return {
+    has_title: document.querySelector(".mf-card h1") !== null,
     width: document.documentElement.scrollWidth,
     wide: scrolling.map(part => part.className),
     charts: [...document.querySelectorAll("svg.marks")].map(chart => chart.getBoundingClientRect().width),
@@ -26,8 +28,11 @@ return {
     words: [...document.querySelectorAll(".vega-embed")].map(chart => chart.ariaLabel),
     boards: [...document.images].map(picture => [picture.naturalWidth, picture.alt.length]),
     ground: getComputedStyle(document.body).backgroundColor,
-    ink: getComputedStyle(document.querySelector("h1, h2")).color,
-    strangers: [...document.querySelectorAll(".mf-card a[href], .mf-card script")].length,
+    ink: getComputedStyle(document.querySelector("h1, h2") || document.body).color,
+    bars: [...document.querySelectorAll(".bar svg, .flow svg")].map(bar => bar.getBoundingClientRect().width),
+    scripts: document.querySelectorAll(".mf-card script").length,
+    links: [...document.querySelectorAll(".mf-card a[href]")].map(link => link.getAttribute("href")),
+    anchors: [...document.querySelectorAll(".mf-card nav a")].every(link => document.querySelector(link.getAttribute("href"))),
 };
 """
 
@@ -55,7 +60,7 @@ def looked_at(page: Page, card: Path, *, is_dark: bool, num_charts: int) -> dict
 
     def seen() -> dict[str, Any] | None:
         found = cast(dict[str, Any], page.run(_SEEN))
-        return found if len(found["charts"]) == num_charts else None
+        return found if found["has_title"] and len(found["charts"]) == num_charts else None
 
     return page.until(seen, f"draw {num_charts} charts")
 
@@ -70,16 +75,19 @@ def test_a_card_is_read_offline_on_a_phone_and_in_the_dark(card: str, pages: dic
     [encoded] = re.findall(r'__MF_DATA__\["[^"]+"\] = "([^"]+)"', pages[card].read_text(encoding="utf-8"))
     parts = json.loads(base64.b64decode(encoded))["components"][0]["contents"][0]["contents"]
     num_charts = sum(part["type"] == "vegaChart" for part in parts)
-    assert num_charts > 0
     light, dark = (looked_at(phone, pages[card], is_dark=is_dark, num_charts=num_charts) for is_dark in (False, True))
     for seen in (light, dark):
         assert seen["width"] <= PHONE
         assert seen["wide"] == []
         assert all(200 < width <= PHONE for width in seen["charts"])
-        assert seen["lines"] > num_charts
+        assert seen["lines"] >= num_charts
+        assert seen["charts"] or seen["bars"]
+        assert all(60 < width <= PHONE for width in seen["bars"])
         assert all(words for words in seen["words"])
         assert all(width > 0 and words > 40 for width, words in seen["boards"])
-        assert seen["strangers"] == 0
+        assert seen["scripts"] == 0
+        assert seen["anchors"]
+        assert all(link.startswith(("#", *LINKED)) for link in seen["links"])
     assert brightness(light["ground"]) > 200 > 100 > brightness(light["ink"])
     assert brightness(dark["ground"]) < 50 < 200 < brightness(dark["ink"])
     assert bool(dark["boards"]) == (card in ("baseline", "decision", "report"))

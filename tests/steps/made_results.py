@@ -172,7 +172,7 @@ def write_outputs(root: Path, reports: Mapping[str, Mapping[str, Any]]) -> dict[
         write_json(folder / REPORT, reports[step])
         (folder / HISTORY).write_text(histories.get(step, ""))
         if step == "select":
-            write_json(folder / DECISIONS, {"num_boards": 30, "worst": [], "best": []})
+            write_json(folder / DECISIONS, {"num_boards": 30, "improved": [], "worsened": [], "worst": [], "best": []})
         if step == "finetune":
             (folder / FINDINGS).parent.mkdir()
             write_json(folder / FINDINGS, {"verdict": "findings", "findings": [FINDING]})

@@ -63,6 +63,14 @@ def test_one_legal_move_is_no_decision() -> None:
     assert found.worst == found.best == ()
 
 
+def test_changed_moves_are_those_whose_value_differs_from_the_earlier_policys_largest_first() -> None:
+    found = notable_decisions(written_probabilities(NOW), arrays(OTHER, WHITE, BLACK), count=3, before=written_probabilities(THEN))
+    assert [(each.fen, each.chosen.move) for each in found.improved] == [(BLACK.fen(), "a8b7")], "0.2 -> 0.6"
+    assert [(each.fen, each.chosen.move) for each in found.worsened] == [(WHITE.fen(), "a1b1")], "0.9 -> 0.5"
+    alone = notable_decisions(written_probabilities(NOW), arrays(OTHER, WHITE, BLACK), count=3)
+    assert alone.improved == alone.worsened == ()
+
+
 def test_what_is_told_is_what_regret_says_and_in_order() -> None:
     boards = fake_arrays(some_boards(700, seed=3), made_up_number)  # More than one batch.
     policy = new_policy(TINY, seed=1, device=CPU)

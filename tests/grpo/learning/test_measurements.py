@@ -332,6 +332,8 @@ def test_a_step_on_sampled_groups_worked_by_hand() -> None:
     assert (step.mean("clip_low"), step.mean("clip_high")) == (0, 0)
     assert step.mean("raw/entropy") == pytest.approx(sum(entropies(NEW)) / 2)
     assert step.mean("kl_reference") == step.mean("raw/reference_kl") == pytest.approx(sum(divergence(NEW, REFERENCE)) / 2)
+    # 0.1 * 0.8 - 0.1 * 0.4, and -0.05 * 1.0.
+    assert step.mean("reward_gain") == pytest.approx((0.04 - 0.05) / 2)
     assert step.mean("kl_from_reference") == step.mean("raw/recovery_kl") == pytest.approx(sum(divergence(REFERENCE, NEW)) / 2)
     assert step.kl_old == step.mean("kl_old") == pytest.approx(sum(divergence(PROBS, NEW)) / 2)
     loss = -surrogate / 2 - 0.3 * step.mean("raw/entropy") + 0.7 * step.mean("kl_reference") + 0.5 * step.mean("kl_from_reference")

@@ -91,7 +91,7 @@ def test_every_metric_is_in_one_group_of_its_own_kind() -> None:
 
 def test_every_unit_is_explained_or_a_thing_that_is_counted() -> None:
     counted = {"boards", "expectations", "findings", "games", "kinds", "moves", "plies", "positions", "searches", "states", "steps"}
-    counted |= {"times", "1/s", "tokens", "prompts", "runs"}
+    counted |= {"times", "per second", "tokens", "prompts", "runs"}
     units = {spec.unit.partition(" of ")[0] if spec.unit.startswith("fraction") else spec.unit for spec in METRICS.values()}
     assert units - counted == set(UNITS)
 

@@ -480,7 +480,8 @@ def test_the_card_shows_reasons_trace_ends_and_place(selected: Selected, monkeyp
         assert html.escape(found) in text
     decisions = read_json(selected.folder / DECISIONS)
     assert text.count("<iframe title=") == 1, "the viewer"
-    assert text.count("data:image/svg+xml") == len(decisions["worst"]) + len(decisions["best"]) > 0
+    num_boards = sum(len(decisions[kind]) for kind in ("improved", "worsened", "worst", "best"))
+    assert text.count("data:image/svg+xml") == text.count("https://lichess.org/analysis/") == num_boards > 0
 
 
 @pytest.mark.prove

@@ -1,34 +1,40 @@
 """Cards: what is on them, that it is text whatever it was, and that drawing them stays cheap."""
 
+import html
 import itertools
 import json
 import math
 import random
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import chess
 import pytest
+from made_results import made_results
 
 from grpo.base.files import write_json
 from grpo.board.phases import PHASES
 from grpo.metrics.table import METRICS, TERMS, Event, Record
 from grpo.settings.tree import read_settings
-from grpo.statistics.intervals import elo
+from grpo.statistics.intervals import Estimate, Unit, elo, elo_estimate, paired_interval
 from steps.cards import live
-from steps.cards.boards import board_svg, decision_boards, decision_words
-from steps.cards.charts import MAX_POINTS, ChartLine, Interval, interval_chart, line_chart, share_chart, thinned
+from steps.cards.boards import board_svg, decision_boards, decision_lines
+from steps.cards.charts import MAX_POINTS, ChartLine, Interval, interval_figure, line_chart, share_chart, smoothed, thinned
 from steps.cards.data_pages import phase_chart, start_page
 from steps.cards.games_pages import checkpoint_figures
 from steps.cards.html import CardPart, Chart, Html, block, html_table, number_text, paragraph, progress_bar
 from steps.cards.live import LiveCard
 from steps.cards.metric_tables import metric_figure
 from steps.cards.registry import PAGES, watch
+from steps.cards.report_page import end_page
 from steps.cards.state import Seen
 from steps.cards.style import STYLE
 from steps.cards.training_pages import draw_findings, finetune_page, pretrain_page
 from steps.step_io.names import FINDINGS
+from steps.step_io.results_text import headline_table
+from steps.step_io.spec import StepSpan
 
 SETTINGS = read_settings("preset = 'test'").model_dump(mode="json")
 EVIL = "<script>alert(1)</script>\n\n<img src=x onerror=alert(2)>[x](javascript:y)"
@@ -121,11 +127,43 @@ def test_a_short_line_is_whole_but_for_what_is_no_number() -> None:
     json.dumps(spec, allow_nan=False)
 
 
-def test_a_chart_says_in_words_where_its_lines_end_and_which_interval_is_ringed() -> None:
+def test_a_chart_says_in_words_where_its_lines_end() -> None:
     spec = line_chart("loss", "nats", [ChartLine(label="training", points=[(0, 2.0), (1, 1.25)], colour="#000")]).spec
     assert spec["description"] == "loss, nats: training ends at 1.25"
-    ringed = Interval(label="step 4", middle=10.0, low=-20.0, high=40.0, kind="games", is_ringed=True)
-    assert interval_chart("Elo", "Elo", [ringed]).spec["description"] == "Elo, Elo: step 4 10 [-20, 40], ringed"
+
+
+@pytest.mark.parametrize(("low", "value", "high"), [(-100.0, 0.0, 300.0), (-75.0, 53.0, 212.0), (0.031, 0.05, 0.11), (7.0, 7.0, 7.0)])
+def test_an_interval_bar_lies_on_its_scale_and_its_numbers_stand_beside_it(low: float, value: float, high: float) -> None:
+    one = Interval(label="one", estimate=Estimate(value=value, low=low, high=high), kind="games", is_ringed=True)
+    other = Interval(label="other", estimate=Estimate(value=value, low=value, high=high), kind="games")
+    shown = interval_figure("gain", Unit.ELO, [one, other], zero="even").markup
+    left, right = (float(end) for end in re.findall(r'x1="([\d.]+)%" x2="([\d.]+)%" y1="50%"', shown)[0])
+    [first, *_, last] = re.findall(r'<text x="([\d.]+)%" [^>]*>([-\d.,]+)<', shown)
+    (x0, tick0), (x1, tick1) = ((float(x), float(tick.replace(",", ""))) for x, tick in (first, last))
+
+    def value_at(x: float) -> float:
+        return tick0 + (x - x0) / (x1 - x0) * (tick1 - tick0)
+
+    assert [value_at(left), value_at(right)] == pytest.approx([low, high], abs=2e-4 * (tick1 - tick0))
+    assert 0 <= left <= right <= 100
+    assert f"{one.estimate.text(Unit.ELO)} (peak)" in shown
+    assert shown.count("(peak)") == shown.count('fill="none"') == 1
+    assert 'class="zero"' in shown
+
+
+def test_a_long_line_is_drawn_as_its_ema_with_a_stated_half_life_and_its_values_faint_behind() -> None:
+    assert smoothed([(0, 0.0), (1, 2.0), (2, math.nan), (3, 5.0)], 1.0) == [(0, 0.0), (1, 2 / 1.5), (3, pytest.approx(5.5 / 1.375))]
+    line = ChartLine(label="a", points=[(step, 1.0 + step % 2) for step in range(501)], colour="#000")
+    spec = line_chart("a", "nats", [line], marks=[7], marks_name="new games").spec
+    assert spec["title"]["subtitle"] == "bold: EMA, half-life 10 steps; faint: each step; vertical: new games"
+    faint, bold = (
+        next(each for each in spec["layer"] if each["mark"].get(key) == value) for key, value in (("opacity", 0.25), ("strokeWidth", 2.2))
+    )
+    assert "data" not in faint, "the values themselves"
+    assert [row["y"] for row in bold["data"]["values"][-5:]] == pytest.approx([1.5] * 5, abs=0.05)
+    spec = line_chart("a", "seconds", [line], is_log=True).spec
+    assert spec["title"]["subtitle"] == "", "a spike that is smoothed is no spike"
+    assert spec["layer"][0]["encoding"]["y"]["scale"] == {"type": "log"}
 
 
 def test_stacked_shares_are_thinned_at_the_same_steps() -> None:
@@ -288,10 +326,42 @@ def test_the_card_of_the_start_tells_commit_and_settings() -> None:
         "mlflow_run": "m",
         "is_fresh": False,
         "origin": None,
+        "checks": {"stockfish": "Stockfish 15.1"},
     }
     shown = markup(start_page(job))
     assert "abc123, with uncommitted changes" in shown
     assert "<td>recovery.healthy_entropy</td>" in shown
+    assert '<td>stockfish</td><td class="words">Stockfish 15.1</td>' in shown
+
+
+def test_the_card_of_the_end_has_verdict_numbers_each_steps_state_and_time_and_a_link_to_mlflow(tmp_path: Path) -> None:
+    results = made_results(tmp_path)
+    spans = [
+        StepSpan(name="build_boards", num_tasks=2, state="reused", begin=0.0, end=5.0),
+        StepSpan(name="pretrain", num_tasks=1, state="finished", begin=10.0, end=50.0),
+    ]
+    parts = end_page(results, spans, {"MLflow run": "http://127.0.0.1:5000/#/experiments/1/runs/ab (`chess-grpo ui` starts it)"})
+    shown = markup(parts)
+    assert html.escape(results["verdict"]) in shown
+    rows = headline_table(results["measurements"])[1]
+    assert len(rows) >= 5
+    assert all(html.escape(str(name)) in shown for name, *_ in rows)
+    assert "<td>build_boards (2 tasks)</td>" in shown
+    assert ">reused</span></td><td>5 s</td>" in shown
+    assert '<rect x="20.00%" y="25%" width="80.00%"' in shown
+    assert '<a href="http://127.0.0.1:5000/#/experiments/1/runs/ab"' in shown
+    links = re.findall('<a href="#(.*?)">', shown)
+    assert links == ["main-measurements", "flow", "where"]
+    assert all(f'<h2 id="{link}">' in shown for link in links)
+    assert "did not answer" in markup(end_page(results, [], {}))
+
+
+def test_the_screening_has_an_interval_of_its_pairs_of_games(tmp_path: Path) -> None:
+    write_json(tmp_path / "games.json", {"screening: step 4": [{"score": score} for score in (1.0, 0.5, 1.0, 0.0)]})
+    seen = Seen(SETTINGS, folder=tmp_path)
+    expected = elo_estimate(paired_interval([0.75, 0.5]).estimate).text(Unit.ELO)
+    assert ">screening: step 4</th>" in markup(list(PAGES["screen"][1](seen)))
+    assert expected in markup(list(PAGES["screen"][1](seen)))
 
 
 def decision(**other: Any) -> dict[str, Any]:
@@ -313,18 +383,19 @@ def decision(**other: Any) -> dict[str, Any]:
     }
 
 
+SCORES = {"step 10": 0.4, "step 20": 0.7, "step 20, confirmed": 0.6}
+"""Of `decision`; of the rounds of the screening the last one counts."""
+
+
 @pytest.mark.parametrize(("peak", "ringed"), [(20, "step 20, confirmed"), (10, "step 10")])
 def test_elo_has_its_interval_and_the_peak_is_ringed_where_it_was_chosen(peak: int, ringed: str) -> None:
-    found = charts(checkpoint_figures(decision(peak_step=peak)))
-    rows = {row["name"]: row for row in found["Elo against the pretrained policy"]["data"]["values"]}
-    assert rows.keys() == {"step 10", "step 20", "step 20, confirmed"}
-    assert [name for name, row in rows.items() if row["ringed"]] == [ringed]
-    confirmed = rows["step 20, confirmed"]
-    assert [confirmed[part] for part in ("low", "y", "high")] == pytest.approx([elo(0.5), elo(0.6), elo(0.7)], rel=1e-4)
-    assert rows["step 20"]["y"] == pytest.approx(elo(0.7), rel=1e-4), "of all rounds, the last entry"
-    regrets = {row["name"]: row for row in found["held-out regret of checkpoints"]["data"]["values"]}
-    assert [name for name, row in regrets.items() if row["ringed"]] == [f"step {peak}"]
-    assert regrets["step 10"]["high"] == pytest.approx(0.2 + 1.96 * 0.1, rel=1e-3)
+    elos, regrets = (figure.markup for figure in checkpoint_figures(decision(peak_step=peak)) if isinstance(figure, Html))
+    of = {name: f"{elo(score):+.0f} [{elo(score - 0.1):+.0f}, {elo(score + 0.1):+.0f}]" for name, score in SCORES.items()}
+    rows = dict(re.findall(r'<th scope="row">(.*?)</th>.*?<td class="number">(.*?)</td>', elos))
+    assert rows == {name: f"{text} (peak)" if name == ringed else text for name, text in of.items()}
+    rows = dict(re.findall(r'<th scope="row">(.*?)</th>.*?<td class="number">(.*?)</td>', regrets))
+    assert [name for name, text in rows.items() if "(peak)" in text] == [f"step {peak}"]
+    assert rows["step 10"].startswith("0.2000 [0.0040, 0.3960]")
 
 
 # Boards.
@@ -350,22 +421,26 @@ def test_a_wrong_move_has_two_arrows_and_a_right_one_a_single_one_seen_by_who_mo
     assert chess.svg.board(black, orientation=chess.BLACK, size=320).split("<use")[1] == right.split("<use")[1], "the same corner"
 
 
-def test_a_decision_is_told_in_words_with_both_moves_and_the_pretrained_policys() -> None:
-    words = decision_words(telling(chess.STARTING_FEN, "g1f3", "e2e4", regret=0.3, before="a2a3"))
-    assert words == (
-        "Opening. White plays Nf3 (25%), value 0.500; Stockfish's e4 (25% in the policy) has value 0.500: regret 0.300;"
-        " pretrained: a3 (25%), value 0.500."
-    )
+def test_a_decision_is_told_in_lines_of_label_and_number() -> None:
+    wrong = telling(chess.STARTING_FEN, "g1f3", "e2e4", regret=0.3, before="a2a3")
+    assert decision_lines(wrong) == [("policy", "Nf3 0.500 (25%)"), ("Stockfish", "e4 0.500 (25%)"), ("before GRPO", "a3 0.500 (25%)")]
+    assert decision_lines(telling(chess.STARTING_FEN, "e2e4", "e2e4", regret=0.0)) == [("policy", "e4 0.500 (25%), next best 0.400")]
 
 
-def test_boards_have_their_words_as_text_alternative_and_no_reference_to_anywhere() -> None:
-    found = {"num_boards": 30, "worst": [telling(chess.STARTING_FEN, "g1f3", "e2e4", regret=0.3)], "best": []}
-    shown = decision_boards(found, whose="step 6").markup
-    assert 'alt="rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1: Opening. White plays Nf3' in shown
+def test_boards_have_their_words_as_text_alternative_a_link_to_lichess_and_what_changed_first() -> None:
+    changed, wrong = (telling(chess.STARTING_FEN, "g1f3", "e2e4", regret=0.3, before=before) for before in ("a2a3", ""))
+    kinds: dict[str, Any] = {"num_boards": 30, "improved": [], "worsened": [], "best": []}
+    shown = decision_boards({**kinds, "worst": [wrong]}, whose="step 6").markup
+    assert 'alt="rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1: policy Nf3 0.500 (25%); Stockfish e4' in shown
     assert 'src="data:image/svg+xml;base64,' in shown
-    assert "http" not in shown
-    assert "On no board" in shown
+    link = "https://lichess.org/analysis/rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR_w_KQkq_-_0_1?color=white"
+    assert re.findall(r'"(https?:[^"]*)"', shown) == [link]
+    assert "GRPO" not in shown, "nothing to compare with"
     assert "\n" not in shown
+    shown = decision_boards({**kinds, "worst": [wrong], "improved": [changed]}, whose="step 6").markup
+    titles = re.findall("<h3>(.*?)</h3>", shown)
+    assert titles[:2] == ["Moves that GRPO improved most", "Moves that GRPO made worse"]
+    assert "GRPO made no move worse." in shown
 
 
 # Live.

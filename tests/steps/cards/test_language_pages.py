@@ -111,7 +111,7 @@ def test_the_final_card_is_drawn_without_a_networks_numbers(tmp_path: Path) -> N
     seen = Seen({})
     seen.finish(tmp_path, is_reused=False)
     parts = report_page(seen)
-    assert list(charts(parts))[:2] == ["Elo against the pretrained policy", "held-out regret of checkpoints"]
+    assert "Held-out regret of checkpoints" in markup(parts)
     for words in (results["verdict"], *training_lines(results)):
         assert html.escape(words) in markup(parts)
 
