@@ -12,6 +12,8 @@ from typing import Any, Final
 from steps.tracking.tags import FLOW, FOUND, STEP, VERDICT
 
 SHARE_KEY: Final = "viewStateShareKey"
+_TRAINING: Final = "workflowType=machine_learning"
+"""Opens a page in MLflow's mode *Model training*; without it MLflow 3 opens in its mode for prompts and traces."""
 _TAG: Final = "mlflow.sharedViewState."
 RUNS: Final = "chess-grpo-runs"
 STEPS_VIEW: Final = "chess-grpo-steps"
@@ -29,6 +31,24 @@ _COMPARED: Final = (
     "metrics.`run/regret_after`",
     "params.`grpo.learning_rate`",
 )
+
+
+def view_address(server: str, experiment_id: str, view: str = RUNS) -> str:
+    """Return the address of the runs table in a saved view, `RUNS` by default, as the UI at `server` shows it.
+
+    >>> view_address("http://127.0.0.1:5000/", "1")
+    'http://127.0.0.1:5000/#/experiments/1/runs?viewStateShareKey=chess-grpo-runs&workflowType=machine_learning'
+    """
+    return f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs?{SHARE_KEY}={view}&{_TRAINING}"
+
+
+def run_address(server: str, experiment_id: str, run_id: str) -> str:
+    """Return the address of a run's page in the UI at `server`; an empty `server` gives a link within it.
+
+    >>> run_address("", "1", "0a1b")
+    '/#/experiments/1/runs/0a1b?workflowType=machine_learning'
+    """
+    return f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}?{_TRAINING}"
 
 
 def saved_views() -> dict[str, str]:
