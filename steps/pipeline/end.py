@@ -21,7 +21,7 @@ from steps.step_io.results_text import interval_bars, outcome, verdict_estimates
 from steps.store.outputs import StepOutput
 from steps.tracking import notes
 from steps.tracking.child_run import ChildRun
-from steps.tracking.tags import verdict_tags
+from steps.tracking.launch import verdict_tags
 
 _WIDTH: Final = 80
 
@@ -69,7 +69,7 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
     }
     head = job.get("story", "")
     note = notes.ended(head, results, places={**places, "Card": f"chess-grpo card {run}"}) if head else ""
-    num_left = here.tracker.end_flow_run(job["mlflow_run"], verdict_tags(results["decision"]), note)
+    num_left = here.tracker.end_flow_run(job["mlflow_run"], verdict_tags(results["decision"], job["settings"]), note)
     waiting = f"NOT LOGGED: {num_left:,} steps wait for the tracking store, which is away. Log them later: {_track(here.machine)}"
     commands = {
         "chess-grpo card last": "the report as a page",

@@ -122,7 +122,8 @@ class Delivery:
                 found = self._store.search(f"tags.`{CHILD}` = '{key}'")
                 if not found:
                     tags = {PARENT: parent, STEP: step, CHILD: key, **tags}
-                    found = [client.create_run(self._store.experiment, start_time=time, run_name=run_name(step), tags=tags)]
+                    name = run_name(step, records[0].get("part", ""))
+                    found = [client.create_run(self._store.experiment, start_time=time, run_name=name, tags=tags)]
                 self._progress.run_id = str(found[0].info.run_id)
             case {"kind": "log", "is_parent": is_parent, "tags": tags, "params": params}:
                 named = [Param(name, value) for name, value in params.items()]

@@ -98,13 +98,14 @@ STEP_NOTES: Final[Mapping[str, StepNote]] = {
 """Step -> note, in the order of the steps."""
 
 
-def run_name(step: str) -> str:
-    """Return a child run's name, by which the UI sorts them in order.
+def run_name(step: str, part: str = "") -> str:
+    """Return a child run's name, by which the UI sorts them in order; parallel tasks of a step are told apart by their part.
 
-    >>> run_name("finetune")
-    '07 finetune'
+    >>> run_name("finetune"), run_name("confirm", "2 of 2")
+    ('07 finetune', '09 confirm 2 of 2')
     """
-    return f"{list(STEP_NOTES).index(step) + 1:02d} {step}" if step in STEP_NOTES else step
+    name = f"{list(STEP_NOTES).index(step) + 1:02d} {step}" if step in STEP_NOTES else step
+    return f"{name} {part}".rstrip()
 
 
 def headlines(step: str, folder: Path) -> dict[str, float]:

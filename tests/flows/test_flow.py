@@ -127,7 +127,9 @@ def test_the_tracker_has_a_parent_with_a_child_for_each_step(first_run: FlowRun,
     runs = tracking.search_runs([experiment.experiment_id])
     [parent] = [run for run in runs if run.data.tags["chess_grpo.step"] == "flow"]
     children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
-    assert sorted({run.info.run_name for run in children}) == [run_name(step) for step in STEP_NOTES]
+    tasks = [run_name("build_boards", "1 of 2"), run_name("build_boards", "2 of 2")]
+    assert sorted(run.info.run_name for run in children) == [*tasks, *(run_name(step) for step in STEP_NOTES if step != "build_boards")]
+    assert parent.info.run_name.endswith(" · test, seed 0"), "the verdict and what is compared"
     assert parent.data.tags["metaflow.run"] == first_run.run_id
     assert parent.data.params["grpo.learning_rate"] == str(read_settings("test").grpo.learning_rate)
     assert {run.info.status for run in runs} == {"FINISHED"}

@@ -58,12 +58,13 @@ def test_a_preset_is_named_as_such_and_what_differs_is_no_more_than_that() -> No
     assert launch_of(settings_of("laptop")).command() == f"python {FLOW_FILE} run"
     launch = launch_of(settings_of('preset = "smoke"\ngrpo.learning_rate = 0.0123'))
     assert (launch.preset, launch.differences) == ("smoke", {"grpo.learning_rate": 0.0123})
+    assert (launch.label, launch_of(settings_of("laptop")).label) == ("smoke with 1 changed setting, seed 0", "laptop, seed 0")
     words = launch.command(["--resume-from", "peak"])
     assert words == f"python {FLOW_FILE} --config-value settings 'preset = \"smoke\"\ngrpo.learning_rate = 0.0123' run --resume-from peak"
 
 
 def test_a_setting_that_must_be_taken_away_is_written_in_a_language_with_a_word_for_nothing() -> None:
-    launch = Launch(preset="clean", differences={"seed": 3, "boards.filters.min_rating": None})
+    launch = Launch(preset="clean", differences={"seed": 3, "boards.filters.min_rating": None}, seed=3)
     assert json.loads(launch.text) == {"preset": "clean", "seed": 3, "boards": {"filters": {"min_rating": None}}}
     assert read_settings(launch.text).boards.filters.min_rating is None
 
