@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from grpo.base.suggestions import nearest
+from grpo.metrics.table import declared_name, tracked_name
 from steps.runs.names import LAST, RUN_NAMES, NotFoundError
 from steps.runtime.machine import Machine
 from steps.step_io.aliases import ALIASES
@@ -42,7 +43,7 @@ class TrackedStep:
     is_reused: bool
     """Whether its output was reused from the store."""
     metrics: Mapping[str, float]
-    """The last value of each metric."""
+    """The last value of each metric, by the names of the table of metrics."""
     tags: Mapping[str, str]
 
     @property
@@ -156,7 +157,7 @@ def step_seconds(machine: Machine, preset: str) -> dict[str, float]:
 def step_metric(machine: Machine, step: TrackedStep, metric: str) -> dict[int, float]:
     """Return a metric's values by training step; of several values at one step the last."""
     store = TrackingStore.of(machine)
-    return {each.step: each.value for each in store.asked(lambda: store.client.get_metric_history(step.mlflow_run, metric))}
+    return {each.step: each.value for each in store.asked(lambda: store.client.get_metric_history(step.mlflow_run, tracked_name(metric)))}
 
 
 class _Index:
@@ -233,7 +234,7 @@ def _step(child: "Run") -> TrackedStep:
         version=tags.get(VERSION, ""),
         output_hash=tags.get(OUTPUT_HASH, ""),
         is_reused=tags.get(REUSED) == str(True),
-        metrics=dict(child.data.metrics),
+        metrics={declared_name(name): value for name, value in child.data.metrics.items()},
         tags=tags,
         **_ended(child),
     )

@@ -112,7 +112,7 @@ def finetuned(folder: Path) -> Path:
 
 def test_headlines_are_the_last_values_and_regret_is_told_before_and_after(tmp_path: Path) -> None:
     folder = finetuned(tmp_path / "finetune")
-    assert headlines("finetune", folder) == {"grpo/entropy": 1.25, "run/regret_before": 0.2, "run/regret_after": 0.125}
+    assert headlines("finetune", folder) == {"run/regret_before": 0.2, "run/regret_after": 0.125}
     (folder / FINDINGS).parent.mkdir()
     write_json(folder / FINDINGS, {"verdict": "findings", "findings": [FOUND, FOUND]})
     assert headlines("finetune", folder)["run/findings"] == 2
