@@ -291,4 +291,7 @@ def test_the_models_page_is_brought_up_to_date_unless_a_person_has_written_there
     client.update_registered_model(MODEL, "a person's")
     assert page() == "a person's"
     [version] = client.search_model_versions(f"name = '{MODEL}'", order_by=["version_number DESC"], max_results=1)
-    assert version.description == f"x\n\n[The run that chose it](#/experiments/{tracker.experiment}/runs/{job['mlflow_run']})"
+    assert (
+        version.description
+        == f"x\n\n[The run that chose it](#/experiments/{tracker.experiment}/runs/{job['mlflow_run']}?workflowType=machine_learning)"
+    )
