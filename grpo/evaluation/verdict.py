@@ -237,6 +237,24 @@ def _sentence(candidate: int, claim: Claim, gain: LadderGain, worse_phases: Sequ
     )
 
 
+def short_verdict(verdict: Verdict, score: Estimate) -> str:
+    """Return the verdict in a few words, such as a run's name has room for.
+
+    Args:
+        verdict: The verdict.
+        score: The candidate's score against its own start in the confirmation games.
+
+    >>> short_verdict(Verdict.BETTER, Estimate(value=0.576, low=0.55, high=0.60))
+    'better +53 Elo'
+    >>> short_verdict(Verdict.NO_IMPROVEMENT, Estimate(value=0.5, low=0.4, high=0.6))
+    'no gain shown'
+    """
+    if verdict == Verdict.NO_IMPROVEMENT:
+        return "no gain shown"
+    gain = f"better {elo_estimate(score).value:+.0f} Elo"
+    return gain + {Verdict.WORSE_ON_LADDER: ", worse on the ladder", Verdict.WORSE_IN_A_PHASE: ", worse in a phase"}.get(verdict, "")
+
+
 def _verdict(is_better: bool, on_ladder: LadderFinding, *, is_worse_in_a_phase: bool) -> Verdict:
     if not is_better:
         return Verdict.NO_IMPROVEMENT

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from grpo.base.markdown import filled
-from grpo.metrics.table import EVENTS, METRICS, MetricSpec
+from grpo.metrics.table import EVENTS, MAIN_CURVES, METRICS, MetricSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +122,9 @@ def metrics_page() -> str:
         "*Better* is the direction of improvement; `neither` means that a metric is only to be watched. Names that end in a phase"
         " (`/opening`, `/middlegame`, `/endgame`) are the same metric on boards of that phase. Names that end in a term or a pair of terms"
         " are the same metric of these terms.\n\n"
+        "MLflow sorts charts by name. So it has the main curves under `curves/`, on the page of the run and of `finetune`:"
+        f" {', '.join(f'`{name}`' for name in MAIN_CURVES)}. Diagnostic metrics are under `zz_detail/`, at the end. The history"
+        " (`history.jsonl`), the cards and the commands have the names below.\n\n"
         f"Units:\n\n{units}\n\n{groups}\n\n"
         "## Events\n\nEvents of a run are logged with a message that has the step, the evidence and the setting that fixes the problem."
         f"\n\n| name | meaning |\n| --- | --- |\n{events}\n"

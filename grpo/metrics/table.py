@@ -487,6 +487,55 @@ _SPECS: Final = [
 METRICS: Final[Mapping[str, MetricSpec]] = {spec.name: spec for spec in _SPECS}
 assert len(METRICS) == len(_SPECS), "two metrics have one name"
 
+MAIN_CURVES: Final = (
+    "heldout/regret_best",
+    "strength/rating",
+    "grpo/reward_mean",
+    "grpo/entropy",
+    "grpo/kl_reference",
+    "control/learning_rate",
+    "heldout/parse_rate",
+    "language/reward_mean",
+    "language/entropy",
+    "language/kl_reference",
+)
+"""Whether a fine-tuning learns, on the pages of `finetune` and of the whole run: six curves of a network; a language model has its own."""
+_SECONDARY: Final = frozenset(
+    (
+        *("grpo/regret", "grpo/normalised_entropy", "grpo/zero_variance_groups", "grpo/clip_fraction", "grpo/gradient_norm", "grpo/kl_old"),
+        *("heldout/regret_sampled", "heldout/expected_value", "heldout/blunder_mass", "heldout/spearman", "heldout/reward"),
+        *("strength/score_as_played", "strength/score_adjudicated", "time/transitions_per_second"),
+        *("language/parse_rate", "language/structure_rate", "language/truncated", "language/answer_tokens", "language/clip_fraction"),
+        *("language/zero_variance_groups", "language/clone_loss", "language/clone_validation_loss", "language/gradient_norm"),
+    )
+)
+"""The second screen of `finetune`. All other metrics of its groups are details, many of them constant in a healthy run."""
+_CROWDED: Final = frozenset(("cache", "control", "grpo", "heldout", "language", "self_play", "strength", "time"))
+"""Groups of which only the metrics above are shown outside of the details."""
+
+
+def tracked_name(name: str) -> str:
+    """Return the name of a metric in MLflow, which sorts charts by it: main curves first, details last.
+
+    >>> tracked_name("grpo/entropy"), tracked_name("grpo/regret"), tracked_name("grpo/raw/policy"), tracked_name("ladder/rating")
+    ('curves/grpo entropy', 'grpo/regret', 'zz_detail/grpo/raw/policy', 'ladder/rating by rung')
+    """
+    group = name.partition("/")[0]
+    if name in MAIN_CURVES:
+        return f"curves/{name.replace('/', ' ')}"
+    if group == "ladder":
+        return f"{name} by rung"  # The MLflow step of these is the rung's number.
+    return f"zz_detail/{name}" if group in _CROWDED and name not in _SECONDARY else name
+
+
+_DECLARED: Final[Mapping[str, str]] = {tracked_name(name): name for name in METRICS}
+assert METRICS.keys() >= {*MAIN_CURVES, *_SECONDARY}, "a metric that is shown is not declared"
+
+
+def declared_name(tracked: str) -> str:
+    """Undo `tracked_name`; another name is returned unchanged."""
+    return _DECLARED.get(tracked, tracked)
+
 
 BUDGET_SPENT, ENTROPY_CRITICAL, NOTHING_TO_LEARN = "budget_spent", "entropy_critical", "nothing_to_learn"
 ENDS: Final[Mapping[str, str]] = {

@@ -10,7 +10,7 @@ from steps.bodies import check_boards as check_body
 from steps.bodies import join_boards as join_body
 from steps.pipeline.here import Here
 from steps.pipeline.job import Job
-from steps.pipeline.run_step import run_step
+from steps.pipeline.run_step import part_of, run_step
 from steps.step_io.names import BOARDS, REPORT
 from steps.step_io.work import Sink
 from steps.store.outputs import StepOutput
@@ -34,6 +34,7 @@ def build_boards(job: Job, task: int, sinks: Sequence[Sink] = ()) -> StepOutput:
         inputs=here.inputs(spec),
         work=lambda work: build_body.build_units(settings, units, here.engine, machine.stockfish, work, cache_folder=machine.value_cache),
         sinks=sinks,
+        part=part_of(task, settings.boards.num_tasks),
     )
 
 

@@ -26,8 +26,8 @@ from steps.step_io.spec import StepSpan
 from steps.store.outputs import StepOutput
 from steps.tracking import notes
 from steps.tracking.child_run import ChildRun
+from steps.tracking.launch import verdict_tags
 from steps.tracking.outages import TrackingAwayError
-from steps.tracking.tags import verdict_tags
 
 _WIDTH: Final = 80
 
@@ -75,7 +75,7 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
     }
     head = job.get("story", "")
     note = notes.ended(head, results, places={**places, "Card": f"chess-grpo card {run}"}) if head else ""
-    num_left = here.tracker.end_flow_run(job["mlflow_run"], verdict_tags(results["decision"]), note)
+    num_left = here.tracker.end_flow_run(job["mlflow_run"], verdict_tags(results["decision"], job["settings"]), note)
     waiting = f"NOT LOGGED: {num_left:,} steps wait for the tracking store, which is away. Log them later: {_track(here.machine)}"
     sentence = f"Verdict: {results['decision']['verdict']}. {results['verdict']}"
     Notifier(here.machine, run=run, step="end").post(Notice.VERDICT, sentence)

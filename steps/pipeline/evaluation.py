@@ -13,7 +13,7 @@ from steps.bodies import select as select_body
 from steps.bodies.game_cache import TaskPart
 from steps.pipeline.here import Here
 from steps.pipeline.job import Job
-from steps.pipeline.run_step import run_step
+from steps.pipeline.run_step import part_of, run_step
 from steps.policies.open import open_policy
 from steps.runs.files import output_manifest
 from steps.runs.find_policy import named_policy
@@ -25,9 +25,10 @@ from steps.store.outputs import StepOutput
 from steps.store.versions import step_version
 from steps.tracking import notes
 from steps.tracking.child_run import ChildRun
+from steps.tracking.launch import verdict_tags
 from steps.tracking.outages import TrackingAwayError
 from steps.tracking.registry import Choice, Chosen
-from steps.tracking.tags import PEAK_STEP, verdict_tags
+from steps.tracking.tags import PEAK_STEP
 
 
 def calibrate(job: Job, sinks: Sequence[Sink] = ()) -> StepOutput:
@@ -118,6 +119,7 @@ def _precompute(job: Job, contest: SelectionOutputs, *, screened: StepOutput | N
             work=work,
         ),
         sinks=sinks,
+        part="" if task is None else part_of(task.part, task.num_parts),
     )
 
 
@@ -136,7 +138,7 @@ def select(job: Job, contest: SelectionOutputs, precomputed: Sequence[StepOutput
             Choice(policy_step=decision[f"{part}_step"], initial_weights=start, low=low)
             for part, low in ((PEAK, decision["peak_low"]), (CHAMPION, None))
         )
-        child.tag_flow_run({PEAK_STEP: decision["peak_step"], **verdict_tags(decision)})
+        child.tag_flow_run({PEAK_STEP: decision["peak_step"], **verdict_tags(decision, job["settings"])})
         child.choose(
             Chosen(
                 flow_run=job["mlflow_run"],

@@ -34,6 +34,7 @@ def run_step(
     sinks: Sequence[Sink] = (),
     watcher: Watcher | None = None,
     publish: Callable[[Path, ChildRun], None] | None = None,
+    part: str = "",
 ) -> StepOutput:
     """Return a step's output: the origin's, the store's if its version is there, or a new one; log to the tracker which.
 
@@ -49,6 +50,7 @@ def run_step(
         sinks: what else logs the records.
         watcher: follows the records while the body works.
         publish: logs what is not a file of `spec.published`, after the output was archived.
+        part: which of the step's parallel tasks this is, from `part_of`; empty for a step of one task.
     """
     step = spec.name
     store, tracker = Store.of(machine), Tracker(machine)
@@ -58,7 +60,7 @@ def run_step(
     with (
         _posts_failure(notifier, job["metaflow_run"], step),
         _only_writer(job, machine, version) as lease,
-        tracker.child(job["mlflow_run"], step, tags, job.get("story", ""), job["settings"]) as child,
+        tracker.child(job["mlflow_run"], step, tags, job.get("story", ""), job["settings"], part=part) as child,
     ):
         # What an earlier attempt of this task has computed is fresh.
         is_fresh = job["is_fresh"] and machine.attempt == 0
@@ -103,6 +105,15 @@ def _posts_failure(notifier: Notifier, run: str, step: str) -> Iterator[None]:
     except Exception as error:
         notifier.post(Notice.STOP, f"failed: {failure_text(error, step, run)}")
         raise
+
+
+def part_of(number: int, num_parts: int) -> str:
+    """Return the name of a parallel task, counted from 0, among `num_parts`; empty when it is the only one.
+
+    >>> part_of(0, 2), part_of(0, 1)
+    ('1 of 2', '')
+    """
+    return f"{number + 1} of {num_parts}" if num_parts > 1 else ""
 
 
 def _overall(step: str, seconds: Mapping[str, float]) -> str:

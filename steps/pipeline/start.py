@@ -17,7 +17,7 @@ from steps.runtime.notify import Notice, Notifier
 from steps.tracking import notes
 from steps.tracking.launch import launch_of
 from steps.tracking.outages import TrackingAwayError
-from steps.tracking.tags import COMMAND, ENGINE, PRESET
+from steps.tracking.tags import COMMAND, ENGINE, PRESET, RUN_NAME
 from steps.tracking.tracker import Tracker
 
 
@@ -82,7 +82,7 @@ def start(
     run_id = tracker.start_flow_run(
         metaflow_run=metaflow_run,
         settings=settings,
-        tags=tags,
+        tags=tags | {RUN_NAME: launch.label},
         note=notes.begun(head, metaflow_run=metaflow_run),
         files={"settings.json": json.dumps(settings, indent=1) + "\n", "settings.toml": launch.text},
     )

@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from grpo.base.suggestions import nearest
+from grpo.metrics.table import declared_name, tracked_name
 from steps.runs.names import LAST, RUN_NAMES, NotFoundError
 from steps.runs.rows import RunRow, rows_of
 from steps.runtime.machine import Machine
@@ -36,7 +37,7 @@ class TrackedStep:
     is_reused: bool
     """Whether its output was reused from the store."""
     metrics: Mapping[str, float]
-    """The last value of each metric."""
+    """The last value of each metric, by the names of the table of metrics."""
     tags: Mapping[str, str]
 
     @property
@@ -149,7 +150,7 @@ def step_seconds(machine: Machine, preset: str) -> dict[str, float]:
 
 def step_metric(machine: Machine, step: TrackedStep, metric: str) -> dict[int, float]:
     """Return a metric's values by training step; of several values at one step the last."""
-    return rows_of(machine).metric(step.mlflow_run, metric)
+    return rows_of(machine).metric(step.mlflow_run, tracked_name(metric))
 
 
 class _Index:
@@ -220,7 +221,7 @@ def _step(child: RunRow) -> TrackedStep:
         version=tags.get(VERSION, ""),
         output_hash=tags.get(OUTPUT_HASH, ""),
         is_reused=tags.get(REUSED) == str(True),
-        metrics=child.metrics,
+        metrics={declared_name(name): value for name, value in child.metrics.items()},
         tags=tags,
         **_ended(child),
     )

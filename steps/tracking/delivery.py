@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from grpo.base.files import MANIFEST, CorruptError, JsonLine, StorageError, verified_manifest
+from grpo.metrics.table import MAIN_CURVES, declared_name, tracked_name
 from steps.runtime.machine import Machine
 from steps.step_io.names import HISTORY
 from steps.store.objects import SharedStoreError
@@ -51,6 +52,8 @@ class DeliveryProgress:
     """Delivered bytes."""
     run_id: str = ""
     """MLflow's id of the child run; empty until it is created."""
+    step: str = ""
+    """Its step; empty until it is created."""
     holder: str = ""
     """The run that has the step's output among its artifacts, or will; empty until known."""
     num_files: int = 0
@@ -115,6 +118,8 @@ class Delivery:
         if metrics := [metric for record in records for metric in _metrics(record)]:
             for start in range(0, len(metrics), _METRICS_PER_CALL):
                 client.log_batch(run, metrics=metrics[start : start + _METRICS_PER_CALL])
+            if self._progress.step == "finetune" and (curves := [metric for metric in metrics if declared_name(metric.key) in MAIN_CURVES]):
+                client.log_batch(parent, metrics=curves)
             return
         match records[0]:
             case {"kind": "begin", "key": key, "step": step, "tags": tags, "time": time}:
@@ -122,8 +127,9 @@ class Delivery:
                 found = self._store.search(f"tags.`{CHILD}` = '{key}'")
                 if not found:
                     tags = {PARENT: parent, STEP: step, CHILD: key, **tags}
-                    found = [client.create_run(self._store.experiment, start_time=time, run_name=run_name(step), tags=tags)]
-                self._progress.run_id = str(found[0].info.run_id)
+                    name = run_name(step, records[0].get("part", ""))
+                    found = [client.create_run(self._store.experiment, start_time=time, run_name=name, tags=tags)]
+                self._progress.run_id, self._progress.step = str(found[0].info.run_id), step
             case {"kind": "log", "is_parent": is_parent, "tags": tags, "params": params}:
                 named = [Param(name, value) for name, value in params.items()]
                 for start in range(0, max(len(named), 1), _PARAMS_PER_CALL):
@@ -206,7 +212,9 @@ def _metrics(record: Mapping[str, Any]) -> list[Metric]:
     """Return the metrics of a record of the history; none of another record."""
     match record:
         case {"kind": "record", "time": int(time), "record": {"step": int(step), **row}}:
-            return [Metric(name, float(value), time, step) for name, value in row.items() if isinstance(value, int | float)]
+            return [
+                Metric(tracked_name(str(name)), float(value), time, step) for name, value in row.items() if isinstance(value, int | float)
+            ]
     return []
 
 

@@ -1,14 +1,20 @@
-"""How a run was started: its nearest preset with the differences, and the command that starts it again."""
+"""How a run was started and how it ended: its nearest preset, the command that starts it again, and its name with the verdict."""
 
 import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from grpo.evaluation.verdict import Verdict, short_verdict
 from grpo.settings.roles import flattened
 from grpo.settings.tree import DEFAULT_PRESET, preset_names, read_settings
+from grpo.statistics.intervals import Estimate
 from steps.runtime.commands import FLOW_FILE
+from steps.step_io.results import DecisionFacts
+from steps.tracking.tags import RUN_NAME, SENTENCE, VERDICT
+
+_SEED: Final = "seed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,6 +24,7 @@ class Launch:
     preset: str
     differences: Mapping[str, Any]
     """Dotted name of a setting -> its value in the run."""
+    seed: int
 
     @property
     def text(self) -> str:
@@ -26,6 +33,13 @@ class Launch:
             return json.dumps({"preset": self.preset, **_nested(self.differences)}) + "\n"
         lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in self.differences.items()]
         return "\n".join([f'preset = "{self.preset}"', *lines]) + "\n"
+
+    @property
+    def label(self) -> str:
+        """Preset and seed: what a run is called before its verdict is known."""
+        num_changed = len(self.differences.keys() - {_SEED})
+        changed = f" with {num_changed} changed setting{'s' * (num_changed > 1)}" if num_changed else ""
+        return f"{self.preset}{changed}, seed {self.seed}"
 
     def command(self, words: Sequence[str] = ()) -> str:
         """Return the shell command that starts such a run.
@@ -42,11 +56,20 @@ def launch_of(settings: Mapping[str, Any]) -> Launch:
     r"""Return the preset with the fewest differences from these complete settings, and the differences.
 
     >>> launch_of(read_settings('preset = "smoke"\nseed = 3').model_dump(mode="json"))
-    Launch(preset='smoke', differences={'seed': 3})
+    Launch(preset='smoke', differences={'seed': 3}, seed=3)
     """
     given = flattened(settings)
-    found = [Launch(preset=name, differences=_differences(given, name)) for name in sorted(preset_names(), key=_default_first)]
+    found = [
+        Launch(preset=name, differences=_differences(given, name), seed=given[_SEED]) for name in sorted(preset_names(), key=_default_first)
+    ]
     return min(found, key=lambda each: len(each.differences))
+
+
+def verdict_tags(decision: DecisionFacts, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return a parent run's tags from the report of `select`; one of them puts the verdict into its name."""
+    score = decision["claims"][0]["interval"]
+    short = short_verdict(Verdict(decision["verdict"]), Estimate(value=score["score"], low=score["low"], high=score["high"]))
+    return {VERDICT: decision["verdict"], SENTENCE: decision["sentence"], RUN_NAME: f"{short} · {launch_of(settings).label}"}
 
 
 def _differences(given: Mapping[str, Any], preset: str) -> dict[str, Any]:

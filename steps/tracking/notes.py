@@ -14,7 +14,7 @@ from steps.runtime.machine import Machine
 from steps.step_io.results import Results
 from steps.step_io.results_text import summary
 from steps.tracking.launch import Launch
-from steps.tracking.saved_views import RUNS, SHARE_KEY, STEPS_VIEW
+from steps.tracking.saved_views import CURVES, RUNS, STEPS_VIEW, view_address
 from steps.tracking.step_notes import STEP_NOTES, findings_text, run_name
 
 _MAX_LENGTH: Final = 7_500
@@ -60,22 +60,22 @@ policy of behaviour cloning without GRPO.
 
 def experiment_note(experiment: str) -> str:
     """Return the experiment's description: what it is, how to read it, and the groups of metrics with their units."""
-    runs, steps = (f"#/experiments/{experiment}/runs?{SHARE_KEY}={view}" for view in (RUNS, STEPS_VIEW))
+    runs, curves, steps = (view_address("", experiment, view) for view in (RUNS, CURVES, STEPS_VIEW))
     groups: dict[str, list[str]] = {}
     for spec in METRICS.values():
         groups.setdefault(spec.name.partition("/")[0], []).append(spec.unit)
     rows = "\n".join(f"| `{group}/` | {len(units)} | {', '.join(dict.fromkeys(units))} |" for group, units in groups.items())
     heads = dict.fromkeys(name for note in STEP_NOTES.values() for name in note.headlines)
     heads |= dict.fromkeys(name for name in METRICS if name.startswith("run/"))
-    shown = "\n".join(f"| `{name}` | {METRICS[name].unit} | {_better(name)} |" for name in heads if not name.endswith(("_low", "_high")))
+    shown = "\n".join(f"| `{name}` | {METRICS[name].unit} | {_better(name)} |" for name in heads)
     return flowing(f"""{GOALS[NETWORK]}
 
-**How to read it.** A run of the pipeline is one parent run; its page begins with the verdict. The steps are its children, numbered in their
-order. A parent has the run's headline numbers and the settings that runs are compared by: select several and press *Compare*. Two views are
-saved under *Views*: [runs compared]({runs}) and [steps in order]({steps}). Curves are in `07 finetune`, the games that decided in
-`10 select`, the results in `11 report`.
+**How to read it.** A run of the pipeline is one parent run; its name and its page begin with the verdict. The steps are its children,
+numbered in their order. A parent has the main curves of training, the headline numbers and the settings that runs are compared by. Three
+views are saved under *Views*: [runs compared]({runs}), [curves]({curves}) and [steps in order]({steps}). All curves are in `07 finetune`,
+the games that decided in `10 select`, the results with their intervals in `11 report`.
 
-**Headlines** (with `_low` and `_high`, where they have them, the ends of the 95 % interval):
+**Headlines**:
 
 | metric | unit | better |
 | --- | --- | --- |

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from steps.step_io.aliases import CHAMPION, PEAK
+from steps.tracking.saved_views import run_address
 from steps.tracking.tags import CHILD, NOTE_DIGEST, PARENT, digest_of_note, is_own_note
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ class Registry:
             source=f"{self._store.asked(lambda: self._client.get_run(holder)).info.artifact_uri}/{folder}",
             run_id=holder,
             tags=tags,
-            description=f"{description}\n\n[The run that chose it](#/experiments/{self._store.experiment}/runs/{flow_run})".strip(),
+            description=f"{description}\n\n[The run that chose it]({run_address('', self._store.experiment, flow_run)})".strip(),
             await_creation_for=0,  # Creation is immediate: nothing is copied.
         )
         return version_of(made.version, tags)

@@ -6,40 +6,115 @@ MLflow 3 stores a view as a zlib-compressed tag of the experiment. The format is
 import base64
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from steps.tracking.tags import FLOW, FOUND, STEP, VERDICT
+from grpo.metrics.table import MAIN_CURVES, tracked_name
+from steps.tracking.tags import FLOW, FOUND, RUN, SENTENCE, STEP
 
 SHARE_KEY: Final = "viewStateShareKey"
+_TRAINING: Final = "workflowType=machine_learning"
+"""Opens a page in MLflow's mode *Model training*; without it MLflow 3 opens in its mode for prompts and traces."""
 _TAG: Final = "mlflow.sharedViewState."
 RUNS: Final = "chess-grpo-runs"
 STEPS_VIEW: Final = "chess-grpo-steps"
 
-_COMPARED: Final = (
-    f"tags.`{VERDICT}`",
-    f"tags.`{FOUND}`",
-    "metrics.`selection/score_best`",
-    "metrics.`selection/score_best_low`",
-    "metrics.`selection/score_best_high`",
-    "metrics.`selection/ladder_gain`",
-    "metrics.`selection/ladder_gain_low`",
-    "metrics.`selection/ladder_gain_high`",
-    "metrics.`selection/rating`",
-    "metrics.`run/regret_after`",
-    "params.`grpo.learning_rate`",
-)
+CURVES: Final = "chess-grpo-curves"
+
+_COMPARED: Final[Mapping[str, int]] = {
+    "metrics.`selection/score_best`": 110,
+    "metrics.`selection/ladder_gain`": 110,
+    "metrics.`run/regret_after`": 110,
+    "params.`grpo.learning_rate`": 110,
+    f"tags.`{FOUND}`": 130,
+    f"tags.`{SENTENCE}`": 520,
+    f"tags.`{RUN}`": 150,
+}
+"""Columns of the comparison after the run's name, which has the verdict, and their widths in pixels."""
+_NAME: Final = {"tags.`mlflow.runName`": 300}
+_SMOOTHING: Final = 60
+"""Of curves, 0 to 100."""
+_WRITTEN: Final = 1
+"""`updatedAt` of a view that this software wrote; the UI puts the time there when a person changes it."""
 
 
-def saved_views() -> dict[str, str]:
-    """Return the experiment's tags of two views: a comparison of runs, and the steps of each run in order."""
+def view_address(server: str, experiment_id: str, view: str = RUNS) -> str:
+    """Return the address of the runs table in a saved view, `RUNS` by default, as the UI at `server` shows it.
+
+    >>> view_address("http://127.0.0.1:5000/", "1")
+    'http://127.0.0.1:5000/#/experiments/1/runs?viewStateShareKey=chess-grpo-runs&workflowType=machine_learning'
+    """
+    charts = "&compareRunsMode=CHART" if view == CURVES else ""
+    return f"{_root(server)}#/experiments/{experiment_id}/runs?{SHARE_KEY}={view}{charts}&{_TRAINING}"
+
+
+def run_address(server: str, experiment_id: str, run_id: str) -> str:
+    """Return the address of a run's page in the UI at `server`; an empty `server` gives a link within it.
+
+    >>> run_address("", "1", "0a1b")
+    '#/experiments/1/runs/0a1b?workflowType=machine_learning'
+    """
+    return f"{_root(server)}#/experiments/{experiment_id}/runs/{run_id}?{_TRAINING}"
+
+
+def _root(server: str) -> str:
+    return f"{server.rstrip('/')}/" if server else ""
+
+
+def saved_views(open_runs: Iterable[str] = ()) -> dict[str, str]:
+    """Return the experiment's tags of three views: a comparison of runs, their curves, and the steps of each run in order.
+
+    Args:
+        open_runs: ids of the parent runs whose steps are listed at once.
+    """
+    flows = f"tags.`{STEP}` = '{FLOW}'"
+    charts = {"compareRunCharts": [_chart(name) for name in MAIN_CURVES], "compareRunSections": [_SECTION]}
     return {
-        f"{_TAG}{RUNS}": _view("Runs compared", condition=f"tags.`{STEP}` = '{FLOW}'", columns=_COMPARED, is_rising=False),
-        f"{_TAG}{STEPS_VIEW}": _view("Steps in order", condition="", columns=("attributes.`Dataset`",), is_rising=True),
+        f"{_TAG}{RUNS}": _view("Runs compared", condition=flows, columns=_COMPARED, is_rising=False, more={}),
+        f"{_TAG}{CURVES}": _view("Curves", condition=flows, columns=_COMPARED, is_rising=False, more=charts),
+        f"{_TAG}{STEPS_VIEW}": _view(
+            "Steps in order",
+            condition="",
+            columns={"attributes.`Duration`": 110},
+            is_rising=True,
+            more={"runsExpanded": dict.fromkeys(open_runs, True)},
+        ),
     }
 
 
-def _view(name: str, *, condition: str, columns: Sequence[str], is_rising: bool) -> str:
+def is_own_view(view: str) -> bool:
+    """Return whether a stored view may be replaced: this software wrote it, and nobody has changed it."""
+    return bool(json.loads(view).get("updatedAt") == _WRITTEN)
+
+
+_SECTION: Final = {"uuid": "curves", "name": "curves", "display": True, "isReordered": False, "deleted": False, "isGenerated": True}
+
+
+def _chart(name: str) -> Mapping[str, Any]:
+    tracked = tracked_name(name)
+    return {
+        "type": "LINE",
+        "uuid": tracked,
+        "metricSectionId": _SECTION["uuid"],
+        "metricKey": tracked,
+        "displayName": tracked.partition("/")[2],
+        "isGenerated": True,
+        "deleted": False,
+        "lineSmoothness": _SMOOTHING,
+        "xAxisKey": "step",
+        "xAxisScaleType": "linear",
+        "scaleType": "linear",
+        "range": {},
+        "selectedXAxisMetricKey": "",
+        "yAxisKey": "metric",
+        "yAxisExpressions": [],
+        "ignoreOutliers": False,
+        "useGlobalXaxisKey": True,
+        "useGlobalLineSmoothing": True,
+    }
+
+
+def _view(name: str, *, condition: str, columns: Mapping[str, int], is_rising: bool, more: Mapping[str, Any]) -> str:
     state: Mapping[str, Any] = {
         "searchFilter": condition,
         "orderByKey": "attributes.start_time",
@@ -50,7 +125,7 @@ def _view(name: str, *, condition: str, columns: Sequence[str], is_rising: bool)
         "modelVersionFilter": "All Runs",
         "selectedColumns": list(columns),
         "columnOrder": [],
-        "columnWidths": {},
+        "columnWidths": {**_NAME, **columns},
         "runsHiddenMode": "FIRST_10_RUNS",
         "viewMaximized": False,
         "runListHidden": False,
@@ -59,7 +134,8 @@ def _view(name: str, *, condition: str, columns: Sequence[str], is_rising: bool)
         "hideEmptyCharts": True,
         "groupBy": None,
         "groupsExpanded": {},
-        "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
+        "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": _SMOOTHING, "selectedXAxisMetricKey": ""},
+        **more,
     }
     packed = base64.b64encode(zlib.compress(json.dumps(state).encode(), 9)).decode()
-    return json.dumps({"name": name, "createdAt": 1, "updatedAt": 1, "state": f"deflate;{packed}"})
+    return json.dumps({"name": name, "createdAt": 1, "updatedAt": _WRITTEN, "state": f"deflate;{packed}"})

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo.base.files import read_json
-from grpo.board.phases import PHASES
 from grpo.metrics.table import Record
 from steps.step_io.names import FINDINGS, SUMMARY
 from steps.step_io.results_text import finding_lines
@@ -22,11 +21,7 @@ class StepNote:
     of_language: str = ""
     """The same for a language model, if different."""
     headlines: tuple[str, ...] = ()
-    """Metrics whose last value is also logged on the parent run, so that runs can be compared by them."""
-
-
-def _with_interval(*names: str) -> tuple[str, ...]:
-    return tuple(f"{name}{end}" for name in names for end in ("", "_low", "_high"))
+    """Metrics whose last value is also logged on the parent run: the few by which its table is sorted; intervals are in the report."""
 
 
 STEP_NOTES: Final[Mapping[str, StepNote]] = {
@@ -36,7 +31,6 @@ STEP_NOTES: Final[Mapping[str, StepNote]] = {
     "join_boards": StepNote(
         text="Joins the tasks' boards into one dataset without duplicates, with the configured number for each phase and split; all"
         " boards of one game are in one split.",
-        headlines=("boards/rows", *(f"boards/kept/{phase}" for phase in PHASES)),
     ),
     "check_boards": StepNote(
         text="Validates the dataset, board by board and as a whole; the run stops if a check fails.",
@@ -55,7 +49,6 @@ STEP_NOTES: Final[Mapping[str, StepNote]] = {
     "baseline": StepNote(
         text="Measures the pretrained policy before GRPO: games against a random mover and Stockfish, its rating on the ladder, and its"
         " regret (win probability lost per move) on held-out boards.",
-        headlines=_with_interval("baseline/score_random", "baseline/score_engine", "baseline/rating"),
     ),
     "finetune": StepNote(
         text="GRPO: samples several moves per position; moves with an engine value above their group's mean become likelier."
@@ -64,14 +57,6 @@ STEP_NOTES: Final[Mapping[str, StepNote]] = {
         of_language="GRPO: samples several answers per prompt; answers with a reward above their group's mean become likelier."
         " Parse rate, entropy and KL divergence from the pretrained model are logged at every step; checkpoints are evaluated on"
         " held-out boards.",
-        headlines=(
-            "grpo/entropy",
-            "grpo/kl_reference",
-            "language/reward_mean",
-            "language/parse_rate",
-            "language/entropy",
-            "language/kl_reference",
-        ),
     ),
     "screen": StepNote(
         text="Selects one candidate among a few checkpoints by games against the pretrained policy; after each round the weaker half"
@@ -84,27 +69,21 @@ STEP_NOTES: Final[Mapping[str, StepNote]] = {
     "select": StepNote(
         text="Decides by the fresh games whether the candidate is significantly better than the pretrained policy and than the"
         " previous champion. Registers two policies: `champion`, to play, and `peak`, to resume from.",
-        headlines=_with_interval(
-            "selection/score_best",
-            "selection/score_adjudicated",
-            "selection/ladder_gain",
-            "selection/ladder_gain_adjudicated",
-            "selection/score_sampled",
-            "selection/rating",
-        ),
+        headlines=("selection/score_best", "selection/ladder_gain", "selection/rating"),
     ),
     "report": StepNote(text="Writes the results of the run as one document, the report as a page, and a model card of the champion."),
 }
 """Step -> note, in the order of the steps."""
 
 
-def run_name(step: str) -> str:
-    """Return a child run's name, by which the UI sorts them in order.
+def run_name(step: str, part: str = "") -> str:
+    """Return a child run's name, by which the UI sorts them in order; parallel tasks of a step are told apart by their part.
 
-    >>> run_name("finetune")
-    '07 finetune'
+    >>> run_name("finetune"), run_name("confirm", "2 of 2")
+    ('07 finetune', '09 confirm 2 of 2')
     """
-    return f"{list(STEP_NOTES).index(step) + 1:02d} {step}" if step in STEP_NOTES else step
+    name = f"{list(STEP_NOTES).index(step) + 1:02d} {step}" if step in STEP_NOTES else step
+    return f"{name} {part}".rstrip()
 
 
 def headlines(step: str, folder: Path) -> dict[str, float]:

@@ -1,8 +1,7 @@
 """Names of MLflow tags by which runs and model versions are found again, and the check whether a description was edited by a person."""
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 EXPERIMENT: Final = "chess-grpo"
 """The experiment of all runs."""
@@ -27,6 +26,8 @@ NOTE_TIME: Final = "chess_grpo.note_time"
 """Time of a parent run's description in milliseconds: an older description that is delivered later does not replace it."""
 NOTE_DIGEST: Final = "chess_grpo.note_digest"
 """Digest of the description that this software wrote: a description that a person has edited since is not replaced."""
+RUN_NAME: Final = "mlflow.runName"
+"""MLflow renames a run when this tag is set. Runs are found by other tags, so that a name may change."""
 VERDICT: Final = "chess_grpo.verdict"
 SENTENCE: Final = "chess_grpo.verdict_sentence"
 """The verdict in one sentence: against the run's own start, and against other opponents."""
@@ -40,11 +41,6 @@ DATASET: Final = "chess_grpo.dataset"
 REUSED: Final = "chess_grpo.reused"
 FOUND: Final = "chess_grpo.findings"
 """Findings of the diagnosis of a fine-tuning: `healthy` or comma-separated names; on its run and on the parent."""
-
-
-def verdict_tags(decision: Mapping[str, Any]) -> dict[str, str]:
-    """Return a run's tags from the report of `select`."""
-    return {VERDICT: str(decision["verdict"]), SENTENCE: str(decision["sentence"])}
 
 
 def digest_of_note(note: str) -> str:

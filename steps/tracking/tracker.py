@@ -19,7 +19,7 @@ from steps.store.objects import SharedStoreError
 from steps.tracking import notes
 from steps.tracking.client import TrackingStore
 from steps.tracking.step_notes import step_note
-from steps.tracking.tags import CHILD, FLOW, NOTE, PRESET, RUN, STEP
+from steps.tracking.tags import CHILD, FLOW, NOTE, RUN, RUN_NAME, STEP
 from steps.tracking.wandb_mirror import mirrored, readers_of
 
 # isort: split
@@ -52,14 +52,14 @@ class Tracker(TrackingStore):
         Args:
             metaflow_run: Metaflow's run id.
             settings: settings of the run; those by which runs are compared become parameters.
-            tags: tags to set on it.
+            tags: tags to set on it; `RUN_NAME` is its name, else Metaflow's run id is.
             note: its description, in Markdown.
             files: artifacts: name -> text.
         """
         # A retry of the flow's first task finds the run of the previous attempt.
         key = f"{self._machine.task}/{FLOW}" if self._machine.task else _key(metaflow_run, FLOW)
         wanted = {STEP: FLOW, RUN: metaflow_run, CHILD: key, NOTE: note, **plain(tags)}
-        name = f"{tags[PRESET]} {metaflow_run}" if PRESET in tags else metaflow_run
+        name = tags.get(RUN_NAME, metaflow_run)
 
         def found_or_made() -> str:
             runs = self.client.search_runs([self.experiment], f"tags.`{CHILD}` = '{key}'")
@@ -107,7 +107,14 @@ class Tracker(TrackingStore):
 
     @contextmanager
     def child(
-        self, parent: str, step: str, tags: Mapping[str, Any], head: str = "", settings: Mapping[str, Any] | None = None
+        self,
+        parent: str,
+        step: str,
+        tags: Mapping[str, Any],
+        head: str = "",
+        settings: Mapping[str, Any] | None = None,
+        *,
+        part: str = "",
     ) -> Iterator[ChildRun]:
         """Yield a child run that ends as finished or failed; the status of a resumed parent becomes running again.
 
@@ -117,11 +124,12 @@ class Tracker(TrackingStore):
             tags: tags to set on the child.
             head: constant part of the parent's description (`notes.head`); empty leaves that description unchanged.
             settings: the run's, for W&B; None when W&B is not told of this step.
+            part: which of a step's parallel tasks it is, such as "1 of 2"; empty for a step of one task.
         """
         run = tags.get(RUN, parent)
         key, note = _key(run, step), step_note(step)
         readers = [Reader.MLFLOW] if settings is None else readers_of(self._machine, step)
-        first = {"key": key, "step": step, "tags": plain({NOTE: note, **tags} if note else tags), "time": now()}
+        first = {"key": key, "step": step, "part": part, "tags": plain({NOTE: note, **tags} if note else tags), "time": now()}
         if settings is not None:
             first |= {"settings": flattened(settings), "task": self._machine.task}
         with self._writing(parent, step, key, readers, first) as child:

@@ -15,7 +15,7 @@ from grpo.base.files import sha256_file, verified_manifest
 from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.quotas import boards_per_cell
 from grpo.dataset.table import BOARD_SCHEMA
-from grpo.metrics.table import METRICS
+from grpo.metrics.table import METRICS, tracked_name
 from grpo.settings.tree import read_settings
 from steps.bodies.strength_curve import nearest_rungs, rungs_text
 from steps.pipeline import start
@@ -137,13 +137,15 @@ def test_the_tracker_has_a_parent_with_a_child_for_each_step(first_run: FlowRun,
     runs = tracking.search_runs([experiment.experiment_id])
     [parent] = [run for run in runs if run.data.tags["chess_grpo.step"] == "flow"]
     children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
-    assert sorted({run.info.run_name for run in children}) == [run_name(step) for step in STEP_NOTES]
+    tasks = [run_name("build_boards", "1 of 2"), run_name("build_boards", "2 of 2")]
+    assert sorted(run.info.run_name for run in children) == [*tasks, *(run_name(step) for step in STEP_NOTES if step != "build_boards")]
+    assert parent.info.run_name.endswith(" · test, seed 0"), "the verdict and what is compared"
     assert parent.data.tags["metaflow.run"] == first_run.run_id
     assert parent.data.params["grpo.learning_rate"] == str(read_settings("test").grpo.learning_rate)
     assert {run.info.status for run in runs} == {"FINISHED"}
-    assert set().union(*(run.data.metrics for run in runs)) <= METRICS.keys()
+    assert set().union(*(run.data.metrics for run in runs)) <= {tracked_name(name) for name in METRICS}
     # By the parents runs are compared: a number there is one of a step's last.
-    for name in ("selection/score_best", "baseline/rating", "boards/rows", "run/regret_after", "run/findings"):
+    for name in ("selection/score_best", "imitation/top1", "run/regret_after", "run/findings"):
         assert len(tracking.get_metric_history(parent.info.run_id, name)) == 1
     assert parent.data.metrics["selection/score_best"] == report(first_run, "select")["confirmation_best_moves"]["score"]
     for run in children:
@@ -155,10 +157,11 @@ def test_the_tracker_has_a_parent_with_a_child_for_each_step(first_run: FlowRun,
 
 def test_the_tracker_has_a_point_for_every_grpo_step(first_run: FlowRun, tracking: Any) -> None:
     [run] = tracking.search_runs([tracking.get_experiment_by_name("chess-grpo").experiment_id], "tags.`chess_grpo.step` = 'finetune'")
-    points = tracking.get_metric_history(run.info.run_id, "grpo/entropy")
-    assert [point.step for point in points] == list(range(1, read_settings("test").grpo.num_steps + 1))
+    for run_id in (run.info.run_id, run.data.tags["mlflow.parentRunId"]):
+        points = tracking.get_metric_history(run_id, tracked_name("grpo/entropy"))
+        assert [point.step for point in points] == list(range(1, read_settings("test").grpo.num_steps + 1))
     for name in ("strength/rating", "strength/score_as_played_low", "time/strength_curve_fraction"):
-        assert [point.step for point in tracking.get_metric_history(run.info.run_id, name)] == [0, 2, 4, 6]
+        assert [point.step for point in tracking.get_metric_history(run.info.run_id, tracked_name(name))] == [0, 2, 4, 6]
 
 
 def test_the_registry_names_champion_and_peak_and_their_weights_load(first_run: FlowRun, tracking: Any) -> None:

@@ -15,7 +15,7 @@ from steps.step_io.names import FINDINGS, HISTORY, RESULTS
 from steps.step_io.results import FORMAT, measurements
 from steps.store.outputs import StepOutput, Store
 from steps.tracking.registry import Choice, Chosen
-from steps.tracking.tags import COMMAND, ENGINE, FOUND, PEAK_STEP, verdict_tags
+from steps.tracking.tags import COMMAND, ENGINE, FOUND, PEAK_STEP, SENTENCE, VERDICT
 from steps.tracking.tracker import Tracker
 
 STEPS = ("join_boards", "calibrate", "pretrain", "baseline", "finetune", "select", "report")
@@ -76,7 +76,7 @@ def log_run(machine: Machine, run: LoggedRun, *, ends: bool = True) -> str:
             if step == "finetune" and run.findings is not None:
                 child.tag_flow_run({FOUND: ",".join(each["name"] for each in run.findings) or "healthy"})
             if step == "select":
-                child.tag_flow_run({PEAK_STEP: run.candidate, **verdict_tags({"verdict": run.verdict, "sentence": run.sentence})})
+                child.tag_flow_run({PEAK_STEP: run.candidate, VERDICT: run.verdict, SENTENCE: run.sentence})
                 start = f"{run.initial_weights}, {run.scored_by}"
                 peak = Choice(policy_step=run.candidate, initial_weights=start, low=run.score[1])
                 champion = Choice(policy_step=run.champion_step, initial_weights=start, low=None)

@@ -58,12 +58,13 @@ def test_a_preset_is_named_as_such_and_what_differs_is_no_more_than_that() -> No
     assert launch_of(settings_of("laptop")).command() == f"python {FLOW_FILE} run"
     launch = launch_of(settings_of('preset = "smoke"\ngrpo.learning_rate = 0.0123'))
     assert (launch.preset, launch.differences) == ("smoke", {"grpo.learning_rate": 0.0123})
+    assert (launch.label, launch_of(settings_of("laptop")).label) == ("smoke with 1 changed setting, seed 0", "laptop, seed 0")
     words = launch.command(["--resume-from", "peak"])
     assert words == f"python {FLOW_FILE} --config-value settings 'preset = \"smoke\"\ngrpo.learning_rate = 0.0123' run --resume-from peak"
 
 
 def test_a_setting_that_must_be_taken_away_is_written_in_a_language_with_a_word_for_nothing() -> None:
-    launch = Launch(preset="clean", differences={"seed": 3, "boards.filters.min_rating": None})
+    launch = Launch(preset="clean", differences={"seed": 3, "boards.filters.min_rating": None}, seed=3)
     assert json.loads(launch.text) == {"preset": "clean", "seed": 3, "boards": {"filters": {"min_rating": None}}}
     assert read_settings(launch.text).boards.filters.min_rating is None
 
@@ -111,7 +112,7 @@ def finetuned(folder: Path) -> Path:
 
 def test_headlines_are_the_last_values_and_regret_is_told_before_and_after(tmp_path: Path) -> None:
     folder = finetuned(tmp_path / "finetune")
-    assert headlines("finetune", folder) == {"grpo/entropy": 1.25, "run/regret_before": 0.2, "run/regret_after": 0.125}
+    assert headlines("finetune", folder) == {"run/regret_before": 0.2, "run/regret_after": 0.125}
     (folder / FINDINGS).parent.mkdir()
     write_json(folder / FINDINGS, {"verdict": "findings", "findings": [FOUND, FOUND]})
     assert headlines("finetune", folder)["run/findings"] == 2
@@ -290,4 +291,7 @@ def test_the_models_page_is_brought_up_to_date_unless_a_person_has_written_there
     client.update_registered_model(MODEL, "a person's")
     assert page() == "a person's"
     [version] = client.search_model_versions(f"name = '{MODEL}'", order_by=["version_number DESC"], max_results=1)
-    assert version.description == f"x\n\n[The run that chose it](#/experiments/{tracker.experiment}/runs/{job['mlflow_run']})"
+    assert (
+        version.description
+        == f"x\n\n[The run that chose it](#/experiments/{tracker.experiment}/runs/{job['mlflow_run']}?workflowType=machine_learning)"
+    )

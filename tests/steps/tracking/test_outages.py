@@ -188,7 +188,7 @@ def test_the_undisturbed_run_is_all_there(undisturbed: dict[str, Any]) -> None:
     assert {run["status"] for run in undisturbed["runs"]} == {"FINISHED"}
     assert parent["params"] == {"seed": "0", "grpo.num_steps": "3"}
     assert parent["tags"]["chess_grpo.champion"] == "champion is version 2 now"
-    assert pretrain["metrics"]["grpo/reward_mean"] == ["1 0.5", "2 nan", "3 0.5"]
+    assert pretrain["metrics"]["curves/grpo reward_mean"] == ["1 0.5", "2 nan", "3 0.5"]
     wanted = {"deep/er/weights", "again/er/weights", "empty", "report.json", "manifest.json", "history.jsonl"}
     assert wanted <= pretrain["artifacts"].keys()
     assert pretrain["datasets"] == parent["datasets"] == ["d" * 32]
@@ -422,7 +422,7 @@ def test_what_a_killed_step_had_to_say_is_told_and_its_run_is_said_to_be_killed(
     journal.close()
     run.deliver_left()
     killed, _ = run.told()["runs"]
-    assert (killed["status"], killed["metrics"]) == ("KILLED", {"grpo/entropy": ["1 0.5"]})
+    assert (killed["status"], killed["metrics"]) == ("KILLED", {"curves/grpo entropy": ["1 0.5"]})
 
 
 def test_a_run_that_a_late_answer_made_twice_is_deleted(run: Run, job: Job, undisturbed: dict[str, Any]) -> None:
