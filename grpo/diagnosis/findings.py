@@ -344,7 +344,8 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         " deviations of the rows).",
         cause="The reward does not train the policy: the learning rate is too small, clipping or cancelling terms leave no gradient,"
         " or the policy collapsed.",
-        remedy="See the other findings; if there are none, raise the learning rate, or compare the estimated with the exact gradient.",
+        remedy="See the other findings. If KL to the reference stays near 0, the updates are too small: raise the learning rate. If KL"
+        " grows and reward does not, do not raise it: compare the estimated with the exact gradient.",
     ),
     "unbelievable_peak": Entry(
         severity=_WARNING,
