@@ -234,7 +234,7 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         " that if reward rises or regret falls; 0.6 of that if reward falls or the end is more than six times the median of the first"
         " half; 50 nats for a sum over an answer) after growing fourfold, or a fifth of that after growing tenfold from the first half"
         " without a better reward; KL of an update above 0.5, or above 0.1 after growing tenfold; gradient norm above 8 times the median"
-        " of the first rows (25 times if reward rises and it did not grow suddenly, 100 times if most groups had equal rewards at"
+        " of the first rows (30 times if reward rises and it did not grow suddenly, 100 times if most groups had equal rewards at"
         " first); largest ratio above 6 after growing fourfold; smallest ratio below 0.001; mean ratio more than 0.25 from 1; absolute"
         " loss above 100 times the largest of the first fifth, suddenly or without a better reward.",
         cause="Updates are too large: the learning rate is too high, too many optimiser steps reuse one rollout, or the KL term is too weak"
@@ -344,7 +344,8 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         " deviations of the rows).",
         cause="The reward does not train the policy: the learning rate is too small, clipping or cancelling terms leave no gradient,"
         " or the policy collapsed.",
-        remedy="See the other findings; if there are none, raise the learning rate, or compare the estimated with the exact gradient.",
+        remedy="See the other findings. If KL to the reference stays near 0, the updates are too small: raise the learning rate. If KL"
+        " grows and reward does not, do not raise it: compare the estimated with the exact gradient.",
     ),
     "unbelievable_peak": Entry(
         severity=_WARNING,

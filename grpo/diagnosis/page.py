@@ -1,9 +1,12 @@
-"""Prints `docs/diagnosis.md` from the table of findings and the names of quantities."""
+"""Prints `docs/diagnosis.md` from the table of findings, the names of quantities and the measured confusion table."""
+
+from pathlib import Path
+from typing import Final
 
 from grpo.diagnosis.findings import ENTRIES
 from grpo.diagnosis.quantities import names_of
 
-_HEAD = """# Diagnosis
+_HEAD: Final = """# Diagnosis
 
 Printed from `grpo/diagnosis/` by `python -m grpo.diagnosis.page > docs/diagnosis.md`; a test compares them.
 
@@ -40,6 +43,18 @@ is used. Columns are recognised by these names, with any section as prefix (`tra
 """
 
 
+_MEASURED: Final = """
+## How often it is right
+
+Thresholds were set on made logs of runs in the styles of TRL, Stable-Baselines3, plain CSV and our own trainer; the table is of seeds that
+no threshold was set on, and of verl, OpenRLHF and W&B exports too (`KEPT_BACK` in `benchmarks/trainer_logs.py`). The makers of the logs and
+of the rules are the same, so that other people's runs are harder. Printed by
+`python benchmarks/diagnosis.py --seeds 4000 4001 > benchmarks/diagnosis.md`.
+
+"""
+_TABLE: Final = Path(__file__).parents[2] / "benchmarks" / "diagnosis.md"
+
+
 def diagnosis_page() -> str:
     """Return the page."""
     rows = "\n".join(f"| {quantity} | {_code(ours)} | {_code(others)} |" for quantity, ours, others in names_of())
@@ -48,7 +63,7 @@ def diagnosis_page() -> str:
         f"- **Remedy**: {entry.remedy}\n" + (f"- **In a run of ours**: {entry.ours}\n" if entry.ours else "")
         for name, entry in ENTRIES.items()
     )
-    return f"{_HEAD}{rows}\n\n## Findings\n\n{findings}"
+    return f"{_HEAD}{rows}\n\n## Findings\n\n{findings}{_MEASURED}{_TABLE.read_text(encoding='utf-8')}"
 
 
 def _code(names: tuple[str, ...]) -> str:

@@ -329,7 +329,7 @@ def _evaluations(path: Path, table: Table, names: Sequence[str], *, is_history: 
                 " draw 0.5 (if it is in percent, divide by 100)"
             )
         count = _number(_cell(row[games])) if games is not None and _cell(row[games]) else None
-        found.append(Evaluation(step=at, score=value, games=count if count is not None and count > 0 else None))
+        found.append(Evaluation(step=at, score=value, games=count if count is not None and count >= 1 else None))
     return tuple(sorted(found, key=lambda each: each.step))
 
 

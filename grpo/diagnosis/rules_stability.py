@@ -25,9 +25,9 @@ _ACCELERATES, _NEAR_FAR = 10.0, 0.2
 _GREW: Final = 4.0
 _FAR_PER_UPDATE, _LARGE_PER_UPDATE = 0.5, 0.1
 """Nats between the sampled and the updated policy; PPO's usual targets are 0.01 to 0.05."""
-_GRADIENT_GREW, _GRADIENT_GREW_LEARNING, _GRADIENT_GREW_FROM_SILENCE = 8.0, 25.0, 100.0
+_GRADIENT_GREW, _GRADIENT_GREW_LEARNING, _GRADIENT_GREW_FROM_SILENCE = 8.0, 30.0, 100.0
 """Ratio to the median of the first rows: without a better reward, with it, and with it where most groups had equal rewards at first."""
-_SUDDEN: Final = 6.0
+_SUDDEN: Final = 10.0
 """Ratio of the end to the median of all rows."""
 _TAIL: Final = 20
 _LOSS_GREW: Final = 100.0
