@@ -21,7 +21,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "doctor",
         description="Check what a run needs: Python and packages, settings, Stockfish, disk, tracking store, device, files and opening"
         " books in the settings, AWS Batch if Metaflow is configured for it, Weights & Biases. Each failure comes with its remedy."
-        " Nothing on this machine is changed, and no key is printed. With --stale: list what this home no longer needs instead.",
+        " Only --repair and --delete change anything, and no key is printed. With --stale: list what this home no longer needs instead.",
     )
     add_settings(doctor)
     doctor.add_argument("--json", action="store_true", help="print the checks as JSON")
@@ -32,6 +32,11 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="list what nobody has used for so many days: outputs set aside, progress of steps that were never finished, cached engine"
         " answers, copies of registered policies, records that MLflow rejected",
     )
+    doctor.add_argument(
+        "--repair",
+        action="store_true",
+        help="after this home was copied or moved: let the tracking store find the artifacts here; a copy of the store is kept",
+    )
     doctor.add_argument("--delete", action="store_true", help="delete what --stale lists")
     doctor.set_defaults(run=_doctor)
 
@@ -41,6 +46,8 @@ def _doctor(given: argparse.Namespace) -> int:
         return _stale(given.stale, deletes=given.delete)
     if given.delete:
         raise ConfigError("--delete deletes what --stale lists: give both, such as `chess-grpo doctor --stale 30 --delete`")
+    if given.repair:
+        return _repair(Machine.here())
     from steps.preflight.doctor import examine
 
     settings: Settings | ConfigError
@@ -61,6 +68,17 @@ def _doctor(given: argparse.Namespace) -> int:
         )
         print(ending)
     return 1 if num_wrong else 0
+
+
+def _repair(machine: Machine) -> int:
+    from steps.preflight.moved_home import homes_elsewhere, repair
+
+    if not (found := homes_elsewhere(machine)):
+        print("Nothing to repair: the tracking store looks for no artifacts in another folder.")
+        return 0
+    backup = repair(machine)
+    print(f"Artifacts of {sum(found.values()):,} runs are found in {machine.home} now. The store as it was before: {backup}")
+    return 0
 
 
 def _stale(num_days: float, *, deletes: bool) -> int:

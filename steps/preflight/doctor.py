@@ -14,6 +14,7 @@ from grpo.settings.tree import ConfigError, Settings
 from steps.batch.destination import DestinationError, prepare
 from steps.kinds.lookup import kind_of
 from steps.preflight.checks import PreflightCheck, preflight
+from steps.preflight.moved_home import homes_elsewhere
 from steps.runtime.machine import MIRROR, Machine, Mirror
 from steps.store.versions import LOCKS, describe_code, installed_lock
 
@@ -39,7 +40,7 @@ def examine(settings: Settings | ConfigError, machine: Machine) -> list[Prefligh
     else:
         findings.append(PreflightCheck(what="settings", is_fine=True, detail="every key is known, and no two contradict each other"))
     findings += preflight(usable, machine, read_only=True)[0]
-    findings += [*_journals(machine), *_batch(os.environ), _wandb(machine, os.environ)]
+    findings += [*_journals(machine), *_moved(machine), *_batch(os.environ), _wandb(machine, os.environ)]
     return findings
 
 
@@ -85,6 +86,15 @@ def _journals(machine: Machine) -> Iterator[PreflightCheck]:
             is_fine=True,
             detail=f"{num_left:,} steps are not logged to MLflow yet: the next run logs them, or `chess-grpo track`",
         )
+
+
+def _moved(machine: Machine) -> Iterator[PreflightCheck]:
+    """Say where the tracking store looks for artifacts that are in this home, which was copied or moved."""
+    for folder, num_runs in homes_elsewhere(machine).items():
+        detail = (
+            f"artifacts of {num_runs:,} runs lie in {folder}, which is not this home: `chess-grpo doctor --repair` corrects their places"
+        )
+        yield PreflightCheck(what="artifacts", is_fine=False, detail=detail)
 
 
 def _batch(environment: Mapping[str, str]) -> Iterator[PreflightCheck]:

@@ -31,7 +31,7 @@ _COMPARED: Final[Mapping[str, int]] = {
     f"tags.`{RUN}`": 150,
 }
 """Columns of the comparison after the run's name, which has the verdict, and their widths in pixels."""
-_NAME: Final = {"tags.`mlflow.runName`": 300}
+_FIRST: Final = {"attributes.`Run Name`": 340, "attributes.`Created`": 120}
 _SMOOTHING: Final = 60
 """Of curves, 0 to 100."""
 _WRITTEN: Final = 1
@@ -115,6 +115,7 @@ def _chart(name: str) -> Mapping[str, Any]:
 
 
 def _view(name: str, *, condition: str, columns: Mapping[str, int], is_rising: bool, more: Mapping[str, Any]) -> str:
+    widths = {**_FIRST, **columns}
     state: Mapping[str, Any] = {
         "searchFilter": condition,
         "orderByKey": "attributes.start_time",
@@ -124,8 +125,8 @@ def _view(name: str, *, condition: str, columns: Mapping[str, int], is_rising: b
         "datasetsFilter": [],
         "modelVersionFilter": "All Runs",
         "selectedColumns": list(columns),
-        "columnOrder": [],
-        "columnWidths": {**_NAME, **columns},
+        "columnOrder": list(widths),  # The UI ignores the widths of columns that are not in this list.
+        "columnWidths": widths,
         "runsHiddenMode": "FIRST_10_RUNS",
         "viewMaximized": False,
         "runListHidden": False,
