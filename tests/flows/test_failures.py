@@ -47,7 +47,7 @@ def home(give_tables: Callable[[Path], Path], tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("grpo.lerning_rate = 1e-3", "settings: unknown key grpo.lerning_rate; did you mean learning_rate? "),
+        ("grpo.lerning_rate = 1e-3", "settings: unknown key grpo.lerning_rate; did you mean learning_rate?"),
         ("boards.num_train = 100", "settings: boards: num_train must be a multiple of 3"),
     ],
 )

@@ -101,7 +101,7 @@ def test_the_step_leaves_regret_both_matches_and_a_place_on_the_ladder(inputs: d
     assert metrics["baseline/score_random"] == report["matches"]["random"]["score"]
     done = [done for done, _, _ in bar.progresses]
     assert done == sorted(done)
-    assert bar.progresses[-1][0] == bar.progresses[-1][1]
+    assert done[-1] <= bar.progresses[-1][1], "games at most: a placement ends when its interval is narrow"
 
 
 def ladder_parts(folder: Path) -> tuple[Any, Any]:

@@ -489,5 +489,6 @@ def test_counts_are_told_to_the_sinks_and_progress_ends_at_the_total(packed: Cal
     assert listener.metrics["boards/duplicates"] == facts["duplicates"]
     assert [listener.metrics[f"boards/kept/{phase}"] for phase in PHASES] == [16, 16, 16]
     assert [listener.metrics[f"boards/natural/{phase}"] for phase in PHASES] == [facts["natural_phases"][phase] for phase in PHASES]
-    assert listener.progresses[-1][:2] == (48, 48)
+    done, total = listener.progresses[-1][:2]
+    assert done == total >= 48, "what its units find, of which the quotas take 48"
     assert listener.progresses == sorted(listener.progresses)

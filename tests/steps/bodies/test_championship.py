@@ -54,6 +54,7 @@ class Runs:
                 "scored_by": "played out",
                 "sentence": "it was asked for",
                 "candidate_step": seed,
+                "claims": [{"interval": {"score": 0.6, "low": 0.55, "high": 0.65}}],
                 "ladder": {"text": "+0 Elo"},
             }
             write_json(work.folder / REPORT, decision)

@@ -16,7 +16,7 @@ import pytest
 from toggled_server import ServerProcess, ToggledServer, picture
 
 from grpo.base.files import sha256_file
-from grpo.metrics.table import Record
+from grpo.metrics.table import Record, tracked_name
 from grpo.settings.tree import read_settings
 from steps.cli.track import deliver_journals
 from steps.pipeline import dataset, start, training
@@ -124,7 +124,7 @@ class Listener:
 
 
 def rows(record: Record) -> list[str]:
-    return [f"{name} {record.step} {float(value)}" for name, value in record.metrics.items()]
+    return [f"{tracked_name(name)} {record.step} {float(value)}" for name, value in record.metrics.items()]
 
 
 def told(folder: Path, job: Job) -> dict[str, Any]:

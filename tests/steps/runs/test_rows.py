@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from logged_runs import LoggedRun, log_run, machine_of
 
-from grpo.metrics.table import Record
+from grpo.metrics.table import Record, tracked_name
 from steps.runs.rows import MlflowRows, SqliteRows, rows_of
 from steps.tracking.outages import TrackingAwayError
 from steps.tracking.tracker import Tracker
@@ -29,8 +29,8 @@ def test_both_readers_read_the_same(give_tables: Callable[[Path], Path], tmp_pat
     assert {alias for version in direct.versions() for alias in version.aliases} == {"champion", "peak"}
     children = direct.children(ids[1])
     assert repr(children) == repr(asked.children(ids[1])), "as text, for NaN is unlike itself"
-    found = direct.metric(children[-1].run_id, "grpo/entropy")
-    assert repr(found) == repr(asked.metric(children[-1].run_id, "grpo/entropy"))
+    found = direct.metric(children[-1].run_id, tracked_name("grpo/entropy"))
+    assert repr(found) == repr(asked.metric(children[-1].run_id, tracked_name("grpo/entropy")))
     assert found[2] == 0.25
     tracker.client.delete_run(ids[0])
     assert [row.run_id for row in direct.parents()] == ids[:0:-1]
