@@ -1,6 +1,7 @@
 """A language model in games: what it names is played, what fails is counted and asked again by rule, and then the game is lost."""
 
 import io
+from datetime import date
 from collections.abc import Callable
 
 import chess
@@ -208,7 +209,7 @@ def test_the_pgn_says_how_a_game_was_given_up_and_by_what_answers() -> None:
         [chess.STARTING_FEN],
         max_plies=12,
     )
-    text = io.StringIO(match_pgn(result, event="test", seed=0))
+    text = io.StringIO(match_pgn(result, event="test", seed=0, played_on=date(2026, 1, 1)))
     lost, other = (chess.pgn.read_game(text) for _ in range(2))
     assert lost is not None
     assert other is not None
