@@ -1,9 +1,12 @@
 """Named random streams: one root seed, and an independent stream for each purpose."""
 
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 
 def named_seed(root: int, *names: str | int) -> int:
@@ -17,6 +20,8 @@ def numpy_stream(root: int, *names: str | int) -> np.random.Generator:
     return np.random.default_rng(named_seed(root, *names))
 
 
-def torch_stream(root: int, *names: str | int) -> torch.Generator:
+def torch_stream(root: int, *names: str | int) -> "torch.Generator":
     """Return a fresh torch generator (on the CPU) for the named stream."""
+    import torch  # Here, for commands that need no torch also need streams, and torch takes a second to import.
+
     return torch.Generator().manual_seed(named_seed(root, *names))

@@ -31,13 +31,14 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _export(given: argparse.Namespace) -> int:
-    from steps.export.model_card import model_card
-    from steps.step_io.names import MODEL_CARD
-
     out = given.out.resolve()
     if out.exists():
         raise ConfigError(f"{out} already exists; name another folder, or remove it")
     model = find_policy(given.model, Machine.here())
+
+    from steps.export.model_card import model_card  # It imports torch, which takes seconds: a typo gets its answer before.
+    from steps.step_io.names import MODEL_CARD
+
     facts = {"run": model.run, "policy_step": model.policy_step}
     kind = KINDS[model.kind]
     with atomic_folder(out) as folder:

@@ -14,7 +14,7 @@ from grpo.engine.identity import identify
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
 from grpo.settings.tree import ConfigError, Settings
 from steps.cli.parser import add_settings, given_settings
-from steps.cli.players import ALLOWED, Entrant, entered, parse_contestant
+from steps.cli.players import ALLOWED, Entrant, entered, parse_contestant, require_policies
 from steps.runtime.machine import Machine
 from steps.step_io.terminal import TerminalSink
 
@@ -55,11 +55,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _match(given: argparse.Namespace) -> int:
-    from grpo.play.pgn import match_pgn
-    from grpo.play.viewer import viewer_page
-    from steps.cli.match_text import match_summary, match_text
-    from steps.runtime.device import torch_device
-
     settings = _settings(given)
     if (given.boards is not None and given.phase is None) or (given.phase is not None and given.boards is None and given.openings is None):
         raise ConfigError("--phase and --boards go together: positions of a phase come from a dataset, or by --openings from a book")
@@ -70,6 +65,14 @@ def _match(given: argparse.Namespace) -> int:
     contestants = [parse_contestant(given.first), parse_contestant(given.second)]
     _refuse_existing([path for path in (given.pgn, given.html, given.json) if path is not None])
     machine = Machine.here()
+    require_policies(contestants, machine)
+
+    # Below the checks: torch takes seconds to import, and a typo gets its answer at once.
+    from grpo.play.pgn import match_pgn
+    from grpo.play.viewer import viewer_page
+    from steps.cli.match_text import match_summary, match_text
+    from steps.runtime.device import torch_device
+
     device = torch_device(machine)
     terminal = TerminalSink("match", (), lambda text: print(text, file=sys.stderr, flush=True))
     with entered(contestants, machine=machine, device=device, seed=settings.seed, num_processes=machine.num_threads) as entrants:

@@ -176,6 +176,15 @@ class Entrant:
     """Of a policy, for the notes of its games."""
 
 
+def require_policies(contestants: Sequence[Contestant], machine: Machine) -> None:
+    """Raise what `find_policy` raises if one of the players is a policy that is not there; torch is not imported."""
+    from steps.runs.find_policy import find_policy
+
+    for contestant in contestants:
+        if contestant.kind == PlayerKind.POLICY:
+            find_policy(contestant.model, machine)
+
+
 @contextmanager
 def entered(
     contestants: Sequence[Contestant], *, machine: Machine, device: "torch.device", seed: int, num_processes: int

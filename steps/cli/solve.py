@@ -11,7 +11,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from grpo.evaluation.exercises import LeftOut, LeftOuts
 from grpo.reading.games import SourceError
 from grpo.reading.streams import FileKind, SourceFile, find_files, read_chunks
 from steps.runs.names import LAST, POLICY_NAMES, NotFoundError
@@ -19,7 +18,7 @@ from steps.runtime.machine import Machine
 from steps.step_io.aliases import ALIASES
 
 if TYPE_CHECKING:
-    from grpo.evaluation.exercises import Solver
+    from grpo.evaluation.exercises import LeftOut, LeftOuts, Solver
 
 _Exercise = TypeVar("_Exercise")
 _MIN_OF_THEME: Final = 20  # Themes with fewer puzzles are only in the JSON.
@@ -122,6 +121,8 @@ def _of_file(file: SourceFile, solver: "Solver", *, limit: int | None) -> tuple[
 
     Raises SourceError when there is nothing to solve in it.
     """
+    from grpo.evaluation.exercises import LeftOuts
+
     left_outs = LeftOuts()
     solve = _puzzles if file.kind == FileKind.PUZZLES else _suite
     facts, text = solve(file, solver, left_outs, limit)
@@ -130,7 +131,7 @@ def _of_file(file: SourceFile, solver: "Solver", *, limit: int | None) -> tuple[
     return {"kind": file.kind.value, **facts, "left_out": left_outs.facts()}, text
 
 
-def _puzzles(file: SourceFile, solver: "Solver", left_outs: LeftOuts, limit: int | None) -> tuple[dict[str, Any], str]:
+def _puzzles(file: SourceFile, solver: "Solver", left_outs: "LeftOuts", limit: int | None) -> tuple[dict[str, Any], str]:
     from grpo.evaluation.puzzles import puzzle_report, read_puzzle_table, solve_puzzles
 
     puzzles = _usable(file, read_puzzle_table, left_outs, limit)
@@ -141,7 +142,7 @@ def _puzzles(file: SourceFile, solver: "Solver", left_outs: LeftOuts, limit: int
     return report.facts(), "\n".join(lines)
 
 
-def _suite(file: SourceFile, solver: "Solver", left_outs: LeftOuts, limit: int | None) -> tuple[dict[str, Any], str]:
+def _suite(file: SourceFile, solver: "Solver", left_outs: "LeftOuts", limit: int | None) -> tuple[dict[str, Any], str]:
     from grpo.evaluation.suites import read_suite, solve_suite, suite_report
 
     problems = _usable(file, read_suite, left_outs, limit)
@@ -155,10 +156,12 @@ def _suite(file: SourceFile, solver: "Solver", left_outs: LeftOuts, limit: int |
 
 def _usable(
     file: SourceFile,
-    read: Callable[[Iterable[bytes], str], Iterator[_Exercise | LeftOut]],
-    left_outs: LeftOuts,
+    read: Callable[[Iterable[bytes], str], Iterator["_Exercise | LeftOut"]],
+    left_outs: "LeftOuts",
     limit: int | None,
 ) -> list[_Exercise]:
+    from grpo.evaluation.exercises import LeftOut
+
     def exercises() -> Iterator[_Exercise]:
         for entry in read(read_chunks(file), file.name):
             if isinstance(entry, LeftOut):

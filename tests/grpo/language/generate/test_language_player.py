@@ -1,8 +1,8 @@
 """A language model in games: what it names is played, what fails is counted and asked again by rule, and then the game is lost."""
 
 import io
-from datetime import date
 from collections.abc import Callable
+from datetime import date
 
 import chess
 import chess.pgn
