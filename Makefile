@@ -11,7 +11,7 @@ export PYTHON CONFIG SET
 .PHONY: run test check prove soak batch-demo ui docs pictures lock setup clean
 
 run: setup  ## The whole pipeline. CONFIG=smoke or a TOML file, SET="grpo.learning_rate=1e-3 seed=1", ARGS="--resume-from peak"
-	$(PY) flows/chess_grpo.py --config-value settings "$$(printf 'preset = "%s"\n' "$$CONFIG"; printf '%s' "$$SET" | tr ' ' '\n')" run $(ARGS)
+	@$(PY) flows/chess_grpo.py --no-pylint --config-value settings "$$(printf 'preset = "%s"\n' "$$CONFIG"; printf '%s' "$$SET" | tr ' ' '\n')" run $(ARGS)
 
 test: setup check  ## All checks and tests.
 	@infra/install.sh $(VENV) --second-engine --browser

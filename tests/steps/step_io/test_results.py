@@ -1,6 +1,6 @@
 """The results of a run: what the document has, and what people read of it, each page compared with one golden file.
 
-`WRITE_GOLDEN=1 python -m pytest tests/steps/step_io/test_results.py` writes the files anew: read the difference.
+`RENEW_GOLDEN=1 python -m pytest tests/steps/step_io/test_results.py` writes the files anew: read the difference.
 """
 
 import copy
@@ -121,7 +121,7 @@ def pages(results: Results) -> dict[str, str]:
 @pytest.mark.parametrize("name", ["report.md", "model_card.md", "mlflow_page.md", "mlflow_version.md"])
 def test_each_page_is_what_its_golden_file_says(name: str, results: Results) -> None:
     page = re.sub(r"\b[0-9a-f]{64}\b", lambda found: found[0][:8], pages(results)[name])
-    if "WRITE_GOLDEN" in os.environ:
+    if "RENEW_GOLDEN" in os.environ:
         (GOLDEN / name).write_text(page)
     assert page == (GOLDEN / name).read_text()
 
