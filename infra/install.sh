@@ -76,7 +76,8 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
     torch=$(grep -o 'torch==[0-9.]*' pyproject.toml)
     # Twice quiet: pip warns once a package of an index that is away, and with the hashes below a missing file is an error in any case.
     options=(--quiet --quiet --disable-pip-version-check)
-    echo "install: $(grep -c '^[a-z0-9].*==' "$lock") Python packages and $torch into $venv, once: 2 to 10 minutes, without further output"
+    echo "install: $(grep -c '^[a-z0-9].*==' "$lock") Python packages and $torch into $venv, once"
+    echo "install: takes 2 to 10 minutes, without further output"
     if [ -n "$is_image" ]; then
         # Wheels only, so that no package's build script runs as root and no compiler is needed; python-chess has no wheel.
         options+=(--no-cache-dir --only-binary=:all: --no-binary=chess)

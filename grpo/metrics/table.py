@@ -490,7 +490,7 @@ assert len(METRICS) == len(_SPECS), "two metrics have one name"
 MAIN_CURVES: Final = (
     "heldout/regret_best",
     "strength/rating",
-    "grpo/reward_mean",
+    "grpo/reward_gain",
     "grpo/entropy",
     "grpo/kl_reference",
     "control/learning_rate",
@@ -502,7 +502,15 @@ MAIN_CURVES: Final = (
 """Whether a fine-tuning learns, on the pages of `finetune` and of the whole run: six curves of a network; a language model has its own."""
 _SECONDARY: Final = frozenset(
     (
-        *("grpo/regret", "grpo/normalised_entropy", "grpo/zero_variance_groups", "grpo/clip_fraction", "grpo/gradient_norm", "grpo/kl_old"),
+        *(
+            "grpo/reward_mean",
+            "grpo/regret",
+            "grpo/normalised_entropy",
+            "grpo/zero_variance_groups",
+            "grpo/clip_fraction",
+            "grpo/gradient_norm",
+            "grpo/kl_old",
+        ),
         *("heldout/regret_sampled", "heldout/expected_value", "heldout/blunder_mass", "heldout/spearman", "heldout/reward"),
         *("strength/score_as_played", "strength/score_adjudicated", "time/transitions_per_second"),
         *("language/parse_rate", "language/structure_rate", "language/truncated", "language/answer_tokens", "language/clip_fraction"),

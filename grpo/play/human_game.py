@@ -3,13 +3,15 @@
 import difflib
 from collections.abc import Callable, Sequence
 from datetime import date
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import chess
 import chess.pgn
 
 from grpo.base.errors import PlainError
-from grpo.play.annotations import MoveProbabilities
+
+if TYPE_CHECKING:
+    from grpo.play.annotations import MoveProbabilities
 
 NUM_HINTS: Final = 5
 _NUM_NEAREST: Final = 6
@@ -30,7 +32,7 @@ class HumanGame:
         opponent: str,
         person_is_white: bool,
         fen: str = chess.STARTING_FEN,
-        probabilities: MoveProbabilities | None = None,
+        probabilities: "MoveProbabilities | None" = None,
     ) -> None:
         """Set up the position, and let the opponent move if it is its turn.
 

@@ -65,16 +65,16 @@ def _opponent(given: argparse.Namespace, machine: Machine) -> NewGame:
     """Load the policy, and return what starts a game against it; raises MoveError for a bad position before anything is loaded."""
     import chess
 
+    from grpo.play.human_game import HumanGame
     from steps.runs.find_policy import find_policy
-
-    found = find_policy(given.model, machine)
-
-    from grpo.play.human_game import HumanGame  # torch takes a second to import: a typo in the name gets its answer before.
-    from steps.policies.open import open_policy
-    from steps.runtime.device import torch_device
 
     fen = given.fen or chess.STARTING_FEN
     HumanGame(lambda _: None, opponent="", person_is_white=True, fen=fen)
+    found = find_policy(given.model, machine)
+
+    from steps.policies.open import open_policy  # torch takes a second to import: bad arguments get their answer before.
+    from steps.runtime.device import torch_device
+
     policy = open_policy(found.folder, torch_device(replace(machine, device=given.device, num_threads=1)))
     finder, options, seed, numbers = policy.move_finder(), UciOptions(temperature=given.temperature), secrets.randbits(31), count(1)
 

@@ -13,8 +13,12 @@ from steps.runs.places import DEFAULT_PORT, HOST
 from steps.runtime.machine import Machine, sqlite_file
 
 _MAX_PORT: Final = 65_535
-_QUIET: Final = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-"""No telemetry, and no job scheduler: the UI only serves pages."""
+_QUIET: Final = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "PYTHONWARNINGS": "ignore:starlette.middleware.wsgi is deprecated",
+}
+"""No telemetry, no job scheduler (the UI only serves pages), and no warning that only MLflow's authors can act on."""
 _SERVED: Final = ("http", "https")
 
 
@@ -40,12 +44,14 @@ def _ui(given: argparse.Namespace) -> int:
         return 0
     _refuse_taken(given.port)
     from steps.tracking.client import TrackingStore
+    from steps.tracking.saved_views import view_address
 
     store, file = TrackingStore.of(machine), sqlite_file(machine.tracking_uri)
     if not store.exists:
         print(f"{file} does not exist yet and is created now: its page is empty until a run starts (`make run CONFIG=smoke`)", flush=True)
-    store.asked(lambda: store.experiment)  # In a new store it makes the tables, under a lock; one that is away is named here.
-    print(f"MLflow UI on {file or machine.shown_uri}: http://{HOST}:{given.port}  (ready in half a minute; Ctrl-C ends it)", flush=True)
+    # In a new store this makes the tables, under a lock; a store that does not answer is named here.
+    page = view_address(f"http://{HOST}:{given.port}", store.asked(lambda: store.experiment))
+    print(f"MLflow UI on {file or machine.shown_uri}, ready in half a minute; Ctrl-C ends it. All runs:\n{page}", flush=True)
     # Passed as a variable, so that a password in the address is not visible in the list of processes.
     environment = {**os.environ, **_QUIET, "MLFLOW_BACKEND_STORE_URI": machine.tracking_uri}
     words = [sys.executable, "-m", "mlflow", "ui", "--host", HOST, "--port", str(given.port), "--workers", "1"]

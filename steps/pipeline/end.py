@@ -70,7 +70,7 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
     results = read_results(here.open(reported) / RESULTS)
     run = job["metaflow_run"]
     places = {
-        "Champion of this run": f"{_place(here, selected)}/{CHAMPION}",
+        "Champion": f"{_place(here, selected)}/{CHAMPION}",
         "Report": f"{_place(here, reported)}/{REPORT_PAGE}",
     }
     head = job.get("story", "")

@@ -13,6 +13,7 @@ from steps.step_io.aliases import CHAMPION
 from steps.step_io.names import FINDINGS
 from steps.step_io.results import Results
 from steps.store.outputs import Store
+from steps.tracking.saved_views import run_address
 from steps.tracking.tags import HELD_BY
 
 HOST: Final = "127.0.0.1"
@@ -77,7 +78,6 @@ def _place(machine: Machine, step: TrackedStep, part: str) -> str:
 
 def run_page(run: TrackedRun, machine: Machine) -> str:
     """Return the address of a run's page in MLflow."""
-    page = f"#/experiments/{run.experiment}/runs/{run.mlflow_run}"
     if urlsplit(machine.tracking_uri).scheme in ("http", "https"):
-        return f"{machine.shown_uri.rstrip('/')}/{page}"
-    return f"http://{HOST}:{DEFAULT_PORT}/{page} (`chess-grpo ui` starts it)"
+        return run_address(machine.shown_uri, run.experiment, run.mlflow_run)
+    return f"{run_address(f'http://{HOST}:{DEFAULT_PORT}', run.experiment, run.mlflow_run)} (`chess-grpo ui` starts it)"

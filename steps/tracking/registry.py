@@ -102,15 +102,15 @@ class Registry:
         """
         peak, champion = (self._entered(chosen, alias, holder, f"{key}/{alias}") for alias in (PEAK, CHAMPION))
         if self.named(PEAK) == peak:
-            done = f"peak moves to version {peak.number}: {peak.bound_text}, as was found before an outage"
+            done = f"registry: alias peak is version {peak.number}: {peak.bound_text}, as was found before an outage"
         else:
             done = self.offer_peak(peak)
         held = self.named(CHAMPION)
         if held is None or (chosen.is_beaten and held.number == chosen.seen):
             held = self._make_champion(champion, instead_of=0 if held is None else held.number)
         if held == champion:
-            return done, f"champion is version {champion.number} now"
-        return done, f"champion stays version {held.number}"
+            return done, f"registry: alias champion set to version {champion.number}"
+        return done, f"registry: alias champion stays at version {held.number}"
 
     def _make_champion(self, version: Version, *, instead_of: int) -> Version:
         """Give a version the alias `champion`, and return the version that has it then.
@@ -215,13 +215,15 @@ class Registry:
         held = self.named(PEAK)
         is_moved, why = should_have_peak(offered, held)
         if held is not None and not is_moved:
-            return f"peak stays at version {held.number}: {why}"
+            return f"registry: alias peak stays at version {held.number}: {why}"
         self.give(PEAK, offered)
         best = self._best_of(offered)
         if best != offered:
             self.give(PEAK, best)
-            return f"peak moves to version {best.number}, which was registered meanwhile: {best.bound_text} against {offered.bound_text}"
-        return f"peak moves to version {offered.number}: {why}"
+            return (
+                f"registry: alias peak set to version {best.number}, registered meanwhile: {best.bound_text} against {offered.bound_text}"
+            )
+        return f"registry: alias peak set to version {offered.number}: {why}"
 
     def _best_of(self, offered: Version) -> Version:
         """Return the best of all peaks from the same initial policy; of ties the earliest."""
@@ -253,7 +255,7 @@ class Registry:
 def should_have_peak(offered: Version, held: Version | None) -> tuple[bool, str]:
     """Return whether the alias `peak` goes to the offered version from the one that has it now, and why."""
     if held is None:
-        return True, f"no version had it; {offered.bound_text}"
+        return True, f"the first one; {offered.bound_text}"
     if held.initial_weights is None:
         return True, f"version {held.number}, which had it, does not name its initial policy; {offered.bound_text}"
     if held.initial_weights != offered.initial_weights:

@@ -43,9 +43,9 @@ def test_the_run_ends_with_the_verdict_and_with_commands_that_work_when_pasted(f
     assert lines[1].startswith("Verdict: ")
     cwd = first_run.home.parent
     places = {name: rest.strip() for name, _, rest in (line.partition(":") for line in lines)}
-    assert (cwd / places["Champion of this run"] / "weights.safetensors").is_file()
+    assert (cwd / places["Champion"] / "weights.safetensors").is_file()
     assert (cwd / places["Report"]).read_text().startswith("# Verdict: ")
-    assert [line for line in lines if len(line) > 80 and not line.startswith(("Champion of this run: ", "Report: "))] == []
+    assert [line for line in lines if len(line) > 80 and not line.startswith(("Champion: ", "Report: "))] == []
     card, show, ui = (line.partition("  # ")[0].strip() for line in lines[lines.index("Next:") + 1 :])
     assert ui == "make ui"
     environment = os.environ | {"CHESS_GRPO_HOME": str(first_run.home), "HOME": str(cwd), "DISPLAY": "", "WAYLAND_DISPLAY": ""}

@@ -218,5 +218,5 @@ def test_what_was_decided_is_said_of_the_run_and_of_the_versions(runs: Runs, cap
     tags = runs.tracker.client.get_run(peak.flow_run).data.tags
     assert (tags["chess_grpo.peak_step"], tags["chess_grpo.verdict"]) == ("3", "better")
     assert tags["chess_grpo.verdict_sentence"] == "it was asked for"
-    assert f"select: peak moves to version {peak.number}" in capsys.readouterr().out
+    assert f"select: registry: alias peak set to version {peak.number}" in capsys.readouterr().out
     assert runs.champion().low is None, "a bound is the peak's"

@@ -187,8 +187,8 @@ def test_the_undisturbed_run_is_all_there(undisturbed: dict[str, Any]) -> None:
     assert [run["name"] for run in (parent, pretrain, select)] == [NAME, "04 pretrain", "10 select"]
     assert {run["status"] for run in undisturbed["runs"]} == {"FINISHED"}
     assert parent["params"] == {"seed": "0", "grpo.num_steps": "3"}
-    assert parent["tags"]["chess_grpo.champion"] == "champion is version 2 now"
-    assert pretrain["metrics"]["curves/grpo reward_mean"] == ["1 0.5", "2 nan", "3 0.5"]
+    assert parent["tags"]["chess_grpo.champion"] == "registry: alias champion set to version 2"
+    assert pretrain["metrics"]["grpo/reward_mean"] == ["1 0.5", "2 nan", "3 0.5"]
     wanted = {"deep/er/weights", "again/er/weights", "empty", "report.json", "manifest.json", "history.jsonl"}
     assert wanted <= pretrain["artifacts"].keys()
     assert pretrain["datasets"] == parent["datasets"] == ["d" * 32]
@@ -468,12 +468,12 @@ def test_who_became_champion_during_the_outage_stays(run: Run, job: Job) -> None
     for _ in range(2):
         policy = {"holder": parent, "folder": PEAK, "flow_run": parent, "policy_step": 2, "initial_weights": "w", "low": 0.55}
         Registry(tracker).register(**policy, description="", key=f"first/{PEAK}")
-    assert registered("first") == "champion is version 3 now", "nobody had it"
+    assert registered("first") == "registry: alias champion set to version 3", "nobody had it"
     # Two runs have beaten version 3 in an outage: whoever is told first has the alias, for the other has not played it.
-    assert registered("second", is_beaten=True, seen=3) == "champion is version 5 now"
-    assert registered("third", is_beaten=True, seen=3) == "champion stays version 5"
+    assert registered("second", is_beaten=True, seen=3) == "registry: alias champion set to version 5"
+    assert registered("third", is_beaten=True, seen=3) == "registry: alias champion stays at version 5"
     # A run whose `select` could not see the registry has beaten nobody.
-    assert registered("fourth") == "champion stays version 5"
+    assert registered("fourth") == "registry: alias champion stays at version 5"
     for key in ("first", "second", "third", "fourth"):
         registered(key, is_beaten=True, seen=3)
     numbers = sorted(int(each.version) for each in tracker.client.search_model_versions(f"name = '{MODEL}'"))

@@ -19,7 +19,7 @@ HELD = Version(number=3, flow_run="f", policy_step=150, initial_weights="w", low
 @pytest.mark.parametrize(
     ("offered", "held", "moves", "why"),
     [
-        (HELD, None, True, "no version had it; lower bound 0.5500"),
+        (HELD, None, True, "the first one; lower bound 0.5500"),
         (replace(HELD, low=0.5501), HELD, True, "lower bound 0.5501, above the lower bound 0.5500 of version 3"),
         (replace(HELD, low=0.5499), HELD, False, "its lower bound 0.5500 is not below this run's lower bound 0.5499"),
         (HELD, HELD, False, "is not below"),
@@ -72,16 +72,16 @@ def registered(tracker: Tracker, tmp_path: Path, request: pytest.FixtureRequest)
 def test_a_later_worse_run_does_not_take_peak_away(tracker: Tracker, registered: Callable[..., Version]) -> None:
     registry = Registry(tracker)
     good = registered(0.55, 150)
-    assert registry.offer_peak(good).startswith(f"peak moves to version {good.number}: ")
+    assert registry.offer_peak(good).startswith(f"registry: alias peak set to version {good.number}: ")
     worse = registered(0.53, 200)
     assert registry.offer_peak(worse) == (
-        f"peak stays at version {good.number}: its lower bound 0.5500 is not below this run's lower bound 0.5300,"
+        f"registry: alias peak stays at version {good.number}: its lower bound 0.5500 is not below this run's lower bound 0.5300,"
         " against the same initial policy"
     )
     assert registry.named(PEAK) == good
     better = registered(0.56, 250)
     assert registry.offer_peak(better) == (
-        f"peak moves to version {better.number}: lower bound 0.5600, above the lower bound 0.5500 of version {good.number}"
+        f"registry: alias peak set to version {better.number}: lower bound 0.5600, above the lower bound 0.5500 of version {good.number}"
     )
     assert registry.named(PEAK) == better
 
@@ -120,8 +120,12 @@ def test_of_two_runs_that_end_together_the_first_is_champion_and_the_other_has_n
             patched.setattr(Registry, "named", lambda self, alias: seen if alias == CHAMPION else None)
             told.append(registry.enter(chosen, holder="", key="")[1])
     assert registry.named(CHAMPION) == versions[0]
-    said = f"champion is version {versions[0].number} now"
-    other = f"champion stays version {versions[0].number}" if is_first_earlier else f"champion is version {versions[1].number} now"
+    said = f"registry: alias champion set to version {versions[0].number}"
+    other = (
+        f"registry: alias champion stays at version {versions[0].number}"
+        if is_first_earlier
+        else f"registry: alias champion set to version {versions[1].number}"
+    )
     assert told == ([said, other] if is_first_earlier else [other, said])
     for version in versions:  # The store is this file's, and the next test's champions are none of theirs.
         tracker.client.delete_model_version(MODEL, str(version.number))
@@ -137,7 +141,7 @@ def test_who_has_beaten_a_champion_before_it_was_given_the_alias_back_is_no_riva
     for version in (former, later):
         registry.give(CHAMPION, seen)
         monkeypatch.setattr(Registry, "_entered", lambda *_, version=version: version)
-        assert registry.enter(chosen, holder="", key="")[1] == f"champion is version {version.number} now"
+        assert registry.enter(chosen, holder="", key="")[1] == f"registry: alias champion set to version {version.number}"
     assert registry.named(CHAMPION) == later
 
 
