@@ -32,13 +32,6 @@ _FLAGS: Final = (
     "--hide-scrollbars",
 )
 _SECONDS: Final = 120.0
-_CLOSED: Final = """\
-if (location.protocol.startsWith('http') && !localStorage.getItem('mlflow.workflowType_v1')) {
-    localStorage.setItem('mlflow.workflowType_v1', '"machine_learning"');
-    localStorage.setItem('mlflow.assistant.panelOpen_v1', 'false');
-    localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true');
-}"""
-"""For MLflow's UI: as it is once a person has said that this is no matter of prompts, and closed the assistant."""
 
 _Found = TypeVar("_Found")
 
@@ -173,7 +166,6 @@ def browser(*, width: int = 1280, height: int = 900) -> Iterator[Page]:
         try:
             driver.set_page_load_timeout(_SECONDS)
             page = Page(driver)
-            page.in_every_page(_CLOSED)
             yield page
         finally:
             driver.quit()

@@ -25,7 +25,7 @@ from steps.policies.open import open_policy
 from steps.step_io.aliases import CHAMPION
 from steps.step_io.names import GAMES_PAGE
 from steps.tracking.registry import MODEL
-from steps.tracking.saved_views import RUNS, SHARE_KEY, STEPS_VIEW
+from steps.tracking.saved_views import STEPS_VIEW, run_address, view_address
 
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "pictures"
 MAX_BYTES: Final = 150_000
@@ -52,7 +52,6 @@ def draw_tracking(page: Page, address: str, client: Any, *, home: Path, metaflow
     experiment = client.get_experiment_by_name("chess-grpo")
     if experiment is None:
         raise PictureError("the store has no run: start one (`make run CONFIG=smoke`), or give the home of one")
-    where = f"/experiments/{experiment.experiment_id}"
 
     def found(step: str) -> str:
         condition = f"tags.`chess_grpo.step` = '{step}'" + (f" and tags.`metaflow.run` = '{metaflow_run}'" if metaflow_run else "")
@@ -63,22 +62,23 @@ def draw_tracking(page: Page, address: str, client: Any, *, home: Path, metaflow
 
     def go(place: str, *wanted: str) -> None:
         page.go("about:blank")
-        page.go(f"{address}/#{place}")
+        page.go(place)
         page.wait_for(*wanted)
 
-    go(f"{where}/runs?{SHARE_KEY}={RUNS}", "matching run", "Created")
+    go(view_address(address, experiment.experiment_id), "matching run", "Created")
     _draw(page, "mlflow_runs", height=420)
-    go(f"{where}/runs?{SHARE_KEY}={STEPS_VIEW}", "matching run", "Created")
+    go(view_address(address, experiment.experiment_id, STEPS_VIEW), "matching run", "Created")
     page.find("[data-component-id*='runnamecellrenderer']")[0].click()
     page.wait_for("11 report")
     _draw(page, "mlflow_steps", height=780)
-    go(f"{where}/runs/{found('flow')}", "Show more")
+    go(run_address(address, experiment.experiment_id, found("flow")), "Show more")
     page.click("Show more")
     page.run(_NAMELESS, str(home))
     _draw(page, "mlflow_parent", height=1150)
-    go(f"{where}/runs/{found('finetune')}/model-metrics", "entropy_coefficient")
+    curves = run_address(address, experiment.experiment_id, found("finetune")).replace("?", "/model-metrics?")
+    go(curves, "grpo entropy")
     _draw(page, "mlflow_charts", height=800)
-    go(f"/models/{MODEL}", "champion", "peak")
+    go(f"{address}/#/models/{MODEL}", "champion", "peak")
     _draw(page, "mlflow_model", height=760)
 
 

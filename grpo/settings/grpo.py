@@ -164,9 +164,9 @@ class AlarmConfig(Section):
 class GrpoConfig(Section):
     """Group relative policy optimisation (GRPO)."""
 
-    num_steps: Annotated[Count, Role(is_on_card=True)] = 300
+    num_steps: Annotated[Count, Role(is_main=True)] = 300
     """Number of rollouts, each followed by its optimiser steps. A resumed run does this many more."""
-    states_per_step: Annotated[Count, Role(is_on_card=True)] = 512
+    states_per_step: Annotated[Count, Role(is_main=True)] = 512
     """Initial states of a rollout."""
     num_minibatches: Count = 2
     """Optimiser steps per inner epoch; each uses an equal part of the rollout."""
@@ -177,7 +177,7 @@ class GrpoConfig(Section):
     max_states_per_forward: Annotated[Count, Role(is_compared=False)] = 512
     """Micro-batch size (gradient accumulation): affects memory, not the result."""
 
-    estimator: Annotated[Literal["sampled", "exact", "trajectory"], Role(may_change_on_resume=False, is_on_card=True)] = "sampled"
+    estimator: Annotated[Literal["sampled", "exact", "trajectory"], Role(may_change_on_resume=False, is_main=True)] = "sampled"
     """Estimator of the policy gradient. `sampled` is GRPO with groups of moves from one state. `exact` sums over all legal moves.
     `trajectory` compares `group_size` trajectories from one board with each other, ply by ply."""
     baseline: Annotated[Literal["mean", "leave_one_out"], _OBJECTIVE] = "mean"
@@ -186,14 +186,14 @@ class GrpoConfig(Section):
     """Whether advantages are divided by the standard deviation of their group. This biases the gradient and weights states unequally."""
     std_floor: Annotated[Positive, _OBJECTIVE] = 0.02
     """Lower bound of that standard deviation, in win probability."""
-    group_size: Annotated[int, Field(ge=2, le=4_096), Role(is_on_card=True)] = 16
+    group_size: Annotated[int, Field(ge=2, le=4_096), Role(is_main=True)] = 16
     """Moves sampled from one state, compared only with each other."""
     depth: Annotated[DepthConfig, _OBJECTIVE] = DepthConfig()
     self_play: SelfPlayConfig = SelfPlayConfig()
 
-    temperature: Annotated[Positive, Role(is_on_card=True)] = 1.0
+    temperature: Annotated[Positive, Role(is_main=True)] = 1.0
     """Temperature of the policy, the same for sampling and for the loss."""
-    learning_rate: Annotated[Positive, Role(is_on_card=True)] = 1e-3
+    learning_rate: Annotated[Positive, Role(is_main=True)] = 1e-3
     """Learning rate of Adam."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Steps of the learning rate warm-up."""
@@ -213,9 +213,9 @@ class GrpoConfig(Section):
     max_kl_old: NotNegative = 0.1
     """Trust region: the steps of a rollout stop when the exact KL(old || new) of a minibatch exceeds 1.5 times this. 0 is no limit."""
 
-    entropy_coefficient: Annotated[NotNegative, Role(is_on_card=True)] = 0.015
+    entropy_coefficient: Annotated[NotNegative, Role(is_main=True)] = 0.015
     """Coefficient of the exact entropy bonus; the initial value of its schedule."""
-    entropy_schedule: Annotated[Literal["constant", "annealed", "target", "field_notes"], Role(is_on_card=True)] = "target"
+    entropy_schedule: Annotated[Literal["constant", "annealed", "target", "field_notes"], Role(is_main=True)] = "target"
     """`annealed` changes linearly to `final_entropy_coefficient`. `target` is the controller of `entropy_target`. `field_notes` is that
     of `[grpo.field_notes]`, which also adjusts the KL coefficient and the temperature."""
     final_entropy_coefficient: NotNegative = 0.0
@@ -223,7 +223,7 @@ class GrpoConfig(Section):
     entropy_target: EntropyTarget = EntropyTarget()
     field_notes: FieldNotesRecovery | None = None
     """The numbers of `entropy_schedule = "field_notes"`."""
-    kl_coefficient: Annotated[NotNegative, Role(is_on_card=True)] = 0.03
+    kl_coefficient: Annotated[NotNegative, Role(is_main=True)] = 0.03
     """Coefficient of the KL divergence from the reference. Without it the policy unlearns how to win won positions: there most moves keep
     the value, so that values cannot tell progress from shuffling, and only the imitated moves do (docs/results.md)."""
     kl_direction: Annotated[Literal["policy_to_reference", "reference_to_policy"], _OBJECTIVE] = "policy_to_reference"

@@ -99,7 +99,7 @@ class RewardWeights(Section):
 class LanguageConfig(Section):
     """A causal language model as the policy; needs `policy.kind = "language"`."""
 
-    model: Annotated[str, Role(is_on_card=True)] = SMALL
+    model: Annotated[str, Role(is_main=True)] = SMALL
     """`small` is created locally. Otherwise a model name on the Hugging Face hub, such as `jrahn/RookWorld-LM-124M`, or a folder."""
     revision: str = ""
     """Commit or tag of a model on the hub. Empty is the newest; its commit is then in the report of the step."""
@@ -131,7 +131,7 @@ class LanguageConfig(Section):
     """In nats: the loss leaves out an answer whose KL to the reference, when sampled, is above this, and counts it. 0 is no limit."""
 
     max_questions: Annotated[
-        int, Field(ge=1, le=20), Role(read_by=("baseline", "finetune", "select"), may_change_on_resume=True, is_on_card=True)
+        int, Field(ge=1, le=20), Role(read_by=("baseline", "finetune", "select"), may_change_on_resume=True, is_main=True)
     ] = 3
     """Maximum number of answers per move in a game. After an answer without a legal best move the next is sampled at T = 1; after the last,
     the game is lost."""

@@ -53,9 +53,9 @@ def is_compared(name: str) -> bool:
     return name not in roles() or bool(roles()[name].is_compared)
 
 
-def is_on_card(name: str) -> bool:
-    """Return whether the model card shows a setting even when it is the default."""
-    return name in roles() and roles()[name].is_on_card
+def is_main(name: str) -> bool:
+    """Return whether the model card and MLflow's parameters show a setting even when it is the default."""
+    return name in roles() and roles()[name].is_main
 
 
 def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -147,14 +147,14 @@ class GameFilters(Section):
 class BoardsConfig(Section):
     """The positions (boards) of the dataset: their source, their number and their splits."""
 
-    source: Annotated[Literal["engine", "files"], Role(is_on_card=True)] = "engine"
+    source: Annotated[Literal["engine", "files"], Role(is_main=True)] = "engine"
     """`engine` generates games with Stockfish. `files` reads games (PGN) and lists of positions (EPD, FEN)."""
     files: Annotated[Names, _WHERE] = ()
     """Files, folders, globs or s3:// addresses of .pgn, .epd or .fen, plain or compressed as .zst, .gz, .bz2 or .zip.
     The version of the dataset includes their names and contents, not their folders."""
     filters: GameFilters = GameFilters()
     """Which games and positions of the files are used."""
-    num_train: Annotated[Count, Role(is_on_card=True)] = 25_500
+    num_train: Annotated[Count, Role(is_main=True)] = 25_500
     """Training boards; one third each are openings, middlegames and endgames."""
     num_validation: Count = 3_000
     """Validation boards, which decide when imitation stops."""
@@ -204,12 +204,12 @@ class BoardsConfig(Section):
 class ValuesConfig(Section):
     """Move values, the reward: how Stockfish scores every legal move, and how scores become win probabilities."""
 
-    depth: Annotated[int, Field(ge=1, le=30), Role(is_on_card=True)] = 5
+    depth: Annotated[int, Field(ge=1, le=30), Role(is_main=True)] = 5
     """Search depth in plies, one search over all legal moves. The strength of the reward. By a deep judge the best move at depth 1 gives
     away less than at depths 2 to 4, and that at depth 5 less than all of them, at four times the time (docs/results.md)."""
     hash_mib: Annotated[int, Field(ge=1, le=1_024), Role(is_compared=False)] = 1
     """Hash table of the engine, cleared before each position; clearing a small one is cheap."""
-    transform: Annotated[Literal["logistic", "wdl", "clipped_centipawns"], Role(is_on_card=True)] = "logistic"
+    transform: Annotated[Literal["logistic", "wdl", "clipped_centipawns"], Role(is_main=True)] = "logistic"
     """How scores become values in [0, 1]. `grpo.engine.move_values` has the three formulas."""
     logistic_slope: Positive = 0.003
     """`logistic` and `wdl`: win probability is a logistic function of slope * centipawns. Small, so that a won position still has a
@@ -228,9 +228,9 @@ class PolicyConfig(Section):
     kind: Annotated[PolicyKindName, Role(only_with="language")] = "network"
     """`network` is a neural network that gives every legal move a probability. `language` is a language model that writes its moves
     (see `[language]` and `docs/language.md`); it changes some defaults of `[grpo]`."""
-    width: Annotated[int, Field(ge=8, le=4_096, multiple_of=8), Role(is_on_card=True)] = 256
+    width: Annotated[int, Field(ge=8, le=4_096, multiple_of=8), Role(is_main=True)] = 256
     """Width of the embeddings whose sum describes the position after a move."""
-    hidden_width: Annotated[int, Field(ge=8, le=1_024), Role(is_on_card=True)] = 32
+    hidden_width: Annotated[int, Field(ge=8, le=1_024), Role(is_main=True)] = 32
     """Width of the layer between that sum and the score of the move."""
     freezes_embeddings: bool = False
     """Whether GRPO trains only the layers above the embeddings."""
@@ -239,14 +239,14 @@ class PolicyConfig(Section):
 class PretrainConfig(Section):
     """Imitation learning of the moves played, until the validation loss stops falling."""
 
-    max_positions: Annotated[Count, Role(is_on_card=True)] = 150_000
+    max_positions: Annotated[Count, Role(is_main=True)] = 150_000
     """Positions whose moves are imitated: the training boards, and others of the games they come from, up to this many in all. They cost no
     search."""
     batch_size: Count = 256
     """Boards per step."""
     mirrors_boards: bool = True
     """Whether a random half of the boards without castling rights is mirrored left-right."""
-    learning_rate: Annotated[Positive, Role(is_on_card=True)] = 3e-3
+    learning_rate: Annotated[Positive, Role(is_main=True)] = 3e-3
     """Learning rate of AdamW; divided by five each time the validation loss has stopped falling."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.05
     """Weight decay of AdamW."""
@@ -422,7 +422,7 @@ class Settings(Section):
     """All settings: with the code, the locked packages and the machine they determine the result of a run."""
 
     seed: Annotated[
-        int, Field(ge=0, lt=2**31), Role(read_by=("build_boards", "pretrain", "baseline", "finetune", "select"), is_on_card=True)
+        int, Field(ge=0, lt=2**31), Role(read_by=("build_boards", "pretrain", "baseline", "finetune", "select"), is_main=True)
     ] = 0
     """Root seed of all random streams."""
     boards: Annotated[BoardsConfig, Role(read_by=("build_boards", "check_boards"))] = BoardsConfig()

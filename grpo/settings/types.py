@@ -31,7 +31,7 @@ class Role:
     """Whether a resumed run may use another value than its origin."""
     is_compared: bool | None = None
     """Whether the value is logged as a parameter for comparing runs."""
-    is_on_card: bool = False
+    is_main: bool = False
     """Whether the model card shows the value even when it is the default; not inherited."""
 
 

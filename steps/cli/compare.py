@@ -108,4 +108,4 @@ def _row(name: str, run: "TrackedRun") -> tuple[str, ...]:
     from steps.runs.settings import from_preset
     from steps.tracking.tags import VERDICT
 
-    return name, run.metaflow_run, when(run.started), run.tags.get(VERDICT, run.status), str(from_preset(run.params))
+    return name, run.metaflow_run, when(run.started), run.tags.get(VERDICT, run.status), str(from_preset(run.settings))

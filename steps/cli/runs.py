@@ -50,7 +50,7 @@ def listed_run(run: "TrackedRun") -> dict[str, Any]:
     from steps.runs.settings import from_preset
     from steps.tracking.tags import FOUND, SENTENCE, VERDICT
 
-    preset = from_preset(run.params)
+    preset = from_preset(run.settings)
     return {
         "run": run.metaflow_run,
         "mlflow_run": run.mlflow_run,

@@ -39,7 +39,7 @@ def _facts(name: str, machine: Machine) -> dict[str, Any]:
     from steps.tracking.tags import COMMAND, ENGINE, FOUND, SENTENCE, VERDICT
 
     run = find_run(name, machine)
-    document, settings = run_document(run, machine), from_preset(run.params)
+    document, settings = run_document(run, machine), from_preset(run.settings)
     return {
         "run": run.metaflow_run,
         "mlflow_run": run.mlflow_run,

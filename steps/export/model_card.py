@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from grpo.play.matches import UNDECIDED, End
-from grpo.settings.roles import flattened, is_on_card
+from grpo.settings.roles import flattened, is_main
 from grpo.settings.tree import Settings
 from steps.step_io.results import Results
 from steps.step_io.results_text import (
@@ -114,7 +114,7 @@ def _data(results: Results) -> str:
 def _settings(results: Results) -> str:
     given = results["settings"]
     defaults = flattened(Settings.model_validate({"policy": {"kind": results["kind"]}}).model_dump(mode="json"))
-    shown = [name for name in sorted(given) if is_on_card(name) or (name in defaults and given[name] != defaults[name])]
+    shown = [name for name in sorted(given) if is_main(name) or (name in defaults and given[name] != defaults[name])]
     intro = "The main ones, and all that differ from the defaults of the code that wrote this card."
     rows = [(name, str(given[name]), str(defaults.get(name, "-"))) for name in shown]
     return f"{intro}\n\n{markdown_table(('setting', 'value', 'default'), rows)}\n"

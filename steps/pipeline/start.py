@@ -82,6 +82,7 @@ def start(
     run_id = tracker.start_flow_run(
         metaflow_run=metaflow_run,
         settings=settings,
+        changed=launch.differences.keys(),
         tags=tags | {RUN_NAME: launch.label},
         note=notes.begun(head, metaflow_run=metaflow_run),
         files={"settings.json": json.dumps(settings, indent=1) + "\n", "settings.toml": launch.text},

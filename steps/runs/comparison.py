@@ -33,7 +33,7 @@ def compare_runs(first: TrackedRun, second: TrackedRun, machine: Machine) -> Com
     return Comparison(
         first=first,
         second=second,
-        settings=different_settings(first.params, second.params),
+        settings=different_settings(first.settings, second.settings),
         rows=tuple(rows),
         conclusions=tuple(_conclusions(first, second, rows, match)),
         match=match,

@@ -1,5 +1,6 @@
 """An index of the flow runs in MLflow's tracking store, which is only read."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -13,7 +14,7 @@ from steps.runtime.machine import Machine
 from steps.step_io.aliases import ALIASES
 from steps.store.outputs import StepOutput
 from steps.tracking.registry import Version, version_of
-from steps.tracking.tags import OUTPUT_HASH, PARENT, PRESET, REUSED, RUN, STEP, VERSION
+from steps.tracking.tags import OUTPUT_HASH, PARENT, PRESET, REUSED, RUN, SETTINGS, STEP, VERSION
 
 _RECENT: Final = 20
 """Runs that are looked through for the time of each step."""
@@ -74,8 +75,8 @@ class TrackedRun:
     """As in `TrackedStep`."""
     started: float
     seconds: float | None
-    params: Mapping[str, str]
-    """The settings, flat, as MLflow stores them."""
+    settings: Mapping[str, str]
+    """The settings by which runs are compared, by dotted name, as short texts."""
     tags: Mapping[str, str]
     steps: tuple[TrackedStep, ...]
     """All attempts of all steps, the earliest first."""
@@ -177,7 +178,8 @@ class _Index:
             mlflow_run=parent.run_id,
             metaflow_run=parent.tags.get(RUN, ""),
             experiment=parent.experiment,
-            params=parent.params,
+            # An older run has all settings as parameters.
+            settings=json.loads(parent.tags[SETTINGS]) if SETTINGS in parent.tags else parent.params,
             tags=parent.tags,
             steps=tuple(_step(child) for child in children if STEP in child.tags),
             policies=tuple(self._policies.get(parent.run_id, ())),

@@ -76,7 +76,7 @@ def run_measurements(run: TrackedRun, document: Results | None) -> list[Measurem
     return measurements(
         {name: step.metrics for name, step in done.items() if name != "finetune"},  # Its last checkpoint need not be the candidate.
         outputs={name: step.output_hash for name, step in done.items()},
-        settings=run.params,
+        settings=run.settings,
         engine=run.tags.get(ENGINE),
         num_games={},
     )

@@ -5,21 +5,22 @@ delays logging: to the step's end, the next step, `end`, the next run's `start`,
 server, because MLflow assigns the run id.
 """
 
+import json
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from grpo.base.errors import PlainError
-from grpo.settings.roles import compared_settings, flattened
+from grpo.settings.roles import compared_settings, flattened, is_main
 from steps.runtime.commands import FLOW_FILE
 from steps.runtime.machine import Machine
 from steps.store.objects import SharedStoreError
 from steps.tracking import notes
 from steps.tracking.client import TrackingStore
 from steps.tracking.step_notes import step_note
-from steps.tracking.tags import CHILD, FLOW, NOTE, RUN, RUN_NAME, STEP
+from steps.tracking.tags import CHILD, FLOW, NOTE, RUN, RUN_NAME, SETTINGS, STEP
 from steps.tracking.wandb_mirror import mirrored, readers_of
 
 # isort: split
@@ -45,13 +46,21 @@ class Tracker(TrackingStore):
         self.journals = JournalFolder.of(machine)
 
     def start_flow_run(
-        self, *, metaflow_run: str, settings: Mapping[str, Any], tags: Mapping[str, Any], note: str, files: Mapping[str, str] | None = None
+        self,
+        *,
+        metaflow_run: str,
+        settings: Mapping[str, Any],
+        tags: Mapping[str, Any],
+        note: str,
+        changed: Container[str] = (),
+        files: Mapping[str, str] | None = None,
     ) -> str:
         """Create a parent run and return its id; raises TrackingAwayError when the store is away.
 
         Args:
             metaflow_run: Metaflow's run id.
-            settings: settings of the run; those by which runs are compared become parameters.
+            settings: settings of the run; the main ones become parameters.
+            changed: dotted names of further settings that become parameters: those that differ from the preset.
             tags: tags to set on it; `RUN_NAME` is its name, else Metaflow's run id is.
             note: its description, in Markdown.
             files: artifacts: name -> text.
@@ -68,7 +77,9 @@ class Tracker(TrackingStore):
         run_id = self.asked(found_or_made)
         self.asked(self.describe_experiment)
         with self._writing(run_id, "start") as parent:
-            parent.tag_flow_run({}, compared_settings(settings))
+            compared = compared_settings(settings)
+            params = {name: value for name, value in compared.items() if is_main(name) or name in changed}
+            parent.tag_flow_run({SETTINGS: json.dumps(compared, separators=(",", ":"))}, params)
             for name, text in (files or {}).items():
                 parent.content(name, text.encode())
         return run_id

@@ -1,5 +1,6 @@
 """The real MLflow UI after a real run, in a real browser: what a person sees who opens it."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from real_flow import FlowRun, run_flow
 
 from infra.browser import Page, browser, missing
 from infra.mlflow_server import mlflow_ui
+from steps.tracking.saved_views import STEPS_VIEW, run_address, view_address
 from steps.tracking.step_notes import STEP_NOTES, run_name
 
 
@@ -29,13 +31,19 @@ class Shown:
         condition = f"tags.`chess_grpo.step` = '{step}' and tags.`metaflow.run` = '{self.run.run_id}'"
         return self.client.search_runs([self.experiment], condition)[0]
 
-    def go(self, place: str, *wanted: str) -> str:
+    @property
+    def name(self) -> str:
+        """The parent run's name, which has the verdict."""
+        return str(self.found("flow").info.run_name)
+
+    def go(self, address: str, *wanted: str) -> str:
         self.page.go("about:blank")  # Else it is the same page still, which shows what it likes.
-        self.page.go(f"{self.address}/#{place}")
+        self.page.go(address)
         return self.page.wait_for(*wanted)
 
     def go_to_run(self, step: str, tab: str, *wanted: str) -> str:
-        return self.go(f"/experiments/{self.experiment}/runs/{self.found(step).info.run_id}/{tab}".rstrip("/"), *wanted)
+        run_id = self.found(step).info.run_id
+        return self.go(run_address(self.address, self.experiment, run_id).replace("?", f"{tab}?"), *wanted)
 
 
 @pytest.fixture(scope="module")
@@ -58,20 +66,27 @@ def shown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield Shown(run, address, page, MlflowClient(uri, registry_uri=uri))
 
 
-def test_the_experiment_says_what_it_is_and_its_view_lists_the_run_with_its_verdict(shown: Shown) -> None:
-    shown.go(f"/experiments/{shown.experiment}/runs", "Teach a network chess by imitation", "matching runs")
-    verdict = shown.found("flow").data.tags["chess_grpo.verdict"]
-    text = shown.go(
-        f"/experiments/{shown.experiment}/runs?viewStateShareKey=chess-grpo-runs", shown.run.run_id, verdict, "run/regret_after"
-    )
-    assert not [step for step in STEP_NOTES if run_name(step) in text], "of steps there is nothing among the runs"
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_address_that_ui_prints_shows_the_verdict_without_a_click(shown: Shown, width: int, is_dark: bool) -> None:
+    shown.page.show_on(width=width, height=1000, is_dark=is_dark, is_phone=width < 1000)
+    # MLflow has no layout for phones: there the table of runs has no width left, and the address of a run is the one to open.
+    text = shown.go_to_run("flow", "", "Verdict: ") if width < 1000 else shown.go(view_address(shown.address, shown.experiment), shown.name)
+    assert shown.name in text
+    assert shown.name.startswith(("better", "no gain shown"))
+    assert not [step for step in STEP_NOTES if run_name(step) in text] or width < 1000, "of steps there is nothing among the runs"
+    shown.page.show_on(width=1600, height=1000)
+
+
+def test_the_table_of_runs_says_what_the_experiment_is_and_compares_runs(shown: Shown) -> None:
+    shown.go(view_address(shown.address, shown.experiment), "Teach a network chess by imitation", "run/regret_after", "verdict_sentence")
 
 
 def test_the_parents_steps_are_listed_in_their_order(shown: Shown) -> None:
-    shown.go(f"/experiments/{shown.experiment}/runs?viewStateShareKey=chess-grpo-steps", shown.run.run_id)
+    shown.go(view_address(shown.address, shown.experiment, STEPS_VIEW), shown.name)
     shown.page.find("[data-component-id*='runnamecellrenderer']")[0].click()
     text = shown.page.wait_for(*(run_name(step) for step in STEP_NOTES))
-    places = [text.index(name) for name in (shown.run.run_id, *(run_name(step) for step in STEP_NOTES))]
+    places = [text.index(name) for name in (shown.name, *(run_name(step) for step in STEP_NOTES))]
     assert places == sorted(places)
     assert "Failed" not in text
 
@@ -86,14 +101,18 @@ def test_the_parents_page_begins_with_the_verdict_and_has_settings_and_headlines
 
 
 def test_metric_charts_are_drawn_in_groups(shown: Shown) -> None:
-    shown.go_to_run("finetune", "model-metrics", "control", "entropy_coefficient", "grpo", "heldout")
+    for step in ("finetune", "flow"):
+        text = shown.go_to_run(step, "/model-metrics", "grpo entropy", "heldout regret_best", "grpo reward_gain")
+        groups = re.findall(r"^(\w+)\n\(\d+\)$", text, re.MULTILINE)
+        assert groups[0] == "curves"
+        assert "zz_detail" not in groups[:-1], "details stand at the end"
     assert shown.page.find(".js-plotly-plot svg path.js-line")
 
 
 def test_the_registered_model_has_its_aliases_and_a_version_leads_to_its_run(shown: Shown) -> None:
-    shown.go("/models/chess-policy", "champion", "peak", "the one to play")
+    shown.go(f"{shown.address}/#/models/chess-policy", "champion", "peak", "the one to play")
     version = shown.client.get_model_version_by_alias("chess-policy", "champion")
-    shown.go(f"/models/chess-policy/versions/{version.version}", "Champion of its run", "10 select", "Verdict of its run")
+    shown.go(f"{shown.address}/#/models/chess-policy/versions/{version.version}", "Champion of its run", "10 select", "Verdict of its run")
     [link] = shown.page.find(f"a[href*='{shown.found('flow').info.run_id}']")
     assert link.text == "The run that chose it"
-    shown.go(str(link.get_attribute("href")).partition("#")[2], "Verdict: ", "Parameters (")
+    shown.go(str(link.get_attribute("href")), "Verdict: ", "Parameters (")

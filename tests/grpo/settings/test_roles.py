@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from grpo.settings.roles import is_compared, is_on_card, is_read_by, may_change, roles, settings_read_by
+from grpo.settings.roles import is_compared, is_main, is_read_by, may_change, roles, settings_read_by
 from grpo.settings.tree import Settings, preset_names, read_settings
 
 
@@ -39,14 +39,14 @@ def test_a_setting_has_the_role_of_its_section_but_for_what_it_says_itself() -> 
 
 
 def test_a_section_on_the_card_would_not_put_its_settings_there() -> None:
-    shown = {name for name in roles() if is_on_card(name)}
+    shown = {name for name in roles() if is_main(name)}
     assert {"seed", "grpo.learning_rate", "grpo.estimator", "language.model"} <= shown
     assert not [name for name in shown if name in {above.rpartition(".")[0] for above in roles()}]
 
 
 def test_a_name_that_is_no_setting_is_compared_and_nothing_else() -> None:
     assert is_compared("grpo.gone")
-    assert not is_on_card("grpo.gone")
+    assert not is_main("grpo.gone")
     assert not may_change("grpo.gone")
     assert not is_read_by("finetune", "grpo.gone")
 

@@ -74,7 +74,7 @@ def test_runs_are_found_newest_first_with_steps_policies_and_settings(told: tupl
     first = runs[-1]
     assert [step.name for step in first.steps] == ["join_boards", "calibrate", "pretrain", "baseline", "finetune", "select", "report"]
     assert [(policy.role, policy.version.policy_step) for policy in first.policies] == [("peak", 120), ("champion", 0)]
-    assert first.params["grpo.learning_rate"] == "0.001"
+    assert first.settings["grpo.learning_rate"] == "0.001"
     assert runs[0].output_of("select") is None
     assert len(read_runs(told[0], last=2)) == 2
 
@@ -126,8 +126,8 @@ def test_looking_changes_nothing_and_a_store_that_is_not_there_is_not_made(
 
 def test_settings_are_told_from_the_preset_they_are_nearest_to(told: tuple[Machine, dict[str, str]]) -> None:
     machine, _ = told
-    assert str(from_preset(find_run("1001", machine).params)) == "smoke"
-    found = from_preset(find_run("1002", machine).params)
+    assert str(from_preset(find_run("1001", machine).settings)) == "smoke"
+    found = from_preset(find_run("1002", machine).settings)
     assert (found.preset, found.num_unknown) == ("smoke", 0)
     assert found.changed == {"grpo.learning_rate": ("0.001", "0.005"), "seed": ("0", "4")}
     assert str(found) == "smoke, seed=4 and 1 more"

@@ -8,7 +8,7 @@ from typing import Final, get_args
 import pytest
 
 from grpo.settings.reference_page import flattened
-from grpo.settings.roles import is_compared, is_on_card, may_change, roles, settings_read_by
+from grpo.settings.roles import is_compared, is_main, may_change, roles, settings_read_by
 from grpo.settings.tree import Settings, preset_names, read_settings
 from grpo.settings.types import StepName
 from steps.store.versions import ROOT
@@ -30,7 +30,7 @@ def table() -> Iterator[str]:
     read = {preset: {step: names_read(step, preset) for step in STEPS} for preset in ("laptop", "language")}
     for name in flattened(Settings().model_dump(mode="json")):
         steps = [" ".join(step for step in STEPS if name in read[preset][step]) for preset in read]
-        facts = ["may change" if may_change(name) else "", "yes" if is_compared(name) else "", "yes" if is_on_card(name) else ""]
+        facts = ["may change" if may_change(name) else "", "yes" if is_compared(name) else "", "yes" if is_main(name) else ""]
         yield " | ".join([name, *steps, *facts]).rstrip()
 
 
