@@ -43,7 +43,7 @@ from metaflow import Config, FlowSpec, Parameter, card, current, package_sources
 
 from grpo.settings.tree import DEFAULT_PRESET, ConfigError, read_settings  # noqa: E402
 from steps.batch import deployment  # noqa: E402
-from steps.cards.registry import draw_end, draw_start, watch  # noqa: E402
+from steps.cards.registry import draw_end, draw_start, finished_card, watch  # noqa: E402
 from steps.runtime.exit_codes import NO_RETRY, RESUMABLE  # noqa: E402
 from steps.runtime.lazy_module import LazyModule  # noqa: E402
 from steps.store.versions import describe_code  # noqa: E402
@@ -213,6 +213,7 @@ class ChessGrpo(FlowSpec):
         """Write the report of the run."""
         outputs = [self.boards, self.checks, self.pretrained, self.calibrated, self.baseline_report, self.finetuned, self.selected]
         self.reported = watch("report").finished(end.report(self.job, {output["step"]: output for output in outputs}))
+        self.report_task = current.pathspec
         self.next(self.end)
 
     @card(type="blank", id="end")
@@ -220,7 +221,7 @@ class ChessGrpo(FlowSpec):
     @plainly
     def end(self):
         """Print where champion, report and UI are."""
-        self.summary = end.end(self.job, self.selected, self.reported)
+        self.summary = end.end(self.job, self.selected, self.reported, card=finished_card(self.report_task))
         print(self.summary)
         draw_end(lambda: end.overview(self.job, self.selected, self.reported))
 

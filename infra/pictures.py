@@ -34,6 +34,12 @@ _WIDTH: Final = 1280
 _SECONDS_OF_DRAWING: Final = 2.0
 _HEIGHTS: Final = {"boards": 900, "baseline": 1250, "train": 2100, "decision": 900, "report": 900}
 """Card -> height of its screenshot in pixels, from the top."""
+_HEIGHT_OF_MOVES: Final = 1000
+_TO_MOVES: Final = """\
+const found = [...document.querySelectorAll('h2')].find(each => each.textContent.startsWith('Boards: decisions'));
+if (found) found.scrollIntoView();
+return Boolean(found);
+"""
 _CARDS: Final = ".metaflow/mf.cards/*/runs/*/steps/*/tasks/*/cards/*.html"
 _NAMELESS: Final = """\
 const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -90,6 +96,10 @@ def draw_cards(page: Page, folder: Path) -> None:
     for name in newest.keys() & _HEIGHTS.keys():
         page.go(newest[name].as_uri())
         _draw(page, f"card_{name}", height=_HEIGHTS[name])
+        if name == "decision":
+            page.show_on(width=_WIDTH, height=_HEIGHT_OF_MOVES)
+            page.until(lambda: page.run(_TO_MOVES), "have boards of decisions")
+            _draw(page, "card_moves", height=_HEIGHT_OF_MOVES)
 
 
 def draw_games(page: Page, home: Path) -> None:

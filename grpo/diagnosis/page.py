@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Final
 
+from grpo.base.markdown import filled
 from grpo.diagnosis.findings import ENTRIES
 from grpo.diagnosis.quantities import names_of
 
@@ -63,7 +64,7 @@ def diagnosis_page() -> str:
         f"- **Remedy**: {entry.remedy}\n" + (f"- **In a run of ours**: {entry.ours}\n" if entry.ours else "")
         for name, entry in ENTRIES.items()
     )
-    return f"{_HEAD}{rows}\n\n## Findings\n\n{findings}{_MEASURED}{_TABLE.read_text(encoding='utf-8')}"
+    return filled(f"{_HEAD}{rows}\n\n## Findings\n\n{findings}{_MEASURED}{_TABLE.read_text(encoding='utf-8')}")
 
 
 def _code(names: tuple[str, ...]) -> str:

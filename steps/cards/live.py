@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from metaflow import current
-from metaflow.cards import Markdown, VegaChart
+from metaflow.cards import Markdown, VegaChart, get_cards
 
 from grpo.metrics.table import Record
 from steps.cards.html import CardPart, Html
@@ -100,3 +100,12 @@ class LiveCard:
             component = Markdown(part.markup) if isinstance(part, Html) else VegaChart(part.spec)
             card.append(component)
             self._shown.append((part, component))
+
+
+def finished_card(task: str) -> str:
+    """Return the card of a finished task (FLOW/RUN/STEP/TASK) as one HTML page; empty, with a printed reason, if Metaflow gives none."""
+    try:
+        return str(get_cards(task)[0].get())
+    except Exception as error:  # noqa: BLE001  An error in a card, Metaflow's own included, must not fail the step.
+        print(f"card: WARNING: MLflow gets no report.html: {type(error).__name__}: {error}", flush=True)
+        return ""

@@ -5,12 +5,14 @@ from functools import partial
 from typing import Any, Final
 
 from steps.cards import data_pages, games_pages, report_page, training_pages
-from steps.cards.live import LiveCard, Page
+from steps.cards.live import LiveCard, Page, finished_card
 from steps.step_io.results import Results
 from steps.step_io.spec import StepSpan
 
 _SCREENING: Final = "The checkpoints with the lowest held-out regret play the pretrained policy; each round keeps the better half."
 _CONFIRMING: Final = "One task's part of the fresh games that decide on the candidate, which the screening selected."
+
+__all__ = ["PAGES", "draw_end", "draw_start", "finished_card", "watch"]
 
 PAGES: Final[Mapping[str, tuple[str, Page]]] = {
     "build_boards": ("build", data_pages.build_page),

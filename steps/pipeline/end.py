@@ -19,7 +19,7 @@ from steps.runtime.commands import pasteable, shortened
 from steps.runtime.machine import SHARED, Machine
 from steps.runtime.notify import Notice, Notifier
 from steps.step_io.aliases import CHAMPION
-from steps.step_io.names import MODEL_CARD, REPORT_PAGE, RESULTS
+from steps.step_io.names import GAMES_PAGE, MODEL_CARD, REPORT_PAGE, RESULTS
 from steps.step_io.results import Results, read_results
 from steps.step_io.results_text import interval_bars, outcome, verdict_estimates
 from steps.step_io.spec import StepSpan
@@ -61,12 +61,19 @@ def report(job: Job, outputs: Mapping[str, StepOutput]) -> StepOutput:
     )
 
 
-def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
+def end(job: Job, selected: StepOutput, reported: StepOutput, *, card: str = "") -> str:
     """Close the run and return the words that end it, in lines of at most 80 characters but for paths.
 
     No line begins with a space, because Metaflow strips those.
+
+    Args:
+        job: the run.
+        selected: output of `select`, whose game viewer the run's MLflow page gets.
+        reported: output of `report`.
+        card: the card of `report` as one HTML page, which the MLflow page gets too; empty if there is none.
     """
     here = Here(job)
+    pages = {GAMES_PAGE: (here.open(selected) / GAMES_PAGE).read_text(encoding="utf-8"), "report.html": card}
     results = read_results(here.open(reported) / RESULTS)
     run = job["metaflow_run"]
     places = {
@@ -75,7 +82,8 @@ def end(job: Job, selected: StepOutput, reported: StepOutput) -> str:
     }
     head = job.get("story", "")
     note = notes.ended(head, results, places={**places, "Card": f"chess-grpo card {run}"}) if head else ""
-    num_left = here.tracker.end_flow_run(job["mlflow_run"], verdict_tags(results["decision"], job["settings"]), note)
+    tags = verdict_tags(results["decision"], job["settings"])
+    num_left = here.tracker.end_flow_run(job["mlflow_run"], tags, note, files={name: text for name, text in pages.items() if text})
     waiting = f"NOT LOGGED: {num_left:,} steps wait for the tracking store, which is away. Log them later: {_track(here.machine)}"
     sentence = f"Verdict: {results['decision']['verdict']}. {results['verdict']}"
     Notifier(here.machine, run=run, step="end").post(Notice.VERDICT, sentence)

@@ -84,18 +84,21 @@ class Tracker(TrackingStore):
                 parent.content(name, text.encode())
         return run_id
 
-    def end_flow_run(self, run_id: str, tags: Mapping[str, Any], note: str = "") -> int:
+    def end_flow_run(self, run_id: str, tags: Mapping[str, Any], note: str = "", *, files: Mapping[str, str] | None = None) -> int:
         """End the parent run, and return of how many steps of the run something is not logged yet.
 
         Args:
             run_id: MLflow's id of the parent run.
             tags: tags to set on it.
             note: its final description; empty leaves it unchanged.
+            files: artifacts: name -> text.
         """
         with self._writing(run_id, "end") as parent:
             parent.tag_flow_run(tags)
             if note:
                 parent.note_flow_run(note)
+            for name, text in (files or {}).items():
+                parent.content(name, text.encode())
             parent.ended(_FINISHED)
         return len(self.journals.left(Reader.MLFLOW, run_id))
 

@@ -72,6 +72,14 @@ def test_from_the_readme_every_page_is_two_links_away() -> None:
     assert sorted(map(name_of, {page for page in PAGES if page.parts[-2] == "docs"} - {index} - indexed)) == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_prose_fits_a_terminal_of_100_columns(page: Path) -> None:
+    text = re.sub(r"^ *(```|~~~).*?^ *\1", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in text.splitlines() if len(line) > 100 and not re.match(r" {4}|\s*[|#<>]|\s*!\[", line)]
+    # A line of one word, such as the id of a test, cannot be broken.
+    assert [line for line in lines if len(re.sub(r"`[^`]*`", "word", line).lstrip("-* ").split()) > 1] == []
+
+
 def test_no_page_names_a_place_of_one_machine() -> None:
     # The checkout of the person who wrote it, temporary folders, homes.
     for page in PAGES:

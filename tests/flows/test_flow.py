@@ -142,6 +142,10 @@ def test_the_tracker_has_a_parent_with_a_child_for_each_step(first_run: FlowRun,
     assert parent.info.run_name.endswith(" · test, seed 0"), "the verdict and what is compared"
     assert parent.data.tags["metaflow.run"] == first_run.run_id
     assert parent.data.params["grpo.learning_rate"] == str(read_settings("test").grpo.learning_rate)
+    assert len(parent.data.params) < 30, "the main settings and what differs from the preset"
+    files = {file.path: file.file_size for file in tracking.list_artifacts(parent.info.run_id)}
+    assert {"settings.json", "settings.toml", "games.html", "report.html"} <= files.keys()
+    assert files["report.html"] > 100_000, "a whole page, with its pictures"
     assert {run.info.status for run in runs} == {"FINISHED"}
     assert set().union(*(run.data.metrics for run in runs)) <= {tracked_name(name) for name in METRICS}
     # By the parents runs are compared: a number there is one of a step's last.

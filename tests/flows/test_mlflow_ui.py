@@ -79,7 +79,7 @@ def test_the_address_that_ui_prints_shows_the_verdict_without_a_click(shown: Sho
 
 
 def test_the_table_of_runs_says_what_the_experiment_is_and_compares_runs(shown: Shown) -> None:
-    shown.go(view_address(shown.address, shown.experiment), "Teach a network chess by imitation", "run/regret_after", "verdict_sentence")
+    shown.go(view_address(shown.address, shown.experiment), "Teach a network chess by imitation", "selection/score_best")
 
 
 def test_the_parents_steps_are_listed_in_their_order(shown: Shown) -> None:
