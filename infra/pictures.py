@@ -72,7 +72,7 @@ def draw_tracking(page: Page, address: str, client: Any, *, home: Path, metaflow
         page.wait_for(*wanted)
 
     go(view_address(address, experiment.experiment_id), "matching run", "Created")
-    _draw(page, "mlflow_runs", height=420)
+    _draw(page, "mlflow_runs", height=640)
     go(view_address(address, experiment.experiment_id, STEPS_VIEW), "matching run", "Created")
     page.find("[data-component-id*='runnamecellrenderer']")[0].click()
     page.wait_for("11 report")

@@ -18,7 +18,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add `track`."""
     track = commands.add_parser(
         "track",
-        description="Log to MLflow (MLFLOW_TRACKING_URI) what runs of this home (CHESS_GRPO_HOME) could not log while it was away, and to"
+        description="Log to MLflow (MLFLOW_TRACKING_URI) what runs of this home (CHESS_GRPO_HOME) could not log while offline, and to"
         f" Weights & Biases, if {MIRROR} is on. Running it again logs nothing twice.",
     )
     track.add_argument("--list", action="store_true", dest="only_lists", help="only list what is not logged yet")

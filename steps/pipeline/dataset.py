@@ -11,11 +11,13 @@ from steps.bodies import join_boards as join_body
 from steps.pipeline.here import Here
 from steps.pipeline.job import Job
 from steps.pipeline.run_step import part_of, run_step
-from steps.step_io.names import BOARDS, REPORT
+from steps.step_io.dataset import preview
+from steps.step_io.names import BOARDS, BOARDS_PREVIEW, REPORT
 from steps.step_io.work import Sink
 from steps.store.outputs import StepOutput
 from steps.tracking.child_run import ChildRun
 from steps.tracking.dataset_schema import dataset_columns
+from steps.tracking.launch import launch_of
 from steps.tracking.tags import DATASET
 
 
@@ -48,12 +50,14 @@ def join_boards(job: Job, parts: Sequence[StepOutput]) -> StepOutput:
         report = read_json(folder / REPORT)
         digest = sha256_file(folder / BOARDS)
         child.dataset(
+            name=f"{launch_of(job['settings']).preset} boards, {report['rows']:,}",
             digest=digest,
             source=(folder / BOARDS).as_uri(),
             profile={"num_rows": report["rows"]} | {name: report[name] for name in ("phases", "splits", "sources", "labels")},
             schema=dataset_columns(BOARD_SCHEMA),
         )
         child.tag({DATASET: digest})
+        child.content(BOARDS_PREVIEW, preview(folder / BOARDS))
 
     return run_step(
         job,

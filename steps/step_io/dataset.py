@@ -1,18 +1,32 @@
 """Reads the dataset that `join_boards` leaves, for all steps behind it."""
 
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA
 from steps.step_io.names import BOARDS, GAMES
 
+_NUM_PREVIEWED: Final = 200
+
 
 def read_boards(folder: Path) -> pa.Table:
     """Return the joined table of boards."""
     return pq.read_table(folder / BOARDS, schema=BOARD_SCHEMA)
+
+
+def preview(path: Path) -> bytes:
+    """Return the first 200 boards of a Parquet file as CSV, without the columns that hold a list for each board."""
+    columns = [field.name for field in BOARD_SCHEMA if not pa.types.is_nested(field.type)]
+    rows = next(pq.ParquetFile(path).iter_batches(batch_size=_NUM_PREVIEWED, columns=columns))
+    text = BytesIO()
+    pyarrow.csv.write_csv(rows, text)
+    return text.getvalue()
 
 
 def read_game_table(folder: Path) -> pa.Table:

@@ -87,16 +87,17 @@ class ChildRun:
         """Tag the run with its output, so that later runs find it."""
         self.tag({VERSION: output["version"], OUTPUT_HASH: output["output_hash"], REUSED: output["reused"]})
 
-    def dataset(self, *, digest: str, source: str, profile: Mapping[str, Any], schema: Sequence[Mapping[str, Any]] = ()) -> None:
+    def dataset(self, *, name: str, digest: str, source: str, profile: Mapping[str, Any], schema: Sequence[Mapping[str, Any]] = ()) -> None:
         """Log the dataset that the step made or read, on this run and its parent.
 
         Args:
+            name: what MLflow shows of it in the table of runs, before the digest.
             digest: hash of its file.
             source: path of its file.
             profile: summary of its content; MLflow shows `num_rows`.
             schema: its columns in MLflow's format, each with `name`, `type` and `required`.
         """
-        self.journal.append("dataset", digest=digest, source=source, profile=dict(profile), schema=list(schema))
+        self.journal.append("dataset", name=name, digest=digest, source=source, profile=dict(profile), schema=list(schema))
 
 
 def now() -> int:

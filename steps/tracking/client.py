@@ -154,7 +154,7 @@ class TrackingStore:
                 refuses = is_final(error)
                 if seconds is None or refuses:
                     raise (TrackingRefusedError if refuses else TrackingAwayError)(
-                        f"the tracking store {self.uri} does not answer ({first_line(error)}): start it or mend the network, or set"
+                        f"the tracking store {self.uri} does not answer ({first_line(error)}): start it or fix the network, or set"
                         " MLFLOW_TRACKING_URI to the store that has the run; a flow then goes on by `python flows/chess_grpo.py resume`"
                     ) from error
             time.sleep(seconds)

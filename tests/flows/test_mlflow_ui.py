@@ -95,7 +95,7 @@ def test_the_parents_page_begins_with_the_verdict_and_has_settings_and_headlines
     verdict = shown.found("flow").data.tags["chess_grpo.verdict"]
     text = shown.go_to_run("flow", "", f"Verdict: {verdict}", "Show more", "Parameters (", "selection/score_best", "run/regret_after")
     assert text.index("Verdict") < text.index("Metrics (") < text.index("Parameters (")
-    assert "boards (" in text, "its dataset"
+    assert re.search(r"\w+ boards, [\d,]+ \(", text), "its dataset"
     shown.page.click("Show more")
     shown.page.wait_for("candidate against pretrained, best moves", "Command.", 'preset = "', "All settings are those of the preset")
 

@@ -74,7 +74,7 @@ class Run:
     def pretrain(self, job: Job, body: Callable[[Work], None] | None = None) -> StepOutput:
         def publish(folder: Path, child: ChildRun) -> None:
             columns = [{"name": "fen", "type": "string", "required": True}]
-            child.dataset(digest="d" * 64, source="file:///boards", profile={"rows": 3}, schema=columns)
+            child.dataset(name="smoke boards, 3", digest="d" * 64, source="file:///boards", profile={"rows": 3}, schema=columns)
             child.tag({"chess_grpo.dataset": "d"})
             child.note("# Boards")
             child.file(folder / "deep", "again")
@@ -446,7 +446,7 @@ def test_start_needs_the_store_and_says_what_to_do(tmp_path: Path) -> None:
     found = next(finding for finding in findings if finding.what == "tracking")
     assert not found.is_fine
     assert "unset MLFLOW_TRACKING_URI for the local SQLite store, or start that server" in found.detail
-    with pytest.raises(TrackingAwayError, match="start it or mend the network"):
+    with pytest.raises(TrackingAwayError, match="start it or fix the network"):
         Tracker(machine, STUBBORN).start_flow_run(metaflow_run=NAME, settings={}, tags={}, note="")
 
 
