@@ -96,9 +96,9 @@ def test_cards_are_there(stage: Stage, launched: Launched) -> None:
 
 @pytest.mark.prove  # A run of some fifteen jobs.
 def test_the_code_package_holds_the_steps_and_nothing_of_what_surrounds_them(stage: Stage, launched: Launched) -> None:
-    [package] = objects_with(stage.standin, "What the flow's steps ask for when they run elsewhere")
+    [package] = objects_with(stage.standin, "Metaflow decorators for steps on AWS Batch or Kubernetes")
     assert {job.variables[0]["METAFLOW_CODE_URL"] for job in launched.jobs} == {package}
-    assert objects_with(stage.standin, "A stand-in for AWS Batch on one machine") == []
+    assert objects_with(stage.standin, "The whole AWS Batch stand-in") == []
 
 
 @pytest.mark.prove  # A run of some fifteen jobs.
