@@ -25,7 +25,7 @@ check: setup  ## Lint, types, import contracts.
 
 prove: setup  ## Slow tests: minutes to an hour.
 	@infra/install.sh $(VENV) --second-engine --browser
-	$(PY) -m pytest -m prove
+	infra/test.sh $(PY) prove
 
 batch-demo: setup  ## Run the pipeline on a local stand-in for AWS Batch, three times. ARGS="--preset test --seed 1"
 	$(PY) -m infra.batch_demo $(ARGS)

@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # Run all tests, three groups at a time: whole flows wait for their tasks to start, engine tests wait for deadlines, and Metaflow, once
-# imported, breaks late imports of other tests. The argument is the environment's python.
+# imported, breaks late imports of other tests. The arguments are the environment's python and, for `make prove`, the mark of its tests.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 groups=(tests/flows tests/grpo "tests/steps/bodies tests/steps/cli" "tests/steps --ignore=tests/steps/bodies --ignore=tests/steps/cli"
     "tests/data_checks tests/docs tests/infra")
+[ "${2:-}" = prove ] && groups+=(tests/proofs)
 run() {
     local log status=0
     log=$(mktemp)
     # shellcheck disable=SC2086  # A group is several words.
-    "$1" -m pytest $2 >"$log" 2>&1 || status=1
+    "$1" -m pytest $3 ${2:+-m "$2"} >"$log" 2>&1 || status=1
     cat "$log"
     rm -f "$log"
     return $status
 }
 export -f run
-printf '%s\0' "${groups[@]}" | xargs -0 -P 3 -I GROUP bash -c 'run "$@"' _ "$1" GROUP
+printf '%s\0' "${groups[@]}" | xargs -0 -P 3 -I GROUP bash -c 'run "$@"' _ "$1" "${2:-}" GROUP

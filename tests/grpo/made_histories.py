@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
@@ -376,4 +376,4 @@ def lab_in(folder: Path, *, num_train: int = 3_000, num_heldout: int = 200) -> L
 
 
 def _first(arrays: BoardArrays, count: int) -> BoardArrays:
-    return BoardArrays(**{name: getattr(arrays, name)[:count] for name in BoardArrays.__slots__})
+    return BoardArrays(**{name: getattr(arrays, name)[:count] for name in (field.name for field in fields(BoardArrays))})

@@ -15,22 +15,22 @@ FILES = sorted(ROOT.glob("tests/**/test_*.py"))
 FOLDERS = {f"tests/{path.relative_to(ROOT).parts[1]}" for path in FILES}
 PROOFS, SOAK = "tests/proofs", "tests/soak"
 HEAVY = {PROOFS, SOAK}
-"""All that is in them is of `make prove`, which looks where pytest looks by itself, or of `make soak`."""
+"""All that is in them is of `make prove` or of `make soak`."""
 
 
-def run(folder: Path, failing: str = "nothing") -> tuple[int, list[list[str]]]:
+def run(folder: Path, failing: str = "nothing", mark: str = "") -> tuple[int, list[list[str]]]:
     """Return exit status and the words of each pytest, from a python that only says them."""
     stub = folder / "python"
     stub.write_text(STUB.format(failing=failing))
     stub.chmod(0o755)
-    done = subprocess.run([ROOT / "infra" / "test.sh", stub], capture_output=True, text=True, check=False)
+    done = subprocess.run([ROOT / "infra" / "test.sh", stub, mark], capture_output=True, text=True, check=False)
     return done.returncode, [line.removeprefix("ran: ").split() for line in done.stdout.splitlines()]
 
 
 def files_of(words: list[str]) -> list[Path]:
     """Return the files of tests that a pytest with these words runs."""
     ignored = [ROOT / word.removeprefix("--ignore=") for word in words if word.startswith("--ignore=")]
-    paths = [ROOT / word for word in words[2:] if not word.startswith("-")]
+    paths = [ROOT / word for word in words[2:] if word.startswith("tests/")]
     return [file for path in paths for file in FILES if file.is_relative_to(path) and not any(map(file.is_relative_to, ignored))]
 
 
@@ -40,6 +40,9 @@ def test_every_test_is_run_once(tmp_path: Path) -> None:
     assert all(words[:2] == ["-m", "pytest"] for words in commands)
     is_heavy = [path for path in FILES if any(path.is_relative_to(ROOT / folder) for folder in HEAVY)]
     assert sorted(file for words in commands for file in files_of(words)) == [path for path in FILES if path not in is_heavy]
+    _, proofs = run(tmp_path, mark="prove")
+    assert all(words[-2:] == ["-m", "prove"] for words in proofs)
+    assert sorted(file for words in proofs for file in files_of(words)) == [file for file in FILES if not file.is_relative_to(ROOT / SOAK)]
     testpaths = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["testpaths"]
     assert set(testpaths) >= FOLDERS - {SOAK}
     assert f"-m pytest {SOAK} -m soak" in (ROOT / "Makefile").read_text()

@@ -119,13 +119,10 @@ def test_build_makes_a_whole_dataset_and_says_what_is_in_it(built: tuple[Path, s
 
 
 @pytest.mark.prove
-def test_build_plays_its_own_games_unless_told_otherwise_in_as_many_tasks_as_are_asked_for(
-    run: Run, stockfish: str, tmp_path: Path
-) -> None:
+def test_build_plays_its_own_games_unless_told_otherwise(run: Run, stockfish: str, tmp_path: Path) -> None:
     code, said, complaints = run("boards", "build", tmp_path / "out", *SETTINGS, "--set", "boards.games.nodes=[1, 5]")
     assert (code, complaints) == (0, "")
     assert "sources              engine 48" in said
-    assert re.findall(r"^units (\d): 24 of 24 boards", said, re.MULTILINE) in (["0", "1"], ["1", "0"])
 
 
 def test_a_build_that_fails_leaves_nothing_behind(run: Run, stockfish: str, tmp_path: Path) -> None:
