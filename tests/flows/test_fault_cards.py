@@ -56,7 +56,8 @@ def test_no_step_fails_when_its_card_does(cardless_run: FlowRun) -> None:
     assert len(CARDS) == 12
     for name in CARDS:
         told = f"card {name}: WARNING: RuntimeError: broken on purpose; the step continues without further updates of this card"
-        assert cardless_run.output.count(told) == NUM_TASKS.get(name, 1), name
+        # The console prints what two tasks of a step say alike once.
+        assert 1 <= cardless_run.output.count(told) <= NUM_TASKS.get(name, 1), name
 
 
 @pytest.mark.parametrize("num_sound", [0, 3, 8])

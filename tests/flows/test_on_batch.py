@@ -29,6 +29,74 @@ LAST_STEPS = ["check_boards", "pretrain", "calibrate", "baseline", "finetune", "
 pytestmark = pytest.mark.skipif(bool(refusal()), reason=refusal())
 
 
+# A stand-in is one at a time in a process: tests that start their own come before `stage` is set up.
+
+
+def run_toy(
+    standin: StandIn, cwd: Path, flow: str, *arguments: str, watch: Callable[[list[BatchJob]], None], variables: Mapping[str, str]
+) -> tuple[str, Any]:
+    """Run a toy flow to its end; return what it printed, and what its last step found."""
+    command = [sys.executable, str(TOYS / flow), "--datastore", "s3", "run", "--with", "batch", *arguments]
+    with (cwd / "printed.log").open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=cwd, env=standin.environment(METAFLOW_USER="tester", **variables), stdout=output, stderr=subprocess.STDOUT
+        )
+        while process.poll() is None:
+            watch(standin.jobs())
+            time.sleep(0.05)
+    printed = (cwd / "printed.log").read_text(errors="replace")
+    assert process.returncode == 0, printed
+    [line] = [line for line in standin.jobs("end")[0].log().splitlines() if line.startswith("found ")]
+    return printed, json.loads(line.removeprefix("found "))
+
+
+@pytest.mark.prove  # A job takes Metaflow some ten starts of Python.
+def test_metaflow_sees_the_archive_and_nothing_else_and_tries_a_lost_machines_task_again(tmp_path: Path) -> None:
+    on_launcher = tmp_path / "file"
+    on_launcher.write_text("here")
+
+    def lose_first_try(jobs: list[BatchJob]) -> None:
+        for job in jobs:
+            if not job.is_over and "working on 2, attempt 0" in job.log():
+                job.lose()
+
+    with batch_standin(tmp_path / "standin") as standin:
+        standin.put_secret("toy/password", {"TOY_PASSWORD": CANARY})
+        arguments = ("--on-launcher", str(on_launcher))
+        variables = {"NOT_FORWARDED": "here", "PYTHONPATH": str(TOYS.parent)}
+        printed, found = run_toy(standin, tmp_path, "toy_flow.py", *arguments, watch=lose_first_try, variables=variables)
+        tries = [(job.attempt, job.status, job.exit_code) for job in standin.jobs("work")]
+    assert found == {
+        "total": 6,
+        "attempts": [0, 1],
+        "package": "ModuleNotFoundError",
+        "checkout": "ModuleNotFoundError",
+        "file": "FileNotFoundError",
+        "variable": "KeyError",
+        "forwarded": "by value",
+        "secret": hashlib.sha256(CANARY.encode()).hexdigest(),
+        "folder": "/metaflow",
+        "home": [],
+    }
+    assert sorted(tries) == [(0, "FAILED", None), (0, "SUCCEEDED", 0), (1, "SUCCEEDED", 0)]
+    assert "Task is starting (retry)" in printed
+
+
+@pytest.mark.prove
+def test_metaflow_runs_a_step_in_two_nodes_at_once(tmp_path: Path) -> None:
+    with batch_standin(tmp_path / "standin", has_metadata_service=True) as standin:
+        variables = {"METAFLOW_BATCH_JOB_QUEUE": "on-demand"}
+        _, found = run_toy(standin, tmp_path, "nodes_flow.py", watch=lambda _: None, variables=variables)
+        [job] = standin.jobs("train")
+    assert found == [[node, 2, "127.0.0.1", f"{job.id}#{node}"] for node in range(2)]
+
+
+@pytest.mark.prove  # Three whole runs.
+def test_the_demonstration_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["batch_demo", "--preset", "test", "--seed", "1", "--folder", str(tmp_path / "demo")])
+    assert batch_demo.main() == 0, capsys.readouterr().out
+
+
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("batch")
@@ -110,68 +178,3 @@ def test_a_secret_of_the_launcher_is_found_nowhere_but_in_the_secrets_manager(st
 def objects_of(standin: StandIn, prefix: str) -> list[str]:
     pages = standin.client("s3").get_paginator("list_objects_v2").paginate(Bucket="chess-grpo-stand-in", Prefix=prefix)
     return [row["Key"] for page in pages for row in page.get("Contents", [])]
-
-
-def run_toy(
-    standin: StandIn, cwd: Path, flow: str, *arguments: str, watch: Callable[[list[BatchJob]], None], variables: Mapping[str, str]
-) -> tuple[str, Any]:
-    """Run a toy flow to its end; return what it printed, and what its last step found."""
-    command = [sys.executable, str(TOYS / flow), "--datastore", "s3", "run", "--with", "batch", *arguments]
-    with (cwd / "printed.log").open("wb") as output:
-        process = subprocess.Popen(
-            command, cwd=cwd, env=standin.environment(METAFLOW_USER="tester", **variables), stdout=output, stderr=subprocess.STDOUT
-        )
-        while process.poll() is None:
-            watch(standin.jobs())
-            time.sleep(0.05)
-    printed = (cwd / "printed.log").read_text(errors="replace")
-    assert process.returncode == 0, printed
-    [line] = [line for line in standin.jobs("end")[0].log().splitlines() if line.startswith("found ")]
-    return printed, json.loads(line.removeprefix("found "))
-
-
-@pytest.mark.prove  # A job takes Metaflow some ten starts of Python.
-def test_metaflow_sees_the_archive_and_nothing_else_and_tries_a_lost_machines_task_again(tmp_path: Path) -> None:
-    on_launcher = tmp_path / "file"
-    on_launcher.write_text("here")
-
-    def lose_first_try(jobs: list[BatchJob]) -> None:
-        for job in jobs:
-            if not job.is_over and "working on 2, attempt 0" in job.log():
-                job.lose()
-
-    with batch_standin(tmp_path / "standin") as standin:
-        standin.put_secret("toy/password", {"TOY_PASSWORD": CANARY})
-        arguments = ("--on-launcher", str(on_launcher))
-        variables = {"NOT_FORWARDED": "here", "PYTHONPATH": str(TOYS.parent)}
-        printed, found = run_toy(standin, tmp_path, "toy_flow.py", *arguments, watch=lose_first_try, variables=variables)
-        tries = [(job.attempt, job.status, job.exit_code) for job in standin.jobs("work")]
-    assert found == {
-        "total": 6,
-        "attempts": [0, 1],
-        "package": "ModuleNotFoundError",
-        "checkout": "ModuleNotFoundError",
-        "file": "FileNotFoundError",
-        "variable": "KeyError",
-        "forwarded": "by value",
-        "secret": hashlib.sha256(CANARY.encode()).hexdigest(),
-        "folder": "/metaflow",
-        "home": [],
-    }
-    assert sorted(tries) == [(0, "FAILED", None), (0, "SUCCEEDED", 0), (1, "SUCCEEDED", 0)]
-    assert "Task is starting (retry)" in printed
-
-
-@pytest.mark.prove
-def test_metaflow_runs_a_step_in_two_nodes_at_once(tmp_path: Path) -> None:
-    with batch_standin(tmp_path / "standin", has_metadata_service=True) as standin:
-        variables = {"METAFLOW_BATCH_JOB_QUEUE": "on-demand"}
-        _, found = run_toy(standin, tmp_path, "nodes_flow.py", watch=lambda _: None, variables=variables)
-        [job] = standin.jobs("train")
-    assert found == [[node, 2, "127.0.0.1", f"{job.id}#{node}"] for node in range(2)]
-
-
-@pytest.mark.prove  # Three whole runs.
-def test_the_demonstration_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["batch_demo", "--preset", "test", "--seed", "1", "--folder", str(tmp_path / "demo")])
-    assert batch_demo.main() == 0, capsys.readouterr().out
