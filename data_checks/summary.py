@@ -99,7 +99,7 @@ def example_rows(boards: pa.Table) -> list[dict[str, Any]]:
 def _size(facts: Mapping[str, Any]) -> str:
     return (
         f"{facts['rows']:,} boards from {facts['used_games']:,} games and listed positions, of {facts['games']:,} usable ones;"
-        f" {facts['rejected_lines']:,} were rejected, {facts['duplicates']:,} positions met again."
+        f" {facts['rejected_lines']:,} were rejected, {facts['duplicates']:,} repeated positions were left out."
     )
 
 

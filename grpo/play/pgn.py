@@ -29,7 +29,7 @@ def match_pgn(
     *,
     event: str,
     seed: int,
-    played_on: date,
+    played_on: date | None,
     facts: Mapping[str, str] | None = None,
     first_round: int = 1,
     annotated: Mapping[int, AnnotatedGame] | None = None,
@@ -43,7 +43,7 @@ def match_pgn(
         result: The match.
         event: Value of the `Event` tag.
         seed: Root seed of the match's random streams.
-        played_on: Value of the `Date` tag.
+        played_on: Value of the `Date` tag; None writes PGN's `????.??.??`, so that equal runs give equal files on any day.
         facts: Further tags of every game.
         first_round: Number of the first pair, for a match that continues an event.
         annotated: Index of a game -> its notes. Such a game has the tag `Chosen`, and after each move a comment with the engine's score for
@@ -64,7 +64,7 @@ def match_pgn(
         tags = {
             "Event": event,
             "Site": _SITE,
-            "Date": f"{played_on:%Y.%m.%d}",
+            "Date": f"{played_on:%Y.%m.%d}" if played_on else "????.??.??",
             "Round": round_number(index, first_round),
             "White": players[0],
             "Black": players[1],

@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -146,7 +145,7 @@ def select_champion(
             )
         )
         highlights = games.highlights(chosen)
-        (work.folder / PGN).write_text(games.pgn(highlights, played_on=datetime.now(UTC).date()), encoding="utf-8")
+        (work.folder / PGN).write_text(games.pgn(highlights), encoding="utf-8")
         title = f"Step {chosen:,} against its own start: games worth looking at"
         (work.folder / GAMES_PAGE).write_text(viewer_page(highlights, title=title, event=CONFIRMATION), encoding="utf-8")
         _write_policies(work.folder, champion=checkpoints[chosen] if decision.promoted else pretrained, peak=checkpoints[peak])

@@ -1,7 +1,6 @@
 """The games that selection rests on: every stage on openings of its own, none of them a board of the dataset."""
 
 from collections.abc import Mapping, Sequence
-from datetime import date
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -176,8 +175,8 @@ class SelectionGames:
         with EnginePool(self._engine_path, num_processes=self._num_processes, options=engine_options(values)) as pool:
             return annotate(confirmed, choose_highlights(confirmed), policies=policies, pool=pool, config=values)
 
-    def pgn(self, highlights: Sequence[AnnotatedGame], *, played_on: date) -> str:
-        """Return all games, stage after stage; rounds are numbered through a stage. `highlights` are games of the confirmation."""
+    def pgn(self, highlights: Sequence[AnnotatedGame]) -> str:
+        """Return all games without a date, stage after stage; rounds count through a stage. `highlights` are of the confirmation."""
         texts = []
         for stage, results in self.played.items():
             start = 0
@@ -188,7 +187,7 @@ class SelectionGames:
                         result,
                         event=stage,
                         seed=self._settings.seed,
-                        played_on=played_on,
+                        played_on=None,  # A date would give two equal runs different outputs.
                         first_round=start // 2 + 1,
                         annotated=annotated,
                     )

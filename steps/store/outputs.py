@@ -236,7 +236,7 @@ class StepProgress:
         except CorruptError as error:
             if not self.folder.exists():
                 raise CorruptError(f"{error}; --fresh starts over") from None
-            print(f"{self._step}: WARNING: {error}; this machine goes on from its own progress", flush=True)
+            print(f"{self._step}: WARNING: {error}; the progress on this machine's disk is used instead", flush=True)
             self._shared.delete_progress(self._step, self._version)
             return
         if is_fetched:

@@ -102,7 +102,7 @@ def test_the_page_is_the_same_for_the_same_dataset_in_whatever_order_its_rows_ar
 def test_the_page_says_what_is_in_the_dataset_and_what_was_found(dataset: Dataset) -> None:
     text = read(page(dataset)).text
     assert "All 3 checks are met." in text
-    assert "18 boards from 18 games and listed positions, of 23 usable ones; 3 were rejected, 4 positions met again." in text
+    assert "18 boards from 18 games and listed positions, of 23 usable ones; 3 were rejected, 4 repeated positions were left out." in text
     for words in ("Splits", "train12", "validation3", "heldout3", "list.epd3", "Labels from", "game15", "engine3", "judged1", "KP-K3"):
         assert words in text
     failing = page(dataset, UNFIT)

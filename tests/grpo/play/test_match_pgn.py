@@ -67,6 +67,8 @@ def test_moves_openings_players_and_results_come_back_from_both_readers(result: 
     text = match_pgn(result, event="a match", seed=3, played_on=DAY)
     theirs, ours = by_python_chess(text), by_our_reader(text)
     assert len(theirs) == len(ours) == len(result.games) == 2 * len(OPENINGS)
+    undated = match_pgn(result, event="a match", seed=3, played_on=None)
+    assert undated == text.replace("2026.11.21", "????.??.??")
     for played, their, our in zip(result.games, theirs, ours, strict=True):
         assert tuple(move.uci() for move in their.mainline_moves()) == tuple(move.uci() for move in our.game.moves) == played.moves
         assert their.board().fen() == our.game.boards[0].fen() == played.opening

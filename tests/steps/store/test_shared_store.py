@@ -329,7 +329,7 @@ def test_damaged_progress_replaces_nothing(is_index: bool, machines: Machines, c
     with pytest.raises(Killed):
         machines.make("one", count_to(9, kill_at=4))
     printed = capsys.readouterr().out
-    assert "goes on from its own progress" in printed
+    assert "the progress on this machine's disk is used instead" in printed
     assert "from 2" in printed
     with pytest.raises(Killed):
         machines.make("three", count_to(9, kill_at=5))
