@@ -105,13 +105,18 @@ def run_on_nodes(node: Node, command: Sequence[str], num_processes: int, *, seco
     if node.is_local:  # What listens for the other processes listens to nobody else.
         os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
     membership = None
-    try:
-        with terminable(), tempfile.TemporaryDirectory() as folder:
-            membership = Membership.met(node, seconds=seconds_to_come)
-            with membership.watched():
-                ending = _run_agent(node, command, num_processes, folder)
-    except (SignalException, Terminated):
-        ending = Ending("" if membership is not None and membership.was_stopped else "it got SIGTERM")
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with terminable():
+                membership = Membership.met(node, seconds=seconds_to_come)
+                with membership.watched():
+                    ending = _run_agent(node, command, num_processes, folder)
+        except (SignalException, Terminated):
+            # Another node may have lost a process of this one, and ended, before this one's agent saw it fail.
+            if why := worker.final_reason(Path(folder)):
+                ending = Ending(why, is_final=True)
+            else:
+                ending = Ending("" if membership is not None and membership.was_stopped else "it got SIGTERM")
     if membership is None:
         raise SystemExit(RESUMABLE)
     membership.settle(ending)

@@ -6,12 +6,14 @@ The first of all reports to its node's step process, which has Metaflow's card, 
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any, Final
 
 from grpo.base.errors import PlainError
+from grpo.base.files import replace_file
 from grpo.learning.distributed import LostProcessError, joined_processes
 from grpo.metrics.table import Record
 from steps.runtime.device import torch_device
@@ -48,7 +50,7 @@ def train(folder: Path) -> None:
     strength = None if task["strength"] is None else Strength(**task["strength"])
     arguments = task["job"], task["boards"], task["pretrained"]
     # Until it has joined, SIGTERM ends it at once: there is nothing to save yet.
-    with joined_processes(torch_device(Machine.here())) as processes:
+    with joined_processes(torch_device(Machine.here())) as processes, reason_told():
         if not processes.is_first:
             follow(*arguments, strength=strength, processes=processes)
             return
@@ -59,22 +61,41 @@ def train(folder: Path) -> None:
 
 
 def exit_code(body: Callable[[], None]) -> int:
-    """Run a process's body and return its exit code; the reason of a failure goes to the file in which torch's agent looks for it."""
+    """Run a process's body and return its exit code."""
     try:
-        body()
-    except LostProcessError:
-        return RESUMABLE  # The lost one's own reason counts.
+        with reason_told():
+            body()
     except PlainError as error:
-        _tell(str(error))
         return RESUMABLE if error.may_pass else NO_RETRY
-    except Exception as error:
-        _tell(f"{type(error).__name__}; its own log has the traceback")  # Other messages may hold secrets.
-        raise
     return 0
 
 
-def _tell(why: str) -> None:
-    Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(json.dumps({"message": why}), encoding="utf-8")
+@contextmanager
+def reason_told() -> Iterator[None]:
+    """Write why the block failed to the file in which torch's agent looks for it.
+
+    Inside of `joined_processes` that is before the connections close, so before another process can end for want of this one.
+    """
+    try:
+        yield
+    except LostProcessError:
+        raise  # The lost one's own reason counts.
+    except PlainError as error:
+        _tell(str(error), is_final=not error.may_pass)
+        raise
+    except Exception as error:
+        _tell(f"{type(error).__name__}; its own log has the traceback", is_final=True)  # Other messages may hold secrets.
+        raise
+
+
+def final_reason(folder: Path) -> str:
+    """Return why a process whose agent keeps its logs in this folder failed for good, or an empty text."""
+    told = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("error.json")))
+    return next((str(reason["message"]) for reason in told if reason.get("is_final")), "")
+
+
+def _tell(why: str, *, is_final: bool) -> None:
+    replace_file(Path(os.environ["TORCHELASTIC_ERROR_FILE"]), json.dumps({"message": why, "is_final": is_final}).encode())
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 job = json.loads(sys.argv[1])
@@ -19,6 +20,13 @@ match job.get("deed"):
     case "fail":
         Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(json.dumps({"message": "the disk is full of cats"}))
         sys.exit(202)
+    case "fail, and end late":
+        Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(json.dumps({"message": "the disk is full of cats", "is_final": True}))
+        Path("../failed").touch()
+    case "end after the other failed":
+        while not Path("../failed").exists():
+            time.sleep(0.1)
+        sys.exit(75)
     case "stumble":
         sys.exit("a traceback")
     case "end well":

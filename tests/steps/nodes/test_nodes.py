@@ -216,6 +216,13 @@ def test_a_node_that_ends_ends_the_other_which_says_why(
         assert f"finetune: node {index} ended: {why}" in log_of(tmp_path, one)
 
 
+def test_a_final_reason_counts_though_the_other_node_ends_first_for_want_of_the_process(driver: Driver, tmp_path: Path) -> None:
+    deeds = {"deed": "end after the other failed"}, {"deed": "fail, and end late"}
+    assert driver.run(tmp_path, *deeds, program=IDLE) == [202, 202], logs_of(tmp_path)
+    for one in range(2):
+        assert "finetune: node 1 ended: the disk is full of cats" in log_of(tmp_path, one)
+
+
 @pytest.mark.parametrize(("index", "statuses"), [(0, [KILLED, 75]), rare(1, [75, KILLED])])  # A minute of silence.
 def test_a_node_whose_step_process_is_killed_is_lost(index: int, statuses: list[int], driver: Driver, tmp_path: Path) -> None:
     deeds: list[dict[str, Any]] = [{}, {}]

@@ -25,7 +25,7 @@ from grpo.metrics.table import Record
 from grpo.policy.distribution import new_policy
 from grpo.settings.grpo import GrpoConfig
 from steps.bodies.training_loop import TrainingLoop
-from steps.nodes.worker import exit_code
+from steps.nodes.worker import exit_code, reason_told
 from steps.pipeline.make_output import make_output
 from steps.runtime.parent_death import end_with_parent
 from steps.step_io.terminal import TerminalSink
@@ -97,7 +97,7 @@ def finetune(job: dict[str, Any]) -> None:
     grpo.learning.distributed.PATIENCE = timedelta(seconds=job.get("patience", 60))  # type: ignore[misc]
     if job.get("place") == "checkpoint":
         at(job["step"], steps.bodies.training_loop, "save_checkpoint", DEEDS[job["deed"]], is_after=True)
-    with joined_processes(CPU) as processes:
+    with joined_processes(CPU) as processes, reason_told():
         processes.refuse_unlike({"engine": job.get("engine", "Stockfish")}, CPU)
         if not processes.is_first:
             trained(job, processes, Work(Path(job["home"]), ()))
