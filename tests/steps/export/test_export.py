@@ -1,7 +1,9 @@
 """Exported policies: what a stranger can read of them plays as the policy does, and what does not is never written."""
 
 import argparse
+import re
 import shutil
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -26,6 +28,7 @@ from grpo.policy.distribution import NetworkPolicy, PositionBatch, new_policy
 from steps.cli.export import add_commands
 from steps.export import network as exporting
 from steps.export.network import ONNX, Parity, ParityError, export_policy, onnx_logits, onnx_parity, random_play_positions, write_onnx
+from steps.store.versions import ROOT
 
 torch.set_num_threads(1)
 
@@ -128,6 +131,14 @@ def test_a_stranger_who_reads_the_description_gets_the_same_bytes_and_moves(expo
         assert moves == example["legal_moves"]
         assert sorted(moves) == sorted(move.uci() for move in chess.Board(fen).legal_moves)
         assert moves[int(log_probs.argmax())] == example["best_move"]
+
+
+def test_the_example_in_the_docs_runs_as_it_stands(exported: tuple[Path, Parity], tmp_path: Path) -> None:
+    (tmp_path / "my_model").symlink_to(exported[0])
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "playing.md").read_text(), re.DOTALL)
+    printed = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    move, _, best = printed.split()
+    assert move == best
 
 
 def test_the_strangers_encoding_is_ours_for_all_kinds_of_positions() -> None:
