@@ -244,15 +244,21 @@ class Quota:
 
 
 def shortage_message(missing: Mapping[QuotaCell, int], report: SourceReport, what: str) -> str:
-    """Return the text of a SourceError for missing boards, with counts of the positions that were read."""
-    met = ", ".join(f"{report.natural_phases[phase]:,} {phase}" for phase in PHASES)
-    lacking = ", ".join(f"{count:,} of {cell}" for cell, count in cell_names(missing).items())
+    """Return the text of a SourceError for missing boards: a table of these and of the positions that were read, counts, and remedies."""
+    columns = [phase.value for phase in PHASES]
+    rows = {f"missing, {split}": [missing.get((split, phase), 0) for phase in PHASES] for split in Split}
+    rows["positions read"] = [report.natural_phases[phase] for phase in PHASES]
+    table = "".join(
+        f"\n  {name:<20}" + "".join(f"{cell:>12}" for cell in cells)
+        for name, cells in {"": columns, **{name: [f"{count:,}" for count in counts] for name, counts in rows.items()}}.items()
+    )
     rejected = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.rejected.items())) or "none"
     left_out = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.left_out.items())) or "none"
     return (
-        f"{what} cannot fill the quotas: missing {lacking}. Met {met} positions in {report.num_games:,} games"
-        f" ({report.num_duplicates:,} duplicates; games rejected: {rejected}; positions left out: {left_out}). Give more games, lower"
-        " boards.num_train, boards.num_validation or boards.num_heldout, raise boards.max_per_game_and_phase, choose"
+        f"{what} cannot fill the quotas: missing {sum(missing.values()):,} boards\n{table}\n\n"
+        f"From {report.num_games:,} games; {report.num_duplicates:,} positions were duplicates; games rejected: {rejected}; positions left"
+        f" out: {left_out}.\n"
+        "Give more games, lower boards.num_train, boards.num_validation or boards.num_heldout, raise boards.max_per_game_and_phase, choose"
         ' boards.shortage = "accept" or "endgames", or boards.num_units = 1, since parts that find the same positions lose some'
     )
 

@@ -21,6 +21,7 @@ from steps.bodies.join_boards import join_units
 from steps.cli.inspect_files import dataset_text, files_text, inspect_files
 from steps.cli.parser import add_settings, given_settings
 from steps.runtime.machine import Machine
+from steps.runtime.terminal_lines import say, wrapped
 from steps.step_io.names import BOARDS
 from steps.step_io.terminal import TerminalSink
 from steps.step_io.work import Work
@@ -36,8 +37,10 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "build",
         help="build a dataset: positions with engine values of all legal moves, checked",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Build a dataset as the flow's first steps do, and check it: positions, balanced over opening, middlegame, endgame,\n"
-        "with the engine's value of every legal move. The boards come from the engine's own games, or from files (docs/boards.md).",
+        description=wrapped(
+            "Build a dataset as the flow's first steps do, and check it: positions, balanced over opening, middlegame, endgame, with the"
+            " engine's value of every legal move. The boards come from the engine's own games, or from files (docs/boards.md)."
+        ),
         epilog="examples:\n  chess-grpo boards build boards --config smoke\n  chess-grpo boards build boards"
         " --set boards.source='\"files\"' --set boards.files='[\"games.pgn\"]'",
     )
@@ -48,7 +51,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "inspect",
         help="summarise a dataset, or files of games and positions",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Summarise a dataset, or what files of games and positions hold and which of it cannot be used.",
+        description=wrapped("Summarise a dataset, or what files of games and positions hold and which of it cannot be used."),
         epilog="examples:\n  chess-grpo boards inspect boards\n  chess-grpo boards inspect games.pgn.zst --rejected rejected.jsonl",
     )
     inspect.add_argument(
@@ -72,7 +75,7 @@ def _build(given: argparse.Namespace) -> int:
         (folder / CHECKS).mkdir()
         check_dataset(settings, folder, Work(folder / CHECKS, ()))
         write_manifest(folder, {"settings": settings.model_dump(mode="json"), "engine": str(engine)})
-    print(dataset_text(out, num_examples=0))
+    say(dataset_text(out, num_examples=0))
     print(f"all checks passed; written: {out / BOARDS}")
     return 0
 
@@ -98,7 +101,7 @@ def _build_all(settings: Settings, engine: EngineIdentity, machine: Machine, par
 
 
 def _build_part(settings: Settings, units: Sequence[int], engine: EngineIdentity, machine: Machine, folder: Path) -> None:
-    sink = TerminalSink(f"units {', '.join(map(str, units))}", ("cache/hits", "cache/misses"), lambda text: print(text, flush=True))
+    sink = TerminalSink(f"units {', '.join(map(str, units))}", ("cache/hits", "cache/misses"), say)
     build_units(settings, units, engine, machine.stockfish, Work(folder, (sink,)), cache_folder=machine.value_cache)
 
 
@@ -107,7 +110,7 @@ def _inspect(given: argparse.Namespace) -> int:
     if folders:
         if len(given.what) > 1:
             raise ConfigError("inspect takes one dataset at a time; name one folder, or files of games and positions")
-        print(dataset_text(folders[0], num_examples=given.examples))
+        say(dataset_text(folders[0], num_examples=given.examples))
         return 0
     settings = given_settings(
         argparse.Namespace(config=given.config, set=[*given.set, 'boards.source = "files"', f"boards.files = {json.dumps(given.what)}"])
@@ -119,6 +122,6 @@ def _inspect(given: argparse.Namespace) -> int:
             if rejected is not None:
                 write_rejection(rejected, rejection)
 
-        report = inspect_files(settings.boards, on_rejection=on_rejection, say=lambda text: print(text, file=sys.stderr, flush=True))
-    print(files_text(report))
+        report = inspect_files(settings.boards, on_rejection=on_rejection, say=lambda text: say(text, sys.stderr))
+    say(files_text(report))
     return 0

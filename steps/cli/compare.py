@@ -7,9 +7,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from grpo.statistics.intervals import Unit
-from steps.cli.tables import text_table, when, wrapped
+from steps.cli.tables import text_table, when
 from steps.runs.names import RUN_NAMES
 from steps.runtime.machine import Machine
+from steps.runtime.terminal_lines import wrapped
 
 if TYPE_CHECKING:
     from steps.runs.comparison import Comparison

@@ -14,6 +14,7 @@ from grpo.diagnosis.history import History
 from grpo.diagnosis.reading import HistoryError, columns_text, read_run_history
 from steps.runs.names import RUN_NAMES
 from steps.runtime.machine import Machine
+from steps.runtime.terminal_lines import say
 
 HEALTHY, FOUND, UNUSABLE = 0, 1, 2
 
@@ -39,14 +40,14 @@ def diagnose_run(given: argparse.Namespace) -> int:
     try:
         name, history, settings = _input(given)
     except PlainError as error:
-        print(f"chess-grpo diagnose: {error}", file=sys.stderr)
+        say(f"chess-grpo diagnose: {error}", sys.stderr)
         return UNUSABLE
     found = diagnose(history, settings)
     if given.is_json:
         print(json.dumps({"run": name, **found.facts()}, indent=1))
     else:
         columns = "" if given.history is None else f"{columns_text(history)}\n"
-        print(f"{name}: {found.tag}\n{columns}\n{found.text()}")
+        say(f"{name}: {found.tag}\n{columns}\n{found.text()}")
     return HEALTHY if found.is_healthy else FOUND
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from grpo.settings.tree import DEFAULT_PRESET, ConfigError, Settings
 from steps.cli.parser import add_settings, given_settings
-from steps.cli.tables import text_table, wrapped
+from steps.cli.tables import text_table
 from steps.runtime.machine import Machine
+from steps.runtime.terminal_lines import say, wrapped
 
 if TYPE_CHECKING:
     from steps.preflight.checks import PreflightCheck
@@ -66,7 +67,7 @@ def _doctor(given: argparse.Namespace) -> int:
             if num_wrong
             else f"All checks passed: `{_run(given)}` can start."
         )
-        print(ending)
+        say(ending)
     return 1 if num_wrong else 0
 
 
@@ -74,10 +75,10 @@ def _repair(machine: Machine) -> int:
     from steps.preflight.moved_home import homes_elsewhere, repair
 
     if not (found := homes_elsewhere(machine)):
-        print("Nothing to repair: the tracking store looks for no artifacts in another folder.")
+        say("Nothing to repair: the tracking store looks for no artifacts in another folder.")
         return 0
     backup = repair(machine)
-    print(f"Artifacts of {sum(found.values()):,} runs are found in {machine.home} now. The store as it was before: {backup}")
+    say(f"Artifacts of {sum(found.values()):,} runs are found in {machine.home} now. The store as it was before: {backup}")
     return 0
 
 
@@ -91,7 +92,7 @@ def _stale(num_days: float, *, deletes: bool) -> int:
         print(text_table(rows, folds=False))
     mebibytes = sum(each.num_bytes for each in found) / 2**20
     ending = f"{len(gone)} deleted" if deletes else "--delete deletes them"
-    print(f"{len(found)} not used for {num_days:g} days, {mebibytes:,.1f} MiB in all{f'; {ending}' if found else ''}")
+    say(f"{len(found)} not used for {num_days:g} days, {mebibytes:,.1f} MiB in all{f'; {ending}' if found else ''}")
     return 0
 
 

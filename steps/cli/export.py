@@ -11,6 +11,7 @@ from steps.kinds.lookup import KINDS
 from steps.runs.find_policy import FoundPolicy, find_policy
 from steps.runs.names import POLICY_NAMES, is_folder
 from steps.runtime.machine import Machine
+from steps.runtime.terminal_lines import say
 
 if TYPE_CHECKING:
     from steps.export.model_card import CardFacts, CardWords
@@ -46,7 +47,7 @@ def _export(given: argparse.Namespace) -> int:
         card = _card_facts(model, kind.card(folder), folder, parity, _document(given.model, model))
         (folder / MODEL_CARD).write_text(model_card(card), encoding="utf-8")
         write_manifest(folder, {"kind": "export", **facts})
-    print(f"{file}: {parity}")
+    say(f"{file}: {parity}")
     print(f"written: {out}")
     return 0
 

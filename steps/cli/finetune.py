@@ -17,6 +17,7 @@ from steps.kinds.lookup import kind_of
 from steps.runs.find_policy import find_policy
 from steps.runs.names import POLICY_NAMES
 from steps.runtime.machine import Machine
+from steps.runtime.terminal_lines import say
 from steps.step_io.names import BOARDS, REPORT
 from steps.step_io.terminal import TerminalSink
 from steps.step_io.work import Work
@@ -92,9 +93,7 @@ def _finetune(given: argparse.Namespace) -> int:
             remove_leftovers(progress)
             remove_leftovers(out.parent, f".{out.name}.????????")  # A partial output of a killed process.
             folder = stack.enter_context(atomic_folder(out))
-            terminal = TerminalSink(
-                "finetune", ("heldout/regret_best", "heldout/entropy", "language/reward_mean"), lambda text: print(text, flush=True)
-            )
+            terminal = TerminalSink("finetune", ("heldout/regret_best", "heldout/entropy", "language/reward_mean"), say)
         else:
             folder, terminal = Path(stack.enter_context(tempfile.TemporaryDirectory())), None
         processes.wait()

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from grpo.base.errors import PlainError
 from steps.cli.command_table import CODES, COMMAND_GROUPS, COMMANDS
 from steps.cli.parser import TeachingParser, teach
+from steps.runtime.terminal_lines import say
 
 _ABOUT = (
     "Tools of the chess GRPO pipeline: check this machine, inspect runs, play with policies, run single steps. The whole pipeline is"
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(given.run(given))
     except PlainError as error:
-        print(f"chess-grpo: {error}", file=sys.stderr)
+        say(f"chess-grpo: {error}", sys.stderr)
         return 1
     except BrokenPipeError:  # As in `chess-grpo runs | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

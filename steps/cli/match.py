@@ -16,6 +16,7 @@ from grpo.settings.tree import ConfigError, Settings
 from steps.cli.parser import add_settings, given_settings
 from steps.cli.players import ALLOWED, Entrant, entered, parse_contestant, require_policies
 from steps.runtime.machine import Machine
+from steps.runtime.terminal_lines import say
 from steps.step_io.terminal import TerminalSink
 
 if TYPE_CHECKING:
@@ -74,12 +75,12 @@ def _match(given: argparse.Namespace) -> int:
     from steps.runtime.device import torch_device
 
     device = torch_device(machine)
-    terminal = TerminalSink("match", (), lambda text: print(text, file=sys.stderr, flush=True))
+    terminal = TerminalSink("match", (), lambda text: say(text, sys.stderr))
     with entered(contestants, machine=machine, device=device, seed=settings.seed, num_processes=machine.num_threads) as entrants:
         result = _played(entrants, settings, machine, given, terminal=terminal)
         facts = match_summary(result, entrants, settings, identify(machine.stockfish))
         annotated = () if given.pgn is None and given.html is None else _annotated(result, entrants, settings, machine)
-    print(match_text(result, entrants))
+    say(match_text(result, entrants))
     event = f"{result.first} against {result.second}"
     if given.pgn is not None:
         players = {f"{place}Player": _described(entrant.facts) for place, entrant in zip(("First", "Second"), entrants, strict=True)}

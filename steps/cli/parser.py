@@ -3,17 +3,15 @@
 import argparse
 import json
 import math
-import shutil
-import textwrap
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from grpo.base.suggestions import did_you_mean
+from steps.runtime.terminal_lines import say, wrapped
 
 if TYPE_CHECKING:
     from grpo.settings.tree import Settings
-
-_MAX_WIDTH: Final = 110
 
 
 class TeachingParser(argparse.ArgumentParser):
@@ -51,7 +49,8 @@ class TeachingParser(argparse.ArgumentParser):
         message = message.removeprefix("argument ").replace("the following arguments are required: ", "missing: ")
         if self.example and message.startswith("missing: "):
             message += f", as in `{self.example}`"
-        self.exit(2, f"{self.format_usage()}{self.prog}: {message}\n`{self.prog} --help` says more, with examples.\n")
+        say(f"{self.format_usage()}{self.prog}: {message}\n`{self.prog} --help` says more, with examples.", sys.stderr)
+        self.exit(2)
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         # Checked before conversion: argparse's message for enumerations, "invalid SprtModel value", does not list the choices.
@@ -78,10 +77,10 @@ def teach(
     lists: Mapping[str, Iterable[tuple[str, str]]] | None = None,
 ) -> None:
     """Set the help text of a parser: description, lists of commands, examples, exit codes and documentation page."""
-    parser.description, parser.example = _filled(about), next(iter(examples), "")
+    parser.description, parser.example = wrapped(about), next(iter(examples), "")
     sections = [f"{heading}:\n{_table(rows)}" for heading, rows in (lists or {}).items()]
     sections.append("examples:\n" + "\n".join(f"  {example}" for example in examples))
-    sections.append(_filled(f"exit codes: {codes}") + "\n" + _filled(f"see: {page}"))
+    sections.append(wrapped(f"exit codes: {codes}") + "\n" + wrapped(f"see: {page}"))
     parser.epilog = "\n\n".join(sections)
 
 
@@ -128,16 +127,5 @@ def given_settings(given: argparse.Namespace) -> "Settings":
     return read_settings("\n".join([f"preset = {json.dumps(given.config)}", *given.set]))
 
 
-def _width() -> int:
-    return min(shutil.get_terminal_size().columns - 2, _MAX_WIDTH)
-
-
-def _filled(text: str) -> str:
-    return textwrap.fill(text, _width(), break_on_hyphens=False)
-
-
 def _table(rows: Iterable[tuple[str, str]]) -> str:
-    return "\n".join(
-        textwrap.fill(text, _width(), initial_indent=f"  {name:<14}", subsequent_indent=" " * 16, break_on_hyphens=False)
-        for name, text in rows
-    )
+    return "\n".join(wrapped(text, f"  {name:<14}") for name, text in rows)

@@ -15,6 +15,7 @@ from grpo.statistics.planning import (
     smallest_difference,
 )
 from grpo.statistics.sprt import Sprt, SprtModel
+from steps.runtime.terminal_lines import say
 
 _ROUGH_GAMES = 60
 """Thirty pairs: below this the normal approximation is rough."""
@@ -60,9 +61,9 @@ def plan_games(given: argparse.Namespace) -> int:
     try:
         lines = list(_lines(given))
     except PlanError as error:
-        print(f"chess-grpo plan-games: {error}", file=sys.stderr)
+        say(f"chess-grpo plan-games: {error}", sys.stderr)
         return 2
-    print("\n".join(lines))
+    say("\n".join(lines))
     return 0
 
 

@@ -19,6 +19,7 @@ from steps.cli.uci import temperature_option
 from steps.runs.names import POLICY_NAMES
 from steps.runtime.commands import shortened
 from steps.runtime.machine import Machine
+from steps.runtime.terminal_lines import say
 
 if TYPE_CHECKING:
     from grpo.play.human_game import HumanGame
@@ -101,7 +102,7 @@ def _saver(folder: Path) -> Callable[["HumanGame"], None]:
         names = (folder / f"{now:%Y-%m-%dT%H-%M-%S}{f'-{number}' if number else ''}.pgn" for number in count())
         path = next(name for name in names if not name.exists())
         replace_file(path, game.pgn(person=_PERSON, played_on=now.date()).encode())
-        print(f"{game.result}, {game.end}. Saved: {shortened(path)}", flush=True)
+        say(f"{game.result}, {game.end}. Saved: {shortened(path)}")
 
     return save
 
@@ -114,7 +115,7 @@ def _serve(new_game: NewGame, saved: Callable[["HumanGame"], None], port: int) -
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or "there is no such port"
         raise ConfigError(f"--port {port}: {why}; name another, or leave --port out for a free one") from None
-    print(f"Play here: {server.address}\nThe address works on this machine only; Ctrl-C ends.", flush=True)
+    say(f"Play here: {server.address}\nThe address works on this machine only; Ctrl-C ends.")
     if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or sys.platform == "darwin":
         webbrowser.open(server.address)
     try:
@@ -128,7 +129,7 @@ def _in_terminal(game: "HumanGame", saved: Callable[["HumanGame"], None]) -> int
     from grpo.play.human_game import MoveError
 
     is_flipped = not game.person_is_white
-    print(f"You are {'White' if game.person_is_white else 'Black'} against {game.opponent}. Type {_HELP}.")
+    say(f"You are {'White' if game.person_is_white else 'Black'} against {game.opponent}. Type {_HELP}.")
     _show(game, is_flipped)
     while not game.end:
         try:
@@ -141,13 +142,13 @@ def _in_terminal(game: "HumanGame", saved: Callable[["HumanGame"], None]) -> int
                 case "":
                     continue
                 case "quit" | "exit":
-                    print("The game is not finished, so it is not saved.")
+                    say("The game is not finished, so it is not saved.")
                     return 0
                 case "help" | "?":
-                    print(_HELP)
+                    say(_HELP)
                     continue
                 case "hint":
-                    print(", ".join(f"{san} {probability:.1%}" for san, probability in game.hints()))
+                    say(", ".join(f"{san} {probability:.1%}" for san, probability in game.hints()))
                     continue
                 case "flip":
                     is_flipped = not is_flipped
@@ -158,7 +159,7 @@ def _in_terminal(game: "HumanGame", saved: Callable[["HumanGame"], None]) -> int
                 case _:
                     game.play(game.parse(text))
         except MoveError as error:
-            print(error)
+            say(str(error))
             continue
         _show(game, is_flipped)
     saved(game)
@@ -173,6 +174,6 @@ def _show(game: "HumanGame", is_flipped: bool) -> None:
     print("\n".join(["", *(f"{rank} {row}" for rank, row in zip(ranks, rows, strict=True)), f"  {files}"]))
     if game.sans():
         answer = ", ".join(f"{san} {probability:.0%}" for san, probability in game.answer_probabilities()[:3])
-        print(f"last moves: {' '.join(game.sans()[-2:])}{f'   (its probabilities: {answer})' if answer else ''}")
+        say(f"last moves: {' '.join(game.sans()[-2:])}{f'   (its probabilities: {answer})' if answer else ''}")
     if game.board.is_check() and not game.end:
-        print("You are in check.")
+        say("You are in check.")

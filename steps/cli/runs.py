@@ -5,8 +5,9 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from steps.cli.parser import count
-from steps.cli.tables import duration, when, wrapped
+from steps.cli.tables import duration, when
 from steps.runtime.machine import Machine
+from steps.runtime.terminal_lines import wrapped
 
 if TYPE_CHECKING:
     from steps.runs.index import TrackedRun

@@ -5,10 +5,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from steps.cli.tables import duration, text_table, when, wrapped
+from steps.cli.tables import duration, text_table, when
 from steps.runs.names import LAST, RUN_NAMES
 from steps.runtime.commands import pasteable, resume_command
 from steps.runtime.machine import Machine
+from steps.runtime.terminal_lines import wrapped
 
 _HASH = 12
 

@@ -24,6 +24,7 @@ from steps.cli.parser import add_settings, given_settings
 from steps.runs.find_policy import find_policy
 from steps.runs.names import POLICY_NAMES
 from steps.runtime.machine import Machine
+from steps.runtime.terminal_lines import say
 from steps.step_io.dataset import read_boards
 from steps.step_io.names import BOARDS
 
@@ -67,7 +68,7 @@ def _single_batch(given: argparse.Namespace) -> int:
     single = SingleBatch(policy, examples, settings, grader=grader)
     batch = single.write()
     for line in _batch_lines(batch):
-        print(line)
+        say(line)
     if not given.update:
         return 0
     return _overfit(single, batch, given.update, settings)
@@ -192,9 +193,9 @@ def _answer_lines(batch: "SeenBatch", place: int, answer: "GradedAnswer") -> Ite
 def _overfit(single: "SingleBatch", batch: "SeenBatch", num_steps: int, settings: Settings) -> int:
     """Train on the batch, print loss and measures, and return 0 if the loss falls, else 1."""
     if not batch.rollout.num_trained or not batch.advantages.any():
-        print("Nothing can be learned from this batch: " + _why_nothing(batch))
+        say("Nothing can be learned from this batch: " + _why_nothing(batch))
         return 1
-    print(f"\n{num_steps} optimiser steps on this batch, learning rate {settings.grpo.learning_rate:g}")
+    say(f"\n{num_steps} optimiser steps on this batch, learning rate {settings.grpo.learning_rate:g}")
     print(f"  {'steps':>5}  {'loss':>10}  {'clipped':>8}  {'ratios':>15}  log-probability of better, of worse answers")
     losses = []
     for update in single.updates(batch, num_steps):
@@ -205,11 +206,11 @@ def _overfit(single: "SingleBatch", batch: "SeenBatch", num_steps: int, settings
             f"  {measures['language/ratio_min']:7.4f} {measures['language/ratio_max']:7.4f}  {update.better:+.5f}  {update.worse:+.5f}"
         )
     before, after = batch.rollout.totals, single.write(step=1).rollout.totals
-    print(f"New answers to the same prompts: mean reward {after.mean():.3f}, before {before.mean():.3f}")
+    say(f"New answers to the same prompts: mean reward {after.mean():.3f}, before {before.mean():.3f}")
     if losses[-1] < losses[0]:
-        print(f"The loss of the batch fell by {losses[0] - losses[-1]:.2g}: the training code works.")
+        say(f"The loss of the batch fell by {losses[0] - losses[-1]:.2g}: the training code works.")
         return 0
-    print(
+    say(
         f"The loss of the batch did not fall ({losses[0]:.6f}, then {losses[-1]:.6f}): try a smaller grpo.learning_rate, then a larger one;"
         " if neither helps, the fault is in the rewards, masks or gradients."
     )

@@ -15,6 +15,7 @@ from grpo.reading.games import SourceError
 from grpo.reading.streams import FileKind, SourceFile, find_files, read_chunks
 from steps.runs.names import LAST, POLICY_NAMES, NotFoundError
 from steps.runtime.machine import Machine
+from steps.runtime.terminal_lines import say
 from steps.step_io.aliases import ALIASES
 
 if TYPE_CHECKING:
@@ -78,14 +79,14 @@ def _solve(given: argparse.Namespace) -> int:
     solver = policy.solver(temperature=given.temperature)
     found, unusable = {}, {}
     for number, file in enumerate(files, 1):
-        print(f"solving {file.name} ({number} of {len(files)})", file=sys.stderr, flush=True)
+        say(f"solving {file.name} ({number} of {len(files)})", sys.stderr)
         try:
             found[file.name] = _of_file(file, solver, limit=given.limit)
         except SourceError as error:  # The others still count.
             if len(files) == 1:
                 raise
             unusable[file.name] = str(error)
-            print(f"chess-grpo: {error}", file=sys.stderr, flush=True)
+            say(f"chess-grpo: {error}", sys.stderr)
     replies = policy.solver_replies()
     facts = {
         "model": {"name": given.model, "run": model.run, "policy_step": model.policy_step, "weights_hash": model.weights_hash},
@@ -99,10 +100,10 @@ def _solve(given: argparse.Namespace) -> int:
         return int(bool(unusable))
     moves = f"moves at temperature {given.temperature:g}, expected fractions" if given.temperature else "best moves"
     step = "" if model.policy_step is None else f", step {model.policy_step:,}"
-    print(f"{given.model}: run {model.run}{step}, weights {model.weights_hash[:12]}; {moves}; 95 % intervals")
+    say(f"{given.model}: run {model.run}{step}, weights {model.weights_hash[:12]}; {moves}; 95 % intervals")
     if replies is not None:
         failed = f"{replies.num_unreadable:,} unreadable, {replies.num_illegal:,} with an illegal move"
-        print(f"{replies.num_answers:,} answers, one per position: {failed}; these count as not solved")
+        say(f"{replies.num_answers:,} answers, one per position: {failed}; these count as not solved")
     for name, (_, text) in found.items():
         print(f"\n{name}\n{text}")
     return int(bool(unusable))

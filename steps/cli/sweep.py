@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from grpo.base.files import json_text, replace_file
 from steps.cli.parser import whole_number
-from steps.cli.tables import duration, text_table, wrapped
+from steps.cli.tables import duration, text_table
 from steps.runtime.machine import Machine
+from steps.runtime.terminal_lines import say, wrapped
 
 if TYPE_CHECKING:
     from steps.runs.sweep_plan import PlannedRun, SweepPlan
@@ -66,7 +67,7 @@ def _sweep(given: argparse.Namespace) -> int:
     print("\n".join(_lines(found)))
     print(wrapped(f"{folder / 'sweep.md'} and sweep.json have this table.", ""))
     if failed := [row.planned.name for row in found.rows if not row.is_finished]:
-        print(f"chess-grpo: {len(failed)} of {len(found.rows)} runs did not finish: {'; '.join(failed)}. {_REMEDY}", file=sys.stderr)
+        say(f"chess-grpo: {len(failed)} of {len(found.rows)} runs did not finish: {'; '.join(failed)}. {_REMEDY}", sys.stderr)
     return 1 if failed else 0
 
 
@@ -77,18 +78,18 @@ def _run_all(plan: "SweepPlan", machine: Machine) -> "SweepResults":
     found = read_sweep(plan, machine)
     finished = {row.planned.key for row in found.rows if row.is_finished}
     parts = f"combinations of settings: {len(plan.combinations)}, seeds: {len(plan.seeds)}"
-    print(f"Sweep {plan.id}: {len(plan.runs)} runs ({parts}), of which {len(finished)} have finished already", flush=True)
+    say(f"Sweep {plan.id}: {len(plan.runs)} runs ({parts}), of which {len(finished)} have finished already")
     for number, run in enumerate(plan.runs, start=1):
         if run.key in finished:
             continue
         _record(found, machine)
         log = machine.home / plan.folder / f"run-{number}.log"
-        print(f"[{number}/{len(plan.runs)}] {run.name}: its output is in {log}", flush=True)
+        say(f"[{number}/{len(plan.runs)}] {run.name}: its output is in {log}")
         began = time.monotonic()
         code = start_flow(run, machine, log)
         found = read_sweep(plan, machine)
         row = next(row for row in found.rows if row.planned.key == run.key)
-        print(f"[{number}/{len(plan.runs)}] {_outcome(code, row)} after {duration(time.monotonic() - began)}", flush=True)
+        say(f"[{number}/{len(plan.runs)}] {_outcome(code, row)} after {duration(time.monotonic() - began)}")
     _record(found, machine, is_over=True)
     return found
 
@@ -151,7 +152,7 @@ def _record(found: "SweepResults", machine: Machine, *, is_over: bool = False) -
         machine,
     )
     if reason:
-        print(f"WARNING: the sweep's table is not logged to {machine.shown_uri} ({reason}); the same command logs it later", flush=True)
+        say(f"WARNING: the sweep's table is not logged to {machine.shown_uri} ({reason}); the same command logs it later")
 
 
 def _earlier(found: "SweepResults", machine: Machine) -> Iterator[str]:

@@ -1,18 +1,12 @@
 """Formats text tables to the terminal's width, and times and durations."""
 
-import shutil
-import textwrap
 import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-_WIDEST: Final = 110
+from steps.runtime.terminal_lines import wrapped
+
 _GAP: Final = "  "
-
-
-def width() -> int:
-    """Return the maximum line width."""
-    return min(shutil.get_terminal_size().columns, _WIDEST)
 
 
 def text_table(rows: Iterable[Sequence[str]], *, indent: str = "", folds: bool = True) -> str:
@@ -24,17 +18,6 @@ def text_table(rows: Iterable[Sequence[str]], *, indent: str = "", folds: bool =
         head = indent + "".join(f"{cell:<{size}}{_GAP}" for cell, size in zip(cells, widths, strict=True))
         made.append(wrapped(last, head) if folds else f"{head}{last}".rstrip())
     return "\n".join(made)
-
-
-def wrapped(text: str, head: str = "") -> str:
-    """Return a head followed by a text, which is wrapped with a hanging indent; the text gets at least 30 columns."""
-    room = max(width(), len(head) + 30)
-    return (
-        textwrap.fill(
-            text, room, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False, break_long_words=False
-        ).rstrip()
-        or head.rstrip()
-    )
 
 
 def when(seconds: float) -> str:

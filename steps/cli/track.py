@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from grpo.base.errors import PlainError
 from steps.runtime.machine import MIRROR, Machine, Mirror
+from steps.runtime.terminal_lines import say
 
 if TYPE_CHECKING:
     from steps.tracking.journal import JournalFolder
@@ -47,12 +48,12 @@ def deliver_journals(given: argparse.Namespace) -> int:
             raise TrackingAwayError(f"{tracker.uri} is away ({reason}): records of MLflow run {run} are left; run this again later")
         left = tracker.runs_left().get(run, 0)
         whose = "" if given.only_lists or not left else _RUNNING_STEP
-        print(f"MLflow run {run}: {num_waiting - left:,} steps logged, {left:,} wait{whose}")
+        say(f"MLflow run {run}: {num_waiting - left:,} steps logged, {left:,} wait{whose}")
         num_left += left
     for path in tracker.journals.refused():
-        print(f"{path}: records that the store rejected, each with its reason", file=sys.stderr)
+        say(f"{path}: records that the store rejected, each with its reason", sys.stderr)
     if not num_left:
-        print(f"Everything is logged to {tracker.uri}.")
+        say(f"Everything is logged to {tracker.uri}.")
     num_left += _deliver_to_mirror(machine, tracker.journals, only_lists=given.only_lists)
     return 1 if num_left else 0
 
@@ -67,11 +68,11 @@ def _deliver_to_mirror(machine: Machine, journals: "JournalFolder", *, only_list
         return 0
     if only_lists or machine.mirror == Mirror.OFF:
         how = "" if machine.mirror != Mirror.OFF else f": {MIRROR}={Mirror.ONLINE} chess-grpo track logs them"
-        print(f"{num_waiting:,} steps are not logged to W&B yet{how}")
+        say(f"{num_waiting:,} steps are not logged to W&B yet{how}")
         return num_waiting if machine.mirror != Mirror.OFF else 0
     why = MirrorProcess(machine).finish("track")
     num_left = len(journals.left(Reader.WANDB))
     if why:
         raise MirrorError(f"W&B does not have {num_left:,} steps ({why}): run this again later")
-    print(f"W&B: {num_waiting - num_left:,} steps logged, {num_left:,} wait{_RUNNING_STEP if num_left else ''}")
+    say(f"W&B: {num_waiting - num_left:,} steps logged, {num_left:,} wait{_RUNNING_STEP if num_left else ''}")
     return num_left

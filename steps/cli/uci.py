@@ -16,6 +16,7 @@ from steps.kinds.lookup import KINDS
 from steps.runs.find_policy import FoundPolicy, find_policy
 from steps.runs.names import POLICY_NAMES
 from steps.runtime.machine import Machine
+from steps.runtime.terminal_lines import say
 
 if TYPE_CHECKING:
     from grpo.uci.search import MoveFinder
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run_engine(parser.parse_args(arguments))
     except PlainError as error:
-        print(f"chess-grpo: {error}", file=sys.stderr)
+        say(f"chess-grpo: {error}", sys.stderr)
         return 1
 
 

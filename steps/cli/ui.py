@@ -11,6 +11,7 @@ from grpo.base.errors import PlainError
 from steps.cli.parser import whole_number
 from steps.runs.places import DEFAULT_PORT, HOST
 from steps.runtime.machine import Machine, sqlite_file
+from steps.runtime.terminal_lines import say
 
 _MAX_PORT: Final = 65_535
 _QUIET: Final = {
@@ -40,7 +41,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def _ui(given: argparse.Namespace) -> int:
     machine = Machine.here()
     if urlsplit(machine.tracking_uri).scheme in _SERVED:
-        print(f"The tracking store is a server, which has a UI of its own: {machine.shown_uri}")
+        say(f"The tracking store is a server, which has a UI of its own: {machine.shown_uri}")
         return 0
     _refuse_taken(given.port)
     from steps.tracking.client import TrackingStore
@@ -48,10 +49,10 @@ def _ui(given: argparse.Namespace) -> int:
 
     store, file = TrackingStore.of(machine), sqlite_file(machine.tracking_uri)
     if not store.exists:
-        print(f"{file} does not exist yet and is created now: its page is empty until a run starts (`make run CONFIG=smoke`)", flush=True)
+        say(f"{file} does not exist yet and is created now: its page is empty until a run starts (`make run CONFIG=smoke`)")
     # In a new store this makes the tables, under a lock; a store that does not answer is named here.
     page = view_address(f"http://{HOST}:{given.port}", store.asked(lambda: store.experiment))
-    print(f"MLflow UI on {file or machine.shown_uri}, ready in half a minute; Ctrl-C ends it. All runs:\n{page}", flush=True)
+    say(f"MLflow UI on {file or machine.shown_uri}, ready in half a minute; Ctrl-C ends it. All runs:\n{page}")
     # Passed as a variable, so that a password in the address is not visible in the list of processes.
     environment = {**os.environ, **_QUIET, "MLFLOW_BACKEND_STORE_URI": machine.tracking_uri}
     words = [sys.executable, "-m", "mlflow", "ui", "--host", HOST, "--port", str(given.port), "--workers", "1"]

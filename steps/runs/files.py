@@ -15,6 +15,7 @@ from typing import Any, Final
 from grpo.base.files import MANIFEST, CorruptError, read_json, sha256_file, sha256_json, verified_manifest
 from steps.runs.names import NotFoundError
 from steps.runtime.machine import Machine
+from steps.runtime.terminal_lines import say
 from steps.step_io.names import CHECKPOINTS
 from steps.store.objects import SharedStoreError, objects_at
 from steps.store.outputs import StepOutput, Store
@@ -125,7 +126,7 @@ def _bring(machine: Machine, output: StepOutput, files: Mapping[str, str], folde
             )
     num_bytes = sum((folder / name).stat().st_size for name in files)
     what = f"{output['step']}: output {output['output_hash'][:12]}"
-    print(f"{what}: {len(files)} files, {num_bytes:,} bytes, fetched from {where}", file=sys.stderr, flush=True)
+    say(f"{what}: {len(files)} files, {num_bytes:,} bytes, fetched from {where}", sys.stderr)
 
 
 def _download(machine: Machine, output: StepOutput, names: Collection[str], folder: Path, why: str) -> str:

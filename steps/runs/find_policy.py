@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from grpo.base.files import MANIFEST, read_json, sha256_file, verified_manifest
 from grpo.policy.files import is_policy, missing_files, policy_facts, policy_kind, weights_file
 from steps.runs.names import POLICY_NAMES, NotFoundError, is_folder
-from steps.runtime.commands import pasteable, resume_command
+from steps.runtime.commands import pasteable, resume_command, shortened
 from steps.runtime.machine import Machine
+from steps.runtime.terminal_lines import say
 from steps.step_io.aliases import ALIASES, CHAMPION, PRETRAINED_STEP
 from steps.step_io.names import REPORT
 
@@ -83,7 +84,7 @@ def find_policy(name: str, machine: Machine) -> FoundPolicy:
     if is_folder(name):
         return _in_folder(Path(name))
     found = named_policy(name, machine, role=CHAMPION).fetch(machine)
-    print(f"{name}: step {found.policy_step:,} of run {found.run}, in {found.folder}", file=sys.stderr, flush=True)
+    say(f"{name}: step {found.policy_step:,} of run {found.run}, in {shortened(found.folder)}", sys.stderr)
     return found
 
 

@@ -14,6 +14,7 @@ from grpo.statistics.intervals import Estimate, Unit, difference
 from steps.runs.files import output_file, output_manifest
 from steps.runs.index import TrackedRun
 from steps.runtime.machine import Machine
+from steps.runtime.terminal_lines import say
 from steps.step_io.names import RESULTS
 from steps.step_io.results import Measurement, Results, estimate_of, measurements, read_results
 from steps.tracking.outages import ArtifactError
@@ -64,7 +65,7 @@ def run_document(run: TrackedRun, machine: Machine) -> Results | None:
         with output_file(machine, step.output, RESULTS) as path:
             return read_results(path)
     except ArtifactError as error:
-        print(f"run {run.metaflow_run} without the {RESULTS} of its report: {error}", file=sys.stderr)
+        say(f"run {run.metaflow_run} without the {RESULTS} of its report: {error}", sys.stderr)
         return None
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from steps.runtime.machine import Machine, sqlite_file
+from steps.runtime.terminal_lines import say
 from steps.tracking.registry import MODEL
 from steps.tracking.tags import EXPERIMENT, FLOW, PARENT, STEP
 
@@ -104,7 +105,7 @@ def _is_known(file: Path) -> bool:
     except sqlite3.Error:  # No database, or one without MLflow's tables: MLflow's client says what is wrong with it.
         return False
     if not (known := set(found) <= set(_KNOWN)):
-        print(f"reading by MLflow's client, which takes some seconds: the tables' version {', '.join(found)} is not known", file=sys.stderr)
+        say(f"reading by MLflow's client, which takes some seconds: the tables' version {', '.join(found)} is not known", sys.stderr)
     return known
 
 

@@ -324,13 +324,20 @@ def test_a_shortage_is_told_with_the_histogram_the_rejections_and_what_to_change
     report.left_out.update({"judged": 4})
     missing = {(Split.TRAIN, Phase.ENDGAME): 5_000, (Split.HELDOUT, Phase.MIDDLEGAME): 1, (Split.TRAIN, Phase.OPENING): 0}
     assert cell_names(missing) == {"train/endgame": 5_000, "heldout/middlegame": 1}
-    assert shortage_message(missing, report, "games.pgn") == (
-        "games.pgn cannot fill the quotas: missing 5,000 of train/endgame, 1 of heldout/middlegame. Met 9,000 opening, 40 middlegame,"
-        " 0 endgame positions in 1,200 games (30 duplicates; games rejected: 1,000 filtered: min_plies, 2 illegal move;"
-        " positions left out: 4 judged). Give more games, lower boards.num_train, boards.num_validation or boards.num_heldout, raise"
-        ' boards.max_per_game_and_phase, choose boards.shortage = "accept" or "endgames", or boards.num_units = 1, since parts that find'
-        " the same positions lose some"
-    )
+    assert shortage_message(missing, report, "games.pgn").split("\n") == [
+        "games.pgn cannot fill the quotas: missing 5,001 boards",
+        "",
+        "                           opening  middlegame     endgame",
+        "  missing, train                 0           0       5,000",
+        "  missing, validation            0           0           0",
+        "  missing, heldout               0           1           0",
+        "  positions read             9,000          40           0",
+        "",
+        "From 1,200 games; 30 positions were duplicates; games rejected: 1,000 filtered: min_plies, 2 illegal move; positions left out:"
+        " 4 judged.",
+        "Give more games, lower boards.num_train, boards.num_validation or boards.num_heldout, raise boards.max_per_game_and_phase, choose"
+        ' boards.shortage = "accept" or "endgames", or boards.num_units = 1, since parts that find the same positions lose some',
+    ]
     assert "games rejected: none; positions left out: none" in shortage_message(missing, SourceReport(), "games.pgn")
 
 
