@@ -444,7 +444,13 @@ _SPECS: Final = [
     ),
     MetricSpec("baseline/score_engine_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
     MetricSpec("baseline/score_engine_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
-    MetricSpec("baseline/rating", "Elo", Better.HIGHER, "Pretrained policy (best moves) on the ladder: Elo above a random mover."),
+    MetricSpec(
+        "baseline/rating",
+        "Elo",
+        Better.HIGHER,
+        "Pretrained policy (best moves) on the ladder before GRPO: Elo above a random mover. The candidate meets other openings, so compare"
+        " its rating with `selection/rating_pretrained`.",
+    ),
     MetricSpec("baseline/rating_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval, with the rungs' ratings taken as exact."),
     MetricSpec("baseline/rating_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval, with the rungs' ratings taken as exact."),
     MetricSpec("selection/score_best", "score", Better.HIGHER, "Confirmation games: candidate against pretrained policy, best moves."),
@@ -459,6 +465,14 @@ _SPECS: Final = [
     MetricSpec("selection/rating", "Elo", Better.HIGHER, "The candidate on the ladder: Elo above a random mover."),
     MetricSpec("selection/rating_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval, the ladder taken as exact."),
     MetricSpec("selection/rating_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval, the ladder taken as exact."),
+    MetricSpec(
+        "selection/rating_pretrained",
+        "Elo",
+        Better.HIGHER,
+        "The pretrained policy on the ladder, against the candidate's rungs on the candidate's openings.",
+    ),
+    MetricSpec("selection/rating_pretrained_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval, the ladder taken as exact."),
+    MetricSpec("selection/rating_pretrained_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval, the ladder taken as exact."),
     MetricSpec(
         "selection/ladder_gain",
         "Elo",

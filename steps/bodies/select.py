@@ -141,6 +141,7 @@ def select_champion(
                 chosen,
                 {name: value for moves, interval in scores.items() for name, value in _score_metrics(moves, interval).items()}
                 | _estimate_metrics("selection/rating", of_candidate.rating, of_candidate.low, of_candidate.high)
+                | _estimate_metrics("selection/rating_pretrained", of_initial.rating, of_initial.low, of_initial.high)
                 | _gain_metrics("selection/ladder_gain", gain.played)
                 | _gain_metrics("selection/ladder_gain_adjudicated", gain.adjudicated),
             )

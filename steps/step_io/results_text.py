@@ -18,6 +18,7 @@ from steps.step_io.results import (
     REGRET_CANDIDATE,
     REGRET_PRETRAINED,
     SAMPLED,
+    START_RATING,
     BoardFacts,
     ClaimFacts,
     DecisionFacts,
@@ -77,6 +78,7 @@ _HEADLINES: Final = (
     MEASURE_NAMES[GAIN],
     MEASURE_NAMES[SAMPLED],
     MEASURE_NAMES[LADDER_GAIN],
+    MEASURE_NAMES[START_RATING],
     MEASURE_NAMES[CANDIDATE_RATING],
     REGRET_PRETRAINED,
     REGRET_CANDIDATE,
@@ -84,7 +86,7 @@ _HEADLINES: Final = (
 
 
 def headline_table(found: Sequence[Measurement]) -> HeadedRows:
-    """Return the six measurements that say most: the gains, the rating, and held-out regret before and after GRPO."""
+    """Return the measurements that say most: the gains, both ratings of the ladder gain, and held-out regret before and after GRPO."""
     named = {each["name"]: each for each in found}
     return measurement_table(named[name] for name in _HEADLINES if name in named)
 

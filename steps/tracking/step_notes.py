@@ -69,7 +69,7 @@ STEP_NOTES: Final[Mapping[str, StepNote]] = {
     "select": StepNote(
         text="Decides by the fresh games whether the candidate is significantly better than the pretrained policy and than the"
         " previous champion. Registers two policies: `champion`, to play, and `peak`, to resume from.",
-        headlines=("selection/score_best", "selection/ladder_gain", "selection/rating"),
+        headlines=("selection/score_best", "selection/ladder_gain", "selection/rating", "selection/rating_pretrained"),
     ),
     "report": StepNote(text="Writes the results of the run as one document, the report as a page, and a model card of the champion."),
 }

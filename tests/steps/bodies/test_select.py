@@ -392,8 +392,9 @@ def test_the_metrics_are_those_of_the_report(selected: Selected) -> None:
     [record] = read_history(selected.folder)
     report, confirmed = selected.report, selected.report["confirmation_best_moves"]
     assert record.step == BEST
-    expected = {"selection/rating": report["ladder"]["rating"]}
-    expected |= {f"selection/rating_{end}": report["ladder"][end] for end in ("low", "high")}
+    expected = {}
+    for name, placed in (("rating", report["ladder"]), ("rating_pretrained", report["ladder_initial"])):
+        expected |= {f"selection/{name}": placed["rating"]} | {f"selection/{name}_{end}": placed[end] for end in ("low", "high")}
     for name, gain in (("", report["ladder_gain"]["played"]), ("_adjudicated", report["ladder_gain"]["adjudicated"])):
         expected |= {f"selection/ladder_gain{name}{end}": gain[part] for end, part in (("", "value"), ("_low", "low"), ("_high", "high"))}
     for moves, facts in {
