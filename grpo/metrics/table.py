@@ -459,6 +459,20 @@ _SPECS: Final = [
     MetricSpec("selection/score_adjudicated", "score", Better.HIGHER, "The same games with undecided ones adjudicated by the engine."),
     MetricSpec("selection/score_adjudicated_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
     MetricSpec("selection/score_adjudicated_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
+    MetricSpec(
+        "selection/verdict_score",
+        "score",
+        Better.HIGHER,
+        "The score by which the verdict was taken: of the two above the one that `selection.scored` names, or, at `auto`, that the"
+        " screening games chose.",
+    ),
+    MetricSpec("selection/verdict_score_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
+    MetricSpec("selection/verdict_score_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
+    MetricSpec(
+        "selection/verdict_elo", "Elo", Better.HIGHER, "The same in Elo: the gain that the verdict's sentence and the run's name state."
+    ),
+    MetricSpec("selection/verdict_elo_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval."),
+    MetricSpec("selection/verdict_elo_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval."),
     MetricSpec("selection/score_previous", "score", Better.HIGHER, "Candidate against the registry's previous champion, best moves."),
     MetricSpec("selection/score_previous_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
     MetricSpec("selection/score_previous_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
@@ -484,11 +498,11 @@ _SPECS: Final = [
     MetricSpec("selection/ladder_gain_adjudicated", "Elo", Better.HIGHER, "The same with undecided games adjudicated by the engine."),
     MetricSpec("selection/ladder_gain_adjudicated_low", "Elo", Better.HIGHER, "Lower end of its 95 % interval, paired by opening."),
     MetricSpec("selection/ladder_gain_adjudicated_high", "Elo", Better.HIGHER, "Upper end of its 95 % interval, paired by opening."),
+    MetricSpec("selection/heldout_regret", "win probability", Better.LOWER, "`heldout/regret_best` of the candidate."),
     MetricSpec("selection/score_sampled", "score", Better.HIGHER, "Candidate against pretrained policy, sampled moves at T = 1."),
     MetricSpec("selection/score_sampled_low", "score", Better.HIGHER, "Lower end of its 95 % interval."),
     MetricSpec("selection/score_sampled_high", "score", Better.HIGHER, "Upper end of its 95 % interval."),
     MetricSpec("run/regret_before", "win probability", Better.LOWER, "`heldout/regret_best` before the first update."),
-    MetricSpec("run/regret_after", "win probability", Better.LOWER, "`heldout/regret_best` at the last checkpoint."),
     MetricSpec("run/findings", "findings", Better.LOWER, "Number of findings of the diagnosis in the history of `finetune`."),
     MetricSpec("sweep/runs", "runs", Better.NEITHER, "Finished runs of a combination, one for each seed; the step is the combination."),
     *_between_runs("sweep/gain_as_played", "The candidate's gain over its own start in the confirmation games, as played."),

@@ -113,8 +113,7 @@ def trace_table(decision: DecisionFacts) -> HeadedRows:
         for entry in decision["screening"]
     ]
     rows += [
-        (f"claim: {claim['name']}", f"{_found(claim)} (threshold {LEVEL}, adjusted for multiple tests); {claim['end']}")
-        for claim in decision["claims"]
+        (f"claim: {claim['name']}", f"{_found(claim)} (threshold {LEVEL}, after Holm); {claim['end']}") for claim in decision["claims"]
     ]
     gain = decision["ladder_gain"]
     rows.append((f"claim: {AGAINST_OTHERS}", gain["text"] + ("; BLOCKS" if gain["finding"] == LadderFinding.WORSE else "")))
@@ -339,7 +338,11 @@ def _answers(confirmed: MatchFacts) -> str:
 
 
 def _found(claim: ClaimFacts) -> str:
-    return f"{claim['text']}; {'shown' if claim['is_shown'] else 'not shown'}, {p_text(claim['adjusted_p'])}"
+    # A claim that is alone in its family has one p-value. In a family the interval is that of the claim alone, so it can clear one half
+    # where the adjusted value does not pass.
+    alone, adjusted = p_text(claim["p_value"]), p_text(claim["adjusted_p"])
+    p_values = alone if alone == adjusted else f"{adjusted} after Holm (alone {alone})"
+    return f"{claim['text']}; {'shown' if claim['is_shown'] else 'not shown'}, {p_values}"
 
 
 def p_text(p_value: float) -> str:

@@ -46,7 +46,7 @@ from grpo.reading.games import Rejection
 from grpo.reading.pgn import read_games
 from grpo.settings.language import LanguageConfig
 from grpo.settings.tree import Settings, read_settings
-from grpo.statistics.intervals import LEVEL, Estimate, holm
+from grpo.statistics.intervals import LEVEL, Estimate, elo_estimate, holm
 from grpo.statistics.sprt import SprtModel
 from steps.bodies import select as selecting
 from steps.bodies import selection_games
@@ -404,6 +404,11 @@ def test_the_metrics_are_those_of_the_report(selected: Selected) -> None:
     }.items():
         expected |= {f"selection/score_{moves}": facts["score"]}
         expected |= {f"selection/score_{moves}_{end}": facts[end] for end in ("low", "high")}
+    claim = report["claims"][0]["interval"]
+    expected |= {f"selection/verdict_score{end}": claim[part] for end, part in (("", "score"), ("_low", "low"), ("_high", "high"))}
+    gained = elo_estimate(Estimate(value=claim["score"], low=claim["low"], high=claim["high"]))
+    expected |= {f"selection/verdict_elo{end}": getattr(gained, part) for end, part in (("", "value"), ("_low", "low"), ("_high", "high"))}
+    expected["selection/heldout_regret"] = report["heldout_regret_best"][str(BEST)]["mean"]
     assert record.metrics == expected
 
 
