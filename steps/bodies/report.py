@@ -21,6 +21,7 @@ from steps.step_io.results import (
     PRETRAINED_RATING,
     PREVIOUS,
     SAMPLED,
+    START_RATING,
     Results,
     measurements,
 )
@@ -126,5 +127,5 @@ def _num_games(decision: Mapping[str, Any], baseline: Mapping[str, Any]) -> Iter
     yield GAIN_ADJUDICATED, 2 * decision["confirmation_best_moves"]["num_pairs"]
     of_start, of_candidate = (sum(2 * part["num_pairs"] for part in decision[name]["games"]) for name in ("ladder_initial", "ladder"))
     yield from ((metric, of_start + of_candidate) for metric in (LADDER_GAIN, LADDER_GAIN_ADJUDICATED))
-    yield CANDIDATE_RATING, of_candidate
+    yield from ((START_RATING, of_start), (CANDIDATE_RATING, of_candidate))
     yield PRETRAINED_RATING, sum(2 * part["num_pairs"] for part in baseline["ladder"]["games"])

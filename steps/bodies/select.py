@@ -19,7 +19,7 @@ from grpo.play.ladder import ladder_difference
 from grpo.play.viewer import viewer_page
 from grpo.policy.files import policy_file_names
 from grpo.settings.tree import SelectionConfig, Settings
-from grpo.statistics.intervals import LEVEL, Estimate, ScoreInterval
+from grpo.statistics.intervals import LEVEL, Estimate, ScoreInterval, elo_estimate
 from grpo.statistics.sprt import Sprt, SprtModel
 from steps.bodies.game_cache import PrecomputedGames
 from steps.bodies.measure import match_facts, placement_facts, read_ladder
@@ -135,11 +135,16 @@ def select_champion(
         scores = {"best": confirmed.interval(), "adjudicated": confirmed.interval(adjudicated=True), "sampled": sampled.interval()}
         if against_previous is not None:
             scores["previous"] = against_previous.interval
+        gained = elo_estimate(against_initial.interval.estimate)
         work.record(
             Record(
                 chosen,
-                {name: value for moves, interval in scores.items() for name, value in _score_metrics(moves, interval).items()}
+                {name: value for moves, interval in scores.items() for name, value in _score_metrics(f"score_{moves}", interval).items()}
+                | _score_metrics("verdict_score", against_initial.interval)
+                | _gain_metrics("selection/verdict_elo", gained)
+                | {"selection/heldout_regret": regrets[chosen].mean}
                 | _estimate_metrics("selection/rating", of_candidate.rating, of_candidate.low, of_candidate.high)
+                | _estimate_metrics("selection/rating_pretrained", of_initial.rating, of_initial.low, of_initial.high)
                 | _gain_metrics("selection/ladder_gain", gain.played)
                 | _gain_metrics("selection/ladder_gain_adjudicated", gain.adjudicated),
             )
@@ -210,8 +215,8 @@ def _write_policies(folder: Path, *, champion: Path, peak: Path) -> None:
         shutil.copy(champion / name, folder / CHAMPION / name)
 
 
-def _score_metrics(moves: str, interval: ScoreInterval) -> dict[str, float]:
-    return _estimate_metrics(f"selection/score_{moves}", interval.score, interval.low, interval.high)
+def _score_metrics(name: str, interval: ScoreInterval) -> dict[str, float]:
+    return _estimate_metrics(f"selection/{name}", interval.score, interval.low, interval.high)
 
 
 def _gain_metrics(name: str, gain: Estimate) -> dict[str, float]:

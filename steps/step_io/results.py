@@ -288,7 +288,10 @@ class Measure(NamedTuple):
 GAIN, GAIN_ADJUDICATED = "selection/score_best", "selection/score_adjudicated"
 SAMPLED, PREVIOUS = "selection/score_sampled", "selection/score_previous"
 LADDER_GAIN, LADDER_GAIN_ADJUDICATED = "selection/ladder_gain", "selection/ladder_gain_adjudicated"
-CANDIDATE_RATING, PRETRAINED_RATING = "selection/rating", "baseline/rating"
+CANDIDATE_RATING, START_RATING = "selection/rating", "selection/rating_pretrained"
+"""Of the same games, which the ladder gain rests on."""
+PRETRAINED_RATING: Final = "baseline/rating"
+"""Of other games, played before there was a candidate."""
 _REGRET: Final = "heldout/regret_best"
 REGRET_PRETRAINED, REGRET_CANDIDATE = "held-out regret, pretrained", "held-out regret, candidate"
 
@@ -299,7 +302,7 @@ MEASURES: Final = (
     Measure("baseline", "baseline/score_random_adjudicated", Unit.SCORE, "pretrained against a random mover, adjudicated", _ADJUDICATED),
     Measure("baseline", "baseline/score_engine", Unit.SCORE, _ENGINE_MATCH, _ENGINE),
     Measure("baseline", "baseline/score_engine_adjudicated", Unit.SCORE, f"{_ENGINE_MATCH}, adjudicated", (*_ADJUDICATED, _NODES)),
-    Measure("baseline", PRETRAINED_RATING, Unit.ELO, "pretrained on the ladder", (_LADDER,)),
+    Measure("baseline", PRETRAINED_RATING, Unit.ELO, "pretrained on the ladder before GRPO, other openings", (_LADDER,)),
     Measure("baseline", _REGRET, Unit.REGRET, REGRET_PRETRAINED, (_BOARDS,)),
     Measure("finetune", _REGRET, Unit.REGRET, REGRET_CANDIDATE, (_BOARDS,)),
     Measure("select", GAIN, Unit.SCORE, "candidate against pretrained, best moves, as played", _STARTED),
@@ -310,6 +313,7 @@ MEASURES: Final = (
     Measure("select", f"{PREVIOUS}_adjudicated", Unit.SCORE, "candidate against the champion before, adjudicated", (_UNKNOWN,)),
     Measure("select", LADDER_GAIN, Unit.ELO, "candidate less pretrained on the ladder, as played", (*_STARTED, _LADDER)),
     Measure("select", LADDER_GAIN_ADJUDICATED, Unit.ELO, "candidate less pretrained on the ladder, adjudicated", (*_JUDGED, _LADDER)),
+    Measure("select", START_RATING, Unit.ELO, "pretrained on the ladder, openings of the candidate", (_LADDER,)),
     Measure("select", CANDIDATE_RATING, Unit.ELO, "candidate on the ladder", (_LADDER,)),
 )
 """All that runs are measured by, in the order of their steps."""

@@ -18,6 +18,7 @@ from steps.step_io.results import (
     REGRET_CANDIDATE,
     REGRET_PRETRAINED,
     SAMPLED,
+    START_RATING,
     BoardFacts,
     ClaimFacts,
     DecisionFacts,
@@ -77,6 +78,7 @@ _HEADLINES: Final = (
     MEASURE_NAMES[GAIN],
     MEASURE_NAMES[SAMPLED],
     MEASURE_NAMES[LADDER_GAIN],
+    MEASURE_NAMES[START_RATING],
     MEASURE_NAMES[CANDIDATE_RATING],
     REGRET_PRETRAINED,
     REGRET_CANDIDATE,
@@ -84,7 +86,7 @@ _HEADLINES: Final = (
 
 
 def headline_table(found: Sequence[Measurement]) -> HeadedRows:
-    """Return the six measurements that say most: the gains, the rating, and held-out regret before and after GRPO."""
+    """Return the measurements that say most: the gains, both ratings of the ladder gain, and held-out regret before and after GRPO."""
     named = {each["name"]: each for each in found}
     return measurement_table(named[name] for name in _HEADLINES if name in named)
 
@@ -111,8 +113,7 @@ def trace_table(decision: DecisionFacts) -> HeadedRows:
         for entry in decision["screening"]
     ]
     rows += [
-        (f"claim: {claim['name']}", f"{_found(claim)} (threshold {LEVEL}, adjusted for multiple tests); {claim['end']}")
-        for claim in decision["claims"]
+        (f"claim: {claim['name']}", f"{_found(claim)} (threshold {LEVEL}, after Holm); {claim['end']}") for claim in decision["claims"]
     ]
     gain = decision["ladder_gain"]
     rows.append((f"claim: {AGAINST_OTHERS}", gain["text"] + ("; BLOCKS" if gain["finding"] == LadderFinding.WORSE else "")))
@@ -337,7 +338,11 @@ def _answers(confirmed: MatchFacts) -> str:
 
 
 def _found(claim: ClaimFacts) -> str:
-    return f"{claim['text']}; {'shown' if claim['is_shown'] else 'not shown'}, {p_text(claim['adjusted_p'])}"
+    # A claim that is alone in its family has one p-value. In a family the interval is that of the claim alone, so it can clear one half
+    # where the adjusted value does not pass.
+    alone, adjusted = p_text(claim["p_value"]), p_text(claim["adjusted_p"])
+    p_values = alone if alone == adjusted else f"{adjusted} after Holm (alone {alone})"
+    return f"{claim['text']}; {'shown' if claim['is_shown'] else 'not shown'}, {p_values}"
 
 
 def p_text(p_value: float) -> str:

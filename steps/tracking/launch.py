@@ -12,7 +12,7 @@ from grpo.settings.tree import DEFAULT_PRESET, preset_names, read_settings
 from grpo.statistics.intervals import Estimate
 from steps.runtime.commands import FLOW_FILE
 from steps.step_io.results import DecisionFacts
-from steps.tracking.tags import RUN_NAME, SENTENCE, VERDICT
+from steps.tracking.tags import RUN_NAME, SCORED_BY, SENTENCE, VERDICT
 
 _SEED: Final = "seed"
 
@@ -69,7 +69,12 @@ def verdict_tags(decision: DecisionFacts, settings: Mapping[str, Any]) -> dict[s
     """Return a parent run's tags from the report of `select`; one of them puts the verdict into its name."""
     score = decision["claims"][0]["interval"]
     short = short_verdict(Verdict(decision["verdict"]), Estimate(value=score["score"], low=score["low"], high=score["high"]))
-    return {VERDICT: decision["verdict"], SENTENCE: decision["sentence"], RUN_NAME: f"{short} · {launch_of(settings).label}"}
+    return {
+        VERDICT: decision["verdict"],
+        SENTENCE: decision["sentence"],
+        SCORED_BY: decision["scored_by"],
+        RUN_NAME: f"{short} · {launch_of(settings).label}",
+    }
 
 
 def _differences(given: Mapping[str, Any], preset: str) -> dict[str, Any]:

@@ -22,9 +22,9 @@ STEPS_VIEW: Final = "chess-grpo-steps"
 CURVES: Final = "chess-grpo-curves"
 
 _COMPARED: Final[Mapping[str, int]] = {
-    "metrics.`selection/score_best`": 110,
+    "metrics.`selection/verdict_elo`": 110,
     "metrics.`selection/ladder_gain`": 110,
-    "metrics.`run/regret_after`": 110,
+    "metrics.`selection/heldout_regret`": 110,
     "params.`grpo.learning_rate`": 110,
     f"tags.`{FOUND}`": 130,
     f"tags.`{SENTENCE}`": 520,

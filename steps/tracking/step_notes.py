@@ -21,7 +21,8 @@ class StepNote:
     of_language: str = ""
     """The same for a language model, if different."""
     headlines: tuple[str, ...] = ()
-    """Metrics whose last value is also logged on the parent run: the few by which its table is sorted; intervals are in the report."""
+    """Metrics whose last value is also logged on the parent run: the few by which its table is sorted. The score that decided has its
+    interval, others have theirs in the report."""
 
 
 STEP_NOTES: Final[Mapping[str, StepNote]] = {
@@ -69,7 +70,13 @@ STEP_NOTES: Final[Mapping[str, StepNote]] = {
     "select": StepNote(
         text="Decides by the fresh games whether the candidate is significantly better than the pretrained policy and than the"
         " previous champion. Registers two policies: `champion`, to play, and `peak`, to resume from.",
-        headlines=("selection/score_best", "selection/ladder_gain", "selection/rating"),
+        headlines=(
+            *(f"selection/{name}{end}" for name in ("verdict_elo", "verdict_score") for end in ("", "_low", "_high")),
+            "selection/ladder_gain",
+            "selection/heldout_regret",
+            "selection/rating",
+            "selection/rating_pretrained",
+        ),
     ),
     "report": StepNote(text="Writes the results of the run as one document, the report as a page, and a model card of the champion."),
 }
@@ -93,7 +100,7 @@ def headlines(step: str, folder: Path) -> dict[str, float]:
     records = read_history(folder)
     found = {name: numbers[-1] for name in STEP_NOTES[step].headlines if (numbers := _numbers(records, name))}
     if step == "finetune" and (regrets := _numbers(records, "heldout/regret_best")):
-        found |= {"run/regret_before": regrets[0], "run/regret_after": regrets[-1]}
+        found["run/regret_before"] = regrets[0]
     if (folder / FINDINGS).is_file():
         found["run/findings"] = float(len(_problems(read_json(folder / FINDINGS))))
     return found

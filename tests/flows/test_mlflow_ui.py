@@ -79,7 +79,7 @@ def test_the_address_that_ui_prints_shows_the_verdict_without_a_click(shown: Sho
 
 
 def test_the_table_of_runs_says_what_the_experiment_is_and_compares_runs(shown: Shown) -> None:
-    shown.go(view_address(shown.address, shown.experiment), "Teach a network chess by imitation", "selection/score_best")
+    shown.go(view_address(shown.address, shown.experiment), "Teach a network chess by imitation", "selection/verdict_elo")
 
 
 def test_the_parents_steps_are_listed_in_their_order(shown: Shown) -> None:
@@ -93,7 +93,9 @@ def test_the_parents_steps_are_listed_in_their_order(shown: Shown) -> None:
 
 def test_the_parents_page_begins_with_the_verdict_and_has_settings_and_headlines(shown: Shown) -> None:
     verdict = shown.found("flow").data.tags["chess_grpo.verdict"]
-    text = shown.go_to_run("flow", "", f"Verdict: {verdict}", "Show more", "Parameters (", "selection/score_best", "run/regret_after")
+    text = shown.go_to_run(
+        "flow", "", f"Verdict: {verdict}", "Show more", "Parameters (", "selection/verdict_elo", "selection/heldout_regret"
+    )
     assert text.index("Verdict") < text.index("Metrics (") < text.index("Parameters (")
     assert re.search(r"\w+ boards, [\d,]+ \(", text), "its dataset"
     shown.page.click("Show more")

@@ -153,7 +153,12 @@ def _records(step: str, run: LoggedRun) -> list[Record]:
         adjudicated = tuple(min(1.0, part + 0.1) for part in run.score)
         kinds = {"best": run.score, "adjudicated": adjudicated, "sampled": (0.55, 0.5, 0.6)}
         scores = {f"selection/score_{kind}{end}": value for kind, each in kinds.items() for end, value in _ends(each)}
-        placed = {"rating": run.rating, "ladder_gain": run.ladder_gain, "ladder_gain_adjudicated": run.ladder_gain}
+        placed = {
+            "rating": run.rating,
+            "rating_pretrained": run.pretrained_rating,
+            "ladder_gain": run.ladder_gain,
+            "ladder_gain_adjudicated": run.ladder_gain,
+        }
         scores |= {f"selection/{kind}{end}": value for kind, each in placed.items() for end, value in _ends(each)}
         return [Record(run.candidate, scores)]
     return []

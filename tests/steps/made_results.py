@@ -89,7 +89,7 @@ def made_reports(*, score: float = 0.75, elo: float = 10.0) -> dict[str, dict[st
         100,
         against_initial=confirmation([score] * 50),
         against_previous=None,
-        beside={"sampled moves at T = 1, as played": [0.5] * 10},
+        beside={"best moves, adjudicated": [1.0] * 5 + [0.5] * 5, "sampled moves at T = 1, as played": [0.5] * 10},
         ladder_gain=gain(elo),
         phases=phase_changes({"opening": [-0.01, 0.01] * 30, "endgame": [-0.02, 0.0] * 30}, tolerance=0.01),
     )
@@ -135,7 +135,7 @@ def made_reports(*, score: float = 0.75, elo: float = 10.0) -> dict[str, dict[st
             "confirmation_sampled_moves": match(0.5, 10),
             "previous_champion": None,
             "ladder": placement(260.0),
-            "ladder_initial": placement(250.0),
+            "ladder_initial": placement(240.0),
         },
     }
 
@@ -164,6 +164,7 @@ def write_outputs(root: Path, reports: Mapping[str, Mapping[str, Any]]) -> dict[
             **metrics("selection/score_adjudicated", best["adjudicated"], "score"),
             **metrics("selection/ladder_gain", decision["ladder_gain"]["played"], "value"),
             **metrics("selection/rating", decision["ladder"], "rating"),
+            **metrics("selection/rating_pretrained", decision["ladder_initial"], "rating"),
         ),
     }
     folders = {step: root / "outputs" / step / f"v-{step}" for step in reports}

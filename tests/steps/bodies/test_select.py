@@ -46,7 +46,7 @@ from grpo.reading.games import Rejection
 from grpo.reading.pgn import read_games
 from grpo.settings.language import LanguageConfig
 from grpo.settings.tree import Settings, read_settings
-from grpo.statistics.intervals import LEVEL, Estimate, holm
+from grpo.statistics.intervals import LEVEL, Estimate, elo_estimate, holm
 from grpo.statistics.sprt import SprtModel
 from steps.bodies import select as selecting
 from steps.bodies import selection_games
@@ -392,8 +392,9 @@ def test_the_metrics_are_those_of_the_report(selected: Selected) -> None:
     [record] = read_history(selected.folder)
     report, confirmed = selected.report, selected.report["confirmation_best_moves"]
     assert record.step == BEST
-    expected = {"selection/rating": report["ladder"]["rating"]}
-    expected |= {f"selection/rating_{end}": report["ladder"][end] for end in ("low", "high")}
+    expected = {}
+    for name, placed in (("rating", report["ladder"]), ("rating_pretrained", report["ladder_initial"])):
+        expected |= {f"selection/{name}": placed["rating"]} | {f"selection/{name}_{end}": placed[end] for end in ("low", "high")}
     for name, gain in (("", report["ladder_gain"]["played"]), ("_adjudicated", report["ladder_gain"]["adjudicated"])):
         expected |= {f"selection/ladder_gain{name}{end}": gain[part] for end, part in (("", "value"), ("_low", "low"), ("_high", "high"))}
     for moves, facts in {
@@ -403,6 +404,11 @@ def test_the_metrics_are_those_of_the_report(selected: Selected) -> None:
     }.items():
         expected |= {f"selection/score_{moves}": facts["score"]}
         expected |= {f"selection/score_{moves}_{end}": facts[end] for end in ("low", "high")}
+    claim = report["claims"][0]["interval"]
+    expected |= {f"selection/verdict_score{end}": claim[part] for end, part in (("", "score"), ("_low", "low"), ("_high", "high"))}
+    gained = elo_estimate(Estimate(value=claim["score"], low=claim["low"], high=claim["high"]))
+    expected |= {f"selection/verdict_elo{end}": getattr(gained, part) for end, part in (("", "value"), ("_low", "low"), ("_high", "high"))}
+    expected["selection/heldout_regret"] = report["heldout_regret_best"][str(BEST)]["mean"]
     assert record.metrics == expected
 
 

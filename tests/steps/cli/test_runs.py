@@ -156,7 +156,7 @@ def test_numbers_come_with_their_intervals_and_the_candidates_regret_is_that_of_
     found = {each["name"]: each for each in run_measurements(run, run_document(run, machine))}
     numbers = {name: (each["value"], each["low"], each["high"]) for name, each in found.items()}
     assert numbers["candidate against pretrained, best moves, as played"] == (0.75, 0.7, 0.8)
-    assert numbers["pretrained on the ladder"] == (500, 400, 600)
+    assert numbers["pretrained on the ladder before GRPO, other openings"] == (500, 400, 600)
     assert numbers["held-out regret, candidate"] == pytest.approx((0.03, 0.03 - 1.96 * 0.005, 0.03 + 1.96 * 0.005), abs=1e-5)
     assert numbers["held-out regret, pretrained"][0] == 0.08
     assert "candidate against the champion before" not in numbers, "there was none"
@@ -171,7 +171,7 @@ def test_before_the_report_the_same_measurements_come_from_mlflows_metrics(told:
     assert [each["name"] for each in of_metrics] == [
         "pretrained against a random mover",
         "pretrained against Stockfish, nodes 1",
-        "pretrained on the ladder",
+        "pretrained on the ladder before GRPO, other openings",
         "held-out regret, pretrained",
     ]
     for each in of_metrics:

@@ -66,6 +66,8 @@ def test_every_number_has_its_interval_its_games_and_its_yardstick(results: Resu
     assert regret["low"] == pytest.approx(0.0485 - 1.96 * 0.0011, abs=1e-5)
     assert regret["yardstick"] == {"held-out boards": results["outputs"]["join_boards"]["output_hash"]}
     assert found["candidate on the ladder"]["num_games"] == 2 * 2 * 7
+    placed = [found[name]["value"] for name in ("candidate on the ladder", "pretrained on the ladder, openings of the candidate")]
+    assert placed == [260, 240], "of the games of the ladder gain, and not the 250 of the baseline"
     assert found["candidate less pretrained on the ladder, as played"]["num_games"] == 2 * 2 * 2 * 7
     assert found["pretrained against a random mover, adjudicated"]["value"] == 1.0
     assert "candidate against the champion before" not in found

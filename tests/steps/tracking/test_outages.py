@@ -127,7 +127,7 @@ def write_choice(work: Work) -> None:
     for alias in (PEAK, CHAMPION):
         (work.folder / alias).mkdir()
         (work.folder / alias / "weights").write_text(alias)
-    work.record(Record(2, {"selection/score_best": 0.6}))
+    work.record(Record(2, {"selection/verdict_elo": 0.6}))
 
 
 def chosen(flow_run: str, *, is_beaten: bool = False, seen: int | None = None) -> Chosen:
@@ -192,7 +192,7 @@ def test_the_undisturbed_run_is_all_there(undisturbed: dict[str, Any]) -> None:
     wanted = {"deep/er/weights", "again/er/weights", "empty", "report.json", "manifest.json", "history.jsonl"}
     assert wanted <= pretrain["artifacts"].keys()
     assert pretrain["datasets"] == parent["datasets"] == ["d" * 32]
-    headlines = {"imitation/top1": ["0 0.5"], "imitation/validation_loss": ["0 nan"], "selection/score_best": ["0 0.6"]}
+    headlines = {"imitation/top1": ["0 0.5"], "imitation/validation_loss": ["0 nan"], "selection/verdict_elo": ["0 0.6"]}
     assert parent["metrics"] == headlines
     assert parent["tags"][NOTE] == "# Verdict"
     assert parent["artifacts"].keys() == {"settings.json"}
