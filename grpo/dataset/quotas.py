@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 import chess
 
@@ -16,10 +16,12 @@ from grpo.base.seeding import numpy_stream
 from grpo.board.encoding import fen_of, key_of_fen, position_key, turned_fen
 from grpo.board.phases import PHASES, Phase, phase_of
 from grpo.dataset.table import Position, Split
-from grpo.reading.games import Game, Rejection
+from grpo.reading.games import Game, Reason, Rejection
 from grpo.settings.tree import BoardsConfig
 
 QuotaCell = tuple[Split, Phase]
+FILTERED: Final = "filtered: "
+"""In a report, the beginning of the reason of a game that a filter dropped; the filter's name follows."""
 
 
 def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
@@ -70,7 +72,7 @@ class SourceReport:
 
     def reject(self, rejection: Rejection) -> None:
         """Count a rejected game."""
-        self.rejected[f"{rejection.reason}: {rejection.detail}" if rejection.reason == "filtered" else rejection.reason.value] += 1
+        self.rejected[f"{FILTERED}{rejection.detail}" if rejection.reason == Reason.FILTERED else rejection.reason.value] += 1
 
     def as_facts(self) -> dict[str, Any]:
         """Return the report as plain data."""

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from grpo.base.files import read_json, write_json
 from grpo.board.phases import PHASES, Phase
 from grpo.dataset.engine_games import material_signature
-from grpo.dataset.quotas import SourceReport, boards_per_cell, cell_names, cut_to_quota, shortage_message
+from grpo.dataset.quotas import FILTERED, SourceReport, boards_per_cell, cell_names, cut_to_quota, shortage_message
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Position, Split, phase_counts
 from grpo.metrics.table import Record
 from grpo.reading.games import SourceError
@@ -45,7 +45,7 @@ def join_units(settings: Settings, folders: Sequence[Path], work: Work) -> None:
     what = f"{', '.join(settings.boards.files)}" if settings.boards.source == "files" else "engine games"
     if any(missing.values()) and settings.boards.shortage != "accept":
         if not report.num_games:
-            raise SourceError(_nothing_usable(what, report))
+            raise SourceError(nothing_usable(what, report))
         raise SourceError(shortage_message(missing, report, what))
     if empty := [cell for cell, count in missing.items() if count == wanted[cell]]:
         raise SourceError(shortage_message({cell: missing[cell] for cell in empty}, report, what))
@@ -79,9 +79,17 @@ def join_units(settings: Settings, folders: Sequence[Path], work: Work) -> None:
     )
 
 
-def _nothing_usable(what: str, report: SourceReport) -> str:
+def nothing_usable(what: str, report: SourceReport) -> str:
+    """Return the message for sources of which every game and position was rejected, with the remedy."""
     why = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.rejected.items())) or "it holds none at all"
-    return f"{what}: no usable game or position ({why}); give PGN files of standard chess, or lists of positions"
+    filters = sorted(reason.removeprefix(FILTERED) for reason in report.rejected if reason.startswith(FILTERED))
+    remedy = "give PGN files of standard chess, or lists of positions"
+    if filters:
+        remedy = (
+            f"loosen {', '.join(f'boards.filters.{name}' for name in filters)} (a game counts at the first filter that drops it), or set"
+            ' boards.filters.profile = "all"'
+        )
+    return f"{what}: no usable game or position ({why}); {remedy}"
 
 
 def _dataset_facts(boards: pa.Table, games: pa.Table) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from typing import Final
 
 from grpo.base.files import atomic_folder, write_manifest
 from grpo.engine.identity import EngineIdentity, identify
-from grpo.reading.games import Rejection
+from grpo.reading.games import Rejection, SourceError
 from grpo.settings.tree import ConfigError, Settings
 from steps.bodies.build_boards import build_units, write_rejection
 from steps.bodies.check_boards import check_dataset
-from steps.bodies.join_boards import join_units
+from steps.bodies.join_boards import join_units, nothing_usable
 from steps.cli.inspect_files import dataset_text, files_text, inspect_files
 from steps.cli.parser import add_settings, given_settings
 from steps.runtime.machine import Machine
@@ -124,4 +124,6 @@ def _inspect(given: argparse.Namespace) -> int:
 
         report = inspect_files(settings.boards, on_rejection=on_rejection, say=lambda text: say(text, sys.stderr))
     say(files_text(report))
+    if not report.source.num_games:
+        raise SourceError(nothing_usable(", ".join(given.what), report.source))
     return 0

@@ -86,9 +86,10 @@ def files_text(report: FilesReport) -> str:
         *_counts("positions left out", source.left_out),
         *_counts("positions by phase", {phase.value: source.natural_phases[phase] for phase in PHASES}),
         *_counts("results", report.results),
-        f"plies per game       {_spread(report.plies)}",
-        f"ratings              {_spread(report.ratings)}; {report.num_unrated:,} players without one",
     ]
+    if source.num_games:
+        lines.append(f"plies per game       {_spread(report.plies)}")
+        lines.append(f"ratings              {_spread(report.ratings)}; {report.num_unrated:,} players without one")
     return "\n".join(lines)
 
 

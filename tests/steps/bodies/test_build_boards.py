@@ -246,15 +246,22 @@ def test_a_shortage_is_an_error_with_the_histogram_the_rejections_and_what_to_ch
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [("This is a letter.\n", "1 not a game"), (HEADER + "\n1. e4 e5 2. Ke3 *\n", "1 illegal move"), ("\n\n", "it holds none at all")],
+    [
+        ("This is a letter.\n", "(1 not a game); give PGN files of standard chess, or lists of positions"),
+        (HEADER + "\n1. e4 e5 2. Ke3 *\n", "(1 illegal move); give PGN files of standard chess, or lists of positions"),
+        ("\n\n", "(it holds none at all); give PGN files of standard chess, or lists of positions"),
+        (
+            HEADER + "\n1. e4 e5 *\n",
+            "(1 filtered: rated_only); loosen boards.filters.rated_only (a game counts at the first filter that drops it), or set"
+            ' boards.filters.profile = "all"',
+        ),
+    ],
 )
 def test_files_without_anything_usable_are_an_error_that_says_why(content: str, why: str, stockfish: str, tmp_path: Path) -> None:
     (tmp_path / "bad.pgn").write_text(content)
     with pytest.raises(SourceError) as refusal:
-        build(settings_of(tmp_path / "bad.pgn"), tmp_path / "out", stockfish)
-    assert str(refusal.value) == (
-        f"{tmp_path}/bad.pgn: no usable game or position ({why}); give PGN files of standard chess, or lists of positions"
-    )
+        build(settings_of(tmp_path / "bad.pgn", filters={"profile": "club"}), tmp_path / "out", stockfish)
+    assert str(refusal.value) == f"{tmp_path}/bad.pgn: no usable game or position {why}"
 
 
 def test_an_accepted_shortage_is_reported_cell_by_cell(games_text: str, stockfish: str, tmp_path: Path) -> None:
