@@ -77,7 +77,12 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
     # Twice quiet: pip warns once a package of an index that is away, and with the hashes below a missing file is an error in any case.
     options=(--quiet --quiet --disable-pip-version-check)
     echo "install: $(grep -c '^[a-z0-9].*==' "$lock") Python packages and $torch into $venv, once"
-    echo "install: takes 2 to 10 minutes, without further output"
+    echo "install: takes 2 to 10 minutes"
+    # A line a minute. The sleep holds no output open: a pipe's reader would wait for it.
+    while sleep 60 >/dev/null 2>&1; do echo "install: $(du -sh "$venv" | cut -f 1) so far"; done &
+    progress=$!
+    disown
+    trap 'kill "$progress" 2>/dev/null' EXIT
     if [ -n "$is_image" ]; then
         # Wheels only, so that no package's build script runs as root and no compiler is needed; python-chess has no wheel.
         options+=(--no-cache-dir --only-binary=:all: --no-binary=chess)
@@ -100,5 +105,7 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
     if [ "$lock" != requirements-run.lock ]; then
         sha256sum requirements-language.lock | cut -d ' ' -f 1 >"$venv/language-lock"
     fi
+    kill "$progress"
+    trap - EXIT
     echo "$wanted" >"$stamp"
 fi

@@ -168,7 +168,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         group=PARTS,
         goal="run GRPO alone, on a dataset and a policy",
         examples=("chess-grpo finetune my_boards my_policy my_run --config smoke",),
-        page="docs/nodes.md",
+        page="docs/howto.md",
     ),
     "single-batch": Command(
         module="steps.cli.single_batch",
