@@ -229,8 +229,10 @@ def training_end(training: TrainingFacts) -> str:
 
 def _imitation(found: Mapping[str, Any]) -> Iterator[str]:
     ended = "the validation loss had stopped falling" if found["has_converged"] else "max_steps was reached: NOT converged"
+    # The last line of the log, and MLflow's last value, are of a later step.
     yield (
-        f"Imitation took {found['num_steps']:,} steps and ended because {ended}: validation loss {found['validation_loss']:.3f} nats,"
+        f"Imitation took {found['num_steps']:,} steps and ended because {ended}. Kept is step {found['best_step']:,}, which has the lowest"
+        f" validation loss: {found['validation_loss']:.3f} nats,"
         f" top-1 {found['top1']:.3f}, top-5 {found['top5']:.3f}, entropy {found['entropy']:.2f} nats."
     )
 
@@ -274,9 +276,10 @@ def summary(results: Results) -> str:
 
 {markdown_table(*measurement_table(results["measurements"]))}
 
-Intervals are of 95 %, by pairs of games; a win is 1, a draw 0.5. Candidate: step {decision["candidate_step"]:,}. The confirmation games
-were played once, after it was chosen, from {confirmed["num_openings"]:,} openings that were not used before, each with both colours: the
-number of openings is the sample size of players who always play the same. They ended by: {escaped(ends)}. For the claims they count as
+Intervals are of 95 %, by pairs of games; a win is 1, a draw 0.5. Candidate: step {decision["candidate_step"]:,}. Its own start
+is the pretrained policy, step 0. The confirmation games were played once, after it was chosen, from {confirmed["num_openings"]:,}
+openings that were not used before, each with both colors: the number of openings is the sample size of players who always play the same.
+They ended by: {escaped(ends)}. For the claims they count as
 {escaped(decision["scored_by"])}. Adjudicated: games drawn by repetition, fifty moves or the ply cap go to the side that a search{depth}
 finds better. Regret: win probability lost per move on held-out boards, by a search deeper than the reward's. Ratings are above a random
 mover, on the run's own ladder.
