@@ -9,7 +9,7 @@ from grpo.base.files import read_json
 from steps.runs.index import TrackedRun, TrackedStep
 from steps.runtime.commands import pasteable
 from steps.runtime.machine import Machine
-from steps.step_io.aliases import CHAMPION
+from steps.step_io.aliases import CHAMPION, PRETRAINED_STEP
 from steps.step_io.names import FINDINGS
 from steps.step_io.results import Results
 from steps.store.outputs import Store
@@ -43,10 +43,11 @@ def places(run: TrackedRun, machine: Machine) -> list[tuple[str, str]]:
     selected, reported, finetuned = (run.output_of(name) for name in ("select", "report", "finetune"))
     rows = []
     if selected is not None:
-        rows.append(("champion", _place(machine, selected, CHAMPION)))
         policy = run.policy(CHAMPION)
-        if policy is not None and CHAMPION in policy.aliases:
-            rows[-1] = ("champion", f"{rows[-1][1]} (`chess-grpo uci` plays it)")
+        is_start = policy is not None and policy.version.policy_step == PRETRAINED_STEP
+        is_registered = policy is not None and CHAMPION in policy.aliases
+        notes = [*(["the start: step 0"] if is_start else []), *(["`chess-grpo uci` plays it"] if is_registered else [])]
+        rows.append(("champion", _place(machine, selected, CHAMPION) + (f" ({'; '.join(notes)})" if notes else "")))
         rows += [("games", _place(machine, selected, PGN)), ("viewer", _place(machine, selected, GAMES_PAGE))]
     if reported is not None:
         rows += [

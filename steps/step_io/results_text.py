@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from grpo.board.phases import PHASES
+from grpo.diagnosis.findings import Severity
 from grpo.evaluation.verdict import AGAINST_OTHERS, LadderFinding
 from grpo.metrics.table import ENDS, TASKS
 from grpo.policy.files import LANGUAGE
@@ -179,7 +180,7 @@ def interval_bars(estimates: Mapping[str, Estimate]) -> list[str]:
     r"""Return a picture of Elo intervals in lines of at most 80 characters: a scale, then a bar for each. No line begins with a space.
 
     >>> print("\n".join(interval_bars({"own start": Estimate(value=53, low=31, high=75)})))
-    gain in Elo, against -75          0         +75
+    gain in Elo, against -75         0         +75
     own start                        |    [--o---] +53 [+31, +75]
     """
     widest = max((max(abs(each.low), abs(each.high)) for each in estimates.values()), default=0.0)
@@ -258,9 +259,15 @@ def _control(found: Mapping[str, float], *, is_language: bool) -> str:
 
 
 def finding_lines(findings: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the findings of the diagnosis."""
+    """Return the findings of the diagnosis; a note has nothing to mend.
+
+    >>> about = {"name": "healthy", "evidence": ["60 rows"], "cause": "No check fails.", "remedy": "Games decide.", "page": "p"}
+    >>> finding_lines([about | {"severity": "note"}, about | {"severity": "warning"}])
+    ['note: healthy: 60 rows. No check fails. Games decide. (p)', 'warning: healthy: 60 rows. No check fails. Remedy: Games decide. (p)']
+    """
     return [
-        f"{each['severity']}: {each['name']}: {'; '.join(each['evidence'])}. {each['cause']} Remedy: {each['remedy']} ({each['page']})"
+        f"{each['severity']}: {each['name']}: {'; '.join(each['evidence'])}. {each['cause']}"
+        f"{'' if each['severity'] == Severity.NOTE else ' Remedy:'} {each['remedy']} ({each['page']})"
         for each in findings
     ]
 

@@ -368,6 +368,7 @@ def test_one_run_is_shown_from_its_settings_to_its_champion(typed: Callable[...,
         f"#/experiments/1/runs/{told[1]['1002']}",
     ):
         assert words in said, words
+    assert "/champion (the start: step 0; `chess-grpo uci` plays it)" in " ".join(typed("show", "1001").split())
     assert re.search(rf"^  finetune +finished  0 s  computed +{made_version('finetune', '1002')[:12]}$", said, re.MULTILINE)
 
 
