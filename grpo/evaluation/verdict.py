@@ -127,9 +127,9 @@ class RegretEstimate:
         return self.mean + Z95 * self.stderr
 
 
-BETTER_THAN_INITIAL = "better than the initial policy"
+BETTER_THAN_INITIAL = "better than the pretrained policy"
 BETTER_THAN_PREVIOUS = "better than the previous champion"
-AGAINST_OTHERS = "against other opponents (ladder rating less the initial policy's)"
+AGAINST_OTHERS = "against other opponents (ladder rating less the pretrained policy's)"
 
 
 def candidates_by_regret(regret_by_step: Mapping[int, float], count: int) -> list[int]:

@@ -102,7 +102,6 @@ UNITS: Final[Mapping[str, str]] = {
     "probability": "0 to 1.",
     "factor": "a dimensionless number: a ratio, a cosine, a rate.",
     "fraction": "0 to 1; `fraction of ...` names the whole.",
-    "see meaning": "depends on the term.",
     "seconds": "of wall time.",
 }
 """Units that need an explanation; all other units are counts."""

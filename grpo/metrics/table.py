@@ -113,7 +113,15 @@ _SPECS: Final = [
     MetricSpec("imitation/perplexity", "moves", Better.LOWER, "exp(validation loss): the number of equally likely moves with this loss."),
     MetricSpec("imitation/learning_rate", "factor", Better.NEITHER, "Learning rate of the optimiser."),
     MetricSpec("grpo/loss", "win probability", Better.NEITHER, "The minimised loss; its level says little, see its terms below."),
-    *_by_term("grpo/raw", "see meaning", "Mean value of the term without its coefficient: win probability for `policy`, else nats."),
+    *(
+        MetricSpec(
+            f"grpo/raw/{term}",
+            "win probability" if term == "policy" else "nats",
+            Better.NEITHER,
+            "Mean value of the term without its coefficient.",
+        )
+        for term in TERMS
+    ),
     *_by_term("grpo/weighted", "win probability", "The term in the loss: raw value times coefficient, with its sign."),
     *_by_term("grpo/logit_gradient", "win probability", "Norm of the weighted term's gradient in logits, root mean square over states."),
     *_by_term("grpo/logit_share", "fraction", "The term's fraction of the sum of the norms of all terms' logit gradients."),

@@ -122,7 +122,9 @@ def _movetext(board: chess.Board, moves: tuple[str, ...], result: str, notes: tu
 
 
 def _comment(note: MoveNote, move: str, mover: chess.Color) -> str:
-    parts = [f"[%eval {_white_eval(note.scores[move], mover)}]"] if move in note.scores else []
+    score = note.scores.get(move)
+    # The engine counts from before the move: one that mates leaves nothing to state.
+    parts = [] if score is None or (score.is_mate and score.value == 1) else [f"[%eval {_white_eval(score, mover)}]"]
     facts = [f"probability {note.probabilities[move]:.1%}"] if move in note.probabilities else []
     if (chance := note.chance(move)) is not None:
         facts.append(f"win {chance:.1%}")
@@ -130,5 +132,6 @@ def _comment(note: MoveNote, move: str, mover: chess.Color) -> str:
 
 
 def _white_eval(score: Score, mover: chess.Color) -> str:
-    value = score.value if mover == chess.WHITE else -score.value
+    after = score.value - 1 if score.is_mate and score.value > 0 else score.value
+    value = after if mover == chess.WHITE else -after
     return f"#{value}" if score.is_mate else f"{value / 100:.2f}"

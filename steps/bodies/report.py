@@ -10,7 +10,7 @@ from grpo.metrics.table import Record
 from grpo.policy.files import LANGUAGE, NETWORK
 from grpo.settings.roles import compared_settings, flattened
 from steps.step_io.aliases import CHAMPION, PEAK
-from steps.step_io.names import CHECKPOINTS, DECISIONS, FINDINGS, GAMES_PAGE, REPORT, REPORT_PAGE, RESULTS
+from steps.step_io.names import CHECKPOINTS, DECISIONS, FINDINGS, GAMES_PAGE, PGN, REPORT, REPORT_PAGE, RESULTS
 from steps.step_io.results import (
     CANDIDATE_RATING,
     FORMAT,
@@ -92,7 +92,8 @@ def run_results(folders: Mapping[str, Path]) -> Results:
             "champion": f"{place['select']}/{CHAMPION}",
             "peak": f"{place['select']}/{PEAK}",
             "checkpoints": f"{place['finetune']}/{CHECKPOINTS}",
-            "games": f"{place['select']}/{GAMES_PAGE}",
+            "games": f"{place['select']}/{PGN}",
+            "viewer": f"{place['select']}/{GAMES_PAGE}",
         },
         decisions=read_json(path) if (path := folders["select"] / DECISIONS).is_file() else {},
     )

@@ -30,7 +30,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add `match` to the commands."""
     parser = commands.add_parser(
         "match",
-        description=f"Games between two players: each opening is played with both colours. A player is one of: {ALLOWED}.",
+        description=f"Games between two players: each opening is played with both colors. A player is one of: {ALLOWED}.",
     )
     parser.add_argument("first", metavar="A", help="the player whose score is reported")
     parser.add_argument("second", metavar="B", help="the opponent")

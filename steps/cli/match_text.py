@@ -84,7 +84,10 @@ def match_text(result: MatchResult, entrants: Sequence[Entrant]) -> str:
 
 def _power(scored: Scored, num_games: int) -> str:
     if scored.smallest_elo is None:
-        return f"{num_games // 2:,} pairs with {scored.draw_rate:.0%} draws can detect no difference at all; play more games"
+        return (
+            f"{num_games // 2:,} pairs with {scored.draw_rate:.0%} draws are too few to show any difference with probability"
+            f" {_CERTAINTY.probability:.0%}; play more games"
+        )
     more = "; play more games" if scored.smallest_elo > _WIDE_ELO else ""
     return (
         f"{num_games // 2:,} pairs with {scored.draw_rate:.0%} draws can only detect differences above {scored.smallest_elo:.0f} Elo (with"

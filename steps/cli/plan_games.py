@@ -26,7 +26,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     plan = commands.add_parser(
         "plan-games",
         description="How many games are needed to show a difference in strength. Games are played in pairs: each opening with both"
-        " colours. Take the draw rate from a match of your own players.",
+        " colors. Take the draw rate from a match of your own players.",
     )
     plan.add_argument("--elo", type=float, default=30.0, metavar="X", help="the difference to show (default 30)")
     plan.add_argument("--probability", type=float, default=0.8, metavar="P", help="chance to show it if it is there (default 0.8)")
@@ -43,7 +43,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         type=float,
         default=0.0,
         metavar="R",
-        help="between the two games of an opening (default 0: independent; below 0 where openings favour a colour)",
+        help="between the two games of an opening (default 0: independent; below 0 where openings favor a color)",
     )
     plan.add_argument("--games", type=int, metavar="N", help="also print the difference that this many head-to-head games can show")
     plan.add_argument("--opponent-score", type=float, default=0.5, metavar="S", help="score against the common opponent (default 0.5)")
@@ -75,7 +75,7 @@ def _lines(given: argparse.Namespace) -> Iterator[str]:
     per_arm = games_per_arm(given.elo, around_score=given.opponent_score, assumed=assumed, certainty=certainty)
     yield f"To show a difference of {given.elo:g} Elo (score {expected_score(given.elo):.3f}) with probability {given.probability:.0%},"
     yield f"one-sided level {given.level:.1%}, {given.draw_rate:.0%} draws, pair correlation {given.pair_correlation:g}:"
-    yield f"  against each other: {head_to_head:,} games ({head_to_head // 2:,} openings, each with both colours)"
+    yield f"  against each other: {head_to_head:,} games ({head_to_head // 2:,} openings, each with both colors)"
     yield f"  {by_ours:,} by the interval of this project's verdicts, which adds a pair lost and a pair won"
     yield f"  each against a common opponent, scores near {given.opponent_score:.2f}: {per_arm:,} games each, {2 * per_arm:,} in all"
     if head_to_head < _ROUGH_GAMES:

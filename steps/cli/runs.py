@@ -38,7 +38,7 @@ def _runs(given: argparse.Namespace) -> int:
         print(json.dumps([listed_run(run) for run in runs], indent=2))
         return 0
     if not runs:
-        print(wrapped(f"no runs in {machine.shown_uri} yet: `make run CONFIG=smoke` makes one in 3 minutes"))
+        print(wrapped(f"no runs in {machine.shown_uri} yet: `make run CONFIG=smoke` makes one in 3 to 7 minutes"))
         return 0
     print("\n".join(_lines(run) for run in runs))
     more = f" (earlier ones: --last {2 * given.last})" if has_more else ""

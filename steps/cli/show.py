@@ -78,11 +78,13 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
     rows = {
         "began": when(facts["started"]),
         "MLflow": facts["mlflow_run"],
-        "command": " ".join((facts["command"] or "").split()),
         "engine": facts["engine"],
         "code": facts["commit"] and f"commit {facts['commit'][:_HASH]}{dirty}",
     }
-    yield text_table([(name, value) for name, value in rows.items() if value], indent="  ")
+    # Its line breaks are part of the command (settings in TOML), and another one would break it.
+    lines = pasteable(facts["command"]).splitlines() if facts["command"] else []
+    command = [("" if number else "command", line) for number, line in enumerate(lines)]
+    yield text_table([*((name, value) for name, value in rows.items() if value), *command], indent="  ", folds=False)
     resume = f"`{pasteable(resume_command(run))}` resumes it."
     if facts["status"] == "running":
         yield wrapped(f"It is running, or was killed: then {resume}", "  ")

@@ -20,7 +20,7 @@ class LanguageCard:
 
     kind = LANGUAGE
     how = _HOW
-    trained_by = "behaviour cloning of answers"
+    trained_by = "behavior cloning of answers"
     parity = "as exported, against the policy"
 
     def __init__(self, described: Mapping[str, Any]) -> None:

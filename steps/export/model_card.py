@@ -138,7 +138,7 @@ def _results(results: Results, policy_step: int | None) -> str:
 
 def _limits(facts: CardFacts) -> str:
     lines = [
-        "No search, no clock, no memory of the game: it cannot see a repetition coming, and blunders what a search of two plies would see.",
+        "No search and no clock: it blunders what a search of two plies would see.",
         "Elo differences are between the players of one match, not human ratings: none is a rating of Lichess or of any list,"
         " and a result against one opponent need not hold against another.",
         facts.words.limit(),

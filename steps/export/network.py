@@ -51,7 +51,7 @@ _LAYOUT: Final = (
     ("70", "1 when the mover is Black, else 0; the network does not read it"),
 )
 _MIRROR: Final = (
-    "The network knows only a mover who is White. When Black is to move: swap the colours, turn the ranks round (square ^ 56, with a1 = 0"
+    "The network knows only a mover who is White. When Black is to move: swap the colors, turn the ranks round (square ^ 56, with a1 = 0"
     " and h8 = 63), and encode that. Action ids then name moves of the turned board: to play one, turn the ranks of both its squares"
     " (e2e4 becomes e7e5)."
 )

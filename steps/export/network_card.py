@@ -19,7 +19,7 @@ class NetworkCard:
 
     kind = NETWORK
     how = _HOW
-    trained_by = "behaviour cloning of moves"
+    trained_by = "behavior cloning of moves"
     parity = "ONNX against torch"
 
     def __init__(self, policy: Mapping[str, Any]) -> None:
@@ -31,13 +31,14 @@ class NetworkCard:
         width = escaped(self._policy["width"])
         return (
             f"A network that gives every legal move of a chess position a probability, {made}. It scores a move by the position"
-            f" after it (a sum of embeddings {width} wide and two small layers), knows no game before the position, and does not search."
+            f" after it (a sum of embeddings {width} wide and two small layers). Of the game before, it sees only which moves return to a"
+            " position of it. It does not search."
         )
 
     def limit(self) -> str:
         """Return what games of best moves cannot show."""
         return (
-            "Best moves are deterministic: two such players play one game per opening and colour, so the number of distinct openings is the"
+            "Best moves are deterministic: two such players play one game per opening and color, so the number of distinct openings is the"
             " sample size, and the results say nothing about other openings."
         )
 

@@ -8,7 +8,7 @@ from steps.runs.places import policy_name
 from steps.runs.results import ResultComparison, compare_results, run_document, run_measurements
 from steps.runs.settings import different_settings
 from steps.runtime.machine import Machine
-from steps.step_io.aliases import CHAMPION, PEAK
+from steps.step_io.aliases import CHAMPION, PEAK, PRETRAINED_STEP
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,11 +41,17 @@ def compare_runs(first: TrackedRun, second: TrackedRun, machine: Machine) -> Com
 
 
 def _match(first: TrackedRun, second: TrackedRun) -> str:
-    """Return the command for games between the champions, or between the peaks where both champions are the same pretrained policy."""
+    """Return the command for games between the champions of two runs.
+
+    Where both runs have the same pretrained policy and it stayed the champion of one, the peak of that run plays: otherwise the other
+    champion would meet its own start again.
+    """
     champions = [policy.version for run in (first, second) if (policy := run.policy(CHAMPION)) is not None]
-    starts = {version.initial_weights for version in champions if version.policy_step == 0}
-    is_one_policy = len(champions) == 2 and all(version.policy_step == 0 for version in champions) and len(starts) == 1
-    players = [policy_name(run, PEAK if is_one_policy else CHAMPION) for run in (first, second)]
+    if len(champions) < 2:
+        return ""
+    is_one_start = len({version.initial_weights for version in champions}) == 1
+    roles = [PEAK if is_one_start and version.policy_step == PRETRAINED_STEP else CHAMPION for version in champions]
+    players = [policy_name(run, role) for run, role in zip((first, second), roles, strict=True)]
     return "" if None in players or players[0] == players[1] else f"chess-grpo match {players[0]} {players[1]} --pairs 300"
 
 

@@ -190,7 +190,7 @@ class _Index:
         """Return the flow run with this name; raises NotFoundError."""
         if not self.parents:
             raise NotFoundError(
-                f"no runs in {self._rows.uri} yet, so {name!r} names none: `make run CONFIG=smoke` makes one in 3 minutes;"
+                f"no runs in {self._rows.uri} yet, so {name!r} names none: `make run CONFIG=smoke` makes one in 3 to 7 minutes;"
                 " CHESS_GRPO_HOME or MLFLOW_TRACKING_URI say where others are"
             )
         holders = [run for run, policies in self._policies.items() if any(name in policy.names for policy in policies)]

@@ -9,7 +9,7 @@ from grpo.base.files import read_json
 from steps.runs.index import TrackedRun, TrackedStep
 from steps.runtime.commands import pasteable
 from steps.runtime.machine import Machine
-from steps.step_io.aliases import CHAMPION
+from steps.step_io.aliases import CHAMPION, PRETRAINED_STEP
 from steps.step_io.names import FINDINGS
 from steps.step_io.results import Results
 from steps.store.outputs import Store
@@ -37,16 +37,18 @@ def policy_name(run: TrackedRun, role: str) -> str | None:
 
 
 def places(run: TrackedRun, machine: Machine) -> list[tuple[str, str]]:
-    """Return (name, location) of a run's champion, report, card, training output and page of the MLflow UI."""
-    from steps.step_io.names import REPORT_PAGE
+    """Return (name, location) of a run's champion, games (PGN, and a page to click through), report, card, training output and MLflow."""
+    from steps.step_io.names import GAMES_PAGE, PGN, REPORT_PAGE
 
     selected, reported, finetuned = (run.output_of(name) for name in ("select", "report", "finetune"))
     rows = []
     if selected is not None:
-        rows.append(("champion", _place(machine, selected, CHAMPION)))
         policy = run.policy(CHAMPION)
-        if policy is not None and CHAMPION in policy.aliases:
-            rows[-1] = ("champion", f"{rows[-1][1]} (`chess-grpo uci` plays it)")
+        is_start = policy is not None and policy.version.policy_step == PRETRAINED_STEP
+        is_registered = policy is not None and CHAMPION in policy.aliases
+        notes = [*(["the start: step 0"] if is_start else []), *(["`chess-grpo uci` plays it"] if is_registered else [])]
+        rows.append(("champion", _place(machine, selected, CHAMPION) + (f" ({'; '.join(notes)})" if notes else "")))
+        rows += [("games", _place(machine, selected, PGN)), ("viewer", _place(machine, selected, GAMES_PAGE))]
     if reported is not None:
         rows += [
             ("report", _place(machine, reported, REPORT_PAGE)),
@@ -80,4 +82,5 @@ def run_page(run: TrackedRun, machine: Machine) -> str:
     """Return the address of a run's page in MLflow."""
     if urlsplit(machine.tracking_uri).scheme in ("http", "https"):
         return run_address(machine.shown_uri, run.experiment, run.mlflow_run)
-    return f"{run_address(f'http://{HOST}:{DEFAULT_PORT}', run.experiment, run.mlflow_run)} (`chess-grpo ui` starts it)"
+    address = run_address(f"http://{HOST}:{DEFAULT_PORT}", run.experiment, run.mlflow_run)
+    return f"{address} (or the port that the UI was started with; `chess-grpo ui` starts it)"

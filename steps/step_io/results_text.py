@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from grpo.board.phases import PHASES
+from grpo.diagnosis.findings import Severity
 from grpo.evaluation.verdict import AGAINST_OTHERS, LadderFinding
 from grpo.metrics.table import ENDS, TASKS
 from grpo.policy.files import LANGUAGE
@@ -179,7 +180,7 @@ def interval_bars(estimates: Mapping[str, Estimate]) -> list[str]:
     r"""Return a picture of Elo intervals in lines of at most 80 characters: a scale, then a bar for each. No line begins with a space.
 
     >>> print("\n".join(interval_bars({"own start": Estimate(value=53, low=31, high=75)})))
-    gain in Elo, against -75          0         +75
+    gain in Elo, against -75         0         +75
     own start                        |    [--o---] +53 [+31, +75]
     """
     widest = max((max(abs(each.low), abs(each.high)) for each in estimates.values()), default=0.0)
@@ -229,8 +230,10 @@ def training_end(training: TrainingFacts) -> str:
 
 def _imitation(found: Mapping[str, Any]) -> Iterator[str]:
     ended = "the validation loss had stopped falling" if found["has_converged"] else "max_steps was reached: NOT converged"
+    # The last line of the log, and MLflow's last value, are of a later step.
     yield (
-        f"Imitation took {found['num_steps']:,} steps and ended because {ended}: validation loss {found['validation_loss']:.3f} nats,"
+        f"Imitation took {found['num_steps']:,} steps and ended because {ended}. Kept is step {found['best_step']:,}, which has the lowest"
+        f" validation loss: {found['validation_loss']:.3f} nats,"
         f" top-1 {found['top1']:.3f}, top-5 {found['top5']:.3f}, entropy {found['entropy']:.2f} nats."
     )
 
@@ -256,9 +259,15 @@ def _control(found: Mapping[str, float], *, is_language: bool) -> str:
 
 
 def finding_lines(findings: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the findings of the diagnosis."""
+    """Return the findings of the diagnosis; a note has nothing to mend.
+
+    >>> about = {"name": "healthy", "evidence": ["60 rows"], "cause": "No check fails.", "remedy": "Games decide.", "page": "p"}
+    >>> finding_lines([about | {"severity": "note"}, about | {"severity": "warning"}])
+    ['note: healthy: 60 rows. No check fails. Games decide. (p)', 'warning: healthy: 60 rows. No check fails. Remedy: Games decide. (p)']
+    """
     return [
-        f"{each['severity']}: {each['name']}: {'; '.join(each['evidence'])}. {each['cause']} Remedy: {each['remedy']} ({each['page']})"
+        f"{each['severity']}: {each['name']}: {'; '.join(each['evidence'])}. {each['cause']}"
+        f"{'' if each['severity'] == Severity.NOTE else ' Remedy:'} {each['remedy']} ({each['page']})"
         for each in findings
     ]
 
@@ -274,9 +283,10 @@ def summary(results: Results) -> str:
 
 {markdown_table(*measurement_table(results["measurements"]))}
 
-Intervals are of 95 %, by pairs of games; a win is 1, a draw 0.5. Candidate: step {decision["candidate_step"]:,}. The confirmation games
-were played once, after it was chosen, from {confirmed["num_openings"]:,} openings that were not used before, each with both colours: the
-number of openings is the sample size of players who always play the same. They ended by: {escaped(ends)}. For the claims they count as
+Intervals are of 95 %, by pairs of games; a win is 1, a draw 0.5. Candidate: step {decision["candidate_step"]:,}. Its own start
+is the pretrained policy, step 0. The confirmation games were played once, after it was chosen, from {confirmed["num_openings"]:,}
+openings that were not used before, each with both colors: the number of openings is the sample size of players who always play the same.
+They ended by: {escaped(ends)}. For the claims they count as
 {escaped(decision["scored_by"])}. Adjudicated: games drawn by repetition, fifty moves or the ply cap go to the side that a search{depth}
 finds better. Regret: win probability lost per move on held-out boards, by a search deeper than the reward's. Ratings are above a random
 mover, on the run's own ladder.

@@ -54,7 +54,7 @@ Chess policies without search: networks that give every legal move of a position
 
 Play it: `chess-grpo uci --model champion` in any chess program. Measure it: `chess-grpo match champion stockfish:nodes=50`.
 Export it: `chess-grpo export champion`. A version's source run has the games that selected it; `chess_grpo.policy_step` is 0 for a
-policy of behaviour cloning without GRPO.
+policy of behavior cloning without GRPO.
 """)
 
 
@@ -182,10 +182,13 @@ def version_note(decision: Mapping[str, Any]) -> str:
     """Return the description of a run's versions in the model registry: a short model card."""
     return flowing(f"""Verdict of its run: **{decision["verdict"]}**. {decision["sentence"]}
 
-Step {decision["candidate_step"]:,} on the ladder: {decision["ladder"]["text"]}.
+Ratings on the ladder, by games on the same openings:
 
-It plays without search, clock or memory of the game. Elo is on this ladder, not a human rating. The full model card is with its run, in
-`{run_name("report")}`.""")
+- step {decision["candidate_step"]:,}, the candidate: {decision["ladder"]["text"]}
+- step 0, its start: {decision["ladder_initial"]["text"]}
+
+Other steps were not rated. The policy plays without search and without a clock. Elo is on this ladder, not a human rating. The full
+model card is with its run, in `{run_name("report")}`.""")
 
 
 def _better(name: str) -> str:

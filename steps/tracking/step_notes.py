@@ -37,9 +37,9 @@ STEP_NOTES: Final[Mapping[str, StepNote]] = {
         text="Validates the dataset, board by board and as a whole; the run stops if a check fails.",
     ),
     "pretrain": StepNote(
-        text="Trains the network to imitate the moves played (behaviour cloning) until its loss on boards of other games stops falling."
+        text="Trains the network to imitate the moves played (behavior cloning) until its loss on boards of other games stops falling."
         " GRPO starts from this policy and has to beat it.",
-        of_language="Trains the language model on answers made from the value tables of both tasks (behaviour cloning), unless cloning is"
+        of_language="Trains the language model on answers made from the value tables of both tasks (behavior cloning), unless cloning is"
         " off. The run stops if the model's answers cannot be parsed. GRPO starts from this policy and has to beat it.",
         headlines=("imitation/validation_loss", "imitation/top1", "language/clone_validation_loss"),
     ),
@@ -64,7 +64,7 @@ STEP_NOTES: Final[Mapping[str, StepNote]] = {
         " drops out (successive halving). These games are never reported as its strength.",
     ),
     "confirm": StepNote(
-        text="Plays one task's part of the games that decide on the candidate: fresh games, in pairs with both colours, from openings"
+        text="Plays one task's part of the games that decide on the candidate: fresh games, in pairs with both colors, from openings"
         " that were not used before.",
     ),
     "select": StepNote(

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from grpo.base.errors import PlainError
+from grpo.policy.files import NETWORK
 from grpo.settings.roles import compared_settings, flattened, is_main
 from steps.runtime.commands import FLOW_FILE
 from steps.runtime.machine import Machine
@@ -78,7 +79,10 @@ class Tracker(TrackingStore):
         self.asked(self.describe_experiment)
         with self._writing(run_id, "start") as parent:
             compared = compared_settings(settings)
-            params = {name: value for name, value in compared.items() if is_main(name) or name in changed}
+            # Those of language models are no part of a network's run, though its settings have their defaults.
+            is_network = settings.get("policy", {}).get("kind") == NETWORK
+            main = {name for name in compared if is_main(name) and not (is_network and name.startswith("language."))}
+            params = {name: value for name, value in compared.items() if name in main or name in changed}
             parent.tag_flow_run({SETTINGS: json.dumps(compared, separators=(",", ":"))}, params)
             for name, text in (files or {}).items():
                 parent.content(name, text.encode())

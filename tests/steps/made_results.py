@@ -107,7 +107,15 @@ def made_reports(*, score: float = 0.75, elo: float = 10.0) -> dict[str, dict[st
             "sources": {"engine": 3_300},
             "labels": {"game": 3_300},
         },
-        "pretrain": {"num_steps": 1_400, "has_converged": True, "validation_loss": 2.3612, "top1": 0.2937, "top5": 0.684, "entropy": 2.25},
+        "pretrain": {
+            "num_steps": 1_400,
+            "best_step": 1_250,
+            "has_converged": True,
+            "validation_loss": 2.3612,
+            "top1": 0.2937,
+            "top5": 0.684,
+            "entropy": 2.25,
+        },
         "calibrate": {"rungs": rungs, "note": "A note.", "engine": ENGINE},
         "baseline": {
             "heldout": {"heldout/regret_best": 0.061, "heldout/regret_best/opening": 0.0611, "heldout/regret_best/endgame": 0.0469},

@@ -160,8 +160,8 @@ def test_a_chosen_game_has_a_tag_and_comments_that_both_readers_pass_over_or_und
     result = one_game("h8g8 f1f7 g8h8 f7f5", opening=opening)
     known = MoveNote(probabilities={"h8g8": 1.0}, scores={"h8g8": Score(-2, is_mate=True)})
     quiet = MoveNote(probabilities={}, scores={"f1f7": Score(100), "f1f5": Score(150)})
-    nothing = MoveNote(probabilities={}, scores={})
-    notes = (known, quiet, MoveNote(probabilities={"g8h8": 0.25}, scores={}), nothing)
+    mate, mates = (MoveNote(probabilities={move: 0.25}, scores={move: Score(n, is_mate=True)}) for move, n in (("g8h8", 1), ("f7f5", 3)))
+    notes = (known, quiet, mate, mates)
     game = AnnotatedGame(index=0, why="shortest loss", game=result.games[0], white="a", black="b", notes=notes)
     text = match_pgn(result, event="e", seed=0, played_on=DAY, first_round=8, annotated={0: game})
     assert '[Chosen "shortest loss"]' in text
@@ -169,10 +169,11 @@ def test_a_chosen_game_has_a_tag_and_comments_that_both_readers_pass_over_or_und
     moves = " ".join(text.split("\n\n")[1].split())
     assert moves == (
         "40... Kg8 {[%eval #2] probability 100.0%, win 0.0%} 41. Qf7+ {[%eval 1.00] win 59.1%}"
-        " 41... Kh8 {probability 25.0%} 42. Qf5 1/2-1/2"
-    ), "Lichess: 100 centipawns are 59.1 %"
+        " 41... Kh8 {probability 25.0%, win 100.0%} 42. Qf5 {[%eval #2] probability 25.0%, win 100.0%} 1/2-1/2"
+    ), "Lichess: 100 centipawns are 59.1 %; the engine's mate in 3 is one in 2 after its first move, and after a mating move none is left"
     [their], [our] = by_python_chess(text), by_our_reader(text)
-    assert [node.eval().white() for node in their.mainline() if node.eval()] == [chess.engine.Mate(2), chess.engine.Cp(100)]  # type: ignore[union-attr]
+    evals = [chess.engine.Mate(2), chess.engine.Cp(100), chess.engine.Mate(2)]
+    assert [node.eval().white() for node in their.mainline() if node.eval()] == evals  # type: ignore[union-attr]
     assert [move.uci() for move in our.game.moves] == list(result.games[0].moves)
     assert quiet.best() == "f1f5"
 

@@ -56,6 +56,7 @@ class Runs:
                 "candidate_step": seed,
                 "claims": [{"interval": {"score": 0.6, "low": 0.55, "high": 0.65}}],
                 "ladder": {"text": "+0 Elo"},
+                "ladder_initial": {"text": "+0 Elo"},
             }
             write_json(work.folder / REPORT, decision)
             write_json(work.folder / DECISIONS, {})

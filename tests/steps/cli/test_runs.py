@@ -280,8 +280,17 @@ def test_runs_from_other_pretrained_policies_boards_and_ladders_are_not_comparab
     assert found.match == "chess-grpo match v4 v6 --pairs 300"
 
 
-def test_a_champion_by_alias_is_played_by_its_alias(told: tuple[Machine, dict[str, str]]) -> None:
-    assert comparison("1001", "1002", told).match == "chess-grpo match champion v4 --pairs 300"
+@pytest.mark.parametrize(
+    ("second", "match"),
+    [
+        ("1003", "chess-grpo match champion v6 --pairs 300"),
+        ("1002", "chess-grpo match v1 v4 --pairs 300"),  # v2, the champion of 1001, is the start of 1002: its peak plays.
+    ],
+)
+def test_a_champion_by_alias_is_played_by_its_alias_unless_it_is_the_others_start(
+    second: str, match: str, told: tuple[Machine, dict[str, str]]
+) -> None:
+    assert comparison("1001", second, told).match == match
 
 
 def test_where_both_champions_are_the_pretrained_policy_the_peaks_are_played(tmp_path: Path, give_tables: Callable[[Path], Path]) -> None:
@@ -336,7 +345,7 @@ def test_the_list_can_be_cut_and_says_so(typed: Callable[..., str]) -> None:
 
 def test_an_empty_store_says_how_a_run_is_made(typed: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "none"))
-    assert "yet: `make run CONFIG=smoke` makes one in 3 minutes" in " ".join(typed("runs").split())
+    assert "yet: `make run CONFIG=smoke` makes one in 3 to 7 minutes" in " ".join(typed("runs").split())
     assert json.loads(typed("runs", "--json")) == []
     assert not (tmp_path / "none").exists()
 
@@ -353,10 +362,13 @@ def test_one_run_is_shown_from_its_settings_to_its_champion(typed: Callable[...,
         "Diagnosis: entropy_collapse\n  critical: entropy_collapse: 0.4 nats at step 90; 1.9 at the start. The",
         f"champion  {home}/outputs/select/{made_version('select', '1002')}/champion",
         f"report    {home}/outputs/report/{made_version('report', '1002')}/report.md",
+        f"games     {home}/outputs/select/{made_version('select', '1002')}/games.pgn",
+        f"viewer    {home}/outputs/select/{made_version('select', '1002')}/games.html",
         f"card      {pasteable('chess-grpo card 1002')}",
         f"#/experiments/1/runs/{told[1]['1002']}",
     ):
         assert words in said, words
+    assert "/champion (the start: step 0; `chess-grpo uci` plays it)" in " ".join(typed("show", "1001").split())
     assert re.search(rf"^  finetune +finished  0 s  computed +{made_version('finetune', '1002')[:12]}$", said, re.MULTILINE)
 
 
@@ -388,7 +400,7 @@ def test_json_has_what_the_text_has(typed: Callable[..., str]) -> None:
     found = json.loads(typed("compare", "1001", "1002", "--json"))
     by_name = {row["name"]: row for row in found["results"]}
     assert by_name["candidate against pretrained, best moves, as played"]["difference"]["value"] == pytest.approx(-0.15)
-    assert found["match"].startswith("chess-grpo match champion ")
+    assert found["match"].startswith("chess-grpo match v1 ")
 
 
 def test_two_runs_are_printed_side_by_side_with_what_follows(typed: Callable[..., str]) -> None:

@@ -191,7 +191,7 @@ def test_a_policy_that_did_not_play_the_confirmation_says_so(results: Results) -
     assert "Of this policy, step 250, over all phases: 0.0497." in peak
     start = card_of(results, policy_step=0)
     assert "This policy is the pretrained one" in start
-    assert "trained by behaviour cloning of moves only" in start
+    assert "trained by behavior cloning of moves only" in start
 
 
 def test_settings_are_the_main_ones_and_all_that_differ_from_the_defaults(results: Results) -> None:
@@ -237,7 +237,7 @@ def test_a_language_models_pages_have_its_own_parts_and_no_number_of_a_network(i
         assert ("validation loss 0.725 nats a token" in page) == is_cloned
         assert ("jrahn/RookWorld-LM-124M at commit 0123456789ab" in page) != is_cloned
     card = card_of(results, words=LanguageCard(described))
-    assert "A causal language model that writes its moves as text, trained by behaviour cloning of answers, then by 100 steps" in card
+    assert "A causal language model that writes its moves as text, trained by behavior cloning of answers, then by 100 steps" in card
     assert ("The initial weights are" in card) == (pretrained["model"] != SMALL)
     assert "policy.onnx" not in card
     # Defaults are those of the kind, so that none is shown as changed.
