@@ -62,8 +62,8 @@ def main() -> None:
     for side in ("healthy", "sick"):
         number = {name.removeprefix(f"{side} "): count for name, count in counts.items() if name.startswith(side)}
         print(
-            f"{side}: {number['kinds']} kinds, {number['always right']} always right, {number['mostly right']} in nine of ten histories or"
-            f" more; {number['histories right']} of {number['histories']} histories"
+            f"- {side}: {number['kinds']} kinds, {number['always right']} always right, {number['mostly right']} in nine of ten histories"
+            f" or more; {number['histories right']} of {number['histories']} histories"
         )
 
 

@@ -77,6 +77,11 @@ class Case:
         series, summary = self.history.get(quantity), self.history.summaries.get(quantity)
         return series.quantile(fraction) if series is not None else None if summary is None else summary.low
 
+    def source(self, quantity: str) -> str:
+        """Return where a quantity without series was recorded, for evidence; "" if that was a table."""
+        summary = None if quantity in self.history.series else self.history.summaries.get(quantity)
+        return "" if summary is None else summary.source
+
     @cached_property
     def learns(self) -> bool:
         """Return whether the least-squares line of reward rises, that of a regret falls, or evaluations get better, beyond their error."""
@@ -149,7 +154,7 @@ class Case:
         series, summary = self.history.get(quantity), self.history.summaries.get(quantity)
         is_first = self.history.begins_untrained and series is not None and series.first.step <= (1 if self.history.is_ours else 0)
         if series is not None and is_first and series.first.end == series.first.step:
-            return series.first.value, f"{series.column} is {series.first.value:.3g} at step {series.first.step:.0f}"
+            return series.first.value, f"{series.column} is {series.first.value:.3g} at step {series.first.step:,.0f}"
         if summary is not None and summary.first is not None:
             return summary.first, f"{summary.column} is {summary.first:.3g} in the first step"
         return None
@@ -202,4 +207,4 @@ DiagnosisRule = Callable[[Case], Finding | None]
 def way(series: Series) -> str:
     """Return a text with a series' first and last value."""
     first, last = series.first, series.last
-    return f"{series.column} from {first.value:.3g} (step {first.step:.0f}) to {last.value:.3g} (step {last.end:.0f})"
+    return f"{series.column} from {first.value:.3g} (step {first.step:,.0f}) to {last.value:.3g} (step {last.end:,.0f})"

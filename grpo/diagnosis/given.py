@@ -22,6 +22,9 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Setting that a remedy may name -> our name (used if no settings are given), and the names in other trainers."""
 
+SETTINGS_FILE: Final = " (from the settings file)"
+"""Added to what was measured and stands in no table."""
+
 
 class Given:
     """Looks up settings for remedies; without settings, remedies use our own names."""
@@ -35,10 +38,19 @@ class Given:
         found = self._flat.get(self._key(name))
         return float(found) if isinstance(found, int | float) and not isinstance(found, bool) and is_finite(found) else None
 
-    def named(self, name: str) -> str:
-        """Return a setting's name for a remedy: its name and value in the given settings, else our own name."""
+    def named(self, name: str, *, largest: str | None = None) -> str:
+        """Return a setting's name for a remedy: its name and value in the given settings, else our own name.
+
+        With the name of the setting that bounds it, the largest value that a controller may reach is added.
+        """
         key, value = self._key(name), self.value(name)
-        return f"`{key}`" if value is None else f"`{key}` (here {value:g})"
+        most = None if largest is None else self.value(largest)
+        grows = "" if most is None or most == value else f", can grow to {most:g}"
+        return f"`{key}`" if value is None else f"`{key}` (here {value:g}{grows})"
+
+    def key(self, name: str) -> str:
+        """Return a setting's name as the given settings write it, else our own."""
+        return f"`{self._key(name)}`"
 
     def _key(self, name: str) -> str:
         whole = (key for key in _NAMES[name] if key in self._flat)
@@ -56,11 +68,13 @@ def with_recorded(history: History, settings: Mapping[str, Any] | None) -> Histo
     for name, value in _mapping(settings, "final").items():
         quantity = quantity_of(name)
         if quantity is not None and _is_number(value):
-            recorded[quantity] = Summary(column=f"final {name}", last=float(value))
+            recorded[quantity] = Summary(column=f"final {name}{SETTINGS_FILE}", last=float(value), source=SETTINGS_FILE)
     for name, value in _mapping(settings, "ranges").items():
         quantity = quantity_of(name)
         if quantity is not None and isinstance(value, Sequence) and len(value) == 2 and all(map(_is_number, value)):
-            recorded[quantity] = Summary(column=f"range of {name}", low=float(value[0]), high=float(value[1]))
+            recorded[quantity] = Summary(
+                column=f"range of {name}{SETTINGS_FILE}", source=SETTINGS_FILE, low=float(value[0]), high=float(value[1])
+            )
     return history.joined(History(summaries=recorded, is_ours=history.is_ours)) if recorded else history
 
 

@@ -19,6 +19,8 @@ chess-grpo diagnose --history losses.csv rewards.csv --evals evals.csv --setting
 chess-grpo diagnose --history wandb_export.csv --json
 ```
 
+A diagnosis ends with the findings to begin with, from which others of the run may follow.
+
 Exit code 0: healthy, possibly with notes; 1: there are findings; 2: the input is not usable, and the message says why.
 
 The verdict depends only on the history. Settings make evidence and remedy more specific: the remedy then names the run's own settings
@@ -61,7 +63,9 @@ def diagnosis_page() -> str:
     rows = "\n".join(f"| {quantity} | {_code(ours)} | {_code(others)} |" for quantity, ours, others in names_of())
     findings = "\n".join(
         f"### {name}\n\n*{entry.severity.value}* - {entry.meaning}\n\n- **Seen by**: {entry.seen}\n- **Cause**: {entry.cause}\n"
-        f"- **Remedy**: {entry.remedy}\n" + (f"- **In a run of ours**: {entry.ours}\n" if entry.ours else "")
+        f"- **Remedy**: {entry.remedy}\n"
+        + (f"- **In a run of ours**: {entry.ours}\n" if entry.ours else "")
+        + (f"- **May lead to**: {', '.join(f'[{each}](#{each})' for each in entry.leads_to)}\n" if entry.leads_to else "")
         for name, entry in ENTRIES.items()
     )
     return filled(f"{_HEAD}{rows}\n\n## Findings\n\n{findings}{_MEASURED}{_TABLE.read_text(encoding='utf-8')}")

@@ -288,6 +288,11 @@ def is_environment_column(column: str) -> bool:
     return _ENVIRONMENT.search(column.lower()) is not None
 
 
+def names_weights(column: str) -> bool:
+    """Return whether a column of text may say which weights a model began with."""
+    return "weight" in column.lower()
+
+
 def is_finite(value: float) -> bool:
     """Return whether a number can be one that was measured: the squares of larger ones overflow, and their run has fallen apart."""
     return abs(value) <= _LARGEST

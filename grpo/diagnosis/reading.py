@@ -7,7 +7,7 @@ value, step, timestamp`) and TensorBoard.
 import csv
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NoReturn
@@ -26,6 +26,7 @@ from grpo.diagnosis.quantities import (
     is_finite,
     is_language_model_column,
     is_negative_entropy,
+    names_weights,
     plain_name,
     preference,
     quantity_of,
@@ -354,9 +355,8 @@ def _refuse_cell(path: Path, number: int, name: str, cell: str) -> NoReturn:
 
 def columns_text(history: History) -> str:
     """Return a text with the columns that were used and those that were not."""
-    used = sorted({series.column for series in history.series.values()} | {summary.column for summary in history.summaries.values()})
-    return f"used {_list(used)}; not used {_list(history.unused)}"
-
-
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(names) or "nothing"
+    read = {series.column for series in history.series.values()} | {summary.column for summary in history.summaries.values()}
+    read |= history.not_finite.keys() | {name for name in history.notes if names_weights(name)}
+    unused = [name for name in (*history.unused, *history.notes) if name not in read]
+    used = f"columns used: {', '.join(sorted(read)) or 'none'}"
+    return f"{used}; not used: {', '.join(unused)}" if unused else f"all {used}"

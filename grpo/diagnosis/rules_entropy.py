@@ -29,6 +29,7 @@ _ROSE_NATS, _NEARLY_UNIFORM, _ROSE_MOVES, _UNIFORM_NATS = 0.6, 0.9, 1.5, 3.15
 _ROSE_TOKENS, _TOKENS_BABBLE, _ROSE_ACTIONS = 2.5, 1.5, 2.0
 _MIN_ROWS: Final = 8
 _A_FEW: Final = 3
+_NO_ENTROPY: Final = " (by this column: see impossible_entropy)"
 _STOPPED: Final = "entropy_critical"
 """The event with which our trainer stops at critical entropy."""
 _BOOSTED, _FALLING = 3.0, 0.8
@@ -49,7 +50,7 @@ def impossible_entropy(case: Case) -> Finding | None:
             return case.found(
                 "impossible_entropy",
                 (
-                    f"{series.column} is {worst.value:.4g} at step {worst.step:.0f}, and above ln {MOST_LEGAL_MOVES} = {_MOST:.2f} (or"
+                    f"{series.column} is {worst.value:.4g} at step {worst.step:,.0f}, and above ln {MOST_LEGAL_MOVES} = {_MOST:.2f} (or"
                     f" ln of the legal moves there) or negative in {len(bad)} of {len(series)} rows",
                 ),
                 rows=bad,
@@ -78,7 +79,7 @@ def entropy_collapse(case: Case) -> Finding | None:
             ]
         )
         return case.found("entropy_collapse", seen, rows=() if normalised is None else normalised.rows[-1:], remedy=_slower(case))
-    evidence = [way(entropy) + (_effective(entropy) if _is_of_moves(case) else "")]
+    evidence = [way(entropy) + (_effective(case, entropy) if _is_of_moves(case) else "")]
     middle = (entropy.early() + entropy.late()) / 2
     # A later rise is not a recovery if values were impossible: it comes from the estimator.
     fallen = next((index for index, row in enumerate(entropy.rows) if row.value < middle), len(entropy) - 1)
@@ -94,7 +95,7 @@ def entropy_collapse(case: Case) -> Finding | None:
         evidence,
         rows=[row for row in entropy.rows if row.step > healthy.step] or entropy.rows[-1:],
         cause=cause,
-        remedy=f"Entropy was above half of its way down until step {healthy.step:.0f}. {_slower(case)}",
+        remedy=f"Entropy was above half of its way down until step {healthy.step:,.0f}. {_slower(case)}",
     )
 
 
@@ -119,7 +120,10 @@ def entropy_explosion(case: Case) -> Finding | None:
     return case.found("entropy_explosion", (way(entropy),), rows=rows, remedy=f"Lower {case.given.named('entropy_coefficient')}.")
 
 
-def _effective(entropy: Series) -> str:
+def _effective(case: Case, entropy: Series) -> str:
+    """Return an entropy in effective moves; of a column that is no entropy, only that."""
+    if impossible_entropy(case) is not None:
+        return _NO_ENTROPY
     return f": from about {math.exp(entropy.early()):.0f} effective moves, exp(entropy), to {math.exp(entropy.late()):.1f}"
 
 
@@ -131,10 +135,10 @@ def kl_trap(case: Case) -> Finding | None:
     before, after = boost
     evidence = [
         f"{coefficient.column} was raised from {before:.3g} to {after:.3g} ({after / before:.0f}-fold) by step"
-        f" {coefficient.highest.step:.0f}, while entropy fell"
+        f" {coefficient.highest.step:,.0f}, while entropy fell"
     ]
     entropy = _possible(case)
-    evidence += [] if entropy is None else [way(entropy)]
+    evidence += [] if entropy is None else [way(entropy) + (_NO_ENTROPY if impossible_entropy(case) is not None else "")]
     for name in ("kl", "kl_ratio", "kl_coefficient"):
         if (summary := case.history.summaries.get(name)) is not None and summary.last is not None:
             evidence.append(f"{summary.column} {summary.last:.3g}")
@@ -161,7 +165,7 @@ def dead_monitor(case: Case) -> Finding | None:
         if idle.num_steps < 100 or idle.lowest.value < 0.85:
             return None
         return case.found(
-            "dead_monitor", (f"{idle.column} is never below {idle.lowest.value:.2f} in {idle.num_steps:.0f} steps",), rows=idle.rows
+            "dead_monitor", (f"{idle.column} is never below {idle.lowest.value:.2f} in {idle.num_steps:,.0f} steps",), rows=idle.rows
         )
     bonus, low = case.history.get("entropy_bonus"), case.lowest("entropy")
     floor = case.given.value("entropy_floor")
@@ -169,13 +173,16 @@ def dead_monitor(case: Case) -> Finding | None:
     is_alone = bonus is not None and is_nearly_all(case) and not case.learns
     if bonus is not None and is_alone and len(bonus) >= 3 and bonus.num_steps >= _LONG and is_still(bonus):
         evidence.append(
-            f"{bonus.column} stays between {bonus.lowest.value:.3g} and {bonus.highest.value:.3g} for {bonus.num_steps:.0f} steps, as"
+            f"{bonus.column} stays between {bonus.lowest.value:.3g} and {bonus.highest.value:.3g} for {bonus.num_steps:,.0f} steps, as"
             " nearly all of the loss: whatever watches entropy has not moved it once"
         )
     if not evidence:
         return None
     if floor is not None and low is not None and low > floor:
-        evidence.append(f"entropy was never below {low:.3g}, and {case.given.named('entropy_floor')} lies below that: it cannot fire")
+        evidence.append(
+            f"entropy was never below {low:.3g}{case.source('entropy')}, and {case.given.named('entropy_floor')} lies below that: it cannot"
+            " fire"
+        )
     return case.found("dead_monitor", evidence, rows=() if bonus is None else bonus.rows)
 
 

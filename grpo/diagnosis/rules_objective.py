@@ -65,14 +65,15 @@ def nan_steps(case: Case) -> Finding | None:
         rows += [Sample(step, 0.0, step) for step in steps]
         if number >= _MOST_COLUMNS:
             continue
-        shown = ", ".join(f"{step:.0f}" for step in steps[:5])
-        evidence.append(f"{column} is not finite at step {shown}{', ...' if len(steps) > 5 else ''} ({len(steps)} rows)")
+        shown = ", ".join(f"{step:,.0f}" for step in steps[:5])
+        more = f", ... ({len(steps)} rows)" if len(steps) > 5 else ""
+        evidence.append(f"{column} is not finite at step {shown}{more}")
     if len(bad) > _MOST_COLUMNS:
         evidence.append(f"nor are {len(bad) - _MOST_COLUMNS} further columns")
     skipped = case.history.get("skipped")
     if skipped is not None and skipped.highest.value > 0:
         hit = [row for row in skipped.rows if row.value > 0]
-        evidence.append(f"{skipped.column}: {sum(row.value for row in hit):.0f} steps, the first at {hit[0].step:.0f}")
+        evidence.append(f"{skipped.column}: {sum(row.value for row in hit):.0f} steps, the first at {hit[0].step:,.0f}")
         rows += hit
     return case.found("nan_steps", evidence, rows=rows, remedy=f"Lower {case.given.named('learning_rate')}.") if evidence else None
 
@@ -102,7 +103,7 @@ def _first_kl(case: Case) -> list[tuple[float, str]]:
     first, interval = series.first, series.rows[1].step - series.first.step
     if first.step > interval or interval > _FEW_STEPS or first.value <= _KL_OF_FEW_UPDATES or _grew_by_updates(case, "kl"):
         return []
-    return [(first.value, f"{series.column} is {first.value:.3g} in the first row (step {first.step:.0f})")]
+    return [(first.value, f"{series.column} is {first.value:.3g} in the first row (step {first.step:,.0f})")]
 
 
 def _kl_noticed(case: Case, quantity: str) -> float:
@@ -143,7 +144,8 @@ def scored_otherwise(case: Case) -> Finding | None:
     bad = [] if gap is None else [row for row in gap.rows if row.value > _SCORED_OTHERWISE]
     if gap is not None and bad:
         evidence.append(
-            f"{gap.column} is {bad[0].value:.3g} nats at step {bad[0].step:.0f}, above {_SCORED_OTHERWISE} in {len(bad)} of {len(gap)} rows"
+            f"{gap.column} is {bad[0].value:.3g} nats at step {bad[0].step:,.0f}, above {_SCORED_OTHERWISE} in {len(bad)} of {len(gap)}"
+            " rows"
         )
         rows += bad
     for name, middle, limit in (
@@ -169,7 +171,7 @@ def _mismatched_ratios(case: Case) -> list[str]:
     series = case.history.get("ratio_mean")
     if series is None or series.first.step > max(1.0, series.num_steps) or abs(series.first.value - 1) <= _RATIO_MEAN_OFF:
         return []
-    return [f"{series.column} is {series.first.value:.3g} in the first row (step {series.first.step:.0f}); it must be 1"]
+    return [f"{series.column} is {series.first.value:.3g} in the first row (step {series.first.step:,.0f}); it must be 1"]
 
 
 def _negative_kl(case: Case) -> list[str]:
@@ -203,8 +205,8 @@ def temperature_mismatch(case: Case) -> Finding | None:
     sampled, scored = case.given.value("rollout_temperature"), case.given.value("loss_temperature")
     remedy = ""
     if sampled is not None and scored != sampled:
-        other = "another" if scored is None else f"{scored:g}"
-        remedy = f"Here {case.given.named('rollout_temperature')} is for sampling and {other} for the loss: give both the same."
+        loss = "the settings name none for the loss" if scored is None else f"{scored:g} for the loss"
+        remedy = f"{case.given.named('rollout_temperature')} is for sampling, and {loss}: give both the same."
     return case.found("temperature_mismatch", evidence, rows=_first_rows(case, "clip_fraction", "kl_penalty"), remedy=remedy)
 
 
@@ -228,7 +230,7 @@ def _clipped_always(case: Case, clipped: float) -> list[str]:
     if lowest is None or lowest <= clipped:
         return []
     if series is None:
-        return [f"the clip fraction was never below {lowest:.3g}"]
+        return [f"the clip fraction was never below {lowest:.3g}{case.source('clip_fraction')}"]
     if series.first.step > series.num_steps or series.late() > 1.25 * series.early():
         return []
     return [
@@ -273,12 +275,14 @@ def _cancelling_values(case: Case) -> Finding | None:
     if not evidence:
         return None
     entropy_coefficient = case.given.value("entropy_coefficient")
-    kl_coefficient = case.given.value("max_kl_coefficient") or case.given.value("kl_coefficient")
+    bound = "kl_coefficient" if case.given.value("max_kl_coefficient") is None else "max_kl_coefficient"
+    kl_coefficient = case.given.value(bound)
     if entropy_coefficient is not None and kl_coefficient is not None:
         evidence.append(
-            f"by the settings, {entropy_coefficient:g} - {kl_coefficient:g} = {entropy_coefficient - kl_coefficient:g} is left of both"
+            f"by the settings, {case.given.key('entropy_coefficient')} less {case.given.key(bound)}, {entropy_coefficient:g} -"
+            f" {kl_coefficient:g} = {entropy_coefficient - kl_coefficient:g} is left of both"
         )
-    remedy = f"Set {case.given.named('kl_coefficient')} or {case.given.named('entropy_coefficient')} to 0."
+    remedy = f"Set {case.given.named('kl_coefficient', largest='max_kl_coefficient')} or {case.given.named('entropy_coefficient')} to 0."
     return case.found("cancelling_terms", evidence, rows=penalty.rows, remedy=remedy)
 
 
@@ -330,14 +334,14 @@ def saturated_controller(case: Case) -> Finding | None:
     rows: list[Sample] = []
     ratio, lowest = case.history.summaries.get("kl_ratio"), case.floor("kl_ratio", _FEW)
     if lowest is not None and lowest > _KL_TARGET_MISSED:
-        evidence.append(f"KL was (but for a tenth of the rows at most) never below {lowest:.3g} times its target")
+        evidence.append(f"KL was (but for a tenth of the rows at most) never below {lowest:.3g} times its target{case.source('kl_ratio')}")
     elif ratio is not None and ratio.low is None and ratio.last is not None and ratio.last > _KL_TARGET_MISSED:
-        evidence.append(f"KL ended at {ratio.last:.3g} times its target")
+        evidence.append(f"KL ended at {ratio.last:.3g} times its target{ratio.source}")
     for name in ("kl_coefficient", "entropy_coefficient"):
         coefficient = case.history.get(name)
         half = None if coefficient is None else _at_bound(coefficient)
         if coefficient is not None and half is not None:
-            evidence.append(f"{coefficient.column} rose to {half.median():.3g} by step {half.first.step:.0f} and did not move again")
+            evidence.append(f"{coefficient.column} rose to {half.median():.3g} by step {half.first.step:,.0f} and did not move again")
             rows += half.rows
     penalty, bonus = case.history.get("kl_penalty"), case.history.get("entropy_bonus")
     is_explained = bool(evidence) or case.learns
@@ -385,7 +389,7 @@ def high_clip_fraction(case: Case) -> Finding | None:
     if typical is None or typical <= _CLIPPED:
         return None
     series = case.history.get("clip_fraction")
-    evidence = f"the clip fraction is typically {typical:.3g}"
+    evidence = f"the clip fraction is typically {typical:.3g}{case.source('clip_fraction')}"
     if series is not None:
         evidence = f"{series.column} has a median of {typical:.3g} over {len(series)} rows, at most {series.highest.value:.3g}"
     return case.found("high_clip_fraction", (evidence,), rows=() if series is None else series.rows)

@@ -7,6 +7,7 @@ from typing import Final
 from grpo.diagnosis.case import ONE_SIDED, Case, way
 from grpo.diagnosis.conditions import have_zero_advantage
 from grpo.diagnosis.findings import Finding, Severity
+from grpo.diagnosis.quantities import names_weights
 from grpo.diagnosis.trends import fall_from_peak, level_change, noise, tail
 from grpo.settings.grpo import AlarmConfig
 
@@ -39,7 +40,7 @@ def unlearned_language_model(case: Case) -> Finding | None:
     parsed, truncated = case.history.get("parsed"), case.history.get("truncated")
     evidence = []
     if parsed is not None and parsed.first.value < 0.1 and parsed.late() < _LEARNT:
-        evidence.append(f"{parsed.column} is {parsed.first.value:.3g} at step {parsed.first.step:.0f}")
+        evidence.append(f"{parsed.column} is {parsed.first.value:.3g} at step {parsed.first.step:,.0f}")
         if truncated is not None and truncated.first.value > 0.5:
             evidence.append(f"{truncated.column} is {truncated.first.value:.3g}")
         reward = case.history.get("reward")
@@ -47,10 +48,10 @@ def unlearned_language_model(case: Case) -> Finding | None:
             evidence.append(f"{reward.column} is {reward.first.value:.3g}")
     for column, rows in case.history.notes.items():
         random = [step for step, words in rows if words.lower() in ("random", "random weights", "untrained", "scratch")]
-        if random and "weight" in column.lower():
-            evidence.append(f"{column} says random at step {random[0]:.0f}")
+        if random and names_weights(column):
+            evidence.append(f"{column} says random at step {random[0]:,.0f}")
     if parsed is not None and evidence and parsed.first.value < 0.1 and not evidence[0].startswith(parsed.column):
-        evidence.append(f"{parsed.column} is {parsed.first.value:.3g} at step {parsed.first.step:.0f}")
+        evidence.append(f"{parsed.column} is {parsed.first.value:.3g} at step {parsed.first.step:,.0f}")
     return case.found("unlearned_language_model", evidence, rows=() if parsed is None else parsed.rows[:1]) if evidence else None
 
 
@@ -130,7 +131,7 @@ def falling_reward(case: Case) -> Finding | None:
         return None
     begin = reward.highest.step
     remedy = (
-        f"Go back to a checkpoint near step {begin:.0f}. Lower {case.given.named('learning_rate')}, or raise"
+        f"Go back to a checkpoint near step {begin:,.0f}. Lower {case.given.named('learning_rate')}, or raise"
         f" {case.given.named('kl_coefficient')}."
     )
     return case.found("falling_reward", (evidence,), rows=[row for row in reward.rows if row.step >= begin], remedy=remedy)

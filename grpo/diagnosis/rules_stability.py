@@ -57,8 +57,8 @@ def diverging(case: Case) -> Finding | None:
         beyond = _beyond(series, limit)
         rows += beyond
         evidence.append(
-            f"{series.column} is {tail(series):.3g} at the end, beyond {limit:.3g} from step {beyond[0].step:.0f} on; in the first fifth of"
-            f" the rows it is {Series(series.column, series.rows[: len(early_values(series))]).median():.3g}"
+            f"{series.column} is {tail(series):.3g} at the end, beyond {limit:.3g} from step {beyond[0].step:,.0f} on; in the first fifth"
+            f" of the rows it is {Series(series.column, series.rows[: len(early_values(series))]).median():.3g}"
         )
     if not evidence:
         return None
@@ -67,7 +67,7 @@ def diverging(case: Case) -> Finding | None:
         at = min(rows, key=lambda row: row.step).step
         evidence.append(f"{rate.column} is {_at(rate, at):.3g} where it begins")
     begin = min(row.step for row in rows)
-    remedy = f"Go back to a checkpoint from before step {begin:.0f}. Lower {case.given.named('learning_rate')}, or raise {raised}."
+    remedy = f"Go back to a checkpoint from before step {begin:,.0f}. Lower {case.given.named('learning_rate')}, or raise {raised}."
     return case.found("diverging", evidence, rows=rows, remedy=remedy)
 
 

@@ -42,10 +42,10 @@ def unbelievable_peak(case: Case) -> Finding | None:
     if chance < _LEVEL:
         return None
     low, high = wilson_interval(best.score * best.games, round(best.games))
-    evidence = [f"{best.score:.3g} of {best.games:.0f} games at step {best.step:.0f}: 95 % interval {low:.3f} to {high:.3f}"]
-    evidence.append("beside " + ", ".join(f"{each.score:.3g} at step {each.step:.0f}" for each in others[:6]))
+    evidence = [f"{best.score:.3g} of {best.games:.0f} games at step {best.step:,.0f}: 95 % interval {low:.3f} to {high:.3f}"]
+    evidence.append("beside " + ", ".join(f"{each.score:.3g} at step {each.step:,.0f}" for each in others[:6]))
     evidence.append(
-        f"the best of {len(looks)} equal checkpoints would look so far above the others with a chance of {min(1.0, chance):.2f}"
+        f"if all {len(looks)} checkpoints were equally strong, the best would stand out as far with probability {min(1.0, chance):.2f}"
     )
     severity = None
     if best.games >= _FEW_GAMES:
@@ -105,7 +105,7 @@ def no_baseline(case: Case) -> Finding | None:
         begun = min((series.first.step for series in case.history.series.values()), default=0.0)
         if first.step <= max(0.0, begun):
             return None
-        evidence = f"the first evaluation is of step {first.step:.0f} ({first.score:.3g})"
+        evidence = f"the first evaluation is of step {first.step:,.0f} ({first.score:.3g})"
         return case.found("no_baseline", (evidence,), rows=[Sample(first.step, first.score, first.step)])
     measured = case.history.get("regret_best") or case.history.get("regret")
     if measured is not None and measured.first.step <= 0:
@@ -171,7 +171,7 @@ def _worse_heldout(case: Case, *, is_peak_enough: bool) -> list[tuple[Sample, st
         if is_peak_enough and -best.size > -change.size and best.before > change.before:
             change, needed = best, max(least * abs(best.before), (best.before - goodness.early()) / 2)
         if -change.size > needed and _is_certain_fall(goodness, change.error, -change.size):
-            words = f"{series.column} goes from {abs(change.before):.3g} to {abs(change.after):.3g} (step {series.last.end:.0f})"
+            words = f"{series.column} goes from {abs(change.before):.3g} to {abs(change.after):.3g} (step {series.last.end:,.0f})"
             found.append((series.last, words))
     return found
 
@@ -197,8 +197,8 @@ def _gain(case: Case) -> tuple[float, float, str] | None:
         return None
     error = math.hypot(low[1] - low[0], high[1] - high[0]) / (2 * 1.96)
     words = (
-        f"score {first.score:.3f} [{low[0]:.3f}, {low[1]:.3f}] at step {first.step:.0f}, {last.score:.3f} [{high[0]:.3f}, {high[1]:.3f}] at"
-        f" step {last.step:.0f}"
+        f"score {first.score:.3f} [{low[0]:.3f}, {low[1]:.3f}] at step {first.step:,.0f}, {last.score:.3f} [{high[0]:.3f}, {high[1]:.3f}]"
+        f" at step {last.step:,.0f}"
     )
     return last.score - first.score, error, words
 

@@ -56,7 +56,11 @@ def _input(given: argparse.Namespace) -> tuple[str, History, Mapping[str, Any] |
         raise HistoryError("give either a RUN (`chess-grpo diagnose last`) or --history with one or more CSV files")
     settings = None if given.settings is None else _settings(given.settings, given.history or [])
     if given.history is not None:
-        return ", ".join(path.name for path in given.history), read_run_history(given.history, evals=given.evals), settings
+        history = read_run_history(given.history, evals=given.evals)
+        if history.conflicts:
+            conflicts = "; ".join(history.conflicts)
+            say(f"chess-grpo diagnose: WARNING: these tables may be of several runs: {conflicts}. Give the tables of one run", sys.stderr)
+        return ", ".join(path.name for path in given.history), history, settings
     if given.evals is not None:
         raise HistoryError("--evals belongs to --history: a run of this project has its own games")
     from steps.runs.history import run_history  # MLflow takes seconds to import.
@@ -83,4 +87,6 @@ def _settings(path: Path, histories: Sequence[Path]) -> Mapping[str, Any]:
             f"{path}: holds settings of several runs ({', '.join(found)}) and no history file is called after one of them; give those of"
             " one run"
         )
+    if len(named) > 1:
+        raise HistoryError(f"history files are called after {len(named)} runs of {path} ({', '.join(named)}); give the tables of one run")
     return dict(found[named[0]])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from grpo.diagnosis.diagnose import Watch, diagnose
-from grpo.diagnosis.findings import ENTRIES, Severity
+from grpo.diagnosis.findings import ENTRIES, Severity, may_follow
 from grpo.diagnosis.history import Evaluation, History
 from grpo.diagnosis.page import diagnosis_page
 from grpo.diagnosis.reading import read_run_history
@@ -102,6 +102,47 @@ def test_the_notes_mistakes_are_corrected_by_the_evidence() -> None:
     assert "a wrong estimator" in trap.cause
 
 
+@pytest.mark.parametrize(
+    ("run", "order"),
+    [
+        ("jan15_collapse", {"entropy_collapse": ("flat_reward",)}),
+        ("jan19_kl_trap", {"impossible_entropy": ("kl_trap", "entropy_collapse", "group_agreement")}),
+        (
+            "feb04_loss_budget",
+            {
+                "temperature_mismatch": ("kl_at_step_zero", "saturated_controller", "high_clip_fraction", "flat_reward"),
+                "cancelling_terms": ("flat_reward",),
+            },
+        ),
+        ("feb05_clean_run", {"temperature_mismatch": ("kl_at_step_zero", "high_clip_fraction", "flat_reward")}),
+        ("lm_explosion", {"unlearned_language_model": ("nan_steps",)}),
+    ],
+)
+def test_the_root_causes_come_with_what_may_follow_from_them(run: str, order: dict[str, tuple[str, ...]]) -> None:
+    found = diagnose(notes_history(run), SETTINGS[run])
+    assert found.begin_with == order
+    assert f"\n\nBegin with {next(iter(order))}; these may follow from it: " in found.text()
+
+
+def test_what_the_notes_do_not_show_is_told_as_such() -> None:
+    told = {run: diagnose(notes_history(run), SETTINGS[run]).text() for run in FIELD_NOTES}
+    assert "entropy was never below 2.56 (from the settings file)" in told["feb04_loss_budget"]
+    assert "(here 0.01, can grow to 0.1)" in told["feb04_loss_budget"]
+    assert "to 0.04 (step 3,143) (by this column: see impossible_entropy)" in told["jan19_kl_trap"]
+    assert "effective moves" not in told["jan19_kl_trap"]
+    assert "effective moves" in told["jan15_collapse"]
+
+
+def test_tables_that_contradict_each_other_are_named() -> None:
+    both = notes_history("jan15_collapse").joined(notes_history("jan19_kl_trap"))
+    assert both.conflicts == ("entropy at step 0 is 3.17 and 3.24",)
+    assert not any(notes_history(run).conflicts for run in FIELD_NOTES), "rounding is no contradiction"
+
+
+def test_no_finding_follows_from_itself() -> None:
+    assert [name for name in ENTRIES if name in may_follow(name)] == []
+
+
 def test_each_finding_says_numbers_steps_cause_remedy_and_page() -> None:
     for run in FIELD_NOTES:
         for finding in diagnose(notes_history(run)).findings:
@@ -184,7 +225,7 @@ def test_the_more_looks_the_less_a_peak_is_believed() -> None:
     alone, among = (with_games(*looks) for looks in ([few[0], few[1]], many))
     assert "unbelievable_peak" not in bad_names(alone)
     chance = next(each for each in diagnose(with_games((0, 0.40, 60), (100, 0.52, 60))).findings if each.name == "unbelievable_peak")
-    assert "of 2 equal checkpoints" in chance.evidence[-1]
+    assert "all 2 checkpoints" in chance.evidence[-1]
     assert "unbelievable_peak" not in bad_names(among)
 
 

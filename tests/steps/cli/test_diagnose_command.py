@@ -55,6 +55,15 @@ def test_a_healthy_run_in_a_folder_is_exit_code_0(tmp_path: Path, capsys: pytest
         (["--history", str(NOTES / "jan15_loss.csv"), "--settings", "nowhere.json"], "nowhere.json: cannot be read"),
         (["--history", str(NOTES / "jan15_loss.csv"), "--settings", str(NOTES / "jan15_loss.csv")], "is not valid JSON"),
         (["--history", str(NOTES / "jan15_loss.csv"), "--settings", str(NOTES / "configs.json")], "settings of several runs"),
+        (
+            [
+                "--history",
+                *(str(NOTES / f"{name}.csv") for name in ("jan15_collapse", "jan19_kl_trap")),
+                "--settings",
+                str(NOTES / "configs.json"),
+            ],
+            "history files are called after 2 runs",
+        ),
     ],
 )
 def test_unusable_input_is_exit_code_2_with_the_reason(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
