@@ -106,7 +106,13 @@ _SPECS: Final = [
     MetricSpec("cache/damaged", "searches", Better.LOWER, "Cached answers (or cache files) that were damaged and recomputed."),
     MetricSpec("checks/failed", "expectations", Better.LOWER, "Expectations about the dataset that do not hold."),
     MetricSpec("imitation/train_loss", "nats", Better.LOWER, "Mean cross-entropy of the move played, since the last validation."),
-    MetricSpec("imitation/validation_loss", "nats", Better.LOWER, "Mean cross-entropy of the move played, on boards of other games."),
+    MetricSpec(
+        "imitation/validation_loss",
+        "nats",
+        Better.LOWER,
+        "Mean cross-entropy of the move played, on boards of other games. The weights kept are those of its lowest value; the report has"
+        " that one, MLflow's last value is of a later step.",
+    ),
     MetricSpec("imitation/top1", "fraction of boards", Better.HIGHER, "How often the most likely move is the move played."),
     MetricSpec("imitation/top5", "fraction of boards", Better.HIGHER, "How often the move played is among the five most likely moves."),
     MetricSpec("imitation/entropy", "nats", Better.NEITHER, "Mean exact entropy of the policy at T = 1."),
