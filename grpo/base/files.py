@@ -9,7 +9,7 @@ import os
 import resource
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
@@ -208,6 +208,16 @@ def remove_leftovers(folder: Path, pattern: str = "**/.*") -> None:
             shutil.rmtree(left)
         else:
             left.unlink(missing_ok=True)
+
+
+def copy_folder(source: Path, target: Path, copy: Callable[[Path, Path], object] = shutil.copy2) -> None:
+    """Copy a folder with all that it holds; an error of `copy` comes as it is (`shutil.copytree` hides a full disk in a list)."""
+    target.mkdir()
+    for path in sorted(source.iterdir()):
+        if path.is_dir():
+            copy_folder(path, target / path.name, copy)
+        else:
+            copy(path, target / path.name)
 
 
 def replace_file(path: Path, content: bytes) -> None:

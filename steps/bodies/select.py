@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from grpo.base.files import write_json
+from grpo.base.files import copy_folder, write_json
 from grpo.board.phases import PHASES
 from grpo.evaluation.halving import HalvingTrace, sequential_halving
 from grpo.evaluation.phase_guard import PhaseChange, phase_changes
@@ -209,7 +209,7 @@ def _texts(claims: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def _write_policies(folder: Path, *, champion: Path, peak: Path) -> None:
-    shutil.copytree(peak, folder / PEAK)
+    copy_folder(peak, folder / PEAK)
     (folder / CHAMPION).mkdir()
     for name in policy_file_names(champion):
         shutil.copy(champion / name, folder / CHAMPION / name)

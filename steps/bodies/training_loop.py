@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo.base.errors import PlainError
-from grpo.base.files import CorruptError, StorageError, json_text, read_json, remove_folder, replace_file, verified_manifest
+from grpo.base.files import CorruptError, StorageError, copy_folder, json_text, read_json, remove_folder, replace_file, verified_manifest
 from grpo.control.controller import Action
 from grpo.engine.answers import EngineError
 from grpo.learning.checkpoints import (
@@ -130,7 +130,7 @@ class TrainingLoop:
         for name in (REPORT, LEARNABILITY):
             shutil.copy(self._folder / name, self._work.folder / name)
         # Links, not moves: until the output is in the store, a kill would lose what was moved.
-        shutil.copytree(self._checkpoints, self._work.folder / CHECKPOINTS, copy_function=_link)
+        copy_folder(self._checkpoints, self._work.folder / CHECKPOINTS, _link)
 
     def _ended(self, why: str) -> SystemExit:
         """Save the last finished step, and return what ends this process."""
@@ -332,7 +332,7 @@ def _add(error: Exception, text: str) -> None:
         error.add_note(text)
 
 
-def _link(source: str, target: str) -> None:
+def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import Undisturbed
 from forking import has_ended
-from soaking import NO_RETRY, SEED, Driver, Place, Row, fresh_place, leftovers_of, lost_of, number_of, part
+from soaking import NO_RETRY, RESUMABLE, SEED, Driver, Place, Row, fresh_place, leftovers_of, lost_of, number_of, part
 
 pytestmark = pytest.mark.soak
 
@@ -78,8 +78,8 @@ def test_a_disk_that_fills_up(disk: Disk, undisturbed: Undisturbed, template: Pa
             shutil.move(disk.driver.root / place.home.relative_to("/"), left.home)
             row.lost += lost_of(left, undisturbed.hashes, "run-1") + leftovers_of(left)
         row.recovered = row.injected
-        plain = [end for end in ends if end == "StorageError"]
-        row.notes.append(f"{len(ends)} runs ended by it, {len(plain)} of them with the plain error of storage; the others went on")
+        plain = [end for end in ends if end in ("StorageError", "SharedStoreError")]
+        row.notes.append(f"{len(ends)} runs ended by it, {len(plain)} of them with a plain error; the others went on")
         assert not damage, f"seed {SEED}"
         assert not row.lost, f"seed {SEED}"
         assert not row.leaked, f"seed {SEED}"
@@ -90,6 +90,6 @@ def test_a_disk_that_fills_up(disk: Disk, undisturbed: Undisturbed, template: Pa
 def how_it_ended(place: Place, status: int) -> str:
     """Return the kind of the plain error that ended the last process, or the end of its traceback."""
     lines = place.log.read_text(errors="replace").rpartition("\n--- ")[2].splitlines()
-    if status == NO_RETRY:
+    if status in (NO_RETRY, RESUMABLE):
         return next(line for line in reversed(lines) if line.startswith("soak: plain ")).split()[2].rstrip(":")
     return f"status {status}: " + " | ".join(line.strip() for line in lines[-14:] if line.strip())
