@@ -27,7 +27,7 @@ prove: setup  ## Slow tests: minutes to an hour.
 	@infra/install.sh $(VENV) --second-engine --browser
 	infra/test.sh $(PY) prove
 
-batch-demo: setup  ## Run the pipeline on a local stand-in for AWS Batch, three times. ARGS="--preset test --seed 1"
+batch-demo: setup  ## Run the pipeline on a local stand-in for AWS Batch, three times. ARGS="--preset test"
 	$(PY) -m infra.batch_demo $(ARGS)
 
 soak: setup  ## Soak tests with hundreds of injected faults: an hour on 2 cores. ARGS="-k kills" for one part; the table is in build/soak.md.

@@ -93,7 +93,7 @@ def test_metaflow_runs_a_step_in_two_nodes_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.prove  # Three whole runs.
 def test_the_demonstration_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["batch_demo", "--preset", "test", "--seed", "1", "--folder", str(tmp_path / "demo")])
+    monkeypatch.setattr(sys, "argv", ["batch_demo", "--preset", "test", "--folder", str(tmp_path / "demo")])
     assert batch_demo.main() == 0, capsys.readouterr().out
 
 
