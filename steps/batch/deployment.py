@@ -134,7 +134,8 @@ def _no_useless_retry() -> Iterator[None]:
 def main(flow: Any) -> None:
     """Run the flow's command; the launcher of a container's task that is not retryable ends with NO_RETRY."""
     if {"run", "resume"} & set(sys.argv[1:]):
-        sys.stdout = Console(sys.stdout)
+        sys.stdout = console = Console(sys.stdout)
+        console.stop_at_signals()
     try:
         flow()
     except SystemExit as end:

@@ -81,7 +81,7 @@ def run_step(
                 whose={"run": job["metaflow_run"], "device": inputs.get("device", "")},
             )
         else:
-            print(f"{step}: reusing version {found['version']}, output {found['output_hash'][:12]}", flush=True)
+            print(f"{step}: {_count(step)}: reusing version {found['version'][:12]}, output {found['output_hash'][:12]}", flush=True)
             for record in read_history(store.folder(step, found["version"])):
                 child.log(record)
             if spec.resumes:
@@ -119,10 +119,13 @@ def part_of(number: int, num_parts: int) -> str:
 def _overall(step: str, seconds: Mapping[str, float]) -> str:
     """Return how far the run is: "step 5 of 11, about 14 min left in all", the time by the latest run of the same preset."""
     names = list(STEP_NOTES)
-    number = names.index(step)
-    left = [seconds.get(name) for name in names[number:]]
+    left = [seconds.get(name) for name in names[names.index(step) :]]
     estimate = "" if None in left else f", {time_text(sum(filter(None, left)))} left in all"
-    return f"step {number + 1} of {len(names)}{estimate}"
+    return f"{_count(step)}{estimate}"
+
+
+def _count(step: str) -> str:
+    return f"step {list(STEP_NOTES).index(step) + 1} of {len(STEP_NOTES)}"
 
 
 def _only_writer(job: Job, machine: Machine, version: StepVersion) -> AbstractContextManager[Lease]:

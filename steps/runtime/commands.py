@@ -11,7 +11,7 @@ FLOW_FILE: Final = "flows/chess_grpo.py"
 
 def resume_command(run: str) -> str:
     """Return the command that resumes a flow run, as a Python of the environment is called."""
-    return f"python {FLOW_FILE} resume --origin-run-id {run}"
+    return f"python {FLOW_FILE} --no-pylint resume --origin-run-id {run}"
 
 
 def pasteable(command: str) -> str:

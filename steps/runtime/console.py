@@ -1,10 +1,15 @@
-"""Prints what Metaflow's scheduler says in lines that fit a terminal: the time and the text, without run and task ids."""
+"""Prints what Metaflow's scheduler says in lines that fit a terminal, and at Ctrl-C or SIGTERM where the run stopped."""
 
 import io
+import os
 import re
 import shutil
+import signal
 import textwrap
+from types import FrameType
 from typing import Final, TextIO
+
+from steps.runtime.commands import pasteable, resume_command
 
 _LINE: Final = re.compile(r"\d{4}-\d\d-\d\d (?P<time>\d\d:\d\d):\d\d\.\d{3} (\[[^/\]]+/(?P<step>\w+)[^\]]*\] )?(?P<text>.*)")
 """A line of Metaflow's: the time, the task's path and process, and what it says. Other lines are printed as they are."""
@@ -14,6 +19,8 @@ _SILENT: Final = re.compile(
     r"|\d+ tasks? (is|are) (running|waiting)|(\d+ steps|\w+ step) (have|has) not started"
 )
 """What Metaflow says of itself once a task or every few minutes, and the lines of the steps say better."""
+_STARTS: Final = re.compile(r"Workflow starting \(run-id (?P<run>[^)]+)\)")
+_COUNT: Final = re.compile(r"\w+: (?P<count>step \d+ of \d+)")
 _LAST_STEP: Final = "end"
 """Its lines are the result of the run: they stand without the time, to be read and pasted."""
 
@@ -27,6 +34,30 @@ class Console(io.TextIOBase):
         self._width = shutil.get_terminal_size().columns if out.isatty() else None
         self._begun = ""
         self._latest: dict[str, str] = {}
+        self._run = self._step = self._count = ""
+
+    def stop_at_signals(self) -> None:
+        """At SIGINT and SIGTERM print where the run stops and how to resume it, and end at once; the kernel ends the tasks.
+
+        Metaflow's own messages at an interrupt read like damage. The tasks save what they have (`steps.runtime.parent_death`).
+        """
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._stop)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
+        # The signal may have come in the middle of a write, which a buffered file cannot take twice.
+        os.write(self._out.fileno(), f"\n{self.stopped()}\n".encode())
+        os.kill(os.getpid(), number)
+
+    def stopped(self) -> str:
+        """Return where the run stands, and the command that resumes it."""
+        if not self._run:
+            return "Stopped before the run began."
+        at = f" in {self._step}" + (f" ({self._count})" if self._count else "") if self._step else ""
+        return f"Stopped{at}. Nothing is lost; go on: {pasteable(resume_command(self._run))}"
 
     def write(self, text: str) -> int:
         """Take text; print the lines that it ends."""
@@ -55,6 +86,7 @@ class Console(io.TextIOBase):
         if _SILENT.match(text) or (step and self._latest.get(step) == text):  # Tasks of one step say some things alike.
             return []
         self._latest[step] = text
+        self._follow(step, text)
         if step == _LAST_STEP:
             return [text]
         prefix = f"{found['time']} "
@@ -63,3 +95,11 @@ class Console(io.TextIOBase):
             return [text]
         # Commands and paths stay whole.
         return textwrap.wrap(text, self._width, subsequent_indent=" " * (len(prefix) + 2), break_long_words=False, break_on_hyphens=False)
+
+    def _follow(self, step: str, text: str) -> None:
+        if found := _STARTS.match(text):
+            self._run = found["run"]
+        if step and step != self._step:
+            self._step, self._count = step, ""
+        if found := _COUNT.match(text):
+            self._count = found["count"]

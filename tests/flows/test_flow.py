@@ -204,8 +204,8 @@ def test_a_second_run_with_another_learning_rate_builds_and_pretrains_nothing(fi
     assert again.succeeded, again.output[-3000:]
     reused = {step: output["reused"] for step, output in outputs(again).items()}
     assert [step for step in reused if reused[step]] == ["join_boards", "check_boards", "pretrain", "calibrate", "baseline"]
-    assert "build_boards: reusing version" in again.output
-    assert "pretrain: reusing version" in again.output
+    assert "build_boards: step 1 of 11: reusing version" in again.output
+    assert "pretrain: step 4 of 11: reusing version" in again.output
     assert again.data.pretrained["output_hash"] == first_run.data.pretrained["output_hash"]
 
 

@@ -78,6 +78,6 @@ def test_versions_name_the_extras_packages_where_they_count(run: FlowRun) -> Non
 def test_the_real_flow_draws_its_cards_and_reuses_what_the_steps_left(run: FlowRun, tmp_path: Path) -> None:
     again = run_flow(tmp_path / "flow", SETTINGS, home=run.home)
     assert again.succeeded, again.output[-4_000:]
-    assert "finetune: reusing version" in again.output
+    assert "finetune: step 7 of 11: reusing version" in again.output
     assert "reward by part" in again.card
     assert not re.search(r"card \w+: WARNING", again.output)

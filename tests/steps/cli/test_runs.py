@@ -374,7 +374,7 @@ def test_one_run_is_shown_from_its_settings_to_its_champion(typed: Callable[...,
 
 def test_a_killed_run_is_shown_with_how_to_go_on(typed: Callable[..., str]) -> None:
     said = " ".join(typed("show", "1004").split())
-    assert "python flows/chess_grpo.py resume --origin-run-id 1004` resumes it" in said  # With the path of the environment before it.
+    assert "python flows/chess_grpo.py --no-pylint resume --origin-run-id 1004` resumes it" in said
     assert "Results: no verdict yet" in said
     assert "Diagnosis: none recorded" in said
 

@@ -82,7 +82,7 @@ def test_a_version_that_is_there_is_reused_and_said_to_be(
     second, calls = run(job, machine)
     assert (second["reused"], calls) == (True, 0)
     assert (second["version"], second["output_hash"]) == (first["version"], first["output_hash"])
-    assert f"finetune: reusing version {first['version']}" in capsys.readouterr().out
+    assert f"finetune: step 7 of 11: reusing version {first['version'][:12]}" in capsys.readouterr().out
     [child] = runs_of(tracker, job)
     assert child.data.tags["chess_grpo.reused"] == "True"
     assert child.data.metrics["curves/grpo entropy"] == 1.5

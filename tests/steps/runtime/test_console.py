@@ -1,6 +1,9 @@
 """The scheduler's lines, as a terminal of 80 characters shows them."""
 
 import io
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +57,26 @@ Verdict: better. Step 6 beats its own start.
     )
     assert " ".join(file.getvalue().split()) == " ".join(terminal.getvalue().split())
     assert "at /usr/games/stockfish\n" in file.getvalue(), "only a terminal has a width"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_says_last_where_it_is_and_how_to_go_on(number: signal.Signals) -> None:
+    program = """
+import os, signal, sys
+from steps.runtime.console import Console
+signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell's background jobs are started without.
+console = Console(sys.stdout)
+console.stop_at_signals()
+console.write(sys.argv[1])
+console.flush()
+os.kill(os.getpid(), int(sys.argv[2]))
+"""
+    begun = _SAID[: _SAID.index("2026-11-23 15:45")]
+    done = subprocess.run([sys.executable, "-c", program, begun, str(int(number))], capture_output=True, text=True, check=False)
+    said = done.stdout.splitlines()[-1]
+    assert (done.returncode, done.stderr) == (-number, "")
+    assert said.startswith("Stopped in build_boards (step 1 of 11). Nothing is lost; go on: ")
+    assert said.endswith("flows/chess_grpo.py --no-pylint resume --origin-run-id 17")
 
 
 def test_a_command_is_printed_with_the_path_that_works_when_pasted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

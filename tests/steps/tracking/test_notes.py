@@ -231,7 +231,7 @@ def test_a_failed_runs_page_says_where_and_why_and_how_to_go_on_until_it_does(
     page = told.data.tags[NOTE]
     assert page.startswith("# Failed in `pretrain`")
     assert f"> {said}" in page
-    assert f"`python {FLOW_FILE} resume --origin-run-id 7`" in page
+    assert f"`python {FLOW_FILE} --no-pylint resume --origin-run-id 7`" in page
     assert page.endswith("## Configuration")
     [child] = tracker.search("tags.`chess_grpo.step` = 'pretrain'")
     assert said in child.data.tags[NOTE]
