@@ -19,7 +19,7 @@ def test_the_whole_answer_to_the_facts_own_question(run: Run) -> None:
     assert said.splitlines() == [
         "To show a difference of 30 Elo (score 0.543) with probability 80%,",
         "one-sided level 5.0%, 30% draws, pair correlation 0:",
-        "  against each other: 578 games (289 openings, each with both colours)",
+        "  against each other: 578 games (289 openings, each with both colors)",
         "  586 by the interval of this project's verdicts, which adds a pair lost and a pair won",
         "  each against a common opponent, scores near 0.50: 1,160 games each, 2,320 in all",
         "Or sequentially, until the result is clear, by",
