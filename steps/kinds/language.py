@@ -28,9 +28,7 @@ def _preflight(settings: "Settings", machine: Machine) -> tuple[bool, str]:
         require_language_extra()
     except MissingExtraError as error:
         where = (
-            "in an image, build it with --build-arg EXTRA=language (docs/images.md)"
-            if machine.is_container
-            else "in a checkout, `make setup`, or `pip install -r requirements-language.lock`"
+            "in an image, build it with --build-arg EXTRA=language (docs/images.md)" if machine.is_container else "`make setup` does that"
         )
         return False, f"{error}; {where}"
     model = settings.language.model

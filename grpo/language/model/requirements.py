@@ -17,5 +17,5 @@ def require_language_extra() -> None:
     if missing := [name for name in _PACKAGES if find_spec(name) is None]:
         raise MissingExtraError(
             f'policy.kind = "language" needs packages that are not installed: {", ".join(missing)}; install the extra:'
-            " pip install 'chess-grpo[language]'"
+            " pip install '.[language]'"
         )

@@ -181,8 +181,8 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(machine: Mac
     is_fine, detail = language_line(machine)
     assert not is_fine
     assert "not installed: trl" in detail
-    assert "chess-grpo[language]" in detail
-    assert "pip install -r requirements-language.lock" in detail
+    assert ".[language]" in detail
+    assert "`make setup`" in detail
     is_fine, detail = language_line(replace(machine, is_container=True))
     assert not is_fine
     assert "--build-arg EXTRA=language" in detail

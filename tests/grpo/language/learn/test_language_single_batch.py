@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-pytest.importorskip("trl", reason="the extra for language models is not installed: pip install 'chess-grpo[language]'")
+pytest.importorskip("trl", reason="the extra for language models is not installed: pip install '.[language]'")
 
 from written_language import settings, writer, written_boards
 

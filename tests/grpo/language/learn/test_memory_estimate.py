@@ -16,7 +16,7 @@ WORK = StepSize.of(SETTINGS, prompt_tokens=60)
 
 @pytest.mark.parametrize("shape", [ROOKWORLD, Shape(vocabulary=500, positions=256, width=96, num_layers=3)])
 def test_the_parameters_are_those_that_transformers_makes(shape: Shape) -> None:
-    transformers = pytest.importorskip("transformers", reason="the extra `language` is not installed: pip install 'chess-grpo[language]'")
+    transformers = pytest.importorskip("transformers", reason="the extra `language` is not installed: pip install '.[language]'")
     import torch
 
     sizes = transformers.GPT2Config(

@@ -231,5 +231,5 @@ def test_settings_of_another_time_are_refused(tmp_path: Path) -> None:
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     require_language_extra()
     monkeypatch.setattr(requirements, "_PACKAGES", ("transformers", "no_such_package"))
-    with pytest.raises(MissingExtraError, match=r"not installed: no_such_package.*pip install 'chess-grpo\[language\]'"):
+    with pytest.raises(MissingExtraError, match=r"not installed: no_such_package.*pip install '\.\[language\]'"):
         load_model(SMALL, seed=0, device=CPU)
