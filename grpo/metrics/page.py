@@ -122,7 +122,7 @@ def metrics_page() -> str:
         " (`/opening`, `/middlegame`, `/endgame`) are the same metric on boards of that phase. Names that end in a term or a pair of terms"
         " are the same metric of these terms.\n\n"
         "MLflow sorts charts by name. So it has the main curves under `curves/`, on the page of the run and of `finetune`:"
-        f" {', '.join(f'`{name}`' for name in MAIN_CURVES)}. Diagnostic metrics are under `zz_detail/`, at the end. The history"
+        f" {', '.join(f'`{name}` ({title})' for name, title in MAIN_CURVES.items())}. Diagnostic metrics are under `zz_detail/`, at the end. The history"
         " (`history.jsonl`), the cards and the commands have the names below.\n\n"
         f"Units:\n\n{units}\n\n{groups}\n\n"
         "## Events\n\nEvents of a run are logged with a message that has the step, the evidence and the setting that fixes the problem."
