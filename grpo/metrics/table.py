@@ -541,8 +541,8 @@ MAIN_CURVES: Final[Mapping[str, str]] = {
     "language/kl_reference": "5 token KL",
     "control/learning_rate": "6 learning rate",
 }
-"""Whether a fine-tuning learns, on the pages of `finetune` and of the whole run: metric -> title of its chart. MLflow sorts charts by title,
-so that the first row says whether the policy gets better. A network has six of them; a language model has its own."""
+"""Whether a fine-tuning learns, on the pages of `finetune` and of the whole run: metric -> title of its chart. MLflow sorts charts by
+title, so that the first row says whether the policy gets better. A network has six of them; a language model has its own."""
 _SECONDARY: Final = frozenset(
     (
         *(
