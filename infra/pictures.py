@@ -82,7 +82,7 @@ def draw_tracking(page: Page, address: str, client: Any, *, home: Path, metaflow
     page.run(_NAMELESS, str(home))
     _draw(page, "mlflow_parent", height=1150)
     curves = run_address(address, experiment.experiment_id, found("finetune")).replace("?", "/model-metrics?")
-    go(curves, "grpo entropy")
+    go(curves, "1 reward gain")
     _draw(page, "mlflow_charts", height=800)
     go(f"{address}/#/models/{MODEL}", "champion", "peak")
     _draw(page, "mlflow_model", height=760)

@@ -529,19 +529,20 @@ _SPECS: Final = [
 METRICS: Final[Mapping[str, MetricSpec]] = {spec.name: spec for spec in _SPECS}
 assert len(METRICS) == len(_SPECS), "two metrics have one name"
 
-MAIN_CURVES: Final = (
-    "heldout/regret_best",
-    "strength/rating",
-    "grpo/reward_gain",
-    "grpo/entropy",
-    "grpo/kl_reference",
-    "control/learning_rate",
-    "heldout/parse_rate",
-    "language/reward_mean",
-    "language/entropy",
-    "language/kl_reference",
-)
-"""Whether a fine-tuning learns, on the pages of `finetune` and of the whole run: six curves of a network; a language model has its own."""
+MAIN_CURVES: Final[Mapping[str, str]] = {
+    "grpo/reward_gain": "1 reward gain",
+    "language/reward_mean": "1 reward mean",
+    "heldout/regret_best": "2 held-out regret",
+    "heldout/parse_rate": "3 parse rate",
+    "strength/rating": "3 strength Elo",
+    "grpo/entropy": "4 entropy",
+    "language/entropy": "4 token entropy",
+    "grpo/kl_reference": "5 KL",
+    "language/kl_reference": "5 token KL",
+    "control/learning_rate": "6 learning rate",
+}
+"""Whether a fine-tuning learns, on the pages of `finetune` and of the whole run: metric -> title of its chart. MLflow sorts charts by
+title, so that the first row says whether the policy gets better. A network has six of them; a language model has its own."""
 _SECONDARY: Final = frozenset(
     (
         *(
@@ -568,17 +569,18 @@ def tracked_name(name: str) -> str:
     """Return the name of a metric in MLflow, which sorts charts by it: main curves first, details last.
 
     >>> tracked_name("grpo/entropy"), tracked_name("grpo/regret"), tracked_name("grpo/raw/policy"), tracked_name("ladder/rating")
-    ('curves/grpo entropy', 'grpo/regret', 'zz_detail/grpo/raw/policy', 'ladder/rating by rung')
+    ('curves/4 entropy', 'grpo/regret', 'zz_detail/grpo/raw/policy', 'ladder/rating by rung')
     """
     group = name.partition("/")[0]
     if name in MAIN_CURVES:
-        return f"curves/{name.replace('/', ' ')}"
+        return f"curves/{MAIN_CURVES[name]}"
     if group == "ladder":
         return f"{name} by rung"  # The MLflow step of these is the rung's number.
     return f"zz_detail/{name}" if group in _CROWDED and name not in _SECONDARY else name
 
 
 _DECLARED: Final[Mapping[str, str]] = {tracked_name(name): name for name in METRICS}
+assert len(_DECLARED) == len(METRICS), "two metrics have one name in MLflow"
 assert METRICS.keys() >= {*MAIN_CURVES, *_SECONDARY}, "a metric that is shown is not declared"
 
 

@@ -68,6 +68,20 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
     fractions = metric_lines(records, {f"grpo/logit_share/{term}": _TERM_NAMES[term] for term in TERMS})
     return [
         *metric_figure(
+            "reward gain over the reference",
+            records,
+            {"grpo/reward_gain": "policy less reference, same states"},
+            levels={"no gain": (0.0, _START)},
+            note="Mean reward less the reference's on the same training states: without lower held-out regret it is not strength.",
+        ),
+        *metric_figure(
+            "held-out regret, stronger search",
+            records,
+            {"heldout/regret_best": "best moves", "heldout/regret_sampled": "sampled at T = 1"},
+            note="Lower is better. Games are played with best moves.",
+        ),
+        *_strength_figure(seen),
+        *metric_figure(
             "entropy by phase at T = 1",
             records,
             {"grpo/entropy": "all phases", **phases, "grpo/log_num_legal": "ln(legal moves): the maximum"},
@@ -83,20 +97,6 @@ def _training_figures(seen: Seen, marks: Sequence[float]) -> list[CardPart]:
             levels=critical_level(config, "normalised_entropy"),
             note="Comparable between phases; 1 is the uniform policy.",
         ),
-        *metric_figure(
-            "reward gain over the reference",
-            records,
-            {"grpo/reward_gain": "policy less reference, same states"},
-            levels={"no gain": (0.0, _START)},
-            note="Mean reward less the reference's on the same training states: without lower held-out regret it is not strength.",
-        ),
-        *metric_figure(
-            "held-out regret, stronger search",
-            records,
-            {"heldout/regret_best": "best moves", "heldout/regret_sampled": "sampled at T = 1"},
-            note="Lower is better. Games are played with best moves.",
-        ),
-        *_strength_figure(seen),
         *metric_figure(
             "KL to the reference",
             records,

@@ -39,7 +39,7 @@ html, body { background: var(--bg); }
 .mf-card dt { color: var(--soft); } .mf-card dd { margin: 0; overflow-wrap: anywhere; }
 .mf-card .scroll { overflow-x: auto; max-width: 100%; }
 .mf-card table { min-width: 0; width: auto; max-width: none; border-collapse: collapse; border-spacing: 0; }
-.mf-card caption { text-align: left; padding: .2rem 0; }
+.mf-card caption { text-align: left; padding: .2rem 0; max-width: calc(100vw - 1.5rem); }
 .mf-card th, .mf-card td { padding: .3rem .6rem; text-align: left; background: none; border-bottom: 1px solid var(--line);
   vertical-align: top; position: static; }
 .mf-card th { font-weight: 600; white-space: nowrap; } .mf-card .numbers th:not(:first-child) { text-align: right; }

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
+from grpo.diagnosis.findings import Severity
 from grpo.metrics.table import METRICS
 from grpo.policy.files import LANGUAGE, NETWORK
 from steps.cards.html import (
@@ -68,6 +69,8 @@ def _finding(finding: Mapping[str, Any]) -> str:
         f"<h3>{badge(finding['severity'], _MOODS.get(finding['severity'], 'plain'))} {text(finding['name'])} {text(_span(finding))}</h3>"
     )
     facts = {"cause": finding["cause"], "remedy": finding["remedy"], "explained in": finding["page"]}
+    if finding["severity"] == Severity.NOTE:  # It has nothing to mend.
+        return f"<article>{title}{listing([*finding['evidence'], finding['cause'], finding['remedy']])}</article>"
     return f"<article>{title}{listing(finding['evidence'])}{terms(facts)}</article>"
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from steps.cli.tables import duration, text_table, when
@@ -27,21 +27,23 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _show(given: argparse.Namespace) -> int:
-    facts = _facts(given.name, Machine.here())
-    print(json.dumps(facts, indent=2) if given.json else "\n".join(_lines(facts)))
+    facts, picture = _facts(given.name, Machine.here())
+    print(json.dumps(facts, indent=2) if given.json else "\n".join(_lines(facts, picture)))
     return 0
 
 
-def _facts(name: str, machine: Machine) -> dict[str, Any]:
+def _facts(name: str, machine: Machine) -> tuple[dict[str, Any], list[str]]:
+    """Return all that is shown as plain data, and the lines of the verdict's picture, which has no further fact."""
     from steps.runs.index import find_run
     from steps.runs.places import findings, places
     from steps.runs.results import run_document, run_measurements
     from steps.runs.settings import from_preset
+    from steps.step_io.results_text import verdict_picture
     from steps.tracking.tags import COMMAND, ENGINE, FOUND, SENTENCE, VERDICT
 
     run = find_run(name, machine)
     document, settings = run_document(run, machine), from_preset(run.settings)
-    return {
+    facts = {
         "run": run.metaflow_run,
         "mlflow_run": run.mlflow_run,
         "started": run.started,
@@ -67,9 +69,10 @@ def _facts(name: str, machine: Machine) -> dict[str, Any]:
         "findings": findings(run, document, machine),
         "places": dict(places(run, machine)),
     }
+    return facts, [] if document is None else verdict_picture(document["decision"])
 
 
-def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
+def _lines(facts: Mapping[str, Any], picture: Sequence[str]) -> Iterator[str]:
     run, changed, unknown = facts["run"], facts["changed"], facts["num_unknown_settings"]
     took = f" after {duration(facts['seconds'])}" if facts["seconds"] is not None else ""
     aliases = f"  = {', '.join(facts['aliases'])}" if facts["aliases"] else ""
@@ -97,7 +100,7 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
     yield "\nSteps"
     yield text_table(map(_step, facts["steps"]), indent="  ") if facts["steps"] else "  none yet"
     yield ""
-    yield from _result_lines(facts)
+    yield from _result_lines(facts, picture)
     yield from _finding_lines(facts)
     yield "\nWhere"
     yield text_table(facts["places"].items(), indent="  ")
@@ -108,12 +111,13 @@ def _step(step: Mapping[str, Any]) -> tuple[str, ...]:
     return step["step"], step["status"], duration(step["seconds"]), made, step["version"][:_HASH]
 
 
-def _result_lines(facts: Mapping[str, Any]) -> Iterator[str]:
+def _result_lines(facts: Mapping[str, Any], picture: Sequence[str]) -> Iterator[str]:
     from steps.step_io.results_text import measurement_text
 
     yield f"Results: {facts['verdict'] or 'no verdict yet'}"
     if facts["sentence"]:
         yield wrapped(facts["sentence"], "  ")
+    yield from ("", *(f"  {line}".rstrip() for line in picture), "") if picture else ()
     if not facts["results"]:
         yield "  no results yet"
         return

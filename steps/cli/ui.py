@@ -44,12 +44,15 @@ def _ui(given: argparse.Namespace) -> int:
         say(f"The tracking store is a server, which has a UI of its own: {machine.shown_uri}")
         return 0
     _refuse_taken(given.port)
+    from steps.preflight.moved_home import homes_elsewhere
     from steps.tracking.client import TrackingStore
     from steps.tracking.saved_views import view_address
 
     store, file = TrackingStore.of(machine), sqlite_file(machine.tracking_uri)
     if not store.exists:
         say(f"{file} does not exist yet and is created now: its page is empty until a run starts (`make run CONFIG=smoke`)")
+    for folder, num_runs in homes_elsewhere(machine).items():
+        say(f"This home was copied or moved: until `chess-grpo doctor --repair`, {num_runs:,} runs look for their artifacts in {folder}")
     # In a new store this makes the tables, under a lock; a store that does not answer is named here.
     page = view_address(f"http://{HOST}:{given.port}", store.asked(lambda: store.experiment))
     say(f"MLflow UI on {file or machine.shown_uri}, ready in half a minute; Ctrl-C ends it. All runs:\n{page}")

@@ -1,6 +1,7 @@
 """What the pages of a run's results share: rows of tables, sentences, and Markdown that shows untrusted text and does not obey it."""
 
 import html
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -189,11 +190,34 @@ def interval_bars(estimates: Mapping[str, Estimate]) -> list[str]:
     lines = [f"{_BARS_HEAD:<{width}} {f'-{limit:,}':<{_BAR_HALF}}0{f'+{limit:,}':>{_BAR_HALF}}"]
     for label, each in estimates.items():
         low, value, high = (_BAR_HALF + round(max(-1.0, min(1.0, end / limit)) * _BAR_HALF) for end in (each.low, each.value, each.high))
-        bar = ["-" if low < place < high else " " for place in range(2 * _BAR_HALF + 1)]
-        bar[_BAR_HALF] = "|"
-        bar[low], bar[high], bar[value] = "[", "]", "o"
-        lines.append(f"{label:<{width}} {''.join(bar)} {each.text(Unit.ELO)}")
+        lines.append(f"{label:<{width}} {_bar(low, value, high, line=_BAR_HALF)} {each.text(Unit.ELO)}")
     return lines
+
+
+def verdict_picture(decision: DecisionFacts) -> list[str]:
+    """Return the verdict as a picture of text: the gains as bars, and below them where start and candidate stand on the ladder."""
+    placed = {
+        who: Estimate(value=place["rating"], low=place["low"], high=place["high"]) for who, place in placed_together(decision).items()
+    }
+    gains = verdict_estimates(decision)
+    width = max(map(len, (_BARS_HEAD, *gains, *placed)))
+    floor = 100 * math.floor(min(each.low for each in placed.values()) / 100)
+    ceiling = max(floor + 100, 100 * math.ceil(max(each.high for each in placed.values()) / 100))
+    scale = f"{floor:<+{_BAR_HALF},}{ceiling:>+{_BAR_HALF + 1},}"
+    lines = [f"{'on the ladder, Elo':<{width}} {scale}"]
+    for who, each in placed.items():
+        low, value, high = (round((end - floor) / (ceiling - floor) * 2 * _BAR_HALF) for end in (each.low, each.value, each.high))
+        lines.append(f"{who:<{width}} {_bar(low, value, high)} {each.text(Unit.ELO)}")
+    return [*interval_bars(gains), "", *lines]
+
+
+def _bar(low: int, value: int, high: int, *, line: int | None = None) -> str:
+    """Return an interval as characters from `low` to `high`, with a vertical line behind it at `line`."""
+    bar = ["-" if low < place < high else " " for place in range(2 * _BAR_HALF + 1)]
+    if line is not None:
+        bar[line] = "|"
+    bar[low], bar[high], bar[value] = "[", "]", "o"
+    return "".join(bar)
 
 
 _SCALES: Final = (50, 75, 100, 150, 200, 300, 400, 600, 800, 1_200, 1_600)
@@ -273,13 +297,18 @@ def finding_lines(findings: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def summary(results: Results) -> str:
-    """Return the verdict and all that was measured, as Markdown."""
+    """Return the verdict, its picture, and all that was measured, as Markdown."""
     decision = results["decision"]
+    picture = "\n".join(verdict_picture(decision))
     confirmed = decision["confirmation_best_moves"]
     ends = ", ".join(f"{count:,} {end}" for end, count in confirmed["ends"].items() if count)
     depth = f" of depth {confirmed['adjudicated']['depth']}" if "adjudicated" in confirmed else ""
     return f"""\
 {escaped(results["verdict"])}
+
+```text
+{picture}
+```
 
 {markdown_table(*measurement_table(results["measurements"]))}
 

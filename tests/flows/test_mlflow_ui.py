@@ -104,7 +104,7 @@ def test_the_parents_page_begins_with_the_verdict_and_has_settings_and_headlines
 
 def test_metric_charts_are_drawn_in_groups(shown: Shown) -> None:
     for step in ("finetune", "flow"):
-        text = shown.go_to_run(step, "/model-metrics", "grpo entropy", "heldout regret_best", "grpo reward_gain")
+        text = shown.go_to_run(step, "/model-metrics", "1 reward gain", "2 held-out regret", "6 learning rate")
         groups = re.findall(r"^(\w+)\n\(\d+\)$", text, re.MULTILINE)
         assert groups[0] == "curves"
         assert "zz_detail" not in groups[:-1], "details stand at the end"

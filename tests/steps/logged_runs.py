@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from made_results import made_reports
+
 from grpo.base.files import sha256_json, write_json
 from grpo.metrics.table import Record
 from grpo.settings.roles import compared_settings
@@ -137,7 +139,7 @@ def _document(run: LoggedRun, outputs: Mapping[str, str], settings: Mapping[str,
             engine=run.engine,
             num_games={},
         ),
-        "decision": {"candidate_step": run.candidate},
+        "decision": {**made_reports()["select"], "candidate_step": run.candidate},
         "findings": None if run.findings is None else {"findings": list(run.findings)},
     }
 

@@ -241,6 +241,7 @@ def test_the_training_card_has_every_chart_that_is_asked_of_it_and_events_latest
     assert lines_of(charts(parts)["gradient budget (fractions of the logit gradient)"]).keys() == {
         "policy (reward)", "entropy bonus", "KL to the reference", "recovery KL",
     }  # fmt: skip
+    assert [title.split()[0] for title in charts(parts)][:2] == ["reward", "held-out"], "first whether it learns"
     shown = markup(parts)
     assert shown.index("told at 4") < shown.index("told at 3")
     # Every chart has its numbers beside it.
@@ -281,6 +282,7 @@ def test_findings_are_told_with_evidence_cause_remedy_steps_and_page() -> None:
     for told in ("entropy_collapse", "critical", "from 2.9", "the bonus", "grpo.entropy_coefficient = 0.03", "#entropy_collapse"):
         assert told in shown
     assert "(steps 1,200 to 1,300)" in shown
+    assert "remedy" not in draw_findings([finding | {"severity": "note"}]).markup, "a note has nothing to mend"
     assert "No findings" in draw_findings([]).markup
 
 

@@ -85,7 +85,7 @@ def test_a_version_that_is_there_is_reused_and_said_to_be(
     assert f"finetune: step 7 of 11: reusing version {first['version'][:12]}" in capsys.readouterr().out
     [child] = runs_of(tracker, job)
     assert child.data.tags["chess_grpo.reused"] == "True"
-    assert child.data.metrics["curves/grpo entropy"] == 1.5
+    assert child.data.metrics["curves/4 entropy"] == 1.5
 
 
 def test_fresh_makes_it_anew_and_keeps_the_old_one_aside(new_job: Callable[..., Job], machine: Machine) -> None:

@@ -67,7 +67,7 @@ def test_a_damaged_or_foreign_line_is_set_aside_and_all_others_are_logged(
             file.write(damage + b"\n")
         child.log(Record(2, {"grpo/entropy": 2.0}))
     [found] = tracker.search(f"tags.`mlflow.parentRunId` = '{run}'")
-    assert [point.value for point in tracker.client.get_metric_history(found.info.run_id, "curves/grpo entropy")] == [1.0, 2.0]
+    assert [point.value for point in tracker.client.get_metric_history(found.info.run_id, "curves/4 entropy")] == [1.0, 2.0]
     assert found.info.status == "FINISHED"
     assert f"rejected a record of kind '{kind}' ({why})" in capsys.readouterr().out
     assert [path.read_bytes().count(b"\n") for path in tracker.journals.refused()] == [1]
@@ -128,7 +128,7 @@ def test_a_reader_whose_state_is_damaged_begins_again(damage: bytes, tracker: Tr
     journal.close()
     tracker.deliver_left()
     [found] = tracker.search(f"tags.`mlflow.parentRunId` = '{run}'")
-    assert [point.value for point in tracker.client.get_metric_history(found.info.run_id, "curves/grpo entropy")] == [1.0, 2.0]
+    assert [point.value for point in tracker.client.get_metric_history(found.info.run_id, "curves/4 entropy")] == [1.0, 2.0]
     assert not list(journal.path.parent.iterdir())
 
 

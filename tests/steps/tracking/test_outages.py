@@ -422,7 +422,7 @@ def test_what_a_killed_step_had_to_say_is_told_and_its_run_is_said_to_be_killed(
     journal.close()
     run.deliver_left()
     killed, _ = run.told()["runs"]
-    assert (killed["status"], killed["metrics"]) == ("KILLED", {"curves/grpo entropy": ["1 0.5"]})
+    assert (killed["status"], killed["metrics"]) == ("KILLED", {"curves/4 entropy": ["1 0.5"]})
 
 
 def test_a_run_that_a_late_answer_made_twice_is_deleted(run: Run, job: Job, undisturbed: dict[str, Any]) -> None:
