@@ -1,7 +1,6 @@
 """File locks (flock): one writer at a time on one disk; the kernel releases the lock when the process ends."""
 
 import fcntl
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from grpo.base.errors import PlainError
-from grpo.base.files import json_text
+from grpo.base.files import CorruptError, json_text, parse_json_object
 from steps.runtime.process_id import Writer
 
 
@@ -52,9 +51,9 @@ def _locked(path: Path, what: str) -> TextIO:
 def _holder(text: str) -> str:
     """Return the holder that the lock file names; "another process" when the file is stale."""
     try:
-        facts = json.loads(text)
+        facts = parse_json_object(text.encode(), "a lock")
         writer = Writer.from_facts(facts["writer"])
-    except (ValueError, TypeError, KeyError):
+    except (CorruptError, TypeError, KeyError):
         return "another process"
     return "another process" if writer.is_alive_here() is False else f"{writer}, since {facts['since']}"
 
