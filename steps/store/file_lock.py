@@ -31,6 +31,14 @@ def file_lock(path: Path, *, what: str) -> Iterator[None]:
         path.unlink()
 
 
+@contextmanager
+def waiting_lock(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on this file, which stays, while the block lasts; wait for the process that has it."""
+    with path.open("r" if path.exists() else "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def _locked(path: Path, what: str) -> TextIO:
     while True:
         file = path.open("a+", encoding="utf-8")
