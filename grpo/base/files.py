@@ -62,11 +62,24 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file. Raises ValueError when it holds none, or one that is nested too deeply."""
+    """Return the content of a JSON file. Raises OSError when it cannot be read, CorruptError when it is not JSON."""
+    return parse_json(path.read_bytes(), path)
+
+
+def parse_json(data: bytes, place: object) -> Any:
+    """Return the value of a JSON text in UTF-8. Raises CorruptError, which names its place, when it is none or is nested too deeply."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except RecursionError as error:
-        raise ValueError(str(error)) from None
+        return json.loads(data.decode())
+    except (ValueError, RecursionError) as error:
+        raise CorruptError(f"{place} is damaged ({error})") from None
+
+
+def parse_json_object(data: bytes, place: object) -> dict[str, Any]:
+    """Return a JSON object. Raises CorruptError as `parse_json` does, also for JSON that is no object."""
+    value = parse_json(data, place)
+    if not isinstance(value, dict):
+        raise CorruptError(f"{place} is damaged: it is not a JSON object")
+    return value
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
@@ -281,10 +294,10 @@ def read_lines(path: Path, start: int = 0) -> list[JsonLine]:
 
 
 def _row(line: bytes) -> dict[str, Any]:
-    with suppress(ValueError, RecursionError):
-        if isinstance(row := json.loads(line), dict):
-            return row
-    return {"damaged": line.decode(errors="replace").strip()}
+    try:
+        return parse_json_object(line, "a line")
+    except CorruptError:
+        return {"damaged": line.decode(errors="replace").strip()}
 
 
 def _is_refusal_to_write(error: OSError, target: Path) -> bool:

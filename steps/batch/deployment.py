@@ -14,6 +14,7 @@ from metaflow import FlowMutator, current
 from metaflow.metaflow_config import DATASTORE_SYSROOT_S3
 
 from grpo.base.errors import PlainError
+from grpo.base.files import CorruptError, parse_json_object
 from grpo.settings.tree import ResourcesConfig, Settings, TaskResources
 from steps.batch.destination import DestinationError, destination, forwarded, secret_names
 from steps.batch.spot_notice import sigterm_on_spot_notice
@@ -121,7 +122,7 @@ def _no_useless_retry() -> Iterator[None]:
         raise DestinationError(f"{SHARED} is not set, and this container's disk is not persistent: set it where the run is launched")
     objects, key = objects_at(os.environ[SHARED]), _key(current.run_id, current.step_name, current.task_id)
     if current.retry_count and (found := objects.get(key)):
-        print(f"{current.step_name}: not retried: {json.loads(found.data)['why']}", file=sys.stderr, flush=True)
+        print(f"{current.step_name}: not retried: {_why_final(found.data)}", file=sys.stderr, flush=True)
         raise SystemExit(NO_RETRY)
     try:
         yield
@@ -158,6 +159,14 @@ def _failed_for_good(arguments: Sequence[str]) -> bool:
 
 def _key(run: str, step: str, task: str) -> str:
     return f"{_FINAL}/{run}/{step}/{task}.json"
+
+
+def _why_final(data: bytes) -> str:
+    """Return the reason in a marker; a damaged one forbids the retry as well."""
+    try:
+        return str(parse_json_object(data, "its marker in the shared store").get("why"))
+    except CorruptError as error:
+        return str(error)
 
 
 def _mark_final(objects: Objects, key: str, why: str) -> None:

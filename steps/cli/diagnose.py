@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.base.errors import PlainError
+from grpo.base.files import CorruptError, read_json
 from grpo.diagnosis.diagnose import diagnose
 from grpo.diagnosis.given import are_of_several_runs
 from grpo.diagnosis.history import History
@@ -72,11 +73,9 @@ def _input(given: argparse.Namespace) -> tuple[str, History, Mapping[str, Any] |
 def _settings(path: Path, histories: Sequence[Path]) -> Mapping[str, Any]:
     """Return the settings in a JSON file; if it has several runs, those of the run that a history file is named after."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        found = read_json(path)
+    except (OSError, CorruptError) as error:
         raise HistoryError(f"{path}: cannot be read ({error}); give a JSON file with the run's settings") from None
-    except ValueError as error:
-        raise HistoryError(f"{path}: is not valid JSON ({error})") from None
     if not isinstance(found, dict) or not found:
         raise HistoryError(f'{path}: holds no settings; wanted is a JSON object, such as {{"learning_rate": 1e-5}}')
     if not are_of_several_runs(found):

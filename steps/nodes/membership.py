@@ -20,6 +20,7 @@ from typing import Final, Self
 from torch.distributed import DistError, PrefixStore, TCPStore  # type: ignore[attr-defined]  # Public all the same.
 
 from grpo.base.errors import PlainError
+from grpo.base.files import parse_json_object
 from steps.nodes.node import LOOPBACK, Node
 
 _SECONDS_A_TRY: Final = 10.0
@@ -58,7 +59,7 @@ class Ending:
     @classmethod
     def read(cls, text: bytes) -> Self:
         """Return what `text` says."""
-        return cls(**json.loads(text))
+        return cls(**parse_json_object(text, "a node's ending"))
 
     def text(self) -> str:
         """Return it as JSON."""

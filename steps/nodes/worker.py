@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo.base.errors import PlainError
-from grpo.base.files import replace_file
+from grpo.base.files import read_json, replace_file
 from grpo.learning.distributed import LostProcessError, joined_processes
 from grpo.metrics.table import Record
 from steps.runtime.device import torch_device
@@ -46,7 +46,7 @@ def train(folder: Path) -> None:
     """Do the task in this folder together with the other processes."""
     from steps.pipeline.training import Strength, finetune, follow
 
-    task = json.loads((folder / TASK_FILE).read_text())
+    task = read_json(folder / TASK_FILE)
     strength = None if task["strength"] is None else Strength(**task["strength"])
     arguments = task["job"], task["boards"], task["pretrained"]
     # Until it has joined, SIGTERM ends it at once: there is nothing to save yet.
@@ -90,7 +90,7 @@ def reason_told() -> Iterator[None]:
 
 def final_reason(folder: Path) -> str:
     """Return why a process whose agent keeps its logs in this folder failed for good, or an empty text."""
-    told = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("error.json")))
+    told = (read_json(path) for path in sorted(folder.rglob("error.json")))
     return next((str(reason["message"]) for reason in told if reason.get("is_final")), "")
 
 

@@ -1,6 +1,5 @@
 """The checks of `chess-grpo doctor` besides the preflight: Python, packages, unsent tracking records, AWS Batch, Weights & Biases."""
 
-import json
 import os
 import platform
 import re
@@ -10,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
+from grpo.base.files import CorruptError, parse_json_object
 from grpo.settings.tree import ConfigError, Settings
 from steps.batch.destination import DestinationError, prepare
 from steps.kinds.lookup import kind_of
@@ -101,7 +101,7 @@ def _batch(environment: Mapping[str, str]) -> Iterator[PreflightCheck]:
     """Check what `run --with batch` needs, if Metaflow is configured for AWS Batch."""
     try:
         configured = {**_metaflow_profile(environment), **environment}
-    except (OSError, ValueError) as error:
+    except (OSError, CorruptError) as error:
         yield PreflightCheck(
             what="batch",
             is_fine=False,
@@ -129,7 +129,7 @@ def _metaflow_profile(environment: Mapping[str, str]) -> dict[str, Any]:
     home = Path(environment.get("METAFLOW_HOME") or "~/.metaflowconfig").expanduser()
     profile = environment.get("METAFLOW_PROFILE")
     path = home / (f"config_{profile}.json" if profile else "config.json")
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    return parse_json_object(path.read_bytes(), path) if path.is_file() else {}
 
 
 def _wandb(machine: Machine, environment: Mapping[str, str]) -> PreflightCheck:

@@ -156,7 +156,7 @@ def _checked(path: Path, output: StepOutput, where: str) -> dict[str, Any]:
     try:
         found = dict(read_json(path))
         files, aside, parts = dict(found["files"]), dict(found.get("aside", {})), found["parts"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (CorruptError, OSError, ValueError, KeyError, TypeError) as error:
         raise CorruptError(f"{where} is missing or unreadable ({error})") from None
     # The version is the hash of the parts, so this verifies the settings in the manifest too.
     if sha256_json(files) != output["output_hash"] or sha256_json(parts)[:24] != output["version"]:

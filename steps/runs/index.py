@@ -1,11 +1,11 @@
 """An index of the flow runs in MLflow's tracking store, which is only read."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from grpo.base.files import parse_json_object
 from grpo.base.suggestions import nearest
 from grpo.metrics.table import declared_name, tracked_name
 from steps.runs.names import LAST, RUN_NAMES, NotFoundError
@@ -173,13 +173,13 @@ class _Index:
         return found
 
     def tracked(self, parent: RunRow) -> TrackedRun:
-        children = self._rows.children(parent.run_id)
+        children, compared = self._rows.children(parent.run_id), parent.tags.get(SETTINGS)
         return TrackedRun(
             mlflow_run=parent.run_id,
             metaflow_run=parent.tags.get(RUN, ""),
             experiment=parent.experiment,
             # An older run has all settings as parameters.
-            settings=json.loads(parent.tags[SETTINGS]) if SETTINGS in parent.tags else parent.params,
+            settings=parent.params if compared is None else parse_json_object(compared.encode(), f"{SETTINGS} of run {parent.run_id}"),
             tags=parent.tags,
             steps=tuple(_step(child) for child in children if STEP in child.tags),
             policies=tuple(self._policies.get(parent.run_id, ())),

@@ -16,6 +16,7 @@ import time
 from types import FrameType
 from typing import Final
 
+from grpo.base.files import CorruptError, parse_json_object
 from steps.runtime.process_id import Writer
 
 PARENT_VARIABLE: Final = "_CHESS_GRPO_PARENT"
@@ -55,8 +56,8 @@ def end_with_parent(*, grace_seconds: float, unwinds: bool = False) -> None:
 def _parent() -> Writer | None:
     text = os.environ.get(PARENT_VARIABLE)
     try:
-        return None if text is None else Writer.from_facts(json.loads(text))
-    except (ValueError, TypeError):
+        return None if text is None else Writer.from_facts(parse_json_object(text.encode(), PARENT_VARIABLE))
+    except (CorruptError, TypeError):
         return None  # Another program set it.
 
 

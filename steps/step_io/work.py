@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from grpo.base.files import append_line, read_lines, replace_file
+from grpo.base.files import append_line, parse_json_object, read_lines, replace_file
 from grpo.metrics.table import Event, Record
 from steps.step_io.names import HISTORY
 
@@ -111,8 +111,9 @@ class Work:
 
 
 def read_history(folder: Path) -> list[Record]:
-    """Return the records of a finished step."""
-    return [_record(json.loads(line)) for line in (folder / HISTORY).read_text(encoding="utf-8").splitlines()]
+    """Return the records of a finished step. Raises CorruptError at a line that is no JSON object."""
+    path = folder / HISTORY
+    return [_record(parse_json_object(line, path)) for line in path.read_bytes().splitlines()]
 
 
 def read_journal(folder: Path) -> list[Record]:

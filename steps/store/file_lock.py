@@ -1,7 +1,6 @@
 """File locks (flock): one writer at a time on one disk; the kernel releases the lock when the process ends."""
 
 import fcntl
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from grpo.base.errors import PlainError
-from grpo.base.files import json_text
+from grpo.base.files import CorruptError, json_text, parse_json_object
 from steps.runtime.process_id import Writer
 
 
@@ -30,6 +29,14 @@ def file_lock(path: Path, *, what: str) -> Iterator[None]:
         file.flush()
         yield
         path.unlink()
+
+
+@contextmanager
+def waiting_lock(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on this file, which stays, while the block lasts; wait for the process that has it."""
+    with path.open("r" if path.exists() else "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _locked(path: Path, what: str) -> TextIO:
@@ -52,9 +59,9 @@ def _locked(path: Path, what: str) -> TextIO:
 def _holder(text: str) -> str:
     """Return the holder that the lock file names; "another process" when the file is stale."""
     try:
-        facts = json.loads(text)
+        facts = parse_json_object(text.encode(), "a lock")
         writer = Writer.from_facts(facts["writer"])
-    except (ValueError, TypeError, KeyError):
+    except (CorruptError, TypeError, KeyError):
         return "another process"
     return "another process" if writer.is_alive_here() is False else f"{writer}, since {facts['since']}"
 

@@ -8,7 +8,6 @@ process, a suspended machine) learns of the takeover at its next `check`. A rele
 the fencing token must keep growing and few stores have a conditional delete.
 """
 
-import json
 import threading
 import time
 import uuid
@@ -19,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Self
 
 from grpo.base.errors import PlainError
-from grpo.base.files import CorruptError, json_text
+from grpo.base.files import CorruptError, json_text, parse_json_object
 from steps.runtime.process_id import Writer
 from steps.store.file_lock import BusyError
 from steps.store.objects import Objects, SharedStoreError
@@ -94,12 +93,12 @@ class _Claim:
     def of(cls, data: bytes, place: str) -> Self:
         """Parse a lease's object; raises CorruptError when it is not a lease."""
         try:
-            facts = json.loads(data)
+            facts = parse_json_object(data, place)
             writer = None if facts["writer"] is None else Writer.from_facts(facts["writer"])
             claim = cls(**{**facts, "writer": writer})
             has_clock = datetime.fromisoformat(claim.until).tzinfo is not None
             is_one = type(claim.token) is int and 0 < claim.seconds <= _LONGEST_TERM and has_clock
-        except (ValueError, TypeError, KeyError):
+        except (CorruptError, ValueError, TypeError, KeyError):
             is_one = False
         if not is_one:
             raise CorruptError(f"{place} is not a valid lease, so its holder is unknown: if nobody writes there, delete it and retry")

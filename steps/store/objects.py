@@ -1,12 +1,11 @@
 """Object storage in a folder or in S3, with conditional writes: create if absent, and compare-and-swap by ETag."""
 
-import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol
@@ -15,6 +14,7 @@ from grpo.base.errors import PlainError
 from grpo.base.files import replace_file
 from grpo.reading.games import SourceError
 from grpo.reading.s3 import S3_SCHEME, S3Object, in_words, new_client, split_address, storage_errors
+from steps.store.file_lock import waiting_lock
 
 _LOCK: Final = ".lock"
 _CONFLICTS: Final = ("PreconditionFailed", "ConditionalRequestConflict")
@@ -155,12 +155,9 @@ class FolderObjects:
         replace_file(self._path(key), data)
         return _tag(data)
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> AbstractContextManager[None]:
         self._folder.mkdir(parents=True, exist_ok=True)
-        with (self._folder / _LOCK).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        return waiting_lock(self._folder / _LOCK)
 
 
 class S3Objects:

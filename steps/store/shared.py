@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypedDict
 
-from grpo.base.files import MANIFEST, CorruptError, atomic_folder, file_hashes, remove_folder, sha256_file
+from grpo.base.files import MANIFEST, CorruptError, atomic_folder, file_hashes, parse_json_object, remove_folder, sha256_file
 from steps.store.object_lease import LeaseLostError
 from steps.store.objects import Objects
 
@@ -209,15 +209,7 @@ class SharedStore:
     def _read(self, key: str) -> tuple[dict[str, Any], str] | None:
         """Return a small JSON object and its tag, None when there is none. Raises CorruptError when it is not a JSON object."""
         stored = self.objects.get(key)
-        if stored is None:
-            return None
-        try:
-            value = json.loads(stored.data)
-        except (ValueError, RecursionError) as error:
-            raise CorruptError(f"{self}/{key} is damaged ({error})") from None
-        if not isinstance(value, dict):
-            raise CorruptError(f"{self}/{key} is damaged: it is not a JSON object")
-        return value, stored.tag
+        return None if stored is None else (parse_json_object(stored.data, f"{self}/{key}"), stored.tag)
 
     def _download(self, place: str, index: _Index, folder: Path, only: Collection[str] | None = None) -> None:
         for name, digest in index.files.items():

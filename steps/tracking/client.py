@@ -1,19 +1,19 @@
 """MLflow's tracking store: a client that connects lazily, with time-outs and retries, and queries of runs and artifacts."""
 
-import fcntl
 import logging
 import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from steps.runtime.machine import Machine, sqlite_file
+from steps.store.file_lock import waiting_lock
 from steps.store.outputs import StepOutput
 from steps.tracking.notes import experiment_note
 from steps.tracking.saved_views import is_own_view, saved_views
@@ -238,17 +238,13 @@ def pages(ask: Callable[[str | None], "PagedList[_Answer]"]) -> Iterator[_Answer
             return
 
 
-@contextmanager
-def _tables_lock(tracking_uri: str) -> Iterator[None]:
+def _tables_lock(tracking_uri: str) -> AbstractContextManager[None]:
     """Hold the SQLite store's lock: simultaneous first connections corrupt a new SQLite store."""
     file = sqlite_file(tracking_uri)
     lock_file = None if file is None else file.parent / TABLES_LOCK
     # Who creates the store has created the lock before, so that a store without one is complete, and is left as it is.
     if file is None or lock_file is None or (file.is_file() and not lock_file.exists()):
-        yield
-        return
+        return nullcontext()
     # The lock is beside the file, not in the home, because several homes can share a store.
     file.parent.mkdir(parents=True, exist_ok=True)
-    with lock_file.open("r" if lock_file.exists() else "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    return waiting_lock(lock_file)

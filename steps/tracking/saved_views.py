@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from grpo.base.files import CorruptError, parse_json_object
 from grpo.metrics.table import MAIN_CURVES, tracked_name
 from steps.tracking.tags import FLOW, FOUND, RUN, SENTENCE, STEP
 
@@ -84,7 +85,10 @@ def saved_views(open_runs: Iterable[str] = ()) -> dict[str, str]:
 
 def is_own_view(view: str) -> bool:
     """Return whether a stored view may be replaced: this software wrote it, and nobody has changed it."""
-    return bool(json.loads(view).get("updatedAt") == _WRITTEN)
+    try:
+        return bool(parse_json_object(view.encode(), "a saved view").get("updatedAt") == _WRITTEN)
+    except CorruptError:  # Written by something else.
+        return False
 
 
 _SECTION: Final = {"uuid": "curves", "name": "curves", "display": True, "isReordered": False, "deleted": False, "isGenerated": True}

@@ -6,7 +6,6 @@ seconds to finish and is then killed. A later step or `chess-grpo track` sends a
 W&B run: its rows are numbered, so W&B stores none twice.
 """
 
-import fcntl
 import hashlib
 import os
 import select
@@ -21,6 +20,7 @@ from typing import Any, Final
 
 from grpo.metrics.table import METRICS
 from steps.runtime.machine import Machine, Mirror
+from steps.store.file_lock import waiting_lock
 from steps.store.objects import objects_at
 from steps.store.versions import ROOT
 from steps.tracking.journal import Journal, JournalFolder, Reader
@@ -176,8 +176,7 @@ def send_journal(journal: Journal, home: Path, *, is_over: Callable[[], bool], o
         finish_timeout=_SECONDS_TO_END,
     )
     (home / _FOLDER).mkdir(exist_ok=True)
-    with (home / _FOLDER / f"{given['id']}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # The mirror process of a killed attempt may still send to this run.
+    with waiting_lock(home / _FOLDER / f"{given['id']}.lock"):  # The mirror process of a killed attempt may still send to this run.
         run = wandb.init(dir=home, resume="allow", settings=settings, **given)
         run.define_metric(_STEP, hidden=True)
         run.define_metric("*", step_metric=_STEP)

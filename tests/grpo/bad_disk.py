@@ -15,7 +15,7 @@ KINDS: Final = ("full", "limited", "read-only", "closed")
 NUM_BYTES: Final = 1 << 20
 """Size of the whole disk."""
 NUM_BYTES_LEFT: Final = 8 << 10
-"""What a spoilt disk, or file, still takes, at most."""
+"""What a spoilt disk, or file, still takes, at most, unless more is said."""
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_RDONLY, _MS_REMOUNT = 1, 32
@@ -33,13 +33,13 @@ class BadDisk:
         self._filling = place.with_name("filling") if kind == "closed" else place / "filling"
         self._limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    def spoil(self) -> None:
-        """Let it take no more."""
+    def spoil(self, num_bytes_left: int = NUM_BYTES_LEFT) -> None:
+        """Let it take no more than so many bytes."""
         if self._kind == "full":
             free = os.statvfs(self.place).f_bavail * os.statvfs(self.place).f_bsize
-            self._filling.write_bytes(bytes(free - NUM_BYTES_LEFT))
+            self._filling.write_bytes(bytes(free - num_bytes_left))
         elif self._kind == "limited":
-            resource.setrlimit(resource.RLIMIT_FSIZE, (NUM_BYTES_LEFT, self._limits[1]))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes_left, self._limits[1]))
         elif self._kind == "read-only":
             self._mount(_MS_REMOUNT | _MS_RDONLY)
         else:

@@ -200,7 +200,8 @@ done
     process.kill()
     process.kill()
     assert not process.is_alive()
-    os.kill(int(helper.read_text()), signal.SIGKILL)  # It was there all the while.
+    assert Path(f"/proc/{helper.read_text().strip()}/cmdline").read_bytes(), "it was there all the while, and no zombie"
+    os.kill(int(helper.read_text()), signal.SIGKILL)
 
 
 def test_an_ended_engines_id_stays_its_own_until_its_group_is_killed_and_is_not_used_after(

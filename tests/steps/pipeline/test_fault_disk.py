@@ -30,6 +30,7 @@ from steps.store.outputs import Store
 
 torch.set_num_threads(1)
 KIND = pytest.mark.parametrize("kind", KINDS)
+ROOM_FOR_THE_TOKENIZER = 64 << 10
 ENGINE = EngineIdentity(name="Scripted 1", sha256="0" * 64)
 
 
@@ -78,9 +79,9 @@ def test_a_language_models_checkpoint_that_finds_no_room_is_refused_with_what_it
     def body(disk: BadDisk) -> None:
         policy = load_model(LanguageConfig(small=SmallModelConfig(width=64, num_layers=2, num_heads=2)), seed=0, device=CPU)
         num_bytes = sum(tensor.nbytes for tensor in policy.network.state_dict().values())
-        assert num_bytes > NUM_BYTES_LEFT
+        assert num_bytes > ROOM_FOR_THE_TOKENIZER, "so that it is safetensors that finds no room"
         state = TrainingState(step=1, optimiser={"state": {}, "param_groups": []}, controllers={}, facts={})
-        disk.spoil()
+        disk.spoil(ROOM_FOR_THE_TOKENIZER)
 
         def save() -> object:
             return save_checkpoint(disk.place, policy, PolicyConfig(kind="language"), state, LANGUAGE_FORMAT)

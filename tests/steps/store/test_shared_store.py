@@ -444,6 +444,30 @@ def test_a_fetch_by_another_process_survives_the_start_of_the_step(machines: Mac
     assert store.find("finetune", "v1") == {**made, "reused": True}
 
 
+@pytest.mark.parametrize("damage", [b"", b"\0" * 40, b"{}", b"[]", b"<html>", b"[" * 100_000])
+def test_an_index_that_is_damaged_while_training_goes_on_is_written_anew(
+    damage: bytes, machines: Machines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def disturbed(work: Work) -> None:
+        save = work.on_saved
+        assert save is not None
+
+        def damage_and_save() -> None:
+            for key in machines.objects.keys("progress/"):
+                if key.endswith("/index.json"):
+                    machines.objects.put(key, damage)
+            save()
+
+        work.on_saved = damage_and_save
+        count_to(6, kill_at=3)(work)
+
+    with pytest.raises(Killed):
+        machines.make("one", disturbed)
+    with pytest.raises(Killed):
+        machines.make("two", count_to(6, kill_at=4))
+    assert "from 4" in capsys.readouterr().out
+
+
 def test_a_full_or_lost_shared_folder_stops_no_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

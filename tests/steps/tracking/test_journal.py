@@ -1,17 +1,20 @@
 """Journals of what is to be logged: a damaged line or a full disk costs what it damaged, and nothing else."""
 
+import json
 import resource
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from grpo.base.files import StorageError
+from grpo.base.files import CorruptError, StorageError
 from grpo.metrics.table import Record
 from steps.runtime.machine import Machine
+from steps.runtime.process_id import Writer
+from steps.store.object_lease import LeaseLostError
 from steps.store.objects import FolderObjects
 from steps.store.outputs import Store
 from steps.tracking.delivery import Delivery
@@ -101,19 +104,74 @@ def test_a_record_that_is_not_whole_yet_waits_for_its_end(tmp_path: Path) -> Non
     assert [entry.row["kind"] for entry in journal.entries()] == ["tags", "tags"]
 
 
-def test_a_journal_that_one_machine_delivers_is_left_alone_by_others_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+LEASE = "leases/journals/mlflow/parent.json"
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Callable[[str], JournalFolder]:
+    """Return the journals of a machine, by its name, that has another disk and the same shared store."""
     objects = FolderObjects(tmp_path / "shared")
-    first, second, third = (JournalFolder(tmp_path / name, objects) for name in ("first", "second", "third"))
-    journal = first.begin("parent", "step")
+    return lambda machine: JournalFolder(tmp_path / machine, objects)
+
+
+def leave_one(machine: JournalFolder, readers: Sequence[Reader] = (Reader.MLFLOW,)) -> None:
+    journal = machine.begin("parent", "step", readers)
     journal.append("tags", tags={"a": "1"})
-    first.leave(journal)
-    with closing(second.pending(Reader.MLFLOW, "parent")) as delivering:
+    machine.leave(journal)
+
+
+def test_a_journal_that_one_machine_delivers_is_left_alone_by_others_until_it_dies(
+    tmp_path: Path, shared: Callable[[str], JournalFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = FolderObjects(tmp_path / "shared")
+    leave_one(shared("first"))
+    with closing(shared("second").pending(Reader.MLFLOW, "parent")) as delivering:
         assert len(next(delivering).entries()) == 1
-        assert list(third.pending(Reader.MLFLOW, "parent")) == []
-        then = time.time() + 3_600
-        monkeypatch.setattr("steps.tracking.journal.time.time", lambda: then)  # The second has died.
-        with closing(third.pending(Reader.MLFLOW, "parent")) as taken_over:
-            assert len(next(taken_over).entries()) == 1
+        held = lease.get(LEASE)
+        assert held is not None
+        monkeypatch.setattr("time.time", lambda: 4e9)  # The third's clock is wrong; no clocks are compared.
+        assert list(shared("third").pending(Reader.MLFLOW, "parent")) == []
+    lease.put(LEASE, changed(held.data, writer={**Writer.here().facts(), "started": 1}))  # The second has died while it had the lease.
+    with closing(shared("third").pending(Reader.MLFLOW, "parent")) as taken_over:
+        assert len(next(taken_over).entries()) == 1
+
+
+def changed(data: bytes, **facts: Any) -> bytes:
+    return json.dumps(json.loads(data) | facts).encode()
+
+
+def test_a_reader_that_stalled_changes_nothing_of_its_successors(tmp_path: Path, shared: Callable[[str], JournalFolder]) -> None:
+    objects = FolderObjects(tmp_path / "shared")
+    leave_one(shared("first"))
+    [key] = objects.keys("outbox/")
+    with closing(shared("second").pending(Reader.MLFLOW, "parent")) as delivering:
+        stalled = next(delivering)
+        held = objects.get(LEASE)
+        assert held is not None
+        objects.put(LEASE, changed(held.data, claim="a successor's"))
+        with pytest.raises(LeaseLostError):
+            stalled.confirm()
+        with pytest.raises(LeaseLostError):
+            stalled.save(Reader.MLFLOW, {"offset": 1})
+        stalled.done(Reader.MLFLOW)
+    assert objects.keys("outbox/") == [key], "the successor may have delivered less"
+
+
+def test_a_reader_that_takes_a_journal_leaves_the_other_readers_copy_there(tmp_path: Path, shared: Callable[[str], JournalFolder]) -> None:
+    leave_one(shared("first"), list(Reader))
+    with closing(shared("second").pending(Reader.MLFLOW, "parent")) as delivering:
+        next(delivering).done(Reader.MLFLOW)
+    assert not shared("third").left(Reader.MLFLOW)
+    with closing(shared("third").pending(Reader.WANDB)) as delivering:
+        assert len(next(delivering).entries()) == 1
+
+
+def test_a_damaged_lease_of_shared_journals_is_named(tmp_path: Path, shared: Callable[[str], JournalFolder]) -> None:
+    leave_one(shared("first"))
+    for damage in DAMAGE:
+        FolderObjects(tmp_path / "shared").put(LEASE, damage)
+        with pytest.raises(CorruptError, match=f"{LEASE} .* delete it"):
+            list(shared("second").pending(Reader.MLFLOW))
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
