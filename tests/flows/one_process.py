@@ -17,6 +17,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 ROOT = Path(__file__).resolve().parents[2]
+INHERITED = tuple(os.environ)
 
 
 class Task:
@@ -68,7 +69,8 @@ def run_steps(flow: type, artifacts: dict[str, Any], ran: Callable[[str], None])
 
 def main(job: Mapping[str, Any]) -> None:
     os.chdir(job["cwd"])
-    os.environ.clear()
+    for name in INHERITED:  # What imports have set stays.
+        os.environ.pop(name, None)
     os.environ.update(job["environment"])
     from chess_grpo import ChessGrpo, _parse
     from metaflow import current
