@@ -1,20 +1,23 @@
-"""The real flow's steps, in the flow's own order, in one process: the start of a task costs some four seconds of imports, here paid once.
+"""The real flow's steps, in the flow's own order, in one process: the start of a task costs some eight seconds of imports.
 
-`python one_process.py ARTIFACTS SETTINGS PARAMETERS` (the last two JSON) leaves the artifacts of the last step as JSON. Metaflow is played
-here: artifacts, fan-out, join, order. Cards are drawn on nothing. The flow as people start it is `real_flow.run_flow`.
+`python one_process.py` is a process of `forking.py`, so that imports are paid once for all runs. A run leaves the artifacts of its last
+step as JSON. Metaflow is played here: artifacts, fan-out, join, order. Cards are drawn on nothing. The flow as people start it is
+`real_flow.run_flow`.
 """
 
 import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from types import MethodType
 from typing import Any
 from unittest.mock import MagicMock
 
 ROOT = Path(__file__).resolve().parents[2]
+INHERITED = tuple(os.environ)
 
 
 class Task:
@@ -64,8 +67,11 @@ def run_steps(flow: type, artifacts: dict[str, Any], ran: Callable[[str], None])
         name, task = task._next, Task(flow, task.artifacts())
 
 
-def main(out: str, settings: str, parameters: str) -> None:
-    sys.path[:0] = [str(ROOT), str(ROOT / "flows")]
+def main(job: Mapping[str, Any]) -> None:
+    os.chdir(job["cwd"])
+    for name in INHERITED:  # What imports have set stays.
+        os.environ.pop(name, None)
+    os.environ.update(job["environment"])
     from chess_grpo import ChessGrpo, _parse
     from metaflow import current
     from metaflow.user_configs.config_parameters import ConfigValue
@@ -79,13 +85,19 @@ def main(out: str, settings: str, parameters: str) -> None:
         print(f"one process: {name}", flush=True)
 
     current._update_env({"card": defaultdict(MagicMock)})
-    given = {"fresh": False, "resume_from": "", "allow": "", **json.loads(parameters)}
-    artifacts = {"settings": ConfigValue(_parse(settings)), "code": describe_code(), **given}
+    given = {"fresh": False, "resume_from": "", "allow": "", **job["parameters"]}
+    artifacts = {"settings": ConfigValue(_parse(json.dumps(job["settings"]))), "code": describe_code(), **given}
     # The name is that of the last decorator around the flow.
     end = run_steps(ChessGrpo._flow_cls, artifacts, ran)  # type: ignore[attr-defined]
     found = {name: value for name, value in end.artifacts().items() if name not in {"settings", "code", *given}}
-    Path(out).write_text(json.dumps({"run_id": run_id, "data": found}))
+    Path(job["artifacts"]).write_text(json.dumps({"run_id": run_id, "data": found}))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.path[:0] = [str(ROOT), str(ROOT / "flows"), str(ROOT / "tests" / "steps")]
+    for module in ("chess_grpo", *(f"steps.pipeline.{name}" for name in ("start", "dataset", "training", "evaluation", "end"))):
+        import_module(module)
+    import_module("great_expectations")
+    from forking import serve
+
+    serve(main)

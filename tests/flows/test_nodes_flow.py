@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import real_flow
 from real_flow import FLOW, ROOT, FlowRun, run_flow
-from test_finetune_command import command, free_port, numbers
+from test_finetune_command import command, numbers
 
 from grpo.base.files import read_json
 
@@ -21,7 +21,7 @@ NUM_THREADS = len(os.sched_getaffinity(0))
 def torchrun(first_run: FlowRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes of `chess-grpo finetune` make, each with as many threads as a node has."""
     folder = tmp_path_factory.mktemp("torchrun")
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()))
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CHESS_GRPO_THREADS", str(2 * NUM_THREADS))
         done = command(first_run, folder / "home", folder / "out", launcher=launcher)

@@ -79,7 +79,8 @@ def no_process_left(tmp_path: Path) -> Iterator[None]:
     children = _children()
     yield
     left: set[int] = set()
-    for _ in range(400):  # What was killed by force may take a moment to go; what was not killed stays.
+    until = time.monotonic() + 60  # What was killed by force may take a moment to go; what was not killed stays.
+    while time.monotonic() < until:
         left = _children() - children | {pid for pid in _pids() if str(tmp_path) in _read(f"/proc/{pid}/cmdline")}
         if not left:
             return

@@ -6,7 +6,6 @@ rank.
 
 import math
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from doubles import (
     some_boards,
 )
 from doubles import trainer_of as any_trainer_of
+from ports import free_port
 
 from grpo.dataset.table import BoardArrays
 from grpo.learning.distributed import Processes, UnlikeMachinesError, joined_processes
@@ -144,16 +144,13 @@ def unlike(processes: Processes) -> str:
 
 def launch(size: int, path: Path, *, num_steps: int = NUM_STEPS) -> list[dict[str, Any]]:
     """Return what each of so many real processes found."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     here = Path(__file__)
     shared = {
         **os.environ,
         "PYTHONPATH": f"{here.parent}:{here.parents[2]}",
         "WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free_port()),
         "OMP_NUM_THREADS": "1",
     }
     children = [

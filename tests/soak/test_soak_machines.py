@@ -2,7 +2,6 @@
 
 import os
 import random
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Undisturbed
+from ports import free_port
 from soaking import RESUMABLE, SEED, Driver, Place, fresh_place, lost_of, number_of, part
 from test_soak_kills import killed, next_kill
 
@@ -24,9 +24,7 @@ FETCHED = "finetune: progress of another machine fetched"
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Give the variables by which tasks reach an S3 of our own, which has one bucket."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     variables = {
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
         "AWS_ACCESS_KEY_ID": "a",

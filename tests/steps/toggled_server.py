@@ -22,6 +22,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
+from ports import free_port
+
 from grpo.base.files import sha256_file
 from steps.tracking.registry import MODEL
 from steps.tracking.tags import CHILD, EXPERIMENT, NOTE_TIME
@@ -46,13 +48,6 @@ class Fault(StrEnum):
     """Nothing is done and nothing is answered, until the server stops or `release` is called."""
     LATE = "late"
     """It is done at once, and answered only when the server stops or `release` is called."""
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class ToggledServer:

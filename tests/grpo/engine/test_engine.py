@@ -505,7 +505,7 @@ def test_a_flood_takes_no_more_memory_than_it_may(
 
 @pytest.mark.usefixtures("patience")
 def test_an_engine_that_computes_in_silence_is_not_taken_for_hung_and_one_that_sleeps_is(scripted: Scripted, within: Within) -> None:
-    computing, sleeping = (scripted({"kind": kind, "nth": 1, "seconds": 4.0}) for kind in ("computes", "sleeps"))
+    computing, sleeping = (scripted({"kind": kind, "nth": 1, "seconds": 3.0}) for kind in ("computes", "sleeps"))
     with within(300):
         assert answers_of(computing.path, QUERIES[:1]) == answers_of(sleeping.path, QUERIES[:1]) == EXPECTED[:1]
     assert len(computing.searches()) == 1
@@ -598,7 +598,7 @@ def test_processes_that_die_between_two_searches_cost_no_answer(scripted: Script
         assert len(pids) == 3
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        time.sleep(0.1)
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         assert pool.search(QUERIES) == EXPECTED
 
 
@@ -663,8 +663,8 @@ def test_a_failure_in_a_game_is_an_error_at_once_and_the_next_game_has_a_fresh_p
         with pytest.raises(EngineError):
             pool.best_move(FENS[0], "e2e4", "nodes 5", is_fresh=False)
         assert pool.best_move(FENS[1], "", "nodes 5", is_fresh=True) == EXPECTED[1].best_move
-        os.kill(faulty.searches()[-1]["pid"], signal.SIGKILL)
-        time.sleep(0.1)
+        os.kill(pid := faulty.searches()[-1]["pid"], signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         assert pool.best_move(FENS[2], "", "nodes 5", is_fresh=True) == EXPECTED[2].best_move
     assert len(faulty.searches()) == 4, "never asked again by itself"
 

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from ports import free_port
 
 from grpo.learning.checkpoints import latest_valid_checkpoint
 from steps.batch import spot_notice
@@ -104,9 +104,7 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
 @pytest.fixture
 def no_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have nobody listen where the metadata service would be."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        monkeypatch.setenv(ENDPOINT, f"http://127.0.0.1:{free.getsockname()[1]}")
+    monkeypatch.setenv(ENDPOINT, f"http://127.0.0.1:{free_port()}")
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

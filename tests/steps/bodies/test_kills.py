@@ -363,9 +363,9 @@ def test_an_error_costs_no_checkpoint_and_says_where_they_are(driver: Driver, wh
 def test_a_second_writer_is_refused_and_told_who_is_the_first(driver: Driver, whole: Callable[..., Result], home: Path) -> None:
     pid = driver.start(home, failpoint="after the rollout", nth=10, deed="pause")
     wait_for(home, "paused")
-    second = subprocess.run([sys.executable, str(DRIVER), json.dumps({"home": str(home)})], capture_output=True, text=True, check=False)
-    assert second.returncode == 1
-    assert f"BusyError: the output of finetune, version v1, is being made by process {pid} on " in second.stderr
+    second = home.with_name("second")
+    assert driver.wait(driver.fork(home=str(home), log=str(second))) == 1
+    assert f"BusyError: the output of finetune, version v1, is being made by process {pid} on " in second.read_text()
     send(pid, signal.SIGKILL)
     driver.end(home)
     status, log = driver.run(home)

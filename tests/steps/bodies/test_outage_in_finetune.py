@@ -28,6 +28,7 @@ from steps.tracking.journal import JournalFolder, Reader
 from steps.tracking.outages import RetryPolicy
 from steps.tracking.step_notes import run_name
 
+pytestmark = pytest.mark.prove  # `steps/tracking/test_outages.py` has every outage of a server that is a thread.
 BRISK = RetryPolicy(between_deliveries=0.05, after_outage=0.05, longest=0.05, between_tries=(), between_asks=(0.0,) * 3, at_end=600.0)
 """Gives up at the first outage, and soon tries again."""
 CODE = {"commit": "abc", "is_dirty": False, "lock": "l"}
@@ -165,7 +166,6 @@ def test_a_server_that_is_back_before_the_step_ends_has_all_of_it_when_it_ends(
     check_all_is_told_once(server.folder, job, output, home, listener)
 
 
-@pytest.mark.prove
 def test_a_server_that_is_back_after_the_step_is_told_by_the_command_track_or_by_the_next_run(
     server: ServerProcess,
     prepared: Prepared,

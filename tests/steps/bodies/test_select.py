@@ -524,7 +524,7 @@ def play_ahead_of(inputs: Inputs, settings: Settings, stockfish: str, folder: Pa
 
 
 @pytest.mark.parametrize(
-    ("num_parts", "max_plies", "uses_book"), [(3, 16, True), *(pytest.param(count, 40, False, marks=pytest.mark.prove) for count in (1, 3))]
+    ("num_parts", "max_plies", "uses_book"), [(2, 16, True), *(pytest.param(count, 40, False, marks=pytest.mark.prove) for count in (1, 3))]
 )
 def test_games_played_ahead_by_other_tasks_change_nothing_and_are_not_played_again(
     num_parts: int,
@@ -538,7 +538,7 @@ def test_games_played_ahead_by_other_tasks_change_nothing_and_are_not_played_aga
     other_champion: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    text = f"selection.num_confirmation_pairs = 5\nselection.num_sampled_pairs = 3\nevaluation.max_plies = {max_plies}"
+    text = f"selection.num_confirmation_pairs = 4\nselection.num_sampled_pairs = 2\nevaluation.max_plies = {max_plies}"
     alone = select(text, uses_book=uses_book, previous=other_champion)
     settings = settings_with(text, book if uses_book else None)
     ahead = play_ahead_of(inputs, settings, stockfish, tmp_path / "ahead", other_champion, num_parts)

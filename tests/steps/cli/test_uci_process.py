@@ -23,11 +23,11 @@ from doubles import CPU, TINY
 from grpo.base.files import read_json, write_json
 from grpo.learning.checkpoints import save_policy
 from grpo.policy.distribution import new_policy
-from grpo.policy.files import POLICY, WEIGHTS
+from grpo.policy.files import POLICY
 from steps.cli import uci as uci_command
 
 ROOT = Path(__file__).resolve().parents[3]
-PATIENCE = 120.0  # Seconds until a test gives up, on a machine that is busy with other things.
+PATIENCE = 900.0  # Seconds until a test gives up: on a busy machine an engine imports for minutes.
 LINE = re.compile(
     r"id (name|author) .+|uciok|readyok|option name .+ type .+|bestmove (\(none\)|[a-h][1-8][a-h][1-8][nbrq]?)"
     r"|info string .+|info depth \d+ .*score (cp|mate) -?\d+.*"
@@ -223,9 +223,13 @@ def test_in_a_search_it_answers_isready_and_goes_on_searching(engine: Engine) ->
     for _ in range(20):
         assert engine.ask("isready", "readyok") == ["readyok"]
     assert engine.ask("stop", "bestmove")[-1].startswith("bestmove ")
+    # And an interrupt ends it without a traceback.
+    engine.process.send_signal(signal.SIGINT)
+    engine.process.wait(PATIENCE)
+    assert engine.end() == (130, [], "")
 
 
-@pytest.mark.parametrize("last", [pytest.param("quit\n", marks=pytest.mark.prove), "quit", ""])
+@pytest.mark.parametrize("last", [*(pytest.param(text, marks=pytest.mark.prove) for text in ("quit\n", "quit")), ""])
 def test_in_a_search_quit_and_the_end_of_input_end_it_with_the_move_it_owes(last: str, command: list[str]) -> None:
     done = answered(command, f"go infinite\n{last}")
     assert (done.returncode, done.stderr) == (0, "")
@@ -245,13 +249,6 @@ def test_when_nobody_reads_it_ends_quietly(command: list[str]) -> None:
     assert process.stderr is not None
     assert process.stderr.read() == ""
     process.stderr.close()
-
-
-def test_an_interrupt_ends_it_without_a_traceback(engine: Engine) -> None:
-    engine.ask("isready", "readyok")
-    engine.process.send_signal(signal.SIGINT)
-    engine.process.wait(PATIENCE)
-    assert engine.end() == (130, [], "")
 
 
 @pytest.mark.prove
@@ -478,10 +475,7 @@ def check_games(
     assert not [record for record in caplog.records if record.name.startswith("chess")]
 
 
-TWENTY = [4, pytest.param(20, marks=pytest.mark.prove)]
-
-
-@pytest.mark.parametrize("num_games", TWENTY)
+@pytest.mark.parametrize("num_games", [2, pytest.param(20, marks=pytest.mark.prove)])
 def test_it_plays_games_in_python_chess_against_stockfish(
     num_games: int, command: list[str], stockfish: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -583,5 +577,3 @@ def test_weights_that_do_not_fit_are_told_before_it_is_ready(policy_folder: Path
     done = answered([*command[:-1], str(folder)], "uci\nisready\n")
     assert (done.returncode, done.stdout) == (1, "")
     assert "action_table is deadbeefdead" in done.stderr
-    (folder / WEIGHTS).unlink()
-    assert "it has no weights.safetensors" in answered([*command[:-1], str(folder)], "uci\n").stderr

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 from grpo.settings.tree import ConfigError, read_settings
 from steps.cli.main import main
@@ -216,12 +217,6 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
 
     monkeypatch.setattr(os, "execve", become)
     return calls
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_the_ui_is_mlflows_on_the_store_of_this_home(

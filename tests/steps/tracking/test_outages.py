@@ -20,8 +20,9 @@ from typing import Any
 import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
+from ports import free_port
 from sqlalchemy.exc import OperationalError
-from toggled_server import Fault, ToggledServer, free_port, picture
+from toggled_server import Fault, ToggledServer, picture
 
 from grpo.base.files import CorruptError, StorageError, verified_manifest
 from grpo.metrics.table import Record

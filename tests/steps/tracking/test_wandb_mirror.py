@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toggled_server import free_port
+from ports import free_port
 from wandb_doubles import WandbServer
 
 from grpo.metrics.table import METRICS, Record
