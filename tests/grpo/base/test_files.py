@@ -169,9 +169,9 @@ def flip_a_bit(path: Path) -> None:
         (lambda folder: (folder / "new").write_text(""), "new is not in the manifest"),
         (lambda folder: (folder / "sub" / MANIFEST).write_text("[]"), f"sub/{MANIFEST} is changed since it was written"),
         (lambda folder: (folder / MANIFEST).unlink(), f"{MANIFEST} is missing or unreadable"),
-        (lambda folder: (folder / MANIFEST).write_text(""), f"{MANIFEST} is missing or unreadable"),
-        (lambda folder: (folder / MANIFEST).write_text("<html>"), f"{MANIFEST} is missing or unreadable"),
-        (lambda folder: (folder / MANIFEST).write_bytes(b"\xff\xfe"), f"{MANIFEST} is missing or unreadable"),
+        (lambda folder: (folder / MANIFEST).write_text(""), f"{MANIFEST} is damaged"),
+        (lambda folder: (folder / MANIFEST).write_text("<html>"), f"{MANIFEST} is damaged"),
+        (lambda folder: (folder / MANIFEST).write_bytes(b"\xff\xfe"), f"{MANIFEST} is damaged"),
         (lambda folder: (folder / MANIFEST).write_text('["files"]'), f"{MANIFEST} is missing or unreadable"),
         (lambda folder: (folder / MANIFEST).write_text('{"files": 3}'), f"{MANIFEST} is missing or unreadable"),
         (
