@@ -238,18 +238,23 @@ def replace_file(path: Path, content: bytes) -> None:
 
     Raises StorageError if there is no space; the old file then remains unchanged.
     """
-    with explain_write_errors(len(content), path):
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        made = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            made.chmod(0o644)
-            made.replace(path)
-        finally:
-            made.unlink(missing_ok=True)
+    with explain_write_errors(len(content), path), atomic_file(path) as made:
+        made.write_bytes(content)
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary file that is synced and replaces `path` if the block succeeds, and is deleted if it raises."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(handle)
+    made = Path(name)
+    try:
+        yield made
+        _sync(made)  # Before its name, or an index that names it, can be on the disk.
+        made.chmod(0o644)
+        made.replace(path)
+    finally:
+        made.unlink(missing_ok=True)
     _sync(path.parent)
 
 

@@ -1,9 +1,7 @@
 """Object storage in a folder or in S3, with conditional writes: create if absent, and compare-and-swap by ETag."""
 
 import hashlib
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -11,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol
 
 from grpo.base.errors import PlainError
-from grpo.base.files import replace_file
+from grpo.base.files import atomic_file, replace_file
 from grpo.reading.games import SourceError
 from grpo.reading.s3 import S3_SCHEME, S3Object, in_words, new_client, split_address, storage_errors
 from steps.store.file_lock import waiting_lock
@@ -138,14 +136,16 @@ class FolderObjects:
     @_as_store_error()
     def upload(self, path: Path, key: str) -> None:
         """See `Objects`."""
-        _copy(path, self._path(key))
+        with _written_to(self._path(key)) as made:
+            shutil.copyfile(path, made)
 
     @_as_store_error()
     def download(self, key: str, path: Path) -> None:
         """See `Objects`."""
         if not self._path(key).exists():
             raise KeyError(key)
-        _copy(self._path(key), path)
+        with _written_to(path) as made:
+            shutil.copyfile(self._path(key), made)
 
     def _path(self, key: str) -> Path:
         return self._folder / key
@@ -217,7 +217,7 @@ class S3Objects:
             found = self._opened(key)
             if found is None:
                 raise KeyError(key)
-            with found, _atomic_file(path) as made, made.open("wb") as file:
+            with found, _written_to(path) as made, made.open("wb") as file:
                 shutil.copyfileobj(found, file)
 
     def _opened(self, key: str) -> S3Object | None:
@@ -266,22 +266,8 @@ def _tag(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _copy(source: Path, target: Path) -> None:
-    with _atomic_file(target) as made:
-        shutil.copyfile(source, made)
-
-
 @contextmanager
-def _atomic_file(target: Path) -> Iterator[Path]:
-    """Yield a temporary file that replaces `target` when the block succeeds and is deleted when it fails."""
+def _written_to(target: Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    os.close(handle)
-    made = Path(name)
-    try:
+    with atomic_file(target) as made:
         yield made
-        with made.open("rb") as file:
-            os.fsync(file.fileno())  # Before an index that names it can be on the disk.
-        made.replace(target)
-    finally:
-        made.unlink(missing_ok=True)

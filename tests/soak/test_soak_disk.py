@@ -17,7 +17,7 @@ pytestmark = pytest.mark.soak
 
 NUM_TIMES = number_of("SOAK_FULL_DISKS", 20)
 FREE_BYTES = (0, 4_096, 32_768, 262_144)
-DAMAGE = ("changed since it was written", "is missing or unreadable", "not in the manifest")
+DAMAGE = ("changed since it was written", "is missing or unreadable", "is damaged", "not in the manifest")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Objects in a folder and in S3 keep the same promises, and what S3 refuses is told with its remedy."""
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -98,6 +99,29 @@ def test_files_go_up_and_come_down(objects: Objects, tmp_path: Path) -> None:
     with pytest.raises(KeyError):
         objects.download("deep/other", tmp_path / "new" / "other")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["down"]
+
+
+@pytest.mark.parametrize("is_upload", [True, False])
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_others_may_read_it(
+    is_upload: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects, source, target = FolderObjects(tmp_path / "objects"), tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"12345")
+    if not is_upload:
+        objects.upload(source, "a/b")
+    else:
+        target = tmp_path / "objects/a/b"
+    on_disk: dict[int, tuple[int, bool]] = {}
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        on_disk[os.fstat(handle).st_ino] = os.fstat(handle).st_size, target.exists()
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    objects.upload(source, "a/b") if is_upload else objects.download("a/b", target)
+    assert on_disk[target.stat().st_ino] == (5, False)
+    assert target.stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "AccessDenied", "NoSuchBucket"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from grpo.base.files import CorruptError, StorageError
+from grpo.base.files import CorruptError, StorageError, read_lines
 from grpo.metrics.table import Record
 from steps.runtime.machine import Machine
 from steps.runtime.process_id import Writer
@@ -91,6 +91,19 @@ def test_a_shared_journal_whose_head_is_damaged_is_taken_from_its_beginning(dama
     objects.put(key, damage + b"\n" + stored.data.partition(b"\n")[2])
     with closing(second.pending(Reader.MLFLOW, "parent")) as pending:
         assert [entry.row["kind"] for entry in next(pending).entries()] in (["tags"], [DAMAGED, "tags"])
+
+
+def test_one_record_that_mlflow_refuses_costs_no_other_of_the_same_call(tracker: Tracker) -> None:
+    run = tracker.start_flow_run(metaflow_run="9", settings={}, tags={}, note="")
+    journal = tracker.journals.begin(run, "pretrain")
+    journal.append("begin", key="9/pretrain/1", step="pretrain", tags={}, time=5)
+    for step in range(5):
+        journal.append("record", time=6, record={"step": step, "no name: ?*" if step == 2 else "grpo/entropy": 1.0})
+    Delivery(journal, tracker, Store(tracker.journals.folder)).run(is_over=True)
+    [found] = tracker.search(f"tags.`mlflow.parentRunId` = '{run}'")
+    assert [point.step for point in tracker.client.get_metric_history(found.info.run_id, "curves/grpo entropy")] == [0, 1, 3, 4]
+    [refused] = tracker.journals.refused()
+    assert [entry.row["record"]["step"] for entry in read_lines(refused)] == [2]
 
 
 def test_a_record_that_is_not_whole_yet_waits_for_its_end(tmp_path: Path) -> None:
