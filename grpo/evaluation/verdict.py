@@ -237,22 +237,30 @@ def _sentence(candidate: int, claim: Claim, gain: LadderGain, worse_phases: Sequ
     )
 
 
-def short_verdict(verdict: Verdict, score: Estimate) -> str:
-    """Return the verdict in a few words, such as a run's name has room for.
+def short_verdict(verdict: Verdict, score: Estimate, on_ladder: LadderFinding) -> str:
+    """Return the verdict in a few words, such as a run's name has room for: against its own start, and against other opponents.
 
     Args:
         verdict: The verdict.
         score: The candidate's score against its own start in the confirmation games.
+        on_ladder: What the ladder shows of it.
 
-    >>> short_verdict(Verdict.BETTER, Estimate(value=0.576, low=0.55, high=0.60))
-    'better +53 Elo'
-    >>> short_verdict(Verdict.NO_IMPROVEMENT, Estimate(value=0.5, low=0.4, high=0.6))
+    >>> short_verdict(Verdict.BETTER, Estimate(value=0.576, low=0.55, high=0.60), LadderFinding.NOT_SHOWN)
+    'better +53 Elo, no ladder gain shown'
+    >>> short_verdict(Verdict.NO_IMPROVEMENT, Estimate(value=0.5, low=0.4, high=0.6), LadderFinding.NOT_SHOWN)
     'no gain shown'
     """
     if verdict == Verdict.NO_IMPROVEMENT:
-        return "no gain shown"
-    gain = f"better {elo_estimate(score).value:+.0f} Elo"
-    return gain + {Verdict.WORSE_ON_LADDER: ", worse on the ladder", Verdict.WORSE_IN_A_PHASE: ", worse in a phase"}.get(verdict, "")
+        return {LadderFinding.HIGHER: "no gain shown, but on the ladder", LadderFinding.WORSE: "no gain shown, worse on the ladder"}.get(
+            on_ladder, "no gain shown"
+        )
+    beside = {
+        LadderFinding.HIGHER: "ladder too",
+        LadderFinding.NOT_SHOWN: "no ladder gain shown",
+        LadderFinding.WORSE: "worse on the ladder",
+    }[on_ladder]
+    phase = ", worse in a phase" if verdict == Verdict.WORSE_IN_A_PHASE else ""
+    return f"better {elo_estimate(score).value:+.0f} Elo, {beside}{phase}"
 
 
 def _verdict(is_better: bool, on_ladder: LadderFinding, *, is_worse_in_a_phase: bool) -> Verdict:

@@ -20,6 +20,8 @@ COLOURS: Final = ("#3b82c4", "#d9822b", "#2f9e6e", "#9a6fd1", "#c2569b", "#7d879
 ALARM: Final = "#d9483b"
 _FEW: Final = 40
 """Points of a line that are drawn as they are, each with a dot; of a longer line the EMA is drawn."""
+_MAX_DIGITS: Final = 24
+"""Characters that a scale has room for: its bar is 200 pixels wide at the least."""
 _SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"  # An identifier; it is never fetched.
 _INK: Final = "#7d8794"
 
@@ -201,7 +203,9 @@ def interval_figure(title: str, unit: Unit, intervals: Sequence[Interval], *, ze
         f'<td class="number">{each.estimate.text(unit)}{" (peak)" if each.is_ringed else ""}</td></tr>'
         for each in intervals
     )
-    numbers = "".join(f'<text x="{at(tick)}" y="12" text-anchor="middle">{number_text(tick)}</text>' for tick in ticks)
+    # Numbers of many digits would run into each other: then every other line has its number.
+    numbered = ticks[:: 2 if sum(len(number_text(tick)) for tick in ticks) > _MAX_DIGITS else 1]
+    numbers = "".join(f'<text x="{at(tick)}" y="12" text-anchor="middle">{number_text(tick)}</text>' for tick in numbered)
     dashed = f"dashed: {zero}" if zero else ""
     words = "; ".join(filter(None, (f"{unit}, 95 % interval", dashed)))
     legend = "".join(f"{swatch(COLOURS[number])}{text(kind)} " for number, kind in enumerate(kinds)) if len(kinds) > 1 else ""

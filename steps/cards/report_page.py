@@ -31,7 +31,9 @@ def report_page(seen: Seen) -> list[CardPart]:
         *checkpoint_figures(decision),
         *ladder_figure(results["ladder"], placed_together(decision)),
         *boards,
-        block(heading("Games"), paragraph(f"Games to click through: on the card of select, and in {results['places']['games']}.", "soft")),
+        block(
+            heading("Games"), paragraph(f"Six to click through are on the card of select; all are in {results['places']['games']}.", "soft")
+        ),
         block(heading("Training"), listing(training_lines(results)), paragraph("Its curves are on the card of finetune.", "soft")),
         block(html_table(*regret_table(results), caption="Held-out regret of best moves by phase")),
         block(heading("Dataset")),

@@ -68,9 +68,13 @@ html, body { background: var(--bg); }
 @media (max-width: 48rem) {
   .mf-card .intervals tr { display: grid; grid-template-columns: 1fr max-content; }
   .mf-card .intervals :is(th, .number) { width: auto; } .mf-card .intervals .bar { grid-column: 1 / -1; grid-row: 2; }
-  .mf-card main { padding: .75rem; }
+  .mf-card main { padding: .75rem; } .mf-card iframe { height: 104rem; }
+  .mf-card .boards { grid-template-columns: repeat(2, minmax(0, 1fr)); gap: .75rem; }
+  .mf-card .boards dl { display: block; } .mf-card .boards :is(dt, dd) { display: inline; } .mf-card .boards dt { margin-right: .3rem; }
+  .mf-card .boards dd::after { content: "\\A"; white-space: pre; }
   .mf-card .latest :is(th, td):nth-child(4) { display: none; } .mf-card .latest td { white-space: normal; }
-  .mf-card th, .mf-card td { padding: .25rem .35rem; } .mf-card td.words { min-width: 9rem; }
+  .mf-card th, .mf-card td { padding: .25rem .35rem; } .mf-card td.words { min-width: 7rem; }
+  .mf-card .scroll th { white-space: normal; }
 }
 """
 

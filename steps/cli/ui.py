@@ -45,8 +45,10 @@ def _ui(given: argparse.Namespace) -> int:
         return 0
     _refuse_taken(given.port)
     from steps.preflight.moved_home import homes_elsewhere
+    from steps.runs.index import read_runs
     from steps.tracking.client import TrackingStore
-    from steps.tracking.saved_views import view_address
+    from steps.tracking.saved_views import run_address, view_address
+    from steps.tracking.tags import RUN_NAME
 
     store, file = TrackingStore.of(machine), sqlite_file(machine.tracking_uri)
     if not store.exists:
@@ -54,8 +56,11 @@ def _ui(given: argparse.Namespace) -> int:
     for folder, num_runs in homes_elsewhere(machine).items():
         say(f"This home was copied or moved: until `chess-grpo doctor --repair`, {num_runs:,} runs look for their artifacts in {folder}")
     # In a new store this makes the tables, under a lock; a store that does not answer is named here.
-    page = view_address(f"http://{HOST}:{given.port}", store.asked(lambda: store.experiment))
+    server = f"http://{HOST}:{given.port}"
+    page = view_address(server, store.asked(lambda: store.experiment))
     say(f"MLflow UI on {file or machine.shown_uri}, ready in half a minute; Ctrl-C ends it. All runs:\n{page}")
+    for run in read_runs(machine, last=1):
+        say(f"The last one, {run.tags.get(RUN_NAME, run.metaflow_run)}:\n{run_address(server, run.experiment, run.mlflow_run)}")
     # Passed as a variable, so that a password in the address is not visible in the list of processes.
     environment = {**os.environ, **_QUIET, "MLFLOW_BACKEND_STORE_URI": machine.tracking_uri}
     words = [sys.executable, "-m", "mlflow", "ui", "--host", HOST, "--port", str(given.port), "--workers", "1"]

@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from steps.runtime.machine import Machine, sqlite_file
+from steps.tracking.tags import NOTE
 
 _FOLDER: Final = "mlartifacts"
 _PLACES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -34,7 +35,7 @@ def homes_elsewhere(machine: Machine) -> dict[Path, int]:
 
 
 def repair(machine: Machine) -> Path:
-    """Let the store look for artifacts in this home, in one transaction, and return the copy of the store as it was before.
+    """Let the store look for artifacts in this home, and its pages name it, in one transaction; return the copy of the store before that.
 
     Nothing may be writing to the store. Raises sqlite3.OperationalError when another process holds it.
     """
@@ -53,6 +54,12 @@ def repair(machine: Machine) -> Path:
                         # Table and column are the constants above; SQLite takes no parameters for them.
                         change = f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE {column} = ? OR {column} LIKE ? ESCAPE '\\'"  # noqa: S608
                         store.execute(change, (new, len(start) + 1, start, f"{_escaped(start)}/%"))
+            for old in old_homes:
+                # Where champion, report and boards are, as the pages of the runs tell it.
+                texts = (f"{old}/", f"{machine.home}/")
+                store.execute("UPDATE tags SET value = replace(value, ?, ?) WHERE key = ?", (*texts, NOTE))
+                sources = (f"{old.as_uri()}/", f"{machine.home.as_uri()}/")
+                store.execute("UPDATE datasets SET dataset_source = replace(dataset_source, ?, ?)", sources)
     return backup
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from grpo.evaluation.verdict import Verdict, short_verdict
+from grpo.evaluation.verdict import LadderFinding, Verdict, short_verdict
 from grpo.settings.roles import flattened
 from grpo.settings.tree import DEFAULT_PRESET, preset_names, read_settings
 from grpo.statistics.intervals import Estimate
@@ -68,7 +68,8 @@ def launch_of(settings: Mapping[str, Any]) -> Launch:
 def verdict_tags(decision: DecisionFacts, settings: Mapping[str, Any]) -> dict[str, str]:
     """Return a parent run's tags from the report of `select`; one of them puts the verdict into its name."""
     score = decision["claims"][0]["interval"]
-    short = short_verdict(Verdict(decision["verdict"]), Estimate(value=score["score"], low=score["low"], high=score["high"]))
+    estimate = Estimate(value=score["score"], low=score["low"], high=score["high"])
+    short = short_verdict(Verdict(decision["verdict"]), estimate, LadderFinding(decision["ladder_gain"]["finding"]))
     return {
         VERDICT: decision["verdict"],
         SENTENCE: decision["sentence"],

@@ -23,16 +23,16 @@ STEPS_VIEW: Final = "chess-grpo-steps"
 CURVES: Final = "chess-grpo-curves"
 
 _COMPARED: Final[Mapping[str, int]] = {
-    "metrics.`selection/verdict_elo`": 110,
-    "metrics.`selection/ladder_gain`": 110,
-    "metrics.`selection/heldout_regret`": 110,
-    "params.`grpo.learning_rate`": 110,
-    f"tags.`{FOUND}`": 130,
+    "metrics.`selection/verdict_elo`": 160,
+    "metrics.`selection/ladder_gain`": 160,
+    "metrics.`selection/heldout_regret`": 180,
+    "params.`grpo.learning_rate`": 150,
+    f"tags.`{FOUND}`": 160,
     f"tags.`{SENTENCE}`": 520,
     f"tags.`{RUN}`": 150,
 }
 """Columns of the comparison after the run's name, which has the verdict, and their widths in pixels."""
-_FIRST: Final = {"attributes.`Run Name`": 340, "attributes.`Created`": 120}
+_FIRST: Final = {"attributes.`Run Name`": 420, "attributes.`Created`": 120}
 _SMOOTHING: Final = 60
 """Of curves, 0 to 100."""
 _WRITTEN: Final = 1

@@ -94,7 +94,7 @@ def run_name(step: str, part: str = "") -> str:
 
 
 def headlines(step: str, folder: Path) -> dict[str, float]:
-    """Return the headline metrics of a step's output for the parent run, one value each."""
+    """Return the headline metrics of a step's output for the parent run, one value each, rounded to what a column shows."""
     if step not in STEP_NOTES:
         return {}
     records = read_history(folder)
@@ -103,7 +103,7 @@ def headlines(step: str, folder: Path) -> dict[str, float]:
         found["run/regret_before"] = regrets[0]
     if (folder / FINDINGS).is_file():
         found["run/findings"] = float(len(_problems(read_json(folder / FINDINGS))))
-    return found
+    return {name: float(f"{value:.4g}") for name, value in found.items()}
 
 
 def step_note(step: str, folder: Path | None = None) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import sys
 import tomllib
@@ -237,18 +238,19 @@ def test_the_ui_is_mlflows_on_the_store_of_this_home(
     assert f"http://127.0.0.1:{port}" in capsys.readouterr().out
 
 
-def test_the_ui_on_a_home_that_was_moved_says_how_its_artifacts_are_found(
+def test_the_ui_names_the_last_runs_page_and_how_a_moved_homes_artifacts_are_found(
     machine: Machine, started: Started, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from steps.tracking.tracker import Tracker
 
-    Tracker(machine).start_flow_run(metaflow_run="7", settings={"seed": 0}, tags={}, note="", files={"settings.toml": "seed = 0"})
+    run = Tracker(machine).start_flow_run(metaflow_run="7", settings={"seed": 0}, tags={}, note="", files={"settings.toml": "seed = 0"})
     machine.home.rename(tmp_path / "moved")
     monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "moved"))
     with pytest.raises(SystemExit):
         main(["ui", "--port", str(free_port())])
     said = capsys.readouterr().out
     assert f"until `chess-grpo doctor --repair`, 1 runs look for their artifacts in {machine.home}" in said
+    assert re.search(rf"The last one, 7:\nhttp://127\.0\.0\.1:\d+/#/experiments/1/runs/{run}\?workflowType=machine_learning\n", said)
 
 
 def test_a_store_that_is_not_there_is_made_with_our_experiment_as_a_run_makes_it(

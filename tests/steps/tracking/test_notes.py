@@ -104,7 +104,7 @@ def test_every_headline_is_a_declared_metric() -> None:
 
 def finetuned(folder: Path) -> Path:
     folder.mkdir()
-    rows = [{"step": 0, "heldout/regret_best": 0.2}, {"step": 1, "grpo/entropy": 1.5}, {"step": 2, "grpo/entropy": 1.25}]
+    rows = [{"step": 0, "heldout/regret_best": 0.234567}, {"step": 1, "grpo/entropy": 1.5}, {"step": 2, "grpo/entropy": 1.25}]
     rows += [{"step": 2, "heldout/regret_best": 0.125}]
     (folder / HISTORY).write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
@@ -112,7 +112,7 @@ def finetuned(folder: Path) -> Path:
 
 def test_headlines_have_the_regret_before_training_and_the_number_of_findings(tmp_path: Path) -> None:
     folder = finetuned(tmp_path / "finetune")
-    assert headlines("finetune", folder) == {"run/regret_before": 0.2}
+    assert headlines("finetune", folder) == {"run/regret_before": 0.2346}, "as many digits as a column shows"
     (folder / FINDINGS).parent.mkdir()
     write_json(folder / FINDINGS, {"verdict": "findings", "findings": [FOUND, FOUND]})
     assert headlines("finetune", folder)["run/findings"] == 2
