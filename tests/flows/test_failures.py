@@ -45,18 +45,11 @@ def home(give_tables: Callable[[Path], Path], tmp_path: Path) -> Path:
     return give_tables(tmp_path / "home")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("grpo.lerning_rate = 1e-3", "settings: unknown key grpo.lerning_rate; did you mean learning_rate?"),
-        ("boards.num_train = 100", "settings: boards: num_train must be a multiple of 3"),
-    ],
-)
-def test_a_bad_setting_ends_the_command_with_one_clear_line(text: str, message: str, tmp_path: Path) -> None:
-    command = [sys.executable, str(FLOW), "--config-value", "settings", text, "run"]
+def test_a_bad_setting_ends_the_command_with_one_clear_line(tmp_path: Path) -> None:
+    command = [sys.executable, str(FLOW), "--config-value", "settings", "grpo.lerning_rate = 1e-3", "run"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ, "METAFLOW_USER": "tester"})
     assert done.returncode != 0
-    assert message in done.stderr
+    assert "settings: unknown key grpo.lerning_rate; did you mean learning_rate?" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert not (tmp_path / ".chess_grpo").exists()
 

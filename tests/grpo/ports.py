@@ -5,11 +5,11 @@ import socket
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on, below those that the kernel gives to outgoing connections, so that none takes it meanwhile."""
+    """Return a port that nobody listens on, below those of nodes and of outgoing connections, so that none takes it meanwhile."""
     while True:
         with socket.socket() as probe:
             try:
-                probe.bind(("127.0.0.1", port := 10_000 + secrets.randbelow(22_000)))
+                probe.bind(("127.0.0.1", port := 10_000 + secrets.randbelow(10_000)))
             except OSError:
                 continue
             return port

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,11 +13,9 @@ from typing import Any
 import pytest
 from ports import free_port
 
-from grpo.learning.checkpoints import latest_valid_checkpoint
 from steps.batch import spot_notice
 from steps.batch.spot_notice import sigterm_on_spot_notice
 
-DRIVER = Path(__file__).parents[1] / "bodies" / "kill_driver.py"
 ENDPOINT = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 NOTICE = json.dumps({"action": "terminate", "time": "2026-05-01T12:00:00Z"})
 
@@ -224,25 +220,3 @@ def test_without_a_service_all_is_silent(told: list[float], tmp_path: Path, capf
         time.sleep(0.2)
     assert not told
     assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.usefixtures("no_metadata")
-def test_training_that_is_told_keeps_its_last_step_and_says_that_it_can_be_gone_on_with(tmp_path: Path) -> None:
-    home, notice, log = tmp_path / "home", tmp_path / "notice", tmp_path / "log"
-    home.mkdir()
-    job = {"home": str(home), "failpoint": "after the rollout", "nth": 7, "deed": "pause", "notice": str(notice)}
-    with log.open("w") as output:
-        process = subprocess.Popen([sys.executable, str(DRIVER), json.dumps(job)], stdout=output, stderr=subprocess.STDOUT)
-    try:
-        wait_until(lambda: "paused" in log.read_text() or process.poll() is not None)
-        notice.write_text("2026-05-01T12:00:00Z")
-        assert process.wait(300) == 75, log.read_text()
-    finally:
-        process.kill()
-        process.wait()
-    said = [line for line in log.read_text().splitlines() if "spot interruption" in line or "ended by SIGTERM" in line]
-    assert len(said) == 2, log.read_text()
-    assert "resumes from step 3, which is saved in" in said[1]
-    progress = home / "in_progress" / "finetune" / "v1"
-    kept, problems = latest_valid_checkpoint(progress / "interrupted")
-    assert (kept, list(problems)) == (progress / "interrupted" / "step-00000003", [])

@@ -1,7 +1,7 @@
 """Fine-tunes a tiny policy on made-up boards in a process of its own, and kills it where a test says.
 
-Alone, `python kill_driver.py '{"home": ...}'` runs once, watching for a spot interruption notice if the job names its file. With `serve`
-it is a process of `forking.py`.
+Alone, `python kill_driver.py '{"home": ...}'` runs once; with `serve` it is a process of `forking.py`. A job may name the file of a spot
+interruption notice, to be watched.
 """
 
 import contextlib
@@ -192,6 +192,6 @@ def watched(job: dict[str, Any]) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
         torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))]).step()  # Imports what torch imports late.
-        serve(finetune)
+        serve(watched)
     else:
         watched(json.loads(sys.argv[1]))

@@ -16,6 +16,8 @@ import pytest
 from forking import Forks
 from killed_runs import EVERYTHING, ROLLBACK, Result, result_of
 
+from grpo.learning.checkpoints import latest_valid_checkpoint
+
 DRIVER = Path(__file__).with_name("kill_driver.py")
 ALL_KEPT = {"num_checkpoints_kept": 12}
 
@@ -24,7 +26,7 @@ class Driver(Forks):
     """A process that has imported everything, and forks one that fine-tunes for each job."""
 
     def __init__(self) -> None:
-        super().__init__([sys.executable, str(DRIVER), "serve"])
+        super().__init__([sys.executable, str(DRIVER), "serve"], env={**os.environ, "AWS_EC2_METADATA_DISABLED": "true"})
         self._last = 0
 
     def start(self, home: Path, **job: Any) -> int:
@@ -255,6 +257,19 @@ def test_the_exit_code_reaches_the_system(whole: Callable[..., Result], driver: 
     assert process.wait(300) == 75
     assert driver.run(home)[0] == 0
     assert result_of(home) == whole()
+
+
+def test_told_by_a_spot_notice_it_ends_as_by_sigterm(driver: Driver, home: Path) -> None:
+    notice = home.with_name("notice")
+    driver.start(home, failpoint="after the rollout", nth=7, deed="pause", notice=str(notice))
+    wait_for(home, "paused")
+    notice.write_text("2026-05-01T12:00:00Z")
+    status, log = driver.end(home)
+    assert status == 75, log
+    _, last = (line for line in log.splitlines() if "spot interruption" in line or "ended by SIGTERM" in line)
+    assert "resumes from step 3, which is saved in" in last
+    kept, problems = latest_valid_checkpoint(progress_of(home) / "interrupted")
+    assert (kept, list(problems)) == (progress_of(home) / "interrupted" / "step-00000003", [])
 
 
 def test_a_second_sigterm_leaves_at_once(driver: Driver, whole: Callable[..., Result], home: Path) -> None:

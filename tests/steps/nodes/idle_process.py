@@ -31,4 +31,4 @@ match job.get("deed"):
         sys.exit("a traceback")
     case "end well":
         sys.exit(0)
-threading.Event().wait(60)
+threading.Event().wait(600)

@@ -1,10 +1,8 @@
 """GRPO on several machines that share nothing: they come together, train one policy, and end together; here each is a process."""
 
-import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forking import Forks
 from killed_runs import EVERYTHING, ROLLBACK, Result, result_of
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
@@ -27,59 +26,29 @@ from steps.nodes.worker import exit_code
 from steps.runtime.sigterm import Terminated, terminable
 
 DRIVER = Path(__file__).with_name("nodes_driver.py")
-PATHS = os.pathsep.join(map(str, (DRIVER.parents[3], DRIVER.parents[2] / "grpo", DRIVER.parents[1] / "bodies")))
+PATHS = os.pathsep.join(map(str, (DRIVER.parents[3], DRIVER.parents[2] / "grpo", DRIVER.parents[1], DRIVER.parents[1] / "bodies")))
 TRAINING, IDLE = "training_process.py", "idle_process.py"
 
 
-class Driver:
+class Driver(Forks):
     """A process that has imported everything, and forks the step processes of two nodes for each job."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(DRIVER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"},
-        )
+        super().__init__([sys.executable, str(DRIVER)], env={**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"})
         self._num_attempts = 0
 
-    def start(self, folder: Path, *deeds: dict[str, Any], program: str = TRAINING, **shared: Any) -> list[int]:
-        """Start both, each with what it alone shall do, and return their process ids."""
-        assert self._process.stdin is not None
-        self._num_attempts += 1
-        jobs = [
-            {
-                "home": str(folder / f"node {index}"),
-                "index": index,
-                "count": 2,
-                "attempt": f"{os.getpid()} {self._num_attempts}",
-                "program": program,
-                **shared,
-                **(deeds[index] if index < len(deeds) else {}),
-            }
-            for index in range(2)
-        ]
-        self._process.stdin.write(json.dumps(jobs) + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def end(self) -> list[int]:
-        """Wait until both have ended, and return how."""
-        return self._answer()
-
     def run(self, folder: Path, *deeds: dict[str, Any], program: str = TRAINING, **shared: Any) -> list[int]:
-        """Run both to their end."""
-        self.start(folder, *deeds, program=program, **shared)
-        return self.end()
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate(timeout=60)
-
-    def _answer(self) -> list[int]:
-        assert self._process.stdout is not None
-        return [int(number) for number in json.loads(self._process.stdout.readline())]
+        """Run both to their end, each with what it alone shall do, and return how they ended."""
+        self._num_attempts += 1
+        attempt = f"{os.getpid()} {self._num_attempts}"
+        at_work = []
+        for index in range(2):
+            home, log = folder / f"node {index}", folder / f"node {index}.log"
+            home.mkdir(parents=True, exist_ok=True)
+            log.write_text("")
+            job = {"index": index, "count": 2, "attempt": attempt, "program": program, **shared, **(deeds[index] if deeds else {})}
+            at_work.append(self.fork(home=str(home), log=str(log), **job))
+        return [self.wait(pid) for pid in at_work]
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +143,9 @@ def test_training_that_no_retry_would_mend_is_final_on_all_nodes(index: int, dee
 
 @pytest.mark.prove
 def test_a_node_that_hangs_ends_the_others_when_their_patience_ends(driver: Driver, whole: Result, tmp_path: Path) -> None:
-    assert driver.run(tmp_path, {}, {"deed": "stop", "place": "step", "step": 6}, patience=10, seconds_to_exit=5) == [75, 75]
+    assert driver.run(
+        tmp_path, {}, {"deed": "stop", "place": "step", "step": 6}, patience=10, seconds_to_exit=5, seconds_for_reasons=3
+    ) == [75, 75]
     assert "node 1 is lost or hangs" in log_of(tmp_path, 0)
     assert "resumes from step 5," in log_of(tmp_path, 0)
     assert driver.run(tmp_path) == [0, 0]
@@ -227,7 +198,7 @@ def test_a_final_reason_counts_though_the_other_node_ends_first_for_want_of_the_
 def test_a_node_whose_step_process_is_killed_is_lost(index: int, statuses: list[int], driver: Driver, tmp_path: Path) -> None:
     deeds: list[dict[str, Any]] = [{}, {}]
     deeds[index] = {"deed": "kill the step"}
-    assert driver.run(tmp_path, *deeds, program=IDLE) == statuses, logs_of(tmp_path)
+    assert driver.run(tmp_path, *deeds, program=IDLE, seconds_for_reasons=3) == statuses, logs_of(tmp_path)
     assert f"finetune: node {index} is lost" in log_of(tmp_path, 1 - index)
 
 
@@ -297,11 +268,11 @@ def test_a_node_that_falls_silent_is_lost(request: pytest.FixtureRequest, monkey
         monkeypatch.setattr(steps.nodes.membership, f"_SECONDS_{name}", seconds)
     nodes = [Node(index=index, count=2, main_address=LOOPBACK, attempt=f"{os.getpid()} {request.node.name}") for index in range(2)]
     with ThreadPoolExecutor() as pool:
-        other = pool.submit(Membership.met, nodes[1], seconds=20)
-        membership = Membership.met(nodes[0], seconds=20)
+        other = pool.submit(Membership.met, nodes[1], seconds=300)
+        membership = Membership.met(nodes[0], seconds=300)
         silent = other.result()
     with pytest.raises(Terminated), terminable(), membership.watched():
-        time.sleep(20)
+        time.sleep(300)
     assert membership.was_stopped
     with pytest.raises(NodesError, match="node 1 is lost or hangs"):
         membership.settle(Ending())
