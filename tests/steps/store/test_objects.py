@@ -1,5 +1,6 @@
 """Objects in a folder and in S3 keep the same promises, and what S3 refuses is told with its remedy."""
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -98,6 +99,31 @@ def test_files_go_up_and_come_down(objects: Objects, tmp_path: Path) -> None:
     with pytest.raises(KeyError):
         objects.download("deep/other", tmp_path / "new" / "other")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["down"]
+
+
+@pytest.mark.parametrize("write", [lambda objects, path: objects.upload(path, "up"), lambda objects, path: objects.download("key", path)])
+def test_a_copied_file_is_on_the_disk_before_it_has_its_name(
+    write: Callable[[Objects, Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = objects_at(tmp_path / "objects")
+    objects.put("key", b"content")
+    (file := tmp_path / "file").write_bytes(b"content")
+    on_disk: dict[int, int] = {}
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(handle: int) -> None:
+        on_disk[os.fstat(handle).st_ino] = os.fstat(handle).st_size
+        fsync(handle)
+
+    def renamed(self: Path, target: Path) -> Path:
+        names.append((target.name, on_disk.get(self.stat().st_ino)))
+        return replace(self, target)
+
+    names: list[tuple[str, int | None]] = []
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", renamed)
+    write(objects, file)
+    assert names in ([("up", 7)], [("file", 7)])
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "AccessDenied", "NoSuchBucket"])

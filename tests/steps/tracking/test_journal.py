@@ -2,9 +2,11 @@
 
 import resource
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from grpo.base.files import StorageError
 from grpo.metrics.table import Record
 from steps.runtime.machine import Machine
-from steps.store.objects import FolderObjects
+from steps.store.objects import FolderObjects, Stored
 from steps.store.outputs import Store
 from steps.tracking.delivery import Delivery
 from steps.tracking.journal import DAMAGED, JournalFolder, Reader
@@ -114,6 +116,33 @@ def test_a_journal_that_one_machine_delivers_is_left_alone_by_others_for_a_while
         monkeypatch.setattr("steps.tracking.journal.time.time", lambda: then)  # The second has died.
         with closing(third.pending(Reader.MLFLOW, "parent")) as taken_over:
             assert len(next(taken_over).entries()) == 1
+
+
+def test_of_two_machines_that_find_a_journal_at_once_one_delivers_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = FolderObjects(tmp_path / "shared")
+    first, second, third = (JournalFolder(tmp_path / name, objects) for name in ("first", "second", "third"))
+    first.leave(first.begin("parent", "step"))
+    looks, both, get = count(), threading.Barrier(2), FolderObjects.get
+
+    def found_by_both(self: FolderObjects, key: str) -> Stored | None:
+        stored = get(self, key)
+        if next(looks) < 2:
+            both.wait(60)
+        return stored
+
+    def deliver(folder: JournalFolder) -> None:
+        for journal in folder.pending(Reader.MLFLOW, "parent"):
+            delivered.append(folder)
+            journal.done(Reader.MLFLOW)
+
+    delivered: list[JournalFolder] = []
+    monkeypatch.setattr(FolderObjects, "get", found_by_both)
+    threads = [threading.Thread(target=deliver, args=(folder,)) for folder in (second, third)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(delivered) == 1
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
