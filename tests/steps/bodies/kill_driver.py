@@ -129,7 +129,7 @@ FAILPOINTS: dict[str, Callable[[int, Deed], None]] = {
     "after the checkpoint": lambda nth, deed: at(nth, steps.bodies.training_loop, "save_checkpoint", deed, is_after=True),
     "while a checkpoint is deleted": within_deletion,
     "before the report": lambda nth, deed: at(nth, steps.bodies.training_loop, "weights_hash", deed),
-    "when training is over": lambda nth, deed: at(nth, shutil, "copytree", deed),
+    "when training is over": lambda nth, deed: at(nth, steps.bodies.training_loop, "copy_folder", deed),
     "before the output's manifest": lambda nth, deed: at(nth, steps.store.outputs, "write_manifest", deed),
     "when the output is in the store": lambda nth, deed: at(nth, steps.store.outputs, "remove_folder", deed),
 }

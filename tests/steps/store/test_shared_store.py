@@ -432,6 +432,18 @@ def test_progress_is_saved_only_after_the_lease_is_confirmed(machines: Machines,
     assert machines.objects.keys("progress/") == []
 
 
+def test_who_lost_the_lease_deletes_no_progress_of_its_successor(machines: Machines) -> None:
+    def taken_over(work: Work) -> None:
+        count_to(3)(work)
+        [key] = machines.objects.keys("leases/")
+        lease = machines.objects.get(key)
+        assert lease is not None
+        machines.objects.put(key, lease.data.replace(b'"claim": "', b'"claim": "of another '))
+
+    machines.make("one", taken_over)
+    assert machines.objects.keys("progress/") != []
+
+
 def test_a_fetch_by_another_process_survives_the_start_of_the_step(machines: Machines) -> None:
     made = machines.make("one", write, resumes=False)
     store = machines.store("two")
