@@ -76,6 +76,17 @@ def test_what_another_try_would_meet_again_is_not_tried_again(error: BaseExcepti
     assert f"not retried: {why}\n" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("damage", [b"", b"[]", b"{}", b"<html>", b"[" * 100_000])
+def test_a_damaged_mark_of_a_final_error_forbids_another_try_too(damage: bytes, task: Task, tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), task.begin(0):
+        raise ZeroDivisionError
+    [mark] = (path for path in (tmp_path / "shared").rglob("*.json"))
+    mark.write_bytes(damage)
+    with pytest.raises(SystemExit) as end, task.begin(1):
+        pytest.fail("it works")
+    assert end.value.code == NO_RETRY
+
+
 @pytest.mark.parametrize("error", [SystemExit(RESUMABLE), KeyboardInterrupt(), SharedStoreError("S3 is away")])
 def test_what_may_pass_is_tried_again(error: BaseException, task: Task) -> None:
     with pytest.raises(type(error)), task.begin(0):
