@@ -22,7 +22,7 @@ from grpo.learning.distributed import LostProcessError
 from steps.nodes.launch import ending_of
 from steps.nodes.membership import Ending, Membership, NodesError
 from steps.nodes.node import LOOPBACK, Node
-from steps.nodes.worker import exit_code
+from steps.nodes.worker import exit_code, final_reason
 from steps.runtime.sigterm import Terminated, terminable
 
 DRIVER = Path(__file__).with_name("nodes_driver.py")
@@ -226,6 +226,7 @@ def test_a_process_says_why_it_failed_and_whether_a_retry_can_help(
         assert exit_code(body) == code
     failure = ProcessFailure(local_rank=0, pid=1, exitcode=code, error_file=str(tmp_path / "error.json"))
     assert ending_of([failure]) == Ending(why, is_final=code != 75)
+    assert final_reason(tmp_path) == ("" if code == 75 else why)
 
 
 def test_nodes_that_end_well_end_well(driver: Driver, tmp_path: Path) -> None:
