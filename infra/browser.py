@@ -31,7 +31,7 @@ _FLAGS: Final = (
     "--force-device-scale-factor=1",
     "--hide-scrollbars",
 )
-_SECONDS: Final = 120.0
+_SECONDS: Final = 600.0
 
 _Found = TypeVar("_Found")
 

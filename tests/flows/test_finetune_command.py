@@ -25,7 +25,7 @@ def command(run: FlowRun, home: Path, out: Path, *settings: str, launcher: tuple
         capture_output=True,
         text=True,
         check=False,
-        timeout=900,
+        timeout=3_600,
     )
 
 

@@ -85,7 +85,7 @@ def test_a_node_with_two_processes_makes_the_same_and_its_step_process_hears_of_
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=3_600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = read_json(heard)

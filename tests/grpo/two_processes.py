@@ -36,7 +36,7 @@ from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBa
 from grpo.settings.grpo import GrpoConfig
 
 NUM_STEPS: Final = 3
-_LIMIT_SECONDS: Final = 300
+_LIMIT_SECONDS: Final = 3_600
 BOARDS: Final = some_boards(24)
 ARRAYS: Final = fake_arrays(BOARDS)
 CONFIG: Final = GrpoConfig(states_per_step=12, num_minibatches=3, group_size=4, kl_coefficient=0.05, learning_rate=2e-3, max_kl_old=0.0)

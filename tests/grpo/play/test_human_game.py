@@ -124,7 +124,7 @@ def test_the_page_plays_for_who_has_its_address_and_is_not_there_for_anybody_els
         host, token = f"127.0.0.1:{server.port}", server.address.split("/")[3]
 
         def asked(method: str, path: str, body: object = None, **headers: str) -> tuple[int, str]:
-            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
             given = {"Host": host, "Content-Type": "application/json"} | {name.replace("_", "-"): text for name, text in headers.items()}
             connection.request(method, path, None if body is None else json.dumps(body), given)
             reply = connection.getresponse()

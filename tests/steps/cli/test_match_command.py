@@ -24,6 +24,7 @@ torch.set_num_threads(1)
 OPENINGS = [board.fen() for board in some_boards(40)]
 Run = Callable[..., tuple[int, str, str]]
 KINDS = ("pgn", "html", "json")
+SHALLOW = ("--set", "evaluation.adjudication_depth=2")
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_games_that_are_the_same_count_once_as_distinct() -> None:
 
 
 def test_a_match_is_printed_and_written_and_repeats_with_its_seed(stockfish: str, run: Run, policy: Path, tmp_path: Path) -> None:
-    match = ("match", f"{policy}@0.5", "random", "--pairs", "3", "--max-plies", "30", "--seed", "7")
+    match = ("match", f"{policy}@0.5", "random", "--pairs", "3", "--max-plies", "30", "--seed", "7", *SHALLOW)
     code, out, err = run(*match, *(word for kind in KINDS for word in (f"--{kind}", tmp_path / f"one.{kind}")))
     assert code == 0
     assert "match: 3 openings, 6 games" in err
@@ -134,10 +135,10 @@ def _games(path: Path) -> list[chess.pgn.Game]:
 
 
 def test_adjudication_comes_by_itself_where_most_games_end_undecided(stockfish: str, run: Run) -> None:
-    base = ("match", "random", "random", "--pairs", "2", "--set", "evaluation.adjudication_depth=2")
+    base = ("match", "random", "random", "--pairs", "2", *SHALLOW)
     assert "adjudicated" in run(*base, "--max-plies", "4")[1]
     assert "adjudicated" not in run(*base, "--max-plies", "4", "--no-adjudicate")[1]
-    long = ("match", "random", "stockfish:nodes=1", "--pairs", "1", "--max-plies", "400", "--set", "evaluation.adjudication_depth=2")
+    long = ("match", "random", "stockfish:nodes=1", "--pairs", "1", "--max-plies", "400", *SHALLOW)
     assert "adjudicated" not in run(*long)[1]
     assert "adjudicated" in run(*long, "--adjudicate")[1]
 

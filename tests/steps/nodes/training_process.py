@@ -94,7 +94,7 @@ def trained(job: dict[str, Any], processes: Processes, work: Work) -> None:
 
 def finetune(job: dict[str, Any]) -> None:
     """Do a process's part, as `steps.nodes.worker` does with the pipeline's steps."""
-    grpo.learning.distributed.PATIENCE = timedelta(seconds=job.get("patience", 60))  # type: ignore[misc]
+    grpo.learning.distributed.PATIENCE = timedelta(seconds=job.get("patience", 600))  # type: ignore[misc]
     if job.get("place") == "checkpoint":
         at(job["step"], steps.bodies.training_loop, "save_checkpoint", DEEDS[job["deed"]], is_after=True)
     with joined_processes(CPU) as processes, reason_told():

@@ -137,13 +137,13 @@ def test_runs_that_publish_the_same_version_at_once_do_not_disturb_each_other(ma
     def stalling(self: Any, key: str, data: bytes) -> str:
         if threading.current_thread() is slow and key.endswith("index.json"):
             slow_is_ready.set()
-            assert fast_is_done.wait(60)
+            assert fast_is_done.wait(600)
         return str(put(self, key, data))
 
     monkeypatch.setattr(type(machines.objects), "put", stalling)
     slow = threading.Thread(target=lambda: machines.make("one", page_at("10:00"), resumes=False))
     slow.start()
-    assert slow_is_ready.wait(60)
+    assert slow_is_ready.wait(600)
     made = machines.make("two", page_at("10:01"), resumes=False)
     fast_is_done.set()
     slow.join()
