@@ -73,9 +73,7 @@ def draw_tracking(page: Page, address: str, client: Any, *, home: Path, metaflow
 
     go(view_address(address, experiment.experiment_id), "matching run", "Created")
     _draw(page, "mlflow_runs", height=640)
-    go(view_address(address, experiment.experiment_id, STEPS_VIEW), "matching run", "Created")
-    page.find("[data-component-id*='runnamecellrenderer']")[0].click()
-    page.wait_for("11 report")
+    go(view_address(address, experiment.experiment_id, STEPS_VIEW), "11 report", "Created")
     _draw(page, "mlflow_steps", height=780)
     go(run_address(address, experiment.experiment_id, found("flow")), "Show more")
     page.click("Show more")

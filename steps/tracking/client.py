@@ -17,7 +17,7 @@ from steps.store.file_lock import waiting_lock
 from steps.store.outputs import StepOutput
 from steps.tracking.notes import experiment_note
 from steps.tracking.saved_views import is_own_view, saved_views
-from steps.tracking.tags import EXPERIMENT, FLOW, HOLDS, NOTE, NOTE_DIGEST, OUTPUT_HASH, STEP, VERSION, digest_of_note, is_own_note
+from steps.tracking.tags import EXPERIMENT, FLOW, HOLDS, NOTE, NOTE_DIGEST, OUTPUT_HASH, RUN, STEP, VERSION, digest_of_note, is_own_note
 
 # Must precede MLflow's import, which reads some of these once. By default it sends telemetry, and waits 244 s for a server that is down.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -50,8 +50,6 @@ TABLES_LOCK: Final = "mlflow.lock"
 
 _PAGE: Final = 1_000
 """Runs that MLflow is asked for at a time."""
-_OPEN_RUNS: Final = 20
-"""Newest runs whose steps the view of steps lists without a click."""
 _PATIENCE: Final = 0.5
 """Seconds after which a store that did not answer a person is asked once more."""
 _SECONDS_FOR_A_FILE: Final = 10.0  # A server with artifacts in S3 answers after it has forwarded the whole file.
@@ -132,9 +130,9 @@ class TrackingStore:
         wanted = {"mlflow.experimentKind": "custom_model_development"}
         if is_own_note(tags.get(NOTE), tags.get(NOTE_DIGEST)):
             wanted |= {NOTE: note, NOTE_DIGEST: digest_of_note(note)}
-        open_runs = [run.info.run_id for run in self.search(f"tags.`{STEP}` = '{FLOW}'", newest=_OPEN_RUNS)]
+        newest = [run.data.tags.get(RUN, "") for run in self.search(f"tags.`{STEP}` = '{FLOW}'", newest=1)]
         # An existing view may have been changed by a user.
-        wanted |= {name: view for name, view in saved_views(open_runs).items() if name not in tags or is_own_view(tags[name])}
+        wanted |= {name: view for name, view in saved_views(*newest).items() if name not in tags or is_own_view(tags[name])}
         for name, value in wanted.items():
             if tags.get(name) != value:
                 client.set_experiment_tag(experiment, name, value)

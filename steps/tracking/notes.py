@@ -72,8 +72,8 @@ def experiment_note(experiment: str) -> str:
 
 **How to read it.** A run of the pipeline is one parent run; its name and its page begin with the verdict. The steps are its children,
 numbered in their order. A parent has the main curves of training, the headline numbers and the settings that runs are compared by. Three
-views are saved under *Views*: [runs compared]({runs}), [curves]({curves}) and [steps in order]({steps}). All curves are in `07 finetune`,
-the games that decided in `10 select`, the results with their intervals in `11 report`.
+views are saved under *Views*: [runs compared]({runs}), [curves]({curves}) and [steps of the newest run]({steps}). All curves are in
+`07 finetune`, the games that decided in `10 select`, the results with their intervals in `11 report`.
 
 **Headlines**:
 

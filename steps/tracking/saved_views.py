@@ -6,12 +6,12 @@ MLflow 3 stores a view as a zlib-compressed tag of the experiment. The format is
 import base64
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from grpo.base.files import CorruptError, parse_json_object
 from grpo.metrics.table import MAIN_CURVES, tracked_name
-from steps.tracking.tags import FLOW, FOUND, RUN, SENTENCE, STEP
+from steps.tracking.tags import FLOW, FOUND, RUN, RUN_NAME, SENTENCE, STEP
 
 SHARE_KEY: Final = "viewStateShareKey"
 _TRAINING: Final = "workflowType=machine_learning"
@@ -62,23 +62,24 @@ def _root(server: str) -> str:
     return f"{server.rstrip('/')}/" if server else ""
 
 
-def saved_views(open_runs: Iterable[str] = ()) -> dict[str, str]:
-    """Return the experiment's tags of three views: a comparison of runs, their curves, and the steps of each run in order.
+def saved_views(newest: str = "") -> dict[str, str]:
+    """Return the experiment's tags of three views: a comparison of runs, their curves, and the steps of the newest run in order.
 
     Args:
-        open_runs: ids of the parent runs whose steps are listed at once.
+        newest: Metaflow's id of the run whose steps are listed; "" lists those of all runs.
     """
     flows = f"tags.`{STEP}` = '{FLOW}'"
     charts = {"compareRunCharts": [_chart(name) for name in MAIN_CURVES], "compareRunSections": [_SECTION]}
     return {
-        f"{_TAG}{RUNS}": _view("Runs compared", condition=flows, columns=_COMPARED, is_rising=False, more={}),
-        f"{_TAG}{CURVES}": _view("Curves", condition=flows, columns=_COMPARED, is_rising=False, more=charts),
+        f"{_TAG}{RUNS}": _view("Runs compared", condition=flows, columns=_COMPARED),
+        f"{_TAG}{CURVES}": _view("Curves", condition=flows, columns=_COMPARED, more=charts),
         f"{_TAG}{STEPS_VIEW}": _view(
-            "Steps in order",
-            condition="",
+            "Steps of the newest run",
+            condition=f"tags.`{RUN}` = '{newest}'" if newest else "",
             columns={"attributes.`Duration`": 110},
+            # By name, which begins with the step's number: ordered by time, the UI would fold the steps into their run.
+            order=f"tags.`{RUN_NAME}`",
             is_rising=True,
-            more={"runsExpanded": dict.fromkeys(open_runs, True)},
         ),
     }
 
@@ -91,7 +92,15 @@ def is_own_view(view: str) -> bool:
         return False
 
 
-_SECTION: Final = {"uuid": "curves", "name": "curves", "display": True, "isReordered": False, "deleted": False, "isGenerated": True}
+_SECTION: Final = {
+    "uuid": "curves",
+    "name": "curves",
+    "display": True,
+    "isReordered": False,
+    "deleted": False,
+    "isGenerated": True,
+    "columns": 2,  # With three, the titles are cut beside MLflow's Assistant.
+}
 
 
 def _chart(name: str) -> Mapping[str, Any]:
@@ -118,11 +127,19 @@ def _chart(name: str) -> Mapping[str, Any]:
     }
 
 
-def _view(name: str, *, condition: str, columns: Mapping[str, int], is_rising: bool, more: Mapping[str, Any]) -> str:
+def _view(
+    name: str,
+    *,
+    condition: str,
+    columns: Mapping[str, int],
+    order: str = "attributes.start_time",
+    is_rising: bool = False,
+    more: Mapping[str, Any] | None = None,
+) -> str:
     widths = {**_FIRST, **columns}
     state: Mapping[str, Any] = {
         "searchFilter": condition,
-        "orderByKey": "attributes.start_time",
+        "orderByKey": order,
         "orderByAsc": is_rising,
         "startTime": "ALL",
         "lifecycleFilter": "Active",
@@ -140,7 +157,7 @@ def _view(name: str, *, condition: str, columns: Mapping[str, int], is_rising: b
         "groupBy": None,
         "groupsExpanded": {},
         "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": _SMOOTHING, "selectedXAxisMetricKey": ""},
-        **more,
+        **(more or {}),
     }
     packed = base64.b64encode(zlib.compress(json.dumps(state).encode(), 9)).decode()
     return json.dumps({"name": name, "createdAt": 1, "updatedAt": _WRITTEN, "state": f"deflate;{packed}"})

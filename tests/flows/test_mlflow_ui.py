@@ -10,7 +10,7 @@ from real_flow import FlowRun, run_flow
 
 from infra.browser import Page, browser, missing
 from infra.mlflow_server import mlflow_ui
-from steps.tracking.saved_views import STEPS_VIEW, run_address, view_address
+from steps.tracking.saved_views import CURVES, STEPS_VIEW, run_address, view_address
 from steps.tracking.step_notes import STEP_NOTES, run_name
 
 
@@ -82,13 +82,17 @@ def test_the_table_of_runs_says_what_the_experiment_is_and_compares_runs(shown: 
     shown.go(view_address(shown.address, shown.experiment), "Teach a network chess by imitation", "selection/verdict_elo")
 
 
-def test_the_parents_steps_are_listed_in_their_order(shown: Shown) -> None:
-    shown.go(view_address(shown.address, shown.experiment, STEPS_VIEW), shown.name)
-    shown.page.find("[data-component-id*='runnamecellrenderer']")[0].click()
-    text = shown.page.wait_for(*(run_name(step) for step in STEP_NOTES))
-    places = [text.index(name) for name in (shown.name, *(run_name(step) for step in STEP_NOTES))]
+def test_the_newest_runs_steps_are_listed_in_their_order_without_a_click(shown: Shown) -> None:
+    text = shown.go(view_address(shown.address, shown.experiment, STEPS_VIEW), shown.name, *(run_name(step) for step in STEP_NOTES))
+    places = [text.index(name) for name in (*(run_name(step) for step in STEP_NOTES), shown.name)]
     assert places == sorted(places)
     assert "Failed" not in text
+
+
+def test_the_view_of_curves_has_a_smoothed_chart_of_each(shown: Shown) -> None:
+    text = shown.go(view_address(shown.address, shown.experiment, CURVES), "curves (6)", "curves/1 reward gain", "curves/2 held-out regret")
+    assert shown.name in text
+    assert shown.page.find(".js-plotly-plot svg path.js-line")
 
 
 def test_the_parents_page_begins_with_the_verdict_and_has_settings_and_headlines(shown: Shown) -> None:
@@ -99,7 +103,14 @@ def test_the_parents_page_begins_with_the_verdict_and_has_settings_and_headlines
     assert text.index("Verdict") < text.index("Metrics (") < text.index("Parameters (")
     assert re.search(r"\w+ boards, [\d,]+ \(", text), "its dataset"
     shown.page.click("Show more")
-    shown.page.wait_for("candidate against pretrained, best moves", "Command.", 'preset = "', "All settings are those of the preset")
+    shown.page.wait_for(
+        "gain in Elo, against",
+        "on the ladder, Elo",
+        "candidate against pretrained, best moves",
+        "Command.",
+        'preset = "',
+        "All settings are those of the preset",
+    )
 
 
 def test_metric_charts_are_drawn_in_groups(shown: Shown) -> None:
@@ -107,6 +118,7 @@ def test_metric_charts_are_drawn_in_groups(shown: Shown) -> None:
         text = shown.go_to_run(step, "/model-metrics", "1 reward gain", "2 held-out regret", "6 learning rate")
         groups = re.findall(r"^(\w+)\n\(\d+\)$", text, re.MULTILINE)
         assert groups[0] == "curves"
+        assert text.index("1 reward gain") < text.index("2 held-out regret") < text.index("3 strength Elo") < text.index("4 entropy")
         assert "zz_detail" not in groups[:-1], "details stand at the end"
     assert shown.page.find(".js-plotly-plot svg path.js-line")
 
