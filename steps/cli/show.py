@@ -9,9 +9,10 @@ from steps.cli.tables import duration, text_table, when
 from steps.runs.names import LAST, RUN_NAMES
 from steps.runtime.commands import pasteable, resume_command
 from steps.runtime.machine import Machine
-from steps.runtime.terminal_lines import wrapped
+from steps.runtime.terminal_lines import width, wrapped
 
 _HASH = 12
+_INDENT, _GAP = 2, "  "
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -37,6 +38,7 @@ def _facts(name: str, machine: Machine) -> dict[str, Any]:
     from steps.runs.places import findings, places
     from steps.runs.results import run_document, run_measurements
     from steps.runs.settings import from_preset
+    from steps.step_io.results_text import verdict_picture
     from steps.tracking.tags import COMMAND, ENGINE, FOUND, SENTENCE, VERDICT
 
     run = find_run(name, machine)
@@ -61,6 +63,7 @@ def _facts(name: str, machine: Machine) -> dict[str, Any]:
         ],
         "verdict": run.tags.get(VERDICT),
         "sentence": run.tags.get(SENTENCE),
+        "picture": None if document is None else verdict_picture(document["decision"]),
         "candidate_step": None if document is None else document["decision"]["candidate_step"],
         "results": run_measurements(run, document),
         "findings_tag": run.tags.get(FOUND),
@@ -114,10 +117,19 @@ def _result_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     yield f"Results: {facts['verdict'] or 'no verdict yet'}"
     if facts["sentence"]:
         yield wrapped(facts["sentence"], "  ")
+    if facts["picture"]:
+        yield "\n".join(["", *(f"  {line}" for line in facts["picture"]), ""])
     if not facts["results"]:
         yield "  no results yet"
         return
-    yield text_table([(each["name"], measurement_text(each)) for each in facts["results"]], indent="  ")
+    rows = [(each["name"], measurement_text(each)) for each in facts["results"]]
+    name_width = max(len(name) for name, _ in rows)
+    for name, text in rows:  # A score that would not fit beside its Elo has it in the next line, and no interval is broken.
+        fits = _INDENT + name_width + len(_GAP) + len(text) <= width()
+        score, equals, elo = (text, "", "") if fits else text.partition(" = ")
+        yield f"{' ' * _INDENT}{name:<{name_width}}{_GAP}{score}"
+        if equals:
+            yield f"= {elo}".rjust(min(width(), _INDENT + name_width + len(_GAP) + len(text)))
     yield wrapped("95 % intervals in brackets; a score counts a win as 1 and a draw as 0.5; regret is win probability lost per move.", "  ")
 
 

@@ -160,8 +160,11 @@ def regret_table(results: Results) -> HeadedRows:
 
 
 _BARS_HEAD: Final = "gain in Elo, against"
+_LADDER_HEAD: Final = "Elo above a random mover"
+_LABEL_WIDTH: Final = 28
 _BAR_HALF: Final = 12
-"""Characters of a text bar on each side of 0."""
+"""Characters of a text bar on each side of its middle."""
+_BAR_WIDTH: Final = 2 * _BAR_HALF + 1
 
 
 def verdict_estimates(decision: DecisionFacts) -> dict[str, Estimate]:
@@ -176,27 +179,60 @@ def verdict_estimates(decision: DecisionFacts) -> dict[str, Estimate]:
     return scores | {label: estimate_of(gain) for label, gain in gains.items()}
 
 
+def verdict_picture(decision: DecisionFacts) -> list[str]:
+    """Return the verdict as a picture in lines of at most 80 characters: the gains, then start and candidate on the ladder."""
+    places = {who: Estimate(value=place["rating"], low=place["low"], high=place["high"]) for who, place in placed_together(decision).items()}
+    return [*interval_bars(verdict_estimates(decision)), *ladder_bars(places)]
+
+
 def interval_bars(estimates: Mapping[str, Estimate]) -> list[str]:
-    r"""Return a picture of Elo intervals in lines of at most 80 characters: a scale, then a bar for each. No line begins with a space.
+    r"""Return a picture of Elo gains in lines of at most 80 characters: a scale, then a bar for each. No line begins with a space.
 
     >>> print("\n".join(interval_bars({"own start": Estimate(value=53, low=31, high=75)})))
-    gain in Elo, against -75         0         +75
-    own start                        |    [--o---] +53 [+31, +75]
+    gain in Elo, against         -75         0         +75
+    own start                                |    [--o---] +53 [+31, +75]
     """
     widest = max((max(abs(each.low), abs(each.high)) for each in estimates.values()), default=0.0)
-    limit = next(scale for scale in _SCALES if scale >= min(widest, _SCALES[-1]))
-    width = max(map(len, (_BARS_HEAD, *estimates)))
-    lines = [f"{_BARS_HEAD:<{width}} {f'-{limit:,}':<{_BAR_HALF}}0{f'+{limit:,}':>{_BAR_HALF}}"]
+    limit = _scale(widest)
+    return [_picture_line(_BARS_HEAD, f"{f'-{limit:,}':<{_BAR_HALF}}0{f'+{limit:,}':>{_BAR_HALF}}"), *_bars(estimates, -limit, limit)]
+
+
+def ladder_bars(places: Mapping[str, Estimate]) -> list[str]:
+    r"""Return the same of places on the ladder, in Elo above a random mover.
+
+    >>> print("\n".join(ladder_bars({"pretrained": Estimate(value=130, low=-51, high=310)})))
+    Elo above a random mover     -75                  +400
+    pretrained                    [--|-----o--------]      +130 [-51, +310]
+    """
+    low, high = (max((sign * end for each in places.values() for end in (each.low, each.high)), default=0.0) for sign in (-1, 1))
+    left, right = -_scale(low) if low > 0 else 0, _scale(high)
+    ends = (f"{left:,}" if left else "0", f"+{right:,}")
+    return [_picture_line(_LADDER_HEAD, f"{ends[0]}{ends[1]:>{_BAR_WIDTH - len(ends[0])}}"), *_bars(places, left, right)]
+
+
+def _scale(widest: float) -> int:
+    return next(scale for scale in _SCALES if scale >= min(widest, _SCALES[-1]))
+
+
+def _bars(estimates: Mapping[str, Estimate], left: int, right: int) -> Iterator[str]:
+    """Draw intervals between two Elo values, with a mark at 0."""
+
+    def place(elo: float) -> int:
+        return round((max(left, min(right, elo)) - left) / (right - left) * (_BAR_WIDTH - 1))
+
     for label, each in estimates.items():
-        low, value, high = (_BAR_HALF + round(max(-1.0, min(1.0, end / limit)) * _BAR_HALF) for end in (each.low, each.value, each.high))
-        bar = ["-" if low < place < high else " " for place in range(2 * _BAR_HALF + 1)]
-        bar[_BAR_HALF] = "|"
+        low, value, high = place(each.low), place(each.value), place(each.high)
+        bar = ["-" if low < at < high else " " for at in range(_BAR_WIDTH)]
+        bar[place(0)] = "|"
         bar[low], bar[high], bar[value] = "[", "]", "o"
-        lines.append(f"{label:<{width}} {''.join(bar)} {each.text(Unit.ELO)}")
-    return lines
+        yield _picture_line(label, f"{''.join(bar)} {each.text(Unit.ELO)}")
 
 
-_SCALES: Final = (50, 75, 100, 150, 200, 300, 400, 600, 800, 1_200, 1_600)
+def _picture_line(label: str, rest: str) -> str:
+    return f"{label:<{_LABEL_WIDTH}} {rest}"
+
+
+_SCALES: Final = (50, 75, 100, 150, 200, 300, 400, 600, 800, 1_200, 1_600, 2_000, 3_000)
 
 PHASE_HEADERS: Final = ("phase", "found in the source", "selected")
 
@@ -272,6 +308,11 @@ def finding_lines(findings: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def _picture(decision: DecisionFacts) -> str:
+    # Its labels are ours and a number, so that nothing untrusted can close the block.
+    return "\n".join(["```text", *verdict_picture(decision), "```"])
+
+
 def summary(results: Results) -> str:
     """Return the verdict and all that was measured, as Markdown."""
     decision = results["decision"]
@@ -280,6 +321,8 @@ def summary(results: Results) -> str:
     depth = f" of depth {confirmed['adjudicated']['depth']}" if "adjudicated" in confirmed else ""
     return f"""\
 {escaped(results["verdict"])}
+
+{_picture(decision)}
 
 {markdown_table(*measurement_table(results["measurements"]))}
 
