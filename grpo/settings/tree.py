@@ -516,8 +516,7 @@ def _parse(text: str, *, where: str = "") -> dict[str, Any]:
         given = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f'settings: {where}not readable: {_in_words(text, error)}; write TOML such as\n  preset = "smoke"\n'
-            "  grpo.learning_rate = 1e-3"
+            f'settings: {where}not readable: {_in_words(text, error)}; write TOML such as\n  preset = "smoke"\n  grpo.learning_rate = 1e-3'
         ) from None
     return dict(given)
 

@@ -181,7 +181,9 @@ def verdict_estimates(decision: DecisionFacts) -> dict[str, Estimate]:
 
 def verdict_picture(decision: DecisionFacts) -> list[str]:
     """Return the verdict as a picture in lines of at most 80 characters: the gains, then start and candidate on the ladder."""
-    places = {who: Estimate(value=place["rating"], low=place["low"], high=place["high"]) for who, place in placed_together(decision).items()}
+    places = {
+        who: Estimate(value=place["rating"], low=place["low"], high=place["high"]) for who, place in placed_together(decision).items()
+    }
     return [*interval_bars(verdict_estimates(decision)), *ladder_bars(places)]
 
 
