@@ -803,7 +803,7 @@ STYLES: Final = (
         "reward": "train/reward", "group_std": "train/group_reward_std", "entropy": "train/entropy_loss", "kl": "train/kl",
         "clip_fraction": "train/ppo_clip_ratio", "gradient_norm": "train/actor_grad_norm", "learning_rate": "train/actor_lr",
         "policy_loss": "train/policy_loss", "answer_length": "train/response_length", "truncated": "train/rollout/truncated_rate",
-        "reward_std": "train/rollout/reward_std", "heldout_reward": "eval/eval_gsm8k_pass1",
+        "reward_std": "train/rollout/reward_std", "heldout_reward": "eval/eval_gsm8k_pass1", "sampler_log_prob_gap": "train/vllm_kl",
     }, has_step_zero=False),
 )  # fmt: skip
 KEPT_BACK: Final = ("verl", "OpenRLHF", "W&B export")

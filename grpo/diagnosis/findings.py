@@ -137,7 +137,7 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         " weak (a sampled bonus has zero expected gradient on-policy). The moves of a group then agree, advantages vanish, and the loss"
         " rises towards 0 without any improvement.",
         remedy="Go back to a checkpoint from before, with a lower learning rate or a stronger, exact entropy term.",
-        leads_to=("group_agreement", "silent_groups", "flat_reward", "lost_strength"),
+        leads_to=("group_agreement", "silent_groups", "flat_reward", "falling_reward", "lost_strength"),
     ),
     "scored_otherwise": Entry(
         severity=_CRITICAL,
@@ -258,8 +258,9 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         severity=_CRITICAL,
         meaning="Reward falls, or loses at least half of what it had gained.",
         seen="The level of the last fifth of the rows is below that of the first by more than 3.5 standard errors and more than 0.15"
-        " standard deviations of a reward (without a logged deviation: 2 deviations of the rows); or the last tenth is below the best"
-        " tenth by more than 4.5 standard errors and half of a gain that is certain. Not if regret falls.",
+        " standard deviations of a reward (without a logged deviation: 2 deviations of the rows); or a straight line falls by more than 4"
+        " standard errors (of fewer than six rows: 8) and as much (without a logged deviation: 1 deviation of the rows); or the last tenth"
+        " is below the best tenth by more than 4.5 standard errors and half of a gain that is certain. Not if regret falls.",
         cause="The updates make the policy worse: the learning rate is too high, the sign of the advantages is wrong, or the policy has"
         " left the states and answers for which its reward is meaningful. A curriculum that gets harder looks the same.",
         remedy="Check the sign and the group of each reward. Do not raise the learning rate.",

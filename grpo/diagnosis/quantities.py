@@ -195,7 +195,7 @@ _OTHERS: Final[Mapping[str, tuple[str, ...]]] = {
         "gen_len",
     ),
     "sampled_scored_gap": ("sampled_scored_gap", "sampled_scored_gap_max"),
-    "sampler_log_prob_gap": ("sampling_logp_difference_mean",),
+    "sampler_log_prob_gap": ("sampling_logp_difference_mean", "vllm_kl"),
     "sampler_prob_gap": ("rollout_probs_diff_mean",),
     "sampler_ratio": ("importance_sampling_ratio_mean", "rollout_corr_rollout_is_mean", "rollout_is_mean"),
     "log_num_legal": ("log_num_legal",),

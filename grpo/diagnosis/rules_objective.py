@@ -110,13 +110,13 @@ def _kl_noticed(case: Case, quantity: str) -> float:
     """Return the least KL that no single update makes, if rows are so near that the first may be logged after its update."""
     series = case.history.get(quantity)
     is_near = series is not None and len(series) > 1 and series.rows[1].step - series.first.step <= _SMALL_ROWS
-    return _KL_OF_AN_UPDATE if is_near and not case.history.is_ours else _KL
+    return _KL_OF_AN_UPDATE if is_near else _KL
 
 
 def _grew_by_updates(case: Case, quantity: str) -> bool:
     """Return whether the first value is what the first update may have done, as where rows count from 0 and are logged afterwards."""
     series = case.history.get(quantity)
-    if series is None or len(series) < _A_FEW or case.history.is_ours:
+    if series is None or len(series) < _A_FEW:
         return False
     following = series.rows[1:6]
     middle = sorted(row.value for row in following)[len(following) // 2]
@@ -400,7 +400,7 @@ def stale_policy(case: Case) -> Finding | None:
     size, clipped = case.history.get("effective_sample_size"), case.history.get("clip_fraction")
     steps = case.typical("optimiser_steps") or case.given.value("optimiser_steps") or 0
     evidence = []
-    if size is not None and size.median() < _SPREAD_RATIOS and (steps > 1 or not case.history.is_ours):
+    if size is not None and size.median() < _SPREAD_RATIOS and (steps != 1 or not case.history.is_ours):
         evidence.append(f"{size.column} has a median of {size.median():.2f}")
     if clipped is not None and len(clipped) >= 3 and clipped.early() < 0.15 and clipped.late() > 0.25:
         evidence.append(way(clipped))

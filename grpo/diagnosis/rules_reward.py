@@ -7,8 +7,9 @@ from typing import Final
 from grpo.diagnosis.case import ONE_SIDED, Case, way
 from grpo.diagnosis.conditions import have_zero_advantage
 from grpo.diagnosis.findings import Finding, Severity
+from grpo.diagnosis.history import Series
 from grpo.diagnosis.quantities import names_weights
-from grpo.diagnosis.trends import fall_from_peak, level_change, noise, tail
+from grpo.diagnosis.trends import Shift, fall_from_peak, level_change, noise, tail
 from grpo.settings.grpo import AlarmConfig
 
 _ALARMS: Final = AlarmConfig()
@@ -21,8 +22,10 @@ _A_FEW: Final = 3
 _UNNOTICED, _NOTHING = 0.2, 0.06
 """In standard deviations of a reward; the second for a rise that is certain, and still worth nothing."""
 _LEARNT: Final = 0.5
-_SURELY, _SURELY_FROM_PEAK, _CERTAIN = 3.5, 4.5, 3.0
-"""Standard errors of a fall that is not noise, of one from the best of several parts, and of a rise."""
+_SURELY, _SURELY_FROM_PEAK, _CERTAIN, _NEARLY_CERTAIN = 3.5, 4.5, 3.0, 2.33
+"""Standard errors of a fall that is not noise, of one from the best of several parts, of a rise, and of a fall that a line shows too."""
+_SURELY_BY_LINE, _SURELY_OF_FEW, _RELATIVE = 4.0, 8.0, 0.05
+"""Standard errors of a fall of the line through all rows and through four or five, and the fraction of the reward that it must fall by."""
 _LOST: Final = 0.5
 """Fraction of its gain that a reward must lose again to count as falling."""
 _NOTICED: Final = 0.25
@@ -127,6 +130,8 @@ def falling_reward(case: Case) -> Finding | None:
             evidence = (
                 f"{reward.column} is {early:.3g} in the first fifth of the rows, {peak.before:.3g} at its best, {peak.after:.3g} at last"
             )
+        elif _falls_by_line(case, reward, change):
+            evidence = f"{way(reward)}: by a straight line it falls by {-reward.total_rise()[0]:.3g}"
     if not evidence:
         return None
     begin = reward.highest.step
@@ -135,6 +140,16 @@ def falling_reward(case: Case) -> Finding | None:
         f" {case.given.named('kl_coefficient')}."
     )
     return case.found("falling_reward", (evidence,), rows=[row for row in reward.rows if row.step >= begin], remedy=remedy)
+
+
+def _falls_by_line(case: Case, reward: Series, change: Shift) -> bool:
+    """Return whether a line through all rows falls for certain, though its ends differ by little beside the noise of the rows."""
+    line, error = reward.total_rise()
+    least = max(reward.rest_deviation(), _RELATIVE * max(abs(change.before), abs(change.after)))
+    least = least if case.reward_deviation is None else case.change_of_note
+    if math.isinf(change.error):  # Too few rows for levels.
+        return len(reward) > _A_FEW and -line > max(_SURELY_OF_FEW * error, least)
+    return -line > max(_SURELY_BY_LINE * error, least) and change.falls_by(_NEARLY_CERTAIN)
 
 
 def answer_length(case: Case) -> Finding | None:
@@ -177,5 +192,5 @@ def flat_reward(case: Case) -> Finding | None:
     if possible > unnoticed or quick > max(unnoticed, _CERTAIN * noise(reward)):
         return None
     return case.found(
-        "flat_reward", (f"{way(reward)}: by a straight line it rises by {rise:.3g}, at most {possible:.3g}",), rows=reward.rows
+        "flat_reward", (f"{way(reward)}: by a straight line it changes by {rise:+.3g}, at most {possible:+.3g}",), rows=reward.rows
     )

@@ -22,8 +22,8 @@ _LOST_SIGMAS: Final = 2.33
 _TREND_SIGMAS: Final = 2.0
 _FEW_MEASURES, _WORSE_OF_FEW = 6, 0.3
 """Below so many held-out measures, they must get worse by so much."""
-_SURELY: Final = 3.0
-"""Standard errors."""
+_SURELY, _SURELY_BY_LINE = 3.0, 4.0
+"""Standard errors of a fall between two levels, and of a line through all measures."""
 
 
 def unbelievable_peak(case: Case) -> Finding | None:
@@ -179,7 +179,8 @@ def _worse_heldout(case: Case, *, is_peak_enough: bool) -> list[tuple[Sample, st
 def _is_certain_fall(goodness: Series, error: float, fall: float) -> bool:
     """Return whether a fall is beyond noise; of a few evaluations, all of the last third must be below all of the first third."""
     if len(goodness) >= _MANY_ROWS:
-        return fall > _SURELY * error
+        line, line_error = goodness.total_rise()
+        return fall > _SURELY * error or -line > _SURELY_BY_LINE * line_error
     third = max(2, len(goodness) // 3) if len(goodness) > 3 else 1
     peak = max(range(len(goodness)), key=lambda index: goodness.values[index])
     before = goodness.values[:third] if peak < third else goodness.values[max(0, peak - third // 2) : peak + 1]

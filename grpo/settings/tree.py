@@ -516,24 +516,20 @@ def _parse(text: str, *, where: str = "") -> dict[str, Any]:
         given = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f'settings: {where}not readable: {_in_words(error)}{_line(text, str(error))}; write TOML such as\n  preset = "smoke"\n'
-            "  grpo.learning_rate = 1e-3"
+            f'settings: {where}not readable: {_in_words(text, error)}; write TOML such as\n  preset = "smoke"\n  grpo.learning_rate = 1e-3'
         ) from None
     return dict(given)
 
 
-def _in_words(error: Exception) -> str:
-    return str(error).replace("Cannot overwrite a value", "a key is given twice")
-
-
-def _line(text: str, error: str) -> str:
-    """Return the line that an error names, with a hint if its value is text without quotes."""
-    lines, found = text.splitlines(), re.search(r"line (\d+)", error)
+def _in_words(text: str, error: Exception) -> str:
+    """Return an error with the line that it names; of a value that is text without quotes, what it should be."""
+    words = str(error).replace("Cannot overwrite a value", "a key is given twice")
+    lines, found = text.splitlines(), re.search(r"line (\d+)", words)
     if found is None or not lines:
-        return ""
+        return words
     line = lines[min(int(found[1]), len(lines)) - 1].strip()
     bare = re.fullmatch(r"([\w.]+)\s*=\s*([A-Za-z_][^\s\"']*)", line)
-    return f", which is: {line}" + (f" ({_unquoted(bare[1], bare[2])})" if bare else "")
+    return f"{words}, which is: {line}" if bare is None else f"{_unquoted(bare[1], bare[2])} (line {found[1]}: {line})"
 
 
 def _unquoted(key: str, value: str) -> str:
@@ -545,7 +541,7 @@ def _unquoted(key: str, value: str) -> str:
         annotation = None if field is None else field.annotation
         section = section_of(annotation)
     if annotation in (int, float):
-        return f"{key} must be a number, and {value} is none"
+        return f"{key} must be a number, not {value}"
     if annotation is bool:
         return f"{key} must be true or false"
     return f"text needs quotes, and a shell needs quotes around the whole: '{key} = \"{value}\"'"

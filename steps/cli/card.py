@@ -8,6 +8,7 @@ import webbrowser
 from pathlib import Path
 
 from grpo.base.errors import PlainError
+from grpo.base.suggestions import did_you_mean
 from steps.runs.names import LAST, RUN_NAMES
 from steps.runtime.commands import FLOW_FILE, shortened
 from steps.runtime.machine import Machine
@@ -17,7 +18,7 @@ _STEP = "report"
 
 
 class CardError(PlainError, LookupError):
-    """There is no such card; the message says what Metaflow said."""
+    """There is no such card; the message says what there is, or what Metaflow said."""
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -34,9 +35,13 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def _card(given: argparse.Namespace) -> int:
     from steps.runs.index import find_run
+    from steps.tracking.step_notes import STEP_NOTES
 
     machine = Machine.here()
     name, _, step = given.name.partition("/")
+    known = ("start", *STEP_NOTES, "end")
+    if step and step.partition("/")[0] not in known:
+        raise CardError(f"no step is called {step!r}; {did_you_mean(step, known)}")
     run = find_run(name, machine).metaflow_run
     file: Path = given.out or machine.home / "cards" / f"{run}-{step or _STEP}.html"
     file.parent.mkdir(parents=True, exist_ok=True)

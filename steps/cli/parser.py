@@ -36,9 +36,10 @@ class TeachingParser(argparse.ArgumentParser):
         given, unknown = super().parse_known_args(args, namespace)
         if unknown:
             option = next((word for word in unknown if word.startswith("-")), None)
-            if option is None:
-                self.error(f"unexpected argument {unknown[0]!r}")
             known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+            if option is None:
+                takes_words = any(not action.option_strings for action in self._actions)
+                self.error(f"unexpected argument {unknown[0]!r}" + ("" if takes_words else f"; known here: {', '.join(known)}"))
             self.error(f"there is no option {option.partition('=')[0]}; {did_you_mean(option.partition('=')[0], known)}")
         return given, unknown
 

@@ -182,7 +182,7 @@ def require_policies(contestants: Sequence[Contestant], machine: Machine) -> Non
 
     for contestant in contestants:
         if contestant.kind == PlayerKind.POLICY:
-            find_policy(contestant.model, machine)
+            find_policy(contestant.model, machine, tells=False)  # Told when it is opened.
 
 
 @contextmanager

@@ -2,16 +2,17 @@
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from steps.cli.tables import duration, text_table, when
 from steps.runs.names import LAST, RUN_NAMES
 from steps.runtime.commands import pasteable, resume_command
 from steps.runtime.machine import Machine
-from steps.runtime.terminal_lines import wrapped
+from steps.runtime.terminal_lines import width, wrapped
 
 _HASH = 12
+_INDENT, _GAP = 2, "  "
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -27,13 +28,12 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _show(given: argparse.Namespace) -> int:
-    facts, picture = _facts(given.name, Machine.here())
-    print(json.dumps(facts, indent=2) if given.json else "\n".join(_lines(facts, picture)))
+    facts = _facts(given.name, Machine.here())
+    print(json.dumps(facts, indent=2) if given.json else "\n".join(_lines(facts)))
     return 0
 
 
-def _facts(name: str, machine: Machine) -> tuple[dict[str, Any], list[str]]:
-    """Return all that is shown as plain data, and the lines of the verdict's picture, which has no further fact."""
+def _facts(name: str, machine: Machine) -> dict[str, Any]:
     from steps.runs.index import find_run
     from steps.runs.places import findings, places
     from steps.runs.results import run_document, run_measurements
@@ -43,7 +43,7 @@ def _facts(name: str, machine: Machine) -> tuple[dict[str, Any], list[str]]:
 
     run = find_run(name, machine)
     document, settings = run_document(run, machine), from_preset(run.settings)
-    facts = {
+    return {
         "run": run.metaflow_run,
         "mlflow_run": run.mlflow_run,
         "started": run.started,
@@ -63,16 +63,16 @@ def _facts(name: str, machine: Machine) -> tuple[dict[str, Any], list[str]]:
         ],
         "verdict": run.tags.get(VERDICT),
         "sentence": run.tags.get(SENTENCE),
+        "picture": None if document is None else verdict_picture(document["decision"]),
         "candidate_step": None if document is None else document["decision"]["candidate_step"],
         "results": run_measurements(run, document),
         "findings_tag": run.tags.get(FOUND),
         "findings": findings(run, document, machine),
         "places": dict(places(run, machine)),
     }
-    return facts, [] if document is None else verdict_picture(document["decision"])
 
 
-def _lines(facts: Mapping[str, Any], picture: Sequence[str]) -> Iterator[str]:
+def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
     run, changed, unknown = facts["run"], facts["changed"], facts["num_unknown_settings"]
     took = f" after {duration(facts['seconds'])}" if facts["seconds"] is not None else ""
     aliases = f"  = {', '.join(facts['aliases'])}" if facts["aliases"] else ""
@@ -100,7 +100,7 @@ def _lines(facts: Mapping[str, Any], picture: Sequence[str]) -> Iterator[str]:
     yield "\nSteps"
     yield text_table(map(_step, facts["steps"]), indent="  ") if facts["steps"] else "  none yet"
     yield ""
-    yield from _result_lines(facts, picture)
+    yield from _result_lines(facts)
     yield from _finding_lines(facts)
     yield "\nWhere"
     yield text_table(facts["places"].items(), indent="  ")
@@ -111,17 +111,25 @@ def _step(step: Mapping[str, Any]) -> tuple[str, ...]:
     return step["step"], step["status"], duration(step["seconds"]), made, step["version"][:_HASH]
 
 
-def _result_lines(facts: Mapping[str, Any], picture: Sequence[str]) -> Iterator[str]:
+def _result_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     from steps.step_io.results_text import measurement_text
 
     yield f"Results: {facts['verdict'] or 'no verdict yet'}"
     if facts["sentence"]:
         yield wrapped(facts["sentence"], "  ")
-    yield from ("", *(f"  {line}".rstrip() for line in picture), "") if picture else ()
+    if facts["picture"]:
+        yield "\n".join(["", *(f"  {line}" for line in facts["picture"]), ""])
     if not facts["results"]:
         yield "  no results yet"
         return
-    yield text_table([(each["name"], measurement_text(each)) for each in facts["results"]], indent="  ")
+    rows = [(each["name"], measurement_text(each)) for each in facts["results"]]
+    name_width = max(len(name) for name, _ in rows)
+    for name, text in rows:  # A score that would not fit beside its Elo has it in the next line, and no interval is broken.
+        fits = _INDENT + name_width + len(_GAP) + len(text) <= width()
+        score, equals, elo = (text, "", "") if fits else text.partition(" = ")
+        yield f"{' ' * _INDENT}{name:<{name_width}}{_GAP}{score}"
+        if equals:
+            yield f"= {elo}".rjust(min(width(), _INDENT + name_width + len(_GAP) + len(text)))
     yield wrapped("95 % intervals in brackets; a score counts a win as 1 and a draw as 0.5; regret is win probability lost per move.", "  ")
 
 

@@ -112,7 +112,7 @@ def _solve(given: argparse.Namespace) -> int:
 def _refuse_swapped(given: argparse.Namespace) -> None:
     """Raise NotFoundError where the model is a file and a file is a model's name: `solve puzzles.csv champion`."""
     names = [name for name in given.files if re.fullmatch("|".join((LAST, *ALIASES)), name) and not Path(name).exists()]
-    if names and Path(given.model).is_file():
+    if names and (Path(given.model).is_file() or Path(given.model).suffix in (".csv", ".epd")):
         right = shlex.join(["chess-grpo", "solve", names[0], given.model, *(name for name in given.files if name not in names)])
         raise NotFoundError(f"{given.model} is a file, and {names[0]} a policy: the policy comes first, as in `{right}`")
 

@@ -21,7 +21,7 @@ from steps.runtime.notify import Notice, Notifier
 from steps.step_io.aliases import CHAMPION
 from steps.step_io.names import GAMES_PAGE, MODEL_CARD, REPORT_PAGE, RESULTS
 from steps.step_io.results import Results, read_results
-from steps.step_io.results_text import interval_bars, outcome, verdict_estimates
+from steps.step_io.results_text import outcome, verdict_picture
 from steps.step_io.spec import StepSpan
 from steps.store.outputs import StepOutput
 from steps.tracking import notes
@@ -99,7 +99,7 @@ def end(job: Job, selected: StepOutput, reported: StepOutput, *, card: str = "")
             "",
             _wrapped(sentence),
             "",
-            *interval_bars(verdict_estimates(results["decision"])),
+            *verdict_picture(results["decision"]),
             "",
             _wrapped(f"95 % intervals, by {_num_pairs(results):,} pairs of fresh games. {_capital(outcome(results['decision']))}."),
             *([_wrapped(waiting)] if num_left else []),

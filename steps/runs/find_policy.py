@@ -67,12 +67,13 @@ class NamedPolicy:
         return _model(folder, run=self.run.metaflow_run, policy_step=self.policy_step)
 
 
-def find_policy(name: str, machine: Machine) -> FoundPolicy:
+def find_policy(name: str, machine: Machine, *, tells: bool = True) -> FoundPolicy:
     """Return the policy of this name without loading it; torch is not imported, and the tracking store is only read.
 
     Args:
         name: one of `POLICY_NAMES`; a folder may be a checkpoint, a champion, an output of `pretrain` or `select`.
         machine: its outputs are used; what it lacks is fetched into them from the shared store or the tracking store.
+        tells: whether to say on stderr which policy it is.
 
     Raises:
         NotFoundError: there is no such policy.
@@ -84,7 +85,8 @@ def find_policy(name: str, machine: Machine) -> FoundPolicy:
     if is_folder(name):
         return _in_folder(Path(name))
     found = named_policy(name, machine, role=CHAMPION).fetch(machine)
-    say(f"{name}: step {found.policy_step:,} of run {found.run}, in {shortened(found.folder)}", sys.stderr)
+    if tells:
+        say(f"{name}: step {found.policy_step:,} of run {found.run}, in {shortened(found.folder)}", sys.stderr)
     return found
 
 

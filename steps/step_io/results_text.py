@@ -161,8 +161,11 @@ def regret_table(results: Results) -> HeadedRows:
 
 
 _BARS_HEAD: Final = "gain in Elo, against"
+_LADDER_HEAD: Final = "Elo above a random mover"
+_LABEL_WIDTH: Final = 28
 _BAR_HALF: Final = 12
-"""Characters of a text bar on each side of 0."""
+"""Characters of a text bar on each side of its middle."""
+_BAR_WIDTH: Final = 2 * _BAR_HALF + 1
 
 
 def verdict_estimates(decision: DecisionFacts) -> dict[str, Estimate]:
@@ -177,47 +180,59 @@ def verdict_estimates(decision: DecisionFacts) -> dict[str, Estimate]:
     return scores | {label: estimate_of(gain) for label, gain in gains.items()}
 
 
-def interval_bars(estimates: Mapping[str, Estimate]) -> list[str]:
-    r"""Return a picture of Elo intervals in lines of at most 80 characters: a scale, then a bar for each. No line begins with a space.
-
-    >>> print("\n".join(interval_bars({"own start": Estimate(value=53, low=31, high=75)})))
-    gain in Elo, against -75         0         +75
-    own start                        |    [--o---] +53 [+31, +75]
-    """
-    widest = max((max(abs(each.low), abs(each.high)) for each in estimates.values()), default=0.0)
-    limit = next(scale for scale in _SCALES if scale >= min(widest, _SCALES[-1]))
-    width = max(map(len, (_BARS_HEAD, *estimates)))
-    lines = [f"{_BARS_HEAD:<{width}} {f'-{limit:,}':<{_BAR_HALF}}0{f'+{limit:,}':>{_BAR_HALF}}"]
-    for label, each in estimates.items():
-        low, value, high = (_BAR_HALF + round(max(-1.0, min(1.0, end / limit)) * _BAR_HALF) for end in (each.low, each.value, each.high))
-        lines.append(f"{label:<{width}} {_bar(low, value, high, line=_BAR_HALF)} {each.text(Unit.ELO)}")
-    return lines
-
-
 def verdict_picture(decision: DecisionFacts) -> list[str]:
-    """Return the verdict as a picture of text: the gains as bars, and below them where start and candidate stand on the ladder."""
-    placed = {
+    """Return the verdict as a picture in lines of at most 80 characters: the gains, then start and candidate on the ladder."""
+    places = {
         who: Estimate(value=place["rating"], low=place["low"], high=place["high"]) for who, place in placed_together(decision).items()
     }
-    gains = verdict_estimates(decision)
-    width = max(map(len, (_BARS_HEAD, *gains, *placed)))
-    floor = 100 * math.floor(min(each.low for each in placed.values()) / 100)
-    ceiling = max(floor + 100, 100 * math.ceil(max(each.high for each in placed.values()) / 100))
-    scale = f"{floor:<+{_BAR_HALF},}{ceiling:>+{_BAR_HALF + 1},}"
-    lines = [f"{'on the ladder, Elo':<{width}} {scale}"]
-    for who, each in placed.items():
-        low, value, high = (round((end - floor) / (ceiling - floor) * 2 * _BAR_HALF) for end in (each.low, each.value, each.high))
-        lines.append(f"{who:<{width}} {_bar(low, value, high)} {each.text(Unit.ELO)}")
-    return [*interval_bars(gains), "", *lines]
+    return [*interval_bars(verdict_estimates(decision)), *ladder_bars(places)]
 
 
-def _bar(low: int, value: int, high: int, *, line: int | None = None) -> str:
-    """Return an interval as characters from `low` to `high`, with a vertical line behind it at `line`."""
-    bar = ["-" if low < place < high else " " for place in range(2 * _BAR_HALF + 1)]
-    if line is not None:
-        bar[line] = "|"
-    bar[low], bar[high], bar[value] = "[", "]", "o"
-    return "".join(bar)
+def interval_bars(estimates: Mapping[str, Estimate]) -> list[str]:
+    r"""Return a picture of Elo gains in lines of at most 80 characters: a scale, then a bar for each. No line begins with a space.
+
+    >>> print("\n".join(interval_bars({"own start": Estimate(value=53, low=31, high=75)})))
+    gain in Elo, against         -75         0         +75
+    own start                                |    [--o---] +53 [+31, +75]
+    """
+    widest = max((max(abs(each.low), abs(each.high)) for each in estimates.values()), default=0.0)
+    limit = _scale(widest)
+    return [_picture_line(_BARS_HEAD, f"{f'-{limit:,}':<{_BAR_HALF}}0{f'+{limit:,}':>{_BAR_HALF}}"), *_bars(estimates, -limit, limit)]
+
+
+def ladder_bars(places: Mapping[str, Estimate]) -> list[str]:
+    r"""Return the same of places on the ladder, in Elo above a random mover, between the hundreds around them.
+
+    >>> print("\n".join(ladder_bars({"pretrained": Estimate(value=1_230, low=1_151, high=1_310)})))
+    Elo above a random mover     1,100               1,400
+    pretrained                       [-----o------]        +1,230 [+1,151, +1,310]
+    """
+    left = 100 * math.floor(min((each.low for each in places.values()), default=0.0) / 100)
+    right = max(left + 100, 100 * math.ceil(max((each.high for each in places.values()), default=0.0) / 100))
+    return [_picture_line(_LADDER_HEAD, f"{left:<{_BAR_HALF},}{right:>{_BAR_HALF + 1},}"), *_bars(places, left, right)]
+
+
+def _scale(widest: float) -> int:
+    return next(scale for scale in _SCALES if scale >= min(widest, _SCALES[-1]))
+
+
+def _bars(estimates: Mapping[str, Estimate], left: int, right: int) -> Iterator[str]:
+    """Draw intervals between two Elo values, with a mark at 0 where it lies between them."""
+
+    def place(elo: float) -> int:
+        return round((max(left, min(right, elo)) - left) / (right - left) * (_BAR_WIDTH - 1))
+
+    for label, each in estimates.items():
+        low, value, high = place(each.low), place(each.value), place(each.high)
+        bar = ["-" if low < at < high else " " for at in range(_BAR_WIDTH)]
+        if left < 0 < right:
+            bar[place(0)] = "|"
+        bar[low], bar[high], bar[value] = "[", "]", "o"
+        yield _picture_line(label, f"{''.join(bar)} {each.text(Unit.ELO)}")
+
+
+def _picture_line(label: str, rest: str) -> str:
+    return f"{label:<{_LABEL_WIDTH}} {rest}"
 
 
 _SCALES: Final = (50, 75, 100, 150, 200, 300, 400, 600, 800, 1_200, 1_600)
@@ -296,19 +311,21 @@ def finding_lines(findings: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def _picture(decision: DecisionFacts) -> str:
+    # Its labels are ours and a number, so that nothing untrusted can close the block.
+    return "\n".join(["```text", *verdict_picture(decision), "```"])
+
+
 def summary(results: Results) -> str:
     """Return the verdict, its picture, and all that was measured, as Markdown."""
     decision = results["decision"]
-    picture = "\n".join(verdict_picture(decision))
     confirmed = decision["confirmation_best_moves"]
     ends = ", ".join(f"{count:,} {end}" for end, count in confirmed["ends"].items() if count)
     depth = f" of depth {confirmed['adjudicated']['depth']}" if "adjudicated" in confirmed else ""
     return f"""\
 {escaped(results["verdict"])}
 
-```text
-{picture}
-```
+{_picture(decision)}
 
 {markdown_table(*measurement_table(results["measurements"]))}
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from made_results import made_reports
-
 from grpo.base.files import sha256_json, write_json
 from grpo.metrics.table import Record
 from grpo.settings.roles import compared_settings
@@ -139,8 +137,20 @@ def _document(run: LoggedRun, outputs: Mapping[str, str], settings: Mapping[str,
             engine=run.engine,
             num_games={},
         ),
-        "decision": {**made_reports()["select"], "candidate_step": run.candidate},
+        "decision": _decision(run),
         "findings": None if run.findings is None else {"findings": list(run.findings)},
+    }
+
+
+def _decision(run: LoggedRun) -> dict[str, Any]:
+    gain = dict(zip(("value", "low", "high"), run.ladder_gain, strict=True))
+    names = ("rating", "low", "high")
+    return {
+        "candidate_step": run.candidate,
+        "confirmation_best_moves": dict(zip(("score", "low", "high"), run.score, strict=True)),
+        "ladder_gain": {"played": gain, "adjudicated": gain},
+        "ladder": dict(zip(names, run.rating, strict=True)),
+        "ladder_initial": dict(zip(names, run.pretrained_rating, strict=True)),
     }
 
 

@@ -22,7 +22,7 @@ SETTINGS = json.loads((NOTES / "configs.json").read_text(encoding="utf-8"))
 
 FIELD_NOTES: dict[str, tuple[tuple[str, ...], str | None, set[str], set[str]]] = {
     # Run: histories, evaluations, what the tables show by themselves, what the settings file recorded of the run besides.
-    "jan15_collapse": (("jan15_collapse", "jan15_loss"), None, {"entropy_collapse", "flat_reward"}, set()),
+    "jan15_collapse": (("jan15_collapse", "jan15_loss"), None, {"entropy_collapse", "falling_reward"}, set()),
     "jan19_kl_trap": (
         ("jan19_kl_trap",),
         "jan19_evals",
@@ -105,7 +105,7 @@ def test_the_notes_mistakes_are_corrected_by_the_evidence() -> None:
 @pytest.mark.parametrize(
     ("run", "order"),
     [
-        ("jan15_collapse", {"entropy_collapse": ("flat_reward",)}),
+        ("jan15_collapse", {"entropy_collapse": ("falling_reward",)}),
         ("jan19_kl_trap", {"impossible_entropy": ("kl_trap", "entropy_collapse", "group_agreement")}),
         (
             "feb04_loss_budget",

@@ -358,9 +358,7 @@ def test_one_run_is_shown_from_its_settings_to_its_champion(typed: Callable[...,
         f"MLflow   {told[1]['1002']}",
         "Settings: preset smoke, but\n  seed = 4  (preset: 0)\n  grpo.learning_rate = 0.005  (preset: 0.001)",
         "Results: better\n  Step 120 beats its own start",
-        "\n  own start, as played                     | o           +191 [+156, +210]\n",
-        "\n  step 120                               [---o----]      +260 [+240, +280]\n",
-        "candidate against pretrained, best moves, as played    0.750 [0.700, 0.800] = +191 Elo",
+        "candidate against pretrained, best moves, as played    0.750 [0.700, 0.800]\n",
         "Diagnosis: entropy_collapse\n  critical: entropy_collapse: 0.4 nats at step 90; 1.9 at the start. The",
         f"champion  {home}/outputs/select/{made_version('select', '1002')}/champion",
         f"report    {home}/outputs/report/{made_version('report', '1002')}/report.md",
@@ -370,8 +368,21 @@ def test_one_run_is_shown_from_its_settings_to_its_champion(typed: Callable[...,
         f"#/experiments/1/runs/{told[1]['1002']}",
     ):
         assert words in said, words
+    gain = said[said.index("  gain in Elo, against ") : said.index("  pretrained against")]
+    for bar in (r"own start, as played +\|? *\[-*o-*\] ", r"other opponents, as played .*\[.*o.*\]", r"pretrained .*o", r"step 120 .*o"):
+        assert re.search(rf"^  {bar}.* [+-]", gain, re.MULTILINE), (bar, gain)
     assert "/champion (the start: step 0; `chess-grpo uci` plays it)" in " ".join(typed("show", "1001").split())
     assert re.search(rf"^  finetune +finished  0 s  computed +{made_version('finetune', '1002')[:12]}$", said, re.MULTILINE)
+
+
+def test_the_results_of_a_run_fit_a_terminal_of_80_columns(typed: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    said = typed("show", "1002")
+    results = said[said.index("\nResults: ") : said.index("\nDiagnosis: ")].splitlines()
+    assert [line for line in results if len(line) > 80] == []
+    at = next(at for at, line in enumerate(results) if line.startswith("  candidate against pretrained, best moves, as played"))
+    assert results[at].endswith("0.750 [0.700, 0.800]")
+    assert results[at + 1].endswith("= +191 Elo [+147, +241]")
 
 
 def test_a_killed_run_is_shown_with_how_to_go_on(typed: Callable[..., str]) -> None:
