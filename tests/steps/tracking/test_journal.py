@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from grpo.base.files import CorruptError, StorageError, read_lines
-from grpo.metrics.table import Record
+from grpo.metrics.table import Record, tracked_name
 from steps.runtime.machine import Machine
 from steps.runtime.process_id import Writer
 from steps.store.object_lease import LeaseLostError
@@ -101,7 +101,7 @@ def test_one_record_that_mlflow_refuses_costs_no_other_of_the_same_call(tracker:
         journal.append("record", time=6, record={"step": step, "no name: ?*" if step == 2 else "grpo/entropy": 1.0})
     Delivery(journal, tracker, Store(tracker.journals.folder)).run(is_over=True)
     [found] = tracker.search(f"tags.`mlflow.parentRunId` = '{run}'")
-    assert [point.step for point in tracker.client.get_metric_history(found.info.run_id, "curves/grpo entropy")] == [0, 1, 3, 4]
+    assert [point.step for point in tracker.client.get_metric_history(found.info.run_id, tracked_name("grpo/entropy"))] == [0, 1, 3, 4]
     [refused] = tracker.journals.refused()
     assert [entry.row["record"]["step"] for entry in read_lines(refused)] == [2]
 
