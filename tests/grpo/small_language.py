@@ -33,9 +33,10 @@ from steps.store.versions import imported_modules
 
 CONFIG: Final = LanguageConfig(
     small=SmallModelConfig(width=96, num_layers=2, num_heads=4),
-    cloning=CloningConfig(num_steps=700, batch_size=8, learning_rate=5e-3, steps_per_validation=350),
+    cloning=CloningConfig(num_steps=300, batch_size=8, learning_rate=5e-3, steps_per_validation=300),
     num_history_moves=4,
     environment_share=0.4,
+    min_parse_rate=0.7,  # So many steps teach as much and little more.
 )
 POLICY: Final = PolicyConfig(kind="language")
 SEED: Final = 7

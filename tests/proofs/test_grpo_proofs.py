@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import two_processes
-from doubles import CPU, TINY, fake_arrays, largest_difference, lively_policy, some_boards, trainer_of
+from doubles import CPU, FIELD_NOTES, TINY, fake_arrays, largest_difference, lively_policy, some_boards, trainer_of
 from two_processes import CASES, launch
 
 from grpo.learning.checkpoints import NETWORK_FORMAT, load_checkpoint, save_checkpoint, weights_hash
@@ -19,17 +19,8 @@ from grpo.settings.grpo import GrpoConfig
 pytestmark = pytest.mark.prove
 
 ARRAYS = fake_arrays(some_boards(40))
-NOTES = {
-    "entropy_floor": 9.0,  # Nats: always below.
-    "entropy_critical": 1e-6,
-    "steps_threshold": 2,
-    "entropy_boost_factor": 1.5,
-    "max_entropy_coefficient": 1.5,
-    "kl_reduction_factor": 0.5,
-    "min_kl_coefficient": 0.0,
-    "temperature_boost": 0.2,
-    "max_temperature": 2.5,
-}
+NOTES = FIELD_NOTES.model_copy(update={"entropy_floor": 9.0, "entropy_critical": 1e-6, "steps_threshold": 2})
+"""Entropy, in nats, is always below the floor."""
 SCHEDULES: list[dict[str, Any]] = [
     {"entropy_schedule": "constant"},
     {"entropy_schedule": "annealed", "learning_rate_decay": "linear", "warmup_steps": 3},

@@ -5,6 +5,7 @@ import json
 import math
 
 import pytest
+from doubles import FIELD_NOTES as NOTES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,18 +19,6 @@ from grpo.control.coefficients import (
 )
 from grpo.settings.grpo import EntropyTarget, FieldNotesRecovery, GrpoConfig, KlTarget
 
-# The defaults of the field notes.
-NOTES = FieldNotesRecovery(
-    entropy_floor=1.5,
-    entropy_critical=0.5,
-    steps_threshold=100,
-    entropy_boost_factor=1.5,
-    max_entropy_coefficient=1.5,
-    kl_reduction_factor=0.5,
-    min_kl_coefficient=0.0,
-    temperature_boost=0.2,
-    max_temperature=2.5,
-)
 # Field notes, runs/jan19_kl_trap.csv: step and "entropy" (the cross-entropy of the sampled moves, hence more than ln(218) = 5.38).
 JAN19 = (
     (0, 3.24), (133, 3.01), (283, 2.77), (354, 2.69), (504, 1.91), (567, 1.71), (692, 1.38), (815, 1.14), (974, 0.89), (1082, 0.74),

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from doubles import FIELD_NOTES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,17 +15,7 @@ from grpo.control.controller import ENTROPY_CRITICAL, NOTHING_TO_LEARN, Action, 
 from grpo.metrics.table import TERM_PAIRS, TERMS
 from grpo.settings.grpo import GrpoConfig
 
-NOTES = {
-    "entropy_floor": 1.5,
-    "entropy_critical": 0.5,
-    "steps_threshold": 3,
-    "entropy_boost_factor": 1.5,
-    "max_entropy_coefficient": 1.5,
-    "kl_reduction_factor": 0.5,
-    "min_kl_coefficient": 0.0,
-    "temperature_boost": 0.2,
-    "max_temperature": 2.5,
-}
+NOTES = FIELD_NOTES.model_copy(update={"steps_threshold": 3})
 
 
 # Written out, so that a new default is no new result.

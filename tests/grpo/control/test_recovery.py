@@ -5,28 +5,19 @@ from typing import Any, Final
 
 import pytest
 import torch
-from doubles import copied, fake_arrays, lively_policy, some_boards
+from doubles import FIELD_NOTES, copied, fake_arrays, lively_policy, some_boards
 
 from grpo.learning.states import DatasetStates
 from grpo.learning.trainer import GrpoTrainer
 from grpo.policy.distribution import NetworkPolicy
-from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig, RecoveryConfig
+from grpo.settings.grpo import GrpoConfig, RecoveryConfig
 
 torch.set_num_threads(1)
 
 ARRAYS: Final = fake_arrays(some_boards(48))
 NUM_STEPS: Final = 200
-AS_NOTED: Final = FieldNotesRecovery(
-    entropy_floor=1.5,
-    entropy_critical=1e-9,  # The critical stop is off.
-    steps_threshold=100,
-    entropy_boost_factor=1.5,
-    max_entropy_coefficient=1.5,
-    kl_reduction_factor=0.5,
-    min_kl_coefficient=0.0,
-    temperature_boost=0.2,
-    max_temperature=2.5,
-)
+AS_NOTED: Final = FIELD_NOTES.model_copy(update={"entropy_critical": 1e-9})
+"""The critical stop is off."""
 
 
 def trainer_of(policy: NetworkPolicy, reference: NetworkPolicy, seed: int, *, first_step: int = 0, **changes: Any) -> GrpoTrainer:

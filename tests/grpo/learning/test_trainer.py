@@ -13,6 +13,7 @@ import pytest
 import torch
 from doubles import (
     CPU,
+    FIELD_NOTES,
     TINY,
     MadeUpValues,
     WrittenReplies,
@@ -62,17 +63,8 @@ CONFIG = GrpoConfig(
 )
 ESTIMATORS = ("sampled", "exact", "trajectory")
 DEPTH = {"num_own_moves": 2}
-NOTES = {
-    "entropy_floor": 9.0,  # Nats: always below.
-    "entropy_critical": 1e-6,
-    "steps_threshold": 2,
-    "entropy_boost_factor": 1.5,
-    "max_entropy_coefficient": 1.5,
-    "kl_reduction_factor": 0.5,
-    "min_kl_coefficient": 0.0,
-    "temperature_boost": 0.2,
-    "max_temperature": 2.5,
-}
+NOTES = FIELD_NOTES.model_copy(update={"entropy_floor": 9.0, "entropy_critical": 1e-6, "steps_threshold": 2})
+"""Entropy, in nats, is always below the floor."""
 
 
 def trainer_of(config: GrpoConfig = CONFIG, arrays: BoardArrays = ARRAYS, **changes: Any) -> GrpoTrainer:

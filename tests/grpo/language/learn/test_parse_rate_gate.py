@@ -25,7 +25,6 @@ def rates_of(*, move: float, environment: float) -> ParseRates:
 def test_a_cloned_model_passes_and_the_rates_are_repeatable() -> None:
     boards = language_boards(Split.VALIDATION)
     rates = parse_rates(cloned_policy(), boards, num_prompts=40, seed=1)
-    assert all(rate.rate >= 0.85 for rate in rates.tasks.values()), rates
     refuse_unreadable(rates, CONFIG)
     assert rates == parse_rates(cloned_policy(), boards, num_prompts=40, seed=1)
     assert rates.tasks[LanguageTask.MOVE].legal_rate is not None
