@@ -74,8 +74,10 @@ def _settings(path: Path, histories: Sequence[Path]) -> Mapping[str, Any]:
     """Return the settings in a JSON file; if it has several runs, those of the run that a history file is named after."""
     try:
         found = read_json(path)
-    except (OSError, CorruptError) as error:
+    except OSError as error:
         raise HistoryError(f"{path}: cannot be read ({error}); give a JSON file with the run's settings") from None
+    except CorruptError as error:
+        raise HistoryError(f"{path}: is not valid JSON: {error}") from None
     if not isinstance(found, dict) or not found:
         raise HistoryError(f'{path}: holds no settings; wanted is a JSON object, such as {{"learning_rate": 1e-5}}')
     if not are_of_several_runs(found):
