@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
+from grpo.base.files import write_manifest
 from grpo.engine.identity import EngineIdentity
 from grpo.settings.grpo import GrpoConfig
 from grpo.settings.roles import may_change, settings_read_by
 from grpo.settings.tree import Settings, read_settings
-from steps.pipeline.job import ResumeOrigin
+from steps.pipeline.job import Job, ResumeOrigin
 from steps.pipeline.resume import ResumeError, refuse_unlike
 from steps.pipeline.resume_changes import Change, Now, changes_since, recorded
+from steps.pipeline.training import finetune
 from steps.store import external_inputs
+from steps.store.outputs import StepOutput
 
 ENGINE = EngineIdentity(name="Scripted 1", sha256="0" * 64)
 OTHER_ENGINE = EngineIdentity(name="Scripted 2", sha256="1" * 64)
@@ -283,3 +286,31 @@ def with_values(settings: Settings, **sections: Any) -> Settings:
             if isinstance(value, dict):
                 plain[name][field] = {**settings.model_dump(mode="json")[name][field], **value}
     return Settings.model_validate(plain)
+
+
+def test_the_version_of_finetune_has_the_checkpoint_that_it_resumes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output, inputs = StepOutput(step="pretrain", version="v", output_hash="h", reused=False), []
+
+    def noted(*_: Any, **given: Any) -> StepOutput:
+        inputs.append(given["inputs"])
+        return output
+
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("steps.pipeline.here.identify", lambda _: ENGINE)
+    monkeypatch.setattr("steps.pipeline.training.run_step", noted)
+    for weights in ("one", "other"):
+        (folder := tmp_path / weights).mkdir()
+        (folder / "weights").write_text(weights)
+        write_manifest(folder, {})
+        monkeypatch.setattr("steps.pipeline.training.origin_checkpoint", lambda *_, folder=folder: folder)
+        job = Job(
+            settings=read_settings("test").model_dump(mode="json"),
+            code=CODE,
+            metaflow_run="8",
+            mlflow_run="m",
+            is_fresh=False,
+            origin=ORIGIN,
+        )
+        finetune(job, output, output)
+    one, other = inputs
+    assert {name for name in one if one[name] != other[name]} == {"checkpoint"}
