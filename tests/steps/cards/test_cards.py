@@ -151,6 +151,12 @@ def test_an_interval_bar_lies_on_its_scale_and_its_numbers_stand_beside_it(low: 
     assert 'class="zero"' in shown
 
 
+def test_the_numbers_of_a_scale_do_not_run_into_each_other() -> None:
+    regret = Interval(label="step 20", estimate=Estimate(value=0.0317, low=0.0236, high=0.0430), kind="held-out boards")
+    shown = re.findall(r'text-anchor="middle">([^<]+)<', interval_figure("regret", Unit.REGRET, [regret]).markup)
+    assert shown == ["0.02", "0.03", "0.04"], "of the lines at 0.02, 0.025, ... 0.045 every other one"
+
+
 def test_a_long_line_is_drawn_as_its_ema_with_a_stated_half_life_and_its_values_faint_behind() -> None:
     assert smoothed([(0, 0.0), (1, 2.0), (2, math.nan), (3, 5.0)], 1.0) == [(0, 0.0), (1, 2 / 1.5), (3, pytest.approx(5.5 / 1.375))]
     line = ChartLine(label="a", points=[(step, 1.0 + step % 2) for step in range(501)], colour="#000")
