@@ -213,7 +213,8 @@ def has_collapsed(case: Case) -> bool:
         return early is not None and late is not None and 0 < late < fraction * early and not case.is_solved
     normalised = case.late("normalised_entropy")
     if normalised is not None and is_certain(normalised, _ALARMS):
-        return True
+        # A reward that was as high from the beginning on is no success of this policy.
+        return not (case.is_solved and (case.improves or case.regret_falls))
     if case.is_solved:
         return False
     if early is None or late is None:
