@@ -300,8 +300,8 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         severity=_CRITICAL,
         meaning="Entropy grows towards that of a uniform policy, without a better reward.",
         seen="Moves: entropy rises by more than 0.6 nats to more than 0.9 of ln(legal moves) or, where these are unknown, to more than 3.15"
-        " nats or 1.5 times its early level. Tokens: it grows 2.5-fold, to more than 1.5 nats; actions of an environment: it doubles."
-        " Not if reward rises or regret falls.",
+        " nats or 1.5 times its early level. Tokens: it grows 2.5-fold, to more than 1.5 nats; actions of an environment: it doubles,"
+        " or the deviation of continuous actions triples. Not if reward rises or regret falls.",
         cause="The entropy bonus is stronger than the policy term, the sampling temperature is too high, or too large updates destroy what"
         " the policy knew.",
         remedy="Lower the entropy coefficient and the learning rate, and go back to a checkpoint from before.",

@@ -366,6 +366,7 @@ def test_a_mean_that_is_constant_says_nothing_where_rewards_differ_and_equal_rew
 def of_environment(num_rows: int = 300, **columns: Callable[[float], float]) -> History:
     """Return the history of these columns, given by the fraction of the run."""
     names = {"reward": "rollout/ep_rew_mean", "entropy": "train/entropy_loss", "kl": "train/approx_kl", "clipped": "train/clip_fraction"}
+    names["spread"] = "train/std"
     lines = [",".join(["time/total_timesteps", *(names.get(name, name) for name in columns)])]
     for row in range(num_rows):
         cells = (column(row / (num_rows - 1)) for column in columns.values())
@@ -392,6 +393,20 @@ def test_a_running_mean_that_wanders_while_updates_change_nothing_does_not_rise(
 
     history = of_environment(reward=wandering, entropy=lambda t: -1.38, kl=lambda t: update, clipped=lambda t: clipped)
     assert ("flat_reward" in bad_names(history)) is is_flat
+
+
+def test_continuous_actions_that_spread_out_without_a_better_reward_are_an_explosion_of_entropy() -> None:
+    def found(growth: float, gain: float) -> set[str]:
+        history = of_environment(
+            reward=lambda t: 100 + gain * t + 5 * math.sin(900 * t),
+            entropy=lambda t: -6 * (1.42 + math.log(growth) * t),
+            spread=lambda t: growth**t,
+        )
+        return bad_names(history)
+
+    assert "entropy_explosion" in found(growth=4.0, gain=0.0)
+    assert "entropy_explosion" not in found(growth=1.5, gain=0.0)
+    assert "entropy_explosion" not in found(growth=4.0, gain=200.0)
 
 
 @pytest.mark.parametrize("at", [0.1, 0.3, 0.5, 0.8])
