@@ -193,7 +193,9 @@ def _with_steps(table: Table, names: Sequence[str], step: str) -> tuple[Table, T
     """
     others = [name for name in names if name != step and name.rpartition("/")[2] == step.rpartition("/")[2]]
     is_counted = any(name.lower() in LOGGED_NAMES and all(_cell(row[name]) for row in table) for name in names)
-    named, given, latest = [], [], "0" if is_counted else ""
+    named: Table = []
+    given: Table = []
+    latest = "0" if is_counted else ""
     for row in table:
         if _cell(row[step]):
             named.append(row)
