@@ -10,7 +10,7 @@ from typing import Final
 from grpo.diagnosis.findings import ENTRIES, Finding, Severity
 from grpo.diagnosis.given import Given
 from grpo.diagnosis.history import History, Sample, Series
-from grpo.diagnosis.trends import Shift, fall_from_peak, level_change, noise
+from grpo.diagnosis.trends import Shift, fall_from_peak, level_change, noise, rise_from_start
 
 MOST_LEGAL_MOVES: Final = 218
 """The largest number of legal moves in a chess position (R3R2Q/... of Petrovic, 1964)."""
@@ -19,6 +19,8 @@ ONE_SIDED: Final = 1.645
 """Standard errors of a one-sided 95 % bound."""
 _NOTICED: Final = 0.02
 """Fraction by which a regret must fall to count as falling."""
+_FEW: Final = 3
+"""Rows of the level at either end of a few evaluations."""
 _LINE, _SURE = 10, 3.0
 """Minimum rows of a fitted line, and minimum standard errors of its fall, so that noise is not a fall."""
 _FELL: Final = 0.85
@@ -29,6 +31,8 @@ _SURELY: Final = 3.5
 """Standard errors of a change that is not noise, though the rules look again and again during a run."""
 _SOLVED, _SOLVED_DEVIATIONS = 0.9, 1.2
 """A task is solved at this fraction of the largest reward, or after a rise by so many deviations of a single reward."""
+_LEFT: Final = 0.25
+"""A task is learnt, too, where this fraction of its regret is left."""
 _NEARLY: Final = 0.1
 """Of a reward between 0 and 1, in which bonuses or noise may be included."""
 _WORTH_IT: Final = 0.15
@@ -84,8 +88,8 @@ class Case:
 
     @cached_property
     def learns(self) -> bool:
-        """Return whether the least-squares line of reward rises, that of a regret falls, or evaluations get better, beyond their error."""
-        return self._rises("reward") or self.heldout_improves()
+        """Return whether reward rises, in a line or at once, a regret falls, or evaluations get better, beyond their error."""
+        return self._rises("reward") or self._rose_at_once or self.heldout_improves()
 
     def heldout_improves(self) -> bool:
         """Return whether a regret falls, or a held-out reward rises."""
@@ -97,6 +101,25 @@ class Case:
             return False
         rise, error = rewards.total_rise()
         return rise > _LEARNS * error
+
+    @cached_property
+    def _rose_at_once(self) -> bool:
+        """Return whether reward has risen from its first rows, with a plateau behind it of which a line sees nothing."""
+        reward = self.history.get("reward")
+        if reward is None:
+            return False
+        rise = rise_from_start(reward)
+        return rise.exceeds(_SURELY) and rise.size > self.change_of_note and fall_from_peak(reward).size > -rise.size / 2
+
+    @cached_property
+    def regret_is_low(self) -> bool:
+        """Return whether a small fraction of the regret at the beginning is left: of the held-out one, or else of the training states."""
+        names = ("regret", "regret_best", "training_regret")
+        regret = next((series for name in names if (series := self.history.get(name)) is not None), None)
+        if regret is None or len(regret) < 2 * _FEW:
+            return False
+        before = max(regret.first.value, statistics.median(regret.values[:_FEW]))
+        return statistics.median(regret.values[-_FEW:]) < _LEFT * before
 
     @cached_property
     def regret_falls(self) -> bool:
@@ -137,12 +160,21 @@ class Case:
         return fall_from_peak(reward).size > -change.size / 2
 
     @cached_property
+    def reward_is_constant(self) -> bool:
+        """Return whether the mean reward is the same number in all rows, as it is only if all rewards are equal."""
+        reward = self.history.get("reward")
+        return reward is not None and len(reward) >= _LINE and reward.highest.value == reward.lowest.value
+
+    @cached_property
     def is_solved(self) -> bool:
-        """Return whether nearly nothing is left to learn: reward is near its largest value, or has risen far."""
+        """Return whether nearly nothing is left to learn: reward is near its largest value, or has risen far, or regret is low."""
         reward, change = self.history.get("reward"), self.reward_change
+        if self.regret_is_low:
+            return True
         if reward is None or change is None:
             return False
-        best = self.late("reward_best")
+        # The largest of rewards that were always equal says nothing of how large a reward can be.
+        best = None if self.reward_is_constant else self.late("reward_best")
         is_fraction = reward.quantile(0.05) >= -_NEARLY and reward.quantile(0.95) <= 1 + _NEARLY
         if (is_fraction and change.after >= _SOLVED) or (best is not None and 0 < _SOLVED * best <= change.after):
             return True

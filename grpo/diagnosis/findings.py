@@ -132,7 +132,8 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         meaning="Entropy collapsed: the policy became nearly deterministic before it had learned good moves.",
         seen="Moves: entropy at the end is below 0.4 of that at the beginning and below 1.2 nats (if reward rises: 0.25 and 0.8), or below"
         " 0.15 nats; or normalised entropy is below 0.15; or our trainer stopped at critical entropy. Tokens, answers and actions, whose"
-        " scale is unknown: below 0.2 of the initial entropy (0.08 if it learns), or such a stop. Not if the task is solved.",
+        " scale is unknown: below 0.2 of the initial entropy (0.08 if it learns), or such a stop. Not if the task is solved (see"
+        " group_agreement; for a normalised entropy that low, only if reward rose or regret fell).",
         cause="The policy term was stronger than the terms that keep entropy up: the learning rate is too high, or the entropy term too"
         " weak (a sampled bonus has zero expected gradient on-policy). The moves of a group then agree, advantages vanish, and the loss"
         " rises towards 0 without any improvement.",
@@ -242,12 +243,14 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         severity=_CRITICAL,
         meaning="The run falls apart: KL, ratios, gradient norm or loss run away.",
         seen="At the end (median of the last twentieth of the rows), one of: KL to the reference above 0.8 nats per move or token (twice"
-        " that if reward rises or regret falls; 0.6 of that if reward falls or the end is more than six times the median of the first"
+        " that if reward rises or regret falls; four times if reward rises, less than a quarter of the regret is left, and KL was gained"
+        " gradually and levels off; 0.6 of that if reward falls or the end is more than six times the median of the first"
         " half; 50 nats for a sum over an answer) after growing fourfold, or a fifth of that after growing tenfold from the first half"
         " without a better reward; KL of an update above 0.5, or above 0.1 after growing tenfold; gradient norm above 8 times the median"
         " of the first rows (30 times if reward rises and it did not grow suddenly, 100 times if most groups had equal rewards at"
         " first); largest ratio above 6 after growing fourfold; smallest ratio below 0.001; mean ratio more than 0.25 from 1; absolute"
-        " loss above 100 times the largest of the first fifth, suddenly or without a better reward.",
+        " loss above 100 times the largest of the first fifth, suddenly or without a better reward, or after a jump of more than a"
+        " thousandfold within one row to a new level.",
         cause="Updates are too large: the learning rate is too high, too many optimiser steps reuse one rollout, or the KL term is too weak"
         " to hold the policy. Each update then makes the next rollout and its ratios worse.",
         remedy="Clip the gradient norm (1.0 is usual) and the ratios, and use fewer updates per rollout. A larger learning rate makes it"
@@ -297,8 +300,8 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         severity=_CRITICAL,
         meaning="Entropy grows towards that of a uniform policy, without a better reward.",
         seen="Moves: entropy rises by more than 0.6 nats to more than 0.9 of ln(legal moves) or, where these are unknown, to more than 3.15"
-        " nats or 1.5 times its early level. Tokens: it grows 2.5-fold, to more than 1.5 nats; actions of an environment: it doubles."
-        " Not if reward rises or regret falls.",
+        " nats or 1.5 times its early level. Tokens: it grows 2.5-fold, to more than 1.5 nats; actions of an environment: it doubles,"
+        " or the deviation of continuous actions triples. Not if reward rises or regret falls.",
         cause="The entropy bonus is stronger than the policy term, the sampling temperature is too high, or too large updates destroy what"
         " the policy knew.",
         remedy="Lower the entropy coefficient and the learning rate, and go back to a checkpoint from before.",
@@ -338,8 +341,9 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "silent_groups": Entry(
         severity=_WARNING,
         meaning="Most groups have zero variance: all rewards are equal, so that all advantages are 0.",
-        seen="More than half of the groups have zero variance at the end (more than 0.95: critical), or all rewards are equal. A note"
-        " if the task is solved.",
+        seen="More than half of the groups have zero variance at the end (more than 0.95: critical), or all rewards are equal: by"
+        " their deviation, by the smallest and largest reward or advantage in most rows, or because the mean is the same number in all"
+        " rows. A note if the task is solved.",
         cause="The policy samples the same move again and again (see group_agreement), or the reward does not distinguish moves.",
         remedy="If moves agree, the policy has collapsed: go back to an earlier checkpoint. If not, use other boards, larger groups, or a"
         " finer reward.",
@@ -349,7 +353,8 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         severity=_WARNING,
         meaning="The moves of a group are nearly all the same.",
         seen="Mean agreement above 0.75 at the end. A note if the task is solved: reward above 0.9 of its largest, or risen by more than"
-        " 1.2 standard deviations of a reward.",
+        " 1.2 standard deviations of a reward; or less than a quarter of the regret at the beginning is left (held-out regret, or else"
+        " that of the training states).",
         cause="Entropy is nearly 0; with equal moves all advantages are 0, and only regularisers train.",
         remedy="Go back to an earlier checkpoint; keep entropy up before it collapses.",
         leads_to=("silent_groups",),
@@ -359,7 +364,8 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         meaning="Reward neither rises nor falls.",
         seen="Over a hundred steps or more, no regret falls, and the upper bound of the reward's rise is below 0.2 standard deviations of a"
         " reward (0.06 if the rise is certain; for windows: no later one is 0.1 above the first; without a logged deviation: below two"
-        " deviations of the rows).",
+        " deviations of the rows); or, in an environment, the rise is not certain while updates have a KL below 0.00001 and nothing is"
+        " clipped.",
         cause="The reward does not train the policy: the learning rate is too small, clipping or cancelling terms leave no gradient,"
         " or the policy collapsed.",
         remedy="See the other findings. If KL to the reference stays near 0, the updates are too small: raise the learning rate. If KL"

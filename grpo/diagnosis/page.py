@@ -36,8 +36,10 @@ third row and with noise of 5 %, for histories of 30 rows or more that are not c
 
 One or more CSV files of one run, separated by comma, semicolon or tab, in one of these formats: a column of steps (or windows: `step_from`,
 `step_to`) with one column per metric, in which cells may be empty; statistics instead of a series (`metric, mean, min, max, first, last`);
-one row per value (`key, value, step`, as MLflow exports); W&B's exports (`_step`, or `run - metric` columns). An empty cell means not
-recorded; a cell `nan` means recorded and not finite. `--evals` is a table of `step`, `score` (mean; a win is 1, a draw 0.5) and `games`.
+one row per value (`key, value, step`, as MLflow exports); W&B's exports (`_step`, or `run - metric` columns, also with
+evaluations in rows of their own that have `eval/global_step` or `_step` alone). A `trainer_state.json` of the Hugging Face Trainer is read
+too, by its `log_history`. An empty cell means not recorded; a cell `nan` means recorded and not finite.
+`--evals` is a table of `step`, `score` (mean; a win is 1, a draw 0.5) and `games`.
 `--settings` is a JSON object of settings, or an object with the settings of several runs, of which the one with the name of a history file
 is used. Columns are recognised by these names, with any section as prefix (`train/`, `actor/`, ...):
 

@@ -198,6 +198,7 @@ _OTHERS: Final[Mapping[str, tuple[str, ...]]] = {
     "sampler_log_prob_gap": ("sampling_logp_difference_mean", "vllm_kl"),
     "sampler_prob_gap": ("rollout_probs_diff_mean",),
     "sampler_ratio": ("importance_sampling_ratio_mean", "rollout_corr_rollout_is_mean", "rollout_is_mean"),
+    "action_std": ("std",),
     "log_num_legal": ("log_num_legal",),
     "normalised_entropy": ("normalised_entropy", "normalized_entropy"),
 }

@@ -5,6 +5,8 @@ value, step, timestamp`) and TensorBoard.
 """
 
 import csv
+import io
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -101,20 +103,22 @@ def _table(path: Path) -> tuple[Table, list[str]]:
         raise HistoryError(f"{path}: {path.stat().st_size:,} bytes are more than a history has; export fewer columns or every tenth step")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            head = file.readline()
-            file.seek(0)
-            reader = csv.reader(file, delimiter=max(_DELIMITERS, key=head.count))
-            names = [name.strip() for name in next(reader, [])]
-            rows = [[cell.strip() for cell in row] for row in reader if any(cell.strip() for cell in row)]
+            text = file.read()
+        if text.lstrip().startswith(("{", "[")):
+            return _logged(path, text)
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(_DELIMITERS, key=text.partition("\n")[0].count))
+        names = [name.strip() for name in next(reader, [])]
+        rows = [[cell.strip() for cell in row] for row in reader if any(cell.strip() for cell in row)]
     except (UnicodeDecodeError, csv.Error) as error:
         raise HistoryError(f"{path}: is not CSV text in UTF-8 ({error})") from None
-    if len(names) < 2 and not (names and names[0].startswith(("{", "["))):
+    if len(names) < 2:
         raise HistoryError(f"{path}: its first line names {len(names)} columns; a history has a line of names, a step, and a value or more")
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise HistoryError(f"{path}: two columns are called {', '.join(twice)}; rename one")
-    if names[0].startswith(("{", "[")):
-        raise HistoryError(f"{path}: looks like JSON; give a CSV file with one row a step, or the run's id where it is one of ours")
+    if len(rows) > 1 and len(rows[-1]) < len(names) and not text.endswith("\n"):
+        rows.pop()  # A run that was killed, or is still writing, has torn its last row.
+    rows = [row for row in rows if row != names]  # A run that was started again has written its names again.
     if not rows:
         raise HistoryError(f"{path}: has names of columns and no row below them")
     for number, row in enumerate(rows, start=2):
@@ -123,14 +127,30 @@ def _table(path: Path) -> tuple[Table, list[str]]:
     return [dict(zip(names, row + [""] * (len(names) - len(row)), strict=True)) for row in rows], names
 
 
+def _logged(path: Path, text: str) -> tuple[Table, list[str]]:
+    """Return the rows of `log_history` in a `trainer_state.json` of the Hugging Face Trainer, and the names of their columns."""
+    try:
+        state = json.loads(text)
+    except (ValueError, RecursionError):
+        state = None
+    rows = state.get("log_history") if isinstance(state, dict) else None
+    if not (isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)):
+        raise HistoryError(
+            f"{path}: looks like JSON, and is not a `trainer_state.json` with rows in `log_history`; give that, a CSV file with one row a"
+            " step, or the run's id where it is one of ours"
+        )
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return [{name: "" if row.get(name) is None else str(row[name]) for name in names} for row in rows], names
+
+
 def _wide(path: Path, table: Table, names: Sequence[str]) -> History:
     by_plain = {plain_name(name): name for name in reversed(names)}
     start = next((by_plain[name] for name in FROM_NAMES if name in by_plain), None)
     end = next((by_plain[name] for name in TO_NAMES if name in by_plain), None)
     step = start or _step_column(path, names)
-    table = _without_replaced_rows(
-        path, [row for row in table if row[step] or any(_cell(row[name]) for name in names if quantity_of(name))], step
-    )
+    known = [name for name in names if quantity_of(name) is not None or name == step]
+    named, given = _with_steps([row for row in table if any(_cell(row[name]) for name in known)], names, step)
+    table = [*_without_replaced_rows(path, named, step), *given]
     history, unused, taken = History(is_of_environment=any(map(is_environment_column, names))), [], dict[str, str]()
     steps = _steps(path, table, step)
     ends = _steps(path, table, end) if end is not None else steps
@@ -163,6 +183,27 @@ def _step_column(path: Path, names: Sequence[str]) -> str:
     if found is None:
         raise HistoryError(f"{path}: no column is the step (looked for {', '.join(STEP_NAMES)}; found {', '.join(names)})")
     return found
+
+
+def _with_steps(table: Table, names: Sequence[str], step: str) -> tuple[Table, Table]:
+    """Return the rows that name their step, and those that got one.
+
+    W&B logs evaluations in rows of their own. Their step stands in another section's column (`eval/global_step`), or is the last one that
+    training had logged before, where `_step` counts all rows.
+    """
+    others = [name for name in names if name != step and name.rpartition("/")[2] == step.rpartition("/")[2]]
+    is_counted = any(name.lower() in LOGGED_NAMES and all(_cell(row[name]) for row in table) for name in names)
+    named: Table = []
+    given: Table = []
+    latest = "0" if is_counted else ""
+    for row in table:
+        if _cell(row[step]):
+            named.append(row)
+            latest = row[step] if is_counted else ""
+        else:
+            found = next((row[name] for name in others if _cell(row[name])), latest)
+            (given if found else named).append(row | {step: found})
+    return named, given
 
 
 def _without_replaced_rows(path: Path, table: Table, step: str) -> Table:

@@ -27,6 +27,8 @@ _MOVES_HAVE: Final = 1.2
 _ROSE_NATS, _NEARLY_UNIFORM, _ROSE_MOVES, _UNIFORM_NATS = 0.6, 0.9, 1.5, 3.15
 """Of moves: ln(legal moves) is 3.4 in the mean of a game's positions."""
 _ROSE_TOKENS, _TOKENS_BABBLE, _ROSE_ACTIONS = 2.5, 1.5, 2.0
+_ROSE_STD: Final = 3.0
+"""Of continuous actions, whose entropy has no scale: their deviation, 1.1 nats a dimension."""
 _MIN_ROWS: Final = 8
 _A_FEW: Final = 3
 _NO_ENTROPY: Final = " (by this column: see impossible_entropy)"
@@ -101,8 +103,16 @@ def entropy_collapse(case: Case) -> Finding | None:
 
 def entropy_explosion(case: Case) -> Finding | None:
     """Find an entropy that grows towards that of a uniform policy without a better reward."""
-    entropy = _possible(case)
-    if entropy is None or len(entropy) < _MIN_ROWS or case.improves or case.regret_falls:
+    entropy, spread = _possible(case), case.history.get("action_std")
+    if case.improves or case.regret_falls:
+        return None
+    remedy = f"Lower {case.given.named('entropy_coefficient')}."
+    if spread is not None and case.history.is_of_environment and len(spread) >= _MIN_ROWS:
+        limit = _ROSE_STD * statistics.median(early_values(spread))
+        if tail(spread) > limit > 0:
+            rows = [row for row in spread.rows if row.value > limit]
+            return case.found("entropy_explosion", (way(spread),), rows=rows, remedy=remedy)
+    if entropy is None or len(entropy) < _MIN_ROWS:
         return None
     early, end = statistics.median(early_values(entropy)), tail(entropy)
     if not _is_of_moves(case):
@@ -117,7 +127,7 @@ def entropy_explosion(case: Case) -> Finding | None:
     if not has_exploded:
         return None
     rows = [row for row in entropy.rows if row.value > (early + end) / 2]
-    return case.found("entropy_explosion", (way(entropy),), rows=rows, remedy=f"Lower {case.given.named('entropy_coefficient')}.")
+    return case.found("entropy_explosion", (way(entropy),), rows=rows, remedy=remedy)
 
 
 def _effective(case: Case, entropy: Series) -> str:
@@ -213,7 +223,8 @@ def has_collapsed(case: Case) -> bool:
         return early is not None and late is not None and 0 < late < fraction * early and not case.is_solved
     normalised = case.late("normalised_entropy")
     if normalised is not None and is_certain(normalised, _ALARMS):
-        return True
+        # A reward that was as high from the beginning on is no success of this policy.
+        return not (case.is_solved and (case.improves or case.regret_falls))
     if case.is_solved:
         return False
     if early is None or late is None:

@@ -34,6 +34,10 @@ _LONGER, _SHORTER = 3.0, 0.25
 _CUT_OFF, _MORE_CUT_OFF = 0.5, 0.25
 _ANSWERS: Final = 10
 """Rows below which a length has no trend."""
+_SAME: Final = 1e-6
+"""Relative difference of two rewards that are equal up to rounding."""
+_UPDATES_NOTHING, _IS_ROUNDING = 1e-5, 1e-8
+"""Nats: the KL of an update between these is one of a policy that does not move; below, one that was measured before the update."""
 _FORGOTTEN: Final = 0.2
 """Fraction of all answers; with about a hundred answers per evaluation, its error is below 0.1."""
 
@@ -98,7 +102,26 @@ def silent_groups(case: Case) -> Finding | None:
         if spread is not None and len(spread) >= 3 and spread.late() < 1e-6:
             severity = Severity.NOTE if is_solved else Severity.CRITICAL
             return case.found("silent_groups", (way(spread),), rows=spread.rows[-1:], severity=severity)
-    return None
+    equal = _all_equal(case)
+    severity = Severity.NOTE if is_solved else Severity.CRITICAL
+    return None if equal is None else case.found("silent_groups", (equal,), severity=severity)
+
+
+def _all_equal(case: Case) -> str | None:
+    """Return evidence that all rewards or advantages of most steps are equal; None if they are not."""
+    ranges = (("reward_worst", "reward_best"), ("advantage_min", "advantage_max"))
+    for low, high in ranges:
+        rows = case.history.at_same_steps(low, high)
+        same = [step for step, (least, most) in rows if most - least <= _SAME * max(abs(least), abs(most))]
+        if len(rows) >= _ANSWERS and len(same) > _MOSTLY * len(rows):
+            names = [case.history.series[name].column for name in (low, high)]
+            return f"{names[0]} and {names[1]} are equal in {len(same)} of {len(rows)} rows"
+    reward = case.history.get("reward")
+    spreads = ("group_std", "reward_std", "silent_groups", *(name for pair in ranges for name in pair))
+    is_measured = any(case.history.get(name) is not None for name in spreads)
+    if reward is None or not case.reward_is_constant or case.history.is_of_environment or is_measured:
+        return None
+    return f"{reward.column} is {reward.first.value:.3g} in all of {len(reward)} rows"
 
 
 def group_agreement(case: Case) -> Finding | None:
@@ -184,6 +207,9 @@ def flat_reward(case: Case) -> Finding | None:
         return case.found("flat_reward", (evidence,), rows=reward.rows)
     if len(reward) < 5:
         return None
+    if _stands_still(case) and rise <= _CERTAIN * error:
+        evidence = f"{way(reward)}, while updates do not change the policy: their KL is about {case.typical('kl_old'):.2g} nats"
+        return case.found("flat_reward", (evidence,), rows=reward.rows)
     possible = rise + ONE_SIDED * error
     quick = reward.late() - statistics.median(reward.values[:_A_FEW])
     # Without the reward's own deviation, use that of the rows around the line: a rise within two of these is noise.
@@ -194,3 +220,11 @@ def flat_reward(case: Case) -> Finding | None:
     return case.found(
         "flat_reward", (f"{way(reward)}: by a straight line it changes by {rise:+.3g}, at most {possible:+.3g}",), rows=reward.rows
     )
+
+
+def _stands_still(case: Case) -> bool:
+    """Return whether updates leave a policy in an environment as it is, so that a rise of its running mean reward is chance."""
+    update, clipped = case.history.get("kl_old"), case.history.get("clip_fraction")
+    if update is None or clipped is None or not case.history.is_of_environment:
+        return False
+    return _IS_ROUNDING < update.median() < _UPDATES_NOTHING and clipped.highest.value == 0

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from grpo.diagnosis.case import Case
@@ -18,6 +18,9 @@ _FAR_FOR_ANSWERS: Final = 50.0
 """Nats of an answer of many tokens."""
 _LEARNING_ALLOWS: Final = 2.0
 """How many times further from the reference a policy may be if it gets better."""
+_LEARNT_ALLOWS, _LEVELS_OFF = 4.0, 0.6
+"""The first, if next to no regret is left and KL was gained step by step and grows in the second half by at most this fraction of the first
+half's growth: a policy over 30 moves that has become sure of the best one is 2 to 3 nats from a reference that was not."""
 _STEADY, _ACCELERATING_ALLOWS = 6.0, 0.6
 """A KL accelerates from this ratio of its end to the median of its first half on: a straight line from 0 has 4."""
 _ACCELERATES, _NEAR_FAR = 10.0, 0.2
@@ -31,6 +34,9 @@ _SUDDEN: Final = 10.0
 """Ratio of the end to the median of all rows."""
 _TAIL: Final = 20
 _LOSS_GREW: Final = 100.0
+_JUMPED, _LEVEL, _SOME_LOSS = 1_000.0, 5, 0.01
+"""A loss that jumps so many times within one row to a new level, for this many rows, is another loss; from nearly 0 on it is a first
+reward."""
 _RATIO_MAX, _RATIO_MIN = 6.0, 1e-3
 _RATIO_MEAN_OFF: Final = 0.25
 """A mean ratio over moves of the sampled policy is 1 in expectation, whatever the updated policy is."""
@@ -87,6 +93,9 @@ def _kl_limit(case: Case, series: Series) -> float | None:
         limit = unit * _ACCELERATING_ALLOWS
     else:
         limit = unit * (_LEARNING_ALLOWS if case.improves or case.regret_falls else 1.0)
+        middle = tail(Series(series.column, series.rows[: len(series) // 2]))
+        if case.improves and case.regret_is_low and early < unit and end - middle < _LEVELS_OFF * middle:
+            limit = unit * _LEARNT_ALLOWS
     if end > limit and (end > _GREW * early or early > limit):
         return limit
     if not case.improves and end > _NEAR_FAR * limit and end > _ACCELERATES * max(half, 0.0) and _grows(series):
@@ -122,7 +131,19 @@ def _loss_limit(case: Case, series: Series) -> float | None:
     sizes = Series(series.column, [Sample(row.step, abs(row.value), row.end) for row in series.rows])
     limit = _LOSS_GREW * _upper(sizes)
     is_sudden = tail(sizes) > _LOSS_GREW * sizes.median()
-    return limit if 0 < limit < tail(sizes) and (is_sudden or not case.improves) else None
+    if 0 < limit < tail(sizes) and (is_sudden or not case.improves):
+        return limit
+    before = _before_jump(sizes.values)
+    return None if before is None or tail(sizes) < _LOSS_GREW * before else _LOSS_GREW * before
+
+
+def _before_jump(sizes: Sequence[float]) -> float | None:
+    """Return the largest of the rows before the first jump from one level to another; None if there is no jump."""
+    for start in range(_LEVEL, len(sizes) - _LEVEL):
+        before = max(sizes[max(0, start - 2 * _LEVEL) : start])
+        if before > _SOME_LOSS and min(sizes[start : start + _LEVEL]) > _JUMPED * before:
+            return before
+    return None
 
 
 def _largest_ratio_limit(_: Case, series: Series) -> float | None:

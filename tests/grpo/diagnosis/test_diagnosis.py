@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,147 @@ SOUND: dict[str, dict[str, Column]] = {
 @pytest.mark.parametrize("case", SOUND)
 def test_what_is_sound_raises_no_alarm(case: str) -> None:
     assert bad_names(made(**SOUND[case])) == set()
+
+
+# A task that is learnt, and what looks like it.
+LEARNT: dict[str, Column] = {
+    "reward": lambda step: 0.54 + 0.34 * share(step) ** 0.5,
+    "reward_std": lambda _: 0.2,
+    "regret": lambda step: 0.36 * math.exp(-3.5 * share(step)),
+}
+LEVELS_OFF: Column = lambda step: 2.2 * (1 - math.exp(-2 * share(step)))  # noqa: E731
+
+
+def test_a_policy_that_learnt_its_task_is_far_from_its_reference_and_does_not_diverge() -> None:
+    assert bad_names(made(**LEARNT, kl=LEVELS_OFF)) == set()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"kl": LEVELS_OFF, "reward": HEALTHY["reward"], "reward_std": HEALTHY["reward_std"]},
+        {**LEARNT, "kl": LEVELS_OFF, "regret": lambda step: 0.36 - 0.12 * share(step)},
+        {**LEARNT, "kl": lambda step: 1.95 * share(step)},
+        {**LEARNT, "kl": lambda step: 1.95 * min(1.0, step / 60)},
+        {**LEARNT, "kl": lambda step: 4.4 * (1 - math.exp(-2 * share(step)))},
+    ],
+    ids=["no regret", "much regret is left", "in a line", "at once", "further than any choice among moves"],
+)
+def test_a_policy_that_runs_away_diverges_whatever_it_has_learnt(changed: dict[str, Column]) -> None:
+    assert "diverging" in bad_names(made(**changed))
+
+
+@pytest.mark.parametrize(
+    ("reward", "regret_left", "collapses"),
+    [
+        ((0.62, 0.94), 0.15, False),
+        ((0.5, 0.7), 0.15, False),
+        ((0.62, 0.94), 0.9, False),
+        ((0.48, 0.48), 1.0, True),
+        ((0.94, 0.94), 1.0, True),
+    ],
+    ids=["both", "by regret", "by reward", "nothing learnt", "as good from the beginning on"],
+)
+def test_a_policy_is_sure_of_a_solved_task_and_has_collapsed_where_it_learnt_nothing(
+    reward: tuple[float, float], regret_left: float, *, collapses: bool
+) -> None:
+    rows = []
+    for row in records():
+        learnt = 1 - math.exp(-row.step / 15)
+        sure = {"grpo/entropy": 1.6 - 1.3 * learnt, "grpo/normalised_entropy": 0.5 - 0.4 * learnt, "grpo/agreement": 0.4 + 0.5 * learnt}
+        reached = {
+            "grpo/reward_mean": reward[0] + (reward[1] - reward[0]) * learnt,
+            "grpo/reward_std": 0.2,
+            "grpo/zero_variance_groups": 0.6,
+        }
+        heldout = {"heldout/regret_sampled": 0.09 * (1 - (1 - regret_left) * learnt)} if row.step % 5 == 0 else {}
+        rows.append(Record(row.step, (row.metrics | sure | reached if row.step else {}) | heldout))
+    found = bad_names(History.of_records(rows))
+    assert "entropy_collapse" in found if collapses else not found
+
+
+# Rewards that are all equal.
+CONSTANT: dict[str, Column] = {"reward": lambda _: 0.1, "reward_std": lambda _: None}
+
+
+def test_rewards_that_are_all_equal_are_silent_groups_however_close_to_the_largest_they_are() -> None:
+    ranges: dict[str, Column] = {"score_max": lambda _: 0.1, "score_min": lambda _: 0.1, "grad_norm": lambda _: 0.0}
+    assert bad_names(made(**CONSTANT)) == {"silent_groups", "flat_reward"}
+    assert bad_names(made(**CONSTANT, **ranges)) == {"silent_groups", "flat_reward", "no_gradient"}
+    assert "silent_groups" in bad_names(made(**FLAT, reward_std=lambda _: None, advantages_max=lambda _: 0.0, advantages_min=lambda _: 0.0))
+
+
+def test_a_mean_that_is_constant_says_nothing_where_rewards_differ_and_equal_rewards_of_a_solved_task_are_a_note() -> None:
+    assert "silent_groups" not in bad_names(made(reward=lambda _: 0.1))
+    assert "silent_groups" not in bad_names(made(**CONSTANT, score_max=lambda _: 1.0, score_min=lambda _: 0.0))
+    solved = made(
+        reward=lambda step: min(1.0, 0.3 + 2 * share(step)),
+        reward_std=lambda step: 0.4,
+        score_max=lambda _: 1.0,
+        score_min=lambda step: 0.0 if share(step) < 0.35 else 1.0,
+    )
+    assert "silent_groups" in diagnose(solved).names
+    assert bad_names(solved) == set()
+
+
+# Stable-Baselines3, which logs no deviation of the rewards.
+def of_environment(num_rows: int = 300, **columns: Callable[[float], float]) -> History:
+    """Return the history of these columns, given by the fraction of the run."""
+    names = {"reward": "rollout/ep_rew_mean", "entropy": "train/entropy_loss", "kl": "train/approx_kl", "clipped": "train/clip_fraction"}
+    names["spread"] = "train/std"
+    lines = [",".join(["time/total_timesteps", *(names.get(name, name) for name in columns)])]
+    for row in range(num_rows):
+        cells = (column(row / (num_rows - 1)) for column in columns.values())
+        lines.append(",".join([str(2_048 * (row + 1)), *map(str, cells)]))
+    return _read("\n".join(lines) + "\n")
+
+
+def test_a_quick_rise_with_a_plateau_behind_it_is_learning() -> None:
+    falling: Callable[[float], float] = lambda t: -0.69 * math.exp(-2.3 * t)  # noqa: E731
+    wave: Callable[[float], float] = lambda t: 5 * math.sin(900 * t)  # noqa: E731
+    assert bad_names(of_environment(reward=lambda t: 20 + 480 * min(1.0, t / 0.05) + wave(t), entropy=falling)) == set()
+    assert "entropy_collapse" in bad_names(of_environment(reward=lambda t: 20 + wave(t), entropy=falling))
+    lost = of_environment(reward=lambda t: 20 + 480 * min(1.0, t / 0.05, (1 - t) / 0.5) + wave(t), entropy=falling)
+    assert "entropy_collapse" in bad_names(lost)
+
+
+@pytest.mark.parametrize(("update", "clipped", "is_flat"), [(1e-6, 0.0, True), (8e-3, 0.0, False), (1e-6, 0.05, False), (0.0, 0.0, False)])
+def test_a_running_mean_that_wanders_while_updates_change_nothing_does_not_rise(update: float, clipped: float, *, is_flat: bool) -> None:
+    rng, mean = random.Random(1), [0.0]
+
+    def wandering(_: float) -> float:
+        mean.append(0.9 * mean[-1] + rng.gauss(0, 2))
+        return -200 + mean[-1]
+
+    history = of_environment(reward=wandering, entropy=lambda t: -1.38, kl=lambda t: update, clipped=lambda t: clipped)
+    assert ("flat_reward" in bad_names(history)) is is_flat
+
+
+def test_continuous_actions_that_spread_out_without_a_better_reward_are_an_explosion_of_entropy() -> None:
+    def found(growth: float, gain: float) -> set[str]:
+        history = of_environment(
+            reward=lambda t: 100 + gain * t + 5 * math.sin(900 * t),
+            entropy=lambda t: -6 * (1.42 + math.log(growth) * t),
+            spread=lambda t: growth**t,
+        )
+        return bad_names(history)
+
+    assert "entropy_explosion" in found(growth=4.0, gain=0.0)
+    assert "entropy_explosion" not in found(growth=1.5, gain=0.0)
+    assert "entropy_explosion" not in found(growth=4.0, gain=200.0)
+
+
+@pytest.mark.parametrize("at", [0.1, 0.3, 0.5, 0.8])
+def test_a_loss_that_jumps_to_another_scale_diverges_whenever_it_does_so(at: float) -> None:
+    def jumping(size: float, first: float) -> Callable[[float], float]:
+        return lambda t: first * (1 + 0.3 * math.sin(900 * t)) * (size if t >= at else 1.0)
+
+    scale = jumping(1e4, 10.0)
+    reward: Callable[[float], float] = lambda t: 100 * (0.2 + t) * (100 if t >= at else 1)  # noqa: E731
+    assert "diverging" in bad_names(of_environment(reward=reward, loss=scale))
+    if at < 0.5:
+        first_reward = of_environment(reward=lambda t: 0.5 * max(0.0, t - at), loss=jumping(1e4, 1e-5))
+        assert "diverging" not in bad_names(first_reward), "from nearly nothing"
 
 
 def test_a_boost_that_did_not_help_is_not_recommended_again() -> None:
