@@ -165,7 +165,7 @@ def test_a_damaged_manifest_is_refused_by_name(damage: Callable[[Path], None], f
     damage(manifest)
     if damage is truncate:
         truncate(manifest)  # The first byte that goes is only a line's end.
-    with pytest.raises(CorruptError, match=f"{manifest} is missing or unreadable"):
+    with pytest.raises(CorruptError, match=f"{manifest} is {'missing or unreadable' if damage is delete else 'damaged'}"):
         load_checkpoint(folder, CPU, NETWORK_FORMAT)
 
 
