@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, TEMPORARILY_UNAVAILABLE
 from mlflow.tracking import MlflowClient
 from ports import free_port
 from sqlalchemy.exc import OperationalError
@@ -521,8 +522,9 @@ def test_a_full_database_is_named_and_what_another_try_may_mend_is_no_refusal() 
     with pytest.raises(StorageError, match=r"cannot be written \(database or disk is full\): free disk space"):
         is_refusal(full)
     page = "API request to endpoint /x failed with error code 404 != 200. Response body: '<html>'"
-    for message in ("(sqlite3.OperationalError) database is locked", page):
-        assert not is_refusal(MlflowException(message, error_code=4))
+    assert not is_refusal(MlflowException("(sqlite3.OperationalError) database is locked", error_code=TEMPORARILY_UNAVAILABLE))
+    assert is_refusal(MlflowException("no such run", error_code=RESOURCE_DOES_NOT_EXIST))
+    assert not is_refusal(MlflowException(page, error_code=RESOURCE_DOES_NOT_EXIST))
     assert not is_refusal(ConnectionError("refused"))
 
 
