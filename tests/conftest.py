@@ -6,8 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from scripted_engine import ScriptedEngine
+
+# The same examples each time, however slow the machine is at the moment.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")

@@ -843,7 +843,7 @@ def test_an_error_inside_great_expectations_is_raised_and_not_taken_for_a_findin
         run_suites([Suite(name="s", checks=(broken,), frame=pd.DataFrame({"present": ["a"]}))])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(alphabet="pnbrqkPNBRQK12345678/ wb-KQkqah36 01", max_size=90) | st.text(max_size=20))
 def test_no_text_in_place_of_a_fen_is_an_error(fen: str) -> None:
     row = dict.fromkeys(BOARD_SCHEMA.names) | {"fen": fen}

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo.base.seeding import named_seed, numpy_stream, torch_stream
@@ -18,7 +18,6 @@ def test_a_seed_is_the_same_on_every_machine() -> None:
     assert named_seed(7) == 0x7902699BE42C8A8E >> 1
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.integers(0, 2**31 - 1), NAMES, st.integers(0, 2**31 - 1), NAMES)
 def test_two_streams_share_a_seed_only_when_all_their_names_are_equal(
     root: int, names: list[str | int], other: int, others: list[str | int]

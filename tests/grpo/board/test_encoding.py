@@ -77,7 +77,7 @@ def test_a_position_and_its_mirror_differ_only_in_who_is_black(random_boards: li
     assert np.array_equal(rows[:, BLACK_TO_MOVE], 1 - mirrored[:, BLACK_TO_MOVE])
 
 
-@settings(derandomize=True, max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(CHOICES)
 def test_no_game_leads_to_a_position_that_encoding_loses(choices: list[int]) -> None:
     board = played(choices)
@@ -86,7 +86,7 @@ def test_no_game_leads_to_a_position_that_encoding_loses(choices: list[int]) -> 
     assert np.array_equal(encode([decode(row)])[0], row)
 
 
-@settings(derandomize=True, max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(CHOICES)
 def test_a_board_reached_by_moves_is_encoded_like_the_same_board_read_from_its_fen(choices: list[int]) -> None:
     # Training reads boards from FENs, matches push moves; the network must not see two kinds of one position.

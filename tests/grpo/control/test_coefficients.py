@@ -6,7 +6,7 @@ import math
 
 import pytest
 from doubles import FIELD_NOTES as NOTES
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo.control.coefficients import (
@@ -97,7 +97,6 @@ def test_a_warm_up_longer_than_the_run_still_ends_at_the_settings_rate() -> None
     assert rate.at(16) == pytest.approx(1.0)
 
 
-@settings(derandomize=True)
 @given(st.integers(0, 20), st.sampled_from(["constant", "linear", "cosine"]), st.integers(1, 30), st.floats(0, 1))
 def test_the_rate_of_every_step_of_a_run_is_positive_and_at_most_the_setting(warmup: int, decay: str, num_steps: int, share: float) -> None:
     rate = rates(warmup_steps=warmup, learning_rate_decay=decay, num_steps=num_steps, final_learning_rate_fraction=share)
@@ -168,7 +167,6 @@ def test_after_a_thousand_saturated_steps_one_of_the_other_sign_leaves_the_bound
     assert not controller.is_saturated
 
 
-@settings(derandomize=True)
 @given(st.lists(st.floats(0, 5.38), max_size=60), st.floats(0.01, 0.1))
 def test_the_coefficient_never_leaves_its_bounds(entropies: list[float], coefficient: float) -> None:
     controller = target_controller(coefficient)

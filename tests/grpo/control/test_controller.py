@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from doubles import FIELD_NOTES
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo.control.controller import ENTROPY_CRITICAL, NOTHING_TO_LEARN, Action, Control, Knobs, Observation, Outcome
@@ -171,7 +171,6 @@ def test_a_critical_stop_says_plainly_measure_value_threshold_window_and_agreeme
     assert event.message == last.message
 
 
-@settings(derandomize=True)
 @given(st.lists(st.floats(0, 5.4), min_size=1, max_size=40), st.integers(1, 8), st.floats(0, 2))
 def test_it_stops_where_the_definition_says(entropies: list[float], window: int, critical: float) -> None:
     said = actions(control_of(critical_window=window, critical_entropy=critical, **STOPS), entropies)
@@ -402,7 +401,6 @@ def run(control: Control, steps: list[tuple[Observation, str]], *, first: int = 
 STEPS = st.lists(st.tuples(any_observation(), st.sampled_from(["finite", "skipped", "neither"])), max_size=25)
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.sampled_from(RUNS), STEPS, st.integers(0, 25))
 def test_saved_and_restored_at_any_step_a_run_goes_on_as_if_nothing_had_happened(
     grpo: dict[str, Any], steps: list[tuple[Observation, str]], cut: int
@@ -415,7 +413,6 @@ def test_saved_and_restored_at_any_step_a_run_goes_on_as_if_nothing_had_happened
     assert second.state() == straight.state()
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.sampled_from(RUNS), STEPS)
 def test_knobs_are_finite_and_within_bounds_whatever_is_observed(grpo: dict[str, Any], steps: list[tuple[Observation, str]]) -> None:
     control = control_of(**grpo)

@@ -361,7 +361,7 @@ MADE_UP += [
 ]
 
 
-@settings(derandomize=True, max_examples=30)
+@settings(max_examples=30)
 @given(st.permutations(range(len(MADE_UP))))
 def test_what_is_kept_does_not_depend_on_the_order_of_the_parts(order: list[int]) -> None:
     wanted = in_each_cell(5)

@@ -82,7 +82,7 @@ def test_what_is_stored_comes_back_exactly_and_in_its_order(tmp_path: Path) -> N
     assert len(again) == 2
 
 
-@settings(derandomize=True, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.dictionaries(
         st.sampled_from(ACTION_UCI[chess.WHITE]),

@@ -7,7 +7,7 @@ from typing import Any
 import chess
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scripted_engine import ScriptedEngine, move_scores
 
@@ -112,7 +112,6 @@ def test_the_field_notes_reward_worked_by_hand(scores: list[Score], expected: li
     assert values_of(CLIPPED, *scores) == pytest.approx(expected, abs=1e-12)
 
 
-@settings(derandomize=True)
 @given(st.lists(CENTIPAWNS, min_size=1, max_size=30))
 def test_the_clipped_reward_is_the_formula_and_the_best_move_of_any_position_has_a_half(centipawns: list[int]) -> None:
     values = values_of(CLIPPED, *map(Score, centipawns))
@@ -122,7 +121,6 @@ def test_the_clipped_reward_is_the_formula_and_the_best_move_of_any_position_has
 
 
 @CHANCES
-@settings(derandomize=True)
 @given(centipawns=CENTIPAWNS, mate_in=MATES, wins=st.integers(0, 1_000), share=st.floats(0, 1))
 def test_what_is_good_for_one_side_is_as_bad_for_the_other(
     config: ValuesConfig, centipawns: int, mate_in: int, wins: int, share: float
@@ -139,7 +137,6 @@ def test_what_is_good_for_one_side_is_as_bad_for_the_other(
 
 
 @CONFIGS
-@settings(derandomize=True)
 @given(one=CENTIPAWNS, other=CENTIPAWNS)
 def test_a_higher_score_is_never_worth_less(config: ValuesConfig, one: int, other: int) -> None:
     low, high = sorted((one, other))
@@ -149,7 +146,6 @@ def test_a_higher_score_is_never_worth_less(config: ValuesConfig, one: int, othe
         assert worse < better, "and where games are decided always less"
 
 
-@settings(derandomize=True)
 @given(centipawns=st.integers(-3_000, 3_000), one=st.integers(0, 2_000), other=st.integers(0, 2_000))
 def test_of_equal_centipawns_the_better_chances_are_worth_more(centipawns: int, one: int, other: int) -> None:
     low, high = sorted((one, other))
@@ -158,7 +154,6 @@ def test_of_equal_centipawns_the_better_chances_are_worth_more(centipawns: int, 
 
 
 @CHANCES
-@settings(derandomize=True)
 @given(centipawns=CENTIPAWNS, one=MATES, other=MATES)
 def test_any_mate_beats_any_score_and_a_nearer_mate_a_farther_one(config: ValuesConfig, centipawns: int, one: int, other: int) -> None:
     near, far = sorted((one, other))

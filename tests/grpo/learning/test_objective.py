@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -171,7 +171,6 @@ def test_the_whole_objective_worked_by_hand(direction: Direction) -> None:
 # Reductions.
 
 
-@settings(derandomize=True)
 @given(st.floats(0, 10), st.floats(-5, 5))
 def test_with_infinite_bounds_it_is_the_unclipped_surrogate(ratio: float, advantage: float) -> None:
     found = clipped_surrogate(numbers(ratio), numbers(advantage), clip_low=math.inf, clip_high=math.inf)
@@ -181,7 +180,6 @@ def test_with_infinite_bounds_it_is_the_unclipped_surrogate(ratio: float, advant
     assert not high.item()
 
 
-@settings(derandomize=True)
 @given(st.floats(0, 10), st.floats(-5, 5), st.floats(0.01, 0.99), st.floats(0.01, 5))
 def test_the_clip_only_ever_lowers_the_surrogate_and_stops_its_gradient_exactly_where_it_says(
     ratio: float, advantage: float, low: float, high: float
@@ -405,7 +403,6 @@ def test_their_kl_as_a_loss_and_their_entropy_bonus_are_one_vector_with_opposite
     assert norms["recovery_kl"] == cosines["entropy", "recovery_kl"] == 0
 
 
-@settings(derandomize=True)
 @given(st.lists(st.floats(-60, 60), min_size=2, max_size=30), st.sampled_from(TEMPERATURES))
 def test_the_entropy_of_the_objective_is_never_above_its_bound_and_no_divergence_below_zero(
     logits: list[float], temperature: float

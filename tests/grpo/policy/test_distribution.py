@@ -10,7 +10,7 @@ import chess
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -81,7 +81,6 @@ def test_entropies_and_divergences_worked_by_hand() -> None:
 # Identities.
 
 
-@settings(derandomize=True)
 @given(LOGITS, st.sampled_from(TEMPERATURES))
 def test_probabilities_sum_to_one_and_entropy_lies_between_zero_and_its_bound(logits: list[float], temperature: float) -> None:
     made = of(row(*logits), temperature=temperature)
@@ -90,7 +89,6 @@ def test_probabilities_sum_to_one_and_entropy_lies_between_zero_and_its_bound(lo
     assert made.num_legal().tolist() == [len(logits)]
 
 
-@settings(derandomize=True)
 @given(st.lists(st.tuples(st.floats(-20, 20), st.floats(-20, 20)), min_size=1, max_size=10))
 def test_divergence_is_never_negative_and_zero_to_itself(pairs: list[tuple[float, float]]) -> None:
     one, other = of(row(*(pair[0] for pair in pairs))), of(row(*(pair[1] for pair in pairs)))
@@ -150,7 +148,6 @@ def test_the_gradients_of_value_entropy_and_both_divergences_are_their_closed_fo
 # What must make no difference.
 
 
-@settings(derandomize=True)
 @given(LOGITS, st.floats(-1e6, 1e6), st.sampled_from(TEMPERATURES))
 def test_adding_a_constant_to_all_logits_changes_nothing(logits: list[float], shift: float, temperature: float) -> None:
     plain, shifted = of(row(*logits), temperature=temperature), of(row(*logits) + shift, temperature=temperature)
@@ -258,7 +255,6 @@ def test_the_ends_of_the_scale_stand_for_the_first_and_last_move_that_have_a_pro
     assert {column for column, prob in enumerate(probs) if prob > 0} == set(everything.tolist()), "and no other is ever drawn"
 
 
-@settings(derandomize=True)
 @given(LOGITS, st.sampled_from(TEMPERATURES), st.sampled_from([torch.float32, torch.float64]))
 def test_the_last_number_below_one_stands_for_a_move_that_has_a_probability_however_the_sum_is_rounded(
     logits: list[float], temperature: float, dtype: torch.dtype

@@ -386,7 +386,7 @@ def test_a_game_without_tags_is_never_part_of_another() -> None:
     assert outcomes("1. e4 *\n\n" + TAGS + "1. d4 *\n\n1. c4 *\n\n" + TAGS + "1. b4 *") == ["not a game", "text after the result", "b2b4"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cuts=st.lists(st.integers(0, len(MESSY)), max_size=30), block=st.integers(1, 80), limit=st.sampled_from([60, 200, MIB]))
 def test_no_cut_of_the_stream_matters(cuts: list[int], block: int, limit: int) -> None:
     edges = [0, *sorted(cuts), len(MESSY)]
@@ -430,7 +430,7 @@ ALPHABET = st.sampled_from(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(parts=st.lists(ALPHABET, max_size=40), encoding=st.sampled_from(["utf-8", "latin-1"]), block=st.integers(1, 80))
 def test_no_text_is_too_strange(parts: list[str], encoding: str, block: int) -> None:
     stream = "".join(parts).encode(encoding, "replace")
@@ -444,7 +444,7 @@ def test_no_text_is_too_strange(parts: list[str], encoding: str, block: int) -> 
 # Round trips
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32),
     comments=st.lists(st.text(st.characters(exclude_characters="{}\0", exclude_categories=["Cs"]), max_size=90), max_size=4),
@@ -494,7 +494,7 @@ def test_each_damage_costs_one_game_wherever_it_is(damage: str) -> None:
     expect_damages(random.Random(1), [damage, None, damage, damage, None, damage], "\n\n")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32),
     damages=st.lists(st.sampled_from([None, None, *DAMAGES]), min_size=1, max_size=8),

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo.statistics import intervals as statistics
@@ -42,7 +42,6 @@ def test_elo_worked_by_hand(score: float, expected: float) -> None:
     assert elo(score) == pytest.approx(expected, abs=1e-3)
 
 
-@settings(derandomize=True)
 @given(SCORES)
 def test_elo_is_antisymmetric_and_its_inverse_is_the_logistic_curve(score: float) -> None:
     assert elo(score) == pytest.approx(-elo(1 - score), abs=1e-6)
@@ -92,7 +91,6 @@ def test_pairs_that_all_ended_alike_give_an_interval_that_is_neither_empty_nor_c
     assert (interval.low, interval.high) == pytest.approx((low, high), abs=1e-4)
 
 
-@settings(derandomize=True)
 @given(PAIRS)
 def test_an_interval_holds_its_score_lies_within_0_and_1_and_has_a_width(pairs: list[float]) -> None:
     interval = paired_interval(pairs)
@@ -104,7 +102,6 @@ def test_an_interval_holds_its_score_lies_within_0_and_1_and_has_a_width(pairs: 
     assert "inf" not in str(interval)
 
 
-@settings(derandomize=True)
 @given(PAIRS)
 def test_the_other_players_interval_is_the_mirror_image(pairs: list[float]) -> None:
     one, other = paired_interval(pairs), paired_interval([1 - score for score in pairs])
@@ -200,7 +197,6 @@ def test_pairs_are_counted_from_both_lost_to_both_won() -> None:
         Outcomes.of_pairs([0.5, 0.3])
 
 
-@settings(derandomize=True, deadline=None)
 @given(PAIRS)
 def test_our_score_with_interval_is_that_of_the_pairs_and_the_chance_goes_with_the_p_value(pairs: list[float]) -> None:
     found, interval = match_statistics(Outcomes.of_pairs(pairs)), paired_interval(pairs)
@@ -237,7 +233,6 @@ def test_every_number_is_finite_where_all_games_ended_alike(of_match: object, co
         assert not (worst and upper)
 
 
-@settings(derandomize=True)
 @given(st.floats(-1_199, 1_199))
 def test_the_expected_score_is_the_inverse_of_elo(difference: float) -> None:
     assert elo(expected_score(difference)) == pytest.approx(difference, abs=1e-6)
@@ -246,7 +241,6 @@ def test_the_expected_score_is_the_inverse_of_elo(difference: float) -> None:
 # Several claims at once.
 
 
-@settings(derandomize=True, deadline=None)
 @given(PAIRS)
 def test_a_p_value_below_the_level_is_an_interval_above_one_half(pairs: list[float]) -> None:
     assert (p_value(pairs) <= LEVEL) == (paired_interval(pairs).low > 0.5)
@@ -260,7 +254,6 @@ def test_holm_worked_by_hand() -> None:
     assert holm([]) == []
 
 
-@settings(derandomize=True)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
 def test_holm_never_lowers_a_p_value_keeps_their_order_and_is_never_stricter_than_bonferroni(p_values: list[float]) -> None:
     adjusted = holm(p_values)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo.statistics import planning
@@ -100,7 +100,6 @@ def test_openings_that_favour_a_colour_make_pairs_that_say_more() -> None:
     assert needed[2] == pytest.approx(needed[1] * 2, abs=2)
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.floats(5, 300), st.floats(0, 0.15))
 def test_the_smallest_difference_is_the_inverse_of_the_games_needed(elo: float, draw_rate: float) -> None:
     assumed = Assumptions(draw_rate=draw_rate, pair_correlation=0.0)

@@ -113,7 +113,7 @@ def test_walds_bounds() -> None:
     assert (sprt(0, 5).lower, sprt(0, 5).upper) == pytest.approx((-2.944, 2.944), abs=1e-3)
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 400), min_size=5, max_size=5).filter(any), st.sampled_from(SprtModel))
 def test_seen_from_the_other_player_the_ratio_changes_its_sign(counts: list[int], model: SprtModel) -> None:
     one = sprt(-5, 25, model).log_likelihood_ratio(Outcomes(counts=tuple(counts)))
@@ -121,7 +121,7 @@ def test_seen_from_the_other_player_the_ratio_changes_its_sign(counts: list[int]
     assert one == pytest.approx(-other, abs=1e-5 * (1 + sum(counts)))
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.sampled_from([0, 0, 1, 2, 30, 10**6]), min_size=3, max_size=5).filter(lambda counts: len(counts) != 4 and any(counts)),
     st.sampled_from([(0.0, 2.0), (0.0, 30.0), (-800.0, 500.0), (299.0, 300.0)]),

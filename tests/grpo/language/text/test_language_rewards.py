@@ -142,7 +142,7 @@ def test_the_target_has_every_part_in_full(example: Example) -> None:
     assert grades.is_legal_best == (example.task == LanguageTask.MOVE)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     st.sampled_from(EXAMPLES),
     st.one_of(
@@ -163,7 +163,7 @@ def test_any_text_has_all_parts_in_their_ranges_and_no_more_than_the_target(exam
         assert grades.total(0.0) <= grades.total(0.3) <= grades.total()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.sampled_from(EXAMPLES), st.data())
 def test_the_target_has_the_most_of_all_that_are_near_it(example: Example, data: st.DataObject) -> None:
     text = example.target
@@ -183,7 +183,7 @@ def test_the_target_has_the_most_of_all_that_are_near_it(example: Example, data:
     assert all(value <= best.parts[name] for name, value in grades.parts.items())
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.sampled_from(OUTCOMES), st.sampled_from(OUTCOMES))
 def test_another_position_than_the_new_one_never_has_as_much(example: EnvironmentExample, other: EnvironmentExample) -> None:
     for fen in (other.new_fen, other.fen, example.fen):
@@ -191,7 +191,7 @@ def test_another_position_than_the_new_one_never_has_as_much(example: Environmen
         assert (total(example, text) == total(example, example.target)) == (fen == example.new_fen)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.sampled_from(CHOICES), st.data())
 def test_a_worse_best_move_never_has_more(example: MoveExample, data: st.DataObject) -> None:
     value = dict(zip(example.moves, example.values, strict=True))

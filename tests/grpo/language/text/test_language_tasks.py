@@ -51,7 +51,7 @@ def test_the_formats_are_those_of_the_documentation() -> None:
     assert write_environment_answer(AFTER_E4, 0.001, terminated=False, truncated=True) == f"{AFTER_E4}+0.001+0+1"
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(MOVES, PAWNS), min_size=1, max_size=NUM_MOVES), MOVES, BLANKS, st.data())
 def test_a_written_choice_is_read_back_whatever_white_space_is_around_it(
     listed: list[tuple[str, float]], best: str, blank: str, data: st.DataObject
@@ -67,7 +67,7 @@ def test_a_written_choice_is_read_back_whatever_white_space_is_around_it(
     assert set(text) <= set(ALPHABET)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(positions(), st.sampled_from([0.001, 1.0, 0.5, -1.0]), st.booleans(), st.booleans(), BLANKS)
 def test_a_written_outcome_is_read_back_whatever_white_space_is_around_it(
     fen: str, reward: float, terminated: bool, truncated: bool, blank: str
@@ -81,7 +81,7 @@ def test_a_written_outcome_is_read_back_whatever_white_space_is_around_it(
     assert set(text) <= set(ALPHABET)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     st.one_of(
         st.text(), st.text(alphabet=ALPHABET, max_size=200), st.lists(st.sampled_from(["E:", "B:", "e2e4", "0.1", "+", " "])).map("".join)
