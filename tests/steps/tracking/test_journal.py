@@ -170,6 +170,20 @@ def test_a_reader_that_stalled_changes_nothing_of_its_successors(tmp_path: Path,
     assert objects.keys("outbox/") == [key], "the successor may have delivered less"
 
 
+def test_a_copy_that_changed_in_the_shared_store_is_not_overwritten(tmp_path: Path, shared: Callable[[str], JournalFolder]) -> None:
+    objects, second = FolderObjects(tmp_path / "shared"), shared("second")
+    leave_one(shared("first"))
+    [key] = objects.keys("outbox/")
+    with closing(second.pending(Reader.MLFLOW, "parent")) as delivering:
+        journal = next(delivering)
+        objects.put(key, b"a successor's")  # After the look at the lease, and before the write.
+        second.share(journal, Reader.MLFLOW)
+        found = objects.get(key)
+        assert found is not None
+        assert found.data == b"a successor's"
+        objects.delete(key)
+
+
 def test_a_reader_that_takes_a_journal_leaves_the_other_readers_copy_there(tmp_path: Path, shared: Callable[[str], JournalFolder]) -> None:
     leave_one(shared("first"), list(Reader))
     with closing(shared("second").pending(Reader.MLFLOW, "parent")) as delivering:
