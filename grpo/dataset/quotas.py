@@ -4,9 +4,9 @@ A game's split depends only on the game, so that no game is in two splits, whate
 """
 
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ import chess
 from grpo.base.seeding import numpy_stream
 from grpo.board.encoding import fen_of, key_of_fen, position_key, turned_fen
 from grpo.board.phases import PHASES, Phase, phase_of
+from grpo.dataset.file_reports import FileReport
 from grpo.dataset.table import Position, Split
 from grpo.reading.games import Game, Reason, Rejection
 from grpo.settings.tree import BoardsConfig
@@ -69,6 +70,8 @@ class SourceReport:
     """Positions that were in the dataset already, or whose colour mirror was."""
     left_out: Counter[str] = field(default_factory=Counter)
     """Reason -> positions: a filter's name, `judged` (an excluded evaluation position), `engine failure`."""
+    files: defaultdict[str, FileReport] = field(default_factory=lambda: defaultdict(FileReport))
+    """Name -> what was read of the file; empty for engine games."""
 
     def reject(self, rejection: Rejection) -> None:
         """Count a rejected game."""
@@ -82,11 +85,12 @@ class SourceReport:
             "natural_phases": {phase.value: self.natural_phases[phase] for phase in PHASES},
             "duplicates": self.num_duplicates,
             "left_out": dict(self.left_out),
+            "files": {name: asdict(of_file) for name, of_file in sorted(self.files.items())},
         }
 
     @classmethod
     def joined(cls, facts: Sequence[Mapping[str, Any]]) -> "SourceReport":
-        """Return the sum of several reports' facts."""
+        """Return the sum of the facts of several units' reports; each unit reads its part of every file."""
         report = cls()
         for part in facts:
             report.num_games += part["games"]
@@ -94,6 +98,10 @@ class SourceReport:
             report.natural_phases.update(part["natural_phases"])
             report.num_duplicates += part["duplicates"]
             report.left_out.update(part["left_out"])
+            for name, of_file in part["files"].items():
+                report.files[name].read += of_file["read"] / len(facts)
+                report.files[name].games += of_file["games"]
+                report.files[name].rejected += of_file["rejected"]
         return report
 
 

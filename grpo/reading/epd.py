@@ -24,7 +24,7 @@ _OPERATION: Final = re.compile(r"([A-Za-z]\w*)\s*(.*)")
 
 
 def read_positions(
-    chunks: Iterable[bytes], source: str, *, is_mine: Callable[[bytes], bool] = lambda _: True
+    chunks: Iterable[bytes], source: str, *, start: int = 0, is_mine: Callable[[bytes], bool] = lambda _: True
 ) -> Iterator[Game | Rejection]:
     """Yield each line's position as a game without moves, or a Rejection; skip blank lines and `#` comments.
 
@@ -34,10 +34,11 @@ def read_positions(
     Args:
         chunks: The decompressed bytes, split anywhere.
         source: Name of the file.
+        start: Offset of the first chunk in the file, where a line begins.
         is_mine: Whether to read the line with this digest; other lines are skipped. The digest depends only on the line's first four
             fields, so that a position that is listed twice with different clocks has one digest.
     """
-    for offset, line in lines(chunks):
+    for offset, line in lines(chunks, start):
         if line.lstrip().startswith(b"#") or (not line.strip() and len(line) <= MAX_LINE_SIZE):
             continue
         if not is_mine(hashlib.sha256(b" ".join(line[:MAX_LINE_SIZE].split(None, 4)[:4])).digest()):
@@ -140,12 +141,12 @@ def _clocks(rest: str) -> tuple[str, str]:
     return clocks["hmvc"], clocks["fmvn"]
 
 
-def lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the byte offset of each line, and the line without its line end and byte order mark.
+def lines(chunks: Iterable[bytes], start_offset: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield the byte offset of each line (that of the first is `start_offset`), and the line without its line end and byte order mark.
 
     A line longer than `MAX_LINE_SIZE` is truncated to bound memory, but is still longer than `MAX_LINE_SIZE`.
     """
-    offset, rest, num_dropped = 0, b"", 0
+    offset, rest, num_dropped = start_offset, b"", 0
     for chunk in chain(chunks, (b"\n",)):  # The last line may lack a line end.
         text, start = rest + chunk, 0
         for end in _LINE_END.finditer(text):

@@ -56,12 +56,13 @@ class RawGames:
     a line that begins with `[Event "` begins a game: then a `}` is missing.
     """
 
-    def __init__(self, chunks: Iterable[bytes], source: str) -> None:
+    def __init__(self, chunks: Iterable[bytes], source: str, *, start: int = 0) -> None:
+        """Read from chunks that begin at the byte `start` of the source."""
         # The stream is re-split into equal blocks, so that the result does not depend on the chunks.
         self._blocks = _blocks(chunks)
         self._source = source
         self._data = b""
-        self._offset = 0  # Offset of the data's first byte in the stream.
+        self._offset = start  # Offset of the data's first byte in the stream.
         self._begin = 0  # Offset of the current game in the data.
         self._is_last = False
 

@@ -94,20 +94,59 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
     return files
 
 
-def read_chunks(file: SourceFile) -> Iterator[bytes]:
+@dataclass(slots=True)
+class Gauge:
+    """How much of a file `read_chunks` has read."""
+
+    size: int = 0
+    """Of the compressed file, in bytes."""
+    num_packed: int = 0
+    """Bytes read of it."""
+    num_unpacked: int = 0
+    """What they unpacked to, in bytes."""
+
+    def fraction(self, position: int) -> float:
+        """Return which fraction of the file lies before a position of the unpacked bytes, by the compression seen so far."""
+        whole = self.size * self.num_unpacked
+        return min(1.0, position * self.num_packed / whole) if whole else 1.0
+
+
+def read_chunks(file: SourceFile, *, start: int = 0, gauge: Gauge | None = None) -> Iterator[bytes]:
     """Yield the decompressed bytes in chunks of at most 1 MiB, streaming, so that memory is bounded for any file.
+
+    Args:
+        file: The file.
+        start: Skip this many decompressed bytes.
+        gauge: Counts what was read.
 
     Raises SourceError if the file cannot be read, is truncated or damaged, has data after its end, or is a decompression bomb. Plain files
     have no checks.
     """
+    gauge = Gauge() if gauge is None else gauge
     with _opened(file.uri) as stream:
-        if file.packing == Packing.ZIP:
-            yield from _read_member(file, stream)
-        elif file.packing == Packing.NONE:
-            yield from iter(partial(stream.read, CHUNK_SIZE), b"")
-        else:
-            packed = _Packed(file, stream)
-            yield from _without_bombs(_UNPACKERS[file.packing](packed), packed)
+        if file.packing == Packing.NONE:
+            gauge.size = stream.seek(0, os.SEEK_END)
+            gauge.num_packed = gauge.num_unpacked = stream.seek(start)
+            for chunk in iter(partial(stream.read, CHUNK_SIZE), b""):
+                gauge.num_packed += len(chunk)
+                gauge.num_unpacked += len(chunk)
+                yield chunk
+            return
+        for chunk in _unpacked(file, stream, gauge):
+            before = gauge.num_unpacked
+            gauge.num_unpacked += len(chunk)
+            if gauge.num_unpacked > start:
+                yield chunk[max(0, start - before) :]
+
+
+def _unpacked(file: SourceFile, stream: BinaryIO, gauge: Gauge) -> Iterator[bytes]:
+    if file.packing == Packing.ZIP:
+        yield from _read_member(file, stream, gauge)
+        return
+    gauge.size = stream.seek(0, os.SEEK_END)
+    stream.seek(0)
+    packed = _Packed(file, stream, gauge=gauge)
+    yield from _without_bombs(_UNPACKERS[file.packing](packed), packed)
 
 
 def fingerprint(file: SourceFile) -> str:
@@ -240,8 +279,9 @@ def _opened(uri: str) -> Iterator[BinaryIO]:
 class _Packed:
     """Sequential reader of the compressed bytes of one file or archive member, with a counter."""
 
-    def __init__(self, file: SourceFile, stream: BinaryIO, num_left: int | None = None) -> None:
+    def __init__(self, file: SourceFile, stream: BinaryIO, num_left: int | None = None, *, gauge: Gauge | None = None) -> None:
         self._file = file
+        self._gauge = gauge or Gauge()
         self._stream = stream
         self._num_left = num_left
         """Remaining bytes of an archive member; None for a file, which is read to its end."""
@@ -251,6 +291,7 @@ class _Packed:
         """Return the next `count` bytes, or fewer if the file ends."""
         piece = self._stream.read(count if self._num_left is None else min(count, self._num_left))
         self.num_read += len(piece)
+        self._gauge.num_packed += len(piece)
         if self._num_left is not None:
             self._num_left -= len(piece)
         return piece
@@ -381,7 +422,7 @@ def _directory(uri: str, stream: BinaryIO) -> zipfile.ZipFile:
         ) from None
 
 
-def _read_member(file: SourceFile, stream: BinaryIO) -> Iterator[bytes]:
+def _read_member(file: SourceFile, stream: BinaryIO, gauge: Gauge) -> Iterator[bytes]:
     # zipfile only locates the member: it would decompress 4 kB of bzip2 to gigabytes in one piece.
     try:
         member = _directory(file.uri, stream).getinfo(file.member)
@@ -400,7 +441,8 @@ def _read_member(file: SourceFile, stream: BinaryIO) -> Iterator[bytes]:
     if magic != b"PK\3\4":
         raise header.damaged(0, "not a member's header")
     header.exactly(name_size + extra_size)
-    packed = _Packed(file, stream, member.compress_size)
+    gauge.size = member.compress_size
+    packed = _Packed(file, stream, member.compress_size, gauge=gauge)
     checksum = num_out = 0
     for chunk in _without_bombs(_MEMBER_UNPACKERS[member.compress_type](packed), packed):
         checksum = zlib.crc32(chunk, checksum)

@@ -15,7 +15,7 @@ from grpo.base.files import atomic_folder, write_manifest
 from grpo.engine.identity import EngineIdentity, identify
 from grpo.reading.games import Rejection, SourceError
 from grpo.settings.tree import ConfigError, Settings
-from steps.bodies.build_boards import build_units, write_rejection
+from steps.bodies.build_boards import build_units, sort_rejections, write_rejection
 from steps.bodies.check_boards import check_dataset
 from steps.bodies.join_boards import join_units, nothing_usable
 from steps.cli.inspect_files import dataset_text, files_text, inspect_files
@@ -123,6 +123,8 @@ def _inspect(given: argparse.Namespace) -> int:
                 write_rejection(rejected, rejection)
 
         report = inspect_files(settings.boards, on_rejection=on_rejection, say=lambda text: say(text, sys.stderr))
+    if given.rejected is not None:
+        sort_rejections(given.rejected)
     say(files_text(report))
     if not report.source.num_games:
         raise SourceError(nothing_usable(", ".join(given.what), report.source))
