@@ -20,6 +20,8 @@ from grpo.dataset.table import Split
 _EXAMPLES_PER_PHASE: Final = 2
 _MAX_LISTED: Final = 12
 """Largest number of listed names: there may be thousands of sources, and a tracker note has at most 5,000 characters."""
+_MAX_FILES: Final = 5
+"""Largest number of files in the table of the Markdown, for the same reason; `Sources` lists more."""
 _MAX_NAME: Final = 80
 _MARKDOWN_MARKS: Final = "\\`*_{}[]()#+!|~$"
 _LABEL_COLOUR: Final = "#2f6fdfc0"
@@ -177,11 +179,11 @@ def _table(title: str, counts: Mapping[str, int]) -> str:
 
 
 def _files_markdown(facts: Mapping[str, Any]) -> list[str]:
-    rows = file_rows(facts, most=_MAX_LISTED)
+    rows = file_rows(facts, most=_MAX_FILES)
     if not rows:
         return []
     name, *numbers = FILE_HEADERS
-    more = num_more_files(facts, most=_MAX_LISTED)
+    more = num_more_files(facts, most=_MAX_FILES)
     return [
         f"| {name} | {' | '.join(numbers)} |",
         f"| --- |{' ---: |' * len(numbers)}",

@@ -4,6 +4,7 @@ A game's split depends only on the game, so that no game is in two splits, whate
 """
 
 import hashlib
+import math
 from collections import Counter, defaultdict
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -99,9 +100,11 @@ class SourceReport:
             report.num_duplicates += part["duplicates"]
             report.left_out.update(part["left_out"])
             for name, of_file in part["files"].items():
-                report.files[name].read += of_file["read"] / len(facts)
                 report.files[name].games += of_file["games"]
                 report.files[name].rejected += of_file["rejected"]
+        for name, of_files in report.files.items():
+            # Summed exactly, so that the order of the units changes nothing.
+            of_files.read = round(math.fsum(part["files"][name]["read"] for part in facts) / len(facts), 6)
         return report
 
 

@@ -1,8 +1,8 @@
 """The files of a dataset, read side by side: at any time about the same fraction of each has been read.
 
 So every file is drawn from in proportion to its size, however many there are and whatever they are called. A file that is tiny beside the
-others gives at least a tenth of an equal share of the entries (games and listed positions, usable or not) for as long as it has any.
-Which file is next depends only on the files, and so do the boards.
+others gives at least a tenth of an equal share of the bytes, unpacked, for as long as it has any. Which file is next depends only on the
+files, and so do the boards.
 """
 
 import heapq
@@ -73,11 +73,15 @@ class _Reading:
         self.file = file
         self.fraction = 0.0
         """How much of the file has been read, in [0, 1]."""
-        self.num_entries = 0
         self._open = entries
         self._entries: Iterator[PgnGame | Game | Rejection] | None = None
         self._gauge = Gauge()
         self._offset = -1  # Of the last entry.
+
+    @property
+    def num_bytes(self) -> int:
+        """How many bytes have been read, unpacked."""
+        return self._offset + 1
 
     def next(self) -> PgnGame | Game | Rejection | None:
         """Return the next entry, or None at the end of the file."""
@@ -89,7 +93,6 @@ class _Reading:
             offset = entry.game.offset if isinstance(entry, PgnGame) else entry.offset
             if offset > self._offset:
                 self._offset = offset
-                self.num_entries += 1
                 self.fraction = max(self.fraction, self._gauge.fraction(offset + 1))
                 return entry
         self.fraction = 1.0
@@ -103,19 +106,19 @@ class _Reading:
 def _side_by_side(readings: Iterable[_Reading]) -> Iterator[tuple[_Reading, PgnGame | Game | Rejection | None]]:
     """Yield the entries of all files, each with its file, and None at the end of each file."""
     left = dict(enumerate(readings))
-    num_files, num_drawn = len(left), 0
+    num_files, num_bytes = len(left), 0
     growth = _TURN_GROWTH if num_files > _MAX_OPEN else 1.0
     # Numbers that have changed since they were pushed are skipped.
     by_fraction = [(0.0, number) for number in left]
-    by_count = [(0, number) for number in left]
+    by_bytes = [(0, number) for number in left]
     is_open: OrderedDict[int, None] = OrderedDict()
     while left:
         while by_fraction[0][1] not in left or by_fraction[0][0] != left[by_fraction[0][1]].fraction:
             heapq.heappop(by_fraction)
-        while by_count[0][1] not in left or by_count[0][0] != left[by_count[0][1]].num_entries:
-            heapq.heappop(by_count)
-        is_behind = by_count[0][0] * _LEAST_SHARE * num_files < num_drawn - num_files
-        number = by_count[0][1] if is_behind else by_fraction[0][1]
+        while by_bytes[0][1] not in left or by_bytes[0][0] != left[by_bytes[0][1]].num_bytes:
+            heapq.heappop(by_bytes)
+        is_behind = 0 < by_bytes[0][0] * _LEAST_SHARE * num_files < num_bytes
+        number = by_bytes[0][1] if is_behind else by_fraction[0][1]
         reading = left[number]
         if number not in is_open and len(is_open) == _MAX_OPEN:
             left[is_open.popitem(last=False)[0]].put_down()
@@ -123,13 +126,14 @@ def _side_by_side(readings: Iterable[_Reading]) -> Iterator[tuple[_Reading, PgnG
         is_open.move_to_end(number)
         goal = 0.0 if is_behind else reading.fraction * growth
         while True:
+            before = reading.num_bytes
             entry = reading.next()
+            num_bytes += reading.num_bytes - before
             yield reading, entry
             if entry is None:
                 del left[number], is_open[number]
                 break
-            num_drawn += 1
             if reading.fraction >= goal:
                 heapq.heappush(by_fraction, (reading.fraction, number))
-                heapq.heappush(by_count, (reading.num_entries, number))
+                heapq.heappush(by_bytes, (reading.num_bytes, number))
                 break

@@ -23,6 +23,7 @@ _MAX_SEEN: Final = 1_000_000
 _MAX_DETAIL: Final = 120
 _MAX_RATING: Final = 4_000
 
+_FIRST_WORD: Final = re.compile(rb"(?:\s|\xef\xbb\xbf|\{[^}]*\}|[;%][^\n]*|[0-9]{1,3}\.+)*([^\s{};()]+)")
 _PLAIN_TAG: Final = re.compile(rf'^\[({TAG_NAME}) "([^"\\\n]*)"\]$', re.MULTILINE)
 _TAG_LINE: Final = re.compile(rf'\[\s*({TAG_NAME})\s*"(.*)"\s*\]')
 _TAGS_IN_LINE: Final = re.compile(rf'(?:\[\s*{TAG_NAME}\s*"[^"\\]*+(?:\\.[^"\\]*+)*"\s*\]\s*)+')
@@ -156,8 +157,8 @@ def _read(raw: RawGame, source: str, dropped_by: Callable[[Mapping[str, str]], s
 
 
 def _parse(raw: RawGame, source: str, dropped_by: Callable[[Mapping[str, str]], str | None]) -> PgnGame:
-    if not raw.is_tagged:
-        raise UnusableError(Reason.NOT_A_GAME, f"{raw.size:,} bytes before the first tag: {quoted(raw.text[:200].decode('latin-1'))}")
+    if not raw.is_tagged and not _begins_a_game(raw.text):
+        raise UnusableError(Reason.NOT_A_GAME, f"{raw.size:,} bytes that are no moves: {quoted(raw.text[:200].decode('latin-1'))}")
     if raw.size > MAX_GAME_BYTES:
         raise UnusableError(Reason.TOO_LONG, f"{raw.size:,} bytes, of at most {MAX_GAME_BYTES:,}")
     if b"\0" in raw.text:
@@ -190,6 +191,15 @@ def _parse(raw: RawGame, source: str, dropped_by: Callable[[Mapping[str, str]], 
             date=_date(headers.get("UTCDate", "")) or _date(headers.get("Date", "")),
         ),
     )
+
+
+def _begins_a_game(text: bytes) -> bool:
+    """Return whether the first word of a text without tags, after comments and move numbers, is a legal first move."""
+    found = _FIRST_WORD.match(text)
+    try:
+        return found is not None and bool(read_main_line(found[1].decode("latin-1"), chess.Board()).moves)
+    except UnusableError:
+        return False
 
 
 def _encoding(text: bytes) -> str:

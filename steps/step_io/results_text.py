@@ -340,7 +340,7 @@ def _files(boards: BoardFacts) -> str:
     rows = file_rows(boards, most=_MAX_FILES)
     more = num_more_files(boards, most=_MAX_FILES)
     rest = f"\nand {more:,} more files.\n" if more else ""
-    return f"\n{markdown_table(FILE_HEADERS, [(escaped(name), *numbers) for name, *numbers in rows])}\n{rest}" if rows else ""
+    return f"\n{markdown_table(FILE_HEADERS, rows)}\n{rest}" if rows else ""
 
 
 def _answers(confirmed: MatchFacts) -> str:
