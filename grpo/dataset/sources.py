@@ -13,7 +13,7 @@ from typing import Final
 from grpo.dataset.filters import dropped_by_tags, filtered
 from grpo.dataset.quotas import SourceReport
 from grpo.reading.epd import read_positions
-from grpo.reading.games import Game, Reason, Rejection
+from grpo.reading.games import Game, Reason, Rejection, SourceError
 from grpo.reading.pgn import PgnGame, SeenGames, read_pgn_games
 from grpo.reading.streams import FileKind, Gauge, SourceFile, find_files, read_chunks
 from grpo.settings.tree import BoardsConfig
@@ -48,7 +48,14 @@ def file_games(config: BoardsConfig, *, unit: int, report: SourceReport) -> Iter
             )
         return read_positions(chunks, file.name, start=start, is_mine=is_mine)
 
-    readings = [_Reading(file, entries) for file in find_files(config.files)]
+    files = find_files(config.files)
+    for file in files:
+        if file.kind == FileKind.PUZZLES:
+            raise SourceError(
+                f"{file.uri}: a table of puzzles, which measure a policy: give it to boards.exclude, or to `chess-grpo solve`; boards.files"
+                " takes games (.pgn) and lists of positions (.epd, .fen)"
+            )
+    readings = [_Reading(file, entries) for file in files]
     for reading in readings:
         report.files[reading.file.name].read = 0.0
     for reading, entry in _side_by_side(readings):

@@ -15,7 +15,7 @@ from made_games import as_epd, random_pgn
 from grpo.dataset import sources
 from grpo.dataset.quotas import SourceReport
 from grpo.dataset.sources import file_games
-from grpo.reading.games import Game, Rejection
+from grpo.reading.games import Game, Rejection, SourceError
 from grpo.reading.streams import read_chunks
 from grpo.settings.tree import BoardsConfig
 
@@ -128,3 +128,9 @@ def test_of_more_files_than_can_be_open_all_are_drawn_from_and_nothing_is_lost_o
     few, report = drawn(config_of(tmp_path), count=60)
     assert {entry.source for entry in few} == {f"{number}.pgn{suffix}" for number in range(9)}
     assert all(0 < of_file.read < 0.5 for of_file in report.files.values())
+
+
+def test_a_table_of_puzzles_is_no_source_of_boards(tmp_path: Path) -> None:
+    (tmp_path / "puzzles.csv").write_text("PuzzleId,FEN,Moves\n")
+    with pytest.raises(SourceError, match=r"puzzles\.csv: a table of puzzles, .*boards\.exclude"):
+        drawn(config_of(tmp_path))
