@@ -267,11 +267,13 @@ def shortage_message(missing: Mapping[QuotaCell, int], report: SourceReport, wha
     )
     rejected = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.rejected.items())) or "none"
     left_out = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.left_out.items())) or "none"
+    filters = sorted(reason.removeprefix(FILTERED) for reason in report.rejected if reason.startswith(FILTERED))
+    looser = f"loosen {', '.join(f'boards.filters.{name}' for name in filters)}, " if filters else ""
     return (
         f"{what} cannot fill the quotas: missing {sum(missing.values()):,} boards\n{table}\n\n"
         f"From {report.num_games:,} games; {report.num_duplicates:,} positions were duplicates; games rejected: {rejected}; positions left"
         f" out: {left_out}.\n"
-        "Give more games, lower boards.num_train, boards.num_validation or boards.num_heldout, raise boards.max_per_game_and_phase, choose"
+        f"Give more games, {looser}lower boards.num_train, boards.num_validation or boards.num_heldout, raise boards.max_per_game_and_phase, choose"
         ' boards.shortage = "accept" or "endgames", or boards.num_units = 1, since parts that find the same positions lose some'
     )
 

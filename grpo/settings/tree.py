@@ -157,7 +157,7 @@ class BoardsConfig(Section):
     source: Annotated[Literal["engine", "files"], Role(is_main=True)] = "engine"
     """`engine` generates games with Stockfish. `files` reads games (PGN) and lists of positions (EPD, FEN)."""
     files: Annotated[Names, _WHERE] = ()
-    """Files, folders, globs or s3:// addresses of .pgn, .epd or .fen, plain or compressed as .zst, .gz, .bz2 or .zip.
+    """Files, folders, globs or s3://, https:// or hf:// addresses of .pgn, .epd or .fen, plain or compressed as .zst, .gz, .bz2 or .zip.
     The version of the dataset includes their names and contents, not their folders."""
     filters: GameFilters = GameFilters()
     """Which games and positions of the files are used."""
