@@ -273,7 +273,8 @@ def shortage_message(missing: Mapping[QuotaCell, int], report: SourceReport, wha
         f"{what} cannot fill the quotas: missing {sum(missing.values()):,} boards\n{table}\n\n"
         f"From {report.num_games:,} games; {report.num_duplicates:,} positions were duplicates; games rejected: {rejected}; positions left"
         f" out: {left_out}.\n"
-        f"Give more games, {looser}lower boards.num_train, boards.num_validation or boards.num_heldout, raise boards.max_per_game_and_phase, choose"
+        f"Give more games, {looser}lower boards.num_train, boards.num_validation or boards.num_heldout, raise"
+        " boards.max_per_game_and_phase, choose"
         ' boards.shortage = "accept" or "endgames", or boards.num_units = 1, since parts that find the same positions lose some'
     )
 

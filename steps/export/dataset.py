@@ -53,7 +53,7 @@ def _write(table: pa.Table, split: Split, path: Path) -> int:
     if rows.num_rows:  # `load_dataset` reads no file without rows.
         path.parent.mkdir(exist_ok=True)
         pq.write_table(rows, path)
-    return rows.num_rows
+    return len(rows)
 
 
 def _card(
