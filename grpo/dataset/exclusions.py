@@ -15,7 +15,9 @@ from grpo.reading.games import Game, Reason, Rejection, SourceError
 from grpo.reading.streams import FileKind, SourceFile, find_files, fingerprint_of_all, read_chunks
 
 # Entries rejected for these reasons contain no position that needs to be excluded.
-_HARMLESS: Final = frozenset({Reason.GAME_OVER, Reason.DUPLICATE})
+_HARMLESS: Final = frozenset({Reason.GAME_OVER, Reason.DUPLICATE, Reason.NOT_A_GAME})
+_MAX_NAMED: Final = 20
+_LINE: Final = "\n  "
 
 
 class ExcludedPositions:
@@ -36,10 +38,17 @@ class ExcludedPositions:
 
         All positions of lists and games count, and those of puzzles that `read_puzzles` yields.
 
-        Raises SourceError if a file, or an entry of one, cannot be read, so that no evaluation position is missed.
+        Raises SourceError if a file, or an entry of one, cannot be read, so that no evaluation position is missed; it names all of them.
         """
         files = find_files(patterns)
-        hashes = array("Q", (_hash(position_key(board)) for file in files for board in _boards(file)))
+        bad: list[str] = []
+        hashes = array("Q", (_hash(position_key(board)) for file in files for board in _boards(file, bad)))
+        if bad:
+            more = [f"and {len(bad) - _MAX_NAMED:,} more"] if len(bad) > _MAX_NAMED else []
+            raise SourceError(
+                f"boards.exclude: {len(bad):,} entries cannot be read, so that their positions could not be kept out of the dataset;"
+                f" fix or remove them:{''.join(_LINE + each for each in (*bad[:_MAX_NAMED], *more))}"
+            )
         return cls(np.unique(np.frombuffer(hashes, dtype=np.uint64)), fingerprint_of_all(files))
 
     def __contains__(self, key: object) -> bool:
@@ -57,13 +66,12 @@ def _hash(key: str) -> int:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
 
 
-def _boards(file: SourceFile) -> Iterator[chess.Board]:
-    chunks = read_chunks(file)
-    if file.kind == FileKind.PUZZLES:
-        yield from read_puzzles(chunks, file.name)
-        return
-    for entry in _games(file, chunks) if file.kind == FileKind.GAMES else read_positions(chunks, file.name):
-        if isinstance(entry, Game):
+def _boards(file: SourceFile, bad: list[str]) -> Iterator[chess.Board]:
+    """Yield the positions of a file, and add its entries that cannot be read to `bad`."""
+    for entry in _entries(file):
+        if isinstance(entry, chess.Board):
+            yield entry
+        elif isinstance(entry, Game):
             yield from entry.boards
             if entry.moves:
                 # Include the final position: a match starts from the position after the last move of a book's line.
@@ -71,13 +79,13 @@ def _boards(file: SourceFile) -> Iterator[chess.Board]:
                 last.push(entry.moves[-1])
                 yield last
         elif entry.reason not in _HARMLESS:
-            raise SourceError(
-                f"{file.name}, byte {entry.offset:,}: {entry.reason} ({entry.detail}); fix or remove this entry of {file.uri}:"
-                " otherwise its positions could not be excluded from the dataset"
-            )
+            bad.append(f"{file.uri}, byte {entry.offset:,}: {entry.reason} ({entry.detail})")
 
 
-def _games(file: SourceFile, chunks: Iterator[bytes]) -> Iterator[Game | Rejection]:
+def _entries(file: SourceFile) -> Iterator[chess.Board | Game | Rejection]:
     from grpo.reading.pgn import read_games
 
-    return read_games(chunks, file.name)
+    chunks = read_chunks(file)
+    if file.kind == FileKind.PUZZLES:
+        return read_puzzles(chunks, file.name)
+    return read_games(chunks, file.name) if file.kind == FileKind.GAMES else read_positions(chunks, file.name)

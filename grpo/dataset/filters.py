@@ -1,4 +1,8 @@
-"""Filters of games and positions from files; each counts what it drops. Only `max_centipawns` is applied elsewhere: it needs the engine."""
+"""Filters of games and positions from files; each counts what it drops. Only `max_centipawns` is applied elsewhere: it needs the engine.
+
+A filter drops a game for what its tags say. Sites leave out most tags (Chess.com has no Rated tag, broadcasts no Termination, studies no
+ratings), so a game that does not say passes; only an unknown rating is too low, too high and too far, unless `unknown_ratings` keeps it.
+"""
 
 import re
 from collections import Counter
@@ -7,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from grpo.reading.games import Game, Reason, Rejection
-from grpo.reading.pgn import PgnGame
+from grpo.reading.pgn import PgnGame, rating
 from grpo.settings.tree import GameFilters, TimeControl
 
 # Lichess's classes by estimated duration, base + 40 increments, in seconds: https://lichess.org/faq#time-controls.
@@ -22,13 +26,23 @@ _DAY: Final = 86_400
 _PERIOD: Final = re.compile(r"(?:([0-9]{1,4})/)?([0-9]{1,8}(?:\.[0-9]{1,6})?)(?:\+([0-9]{1,8}(?:\.[0-9]{1,6})?))?(?::.*)?")
 
 # Engines that play under their own name, as whole words, with or without a version: `Stockfish 16`, `Stockfish_16`, `lichess AI level 5`.
-# Names that people have too (Fritz, Maia, Dragon, Junior) are not listed; titles identify those.
+# Names that people have too (Fritz, Maia, Dragon, Junior) are not listed; titles identify those. Chess.com's bots end in `-BOT`.
 _PROGRAM: Final = re.compile(
     r"(?<![a-z])(?:lichess ai|stockfish|komodo|houdini|rybka|leela chess zero|leela zero|lc0|lczero|alphazero|deep blue|deep fritz"
-    r"|deep junior|gnu ?chess|crafty)(?![a-z])"
+    r"|deep junior|gnu ?chess|crafty)(?![a-z])|-bot\Z"
 )
-_RATED: Final = re.compile(r"\brated\b", re.IGNORECASE)
-_UNRATED: Final = re.compile(r"\b(?:unrated|casual)\b", re.IGNORECASE)
+_NOT_RATED: Final = re.compile(r"\b(?:unrated|casual|not rated|non-rated)\b", re.IGNORECASE)
+# Chess.com writes a sentence in Termination: "anna won by resignation", "Game drawn by repetition", "boris won on time".
+_SENTENCES: Final = (
+    (re.compile(r"\babandoned\b"), "abandoned"),
+    (re.compile(r"\bwon on time\b|\btimeout\b"), "time forfeit"),
+    (re.compile(r"\b(?:won by (?:resignation|checkmate)|drawn by)\b"), "normal"),
+)
+
+
+def dropped_by_tags(headers: Mapping[str, str], filters: GameFilters) -> str | None:
+    """Return the first filter that drops a game for its tags, or None; its moves need not be read."""
+    return next((name for name, drops in _TAG_FILTERS.items() if drops(headers, filters)), None)
 
 
 def filtered(pgn_game: PgnGame, filters: GameFilters, dropped_positions: Counter[str]) -> Game | Rejection:
@@ -38,9 +52,9 @@ def filtered(pgn_game: PgnGame, filters: GameFilters, dropped_positions: Counter
     still returned.
     """
     game = pgn_game.game
-    for name, drops in _GAME_FILTERS.items():
-        if drops(pgn_game, filters):
-            return Rejection(source=game.source, offset=game.offset, reason=Reason.FILTERED, detail=name)
+    is_too_short = filters.min_plies is not None and len(game.moves) < filters.min_plies
+    if name := dropped_by_tags(pgn_game.headers, filters) or ("min_plies" if is_too_short else None):
+        return Rejection(source=game.source, offset=game.offset, reason=Reason.FILTERED, detail=name)
     if filters.first_ply is None and filters.last_ply is None and filters.min_clock_seconds is None:
         return game
     is_label = list(game.is_label)
@@ -58,18 +72,17 @@ def _position_filter(ply: int, clock: float | None, filters: GameFilters) -> str
         return "first_ply"
     if filters.last_ply is not None and ply > filters.last_ply:
         return "last_ply"
-    if filters.min_clock_seconds is not None and (clock is None or clock < filters.min_clock_seconds):
+    if filters.min_clock_seconds is not None and clock is not None and clock < filters.min_clock_seconds:
         return "min_clock_seconds"
     return None
 
 
-def is_rated(headers: Mapping[str, str]) -> bool:
-    """Return whether a game is rated by its Rated tag, or else by its Event tag (Lichess: `Rated Blitz game`)."""
-    tag = headers.get("Rated")
-    if tag is not None:
-        return tag.strip().lower() in ("true", "1")
-    event = headers.get("Event", "")
-    return _RATED.search(event) is not None and _UNRATED.search(event) is None
+def is_unrated(headers: Mapping[str, str]) -> bool:
+    """Return whether a game is called unrated or casual: by its Rated tag, or else by its Event tag (Lichess: `Casual Blitz game`)."""
+    tag = headers.get("Rated", "").strip().lower()
+    if tag in ("true", "1", "yes"):
+        return False
+    return tag in ("false", "0", "no") or _NOT_RATED.search(headers.get("Event", "")) is not None
 
 
 def has_program(headers: Mapping[str, str]) -> bool:
@@ -103,32 +116,58 @@ def time_control(tag: str | None) -> TimeControl | None:
     return next((name for limit, name in _CLASSES if duration < limit), TimeControl.CLASSICAL)
 
 
-def _is_rating_too_low(game: Game, least: int | None) -> bool:
-    return least is not None and any(rating is None or rating < least for rating in (game.white_rating, game.black_rating))
+def termination(tag: str | None) -> str | None:
+    """Return how a game ended, in lower case and the words of the PGN standard, or None if the tag does not say.
+
+    >>> termination("Time forfeit"), termination("anna won on time"), termination("?")
+    ('time forfeit', 'time forfeit', None)
+    """
+    text = (tag or "").strip().lower()
+    if text in ("", "?", "-"):
+        return None
+    return next((name for sentence, name in _SENTENCES if sentence.search(text)), text)
 
 
-def _is_rating_too_high(game: Game, most: int | None) -> bool:
-    return most is not None and any(rating is None or rating > most for rating in (game.white_rating, game.black_rating))
-
-
-def _is_gap_too_wide(game: Game, most: int | None) -> bool:
-    return most is not None and (
-        game.white_rating is None or game.black_rating is None or abs(game.white_rating - game.black_rating) > most
+def _is_rating_too_low(headers: Mapping[str, str], filters: GameFilters) -> bool:
+    return filters.min_rating is not None and any(
+        filters.unknown_ratings == "drop" if known is None else known < filters.min_rating for known in _ratings(headers)
     )
 
 
+def _is_rating_too_high(headers: Mapping[str, str], filters: GameFilters) -> bool:
+    return filters.max_rating is not None and any(
+        filters.unknown_ratings == "drop" if known is None else known > filters.max_rating for known in _ratings(headers)
+    )
+
+
+def _is_gap_too_wide(headers: Mapping[str, str], filters: GameFilters) -> bool:
+    if filters.max_rating_gap is None:
+        return False
+    white, black = _ratings(headers)
+    return filters.unknown_ratings == "drop" if white is None or black is None else abs(white - black) > filters.max_rating_gap
+
+
+def _ratings(headers: Mapping[str, str]) -> tuple[int | None, int | None]:
+    return rating(headers.get("WhiteElo", "")), rating(headers.get("BlackElo", ""))
+
+
+def _is_other_time_control(headers: Mapping[str, str], filters: GameFilters) -> bool:
+    found = time_control(headers.get("TimeControl")) if filters.time_controls else None
+    return found is not None and found not in filters.time_controls
+
+
+def _is_other_termination(headers: Mapping[str, str], filters: GameFilters) -> bool:
+    found = termination(headers.get("Termination")) if filters.terminations else None
+    return found is not None and found not in filters.terminations
+
+
 # Filter -> whether it drops a game, in the order of `GameFilters`; the first one that drops a game counts it.
-_GAME_FILTERS: Final[Mapping[str, Callable[[PgnGame, GameFilters], bool]]] = {
-    "rated_only": lambda pgn, filters: filters.rated_only and not is_rated(pgn.headers),
-    "humans_only": lambda pgn, filters: filters.humans_only and has_program(pgn.headers),
-    "min_rating": lambda pgn, filters: _is_rating_too_low(pgn.game, filters.min_rating),
-    "max_rating": lambda pgn, filters: _is_rating_too_high(pgn.game, filters.max_rating),
-    "max_rating_gap": lambda pgn, filters: _is_gap_too_wide(pgn.game, filters.max_rating_gap),
-    "time_controls": lambda pgn, filters: (
-        bool(filters.time_controls) and time_control(pgn.headers.get("TimeControl")) not in filters.time_controls
-    ),
-    "terminations": lambda pgn, filters: (
-        bool(filters.terminations) and pgn.headers.get("Termination", "").strip().lower() not in filters.terminations
-    ),
-    "min_plies": lambda pgn, filters: filters.min_plies is not None and len(pgn.game.moves) < filters.min_plies,
+_TAG_FILTERS: Final[Mapping[str, Callable[[Mapping[str, str], GameFilters], bool]]] = {
+    "rated_only": lambda headers, filters: filters.rated_only and is_unrated(headers),
+    "humans_only": lambda headers, filters: filters.humans_only and has_program(headers),
+    "min_rating": _is_rating_too_low,
+    "max_rating": _is_rating_too_high,
+    "max_rating_gap": _is_gap_too_wide,
+    "time_controls": _is_other_time_control,
+    "terminations": _is_other_termination,
 }

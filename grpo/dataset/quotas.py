@@ -4,9 +4,10 @@ A game's split depends only on the game, so that no game is in two splits, whate
 """
 
 import hashlib
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import chess
 from grpo.base.seeding import numpy_stream
 from grpo.board.encoding import fen_of, key_of_fen, position_key, turned_fen
 from grpo.board.phases import PHASES, Phase, phase_of
+from grpo.dataset.file_reports import FileReport
 from grpo.dataset.table import Position, Split
 from grpo.reading.games import Game, Reason, Rejection
 from grpo.settings.tree import BoardsConfig
@@ -69,6 +71,8 @@ class SourceReport:
     """Positions that were in the dataset already, or whose colour mirror was."""
     left_out: Counter[str] = field(default_factory=Counter)
     """Reason -> positions: a filter's name, `judged` (an excluded evaluation position), `engine failure`."""
+    files: defaultdict[str, FileReport] = field(default_factory=lambda: defaultdict(FileReport))
+    """Name -> what was read of the file; empty for engine games."""
 
     def reject(self, rejection: Rejection) -> None:
         """Count a rejected game."""
@@ -82,11 +86,12 @@ class SourceReport:
             "natural_phases": {phase.value: self.natural_phases[phase] for phase in PHASES},
             "duplicates": self.num_duplicates,
             "left_out": dict(self.left_out),
+            "files": {name: asdict(of_file) for name, of_file in sorted(self.files.items())},
         }
 
     @classmethod
     def joined(cls, facts: Sequence[Mapping[str, Any]]) -> "SourceReport":
-        """Return the sum of several reports' facts."""
+        """Return the sum of the facts of several units' reports; each unit reads its part of every file."""
         report = cls()
         for part in facts:
             report.num_games += part["games"]
@@ -94,6 +99,12 @@ class SourceReport:
             report.natural_phases.update(part["natural_phases"])
             report.num_duplicates += part["duplicates"]
             report.left_out.update(part["left_out"])
+            for name, of_file in part["files"].items():
+                report.files[name].games += of_file["games"]
+                report.files[name].rejected += of_file["rejected"]
+        for name, of_files in report.files.items():
+            # Summed exactly, so that the order of the units changes nothing.
+            of_files.read = round(math.fsum(part["files"][name]["read"] for part in facts) / len(facts), 6)
         return report
 
 
@@ -256,11 +267,14 @@ def shortage_message(missing: Mapping[QuotaCell, int], report: SourceReport, wha
     )
     rejected = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.rejected.items())) or "none"
     left_out = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.left_out.items())) or "none"
+    filters = sorted(reason.removeprefix(FILTERED) for reason in report.rejected if reason.startswith(FILTERED))
+    looser = f"loosen {', '.join(f'boards.filters.{name}' for name in filters)}, " if filters else ""
     return (
         f"{what} cannot fill the quotas: missing {sum(missing.values()):,} boards\n{table}\n\n"
         f"From {report.num_games:,} games; {report.num_duplicates:,} positions were duplicates; games rejected: {rejected}; positions left"
         f" out: {left_out}.\n"
-        "Give more games, lower boards.num_train, boards.num_validation or boards.num_heldout, raise boards.max_per_game_and_phase, choose"
+        f"Give more games, {looser}lower boards.num_train, boards.num_validation or boards.num_heldout, raise"
+        " boards.max_per_game_and_phase, choose"
         ' boards.shortage = "accept" or "endgames", or boards.num_units = 1, since parts that find the same positions lose some'
     )
 

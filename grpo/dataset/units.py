@@ -10,13 +10,10 @@ from typing import Final
 
 from grpo.board.phases import PHASES, Phase
 from grpo.dataset.engine_games import MAX_IDLE_GAMES, engine_games
-from grpo.dataset.filters import filtered
 from grpo.dataset.quotas import Candidate, Quota, QuotaCell, SourceReport, boards_per_cell
+from grpo.dataset.sources import file_games
 from grpo.engine.pool import EnginePool
-from grpo.reading.epd import read_positions
-from grpo.reading.games import Game, Reason, Rejection
-from grpo.reading.pgn import PgnGame, SeenGames, read_pgn_games
-from grpo.reading.streams import FileKind, SourceFile, find_files, read_chunks
+from grpo.reading.games import Game, Rejection
 from grpo.settings.tree import BoardsConfig
 
 _SURPLUS: Final = 1.06  # A unit collects more than its part, because two units may find the same opening positions ...
@@ -93,28 +90,3 @@ def fill_unit(
         )
         fill(games, endgames)
     return quota
-
-
-def file_games(config: BoardsConfig, *, unit: int, report: SourceReport) -> Iterator[Game | Rejection]:
-    """Yield the usable games and listed positions of the unit's part of all files, and a Rejection for each unusable one.
-
-    Raises SourceError if a file cannot be read to its end.
-    """
-    seen = SeenGames()
-
-    def is_mine(digest: bytes) -> bool:
-        return int.from_bytes(digest[:8], "big") % config.num_units == unit
-
-    for file in find_files(config.files):
-        for game in _entries(file, is_mine, seen):
-            used = filtered(game, config.filters, report.left_out) if isinstance(game, PgnGame) else game
-            if isinstance(used, Game) and config.heldout_from and (used.date is None or "?" in used.date):
-                yield Rejection(source=used.source, offset=used.offset, reason=Reason.NO_DATE, detail=used.date or "")
-            else:
-                yield used
-
-
-def _entries(file: SourceFile, is_mine: Callable[[bytes], bool], seen: SeenGames) -> Iterator[PgnGame | Game | Rejection]:
-    if file.kind == FileKind.GAMES:
-        return read_pgn_games(read_chunks(file), file.name, is_mine=is_mine, seen=seen)
-    return read_positions(read_chunks(file), file.name, is_mine=is_mine)

@@ -73,10 +73,11 @@ def read_suite(chunks: Iterable[bytes], source: str) -> Iterator[Problem | LeftO
             continue
         try:
             problem = _problem(line, source, offset)
+            place = f"{problem.problem_id} (byte {offset:,})" if problem.problem_id != f"{source}, byte {offset}" else f"byte {offset:,}"
             key = (problem.board.epd(), problem.best, problem.avoid, frozenset(problem.points.items()))
             if key in seen:
-                raise ExerciseError(Reason.DUPLICATE, f"{problem.problem_id} is {seen[key]} again")
-            seen[key] = problem.problem_id
+                raise ExerciseError(Reason.DUPLICATE, f"{place} is {seen[key]} again")
+            seen[key] = place
             yield problem
         except ExerciseError as error:
             yield LeftOut(source=source, offset=offset, reason=error.reason, detail=error.detail[:_MAX_DETAIL])

@@ -3,7 +3,7 @@
 import csv
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -24,7 +24,7 @@ _OPERATION: Final = re.compile(r"([A-Za-z]\w*)\s*(.*)")
 
 
 def read_positions(
-    chunks: Iterable[bytes], source: str, *, is_mine: Callable[[bytes], bool] = lambda _: True
+    chunks: Iterable[bytes], source: str, *, start: int = 0, is_mine: Callable[[bytes], bool] = lambda _: True
 ) -> Iterator[Game | Rejection]:
     """Yield each line's position as a game without moves, or a Rejection; skip blank lines and `#` comments.
 
@@ -34,10 +34,11 @@ def read_positions(
     Args:
         chunks: The decompressed bytes, split anywhere.
         source: Name of the file.
+        start: Offset of the first chunk in the file, where a line begins.
         is_mine: Whether to read the line with this digest; other lines are skipped. The digest depends only on the line's first four
             fields, so that a position that is listed twice with different clocks has one digest.
     """
-    for offset, line in lines(chunks):
+    for offset, line in lines(chunks, start):
         if line.lstrip().startswith(b"#") or (not line.strip() and len(line) <= MAX_LINE_SIZE):
             continue
         if not is_mine(hashlib.sha256(b" ".join(line[:MAX_LINE_SIZE].split(None, 4)[:4])).digest()):
@@ -51,14 +52,13 @@ def read_positions(
             yield Rejection(source=source, offset=offset, reason=reason, detail=detail[:_MAX_DETAIL])
 
 
-def read_puzzles(chunks: Iterable[bytes], source: str) -> Iterator[chess.Board]:
-    """Yield the positions of each puzzle: before the opponent's first move, and each one with the solver to move.
+def read_puzzles(chunks: Iterable[bytes], source: str) -> Iterator[chess.Board | Rejection]:
+    """Yield the positions of each puzzle (before the opponent's first move, and each one with the solver to move), or a Rejection.
 
-    Raises SourceError for a header without the columns `FEN` and `Moves`, and for any unreadable row, so that no evaluation position is
-    lost.
+    Raises SourceError for a header without the columns `FEN` and `Moves`.
     """
     columns: tuple[int, int] | None = None
-    for number, (_, line) in enumerate(lines(chunks), start=1):
+    for number, (offset, line) in enumerate(lines(chunks), start=1):
         if not line.strip():
             continue
         try:
@@ -67,30 +67,38 @@ def read_puzzles(chunks: Iterable[bytes], source: str) -> Iterator[chess.Board]:
             (cells,) = csv.reader([line.decode()], strict=True)
             if columns is None:
                 columns = cells.index("FEN"), cells.index("Moves")
-                continue
-            if len(cells) <= max(columns):
-                raise ValueError(f"only {len(cells)} cells")
-            fen, moves = (cells[column] for column in columns)
-            board = chess.Board(fen)
-            if not board.is_valid():
-                raise ValueError(f"impossible position ({board.status().name})")
-            if not moves.split():
-                raise ValueError("no moves")
-            yield board.copy(stack=False)
-            for ply, text in enumerate(moves.split()):
-                move = board.parse_uci(text)
-                if not move:
-                    raise ValueError("null move")
-                board.push(move)
-                if ply % 2 == 0:
-                    yield board.copy(stack=False)
+            else:
+                yield from _puzzle_boards(cells, columns)
         except (ValueError, csv.Error) as error:
-            what = "a puzzle" if columns else "the header of a puzzle table (with columns FEN and Moves)"
-            raise SourceError(
-                f"{source}, line {number}: not {what}: {str(error)[:_MAX_DETAIL]}; download it again from https://database.lichess.org"
-            ) from error
+            if columns is None:
+                raise SourceError(
+                    f"{source}: its first line is no header of a puzzle table, with columns FEN and Moves: {str(error)[:_MAX_DETAIL]};"
+                    " download it again from https://database.lichess.org"
+                ) from error
+            detail = f"line {number}: not a puzzle: {error}"
+            yield Rejection(source=source, offset=offset, reason=Reason.ILLEGAL_POSITION, detail=detail[:_MAX_DETAIL])
     if columns is None:
         raise SourceError(f"{source}: no header and no puzzle in it; download it again from https://database.lichess.org")
+
+
+def _puzzle_boards(cells: Sequence[str], columns: tuple[int, int]) -> list[chess.Board]:
+    if len(cells) <= max(columns):
+        raise ValueError(f"only {len(cells)} cells")
+    fen, moves = (cells[column] for column in columns)
+    board = chess.Board(fen)
+    if not board.is_valid():
+        raise ValueError(f"impossible position ({board.status().name})")
+    if not moves.split():
+        raise ValueError("no moves")
+    boards = [board.copy(stack=False)]
+    for ply, text in enumerate(moves.split()):
+        move = board.parse_uci(text)
+        if not move:
+            raise ValueError("null move")
+        board.push(move)
+        if ply % 2 == 0:
+            boards.append(board.copy(stack=False))
+    return boards
 
 
 def read_line(line: bytes) -> chess.Board | tuple[Reason, str]:
@@ -140,16 +148,20 @@ def _clocks(rest: str) -> tuple[str, str]:
     return clocks["hmvc"], clocks["fmvn"]
 
 
-def lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the byte offset of each line, and the line without its line end and byte order mark.
+def lines(chunks: Iterable[bytes], start_offset: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield the byte offset of each line (that of the first is `start_offset`), and the line.
+
+    It has neither its line end nor a byte order mark, and no NUL bytes at its end.
 
     A line longer than `MAX_LINE_SIZE` is truncated to bound memory, but is still longer than `MAX_LINE_SIZE`.
     """
-    offset, rest, num_dropped = 0, b"", 0
+    offset, rest, num_dropped = start_offset, b"", 0
     for chunk in chain(chunks, (b"\n",)):  # The last line may lack a line end.
         text, start = rest + chunk, 0
         for end in _LINE_END.finditer(text):
             line = text[start : end.start()]
+            if line.endswith(b"\0"):  # Some public suites pad their lines.
+                line = line.rstrip(b"\0 \t")
             yield offset, line.removeprefix(_BOM) if offset == 0 else line
             offset += end.end() - start + num_dropped
             start, num_dropped = end.end(), 0

@@ -26,6 +26,11 @@ _ROSTER_TAG: Final = re.compile(rf"\[{_ROSTER}".encode())
 _ROSTER_OR_OTHER_LINE: Final = re.compile(rf"[%;][^\r\n]*+|\[(?:{_ROSTER})?[^\r\n]*+".encode())
 _LOOKAHEAD: Final = 512  # More than `_TAG_BEGINS` can match.
 _LOOKBEHIND: Final = 64  # Maximum number of blanks that indent a tag line.
+# A blank line before text that is no tag, or any line that begins with move 1. Repetition is bounded, so that no text takes quadratic time.
+_UNTAGGED_BEGINS: Final = re.compile(rb"\n(?:([ \t\r]{0,16}+\n[ \t\r\n]{0,48}+)(?=[^\s\[{};%()\xef])|[ \t]{0,16}+(?=1\.[^.0-9]))")
+_FIRST_MOVE: Final = re.compile(rb"1\.?(?![.0-9/-])")
+_RESULTS: Final = (b"1-0", b"0-1", b"1/2-1/2", b"*", b" 1/2", b"\n1/2")
+_NO_MOVES: Final = re.compile(rb"(?:\{[^}]*\}|;[^\r\n]*|\[[^\r\n]*|[\s%])*")
 _COMMENT_BEGINS: Final = re.compile(rb"[{;]|(?<![^\r\n])%")
 _LINE_ENDS: Final = re.compile(rb"[\r\n]")
 _BLANK_BEFORE_LINE_END: Final = re.compile(rb"\n(?<=[ \t]\n)")  # Begins with a literal, because that is searched fast.
@@ -42,7 +47,7 @@ class RawGame:
     size: int
     """Bytes in the stream, without trailing blanks."""
     is_tagged: bool
-    """False for text before the first tag line of a stream."""
+    """False for text that begins with no tag line: a game without tags, or no game."""
 
     def digest(self) -> bytes:
         """Return the hash of the text, independent of the game's offset and file."""
@@ -53,15 +58,17 @@ class RawGames:
     """Iterator that splits a stream into raw games.
 
     A game begins at a tag line, broken or not, that follows movetext, or that repeats a tag of the Seven Tag Roster. Inside a comment only
-    a line that begins with `[Event "` begins a game: then a `}` is missing.
+    a line that begins with `[Event "` begins a game: then a `}` is missing. A game without tags begins after a blank line that follows a
+    result, or at a line that begins with move 1 and follows a result or, after a blank line, any movetext.
     """
 
-    def __init__(self, chunks: Iterable[bytes], source: str) -> None:
+    def __init__(self, chunks: Iterable[bytes], source: str, *, start: int = 0) -> None:
+        """Read from chunks that begin at the byte `start` of the source."""
         # The stream is re-split into equal blocks, so that the result does not depend on the chunks.
         self._blocks = _blocks(chunks)
         self._source = source
         self._data = b""
-        self._offset = 0  # Offset of the data's first byte in the stream.
+        self._offset = start  # Offset of the data's first byte in the stream.
         self._begin = 0  # Offset of the current game in the data.
         self._is_last = False
 
@@ -79,7 +86,7 @@ class RawGames:
             if re.sub(rb"(?m)^%.*", b"", text.text).strip(_BLANKS):
                 yield text
         while self._begin < len(self._data):
-            yield self._cut(is_tagged=True)
+            yield self._cut(is_tagged=self._data.startswith(b"[", self._begin))
 
     def _grow(self) -> int:
         """Read the next block, drop the data before the current game, and return the number of bytes dropped."""
@@ -150,6 +157,24 @@ class RawGames:
 
     def _next_begin(self, search: "_Search") -> int | None:
         """Return where the next game begins, the data's end if there is none, or None if more data must be read first."""
+        scan, seen_to, comment = search.scan, search.seen_to, search.comment
+        tagged = self._next_tagged(search)
+        end = search.scan if tagged is None else tagged
+        for begin in _UNTAGGED_BEGINS.finditer(self._data, max(self._begin, scan - _LOOKBEHIND)):
+            at = begin.end()
+            if at >= end:
+                break
+            comment, seen_to = _comment_after(self._data, seen_to, begin.start(), comment), max(seen_to, begin.start())
+            if comment:
+                continue
+            if self._data[max(self._begin, begin.start() - _LOOKBEHIND) : begin.start()].rstrip(_BLANKS).endswith(_RESULTS):
+                return at
+            # A blank line ends a game of which the result is missing; but not a comment before its moves.
+            if begin[1] is not None and _FIRST_MOVE.match(self._data, at) and _has_moves(self._data[self._begin : begin.start()]):
+                return at
+        return tagged
+
+    def _next_tagged(self, search: "_Search") -> int | None:
         for tag in _TAG_BEGINS.finditer(self._data, search.scan):
             begin = tag.start()
             if not self._is_at_line_start(begin):
@@ -209,6 +234,11 @@ def _comment_after(data: bytes, start: int, stop: int, comment: bytes) -> bytes:
                 return comment
             start, comment = begins.end(), begins[0]
     return comment
+
+
+def _has_moves(text: bytes) -> bool:
+    """Return whether there is more than tags and comments."""
+    return _NO_MOVES.fullmatch(text) is None
 
 
 def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:

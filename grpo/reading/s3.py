@@ -1,23 +1,16 @@
-"""S3 objects as files: listing, streaming reads, resumption of broken connections, and readable AWS errors."""
+"""S3 objects as files: listing, streaming reads, and readable AWS errors."""
 
 import fnmatch
-import io
-import os
 import re
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
 
 from grpo.reading.games import SourceError
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
+from grpo.reading.remote import RemoteFile
 
 S3_SCHEME: Final = "s3://"
 
-_MAX_BREAKS: Final = 5  # In a row, without a byte read between them.
-_BACK_OFF_SECONDS: Final = 0.5  # After the first break, doubled after each further one: 15 s in total.
 _REMEDIES: Final = {
     "NoSuchBucket": "correct the bucket's name",
     "NoSuchKey": "correct the key; a folder's address ends in /",
@@ -67,94 +60,39 @@ def list_objects(pattern: str) -> tuple[bool, list[str]]:
     return False, sorted(f"{S3_SCHEME}{bucket}/{found}" for found in matching)
 
 
-class S3Object(io.RawIOBase):
-    """One S3 object as a seekable file; all reads are of the version that was opened.
-
-    Raises SourceError if the object cannot be opened, if it is replaced while it is read, or if the connection breaks too often.
-    """
+class S3Object(RemoteFile):
+    """One S3 object as a seekable file; see `RemoteFile`."""
 
     def __init__(self, uri: str, *, client: Any = None) -> None:
         """Open the object with the given client, or with a new one."""
-        super().__init__()
-        self._uri = uri
+        super().__init__(uri)
         self._bucket, self._key = split_address(uri)
-        self._position = 0
-        self._body: Any = None  # Streams the bytes from `_position` on.
         with _in_words(uri):
             self._client = client or new_client()
             answer = self._client.get_object(Bucket=self._bucket, Key=self._key)
-        self.size: int = answer["ContentLength"]
-        self.etag: str = answer["ETag"]
+        self.size = answer["ContentLength"]
+        self.etag = answer["ETag"]
         self._body = answer["Body"]
 
-    def readable(self) -> bool:
-        """Return True."""
-        return True
+    def _open_at(self, position: int) -> Any:
+        # IfMatch, so that the rest is never that of another version.
+        rest = f"bytes={position}-"
+        return self._client.get_object(Bucket=self._bucket, Key=self._key, Range=rest, IfMatch=self.etag)["Body"]
 
-    def seekable(self) -> bool:
-        """Return True; after a seek, the next read requests the range from the new position."""
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Set the position and return it."""
-        position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
-        if position < 0:
-            raise ValueError(f"negative seek position {position}")
-        if position != self._position:
-            self._drop()
-            self._position = position
-        return position
-
-    def readinto(self, buffer: "WriteableBuffer", /) -> int:
-        """Read the next available bytes into the buffer and return their number; 0 means the end."""
+    def _breaks(self) -> tuple[type[Exception], ...]:
         import botocore.exceptions
         import urllib3.exceptions
 
-        breaks = (
+        return (
             botocore.exceptions.HTTPClientError,
             botocore.exceptions.ConnectionError,
             botocore.exceptions.IncompleteReadError,
             urllib3.exceptions.HTTPError,
             OSError,
         )
-        target = memoryview(buffer).cast("B")
-        for num_breaks in range(_MAX_BREAKS + 1):
-            if self._body is None and self._position >= self.size:
-                return 0
-            try:
-                with _in_words(self._uri, but=breaks):
-                    self._body = self._body or self._continued()
-                    piece = self._body.read(len(target))
-                    if not piece and self._position < self.size:
-                        raise botocore.exceptions.IncompleteReadError(actual_bytes=self._position, expected_bytes=self.size)
-            except breaks as error:
-                self._drop()
-                if num_breaks == _MAX_BREAKS:
-                    raise SourceError(
-                        f"{self._uri}: the connection broke {num_breaks + 1} times in a row at byte {self._position:,} of {self.size:,}"
-                        f" ({error}); {_OTHER_REMEDY}"
-                    ) from error
-                time.sleep(_BACK_OFF_SECONDS * 2**num_breaks)
-                continue
-            target[: len(piece)] = piece
-            self._position += len(piece)
-            return len(piece)
-        raise AssertionError("the last break raises")
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._drop()
-        super().close()
-
-    def _continued(self) -> Any:
-        # IfMatch, so that the rest is never that of another version.
-        rest = f"bytes={self._position}-"
-        return self._client.get_object(Bucket=self._bucket, Key=self._key, Range=rest, IfMatch=self.etag)["Body"]
-
-    def _drop(self) -> None:
-        if self._body is not None:
-            self._body.close()
-            self._body = None
+    def _in_words(self, but: tuple[type[Exception], ...]) -> AbstractContextManager[None]:
+        return _in_words(self._uri, but)
 
 
 def split_address(uri: str) -> tuple[str, str]:

@@ -1,9 +1,14 @@
-"""Reads local and S3 files, plain or compressed (zstd, gzip, bzip2, ZIP), and detects truncation, damage and decompression bombs."""
+"""Reads files, local or remote (S3, https, Hugging Face's hub), plain or compressed (zstd, gzip, bzip2, ZIP).
+
+It detects truncation, damage, decompression bombs, and content of another kind than the name says.
+"""
 
 import bz2
 import glob
+import hashlib
 import io
 import os
+import re
 import struct
 import zipfile
 import zlib
@@ -20,7 +25,9 @@ import zstandard
 
 from grpo.base.files import sha256_file, sha256_text
 from grpo.reading.games import SourceError
+from grpo.reading.remote import RemoteFile
 from grpo.reading.s3 import S3_SCHEME, S3Object, list_objects
+from grpo.reading.web import WEB_SCHEMES, WebFile, list_web_files, web_name
 
 CHUNK_SIZE: Final = 2**20
 """Largest chunk of `read_chunks`, in bytes."""
@@ -53,6 +60,15 @@ class Packing(StrEnum):
 _KINDS: Final = {".pgn": FileKind.GAMES, ".epd": FileKind.POSITIONS, ".fen": FileKind.POSITIONS, ".csv": FileKind.PUZZLES}
 _PACKINGS: Final = {".zst": Packing.ZST, ".gz": Packing.GZ, ".bz2": Packing.BZ2, ".zip": Packing.ZIP}
 _SUFFIXES: Final = f"{', '.join(_KINDS)}, plain or followed by {', '.join(_PACKINGS)}"
+_MAGIC: Final = {Packing.ZST: b"\x28\xb5\x2f\xfd", Packing.GZ: b"\x1f\x8b", Packing.BZ2: b"BZh", Packing.ZIP: b"PK\3\4"}
+_EXAMPLES: Final = {FileKind.GAMES: ".pgn", FileKind.POSITIONS: ".epd", FileKind.PUZZLES: ".csv"}
+_CONTENTS: Final = {FileKind.GAMES: "games", FileKind.POSITIONS: "a list of positions", FileKind.PUZZLES: "a table of puzzles"}
+_BEGINS: Final = {
+    FileKind.GAMES: re.compile(rb'\[[A-Za-z]\w* "'),
+    FileKind.POSITIONS: re.compile(rb"(?:[pnbrqkPNBRQK1-8]{1,8}/){7}[pnbrqkPNBRQK1-8]{1,8}[ \t]+[wb][ \t]"),
+    FileKind.PUZZLES: re.compile(rb"PuzzleId,FEN,Moves\b"),
+}
+_WEB_PAGE: Final = re.compile(rb"<!doctype html|<html", re.IGNORECASE)
 _RESCUES: Final = {
     Packing.ZST: "zstd -dc FILE > WHOLE",
     Packing.GZ: "gzip -dc FILE > WHOLE",
@@ -68,7 +84,7 @@ class SourceFile:
     name: str
     """The name that boards record: without folder, and `ARCHIVE.zip/MEMBER` for a member of an archive."""
     uri: str
-    """Absolute path, or `s3://bucket/key`."""
+    """Absolute path, or an `s3://`, `https://` or `hf://` address."""
     kind: FileKind
     packing: Packing
     member: str = ""
@@ -94,30 +110,113 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
     return files
 
 
-def read_chunks(file: SourceFile) -> Iterator[bytes]:
+@dataclass(slots=True)
+class Gauge:
+    """How much of a file `read_chunks` has read."""
+
+    size: int = 0
+    """Of the compressed file, in bytes."""
+    num_packed: int = 0
+    """Bytes read of it."""
+    num_unpacked: int = 0
+    """What they unpacked to, in bytes."""
+
+    def fraction(self, position: int) -> float:
+        """Return which fraction of the file lies before a position of the unpacked bytes, by the compression seen so far."""
+        whole = self.size * self.num_unpacked
+        return min(1.0, position * self.num_packed / whole) if whole else 1.0
+
+
+def read_chunks(file: SourceFile, *, start: int = 0, gauge: Gauge | None = None) -> Iterator[bytes]:
     """Yield the decompressed bytes in chunks of at most 1 MiB, streaming, so that memory is bounded for any file.
+
+    Args:
+        file: The file.
+        start: Skip this many decompressed bytes.
+        gauge: Counts what was read.
 
     Raises SourceError if the file cannot be read, is truncated or damaged, has data after its end, or is a decompression bomb. Plain files
     have no checks.
     """
+    gauge = Gauge() if gauge is None else gauge
+    chunks = _chunks(file, start, gauge)
+    if (first := next(chunks, None)) is None:
+        return
+    if not start:
+        _refuse_other_kind(file, first)
+    yield first
+    yield from chunks
+
+
+def _chunks(file: SourceFile, start: int, gauge: Gauge) -> Iterator[bytes]:
     with _opened(file.uri) as stream:
-        if file.packing == Packing.ZIP:
-            yield from _read_member(file, stream)
-        elif file.packing == Packing.NONE:
-            yield from iter(partial(stream.read, CHUNK_SIZE), b"")
-        else:
-            packed = _Packed(file, stream)
-            yield from _without_bombs(_UNPACKERS[file.packing](packed), packed)
+        _refuse_other_packing(file, stream)
+        if file.packing == Packing.NONE:
+            gauge.size = _size(stream)
+            gauge.num_packed = gauge.num_unpacked = stream.seek(start)
+            for chunk in iter(partial(stream.read, CHUNK_SIZE), b""):
+                gauge.num_packed += len(chunk)
+                gauge.num_unpacked += len(chunk)
+                yield chunk
+            return
+        for chunk in _unpacked(file, stream, gauge):
+            before = gauge.num_unpacked
+            gauge.num_unpacked += len(chunk)
+            if gauge.num_unpacked > start:
+                yield chunk[max(0, start - before) :]
+
+
+def _refuse_other_packing(file: SourceFile, stream: BinaryIO) -> None:
+    """Raise SourceError if the first bytes are not of the packing that the name says."""
+    head = stream.read(4)
+    stream.seek(0)
+    if file.packing == Packing.ZIP or not head:
+        return
+    is_text = len(head) == 4 and all(byte in b"\t\r\n" or 32 <= byte < 127 for byte in head)
+    found = next((packing for packing, magic in _MAGIC.items() if head.startswith(magic)), Packing.NONE if is_text else file.packing)
+    if found != file.packing:
+        content = "is not packed" if found == Packing.NONE else f"is packed as {found}"
+        end = f"{_EXAMPLES[file.kind]}{'' if found == Packing.NONE else f'.{found}'}"
+        raise SourceError(f"{file.uri}: its content {content}, and its name says otherwise; rename it, to end in {end}")
+
+
+def _refuse_other_kind(file: SourceFile, head: bytes) -> None:
+    """Raise SourceError if the first bytes of the content are plainly of another kind than the name says."""
+    text = head[:4_096].removeprefix(b"\xef\xbb\xbf").lstrip()
+    num_zeros = [text[parity::2].count(0) for parity in (0, 1)]
+    where = f"{file.uri}{f' (member {file.member})' if file.member else ''}"
+    if len(text) >= 32 and max(num_zeros) > len(text) // 4 > 8 * min(num_zeros):
+        raise SourceError(
+            f"{where}: is UTF-16, where UTF-8 is needed; convert it: iconv -f UTF-16LE -t UTF-8 FILE > NEW{_EXAMPLES[file.kind]}"
+        )
+    if _WEB_PAGE.match(text):
+        raise SourceError(f"{where}: is a web page (an error, or a login) and no file of chess; download it again")
+    found = next((kind for kind, begins in _BEGINS.items() if begins.match(text)), file.kind)
+    if found != file.kind:
+        raise SourceError(
+            f"{where}: its content is {_CONTENTS[found]}, and its name says {_CONTENTS[file.kind]}; rename it, to end in {_EXAMPLES[found]}"
+        )
+
+
+def _unpacked(file: SourceFile, stream: BinaryIO, gauge: Gauge) -> Iterator[bytes]:
+    if file.packing == Packing.ZIP:
+        yield from _read_member(file, stream, gauge)
+        return
+    gauge.size = _size(stream)
+    packed = _Packed(file, stream, gauge=gauge)
+    yield from _without_bombs(_UNPACKERS[file.packing](packed), packed)
 
 
 def fingerprint(file: SourceFile) -> str:
-    """Return a hex hash of the compressed bytes, or of ETag and size for an S3 object; the path of an archive's member is hashed in.
+    """Return a hex hash of the compressed bytes, or of ETag and size for a remote file; the path of an archive's member is hashed in.
 
     Raises SourceError if the file cannot be read.
     """
-    if file.uri.startswith(S3_SCHEME):
-        with S3Object(file.uri) as remote:
-            whole = sha256_text(f"{remote.etag}:{remote.size}")
+    if _is_remote(file.uri):
+        with _remote(file.uri) as remote:
+            named = f"{remote.etag}:{remote.size}" if remote.etag else ""
+            # Without a name of its version the content counts.
+            whole = sha256_text(named) if named else hashlib.sha256(remote.read()).hexdigest()
     else:
         with _opened(file.uri):  # For its error message if the file cannot be read.
             whole = sha256_file(Path(file.uri))
@@ -134,6 +233,9 @@ def _addresses(pattern: str) -> list[tuple[str, str]]:
     if pattern.startswith(S3_SCHEME):
         is_named, uris = list_objects(pattern)
         found = [(uri, uri.rpartition("/")[2]) for uri in uris]
+    elif pattern.startswith(WEB_SCHEMES):
+        is_named, uris = list_web_files(pattern)
+        found = [(uri, web_name(uri)) for uri in uris]
     else:
         path = Path(os.path.expanduser(pattern))  # noqa: PTH111 (Path.expanduser fails for users that are not known.)
         try:
@@ -147,7 +249,9 @@ def _addresses(pattern: str) -> list[tuple[str, str]]:
     elif not _is_known(found[0][1]):
         raise SourceError(f"{pattern}: cannot tell by its suffix what it is; known are {_SUFFIXES}: rename or convert it")
     if not found:
-        raise SourceError(f"{pattern}: no file found; give a file, a folder, a glob or s3://bucket/prefix/ with files in {_SUFFIXES}")
+        raise SourceError(
+            f"{pattern}: no file found; give a file, a folder, a glob, an s3://, hf:// or https:// address, of files in {_SUFFIXES}"
+        )
     return found
 
 
@@ -220,12 +324,25 @@ def _unreadable(uri: str, error: OSError) -> SourceError:
     return SourceError(f"{uri}: cannot be read ({error.strerror or error}); correct the path, the rights or the disk, and start again")
 
 
+def _size(stream: BinaryIO) -> int:
+    raw = getattr(stream, "raw", None)  # Asked without seeking, which would make a remote file's server send it again.
+    return raw.size if isinstance(raw, RemoteFile) else os.fstat(stream.fileno()).st_size
+
+
+def _is_remote(uri: str) -> bool:
+    return uri.startswith((S3_SCHEME, *WEB_SCHEMES))
+
+
+def _remote(uri: str) -> RemoteFile:
+    return S3Object(uri) if uri.startswith(S3_SCHEME) else WebFile(uri)
+
+
 @contextmanager
 def _opened(uri: str) -> Iterator[BinaryIO]:
-    """Open a file or S3 object for reading; an OSError, also inside the block, becomes a SourceError."""
+    """Open a local or remote file for reading; an OSError, also inside the block, becomes a SourceError."""
     try:
-        if uri.startswith(S3_SCHEME):
-            with io.BufferedReader(S3Object(uri), CHUNK_SIZE) as stream:
+        if _is_remote(uri):
+            with io.BufferedReader(_remote(uri), CHUNK_SIZE) as stream:
                 yield stream
         else:
             path = Path(uri)
@@ -240,8 +357,9 @@ def _opened(uri: str) -> Iterator[BinaryIO]:
 class _Packed:
     """Sequential reader of the compressed bytes of one file or archive member, with a counter."""
 
-    def __init__(self, file: SourceFile, stream: BinaryIO, num_left: int | None = None) -> None:
+    def __init__(self, file: SourceFile, stream: BinaryIO, num_left: int | None = None, *, gauge: Gauge | None = None) -> None:
         self._file = file
+        self._gauge = gauge or Gauge()
         self._stream = stream
         self._num_left = num_left
         """Remaining bytes of an archive member; None for a file, which is read to its end."""
@@ -251,6 +369,7 @@ class _Packed:
         """Return the next `count` bytes, or fewer if the file ends."""
         piece = self._stream.read(count if self._num_left is None else min(count, self._num_left))
         self.num_read += len(piece)
+        self._gauge.num_packed += len(piece)
         if self._num_left is not None:
             self._num_left -= len(piece)
         return piece
@@ -381,7 +500,7 @@ def _directory(uri: str, stream: BinaryIO) -> zipfile.ZipFile:
         ) from None
 
 
-def _read_member(file: SourceFile, stream: BinaryIO) -> Iterator[bytes]:
+def _read_member(file: SourceFile, stream: BinaryIO, gauge: Gauge) -> Iterator[bytes]:
     # zipfile only locates the member: it would decompress 4 kB of bzip2 to gigabytes in one piece.
     try:
         member = _directory(file.uri, stream).getinfo(file.member)
@@ -400,7 +519,8 @@ def _read_member(file: SourceFile, stream: BinaryIO) -> Iterator[bytes]:
     if magic != b"PK\3\4":
         raise header.damaged(0, "not a member's header")
     header.exactly(name_size + extra_size)
-    packed = _Packed(file, stream, member.compress_size)
+    gauge.size = member.compress_size
+    packed = _Packed(file, stream, member.compress_size, gauge=gauge)
     checksum = num_out = 0
     for chunk in _without_bombs(_MEMBER_UNPACKERS[member.compress_type](packed), packed):
         checksum = zlib.crc32(chunk, checksum)

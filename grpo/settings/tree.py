@@ -80,6 +80,7 @@ FILTER_PROFILES: Final[Mapping[str, Mapping[str, Any]]] = {
         "rated_only": True,
         "humans_only": True,
         "min_rating": 1_600,
+        "unknown_ratings": "keep",
         "max_rating_gap": 300,
         "time_controls": ["blitz", "rapid", "classical"],
         "min_plies": 20,
@@ -99,24 +100,30 @@ FILTER_PROFILES: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 class GameFilters(Section):
-    """Which games and positions of the files are used. All filters are off by default; the report counts what each drops."""
+    """Which games and positions of the files are used. All filters are off by default; the report counts what each drops.
+
+    A game is dropped for what its tags say, and passes if they do not say; but unknown ratings fail, unless `unknown_ratings` keeps them.
+    """
 
     profile: Literal["all", "rated_humans", "club", "strong"] = "all"
     """A named set of filters. The other keys of this section override it."""
     rated_only: bool = False
-    """Only games whose Event (or Rated) tag says that they are rated."""
+    """Drop games whose Rated tag or Event tag calls them unrated or casual."""
     humans_only: bool = False
     """Drop games in which a player has the title BOT, or a name that says that it is a program."""
     min_rating: Count | None = None
-    """Minimum rating of both players; an unknown rating is too low."""
+    """Minimum rating of both players."""
     max_rating: Count | None = None
-    """Maximum rating of both players; an unknown rating is too high."""
+    """Maximum rating of both players."""
+    unknown_ratings: Literal["drop", "keep"] = "drop"
+    """What the rating filters do with a game that does not give both ratings, as studies and many tournament files do not."""
     max_rating_gap: Annotated[int, Field(ge=0)] | None = None
-    """Maximum rating difference between the players; an unknown rating exceeds it."""
+    """Maximum rating difference between the players."""
     time_controls: Annotated[tuple[Annotated[TimeControl, Field(strict=False)], ...], Field(strict=False)] = ()
-    """Only games of these speed classes; an unknown time control is in none of them."""
+    """Only games of these speed classes, and games whose TimeControl tag gives no known one."""
     terminations: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Only games that ended like this, as the Termination tag says in lower case: `normal`, `time forfeit`, ..."""
+    """Only games that ended like this, as the Termination tag says in lower case: `normal`, `time forfeit`, ...; games without the tag
+    pass. Chess.com's sentences count as these words: `anna won by resignation` is `normal`, `anna won on time` is `time forfeit`."""
     min_plies: Count | None = None
     """Only games with at least this many plies."""
     first_ply: Annotated[int, Field(ge=0)] | None = None
@@ -124,7 +131,7 @@ class GameFilters(Section):
     last_ply: Annotated[int, Field(ge=0)] | None = None
     """Drop positions after this ply of their game."""
     min_clock_seconds: Annotated[int, Field(ge=0)] | None = None
-    """Only moves after which the player had at least this much time left. A move without `[%clk ...]` is dropped."""
+    """Only moves after which the player had at least this much time left, and moves without `[%clk ...]`."""
     max_centipawns: Count | None = None
     """Only positions that the search of the reward scores within plus or minus this. A forced mate is outside."""
 
@@ -150,7 +157,7 @@ class BoardsConfig(Section):
     source: Annotated[Literal["engine", "files"], Role(is_main=True)] = "engine"
     """`engine` generates games with Stockfish. `files` reads games (PGN) and lists of positions (EPD, FEN)."""
     files: Annotated[Names, _WHERE] = ()
-    """Files, folders, globs or s3:// addresses of .pgn, .epd or .fen, plain or compressed as .zst, .gz, .bz2 or .zip.
+    """Files, folders, globs or s3://, https:// or hf:// addresses of .pgn, .epd or .fen, plain or compressed as .zst, .gz, .bz2 or .zip.
     The version of the dataset includes their names and contents, not their folders."""
     filters: GameFilters = GameFilters()
     """Which games and positions of the files are used."""

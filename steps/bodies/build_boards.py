@@ -91,6 +91,7 @@ def _build_unit(
             on_rejection=lambda rejection: write_rejection(rejected, rejection),
             on_candidates=value_candidates,
         )
+    sort_rejections(folder / f"unit-{unit:04d}.{REJECTED}")
     pq.write_table(pa.concat_tables(parts), folder / f"unit-{unit:04d}.{BOARDS}")
     pq.write_table(pa.Table.from_pylist(list(quota.games.values()), schema=GAME_SCHEMA), folder / f"unit-{unit:04d}.{GAMES}")
     return report.as_facts()
@@ -141,3 +142,16 @@ def _is_more_uneven(table: ValueTable, max_centipawns: int) -> bool:
 def write_rejection(file: TextIO, rejection: Rejection) -> None:
     """Write a rejection as a line of JSON."""
     file.write(json.dumps(asdict(rejection), sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def sort_rejections(path: Path) -> None:
+    """Sort a file of rejections by source and offset; they were written in the order of reading, from many files at a time."""
+    with path.open(encoding="utf-8") as file:
+        lines = sorted(file, key=rejection_place)
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def rejection_place(line: str) -> tuple[str, int]:
+    """Return source and offset of a line of JSON."""
+    rejection = json.loads(line)
+    return rejection["source"], rejection["offset"]

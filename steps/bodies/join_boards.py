@@ -1,7 +1,6 @@
 """Join the units into the dataset: exact quotas of each phase and split, no board twice, and an account of what was left out."""
 
 import heapq
-import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -21,6 +20,7 @@ from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Position, Split, phase
 from grpo.metrics.table import Record
 from grpo.reading.games import SourceError
 from grpo.settings.tree import Settings
+from steps.bodies.build_boards import rejection_place
 from steps.step_io.names import BOARDS, GAMES, REJECTED, REPORT
 from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work
@@ -110,14 +110,9 @@ def _dataset_facts(boards: pa.Table, games: pa.Table) -> dict[str, Any]:
 def _join_rejected(folders: Sequence[Path], target: Path) -> int:
     """Write all rejections by file and offset, and return how many there are; each unit's are in that order already."""
     paths = sorted((path for folder in folders for path in folder.glob(f"unit-*.{REJECTED}")), key=lambda path: path.name)
-
-    def place(line: str) -> tuple[str, int]:
-        rejection = json.loads(line)
-        return rejection["source"], rejection["offset"]
-
     num_lines = 0
     with ExitStack() as stack, target.open("w", encoding="utf-8") as joined:
-        for line in heapq.merge(*(stack.enter_context(path.open(encoding="utf-8")) for path in paths), key=place):
+        for line in heapq.merge(*(stack.enter_context(path.open(encoding="utf-8")) for path in paths), key=rejection_place):
             joined.write(line)
             num_lines += 1
     return num_lines

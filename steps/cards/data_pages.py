@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from grpo.board.phases import PHASES
+from grpo.dataset.file_reports import FILE_HEADERS, file_rows, num_more_files
 from grpo.settings.roles import flattened
 from steps.cards.charts import before_and_after_chart
 from steps.cards.html import CardPart, TableCell, badge, block, details, heading, html_table, listing, paragraph
@@ -110,6 +111,10 @@ def _dataset(facts: Mapping[str, Any]) -> Iterator[CardPart]:
         "Positions left out": facts["left_out"],
         f"Most common of {facts['endgame_signatures']['distinct']:,} endgame materials": facts["endgame_signatures"]["commonest"],
     }
+    if files := file_rows(facts, most=_MAX_LISTED):
+        more = num_more_files(facts, most=_MAX_LISTED)
+        rows: list[list[TableCell]] = [[name[:80], *numbers] for name, *numbers in files]
+        yield block(heading("Files"), html_table(FILE_HEADERS, rows, wide=[0]), listing([f"and {more:,} more"] if more else []))
     yield block(heading("Counts"), *(_counts(title, found) for title, found in tables.items() if any(found.values())))
 
 

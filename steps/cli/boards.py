@@ -1,4 +1,4 @@
-"""The commands `chess-grpo boards build` and `chess-grpo boards inspect`."""
+"""The commands `chess-grpo boards build`, `inspect` and `export`."""
 
 import argparse
 import json
@@ -15,11 +15,12 @@ from grpo.base.files import atomic_folder, write_manifest
 from grpo.engine.identity import EngineIdentity, identify
 from grpo.reading.games import Rejection, SourceError
 from grpo.settings.tree import ConfigError, Settings
-from steps.bodies.build_boards import build_units, write_rejection
+from steps.bodies.build_boards import build_units, sort_rejections, write_rejection
 from steps.bodies.check_boards import check_dataset
 from steps.bodies.join_boards import join_units, nothing_usable
 from steps.cli.inspect_files import dataset_text, files_text, inspect_files
 from steps.cli.parser import add_settings, given_settings
+from steps.runs.names import RUN_NAMES, NotFoundError, is_folder
 from steps.runtime.machine import Machine
 from steps.runtime.terminal_lines import say, wrapped
 from steps.step_io.names import BOARDS
@@ -31,7 +32,7 @@ CHECKS: Final = "checks"
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `boards` with its two commands."""
+    """Add `boards` with its three commands."""
     boards = commands.add_parser("boards").add_subparsers(required=True, metavar="COMMAND")
     build = boards.add_parser(
         "build",
@@ -47,6 +48,19 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     build.add_argument("out", type=Path, metavar="OUT", help="the folder to create; it must not exist")
     add_settings(build)
     build.set_defaults(run=_build)
+    export = boards.add_parser(
+        "export",
+        help="write a dataset for datasets.load_dataset and pandas: Parquet files by split, and a card",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=wrapped(
+            "Write a dataset as a folder that datasets.load_dataset, pandas and the Hugging Face hub read: data/ and games/ with one"
+            " Parquet file for each of train, validation and test (the held-out boards), and README.md, the card."
+        ),
+        epilog="examples:\n  chess-grpo boards export my_boards my_dataset\n  chess-grpo boards export last my_dataset",
+    )
+    export.add_argument("dataset", metavar="DATASET", help=f"the folder of a dataset, or a run: {RUN_NAMES}")
+    export.add_argument("out", type=Path, metavar="OUT", help="the folder to create; it must not exist")
+    export.set_defaults(run=_export)
     inspect = boards.add_parser(
         "inspect",
         help="summarise a dataset, or files of games and positions",
@@ -105,6 +119,37 @@ def _build_part(settings: Settings, units: Sequence[int], engine: EngineIdentity
     build_units(settings, units, engine, machine.stockfish, Work(folder, (sink,)), cache_folder=machine.value_cache)
 
 
+def _export(given: argparse.Namespace) -> int:
+    from steps.export.dataset import export_dataset
+
+    out = given.out.resolve()
+    if out.exists():
+        raise ConfigError(f"{out} already exists; name another folder, or remove it")
+    dataset = _dataset_folder(given.dataset)
+    _created(out.parent)
+    with atomic_folder(out) as folder:
+        counts = export_dataset(dataset, folder)
+    say(", ".join(f"{count:,} boards in {split}" for split, count in counts.items()))
+    print(f"written: {out}")
+    return 0
+
+
+def _dataset_folder(name: str) -> Path:
+    """Return the folder of a dataset, or of the dataset of a run. Raises NotFoundError."""
+    if (Path(name) / BOARDS).is_file():
+        return Path(name)
+    if is_folder(name):
+        raise NotFoundError(f"{name}: no dataset is there, it has no {BOARDS}; `chess-grpo boards build` makes one")
+    from steps.runs.files import fetch_output
+    from steps.runs.index import find_run
+
+    machine = Machine.here()
+    run = find_run(name, machine)
+    if (joined := run.output_of("join_boards")) is None:
+        raise NotFoundError(f"run {run.metaflow_run} has no dataset yet; take another run")
+    return fetch_output(machine, joined.output)
+
+
 def _inspect(given: argparse.Namespace) -> int:
     folders = [Path(name) for name in given.what if (Path(name) / BOARDS).is_file()]
     if folders:
@@ -123,6 +168,8 @@ def _inspect(given: argparse.Namespace) -> int:
                 write_rejection(rejected, rejection)
 
         report = inspect_files(settings.boards, on_rejection=on_rejection, say=lambda text: say(text, sys.stderr))
+    if given.rejected is not None:
+        sort_rejections(given.rejected)
     say(files_text(report))
     if not report.source.num_games:
         raise SourceError(nothing_usable(", ".join(given.what), report.source))

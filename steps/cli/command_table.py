@@ -155,11 +155,12 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "boards": Command(
         module="steps.cli.boards",
         group=PARTS,
-        goal="build or inspect a dataset of boards",
+        goal="build, inspect or export a dataset of boards",
         examples=(
             "chess-grpo boards build my_boards --config smoke",
             "chess-grpo boards inspect my_boards",
             "chess-grpo boards inspect games.pgn",
+            "chess-grpo boards export my_boards my_dataset",
         ),
         page="docs/boards.md",
     ),

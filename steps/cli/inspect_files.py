@@ -15,16 +15,19 @@ import pyarrow.compute as pc
 from grpo.base.files import read_json
 from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES, phase_of
+from grpo.dataset.file_reports import FILE_HEADERS, file_rows, num_more_files
 from grpo.dataset.quotas import SourceReport
+from grpo.dataset.sources import file_games
 from grpo.dataset.table import Split
-from grpo.dataset.units import file_games
 from grpo.reading.games import Game, Rejection
 from grpo.settings.tree import BoardsConfig
+from steps.cli.tables import text_table
 from steps.step_io.dataset import read_boards
 from steps.step_io.names import REPORT
 
 _NUM_MOVES_SHOWN: Final = 3
 _PROGRESS_GAMES: Final = 20_000
+_MAX_FILES: Final = 30
 
 
 @dataclass(slots=True)
@@ -87,6 +90,10 @@ def files_text(report: FilesReport) -> str:
         *_counts("positions by phase", {phase.value: source.natural_phases[phase] for phase in PHASES}),
         *_counts("results", report.results),
     ]
+    if len(source.files) > 1:
+        rows = [(name, f"{each.games:,}", f"{each.rejected:,}") for name, each in sorted(source.files.items())[:_MAX_FILES]]
+        lines.append(text_table([("file", "usable", "rejected"), *rows], indent="  "))
+        lines += [f"  and {len(source.files) - _MAX_FILES:,} more files"] if len(source.files) > _MAX_FILES else []
     if source.num_games:
         lines.append(f"plies per game       {_spread(report.plies)}")
         lines.append(f"ratings              {_spread(report.ratings)}; {report.num_unrated:,} players without one")
@@ -108,6 +115,7 @@ def dataset_text(folder: Path, *, num_examples: int) -> str:
         *(f"  {split:12}{''.join(f'{cells[split, phase]:12,}' for phase in PHASES)}" for split in Split),
         f"  {'in the source':12}{''.join(f'{natural[phase]:12,}' for phase in PHASES)}",
         *_counts("sources", facts["sources"]),
+        *_file_lines(facts),
         *_counts("labels from", facts["labels"]),
         *_counts("missing", facts["missing"]),
         *_counts("games rejected", facts["rejected"]),
@@ -119,6 +127,13 @@ def dataset_text(folder: Path, *, num_examples: int) -> str:
         f" {', '.join(pc.unique(boards['transform']).to_pylist())}",
     ]
     return "\n".join(lines + [text for row in _examples(boards, num_examples) for text in ("", _drawn(row))])
+
+
+def _file_lines(facts: Mapping[str, Any]) -> Iterable[str]:
+    if rows := file_rows(facts, most=_MAX_FILES):
+        yield text_table([FILE_HEADERS, *rows], indent="  ")
+        if more := num_more_files(facts, most=_MAX_FILES):
+            yield f"  and {more:,} more files"
 
 
 def _ratings(boards: pa.Table) -> list[int]:

@@ -64,12 +64,23 @@ def listed_run(run: "TrackedRun") -> dict[str, Any]:
         "verdict": run.tags.get(VERDICT),
         "sentence": run.tags.get(SENTENCE),
         "findings": run.tags.get(FOUND),
+        "sources": sources_of(run),
         "aliases": list(run.aliases),
     }
 
 
+def sources_of(run: "TrackedRun") -> str | None:
+    """Return what the run's boards come from, or None if it has none yet, or an older version of the code made them."""
+    from steps.tracking.tags import SOURCES
+
+    joined = run.output_of("join_boards")
+    return None if joined is None else joined.tags.get(SOURCES)
+
+
 def _lines(run: "TrackedRun") -> str:
-    """Return two to four lines: id and status, settings, verdict, findings."""
+    """Return two to five lines: id and status, settings, files, verdict, findings."""
+    from steps.tracking.tags import ENGINE_GAMES
+
     facts = listed_run(run)
     took = f" after {duration(run.seconds)}" if run.seconds is not None else ""
     aliases = f"  = {', '.join(run.aliases)}" if run.aliases else ""
@@ -77,6 +88,8 @@ def _lines(run: "TrackedRun") -> str:
         f"{facts['run']}  {when(run.started)}  {run.status}{took}{aliases}",
         wrapped(facts["settings"], "    settings  "),
     ]
+    if facts["sources"] is not None and facts["sources"] != ENGINE_GAMES:
+        lines.append(wrapped(facts["sources"], "    boards    "))
     if facts["verdict"] is not None:
         lines.append(wrapped(". ".join(filter(None, (facts["verdict"], facts["sentence"]))), "    verdict   "))
     if facts["findings"] is not None:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from steps.cli.runs import sources_of
 from steps.cli.tables import duration, text_table, when
 from steps.runs.names import LAST, RUN_NAMES
 from steps.runtime.commands import pasteable, resume_command
@@ -61,6 +62,7 @@ def _facts(name: str, machine: Machine) -> dict[str, Any]:
             {"step": step.name, "status": step.status, "seconds": step.seconds, "version": step.version, "reused": step.is_reused}
             for step in run.steps
         ],
+        "boards": sources_of(run),
         "verdict": run.tags.get(VERDICT),
         "sentence": run.tags.get(SENTENCE),
         "picture": None if document is None else verdict_picture(document["decision"]),
@@ -97,6 +99,9 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
     yield from (wrapped(f"{each['run']}  (preset: {each['preset']})", f"  {name} = ") for name, each in changed.items())
     if unknown:
         yield wrapped(f"{unknown} of its settings are of another version of the code, and not compared.", "  ")
+    if facts["boards"] is not None:
+        yield "\nBoards"
+        yield wrapped(f"from {facts['boards']}", "  ")
     yield "\nSteps"
     yield text_table(map(_step, facts["steps"]), indent="  ") if facts["steps"] else "  none yet"
     yield ""

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from grpo.base.files import read_json, sha256_file
+from grpo.dataset.file_reports import files_in_a_line
 from grpo.dataset.table import BOARD_SCHEMA
 from steps.bodies import build_boards as build_body
 from steps.bodies import check_boards as check_body
@@ -18,7 +20,9 @@ from steps.store.outputs import StepOutput
 from steps.tracking.child_run import ChildRun
 from steps.tracking.dataset_schema import dataset_columns
 from steps.tracking.launch import launch_of
-from steps.tracking.tags import DATASET
+from steps.tracking.tags import DATASET, ENGINE_GAMES, SOURCES
+
+_MAX_NAMED: Final = 20
 
 
 def build_boards(job: Job, task: int, sinks: Sequence[Sink] = ()) -> StepOutput:
@@ -53,10 +57,10 @@ def join_boards(job: Job, parts: Sequence[StepOutput]) -> StepOutput:
             name=f"{launch_of(job['settings']).preset} boards, {report['rows']:,}",
             digest=digest,
             source=(folder / BOARDS).as_uri(),
-            profile={"num_rows": report["rows"]} | {name: report[name] for name in ("phases", "splits", "sources", "labels")},
+            profile={"num_rows": report["rows"]} | {name: report[name] for name in ("phases", "splits", "sources", "files", "labels")},
             schema=dataset_columns(BOARD_SCHEMA),
         )
-        child.tag({DATASET: digest})
+        child.tag({DATASET: digest, SOURCES: files_in_a_line(report, most=_MAX_NAMED) or ENGINE_GAMES})
         child.content(BOARDS_PREVIEW, preview(folder / BOARDS))
 
     return run_step(

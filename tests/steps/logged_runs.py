@@ -15,7 +15,7 @@ from steps.step_io.names import FINDINGS, HISTORY, RESULTS
 from steps.step_io.results import FORMAT, measurements
 from steps.store.outputs import StepOutput, Store
 from steps.tracking.registry import Choice, Chosen
-from steps.tracking.tags import COMMAND, ENGINE, FOUND, PEAK_STEP, SENTENCE, VERDICT
+from steps.tracking.tags import COMMAND, ENGINE, FOUND, PEAK_STEP, SENTENCE, SOURCES, VERDICT
 from steps.tracking.tracker import Tracker
 
 STEPS = ("join_boards", "calibrate", "pretrain", "baseline", "finetune", "select", "report")
@@ -50,6 +50,7 @@ class LoggedRun:
     last: str = "report"
     """The last step that was done."""
     findings: Sequence[Mapping[str, Any]] | None = None
+    sources: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -82,6 +83,8 @@ def log_run(machine: Machine, run: LoggedRun, *, ends: bool = True) -> str:
                 champion = Choice(policy_step=run.champion_step, initial_weights=start, low=None)
                 seen = None if not run.is_beaten else _champion(tracker)
                 child.choose(Chosen(flow_run=parent, description="", peak=peak, champion=champion, is_beaten=run.is_beaten, seen=seen))
+            if step == "join_boards" and run.sources:
+                child.tag({SOURCES: run.sources})
             child.finished(output)
     if ends:
         tracker.end_flow_run(parent, {})

@@ -81,17 +81,28 @@ def test_the_largest_and_the_smallest_hash_are_looked_up_like_any(tmp_path: Path
         assert [position_key(board) in found for board in random_boards[1_000:1_100]] == [True] * size + [False] * (100 - size)
 
 
-def test_an_unreadable_entry_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(
-        SourceError, match=r"list\.epd, byte 49: illegal position .TOO_MANY_KINGS.; fix or remove this entry of /.*list\.epd"
-    ):
-        judged(tmp_path, list_epd=f"{ENDGAME}\nk7/8/8/8/8/8/8/KK6 w - - 0 1\n")
-    (tmp_path / "list.epd").unlink()
-    with pytest.raises(SourceError, match=r"book\.pgn, byte 0: illegal move"):
-        judged(tmp_path, book_pgn=GAME.replace("Nf3", "Nf6"))
-    (tmp_path / "book.pgn").unlink()
-    with pytest.raises(SourceError, match=r"puzzles\.csv, line 3"):
-        judged(tmp_path, puzzles_csv=PUZZLES + "rubbish\n")
+def test_all_unreadable_entries_of_all_files_are_one_error(tmp_path: Path) -> None:
+    with pytest.raises(SourceError) as refusal:
+        judged(
+            tmp_path,
+            list_epd=f"{ENDGAME}\nk7/8/8/8/8/8/8/KK6 w - - 0 1\nrubbish\n",
+            book_pgn=GAME.replace("Nf3", "Nf6") + GAME,
+            puzzles_csv=PUZZLES + "rubbish\n",
+        )
+    message = str(refusal.value)
+    assert message.startswith("boards.exclude: 4 entries cannot be read")
+    assert "list.epd, byte 49: illegal position (TOO_MANY_KINGS" in message
+    assert "list.epd, byte 78: illegal position" in message
+    assert "book.pgn, byte 0: illegal move" in message
+    assert "puzzles.csv, byte 90: illegal position (line 3: not a puzzle: only 1 cells)" in message
+    with pytest.raises(SourceError, match=r"30 entries .*(?s:.*)and 10 more$"):
+        judged(tmp_path, list_epd="rubbish\n" * 30, book_pgn=GAME, puzzles_csv=PUZZLES)
+
+
+def test_text_around_the_games_of_a_book_is_passed_over(tmp_path: Path) -> None:
+    found = judged(tmp_path, book_pgn=f"Openings of my club\n\n{GAME}Printed in May\n\n1. d4 d5 *\n")
+    assert len(found) == 4 + 2
+    assert positions_of("d4", "d5")[-1] in found
 
 
 def test_the_fingerprint_is_of_the_contents(tmp_path: Path) -> None:

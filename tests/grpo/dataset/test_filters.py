@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from grpo.dataset.filters import filtered, has_program, is_rated, time_control
+from grpo.dataset.filters import dropped_by_tags, filtered, has_program, is_unrated, termination, time_control
 from grpo.reading.games import Game, Reason, Rejection
-from grpo.reading.pgn import PgnGame, read_pgn_games
+from grpo.reading.pgn import PgnGame, SeenGames, read_pgn_games
 from grpo.settings.tree import GameFilters, TimeControl
 
 GOOD: dict[str, str] = {
@@ -69,9 +69,12 @@ def test_without_filters_a_game_stays_the_very_same() -> None:
         ({"max_rating_gap": 100}, {"BlackElo": "2401"}, {"BlackElo": "2200"}),
         ({"max_rating_gap": 4_000}, {"WhiteElo": "?"}, {}),
         ({"time_controls": ["blitz", "rapid"]}, {"TimeControl": "60+0"}, {"TimeControl": "600+0"}),
-        ({"time_controls": ["correspondence"]}, {"TimeControl": "?"}, {"TimeControl": "-"}),
+        ({"time_controls": ["correspondence"]}, {"TimeControl": "300"}, {"TimeControl": "-"}),
+        ({"time_controls": ["blitz"]}, {"TimeControl": "60"}, {"TimeControl": "90 min/40 moves + 30 min"}),
         ({"terminations": ["normal", "time forfeit"]}, {"Termination": "Abandoned"}, {"Termination": "Time forfeit"}),
-        ({"terminations": ["normal"]}, {"Termination": ""}, {"Termination": "NORMAL"}),
+        ({"terminations": ["normal"]}, {"Termination": "anna won on time"}, {"Termination": "NORMAL"}),
+        ({"terminations": ["normal"]}, {"Termination": "boris won - game abandoned"}, {"Termination": "anna won by resignation"}),
+        ({"terminations": ["normal"]}, {"Termination": "Rules infraction"}, {"Termination": ""}),
     ],
 )
 def test_a_filter_drops_the_one_and_keeps_the_other(
@@ -135,9 +138,9 @@ def test_the_profiles_are_applied(profile: str) -> None:
         ({"first_ply": 0}, ("111111", {})),
         ({"last_ply": 2}, ("111000", {"last_ply": 3})),
         ({"last_ply": 5}, ("111111", {})),
-        ({"min_clock_seconds": 10}, ("111001", {"min_clock_seconds": 2})),
-        ({"min_clock_seconds": 0}, ("111101", {"min_clock_seconds": 1})),
-        ({"first_ply": 1, "last_ply": 4, "min_clock_seconds": 20}, ("010000", {"first_ply": 1, "last_ply": 1, "min_clock_seconds": 3})),
+        ({"min_clock_seconds": 10}, ("111011", {"min_clock_seconds": 1})),
+        ({"min_clock_seconds": 0}, ("111111", {})),
+        ({"first_ply": 1, "last_ply": 4, "min_clock_seconds": 20}, ("010010", {"first_ply": 1, "last_ply": 1, "min_clock_seconds": 2})),
         ({"first_ply": 90}, ("000000", {"first_ply": 6})),
         ({"max_centipawns": 1}, ("111111", {})),
     ],
@@ -160,21 +163,134 @@ def test_a_dropped_game_drops_no_positions_and_a_kept_one_loses_only_labels() ->
 @pytest.mark.parametrize(
     ("tags", "expected"),
     [
-        ({"Event": "Rated Blitz game"}, True),
-        ({"Event": "Hourly rated arena"}, True),
-        ({"Event": "Unrated game"}, False),
-        ({"Event": "Casual game, not rated"}, False),
-        ({"Event": "Ratedness"}, False),
-        ({"Event": "Integrated cup"}, False),
+        ({"Event": "Casual Blitz game"}, True),
+        ({"Event": "Unrated game"}, True),
+        ({"Event": "Club evening, not rated"}, True),
+        ({"Event": "Casually Explained Cup"}, False),
+        ({"Event": "Rated Blitz game"}, False),
+        ({"Event": "Hourly Bullet Arena"}, False),
+        ({"Event": "Live Chess"}, False),
+        ({"Event": "?"}, False),
         ({}, False),
-        ({"Rated": "true"}, True),
-        ({"Rated": "True"}, True),
-        ({"Rated": "1"}, True),
-        ({"Rated": "false", "Event": "Rated game"}, False),
+        ({"Rated": "false", "Event": "Rated game"}, True),
+        ({"Rated": "False"}, True),
+        ({"Rated": "0"}, True),
+        ({"Rated": "true", "Event": "Casual Friday Cup"}, False),
+        ({"Rated": "?"}, False),
     ],
 )
-def test_a_game_is_rated_when_a_tag_says_so(tags: dict[str, str], expected: bool) -> None:
-    assert is_rated(tags) is expected
+def test_a_game_is_unrated_when_a_tag_says_so(tags: dict[str, str], expected: bool) -> None:
+    assert is_unrated(tags) is expected
+
+
+LICHESS = {
+    "Event": "Rated Blitz game",
+    "Site": "https://lichess.org/abcdefgh",
+    "White": "anna",
+    "Black": "boris",
+    "WhiteElo": "2310",
+    "BlackElo": "2280",
+    "TimeControl": "300+3",
+    "Termination": "Normal",
+}
+ARENA = LICHESS | {"Event": "Hourly Blitz Arena", "Termination": "Normal"}
+CHESS_COM = {
+    "Event": "Live Chess",
+    "Site": "Chess.com",
+    "White": "anna",
+    "Black": "boris",
+    "WhiteElo": "2310",
+    "BlackElo": "2280",
+    "TimeControl": "600",
+    "EndTime": "14:03:11 PDT",
+    "Termination": "anna won by resignation",
+}
+DAILY = CHESS_COM | {"Event": "Let's Play!", "TimeControl": "1/86400", "Termination": "boris won on time"}
+BROADCAST = {
+    "Event": "Round 3: Anna, A. - Boris, B.",
+    "Site": "https://lichess.org/broadcast/some-open/round-3/abcdefgh",
+    "White": "Anna, A.",
+    "Black": "Boris, B.",
+    "WhiteElo": "2410",
+    "WhiteTitle": "IM",
+    "BlackElo": "2390",
+    "TimeControl": "90 min/40 moves + 30 min + 30 sec/move",
+    "BroadcastName": "Some Open",
+}
+STUDY = {
+    "Event": "Rook endings: Lucena",
+    "Site": "https://lichess.org/study/abcdefgh/ijklmnop",
+    "Annotator": "https://lichess.org/@/anna",
+    "Variant": "Standard",
+}
+TOURNAMENT = {
+    "Event": "Club championship",
+    "Site": "Hastings",
+    "White": "Anna, A",
+    "Black": "Boris, B",
+    "WhiteElo": "2250",
+    "BlackElo": "2300",
+}
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        (LICHESS, (None, None, None)),
+        (ARENA, (None, None, None)),
+        (CHESS_COM, (None, None, None)),
+        (BROADCAST, (None, None, None)),
+        (TOURNAMENT, (None, None, None)),
+        (STUDY, (None, None, "min_rating")),
+        (DAILY, (None, "time_controls", "time_controls")),
+        (CHESS_COM | {"Termination": "anna won on time"}, (None, None, "terminations")),
+        (CHESS_COM | {"Black": "Nelson-BOT"}, ("humans_only",) * 3),
+        (LICHESS | {"Event": "Casual Blitz game"}, ("rated_only",) * 3),
+        (LICHESS | {"WhiteElo": "1500"}, (None, "min_rating", "min_rating")),
+        (LICHESS | {"WhiteElo": "?"}, (None, None, "min_rating")),
+        (LICHESS | {"TimeControl": "60+0"}, (None, "time_controls", "time_controls")),
+    ],
+)
+def test_the_profiles_fit_what_people_export(tags: dict[str, str], expected: tuple[str | None, ...]) -> None:
+    profiles = ("rated_humans", "club", "strong")
+    assert tuple(dropped_by_tags(tags, GameFilters(profile=profile)) for profile in profiles) == expected
+
+
+def test_an_unknown_rating_is_dropped_or_kept_as_the_settings_say() -> None:
+    for name, bound in (("min_rating", 1_000), ("max_rating", 2_500), ("max_rating_gap", 200)):
+        unknown = pgn_game(WhiteElo="?")
+        assert dropped_by(unknown, **{name: bound}) == name
+        assert dropped_by(unknown, **{name: bound}, unknown_ratings="keep") is None
+    assert dropped_by(pgn_game(WhiteElo="?", BlackElo="900"), min_rating=1_000, unknown_ratings="keep") == "min_rating"
+
+
+@pytest.mark.parametrize(
+    ("tag", "expected"),
+    [
+        ("Normal", "normal"),
+        ("anna won by checkmate", "normal"),
+        ("Game drawn by agreement", "normal"),
+        ("Game drawn by timeout vs insufficient material", "time forfeit"),
+        ("anna won on time", "time forfeit"),
+        ("boris won - game abandoned", "abandoned"),
+        ("Rules infraction", "rules infraction"),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_end_of_a_game_in_the_words_of_the_standard(tag: str | None, expected: str | None) -> None:
+    assert termination(tag) == expected
+
+
+def test_the_moves_of_a_game_that_is_dropped_for_its_tags_are_not_read() -> None:
+    header = "".join(f'[{name} "{value}"]\n' for name, value in (GOOD | {"Event": "Casual"}).items())
+    text = f"{header}\n1. e4 e5 2. Ke3 *\n\n".encode() * 2
+    filters = GameFilters(rated_only=True)
+    unread = list(read_pgn_games([text], "file.pgn", seen=SeenGames(), dropped_by=lambda headers: dropped_by_tags(headers, filters)))
+    assert [entry.reason for entry in unread if isinstance(entry, Rejection)] == [Reason.FILTERED] * 2
+    assert {entry.detail for entry in unread if isinstance(entry, Rejection)} == {"rated_only"}
+    read = list(read_pgn_games([text], "file.pgn", seen=SeenGames()))
+    assert [entry.reason for entry in read if isinstance(entry, Rejection)] == [Reason.ILLEGAL_MOVE] * 2
 
 
 @pytest.mark.parametrize(

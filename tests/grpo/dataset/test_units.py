@@ -21,10 +21,11 @@ from grpo.board.encoding import position_key
 from grpo.board.phases import Phase, phase_of
 from grpo.dataset.engine_games import material_signature
 from grpo.dataset.quotas import Candidate, Quota, QuotaCell, SourceReport, boards_per_cell
+from grpo.dataset.sources import file_games
 from grpo.dataset.table import Position, Split
-from grpo.dataset.units import file_games, fill_unit, unit_boards_per_cell
+from grpo.dataset.units import fill_unit, unit_boards_per_cell
 from grpo.engine.pool import EnginePool
-from grpo.reading.games import Game, Reason, Rejection, SourceError
+from grpo.reading.games import Game, Reason, Rejection
 from grpo.settings.tree import BoardsConfig, EngineGames
 
 SMALL: dict[str, Any] = {"num_train": 60, "num_validation": 15, "num_heldout": 15, "num_units": 2, "num_tasks": 1}
@@ -185,14 +186,14 @@ def test_which_unit_a_game_belongs_to_depends_on_its_text_alone(long_games: Path
         assert whole.games.keys() == parts.games.keys()
 
 
-def test_files_are_read_in_the_order_of_their_names_and_only_as_far_as_needed(long_games: Path, tmp_path: Path) -> None:
+def test_files_are_read_only_as_far_as_needed(long_games: Path, tmp_path: Path) -> None:
     shutil.copy(long_games, tmp_path / "a.pgn")
-    (tmp_path / "b.pgn.zst").write_bytes(zstandard.compress(random_pgn(2, seed=9).encode())[:-20])
-    made = filled(files_config(tmp_path / "b.pgn.zst", tmp_path / "a.pgn", num_units=1))
-    assert {position.source for position in made.positions} == {"a.pgn"}
+    (tmp_path / "b.pgn.zst").write_bytes(zstandard.compress(random_pgn(60, seed=9).encode()))
+    made = filled(files_config(tmp_path, num_units=1))
+    assert {position.source for position in made.positions} == {"a.pgn", "b.pgn.zst"}
     assert made.report.num_games < 60
-    with pytest.raises(SourceError, match=r"b\.pgn\.zst"):
-        filled(files_config(tmp_path, **ENDLESS))
+    assert 0 < made.report.files["a.pgn"].read < 0.5
+    assert made.report.files["a.pgn"].read == pytest.approx(made.report.files["b.pgn.zst"].read, abs=0.05)
 
 
 def test_a_list_of_positions_fills_the_quotas_without_a_move_to_imitate(games_text: str, tmp_path: Path) -> None:

@@ -229,12 +229,22 @@ def test_any_bytes_give_entries_in_order_and_no_error() -> None:
         assert [entry.offset for entry in whole] == sorted({entry.offset for entry in whole})
 
 
+def test_nul_bytes_at_the_end_of_a_line_are_passed_over() -> None:
+    padded = f"{ENDGAME} bm Bxf5;\0\n{START} id x; \0\0\r\n\0\n".encode()
+    assert fens(padded) == fens(padded.replace(b"\0", b""))
+    assert len(fens(padded)) == 2
+    [inside] = entries(f"{ENDGAME}\0 id x;\n")
+    assert isinstance(inside, Rejection)
+    assert inside.reason is Reason.NUL_BYTES
+
+
 HEADER = "PuzzleId,FEN,Moves,Rating\n"
 MATE_IN_TWO = "00008,r6k/pp2r2p/4Rp1Q/3p4/8/1N1P2R1/PqP2bPP/7K b - - 0 24,f2g3 e6e7 b2b1 b3c1 b1c1 h6c1,1798\n"
 
 
 def puzzles(data: str | bytes, size: int = 1 << 20) -> list[str]:
-    return [board.fen() for board in read_puzzles(cut(data.encode() if isinstance(data, str) else data, size), "puzzles.csv")]
+    entries = read_puzzles(cut(data.encode() if isinstance(data, str) else data, size), "puzzles.csv")
+    return [f"{entry.reason}: {entry.detail}" if isinstance(entry, Rejection) else entry.fen() for entry in entries]
 
 
 def test_a_puzzle_gives_its_start_and_each_position_of_the_solver() -> None:
@@ -257,8 +267,19 @@ def test_puzzles_may_be_ordered_quoted_and_cut_otherwise() -> None:
     [
         ("", "puzzles.csv: no header and no puzzle"),
         ("\n \n", "puzzles.csv: no header and no puzzle"),
-        (MATE_IN_TWO, "puzzles.csv, line 1: not the header of a puzzle table .*'FEN' is not in list"),
-        ("PuzzleId,FEN,Rating\n", "line 1: not the header .*'Moves'"),
+        (MATE_IN_TWO, "puzzles.csv: its first line is no header of a puzzle table.*'FEN' is not in list"),
+        ("PuzzleId,FEN,Rating\n", "no header .*'Moves'"),
+        (b"\xff\xfeP\0", "no header of a puzzle table"),
+    ],
+)
+def test_a_table_of_something_else_is_refused(data: str | bytes, message: str) -> None:
+    with pytest.raises(SourceError, match=f"{message}.*download it again"):
+        puzzles(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
         (HEADER + MATE_IN_TWO + "x,8/8/8 w - -,e2e4\n", "line 3: not a puzzle: expected 8 rows"),
         (HEADER + "\n" + "x,only\n", "line 3: not a puzzle: only 2 cells"),
         (HEADER.replace("\n", "\r\n") * 1 + "x,y,z\r\n", "line 2: not a puzzle"),
@@ -268,20 +289,20 @@ def test_puzzles_may_be_ordered_quoted_and_cut_otherwise() -> None:
         (HEADER + "x,8/8/8/8/8/8/8/8 w - - 0 1,e2e4\n", "line 2: not a puzzle: impossible position"),
         (HEADER + '"' + MATE_IN_TWO, "line 2: not a puzzle: unexpected end"),
         (HEADER + "x" * 100_000, "line 2: not a puzzle: longer than 65,536 bytes"),
-        (b"\xff\xfeP\0", "line 1: not the header"),
     ],
 )
-def test_a_puzzle_that_cannot_be_read_is_told(data: str | bytes, message: str) -> None:
-    with pytest.raises(SourceError, match=f"{message}.*download it again"):
-        puzzles(data)
+def test_a_puzzle_that_cannot_be_read_is_a_rejection_and_the_next_is_read(data: str, message: str) -> None:
+    found = [text for text in puzzles(f"{data.rstrip()}\n{MATE_IN_TWO}") if text.startswith("illegal position: ")]
+    assert len(found) == 1
+    assert re.search(message, found[0])
+    assert puzzles(f"{data.rstrip()}\n{MATE_IN_TWO}")[-4:] == puzzles(HEADER + MATE_IN_TWO)
 
 
 def test_the_line_of_an_error_is_counted_right_however_lines_end_and_chunks_are_cut() -> None:
     data = (HEADER + MATE_IN_TWO + "\n" + MATE_IN_TWO + "bad\n").encode()
     for end in (b"\n", b"\r\n", b"\r"):
         for size in (1, 2, 3, 1_000):
-            with pytest.raises(SourceError, match=r"puzzles\.csv, line 5: "):
-                puzzles(data.replace(b"\n", end), size)
+            assert puzzles(data.replace(b"\n", end), size)[-1].startswith("illegal position: line 5: not a puzzle")
 
 
 @pytest.mark.prove  # Most of a minute.

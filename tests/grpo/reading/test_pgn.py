@@ -3,6 +3,7 @@
 import io
 import os
 import random
+import re
 import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator
@@ -91,7 +92,7 @@ def written(game: chess.pgn.Game, columns: int | None) -> str:
 
 
 REASONS: dict[Reason, list[str | bytes]] = {
-    Reason.NOT_A_GAME: ["hello", "1. e4 e5 1-0", '<html>\n<a href="x">', "Event [x]\n[y]\n", b"P\0K\0"],
+    Reason.NOT_A_GAME: ["hello", "1-0", "Games of my club\n1. e4 e5 1-0", '<html>\n<a href="x">', "Event [x]\n[y]\n", b"P\0K\0"],
     Reason.TOO_LONG: [
         TAGS + "1. e4 " + "(" * 101 + ")" * 101,
         TAGS + "N" * 256,
@@ -130,7 +131,7 @@ REASONS: dict[Reason, list[str | bytes]] = {
     Reason.NULL_MOVE: [TAGS + f"1. e4 {token} 2. d4 *" for token in ("--", "Z0", "0000", "@@@@", "<>", "1...--")],
     Reason.UNCLOSED_COMMENT: [TAGS + "1. e4 {good e5 *", TAGS + "1. e4 {good e5 2. Nf3 {fine} Nc6 *", TAGS + "1. e4 (1. d4 {x) *"],
     Reason.UNBALANCED_VARIATION: [TAGS + "1. e4 (1. d4 e5 *", TAGS + "1. e4 d5) 2. d4 *", TAGS + "1. e4 (1. d4 {)} *"],
-    Reason.TEXT_AFTER_RESULT: [TAGS + "1. e4 * e5", TAGS + "1. e4 * *", TAGS + "1. e4 *\n\n1. d4 d5 *", TAGS + "1. e4 * (1. d4)"],
+    Reason.TEXT_AFTER_RESULT: [TAGS + "1. e4 * e5", TAGS + "1. e4 * *", TAGS + "1. e4 *\n2. d4 d5 *", TAGS + "1. e4 * (1. d4)"],
     Reason.NO_MOVES: [TAGS, TAGS + "*", TAGS + "{a comment} 1-0", TAGS + "1. "],
     Reason.UNKNOWN_RESULT: ['[Result "2-0"]\n\n1. e4 *', '[Result "?"]\n\n1. e4 *'],
     Reason.CONTRADICTING_RESULTS: ['[Result "1-0"]\n\n1. e4 0-1', '[Result "1/2"]\n\n1. e4 1-0'],
@@ -383,7 +384,40 @@ def test_text_before_the_first_game_is_one_rejection_and_costs_no_game() -> None
 
 
 def test_a_game_without_tags_is_never_part_of_another() -> None:
-    assert outcomes("1. e4 *\n\n" + TAGS + "1. d4 *\n\n1. c4 *\n\n" + TAGS + "1. b4 *") == ["not a game", "text after the result", "b2b4"]
+    assert outcomes("1. e4 *\n\n" + TAGS + "1. d4 *\n\n1. c4 *\n\n" + TAGS + "1. b4 *") == ["e2e4", "d2d4", "c2c4", "b2b4"]
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1. e4 e5 1-0\n\n1. d4 d5 0-1\n\n1. c4 *\n", ["e2e4 e7e5", "d2d4 d7d5", "c2c4"]),
+        ("1. e4 e5 1-0\n1. d4 d5 1/2-1/2\n1.c4 *", ["e2e4 e7e5", "d2d4 d7d5", "c2c4"]),  # One a line, as in books.
+        ("1. e4 e5\n\n1. d4 d5\n\n1.c4\n", ["e2e4 e7e5", "d2d4 d7d5", "c2c4"]),  # No result: a blank line ends a game.
+        ("{one} 1. e4 {a\n\n1. d4} e5 (1... c5\n\n2. Nf3) 2. Nf3 *\n\n1. d4 *", ["e2e4 e7e5 g1f3", "d2d4"]),
+        ("1. e4 e5\n2. Nf3\n\n2... Nc6 *", ["e2e4 e7e5 g1f3 b8c6"]),  # Wrapped, and a blank line within a game.
+        ("1. e4 e5 2. Ke3 *\n\n1. d4 *", ["illegal move", "d2d4"]),
+        (TAGS + "1. e4 1-0\n\nPrinted by a program\n\n" + TAGS + "1. d4 *", ["e2e4", "not a game", "d2d4"]),
+        (TAGS + "{A word before.}\n\n1. e4 *\n\n1. d4 *", ["e2e4", "d2d4"]),
+        (TAGS + "1. e4 *\n\n{A word after.}\n\n" + TAGS + "1. d4 *", ["e2e4", "d2d4"]),
+    ],
+)
+def test_games_without_tags_are_read_one_by_one_and_spoil_no_other(text: str, expected: list[str], line_end: str) -> None:
+    whole = text.replace("\n", line_end).encode()
+    items = read(whole)
+    assert [item.reason.value if isinstance(item, Rejection) else " ".join(map(str, item.moves)) for item in items] == expected
+    for item in items:
+        assert item.offset == 0 or whole[: item.offset].endswith(line_end.encode()), "it begins at a line"
+        assert whole[item.offset : item.offset + 1].strip()
+
+
+def test_a_game_without_tags_is_found_across_blocks_and_in_any_chunks() -> None:
+    text = "".join(f"1. e4 e5 2. {move} {{{'x' * 7_001}}} 1-0\n\n" for move in ("Nf3", "Nc3", "d4", "f4") * 100).encode()
+    items = read(text)
+    assert len(items) == 400
+    assert all(isinstance(item, Game) and len(item.moves) == 3 for item in items)
+    starts = [found.start() for found in re.finditer(rb"1\. e4", text)]
+    assert [item.offset for item in items] == starts
 
 
 @settings(max_examples=60)

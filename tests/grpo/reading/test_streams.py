@@ -18,7 +18,7 @@ import urllib3.exceptions
 import zstandard
 from moto import mock_aws
 
-from grpo.reading import s3
+from grpo.reading import remote, s3
 from grpo.reading.games import SourceError
 from grpo.reading.streams import CHUNK_SIZE, FileKind, Packing, SourceFile, find_files, fingerprint, read_chunks
 
@@ -284,6 +284,34 @@ def test_a_member_whose_header_is_not_where_the_directory_says_is_damaged(tmp_pa
         unpacked(tmp_path, "x.zip", bytes(packed))
 
 
+FEN_LINE = b"rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1\n"
+GAME_TEXT = b'[Event "x"]\n\n1. e4 e5 *\n\n' * 9
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.pgn.zst", gzip.compress(GAME_TEXT), "is packed as gz, and its name says otherwise; rename it, to end in .pgn.gz"),
+        ("x.pgn.gz", pack_zst(GAME_TEXT), "is packed as zst"),
+        ("x.pgn", bz2.compress(GAME_TEXT), "is packed as bz2"),
+        ("x.epd", pack_zip(FEN_LINE), "rename it, to end in .epd.zip"),
+        ("x.pgn.bz2", GAME_TEXT, "is not packed, and its name says otherwise; rename it, to end in .pgn$"),
+        ("x.pgn", GAME_TEXT.decode().encode("utf-16-le"), "is UTF-16"),
+        ("x.pgn.gz", gzip.compress(GAME_TEXT.decode().encode("utf-16-be")), "is UTF-16"),
+        ("x.epd", FEN_LINE.decode().encode("utf-16-le"), "is UTF-16"),
+        ("x.pgn", FEN_LINE, "is a list of positions, and its name says games; rename it, to end in .epd"),
+        ("x.epd.zst", pack_zst(GAME_TEXT), "is games, and its name says a list of positions; rename it, to end in .pgn"),
+        ("x.epd", b"PuzzleId,FEN,Moves,Rating\n", "is a table of puzzles"),
+        ("x.pgn", b"<!DOCTYPE html><title>404</title>", "is a web page"),
+    ],
+)
+def test_content_of_another_kind_than_the_name_says_is_told(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    (file,) = find_files([str(tmp_path / name)])
+    with pytest.raises(SourceError, match=message):
+        list(read_chunks(file))
+
+
 def test_a_file_that_vanishes_and_a_disk_that_fails_are_told(tmp_path: Path) -> None:
     path = tmp_path / "x.pgn"
     path.write_bytes(TEXT)
@@ -481,7 +509,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setattr(s3, "_BACK_OFF_SECONDS", 0.0)
+    monkeypatch.setattr(remote, "_BACK_OFF_SECONDS", 0.0)
     with mock_aws():
         made = boto3.resource("s3").Bucket("chess")
         made.create()
@@ -607,8 +635,8 @@ def test_the_pauses_between_breaks_grow(bucket: Any, break_after: Any, monkeypat
     (file,) = find_files(["s3://chess/x.pgn"])
     break_after(lambda number: 0, ERRORS[0])
     pauses: list[float] = []
-    monkeypatch.setattr(s3, "_BACK_OFF_SECONDS", 0.5)
-    monkeypatch.setattr("grpo.reading.s3.time.sleep", pauses.append)
+    monkeypatch.setattr(remote, "_BACK_OFF_SECONDS", 0.5)
+    monkeypatch.setattr("grpo.reading.remote.time.sleep", pauses.append)
     with pytest.raises(SourceError):
         list(read_chunks(file))
     assert pauses == [0.5, 1, 2, 4, 8]
@@ -628,14 +656,14 @@ def test_an_object_that_is_replaced_while_it_is_read_is_told(bucket: Any, break_
 
 def test_an_object_can_be_sought_as_a_file(bucket: Any) -> None:
     bucket.put_object(Key="x.pgn", Body=TEXT)
-    with s3.S3Object("s3://chess/x.pgn") as remote:
+    with s3.S3Object("s3://chess/x.pgn") as found:
         local = io.BytesIO(TEXT)
         for offset, whence in ((0, 2), (-100, 2), (50, 0), (10, 1), (-20, 1), (len(TEXT) + 5, 0), (7, 0)):
-            assert remote.seek(offset, whence) == local.seek(offset, whence)
-            assert remote.read(30) == local.read(30)
-            assert remote.tell() == local.tell()
+            assert found.seek(offset, whence) == local.seek(offset, whence)
+            assert found.read(30) == local.read(30)
+            assert found.tell() == local.tell()
         with pytest.raises(ValueError, match="negative"):
-            remote.seek(-1)
+            found.seek(-1)
 
 
 def test_what_s3_refuses_is_told_with_what_to_do(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:

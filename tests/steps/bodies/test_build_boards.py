@@ -494,3 +494,25 @@ def test_counts_are_told_to_the_sinks_and_progress_ends_at_the_total(packed: Cal
     done, total = listener.progresses[-1][:2]
     assert done == total >= 48, "what its units find, of which the quotas take 48"
     assert listener.progresses == sorted(listener.progresses)
+
+
+# Several sources.
+
+
+def test_a_folder_of_three_sources_is_drawn_from_in_proportion_and_all_are_named(
+    games_text: str, epd_text: str, scripted: Callable[..., ScriptedEngine], tmp_path: Path
+) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "chess_com.pgn").write_text(random_pgn(30, seed=5))
+    (folder / "lichess.pgn.zst").write_bytes(zstandard.compress(games_text.encode()))
+    (folder / "positions.epd").write_text(epd_text)
+    settings = settings_of(folder, num_units=2, max_per_game_and_phase=2)
+    engine = scripted().path
+    made = build(settings, tmp_path / "one", engine)
+    check_dataset(made, settings)
+    facts = facts_of(made)
+    assert facts["files"].keys() == facts["sources"].keys() == {"chess_com.pgn", "lichess.pgn.zst", "positions.epd"}
+    assert all(0 < of_file["read"] < 1 for of_file in facts["files"].values())
+    assert sum(of_file["games"] for of_file in facts["files"].values()) == facts["games"]
+    assert digests(build(settings, tmp_path / "two", engine, tasks=[[1], [0]])) == digests(made)

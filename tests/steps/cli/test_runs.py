@@ -33,7 +33,8 @@ FINDING = {
     "page": "docs/diagnosis.md#entropy_collapse",
 }
 FASTER = 'preset = "smoke"\ngrpo.learning_rate = 5e-3\nseed = 4'
-FIRST = LoggedRun(name="1001", champion_step=0)
+FILES = "lichess.pgn.zst 512 boards (1.2% read), chess_com.pgn 208 boards (100% read)"
+FIRST = LoggedRun(name="1001", champion_step=0, sources=FILES)
 SECOND = LoggedRun(name="1002", settings=FASTER, score=(0.75, 0.7, 0.8), regret_after=0.03, is_beaten=False, findings=[FINDING])
 OTHER_START = LoggedRun(
     name="1003", initial_weights="start-b", dataset="boards-b", ladder="ladder-b", scored_by="adjudicated", is_beaten=False
@@ -326,6 +327,13 @@ def test_the_list_says_what_each_run_was_and_what_came_out_in_90_columns(typed: 
     assert "verdict   better. Step 120 beats its own start, but was not shown to be stronger" in text
     assert "findings  entropy_collapse" in text
     assert re.search(r"^1001 .* finished after \d+ s  = champion$", text, re.MULTILINE)
+
+
+def test_the_files_of_a_runs_boards_are_named(typed: Callable[..., str]) -> None:
+    assert f"boards    {FILES}" in " ".join(typed("runs").split()).replace("boards lichess", "boards    lichess")
+    assert f"Boards from {FILES}" in " ".join(typed("show", "1001").split())
+    assert json.loads(typed("show", "1001", "--json"))["boards"] == FILES
+    assert "Boards" not in typed("show", "1004"), "of an older version of the code"
 
 
 def test_the_list_has_all_runs_however_many_mlflow_gives_at_a_time(typed: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,7 +133,7 @@ EVIL = "<script>alert(1)</script> [x](javascript:y) | `z` ![i](j) _a_ **b** ~~c~
 
 def test_text_of_files_is_shown_and_not_obeyed(tmp_path: Path) -> None:
     reports = made_reports()
-    reports["join_boards"] |= {"sources": {EVIL: 1}, "labels": {EVIL: 1}}
+    reports["join_boards"] |= {"sources": {EVIL: 1}, "labels": {EVIL: 1}, "files": {EVIL: {"read": 0.5, "games": 1, "rejected": 0}}}
     reports["finetune"] |= {"reason": EVIL, "message": EVIL}
     reports["calibrate"] |= {"engine": EVIL, "note": EVIL}
     results = made_results(tmp_path, reports)
@@ -205,6 +205,15 @@ def test_the_licence_depends_on_where_the_boards_came_from(results: Results) -> 
     assert "no third party has rights" in card_of(results)
     results["boards"]["sources"] = {"lichess_2013.pgn.zst": 5, "engine": 1}
     assert "Boards come from files (lichess_2013.pgn.zst)" in card_of(results)
+
+
+def test_the_report_names_the_files_and_how_far_they_were_read(results: Results) -> None:
+    assert "| file | read |" not in report_markdown(results)
+    results["boards"]["sources"] = {f"{number}.pgn": number for number in range(25)}
+    results["boards"]["files"] = {f"{number}.pgn": {"read": 0.0625, "games": 1_200, "rejected": 7} for number in range(25)}
+    report = report_markdown(results)
+    assert "| 24.pgn | 6.2% | 1,200 | 7 | 24 |" in report
+    assert "and 5 more files" in report
 
 
 def test_a_policy_of_which_nothing_is_known_claims_nothing() -> None:
