@@ -50,12 +50,14 @@ from steps.store.versions import describe_code  # noqa: E402
 
 if TYPE_CHECKING:
     from steps.pipeline import dataset, end, evaluation, start, training
+    from steps.tracking import launch
 else:
     # Rendering a card runs this file, many times in a run; without these imports it takes a third of the time.
     # And a step imports only what it needs: torch takes seconds.
     start, dataset, training, evaluation, end = (
         LazyModule(f"steps.pipeline.{name}") for name in ("start", "dataset", "training", "evaluation", "end")
     )
+    launch = LazyModule("steps.tracking.launch")
 
 deployment.name_shared_store()
 
@@ -109,6 +111,7 @@ class ChessGrpo(FlowSpec):
             num_nodes=self._num_nodes(),
         )
         draw_start(self.job)
+        deployment.tag_run(launch.metaflow_tags(self.settings))
         self.tasks = list(range(self.settings.boards.num_tasks))
         self.next(self.build_boards, foreach="tasks")
 
@@ -221,6 +224,9 @@ class ChessGrpo(FlowSpec):
     @plainly
     def end(self):
         """Print where champion, report and UI are."""
+        self.results = end.results(self.job, self.selected, self.reported)
+        # All of them: a resumed run is another one, whose `start` was not run again.
+        deployment.tag_run(launch.metaflow_tags(self.settings, verdict=self.results["decision"]["verdict"]))
         self.summary = end.end(self.job, self.selected, self.reported, card=finished_card(self.report_task))
         print(self.summary)
         draw_end(lambda: end.overview(self.job, self.selected, self.reported))

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from metaflow import FlowMutator, current
+from metaflow import FlowMutator, Run, current
+from metaflow.exception import MetaflowException
 from metaflow.metaflow_config import DATASTORE_SYSROOT_S3
 
 from grpo.base.errors import PlainError
@@ -90,6 +91,14 @@ def _time_out_before_batch() -> None:
         left = signal.alarm(0)  # Seconds left; 0 when there is no time-out.
         if left:
             signal.alarm(max(left - _SECONDS_BEFORE_BATCH, left // 2, 1))
+
+
+def tag_run(tags: Sequence[str]) -> None:
+    """Add tags to Metaflow's run, by which its client finds runs; where its metadata takes none, say so and go on."""
+    try:
+        Run(f"{current.flow_name}/{current.run_id}", _namespace_check=False).add_tags(tags)
+    except MetaflowException as error:
+        print(f"{current.step_name}: WARNING: the run did not get the tags {', '.join(tags)}: {error}", file=sys.stderr, flush=True)
 
 
 def _register_task(flow: Any) -> None:

@@ -19,17 +19,14 @@ from grpo.base.files import sha256_file, write_json
 from grpo.base.seeding import numpy_stream
 from grpo.board.actions import ACTIONS, action_move
 from grpo.board.encoding import ENCODING_SIZE, position_key
+from grpo.board.onnx_policy import ACTIONS_INPUT, INPUT, ONNX, OUTPUT, REPEATS_INPUT, OnnxPolicy
 from grpo.learning.checkpoints import load_policy, weights_hash
-from grpo.policy.distribution import MoveDistribution, NetworkPolicy, PositionBatch
+from grpo.policy.distribution import NetworkPolicy, PositionBatch
 from grpo.policy.files import ACTION_TABLE_HASH, POLICY, WEIGHTS
 from grpo.settings.tree import PolicyConfig
 
-ONNX: Final = "policy.onnx"
-INPUT: Final = "encodings"
-ACTIONS_INPUT: Final = "action_ids"
-REPEATS_INPUT: Final = "repeats"
-OUTPUT: Final = "logits"
 NUM_PARITY_POSITIONS: Final = 1_000
+_NUM_FEW_POSITIONS: Final = 100
 LOG_PROB_TOLERANCE: Final = 1e-4
 """Nats. Float32 sums in another order differ by about 1e-6 for logits of size 10; a wrong table or mask differs by whole nats."""
 
@@ -37,7 +34,6 @@ _OPSET: Final = 20
 _PARITY_SEED: Final = 0
 _PARITY_MAX_PLIES: Final = 160
 _PARITY_STRIDE: Final = 3  # Consecutive positions of a game are similar.
-_ROWS_PER_RUN: Final = 100
 _EXAMPLES: Final = (
     chess.STARTING_FEN,
     "rnbqkbnr/ppp1pppp/8/8/3pP3/2N5/PPPP1PPP/R1BQKBNR b KQkq e3 0 3",  # Black to move, who may take en passant.
@@ -110,15 +106,28 @@ def export_policy(source: Path, folder: Path, *, facts: Mapping[str, Any]) -> Pa
     write_onnx(folder / ONNX, policy, {**facts, "weights_hash": expected})
     parity = onnx_parity(folder / ONNX, policy, random_play_positions(NUM_PARITY_POSITIONS, seed=_PARITY_SEED))
     if not parity.is_met:
-        raise ParityError(
-            f"{ONNX} does not play as the policy of {source} does: {parity}. Nothing is written. Where two moves are equally likely to the"
-            " last digit, another checkpoint helps; else onnxruntime or the exporter is at fault: install the versions of requirements.lock"
-        )
+        raise _parity_error(source, parity)
     _describe(folder / POLICY, policy, config, facts=facts, parity=parity)
     found = weights_hash(load_policy(folder, torch.device("cpu"))[0])
     if found != expected:
         raise ParityError(f"{WEIGHTS} reads back as {found[:12]}, and the policy of {source} is {expected[:12]}: nothing is written")
     return parity
+
+
+def export_onnx(source: Path, path: Path) -> None:
+    """Write the network of a folder as ONNX; raises ParityError when its log-probabilities on a few positions differ from the network's."""
+    policy, _ = load_policy(source, torch.device("cpu"))
+    write_onnx(path, policy, {"weights_hash": weights_hash(policy)})
+    parity = onnx_parity(path, policy, random_play_positions(_NUM_FEW_POSITIONS, seed=_PARITY_SEED))
+    if not parity.max_log_prob_difference <= parity.tolerance:  # Or not a number. Best moves may be equally likely to the last digit.
+        raise _parity_error(source, parity)
+
+
+def _parity_error(source: Path, parity: Parity) -> ParityError:
+    return ParityError(
+        f"{ONNX} does not play as the policy of {source} does: {parity}. Nothing is written. Where two moves are equally likely to the"
+        " last digit, another checkpoint helps; else onnxruntime or the exporter is at fault: install the versions of requirements.lock"
+    )
 
 
 class _AskedActions(nn.Module):
@@ -193,32 +202,16 @@ def _remove_machine_facts(graph: Any) -> None:
         part.doc_string = ""
 
 
-def onnx_logits(path: Path, positions: PositionBatch) -> Tensor:
-    """Return the ONNX model's logits of the moves of each board, shape [B, A]; those of padding mean nothing."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    inputs = {INPUT: positions.encodings, ACTIONS_INPUT: positions.action_ids, REPEATS_INPUT: positions.repeats}
-    feeds = {name: tensor.numpy() for name, tensor in inputs.items()}
-    parts = [
-        session.run([OUTPUT], {name: rows[at : at + _ROWS_PER_RUN] for name, rows in feeds.items()})[0]
-        for at in range(0, len(positions), _ROWS_PER_RUN)
-    ]
-    return torch.from_numpy(np.concatenate(parts))
-
-
 @torch.no_grad()
 def onnx_parity(path: Path, policy: NetworkPolicy, boards: Sequence[chess.Board], *, tolerance: float = LOG_PROB_TOLERANCE) -> Parity:
     """Compare an ONNX file with its policy by the distributions over each board's legal moves."""
-    positions = PositionBatch.from_boards(boards)
-    expected = policy.distribution(positions, temperature=1.0)
-    found = MoveDistribution.from_logits(onnx_logits(path, positions), positions.is_legal, temperature=1.0)
+    expected = policy.distribution(PositionBatch.from_boards(boards), temperature=1.0)
+    found = OnnxPolicy(path, num_threads=torch.get_num_threads()).log_probs(boards)
+    rows = [row[: len(each)] for row, each in zip(expected.log_probs.double().numpy(), found, strict=True)]
     return Parity(
         num_positions=len(boards),
-        num_best_moves_equal=int((found.best() == expected.best()).sum()),
-        max_log_prob_difference=float((found.log_probs - expected.log_probs).abs().max()),
+        num_best_moves_equal=sum(int(each.argmax()) == best for each, best in zip(found, expected.best().tolist(), strict=True)),
+        max_log_prob_difference=float(np.max([np.abs(each - row).max() for each, row in zip(found, rows, strict=True)])),
         tolerance=tolerance,
     )
 

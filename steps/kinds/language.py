@@ -87,5 +87,6 @@ LANGUAGE_KIND: Final = PolicyKind(
     trains_alone=True,
     has_lines=False,
     export=_export,
+    write_onnx=None,
     card=_card,
 )

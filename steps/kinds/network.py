@@ -37,9 +37,16 @@ def _finetune(settings: "Settings", *, machine: Machine, num_engines: int, **giv
 
 
 def _export(source: Path, folder: Path, facts: Mapping[str, Any]) -> tuple[str, str]:
-    from steps.export.network import ONNX, export_policy
+    from grpo.board.onnx_policy import ONNX
+    from steps.export.network import export_policy
 
     return ONNX, str(export_policy(source, folder, facts=facts))
+
+
+def _write_onnx(source: Path, path: Path) -> None:
+    from steps.export.network import export_onnx
+
+    export_onnx(source, path)
 
 
 def _card(folder: Path) -> "CardWords":
@@ -59,5 +66,6 @@ NETWORK_KIND: Final = PolicyKind(
     trains_alone=False,
     has_lines=True,
     export=_export,
+    write_onnx=_write_onnx,
     card=_card,
 )

@@ -4,7 +4,7 @@ import tempfile
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from steps.bodies import report as report_body
 from steps.export.model_card import CardFacts, model_card
@@ -18,8 +18,8 @@ from steps.runs.places import run_page
 from steps.runtime.commands import pasteable, shortened
 from steps.runtime.machine import SHARED, Machine
 from steps.runtime.notify import Notice, Notifier
-from steps.step_io.aliases import CHAMPION
-from steps.step_io.names import GAMES_PAGE, MODEL_CARD, REPORT_PAGE, RESULTS
+from steps.step_io.aliases import CHAMPION, PEAK
+from steps.step_io.names import GAMES_PAGE, MODEL_CARD, PGN, REPORT_PAGE, RESULTS
 from steps.step_io.results import Results, read_results
 from steps.step_io.results_text import outcome, verdict_picture
 from steps.step_io.spec import StepSpan
@@ -109,6 +109,26 @@ def end(job: Job, selected: StepOutput, reported: StepOutput, *, card: str = "")
             *(f"{command:<{width}}  # {why}" for command, why in printed.items()),
         ]
     )
+
+
+def results(job: Job, selected: StepOutput, reported: StepOutput) -> dict[str, Any]:
+    """Return the run's results as plain data for Metaflow's client: `steps.step_io.results.Results`, and `where` files are.
+
+    The document's `places` are below the home; those of `where` are absolute, or in the shared store.
+    """
+    here = Here(job)
+    document = read_results(here.open(reported) / RESULTS)
+    select, report = _place(here, selected), _place(here, reported)
+    where = {
+        "champion": f"{select}/{CHAMPION}",
+        "peak": f"{select}/{PEAK}",
+        "games": f"{select}/{PGN}",
+        "viewer": f"{select}/{GAMES_PAGE}",
+        "report": f"{report}/{REPORT_PAGE}",
+        "results": f"{report}/{RESULTS}",
+    }
+    run = {"metaflow_run": job["metaflow_run"], "mlflow_run": job["mlflow_run"], "mlflow_uri": here.machine.shown_uri}
+    return {**document, "where": where, "run": run}
 
 
 def overview(job: Job, selected: StepOutput, reported: StepOutput) -> tuple[Results, list[StepSpan], dict[str, str]]:

@@ -14,7 +14,7 @@ from steps.runtime.machine import Machine
 from steps.step_io.aliases import ALIASES
 from steps.store.outputs import StepOutput
 from steps.tracking.registry import Version, version_of
-from steps.tracking.tags import OUTPUT_HASH, PARENT, PRESET, REUSED, RUN, SETTINGS, STEP, VERSION
+from steps.tracking.tags import OUTPUT_HASH, PARENT, PRESET, REUSED, ROLE, RUN, SETTINGS, STEP, VERSION
 
 _RECENT: Final = 20
 """Runs that are looked through for the time of each step."""
@@ -168,7 +168,9 @@ class _Index:
         for each in self._rows.versions():
             if PARENT in each.tags:
                 version = version_of(each.number, each.tags)
-                registered = Registered(role=PurePosixPath(each.source).name, version=version, aliases=each.aliases)
+                # The source of an older version is the policy's folder.
+                role = each.tags.get(ROLE) or PurePosixPath(each.source).name
+                registered = Registered(role=role, version=version, aliases=each.aliases)
                 found.setdefault(version.flow_run, []).append(registered)
         return found
 

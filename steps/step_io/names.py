@@ -42,3 +42,8 @@ REPORT_PAGE: Final = "report.md"
 """Of `report`: the run on one page."""
 MODEL_CARD: Final = "model_card.md"
 """Of an exported policy."""
+
+
+def onnx_name(alias: str) -> str:
+    """Return the name of a network as ONNX in the output of `select`, beside the folder of this alias."""
+    return f"{alias}.onnx"

@@ -26,6 +26,7 @@ class ChildRun:
         """Value of its `CHILD` tag; empty for a journal that concerns the parent alone."""
         self.num_bytes = 0
         """Total size of the logged output."""
+        self._output: StepOutput | None = None
 
     def log(self, record: Record) -> None:
         """Log a record's metrics with the current time; raises StorageError when the disk is full, here or of the tracking store."""
@@ -76,12 +77,13 @@ class ChildRun:
             is_archived: log all files, unless an active run has the same output already; else only manifest, history and `published`.
             published: files that are logged by themselves, if they are there.
         """
+        self._output = output
         self.num_bytes += sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         self.journal.append("output", output=dict(output), is_archived=is_archived, published=list(published), time=now())
 
     def choose(self, chosen: Chosen) -> None:
-        """Register the policies that `select` chose, and offer them the aliases; delivery prints the result."""
-        self.journal.append("chosen", chosen=asdict(chosen), key=self.key)
+        """Register the policies that `select` chose and whose output was logged, and offer them the aliases; delivery prints the result."""
+        self.journal.append("chosen", chosen=asdict(chosen), key=self.key, output=self._output)
 
     def finished(self, output: StepOutput) -> None:
         """Tag the run with its output, so that later runs find it."""

@@ -25,7 +25,7 @@ from steps.store.outputs import StepOutput, Store
 from steps.tracking.client import TrackingStore, seconds_for_a_file, waiting
 from steps.tracking.journal import DAMAGED, Journal, JournalFolder, Reader
 from steps.tracking.outages import RetryPolicy, failures, first_line, is_refusal
-from steps.tracking.registry import Chosen, Registry
+from steps.tracking.registry import Chosen, PolicySource, Registry
 from steps.tracking.step_notes import headlines, run_name
 from steps.tracking.tags import CHILD, HELD_BY, HOLDS, NOTE, NOTE_TIME, OUTPUT_HASH, PARENT, STEP, VERSION
 
@@ -150,7 +150,12 @@ class Delivery:
             case {"kind": "output", "output": output, "is_archived": is_archived, "published": published, "time": time}:
                 self._log_output(output, published, is_archived=is_archived, time=time)
             case {"kind": "chosen", "key": key, "chosen": chosen}:
-                peak, champion = Registry(self._store).enter(Chosen.from_plain(chosen), holder=self._progress.holder or run, key=key)
+                peak, champion = Registry(self._store).enter(
+                    Chosen.from_plain(chosen),
+                    holder=self._progress.holder or run,
+                    key=key,
+                    source=self._policy_source(records[0].get("output")),  # Journals of older versions name none.
+                )
                 print(f"select: {peak}\nselect: {champion}", flush=True)
                 client.log_batch(parent, tags=_tags({"chess_grpo.peak": peak, "chess_grpo.champion": champion}))
             case {"kind": "ended", "is_parent": is_parent, "status": status, "time": time}:
@@ -191,6 +196,13 @@ class Delivery:
         new = {name: value for name, value in headlines(output["step"], folder).items() if str(known.get(name)) != str(float(value))}
         if new:
             client.log_batch(parent, metrics=[Metric(name, value, time, 0) for name, value in new.items()])
+
+    def _policy_source(self, output: StepOutput | None) -> PolicySource | None:
+        try:
+            return None if output is None else PolicySource(run=self._progress.run_id, output=output, folder=self._found(output))
+        except CorruptError as error:  # The run has the policies among its artifacts, or another has.
+            print(f"tracking: WARNING: the registered policies are no models that MLflow loads: {first_line(error)}", flush=True)
+            return None
 
     def _send(self, path: Path, folder: str | None, run: str) -> None:
         with waiting(seconds_for_a_file(path.stat().st_size)):

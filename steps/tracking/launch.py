@@ -65,6 +65,16 @@ def launch_of(settings: Mapping[str, Any]) -> Launch:
     return min(found, key=lambda each: len(each.differences))
 
 
+def metaflow_tags(settings: Mapping[str, Any], verdict: str = "") -> list[str]:
+    """Return the tags of Metaflow's run: nearest preset, seed, and the verdict once there is one.
+
+    >>> metaflow_tags(read_settings('preset = "smoke"').model_dump(mode="json"), "better")
+    ['preset:smoke', 'seed:0', 'verdict:better']
+    """
+    launch = launch_of(settings)
+    return [f"preset:{launch.preset}", f"seed:{launch.seed}", *([f"verdict:{verdict}"] if verdict else [])]
+
+
 def verdict_tags(decision: DecisionFacts, settings: Mapping[str, Any]) -> dict[str, str]:
     """Return a parent run's tags from the report of `select`; one of them puts the verdict into its name."""
     score = decision["claims"][0]["interval"]

@@ -53,8 +53,9 @@ Chess policies without search: networks that give every legal move of a position
 - `peak`: the one to resume from; of the runs from one initial policy the one with the best lower bound.
 
 Play it: `chess-grpo uci --model champion` in any chess program. Measure it: `chess-grpo match champion stockfish:nodes=50`.
-Export it: `chess-grpo export champion`. A version's source run has the games that selected it; `chess_grpo.policy_step` is 0 for a
-policy of behavior cloning without GRPO.
+Load it in Python: `mlflow.pyfunc.load_model("models:/chess-policy@champion").predict([fen])`.
+Serve it: `mlflow models serve -m models:/chess-policy@champion`. Export it: `chess-grpo export champion`.
+A version's source run has the games that selected it; `chess_grpo.policy_step` is 0 for a policy of behavior cloning without GRPO.
 """)
 
 

@@ -5,17 +5,23 @@ compared. The alias moves when no version has it, when the initial policy is ano
 higher. So a later, worse run does not take it from a better one.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from grpo.policy.files import LANGUAGE, is_policy, policy_kind
 from steps.step_io.aliases import CHAMPION, PEAK
+from steps.step_io.names import onnx_name
 from steps.tracking.saved_views import run_address
-from steps.tracking.tags import CHILD, NOTE_DIGEST, PARENT, digest_of_note, is_own_note
+from steps.tracking.tags import CHILD, LOGGED_MODEL, NOTE_DIGEST, PARENT, ROLE, digest_of_note, is_own_note
 
 if TYPE_CHECKING:
+    from mlflow.entities import LoggedModel
     from mlflow.tracking import MlflowClient
 
+    from steps.store.outputs import StepOutput
     from steps.tracking.client import TrackingStore
 
 MODEL: Final = "chess-policy"
@@ -25,6 +31,7 @@ _LOW: Final = "chess_grpo.peak_lower_bound"
 _INITIAL: Final = "chess_grpo.initial_weights"
 _REPLACES: Final = "chess_grpo.replaces_champion"
 """Number of the champion that a version has beaten; 0 if there was none."""
+_VERSIONS: Final = "mlflow.modelVersions"
 _TOGETHER_MILLISECONDS: Final = 3_600_000
 """Versions that were registered within this time may be of runs that ended together."""
 
@@ -79,6 +86,16 @@ class Chosen:
         return cls(**{**facts, "peak": Choice(**facts["peak"]), "champion": Choice(**facts["champion"])})
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicySource:
+    """The output of `select`, from which MLflow's models are made."""
+
+    run: str
+    """MLflow's id of the child run that made or reused it."""
+    output: "StepOutput"
+    folder: Path
+
+
 class Registry:
     """The registered model of a tracking store; the first run with a policy creates it."""
 
@@ -89,7 +106,7 @@ class Registry:
     def _client(self) -> "MlflowClient":
         return self._store.client
 
-    def enter(self, chosen: Chosen, *, holder: str, key: str) -> tuple[str, str]:
+    def enter(self, chosen: Chosen, *, holder: str, key: str, source: PolicySource | None = None) -> tuple[str, str]:
         """Register the chosen policies, offer them the aliases, and return two sentences on `peak` and `champion`.
 
         A champion is replaced only by a policy that was shown to be better than that champion. After an outage another policy may have
@@ -99,8 +116,9 @@ class Registry:
             chosen: the choice of `select`.
             holder: the MLflow run that has the policies among its artifacts.
             key: key of the child run, by which existing versions are found.
+            source: the output that has the policies; None when it is not known, and the versions are then no models that MLflow loads.
         """
-        peak, champion = (self._entered(chosen, alias, holder, f"{key}/{alias}") for alias in (PEAK, CHAMPION))
+        peak, champion = (self._entered(chosen, alias, holder, f"{key}/{alias}", source) for alias in (PEAK, CHAMPION))
         if self.named(PEAK) == peak:
             done = f"registry: alias peak is version {peak.number}: {peak.bound_text}, as was found before an outage"
         else:
@@ -129,7 +147,7 @@ class Registry:
             self.give(CHAMPION, first)
         return first
 
-    def _entered(self, chosen: Chosen, alias: str, holder: str, key: str) -> Version:
+    def _entered(self, chosen: Chosen, alias: str, holder: str, key: str, source: PolicySource | None) -> Version:
         choice = chosen.peak if alias == PEAK else chosen.champion
         self._make_model()
         found = sorted(
@@ -148,6 +166,24 @@ class Registry:
             low=choice.low,
             description=f"{_ROLES[alias]}: step {choice.policy_step:,}. {chosen.description}",
             key=key,
+            model=None if source is None else self._logged_model(source, alias, choice.policy_step, chosen.flow_run),
+        )
+
+    def _logged_model(self, source: PolicySource, alias: str, policy_step: int, flow_run: str) -> "LoggedModel | None":
+        """Return MLflow's model of a policy; None where its files are not those of a policy."""
+        policy = source.folder / alias
+        if not (source.folder / onnx_name(alias)).is_file() and not (is_policy(policy) and policy_kind(policy) == LANGUAGE):
+            return None
+        from steps.tracking.mlflow_model import log_model  # MLflow's flavours take seconds to import.
+
+        return log_model(
+            self._store,
+            source.folder,
+            role=alias,
+            run=source.run,
+            flow_run=flow_run,
+            output_hash=source.output["output_hash"],
+            policy_step=policy_step,
         )
 
     def register(
@@ -161,6 +197,7 @@ class Registry:
         low: float | None,
         description: str,
         key: str = "",
+        model: "LoggedModel | None" = None,
     ) -> Version:
         """Create and return a version of a policy.
 
@@ -173,18 +210,27 @@ class Registry:
             low: lower bound of a peak's score against the initial policy; None if it is not a peak.
             description: description on the registry's page.
             key: key by which it can be found again.
+            model: MLflow's model of the policy, which is then the version's source; None if there is only the folder.
         """
         self._make_model()
-        tags = {PARENT: flow_run, POLICY_STEP: str(policy_step), _INITIAL: initial_weights, CHILD: key}
+        tags = {PARENT: flow_run, POLICY_STEP: str(policy_step), _INITIAL: initial_weights, CHILD: key, ROLE: folder}
         tags |= {} if low is None else {_LOW: repr(low)}
+        tags |= {} if model is None else {LOGGED_MODEL: model.model_id}
+        files = f"{self._store.asked(lambda: self._client.get_run(holder)).info.artifact_uri}/{folder}"
         made = self._client.create_model_version(
             MODEL,
-            source=f"{self._store.asked(lambda: self._client.get_run(holder)).info.artifact_uri}/{folder}",
+            # Not `models:/ID`: MLflow 3.17 would look for that in the store of the environment.
+            source=files if model is None else model.artifact_location,
             run_id=holder,
+            model_id=None if model is None else model.model_id,
             tags=tags,
             description=f"{description}\n\n[The run that chose it]({run_address('', self._store.experiment, flow_run)})".strip(),
             await_creation_for=0,  # Creation is immediate: nothing is copied.
         )
+        if model is not None:  # By this tag MLflow's pages lead from a model to its versions; a later run of the same output adds its own.
+            versions = json.loads(self._client.get_logged_model(model.model_id).tags.get(_VERSIONS, "[]"))
+            versions.append({"name": MODEL, "version": str(made.version)})
+            self._client.set_logged_model_tags(model.model_id, {_VERSIONS: json.dumps(versions)})
         return version_of(made.version, tags)
 
     def named(self, alias: str) -> Version | None:

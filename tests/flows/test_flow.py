@@ -2,14 +2,16 @@
 
 import json
 import os
+import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import chess
 import pyarrow.parquet as pq
 import pytest
-from real_flow import FlowRun, run_in_one_process
+from real_flow import FLOW, ROOT, FlowRun, run_in_one_process
 
 from grpo.base.files import sha256_file, verified_manifest
 from grpo.board.phases import PHASES, phase_of
@@ -176,9 +178,53 @@ def test_the_registry_names_champion_and_peak_and_their_weights_load(first_run: 
     for alias, step in (("champion", report(first_run, "select")["champion_step"]), ("peak", report(first_run, "select")["peak_step"])):
         version = tracking.get_model_version_by_alias("chess-policy", alias)
         assert version.tags["chess_grpo.policy_step"] == str(step)
-        policy, _ = load_policy(Path(version.source.removeprefix("file://")), torch.device("cpu"))
+        policy, _ = load_policy(Path(tracking.download_artifacts(version.run_id, alias)), torch.device("cpu"))
         if step == 0:
             assert weights_hash(policy) == report(first_run, "pretrain")["weights"]
+
+
+def page_code(page: str) -> str:
+    """Return the Python of a page of the documentation, all blocks in order."""
+    return "\n".join(re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text(), flags=re.MULTILINE | re.DOTALL))
+
+
+def test_the_page_on_mlflow_loads_and_evaluates_the_champion(first_run: FlowRun, tracking: Any, tmp_path: Path) -> None:
+    os.link(first_run.folder(first_run.data.boards) / "boards.parquet", tmp_path / "boards.parquet")
+    environment = os.environ | {"MLFLOW_TRACKING_URI": tracking.tracking_uri}
+    done = subprocess.run(
+        [sys.executable, "-c", page_code("mlflow.md")], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "probability" in done.stdout
+    assert "agreement_with_the_engine" in done.stdout
+
+
+def test_metaflows_client_has_results_as_plain_data_and_tags(first_run: FlowRun) -> None:
+    results = first_run.data.results
+    assert json.loads(json.dumps(results)) == results
+    assert {name: results[name] for name in report(first_run, "report")} == report(first_run, "report")
+    assert results["run"]["metaflow_run"] == first_run.run_id
+    assert set(results["where"]) == {"champion", "peak", "games", "viewer", "report", "results"}
+    assert all(Path(place).exists() for place in results["where"].values())
+    done = subprocess.run(
+        [sys.executable, "-c", page_code("results_in_code.md")], cwd=first_run.home.parent, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    verdict = results["decision"]["verdict"]
+    assert done.stdout.startswith(f"{first_run.run_id} {verdict} - {results['verdict']}")
+    assert f"{first_run.run_id} {sorted(['preset:test', 'seed:0', f'verdict:{verdict}'])}" in done.stdout
+    assert f"report: {results['where']['report']}" in done.stdout
+
+
+def test_a_run_that_metaflow_resumes_gets_the_tags_though_its_start_is_not_run_again(first_run: FlowRun) -> None:
+    cwd = first_run.home.parent
+    environment = os.environ | {"CHESS_GRPO_HOME": str(first_run.home), "CHESS_GRPO_DEVICE": "cpu"}
+    resume = [sys.executable, str(FLOW), "--no-pylint", "resume", "end", "--origin-run-id", first_run.run_id, "--run-id-file", "resumed"]
+    done = subprocess.run(resume, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    asked = f"from metaflow import Run\nprint(sorted(Run('ChessGrpo/{(cwd / 'resumed').read_text()}').user_tags))"
+    told = subprocess.run([sys.executable, "-c", asked], cwd=cwd, capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == str(["preset:test", "seed:0", f"verdict:{first_run.data.results['decision']['verdict']}"])
 
 
 def test_dataset_and_its_hash_are_logged(first_run: FlowRun, tracking: Any) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,4 +75,4 @@ def test_peak_is_the_best_of_all_runs_from_one_initial_policy(first_run: FlowRun
     best = max(comparable, key=lambda peak: (float(peak.tags[low]), -int(peak.version)))
     assert version.version == best.version
     assert "select: registry: alias peak " in resumed.output
-    assert (Path(version.source.removeprefix("file://")) / "manifest.json").is_file()
+    assert "peak/manifest.json" in [file.path for file in tracking.list_artifacts(version.run_id, "peak")]

@@ -22,12 +22,13 @@ from grpo.base.errors import PlainError
 from grpo.base.files import read_json, sha256_file, verified_manifest
 from grpo.board.actions import ACTIONS, legal_action_ids
 from grpo.board.encoding import encode, position_key
+from grpo.board.onnx_policy import ACTIONS_INPUT, INPUT, ONNX, OUTPUT, REPEATS_INPUT, OnnxPolicy
 from grpo.board.phases import PHASES, phase_of
 from grpo.learning.checkpoints import load_policy, save_policy, weights_hash
 from grpo.policy.distribution import NetworkPolicy, PositionBatch, new_policy
 from steps.cli.export import add_commands
 from steps.export import network as exporting
-from steps.export.network import ONNX, Parity, ParityError, export_policy, onnx_logits, onnx_parity, random_play_positions, write_onnx
+from steps.export.network import Parity, ParityError, export_policy, onnx_parity, random_play_positions, write_onnx
 from steps.store.versions import ROOT
 
 torch.set_num_threads(1)
@@ -43,6 +44,13 @@ def lively(seed: int) -> NetworkPolicy:
         for parameter in policy.network.parameters():
             parameter.add_(0.2 * torch.randn(parameter.shape, generator=rng))
     return policy
+
+
+def raw_logits(path: Path, positions: PositionBatch) -> torch.Tensor:
+    """Return the file's logits of all columns, padding too."""
+    inputs = {INPUT: positions.encodings, ACTIONS_INPUT: positions.action_ids, REPEATS_INPUT: positions.repeats}
+    (logits,) = onnxruntime.InferenceSession(path).run([OUTPUT], {name: tensor.numpy() for name, tensor in inputs.items()})
+    return torch.from_numpy(logits)
 
 
 def main(arguments: list[str]) -> int:
@@ -161,9 +169,26 @@ def test_the_onnx_file_takes_any_number_of_boards_and_of_moves(exported: tuple[P
         positions = PositionBatch.from_boards(BOARDS[:count])
         with torch.no_grad():
             expected = policy.network(*positions.inputs)
-        logits = onnx_logits(exported[0] / ONNX, positions)
+        logits = raw_logits(exported[0] / ONNX, positions)
         assert logits.shape == expected.shape
         torch.testing.assert_close(logits[positions.is_legal], expected[positions.is_legal], rtol=0, atol=1e-5)
+
+
+def test_the_onnx_policy_gives_the_policys_distribution_at_any_temperature_and_with_a_history(
+    exported: tuple[Path, Parity], policy: NetworkPolicy
+) -> None:
+    shuffled = chess.Board()
+    for move in ("g1f3", "g8f6", "f3g1"):
+        shuffled.push_uci(move)  # f6g8 now returns to the first position.
+    boards = [shuffled, *BOARDS]
+    positions = PositionBatch.from_boards(boards)
+    assert positions.repeats[0].any()
+    for temperature in (0.5, 2.0):
+        with torch.no_grad():
+            expected = policy.distribution(positions, temperature=temperature)
+        found = OnnxPolicy(exported[0] / ONNX).log_probs(boards, temperature=temperature)
+        for row, legal, each in zip(expected.log_probs, positions.is_legal, found, strict=True):
+            torch.testing.assert_close(torch.from_numpy(each).float(), row[legal], rtol=0, atol=1e-5)
 
 
 def test_the_onnx_file_says_what_it_is_and_nothing_of_the_machine(exported: tuple[Path, Parity], policy: NetworkPolicy) -> None:
@@ -267,7 +292,7 @@ def test_parity_positions_depend_on_the_seed_alone() -> None:
 def test_parity_compares_legal_moves_only(exported: tuple[Path, Parity], policy: NetworkPolicy) -> None:
     positions = PositionBatch.from_boards(BOARDS)
     assert not positions.is_legal.all(), "the exported graph scores the padding too"
-    assert onnx_logits(exported[0] / ONNX, positions)[~positions.is_legal].isfinite().all()
+    assert raw_logits(exported[0] / ONNX, positions)[~positions.is_legal].isfinite().all()
     assert onnx_parity(exported[0] / ONNX, policy, BOARDS).num_best_moves_equal == len(BOARDS)
 
 

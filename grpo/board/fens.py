@@ -1,0 +1,19 @@
+"""Positions that users give as text."""
+
+from typing import Any
+
+import chess
+
+
+def boards_of_fens(fens: Any) -> list[chess.Board]:
+    """Return the boards of FENs; raises ValueError, which names the row, for what is no FEN of a legal position."""
+    boards = []
+    for row, fen in enumerate(fens):
+        try:
+            board = chess.Board(fen)
+        except (ValueError, AttributeError, TypeError) as error:
+            raise ValueError(f"row {row}: {fen!r} is not a FEN: {error}") from None
+        if not board.is_valid():
+            raise ValueError(f"row {row}: {fen!r} is not a legal position: {board.status().name}")
+        boards.append(board)
+    return boards
