@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES, Phase, phase_of
+from grpo.dataset.file_reports import FileReport
 from grpo.dataset.quotas import (
     Candidate,
     Quota,
@@ -308,12 +309,15 @@ def test_joined_reports_are_the_sums_of_their_parts() -> None:
     other.left_out.update({"judged": 2, "engine failure": 1})
     one.reject(rejection(Reason.NO_DATE))
     other.reject(rejection(Reason.NO_DATE))
+    one.files["a.pgn"] = FileReport(read=0.5, games=3, rejected=1)
+    other.files["a.pgn"] = FileReport(read=0.25, games=4, rejected=0)
     assert SourceReport.joined([one.as_facts(), other.as_facts()]).as_facts() == {
         "games": 7,
         "rejected": {"no date": 2},
         "natural_phases": {"opening": 3, "middlegame": 0, "endgame": 7},
         "duplicates": 6,
         "left_out": {"judged": 3, "engine failure": 1},
+        "files": {"a.pgn": {"read": 0.375, "games": 7, "rejected": 1}},
     }
 
 
@@ -335,8 +339,9 @@ def test_a_shortage_is_told_with_the_histogram_the_rejections_and_what_to_change
         "",
         "From 1,200 games; 30 positions were duplicates; games rejected: 1,000 filtered: min_plies, 2 illegal move; positions left out:"
         " 4 judged.",
-        "Give more games, lower boards.num_train, boards.num_validation or boards.num_heldout, raise boards.max_per_game_and_phase, choose"
-        ' boards.shortage = "accept" or "endgames", or boards.num_units = 1, since parts that find the same positions lose some',
+        "Give more games, loosen boards.filters.min_plies, lower boards.num_train, boards.num_validation or boards.num_heldout, raise"
+        ' boards.max_per_game_and_phase, choose boards.shortage = "accept" or "endgames", or boards.num_units = 1, since parts that find the'
+        " same positions lose some",
     ]
     assert "games rejected: none; positions left out: none" in shortage_message(missing, SourceReport(), "games.pgn")
 

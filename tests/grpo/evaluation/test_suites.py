@@ -207,3 +207,11 @@ def test_shares_are_by_suite_with_intervals() -> None:
     facts = report.facts()
     assert facts["by_suite"]["BK"]["solved"]["share"] == 0
     assert facts["points"]["share"] == pytest.approx(1.3 / 3)
+
+
+def test_a_duplicate_of_the_same_id_is_told_by_the_bytes_of_both() -> None:
+    line = f"{BK}\n"
+    [first, left_out] = read_suite([(line + line).encode()], "suite.epd")
+    assert isinstance(first, Problem)
+    assert isinstance(left_out, LeftOut)
+    assert left_out.detail == f"{first.problem_id} (byte {len(line)}) is {first.problem_id} (byte 0) again"
