@@ -160,7 +160,7 @@ def lines(chunks: Iterable[bytes], start_offset: int = 0) -> Iterator[tuple[int,
         text, start = rest + chunk, 0
         for end in _LINE_END.finditer(text):
             line = text[start : end.start()]
-            if line.endswith(b"\0"):  # Some public suites pad their lines.
+            if line.endswith(b"\0") and len(line) <= MAX_LINE_SIZE:  # Some public suites pad their lines.
                 line = line.rstrip(b"\0 \t")
             yield offset, line.removeprefix(_BOM) if offset == 0 else line
             offset += end.end() - start + num_dropped

@@ -340,8 +340,8 @@ def test_a_shortage_is_told_with_the_histogram_the_rejections_and_what_to_change
         "From 1,200 games; 30 positions were duplicates; games rejected: 1,000 filtered: min_plies, 2 illegal move; positions left out:"
         " 4 judged.",
         "Give more games, loosen boards.filters.min_plies, lower boards.num_train, boards.num_validation or boards.num_heldout, raise"
-        ' boards.max_per_game_and_phase, choose boards.shortage = "accept" or "endgames", or boards.num_units = 1, since parts that find the'
-        " same positions lose some",
+        ' boards.max_per_game_and_phase, choose boards.shortage = "accept" or "endgames", or boards.num_units = 1, since parts'
+        " that find the same positions lose some",
     ]
     assert "games rejected: none; positions left out: none" in shortage_message(missing, SourceReport(), "games.pgn")
 
