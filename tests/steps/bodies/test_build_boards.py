@@ -246,7 +246,7 @@ def test_a_shortage_is_an_error_with_the_histogram_the_rejections_and_what_to_ch
         ("\n\n", "(it holds none at all); give PGN files of standard chess, or lists of positions"),
         (
             HEADER + "\n1. e4 e5 *\n",
-            "(1 filtered: rated_only); loosen boards.filters.rated_only (a game counts at the first filter that drops it), or set"
+            "(1 filtered: min_plies); loosen boards.filters.min_plies (a game counts at the first filter that drops it), or set"
             ' boards.filters.profile = "all"',
         ),
     ],
