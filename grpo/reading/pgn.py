@@ -126,7 +126,7 @@ def read_pgn_games(
             MiB), not on its line ends, its offset or its file.
         seen: Games that were read before, from this or other files. A game among them is a duplicate, or is rejected for the same reason
             as the first time. None disables the check.
-        dropped_by: The filter that drops a game for its tags, or None. The moves of a dropped game are not read, which takes a hundredth
+        dropped_by: The filter that drops a game for its tags, or None. The moves of a dropped game are not read, which takes a fortieth
             of the time; whether they are legal, and whether the game was read before, is then not known.
 
     Raises SourceError if the stream is UTF-16.
