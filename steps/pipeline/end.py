@@ -101,7 +101,10 @@ def end(job: Job, selected: StepOutput, reported: StepOutput, *, card: str = "")
             "",
             *verdict_picture(results["decision"]),
             "",
-            _wrapped(f"95 % intervals, by {_num_pairs(results):,} pairs of fresh games. {_capital(outcome(results['decision']))}."),
+            _wrapped(
+                f"95 % intervals: own start by {_num_pairs(results):,} pairs of fresh games; the ladder by others, with its opponents'"
+                f" ratings taken as exact. {_capital(outcome(results['decision']))}."
+            ),
             *([_wrapped(waiting)] if num_left else []),
             "",
             *(f"{what}: {shortened(place)}" for what, place in places.items()),

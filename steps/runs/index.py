@@ -1,5 +1,6 @@
 """An index of the flow runs in MLflow's tracking store, which is only read."""
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -11,6 +12,7 @@ from grpo.metrics.table import declared_name, tracked_name
 from steps.runs.names import LAST, RUN_NAMES, NotFoundError
 from steps.runs.rows import RunRow, rows_of
 from steps.runtime.machine import Machine
+from steps.runtime.terminal_lines import say
 from steps.step_io.aliases import ALIASES
 from steps.store.outputs import StepOutput
 from steps.tracking.registry import Version, version_of
@@ -200,6 +202,9 @@ class _Index:
             found = [self._rows.run(holders[0])]
         elif name == LAST:
             found = [parent for parent in self.parents if parent.status == "FINISHED"][:1]
+            if found and found[0] is not self.parents[0]:
+                newest = self.parents[0]
+                say(f"last: run {found[0].tags.get(RUN)}, the latest that finished; run {newest.tags.get(RUN)} is newer", sys.stderr)
         else:
             found = [parent for parent in self.parents if name in (parent.tags.get(RUN), parent.run_id)][:1]
             found = found or [parent for parent in self.parents if name and parent.run_id.startswith(name)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from grpo.policy.files import LANGUAGE, is_policy, policy_kind
+from grpo.policy.files import LANGUAGE_WEIGHTS
 from steps.step_io.aliases import CHAMPION, PEAK
 from steps.step_io.names import onnx_name
 from steps.tracking.saved_views import run_address
@@ -172,7 +172,7 @@ class Registry:
     def _logged_model(self, source: PolicySource, alias: str, policy_step: int, flow_run: str) -> "LoggedModel | None":
         """Return MLflow's model of a policy; None where its files are not those of a policy."""
         policy = source.folder / alias
-        if not (source.folder / onnx_name(alias)).is_file() and not (is_policy(policy) and policy_kind(policy) == LANGUAGE):
+        if not (source.folder / onnx_name(alias)).is_file() and not (policy / LANGUAGE_WEIGHTS).is_file():
             return None
         from steps.tracking.mlflow_model import log_model  # MLflow's flavours take seconds to import.
 

@@ -57,6 +57,7 @@ class Runs:
                 "claims": [{"interval": {"score": 0.6, "low": 0.55, "high": 0.65}}],
                 "ladder": {"text": "+0 Elo"},
                 "ladder_initial": {"text": "+0 Elo"},
+                "ladder_gain": {"finding": "no difference shown"},
             }
             write_json(work.folder / REPORT, decision)
             write_json(work.folder / DECISIONS, {})
