@@ -80,7 +80,8 @@ class ScoreInterval:
         return Estimate(value=self.score, low=self.low, high=self.high)
 
     def __str__(self) -> str:
-        return f"{self.estimate.text(Unit.SCORE)} = {elo_estimate(self.estimate).text(Unit.ELO, suffix=' Elo')}, {self.num_pairs} {'pair' if self.num_pairs == 1 else 'pairs'}"
+        pairs = "pair" if self.num_pairs == 1 else "pairs"
+        return f"{self.estimate.text(Unit.SCORE)} = {elo_estimate(self.estimate).text(Unit.ELO, suffix=' Elo')}, {self.num_pairs} {pairs}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

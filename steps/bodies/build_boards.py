@@ -1,11 +1,9 @@
 """Build boards: the positions of some units of the dataset, with the value of every legal move."""
 
 import gc
-import json
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,7 +19,7 @@ from grpo.engine.identity import EngineIdentity
 from grpo.engine.move_values import ValueTable, engine_options, value_tables
 from grpo.engine.pool import EnginePool
 from grpo.metrics.table import Record
-from grpo.reading.games import Rejection
+from grpo.reading.rejections import sort_rejections, write_rejection
 from grpo.settings.tree import Settings
 from steps.step_io.names import BOARDS, GAMES, REJECTED, REPORT
 from steps.step_io.spec import StepSpec
@@ -137,21 +135,3 @@ class _Valuer:
 def _is_more_uneven(table: ValueTable, max_centipawns: int) -> bool:
     best = table.scores[int(table.values.argmax())]
     return best.is_mate or abs(best.value) > max_centipawns
-
-
-def write_rejection(file: TextIO, rejection: Rejection) -> None:
-    """Write a rejection as a line of JSON."""
-    file.write(json.dumps(asdict(rejection), sort_keys=True, ensure_ascii=False) + "\n")
-
-
-def sort_rejections(path: Path) -> None:
-    """Sort a file of rejections by source and offset; they were written in the order of reading, from many files at a time."""
-    with path.open(encoding="utf-8") as file:
-        lines = sorted(file, key=rejection_place)
-    path.write_text("".join(lines), encoding="utf-8")
-
-
-def rejection_place(line: str) -> tuple[str, int]:
-    """Return source and offset of a line of JSON."""
-    rejection = json.loads(line)
-    return rejection["source"], rejection["offset"]

@@ -19,8 +19,8 @@ from grpo.dataset.quotas import FILTERED, SourceReport, boards_per_cell, cell_na
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Position, Split, phase_counts
 from grpo.metrics.table import Record
 from grpo.reading.games import SourceError
+from grpo.reading.rejections import rejection_place
 from grpo.settings.tree import Settings
-from steps.bodies.build_boards import rejection_place
 from steps.step_io.names import BOARDS, GAMES, REJECTED, REPORT
 from steps.step_io.spec import StepSpec
 from steps.step_io.work import Work

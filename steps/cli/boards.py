@@ -14,8 +14,9 @@ from typing import Final
 from grpo.base.files import atomic_folder, write_manifest
 from grpo.engine.identity import EngineIdentity, identify
 from grpo.reading.games import Rejection, SourceError
+from grpo.reading.rejections import sort_rejections, write_rejection
 from grpo.settings.tree import ConfigError, Settings
-from steps.bodies.build_boards import build_units, sort_rejections, write_rejection
+from steps.bodies.build_boards import build_units
 from steps.bodies.check_boards import check_dataset
 from steps.bodies.join_boards import join_units, nothing_usable
 from steps.cli.inspect_files import dataset_text, files_text, inspect_files

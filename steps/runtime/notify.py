@@ -68,5 +68,7 @@ def _send(url: str, body: dict[str, str], failures: list[str]) -> None:
     try:
         with requests.post(url, json=body, timeout=_SECONDS, allow_redirects=False, stream=True) as answer:
             failures[:] = [] if answer.ok and not answer.is_redirect else [f"HTTP {answer.status_code}"]
+    except requests.Timeout:
+        return  # That is what `failures` says already.
     except requests.RequestException as error:
         failures.append(type(error).__name__)
