@@ -90,7 +90,7 @@ def test_the_newest_runs_steps_are_listed_in_their_order_without_a_click(shown: 
 
 
 def test_the_view_of_curves_has_a_smoothed_chart_of_each(shown: Shown) -> None:
-    text = shown.go(view_address(shown.address, shown.experiment, CURVES), "curves (6)", "curves/1 reward gain", "curves/2 held-out regret")
+    text = shown.go(view_address(shown.address, shown.experiment, CURVES), "(6)", "curves/1 reward gain", "curves/2 held-out regret")
     assert shown.name in text
     assert shown.page.find(".js-plotly-plot svg path.js-line")
 
@@ -105,7 +105,7 @@ def test_the_parents_page_begins_with_the_verdict_and_has_settings_and_headlines
     shown.page.click("Show more")
     shown.page.wait_for(
         "gain in Elo, against",
-        "on the ladder, Elo",
+        "Elo above a random mover",
         "candidate against pretrained, best moves",
         "Command.",
         'preset = "',

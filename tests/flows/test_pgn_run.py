@@ -9,7 +9,7 @@ import pytest
 import zstandard
 from real_flow import run_in_one_process
 
-NUM_GAMES = 400
+NUM_GAMES = 1_500
 
 
 def test_real_games_go_through_to_a_verdict(tmp_path: Path) -> None:
