@@ -116,8 +116,9 @@ def _build_all(settings: Settings, engine: EngineIdentity, machine: Machine, par
 
 
 def _build_part(settings: Settings, units: Sequence[int], engine: EngineIdentity, machine: Machine, folder: Path) -> None:
-    sink = TerminalSink(f"units {', '.join(map(str, units))}", ("cache/hits", "cache/misses"), say)
-    build_units(settings, units, engine, machine.stockfish, Work(folder, (sink,)), cache_folder=machine.value_cache)
+    which = f"unit {units[0]}" if len(units) == 1 else f"units {', '.join(map(str, units))}"
+    work = Work(folder, (), terminal=TerminalSink(which, (), say))
+    build_units(settings, units, engine, machine.stockfish, work, cache_folder=machine.value_cache)
 
 
 def _export(given: argparse.Namespace) -> int:
