@@ -10,10 +10,9 @@ from functools import lru_cache
 
 import chess
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo.base.errors import PlainError
-from grpo.board.encoding import MAX_HALFMOVE_CLOCK, decode, key_of_fen, position_key, turned_fen
+from grpo.board.encoding import MAX_HALFMOVE_CLOCK, key_of_fen, position_key, turned_fen
 from grpo.board.phases import Phase, phase_of
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool, Query
@@ -134,11 +133,6 @@ def phase_openings(
         f" {len(usable):,} are not used elsewhere, and of those {len(openings):,} are within {config.max_opening_centipawns} centipawns."
         " Give more positions, or raise evaluation.max_opening_centipawns"
     )
-
-
-def keys_of(encodings: NDArray[np.uint8]) -> set[str]:
-    """Return the position keys of encoded boards [N, 71], such as self-play states, for `exclude`."""
-    return {position_key(decode(row)) for row in encodings}
 
 
 def book_files(book: str) -> list[SourceFile]:
