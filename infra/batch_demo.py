@@ -234,15 +234,15 @@ def run_at_once(stage: Stage, datastore: str) -> tuple[list[tuple[Launched, Resu
     runs = [(each, stage.result(each, datastore=datastore)) for each in launched]
     (_, one), (_, other) = runs
     problems = [f"{each.name}: {each.num_retries} tasks were retried, though no machine was lost" for each in launched if each.num_retries]
-    own = {"finetune", "select", "report"}
+    choosing = {"screen", "confirm", "select", "report"}
     differing = {step for step in one.outputs if one.outputs[step] != other.outputs.get(step)}
-    if differing != own:
-        problems.append(f"at once: outputs differ of {', '.join(sorted(differing)) or 'no step'}, not of {', '.join(sorted(own))}")
-    # A run of the same settings finds each output whole, because `fetch` compares every file with its hash. What `select` compares with,
-    # the registry's champion, may be another one by now.
+    if differing != {"finetune", *choosing}:
+        problems.append(f"at once: outputs differ of {', '.join(sorted(differing)) or 'no step'}, not of finetune and the steps after it")
+    # A run of the same settings finds each output whole, because `fetch` compares every file with its hash. The steps after `finetune` are
+    # done again where the registry has another champion by now.
     again = stage.launch("again", settings=f"grpo.learning_rate = {rates['one']}", datastore=datastore)
     found = stage.result(again, datastore=datastore)
-    if missing := set(one.outputs) - {"select", "report"} - found.reused:
+    if missing := set(one.outputs) - choosing - found.reused:
         problems.append(f"again: {', '.join(sorted(missing))} not reused from the shared store")
     return [*runs, (again, found)], problems
 
