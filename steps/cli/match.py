@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -166,16 +167,16 @@ def _annotated(result: "MatchResult", entrants: Sequence[Entrant], settings: Set
 
 def _openings(settings: Settings, given: argparse.Namespace, pool: EnginePool) -> list[str]:
     from grpo.base.seeding import numpy_stream
-    from grpo.play.openings import make_openings, phase_openings, read_book
+    from grpo.play.openings import in_random_order, make_openings, phase_openings, read_book
 
     config, rng = settings.evaluation, numpy_stream(settings.seed, "openings", "match")
     if given.phase is None:
         return make_openings(config, count=given.pairs, rng=rng, pool=pool, exclude=set())
     if given.boards is None:
-        fens = list(read_book(config.opening_book, max_plies=config.opening_book_plies).openings.values())
+        boards = read_book(config.opening_book, max_plies=config.opening_book_plies).in_random_order(rng, Counter())
     else:
-        fens = _heldout_fens(given.boards)
-    return phase_openings(fens, Phase(given.phase), config=config, count=given.pairs, rng=rng, pool=pool, exclude=set())
+        boards = in_random_order(_heldout_fens(given.boards), rng)
+    return phase_openings(boards, Phase(given.phase), config=config, count=given.pairs, pool=pool, exclude=set())
 
 
 def _heldout_fens(folder: Path) -> list[str]:
