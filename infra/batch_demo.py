@@ -21,6 +21,7 @@ from grpo.base.errors import PlainError
 from infra.batch_standin import BatchJob, StandIn, batch_standin
 from infra.canary import files_with, jobs_with, objects_with, secrets_with
 from infra.mlflow_server import mlflow_server
+from steps.batch.destination import TRACKING_INTERNAL
 
 FLOW: Final = Path(__file__).resolve().parents[1] / "flows" / "chess_grpo.py"
 SECRET: Final = "chess-grpo/tracking"  # noqa: S105 - Its name.
@@ -93,7 +94,8 @@ class Stage:
         """
         cwd = self.folder / name
         cwd.mkdir()
-        variables = {"MLFLOW_TRACKING_URI": self.tracking, "CHESS_GRPO_SECRETS": SECRET, **dict.fromkeys(_HIDDEN, self.canary)}
+        tracking = dict.fromkeys(("MLFLOW_TRACKING_URI", TRACKING_INTERNAL), self.tracking)  # Containers share this machine's network.
+        variables = {**tracking, "CHESS_GRPO_SECRETS": SECRET, **dict.fromkeys(_HIDDEN, self.canary)}
         if datastore is not None:
             variables["METAFLOW_DATASTORE_SYSROOT_S3"] = datastore
         told, shown, log, run_id = "\n".join(filter(None, (self.settings, settings))), 0, cwd / "printed.log", cwd / "run_id"
