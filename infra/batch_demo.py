@@ -26,6 +26,8 @@ from steps.batch.destination import TRACKING_INTERNAL
 FLOW: Final = Path(__file__).resolve().parents[1] / "flows" / "chess_grpo.py"
 SECRET: Final = "chess-grpo/tracking"  # noqa: S105 - Its name.
 _HIDDEN: Final = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "WANDB_API_KEY")
+_GPU_QUEUE: Final = "gpu-spot"
+_FOR_GPUS: Final = {"CHESS_GRPO_BATCH_GPU_QUEUE": _GPU_QUEUE, "CHESS_GRPO_BATCH_GPU_IMAGE": "image-with-cuda"}
 _POLL_SECONDS: Final = 0.05
 
 
@@ -95,7 +97,7 @@ class Stage:
         cwd = self.folder / name
         cwd.mkdir()
         tracking = dict.fromkeys(("MLFLOW_TRACKING_URI", TRACKING_INTERNAL), self.tracking)  # Containers share this machine's network.
-        variables = {**tracking, "CHESS_GRPO_SECRETS": SECRET, **dict.fromkeys(_HIDDEN, self.canary)}
+        variables = {**tracking, **_FOR_GPUS, "CHESS_GRPO_SECRETS": SECRET, **dict.fromkeys(_HIDDEN, self.canary)}
         if datastore is not None:
             variables["METAFLOW_DATASTORE_SYSROOT_S3"] = datastore
         told, shown, log, run_id = "\n".join(filter(None, (self.settings, settings))), 0, cwd / "printed.log", cwd / "run_id"
@@ -261,6 +263,8 @@ def run_demo(stage: Stage) -> list[str]:
     plain = stage.launch("plain")
     first = stage.result(plain)
     check(plain.num_retries == 0, "plain: a task was retried, though no machine was lost")
+    on_gpus = sorted({job.step for job in plain.jobs if job.variables[0]["AWS_BATCH_JQ_NAME"] == _GPU_QUEUE})
+    check(on_gpus == ["finetune", "pretrain"], f"plain: {', '.join(on_gpus) or 'nothing'} went to the queue of GPU machines")
 
     interrupter = SpotInterrupter(stage.standin, elsewhere)
     interrupted = stage.launch("interrupted", datastore=elsewhere, watch=interrupter.watch)
@@ -310,7 +314,8 @@ def main() -> int:
             mlflow_server(folder / "mlflow") as tracking,
         ):
             standin.put_secret(SECRET, dict.fromkeys(_HIDDEN, canary))
-            stage = Stage(folder=folder, standin=standin, tracking=tracking, settings=f'preset = "{given.preset}"', canary=canary)
+            settings = f'preset = "{given.preset}"\nresources.training.num_gpus = 1'
+            stage = Stage(folder=folder, standin=standin, tracking=tracking, settings=settings, canary=canary)
             problems = run_demo(stage)
     except PlainError as error:
         problems = [str(error)]

@@ -25,6 +25,7 @@ from steps.preflight.batch import profile_path
 _VARIABLE: Final = re.compile(r"[A-Z][A-Z0-9_]+")
 _OF_METAFLOW: Final = "METAFLOW_"
 _ACCOUNT: Final = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
+_GET: Final = 'aws secretsmanager get-secret-value --secret-id "${CHESS_GRPO_SECRETS%%,*}" --query SecretString --output text'
 _READ: Final = "import json, sys; print(json.load(sys.stdin)[sys.argv[1]])"
 
 
@@ -82,8 +83,11 @@ def shell_file(stack: str, outputs: Outputs) -> str:
         f"# Written by infra.stack_variables from the outputs of the stack {stack}. No secret is in this file.",
         *(f"export {name}={shlex.quote(value)}" for name, value in rows.items()),
         "# MLflow's account, read anew by each shell.",
-        '_account=$(aws secretsmanager get-secret-value --secret-id "${CHESS_GRPO_SECRETS%%,*}" --query SecretString --output text)',
-        *(f'export {name}="$(printf %s "$_account" | {shlex.join([sys.executable, "-c", _READ, name])})"' for name in _ACCOUNT),
+        f"if _account=$({_GET}); then",
+        *(f'  export {name}="$(printf %s "$_account" | {shlex.join([sys.executable, "-c", _READ, name])})"' for name in _ACCOUNT),
+        "else",
+        "  echo \"MLflow's account could not be read: log in to AWS ('aws sso login'), then source this file again\" >&2",
+        "fi",
         "unset _account",
     ]
     return "\n".join(lines) + "\n"

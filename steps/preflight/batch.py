@@ -31,6 +31,8 @@ _REQUIRED: Final[Mapping[str, str]] = {
 OBJECT_RIGHTS: Final = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject")
 _TASKS: Final = "ecs-tasks.amazonaws.com"
 _DENIED: Final = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403")
+_FAMILY: Final = re.compile(r"[a-z]+\d[a-z0-9-]*(\.[a-z0-9-]+)?")
+"""Of machines, or one type; neither `optimal` nor `default_x86_64`."""
 _ECR: Final = re.compile(r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[\w-]+)\.amazonaws\.com[\w.]*/(?P<name>[^:@]+)(?P<version>[:@].+)?")
 
 Clients = Callable[[str], Any]
@@ -86,27 +88,31 @@ def ask_batch(settings: Settings, environment: Mapping[str, str], clients: Clien
     if missing := [name for name in _REQUIRED if not configured.get(name)]:
         yield _failed("batch", f"Metaflow is not configured for AWS Batch: {', '.join(missing)} are not set (docs/aws.md)")
         return
+    identity = _answer("AWS account", lambda: _identity(clients))
+    if isinstance(identity, PreflightCheck):
+        yield _failed(identity.what, f"{identity.detail}; log in: `aws sso login` or `aws configure`, AWS_PROFILE, AWS_DEFAULT_REGION")
+        return
+    services, who = identity
+    yield _fine("AWS account", who)
+    for queue, tasks in _sent(settings.resources, configured).items():
+        yield _queue(queue, tasks, services)
+    yield _datastore(configured, services)
+    yield from _job_role(configured, environment, services)
+    for name in secret_names(environment):
+        found = _answer(f"secret {_short(name)}", partial(services("secretsmanager").describe_secret, SecretId=name))
+        yield found if isinstance(found, PreflightCheck) else _fine(f"secret {_short(name)}", "is there")
+    yield _image(_IMAGE, configured.get(_IMAGE), services)
+    if settings.resources.training.num_gpus:
+        yield _image(_GPU_IMAGE, configured.get(_GPU_IMAGE) or configured.get(_IMAGE), services)
+
+
+def _identity(clients: Clients | None) -> tuple[Clients, str]:
+    """Return the clients, and who they are for AWS in which region."""
     if clients is None:
         import boto3.session
 
         clients = boto3.session.Session().client
-    identity = _answer("AWS account", lambda: clients("sts").get_caller_identity()["Arn"])
-    if isinstance(identity, PreflightCheck):
-        yield PreflightCheck(
-            what=identity.what, is_fine=False, detail=f"{identity.detail}; log in: `aws sso login` or `aws configure`, AWS_PROFILE"
-        )
-        return
-    yield _fine("AWS account", str(identity))
-    for queue, tasks in _sent(settings.resources, configured).items():
-        yield _queue(queue, tasks, clients)
-    yield _datastore(configured, clients)
-    yield from _job_role(configured, environment, clients)
-    for name in secret_names(environment):
-        found = _answer(f"secret {_short(name)}", partial(clients("secretsmanager").describe_secret, SecretId=name))
-        yield found if isinstance(found, PreflightCheck) else _fine(f"secret {_short(name)}", "is there")
-    yield _image(_IMAGE, configured.get(_IMAGE), clients)
-    if settings.resources.training.num_gpus:
-        yield _image(_GPU_IMAGE, configured.get(_GPU_IMAGE) or configured.get(_IMAGE), clients)
+    return clients, f"{clients('sts').get_caller_identity()['Arn']} in {clients('batch').meta.region_name}"
 
 
 def _sent(resources: ResourcesConfig, configured: Mapping[str, Any]) -> dict[str, dict[str, TaskResources]]:
@@ -150,13 +156,15 @@ def _queue(name: str, tasks: Mapping[str, TaskResources], clients: Clients) -> P
     for each, known in [(queues[0], "the queue"), *((environment, environment["computeEnvironmentName"]) for environment in found)]:
         if each["state"] != "ENABLED" or each["status"] != "VALID":
             return _failed(what, f"{known} is {each['state']} and {each['status']} ({each.get('statusReason') or 'no reason given'})")
-    resources = [environment["computeResources"] for environment in found]
+    resources = [environment["computeResources"] for environment in found if "computeResources" in environment]
+    if not resources:
+        return _fine(what, "its machines are not managed by Batch: not checked")
     kinds = ", ".join(dict.fromkeys(each["type"] for each in resources))
     most = max(each["maxvCpus"] for each in resources)
     if larger := [kind for kind, task in tasks.items() if task.num_cpus > most]:
         return _failed(what, f"it has at most {most} vCPUs at a time, fewer than resources.{larger[0]}.num_cpus")
     families = list(dict.fromkeys(family for each in resources for family in each.get("instanceTypes", ())))
-    if not families or "optimal" in families:
+    if not families or not all(map(_FAMILY.fullmatch, families)):
         return _fine(what, f"{kinds}, at most {most} vCPUs; which machines Batch chooses is not known here")
     sizes = _answer(what, lambda: machine_sizes(families, clients))
     if isinstance(sizes, PreflightCheck):

@@ -1,22 +1,23 @@
 """docs/aws.md as somebody types it: its blocks in order, new shells where the page says so, to the champion on the laptop.
 
-AWS's own part is played by stubs: the programs `aws` and `docker`, and `make setup`, whose environment is this one. The slow test has the
-stand-in for Batch behind them, with the stack that moto creates from the template; what else it replaces is said where it does.
+AWS's own part is played by stubs: the programs `aws` and `docker`, and `make setup`, whose environment is this one. The slow tests have the
+stand-in for Batch behind them, with the stack that moto creates from the template. They leave out the check of AWS's answers
+(tests/steps/preflight/test_batch.py), the tunnel, and further runs of the same kind.
 """
 
 import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import botocore.session
 import pytest
@@ -227,94 +228,110 @@ exec {shlex.quote(sys.executable)} "$@"
 COMMAND: Final = f"""#!/bin/bash
 exec {shlex.quote(sys.executable)} -m steps.cli.main "$@"
 """
-NOT_TYPED: Final = (
-    "doctor --config smoke --set",
-    "chess_grpo.py run --with batch\n",
-    "--resume-from peak",
-    "attach-user-policy",
-    "tunnel.sh",
-)
-"""Blocks that the slow test leaves out: the check of AWS (tests/steps/preflight/test_batch.py), the default run and more of its kind, the
-launchers' policy, and the tunnel: containers and this machine share one network."""
 
 
-@contextmanager
-def stack_on_the_standin(template: Template, folder: Path) -> Iterator[tuple[StandIn, dict[str, Any]]]:
-    """Give the stand-in with the stack created in its account, and the stack's outputs."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Laptop:
+    """A machine with a fresh clone, where the page's blocks down to the file of variables have been typed."""
+
+    clone: Path
+    environment: dict[str, str]
+    standin: StandIn
+    outputs: dict[str, str]
+    secret: str
+    """The jobs' account."""
+
+    def type(self, text: str) -> str:
+        """Type a block into a new shell, in a size that a test can wait for; return what it says."""
+        done = typed(text.replace('"smoke"', '"test"'), self.clone, self.environment)
+        said = done.stdout + done.stderr
+        assert done.returncode == 0, f"{text}\n{said[-6000:]}"
+        assert json.loads(self.secret)["MLFLOW_TRACKING_PASSWORD"] not in said
+        return said
+
+    def check_jobs(self) -> None:
+        """Every step succeeded, and those that train went to the queue and had the image of GPU machines."""
+        batch, trained = self.standin.client("batch"), {"pretrain", "finetune"}
+        jobs = self.standin.jobs()
+        print({job.step: round(job.seconds) for job in jobs})
+        assert {job.status for job in jobs} == {"SUCCEEDED"}
+        assert {job.step for job in jobs} >= {*trained, "start", "confirm", "select", "report", "end"}
+        for job in jobs:
+            kind, parameter = ("gpu", "GpuImage") if job.step in trained else ("cpu", "CpuImage")
+            assert job.variables[0]["AWS_BATCH_JQ_NAME"] == f"chess-grpo-{kind}", job.step
+            [found] = batch.describe_jobs(jobs=[job.id])["jobs"]
+            [definition] = batch.describe_job_definitions(jobDefinitions=[found["jobDefinition"]])["jobDefinitions"]
+            assert definition["containerProperties"]["image"] == GIVEN[parameter], job.step
+
+
+@pytest.fixture
+def laptop(template: Template, tmp_path: Path) -> Iterator[Laptop]:
+    clone, home, prepared = tmp_path / "clone", tmp_path / "home", tmp_path / "prepared"
+    home.mkdir()
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")[:-1]
+    for name in files:
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, clone / name)
+    (prepared / "bin").mkdir(parents=True)
+    for name, text in (("python", REAL), ("chess-grpo", COMMAND)):
+        (prepared / "bin" / name).write_text(text)
+        (prepared / "bin" / name).chmod(0o755)
     engine = os.environ.get("CHESS_GRPO_STOCKFISH")
     with (
-        batch_standin(folder, has_metadata_service=True, engine=Path(engine) if engine else None) as standin,
+        batch_standin(tmp_path / "standin", has_metadata_service=True, engine=Path(engine) if engine else None) as standin,
+        mlflow_server(tmp_path / "mlflow") as tracking,
         pytest.MonkeyPatch.context() as patch,
     ):
-        for name, value in standin.settings.items():
-            if name.startswith("AWS_"):
-                patch.setenv(name, value)
-        yield standin, Created(template).outputs
+        given = {name: value for name, value in standin.settings.items() if name.startswith("AWS_")}
+        for name, value in given.items():
+            patch.setenv(name, value)
+        outputs = Created(template).outputs
+        secret = standin.client("secretsmanager").get_secret_value(SecretId=outputs["CHESS_GRPO_SECRETS"])["SecretString"]
+        (prepared / "secret.json").write_text(secret)
+        ours = ("AWS_", "METAFLOW_", "MLFLOW_", "CHESS_GRPO_", "WANDB_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours) or name == "CHESS_GRPO_STOCKFISH"}
+        path = f"{make_stubs(tmp_path / 'bin', ('aws', 'docker', 'make', 'git'))}:{os.environ['PATH']}"
+        environment = {**kept, **given, "PATH": path, "HOME": str(home), "CALLS": str(tmp_path / "calls"), "PREPARED": str(prepared)}
+        environment["METAFLOW_S3_ENDPOINT_URL"] = standin.settings["METAFLOW_S3_ENDPOINT_URL"]
+        laptop = Laptop(clone=clone, environment=environment, standin=standin, outputs=outputs, secret=secret)
+        laptop.type(shells()[0].replace("us-east-1", given["AWS_DEFAULT_REGION"]))
+        # Containers and this machine share one network: the private names and the tunnel's ports are their servers' addresses.
+        service = standin.settings["METAFLOW_SERVICE_URL"]
+        addresses = {"http://localhost:5000": tracking, "http://mlflow.chess-grpo.internal:5000": tracking}
+        addresses |= {"http://localhost:8080/": service, "http://metadata.chess-grpo.internal:8080/": service}
+        for file in (home / ".chess-grpo" / "chess-grpo.env", home / ".metaflowconfig" / "config_chess-grpo.json"):
+            text = file.read_text()
+            for name, address in addresses.items():
+                text = text.replace(name, address)
+            file.write_text(text)
+        yield laptop
+
+
+def block_with(words: str) -> str:
+    """Return the first block that holds these words, as it is typed into a new shell."""
+    return next(text for text in shells()[1:] if words in text)
 
 
 @pytest.mark.prove  # A whole run.
 @pytest.mark.skipif(bool(refusal()), reason=refusal())
-def test_typed_from_a_fresh_clone_the_page_ends_with_the_champion_on_the_laptop(template: Template, tmp_path: Path) -> None:
-    clone, home, prepared = tmp_path / "clone", tmp_path / "home", tmp_path / "prepared"
-    home.mkdir()
-    (prepared / "bin").mkdir(parents=True)
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")[:-1]
-    for name in files:
-        (clone / name).parent.mkdir(parents=True, exist_ok=True)
-        (clone / name).write_bytes((ROOT / name).read_bytes())
-        (clone / name).chmod((ROOT / name).stat().st_mode)
-    for name, text in (("python", REAL), ("chess-grpo", COMMAND)):
-        (prepared / "bin" / name).write_text(text)
-        (prepared / "bin" / name).chmod(0o755)
-    with stack_on_the_standin(template, tmp_path / "standin") as (standin, outputs), mlflow_server(tmp_path / "mlflow") as tracking:
-        secret = standin.client("secretsmanager").get_secret_value(SecretId=outputs["CHESS_GRPO_SECRETS"])["SecretString"]
-        (prepared / "secret.json").write_text(secret)
-        path = f"{make_stubs(tmp_path / 'bin', ('aws', 'docker', 'make', 'git'))}:{os.environ['PATH']}"
-        service = standin.settings["METAFLOW_SERVICE_URL"]
-        given = {name: value for name, value in standin.settings.items() if name.startswith("AWS_") or name == "METAFLOW_S3_ENDPOINT_URL"}
-        ours = ("AWS_", "METAFLOW_", "MLFLOW_", "CHESS_GRPO_", "WANDB_")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours) or name == "CHESS_GRPO_STOCKFISH"}
-        environment = {**kept, **given, "PATH": path, "HOME": str(home), "CALLS": str(tmp_path / "calls"), "PREPARED": str(prepared)}
-        first, *others = shells()
-        # Region: the stand-in's. The private names and the tunnel's ports: their servers' addresses.
-        done = typed(first.replace("us-east-1", standin.settings["AWS_DEFAULT_REGION"]), clone, environment)
-        assert done.returncode == 0, done.stderr
-        replaced = {
-            "http://localhost:5000": tracking,
-            "http://mlflow.chess-grpo.internal:5000": tracking,
-            "http://localhost:8080/": service,
-            "http://metadata.chess-grpo.internal:8080/": service,
-        }
-        for file in (home / ".chess-grpo" / "chess-grpo.env", home / ".metaflowconfig" / "config_chess-grpo.json"):
-            text = file.read_text()
-            for old, new in replaced.items():
-                text = text.replace(old, new)
-            file.write_text(text)
-        until = next(number for number, text in enumerate(others) if "chess-grpo match" in text)
-        said = ""
-        for text in others[: until + 1]:
-            if any(word in text for word in NOT_TYPED):
-                continue
-            done = typed(text.replace('"smoke"', '"test"'), clone, environment)
-            said += done.stdout + done.stderr
-            assert done.returncode == 0, f"{text}\n{said[-6000:]}"
-        jobs = standin.jobs()
-        assert {(job.step, job.status) for job in jobs} >= {
-            (step, "SUCCEEDED") for step in ("start", "pretrain", "finetune", "select", "end")
-        }
-        queues = {job.step: job.variables[0]["AWS_BATCH_JQ_NAME"] for job in jobs}
-        batch = standin.client("batch")
-        images = {}
-        for job in jobs:
-            [found] = batch.describe_jobs(jobs=[job.id])["jobs"]
-            [definition] = batch.describe_job_definitions(jobDefinitions=[found["jobDefinition"]])["jobDefinitions"]
-            images[job.step] = definition["containerProperties"]["image"]
-        print({job.step: round(job.seconds) for job in jobs})
-        trained = {"pretrain", "finetune"}
-        assert {step for step, queue in queues.items() if queue == "chess-grpo-gpu"} == trained
-        assert {step for step, queue in queues.items() if queue == "chess-grpo-cpu"} == set(queues) - trained
-        assert {step for step, image in images.items() if image == GIVEN["GpuImage"]} == trained
-        assert (clone / "exported" / "README.md").exists()
-        assert "Verdict" in said
-        account = json.loads(secret)["MLFLOW_TRACKING_PASSWORD"]
-        assert account not in said
+def test_typed_from_a_fresh_clone_the_page_ends_with_the_champion_on_the_laptop(laptop: Laptop) -> None:
+    laptop.type(block_with("num_gpus = 1' run --with batch"))
+    laptop.check_jobs()
+    said = laptop.type(block_with("chess-grpo match"))
+    assert "Verdict" in said
+    assert (laptop.clone / "exported" / "README.md").exists()
+
+
+@pytest.mark.prove  # A whole run.
+@pytest.mark.skipif(bool(refusal()), reason=refusal())
+def test_step_functions_run_the_flow_without_the_laptop(laptop: Laptop) -> None:
+    said = laptop.type(block_with("step-functions create"))
+    client = laptop.standin.client("stepfunctions")
+    [machine] = client.list_state_machines()["stateMachines"]
+    assert machine["name"] == "chess-grpo_ChessGrpo"
+    [execution] = client.list_executions(stateMachineArn=machine["stateMachineArn"])["executions"]
+    while (found := client.describe_execution(executionArn=execution["executionArn"]))["status"] == "RUNNING":
+        time.sleep(1)
+    assert found["status"] == "SUCCEEDED", f"{said[-3000:]}\n{found}"
+    laptop.check_jobs()
+    assert "Verdict" in laptop.type(block_with("chess-grpo match"))

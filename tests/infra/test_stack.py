@@ -16,6 +16,8 @@ import pytest
 from created_stack import GIVEN, NOT_IN_MOTO, Created
 from stack_rules import CONDITIONS, RULES, STACK, Template, read_stack, statements, violations
 
+from infra import stack_variables
+
 ROOT = STACK.parents[1]
 
 
@@ -369,6 +371,26 @@ def test_with_the_outputs_set_the_flow_asks_for_nothing_more(created: Created) -
     assert secret_names(variables) == [created.outputs["CHESS_GRPO_SECRETS"]]
 
 
+def test_both_files_of_variables_are_written_from_the_outputs(
+    created: Created, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("METAFLOW_HOME", raising=False)
+    monkeypatch.setattr("sys.argv", ["stack_variables", "--stack", "chess-grpo"])
+    assert stack_variables.main() == 0
+    shell, metaflow = tmp_path / ".chess-grpo" / "chess-grpo.env", tmp_path / ".metaflowconfig" / "config_chess-grpo.json"
+    assert f". {shell}" in capsys.readouterr().out
+    given = json.loads(metaflow.read_text())
+    assert given["METAFLOW_BATCH_JOB_QUEUE"] == "chess-grpo-cpu"
+    exported = dict(re.findall(r"^export (\w+)=(\S*)$", shell.read_text(), re.MULTILINE))
+    variables = {name: value for name, value in created.outputs.items() if re.fullmatch(r"[A-Z0-9_]+", name)}
+    assert {**given, **exported}.items() >= variables.items()
+    assert exported["STACK_DoorId"] == created.resources["DoorMachine"]
+    monkeypatch.setattr("sys.argv", ["stack_variables", "--stack", "other"])
+    assert stack_variables.main() == 1
+    assert "the outputs of the stack other cannot be read (" in capsys.readouterr().err
+
+
 def _package(name: str) -> Path:
     """Return a package's folder, without the seconds that its import takes."""
     found = importlib.util.find_spec(name)
@@ -407,7 +429,7 @@ def test_the_script_that_makes_accounts_can_be_read_by_python(template: Template
 def test_the_pages_costs_are_the_sums_that_it_says() -> None:
     page = (ROOT / "docs" / "aws.md").read_text()
     rows = re.findall(r"^\| [^|]+ \| ([\d.]+(?: [*] [\d.]+)+) \| ([\d.]+) \|$", page, re.MULTILINE)
-    assert len(rows) == 18
+    assert len(rows) == 19
     for formula, amount in rows:
         assert float(amount) == pytest.approx(math.prod(float(factor) for factor in formula.split(" * ")), abs=0.006), formula
     [total] = re.findall(r"^\| \*\*sum\*\* \| \| \*\*([\d.]+)\*\* \|$", page, re.MULTILINE)
