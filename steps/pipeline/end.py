@@ -123,6 +123,7 @@ def results(job: Job, selected: StepOutput, reported: StepOutput) -> dict[str, A
     document = read_results(here.open(reported) / RESULTS)
     select, report = _place(here, selected), _place(here, reported)
     where = {
+        "boards": _place(here, StepOutput(step="join_boards", **document["outputs"]["join_boards"])),
         "champion": f"{select}/{CHAMPION}",
         "peak": f"{select}/{PEAK}",
         "games": f"{select}/{PGN}",
