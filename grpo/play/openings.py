@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo.base.errors import PlainError
-from grpo.board.encoding import MAX_HALFMOVE_CLOCK, decode, position_key
+from grpo.board.encoding import MAX_HALFMOVE_CLOCK, position_key
 from grpo.board.phases import Phase, phase_of
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool, Query
@@ -201,11 +201,6 @@ def phase_openings(
         f" {len(found) - num_used:,} are not used elsewhere, and of those {len(openings):,} are within {config.max_opening_centipawns}"
         " centipawns. Give more positions, or raise evaluation.max_opening_centipawns"
     )
-
-
-def keys_of(encodings: NDArray[np.uint8]) -> set[str]:
-    """Return the position keys of encoded boards [N, 71], such as self-play states, for `exclude`."""
-    return {position_key(decode(row)) for row in encodings}
 
 
 def book_files(book: str) -> list[SourceFile]:

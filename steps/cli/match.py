@@ -65,7 +65,8 @@ def _match(given: argparse.Namespace) -> int:
     if given.pairs < 1:
         raise ConfigError(f"--pairs {given.pairs}: give at least 1")
     contestants = [parse_contestant(given.first), parse_contestant(given.second)]
-    _refuse_existing([path for path in (given.pgn, given.html, given.json) if path is not None])
+    files = [path for path in (given.pgn, given.html, given.json) if path is not None]
+    _refuse_existing(files)
     machine = Machine.here()
     require_policies(contestants, machine)
 
@@ -98,6 +99,8 @@ def _match(given: argparse.Namespace) -> int:
         replace_file(given.html, viewer_page(annotated, title=event, event=event).encode())
     if given.json is not None:
         replace_file(given.json, json_text(facts).encode())
+    if files:
+        terminal.say(f"written: {', '.join(map(str, files))}")
     return 0
 
 
@@ -138,7 +141,7 @@ def _played(
     config = settings.evaluation
     with EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB}) as pool:
         openings = _openings(settings, given, pool)
-        terminal.say(f"{len(openings):,} openings, {2 * len(openings):,} games")
+        terminal.say(f"openings: {len(openings):,}, games: {2 * len(openings):,}")
         result = play_match(
             entrants[0].player,
             entrants[1].player,

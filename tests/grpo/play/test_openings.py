@@ -13,25 +13,22 @@ from typing import Any, cast
 import chess
 import numpy as np
 import pytest
-import torch
 import zstandard
 from doubles import some_boards
 from made_games import FOOLS_MATE, HEADER, as_epd, random_pgn
 from scripted_engine import ScriptedEngine
 
 from grpo.base.seeding import numpy_stream
-from grpo.board.encoding import encode, position_key
+from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES, Phase, phase_of
 from grpo.engine.answers import EngineAnswer, EngineError, Score
 from grpo.engine.pool import EnginePool, Query
 from grpo.play import openings
-from grpo.play.openings import OpeningsError, drawn_openings, in_random_order, keys_of, make_openings, phase_openings, read_book
+from grpo.play.openings import OpeningsError, drawn_openings, in_random_order, make_openings, phase_openings, read_book
 from grpo.reading.games import Reason, SourceError
 from grpo.settings.roles import settings_read_by
 from grpo.settings.tree import EvaluationConfig, Settings
 from steps.store import external_inputs
-
-torch.set_num_threads(1)
 
 
 def config(*, plies: int = 4, centipawns: int = 120) -> EvaluationConfig:
@@ -216,12 +213,6 @@ def test_stages_that_share_what_is_excluded_share_no_opening_even_with_one_strea
     stages = [from_book(book, 13, exclude=exclude) for _ in range(3)]
     assert len({key(fen) for stage in stages for fen in stage}) == 39
     assert exclude == {key(fen) for stage in stages for fen in stage}, "and nothing that was not drawn"
-
-
-def test_a_state_of_the_policys_own_games_can_be_excluded(book: Path) -> None:
-    met = [chess.Board(fen) for fen in distinct_fens(40)[:25]]
-    assert keys_of(encode(met)) == {position_key(board) for board in met}
-    assert not {key(fen) for fen in from_book(book, 15, exclude=keys_of(encode(met)))} & {position_key(board) for board in met}
 
 
 def test_one_seed_draws_the_same_and_another_otherwise_and_fewer_are_the_beginning_of_more(book: Path) -> None:
