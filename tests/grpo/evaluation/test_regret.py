@@ -15,8 +15,6 @@ from grpo.evaluation import regret
 from grpo.evaluation.regret import HeldoutScores, heldout_metrics, heldout_scores, paired_difference
 from grpo.policy.distribution import PositionBatch, new_policy
 
-torch.set_num_threads(1)
-
 # Kings in the corners: three moves each; for Black the board is turned, so that a wrong side would show.
 WHITE_KING = chess.Board("7k/8/8/8/8/8/8/K7 w - - 0 1")
 BLACK_KING = chess.Board("k7/8/8/8/8/8/8/7K b - - 0 1")

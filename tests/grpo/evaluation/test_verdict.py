@@ -7,7 +7,6 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-import torch
 from made_selections import NO_GAIN, SPRT, Protocol, confirmed, drawn_pairs, gain, screened, selected, share_promoted
 
 from grpo.evaluation.halving import halving_rounds, sequential_halving
@@ -27,8 +26,6 @@ from grpo.evaluation.verdict import (
 )
 from grpo.statistics.intervals import LEVEL, ScoreInterval, p_value, paired_interval
 from grpo.statistics.sprt import Sprt, SprtModel
-
-torch.set_num_threads(1)
 
 STRONG = [0.5] * 60 + [0.75] * 40
 EVEN = [0.25, 0.5, 0.5, 0.75] * 25

@@ -13,7 +13,6 @@ from typing import Any, cast
 import chess
 import numpy as np
 import pytest
-import torch
 import zstandard
 from doubles import some_boards
 from made_games import FOOLS_MATE, HEADER, as_epd, random_pgn
@@ -30,8 +29,6 @@ from grpo.reading.games import Reason, SourceError
 from grpo.settings.roles import settings_read_by
 from grpo.settings.tree import EvaluationConfig, Settings
 from steps.store import external_inputs
-
-torch.set_num_threads(1)
 
 
 def config(*, plies: int = 4, centipawns: int = 120) -> EvaluationConfig:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from made_results import CLONED, CODE, ENGINE, FINDING, made_reports, made_results, match, write_outputs
+from made_results import CLONED, CODE, ENGINE, FINDING, made_reports, made_results, write_outputs
 
 from grpo.base.files import write_json
 from grpo.metrics.table import METRICS
@@ -26,7 +26,7 @@ from steps.export.network_card import NetworkCard
 from steps.runs.results import document_behind
 from steps.step_io.names import REPORT_PAGE, RESULTS
 from steps.step_io.results import MEASURES, Results, ResultsError, read_results
-from steps.step_io.results_text import outcome, report_markdown, trace_table, training_lines
+from steps.step_io.results_text import report_markdown
 from steps.step_io.work import Work
 from steps.tracking import notes
 
@@ -162,41 +162,6 @@ def test_text_of_files_is_shown_and_not_obeyed(tmp_path: Path) -> None:
             assert bad not in page, bad
         assert not re.search(r"^# Heading", page, flags=re.MULTILINE)
         assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
-
-
-@pytest.mark.parametrize(
-    ("promoted", "replaces", "words"),
-    [
-        (False, False, "the pretrained policy stays"),
-        (True, True, "step 100 is champion"),
-        (True, False, "step 100 is this run's champion; the registry's champion stays, for step 100 was not shown to be better than it"),
-    ],
-)
-def test_who_is_champion_is_said_in_words(promoted: bool, replaces: bool, words: str, results: Results) -> None:
-    assert outcome(results["decision"] | {"promoted": promoted, "replaces_previous": replaces}) == words
-
-
-@pytest.mark.parametrize(("elo", "blocks"), [(-50.0, True), (0.0, False), (50.0, False)])
-def test_being_worse_on_the_ladder_is_marked_as_what_blocks(elo: float, blocks: bool) -> None:
-    decision: Any = made_reports(elo=elo)["select"]
-    assert [
-        what.startswith("claim: against other opponents") for what, found in trace_table(decision)[1] if found.endswith("; BLOCKS")
-    ] == ([True] if blocks else [])
-
-
-def test_a_stop_says_why_and_an_entropy_that_nobody_knows_is_called_that(tmp_path: Path) -> None:
-    reports = made_reports()
-    reports["finetune"] |= {"mean_entropy_at_end": None, "message": "entropy is critical"}
-    reports["pretrain"]["has_converged"] = False
-    said = "\n".join(training_lines(made_results(tmp_path, reports)))
-    for words in ("NOT converged", "(entropy is critical)", "not known (a rollback had just been made)"):
-        assert words in said
-
-
-def test_games_against_the_champion_before_are_told_when_there_were_any(tmp_path: Path) -> None:
-    reports = made_reports()
-    reports["select"]["previous_champion"] = match(0.5, 12)
-    assert "| candidate against the champion before, adjudicated | 0.750 [" in report_markdown(made_results(tmp_path, reports))
 
 
 # The model card.
