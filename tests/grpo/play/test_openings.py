@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import chess
-import numpy as np
 import pytest
 import zstandard
 from doubles import some_boards
@@ -23,7 +22,7 @@ from grpo.board.phases import PHASES, Phase, phase_of
 from grpo.engine.answers import EngineAnswer, EngineError, Score
 from grpo.engine.pool import EnginePool, Query
 from grpo.play import openings
-from grpo.play.openings import OpeningsError, drawn_openings, keys_of, make_openings, phase_openings, read_book
+from grpo.play.openings import OpeningsError, keys_of, make_openings, phase_openings, read_book
 from grpo.reading.games import Reason, SourceError
 from grpo.settings.roles import settings_read_by
 from grpo.settings.tree import EvaluationConfig, Settings
@@ -417,17 +416,3 @@ def distinct(fens: Sequence[str], phase: Phase) -> list[str]:
 # Real books.
 
 SAMPLE_DATA = os.environ.get("CHESS_GRPO_SAMPLE_DATA", "")
-
-
-@pytest.mark.skipif(not SAMPLE_DATA, reason="CHESS_GRPO_SAMPLE_DATA is not set")
-@pytest.mark.prove
-def test_real_books_are_read_whole_and_every_line_is_accounted_for() -> None:
-    for name, num_entries in (("8moves_v3.pgn.zip", 34_700), ("popularpos_lichess_v3.epd.zip", 200_000), ("endgames.epd.zip", 157_846)):
-        found = read_book(f"{SAMPLE_DATA}/{name}", max_plies=16)
-        assert len(found.openings) + sum(found.left_out.values()) == num_entries
-        assert set(found.left_out) <= {Reason.DUPLICATE, Reason.GAME_OVER, Reason.CHESS960}
-        assert len(found.openings) > 0.9 * num_entries
-        drawn = drawn_openings(found, count=500, rng=np.random.default_rng(0), exclude=set())
-        assert all(chess.Board(fen).is_valid() for fen in drawn)
-        if name.startswith("8moves"):
-            assert {chess.Board(fen).ply() for fen in drawn} == {16}
