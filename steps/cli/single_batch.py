@@ -29,8 +29,8 @@ from steps.step_io.dataset import read_boards
 from steps.step_io.names import BOARDS
 
 if TYPE_CHECKING:
-    from grpo.language.learn.rollouts import GradedAnswer
-    from grpo.language.learn.single_batch import SeenBatch, SingleBatch
+    from grpo.language.learn.rollouts import GradedAnswer, LanguageRollout
+    from grpo.language.learn.single_batch import SingleBatch
     from grpo.language.model.policy import LanguagePolicy
     from grpo.language.text.examples import Example
 
@@ -153,10 +153,10 @@ def _valued(boards: Sequence[chess.Board], settings: Settings, machine: Machine)
     return board_table(rows)
 
 
-def _batch_lines(batch: "SeenBatch") -> Iterator[str]:
-    rollout, size = batch.rollout, batch.rollout.group_size
-    num_prompts = len(rollout.answers) // size
-    for number, group in enumerate(rollout.groups()):
+def _batch_lines(batch: "LanguageRollout") -> Iterator[str]:
+    size = batch.group_size
+    num_prompts = len(batch.answers) // size
+    for number, group in enumerate(batch.groups()):
         example = group[0].example
         yield f"Prompt {number + 1} of {num_prompts}, {TASKS[example.task.value]} task"
         yield f"  {example.prompt}"
@@ -165,19 +165,20 @@ def _batch_lines(batch: "SeenBatch") -> Iterator[str]:
             yield from _answer_lines(batch, place, answer)
         yield ""
     yield (
-        f"{num_prompts} prompts, {size} answers each: mean reward {rollout.totals.mean():.3f},"
-        f" {sum(answer.reading.is_readable for answer in rollout.answers)} of {len(rollout.answers)} readable,"
-        f" {int(rollout.is_truncated.sum())} truncated at the maximum length and excluded from the loss"
+        f"{num_prompts} prompts, {size} answers each: mean reward {batch.totals.mean():.3f},"
+        f" {sum(answer.reading.is_readable for answer in batch.answers)} of {len(batch.answers)} readable,"
+        f" {int(batch.is_truncated.sum())} truncated at the maximum length and excluded from the loss"
     )
     yield f"sampled and scored log-probabilities differ by at most {batch.largest_gap:.1e} nats per token"
 
 
-def _answer_lines(batch: "SeenBatch", place: int, answer: "GradedAnswer") -> Iterator[str]:
+def _answer_lines(batch: "LanguageRollout", place: int, answer: "GradedAnswer") -> Iterator[str]:
     read = answer.reading
-    cut = "  TRUNCATED, excluded from the loss" if batch.rollout.is_truncated[place] else ""
+    cut = "  TRUNCATED, excluded from the loss" if batch.is_truncated[place] else ""
     yield (
-        f"  {place % batch.rollout.group_size + 1:2}  reward {answer.grades.total():.3f}  advantage {batch.advantages[place]:+.3f}"
-        f"  log-probability {batch.sampled[place]:.4f} sampled, {batch.scored[place]:.4f} scored, {len(answer.token_ids)} tokens{cut}"
+        f"  {place % batch.group_size + 1:2}  reward {answer.grades.total():.3f}  advantage {batch.advantages[place]:+.3f}"
+        f"  log-probability {batch.sampled[place].sum():.4f} sampled, {batch.measures.log_probs[place].sum():.4f} scored,"
+        f" {answer.answer.num_tokens} tokens{cut}"
     )
     yield f"      {answer.text!r}"
     parts = "malformed" if read.is_malformed else "  ".join(f"{name} {value:.3f}" for name, value in answer.grades.parts.items())
@@ -190,9 +191,9 @@ def _answer_lines(batch: "SeenBatch", place: int, answer: "GradedAnswer") -> Ite
     yield f"      {parts}"
 
 
-def _overfit(single: "SingleBatch", batch: "SeenBatch", num_steps: int, settings: Settings) -> int:
+def _overfit(single: "SingleBatch", batch: "LanguageRollout", num_steps: int, settings: Settings) -> int:
     """Train on the batch, print loss and measures, and return 0 if the loss falls, else 1."""
-    if not batch.rollout.num_trained or not batch.advantages.any():
+    if not batch.num_trained or not batch.advantages.any():
         say("Nothing can be learned from this batch: " + _why_nothing(batch))
         return 1
     say(f"\n{num_steps} optimiser steps on this batch, learning rate {settings.grpo.learning_rate:g}")
@@ -205,7 +206,7 @@ def _overfit(single: "SingleBatch", batch: "SeenBatch", num_steps: int, settings
             f"  {update.num_steps:5}  {update.loss:10.6f}  {measures['language/clip_fraction']:8.1%}"
             f"  {measures['language/ratio_min']:7.4f} {measures['language/ratio_max']:7.4f}  {update.better:+.5f}  {update.worse:+.5f}"
         )
-    before, after = batch.rollout.totals, single.write(step=1).rollout.totals
+    before, after = batch.totals, single.write(step=1).totals
     say(f"New answers to the same prompts: mean reward {after.mean():.3f}, before {before.mean():.3f}")
     if losses[-1] < losses[0]:
         say(f"The loss of the batch fell by {losses[0] - losses[-1]:.2g}: the training code works.")
@@ -217,7 +218,7 @@ def _overfit(single: "SingleBatch", batch: "SeenBatch", num_steps: int, settings
     return 1
 
 
-def _why_nothing(batch: "SeenBatch") -> str:
-    if not batch.rollout.num_trained:
+def _why_nothing(batch: "LanguageRollout") -> str:
+    if not batch.num_trained:
         return "all answers are truncated at the maximum length. Raise language.max_answer_tokens, or clone first"
     return "all groups have zero variance: their answers have equal rewards. Raise grpo.group_size or grpo.temperature, or clone first"

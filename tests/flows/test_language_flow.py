@@ -11,7 +11,7 @@ from real_flow import FlowRun, run_flow, run_in_one_process
 from grpo.base.files import read_json
 from steps.step_io.work import read_history
 
-pytest.importorskip("trl", reason="the extra `language` is not installed: pip install '.[language]'")
+pytest.importorskip("transformers", reason="the extra `language` is not installed: pip install '.[language]'")
 
 SETTINGS: Final[Mapping[str, Any]] = {
     "preset": "test",
