@@ -85,7 +85,8 @@ KNOWN_SHAPES: Final = {"jrahn/RookWorld-LM-124M": ROOKWORLD}
 def shape_of(network: "PreTrainedModel") -> Shape:
     """Return the shape of any causal language model of transformers; it needs no weights."""
     described = network.config.get_text_config()
-    head, embeddings = network.get_output_embeddings(), [each for each in network.modules() if isinstance(each, nn.Embedding)]
+    head: nn.Module | None = network.get_output_embeddings()  # type: ignore[no-untyped-call]
+    embeddings = [each for each in network.modules() if isinstance(each, nn.Embedding)]
     others = {id(module.weight) for module in (head, *embeddings) if module is not None}
     parameters = list(network.parameters())
     return Shape(

@@ -68,10 +68,12 @@ def empty_model(config: LanguageConfig) -> "PreTrainedModel":
             from grpo.language.model.small_gpt2 import small_config
             from grpo.language.text.tokenizer import chess_tokenizer
 
-            return AutoModelForCausalLM.from_config(small_config(config.small, chess_tokenizer()))
-        folder = model_folder(config.model)
-        described = _config(config.model, config.revision) if folder is None else _config(str(folder), "")
-        return AutoModelForCausalLM.from_config(described, trust_remote_code=False)
+            described: PreTrainedConfig = small_config(config.small, chess_tokenizer())
+        else:
+            folder = model_folder(config.model)
+            described = _config(config.model, config.revision) if folder is None else _config(str(folder), "")
+        network: PreTrainedModel = AutoModelForCausalLM.from_config(described, trust_remote_code=False)  # type: ignore[no-untyped-call]
+    return network
 
 
 def save_language_policy(folder: Path, policy: LanguagePolicy, policy_config: PolicyConfig) -> None:
