@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,21 @@ import hypothesis
 import pytest
 from scripted_engine import ScriptedEngine
 
+# Several groups of tests share the cores: a second thread waits for the first in a busy loop, and a step of a tiny network takes ten times
+# the processor time. Processes that tests start inherit this.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("CHESS_GRPO_THREADS", "1")
+
 # The same examples each time, however slow the machine is at the moment.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("repeatable")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Take back the threads that a test before has asked torch for, as a step on its machine does."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

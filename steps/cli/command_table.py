@@ -35,7 +35,12 @@ COMMANDS: Final[Mapping[str, Command]] = {
         module="steps.cli.doctor",
         group=BEFORE,
         goal="check this machine and the settings before a run, with a remedy for each problem",
-        examples=("chess-grpo doctor", "chess-grpo doctor --config smoke", "chess-grpo doctor --set grpo.num_steps=600 --json"),
+        examples=(
+            "chess-grpo doctor",
+            "chess-grpo doctor --config smoke",
+            "chess-grpo doctor --set grpo.num_steps=600 --json",
+            "chess-grpo doctor --batch",
+        ),
         page="docs/commands.md",
         codes="0 all checks passed; 1 a check failed; 2 wrong usage",
     ),
@@ -47,7 +52,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         page="docs/evaluation.md",
     ),
     "cost": Command(
-        module="steps.cli.cost",
+        module="steps.cli.language_model",
         group=BEFORE,
         goal="memory and time of GRPO on a language model, before paying for them",
         examples=(
@@ -183,7 +188,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         page="docs/howto.md",
     ),
     "single-batch": Command(
-        module="steps.cli.single_batch",
+        module="steps.cli.language_model",
         group=PARTS,
         goal="print one rollout of a language model; optionally overfit it as a test of the training code",
         examples=(

@@ -121,8 +121,10 @@ def results(job: Job, selected: StepOutput, reported: StepOutput) -> dict[str, A
     """
     here = Here(job)
     document = read_results(here.open(reported) / RESULTS)
-    select, report = _place(here, selected), _place(here, reported)
+    select, report, joined = _place(here, selected), _place(here, reported), document["outputs"]["join_boards"]
+    boards = StepOutput(step="join_boards", version=joined["version"], output_hash=joined["output_hash"], reused=True)
     where = {
+        "boards": _place(here, boards),
         "champion": f"{select}/{CHAMPION}",
         "peak": f"{select}/{PEAK}",
         "games": f"{select}/{PGN}",
@@ -140,14 +142,14 @@ def overview(job: Job, selected: StepOutput, reported: StepOutput) -> tuple[Resu
     Where the store does not answer, there are no steps, and no page of it.
     """
     here = Here(job)
-    folder = here.open(reported)
+    document = read_results(here.open(reported) / RESULTS)
     where = {"champion": f"{_place(here, selected)}/{CHAMPION}", "report": f"{_place(here, reported)}/{REPORT_PAGE}"}
     try:
         run = find_run(job["metaflow_run"], here.machine)
     except (TrackingAwayError, NotFoundError):
-        return read_results(folder / RESULTS), [], where
+        return document, [], where
     pages = {"MLflow run": run_page(run, here.machine), "cards": f"chess-grpo card {job['metaflow_run']}/STEP"}
-    return read_results(folder / RESULTS), _spans(run), pages | where
+    return document, _spans(run), pages | where
 
 
 def _spans(run: TrackedRun) -> list[StepSpan]:

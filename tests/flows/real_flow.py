@@ -116,4 +116,4 @@ def _environment(home: Path) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CHESS_GRPO_", "MLFLOW_"))}
     if "CHESS_GRPO_STOCKFISH" in os.environ:
         environment["CHESS_GRPO_STOCKFISH"] = os.environ["CHESS_GRPO_STOCKFISH"]
-    return environment | {"CHESS_GRPO_HOME": str(home), "CHESS_GRPO_DEVICE": "cpu"}
+    return environment | {"CHESS_GRPO_HOME": str(home), "CHESS_GRPO_DEVICE": "cpu", "CHESS_GRPO_THREADS": "1"}

@@ -12,9 +12,6 @@ from types import FrameType
 
 import chess
 import pytest
-import torch
-
-torch.set_num_threads(1)
 
 NUM_RANDOM_BOARDS = 5_000
 # The start, and positions rich in castling, promotions and en passant (https://www.chessprogramming.org/Perft_Results).

@@ -20,14 +20,11 @@ from typing import Any
 TREE = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE), str(TREE / "tests" / "steps")]
 
-import torch  # noqa: E402
-from forking import serve  # noqa: E402
-
-torch.set_num_threads(1)
-
 import great_expectations  # noqa: E402, F401
 import mlflow.tracking  # noqa: E402
+import torch  # noqa: E402
 import torch._dynamo  # noqa: E402
+from forking import serve  # noqa: E402
 
 import data_checks.dataset  # noqa: E402, F401
 import grpo.base.files  # noqa: E402

@@ -4,15 +4,12 @@ import copy
 from typing import Any, Final
 
 import pytest
-import torch
 from doubles import FIELD_NOTES, copied, fake_arrays, lively_policy, some_boards
 
 from grpo.learning.states import DatasetStates
 from grpo.learning.trainer import GrpoTrainer
 from grpo.policy.distribution import NetworkPolicy
 from grpo.settings.grpo import GrpoConfig, RecoveryConfig
-
-torch.set_num_threads(1)
 
 ARRAYS: Final = fake_arrays(some_boards(48))
 NUM_STEPS: Final = 200

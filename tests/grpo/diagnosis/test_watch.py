@@ -4,7 +4,6 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-import torch
 from doubles import fake_arrays, lively_policy, some_boards
 from made_histories import FAILED, HEALTHY, Lab, history_of, noisy
 
@@ -15,8 +14,6 @@ from grpo.diagnosis.diagnose import Watch, diagnose
 from grpo.diagnosis.history import History
 from grpo.diagnosis.quantities import quantity_of
 from grpo.metrics.table import Record
-
-torch.set_num_threads(1)
 
 BOARDS = some_boards(64)
 LAB = Lab(train=fake_arrays(BOARDS[:48]), heldout=fake_arrays(BOARDS[48:]), policy=lambda _: lively_policy())

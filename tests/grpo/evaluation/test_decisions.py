@@ -5,15 +5,12 @@ from dataclasses import replace
 import chess
 import numpy as np
 import pytest
-import torch
 from doubles import CPU, TINY, fake_arrays, made_up_number, some_boards, written_probabilities
 
 from grpo.dataset.table import BoardArrays
 from grpo.evaluation.decisions import notable_decisions
 from grpo.evaluation.regret import heldout_scores
 from grpo.policy.distribution import new_policy
-
-torch.set_num_threads(1)
 
 # Kings in the corners, three moves each; for Black the board is turned, so that a wrong side would show.
 WHITE = chess.Board("7k/8/8/8/8/8/8/K7 w - - 0 1")

@@ -10,7 +10,6 @@ from pathlib import Path
 import chess
 import numpy as np
 import pytest
-import torch
 from doubles import WrittenPolicy, lively_policy, made_up_number
 
 from grpo.board.encoding import position_key
@@ -20,8 +19,6 @@ from grpo.policy.distribution import NetworkPolicy, PositionBatch
 from grpo.reading.epd import MAX_LINE_SIZE
 from grpo.reading.games import Reason, SourceError
 from grpo.reading.streams import find_files, read_chunks
-
-torch.set_num_threads(1)
 
 SAMPLE_DATA = os.environ.get("CHESS_GRPO_SAMPLE_DATA", "")
 HEADER = "PuzzleId,FEN,Moves,Rating,RatingDeviation,Popularity,NbPlays,Themes,GameUrl,OpeningTags"

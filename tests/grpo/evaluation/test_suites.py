@@ -6,15 +6,12 @@ from functools import partial
 import chess
 import numpy as np
 import pytest
-import torch
 from doubles import WrittenPolicy
 
 from grpo.evaluation.exercises import Fault, LeftOut, expected_credits
 from grpo.evaluation.suites import Problem, read_suite, solve_suite, suite_report
 from grpo.reading.epd import MAX_LINE_SIZE
 from grpo.reading.games import Reason
-
-torch.set_num_threads(1)
 
 # Of the Strategic Test Suite, in both of the forms in which it is spread, and of Bratko and Kopec's.
 STS = "1kr5/3n4/q3p2p/p2n2p1/PppB1P2/5BP1/1P2Q2P/3R2K1 w - -"

@@ -42,8 +42,6 @@ from grpo.policy.distribution import new_policy
 from grpo.policy.files import ACTION_TABLE_HASH, LANGUAGE, POLICY, WEIGHTS, IncompatibleError
 from grpo.settings.grpo import GrpoConfig
 
-torch.set_num_threads(1)
-
 OPTIMISER, TENSORS, STATE = "optimiser.safetensors", "tensors.safetensors", "state.json"
 FILES = (WEIGHTS, POLICY, OPTIMISER, TENSORS, STATE)
 BOARDS = some_boards(8)

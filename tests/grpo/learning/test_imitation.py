@@ -18,8 +18,6 @@ from grpo.metrics.table import Record
 from grpo.policy.distribution import NetworkPolicy, PositionBatch, new_policy
 from grpo.settings.tree import PretrainConfig
 
-torch.set_num_threads(1)
-
 TRAIN = fake_arrays(some_boards(24, seed=1))
 VALIDATION = fake_arrays(some_boards(16, seed=2))
 LOSS = "imitation/validation_loss"

@@ -18,8 +18,6 @@ from grpo.learning.trainer import GrpoTrainer
 from grpo.policy.distribution import NetworkPolicy, new_policy
 from grpo.settings.grpo import GrpoConfig
 
-torch.set_num_threads(1)
-
 BOARDS = some_boards(48)
 ARRAYS = fake_arrays(BOARDS)
 CONFIG = GrpoConfig(states_per_step=32, num_minibatches=2, group_size=8, critical_entropy=0.2)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 
 import chess
 import pytest
-import torch
 from doubles import CPU, TINY, some_boards
 from scripted_engine import ScriptedEngine
 
@@ -16,8 +15,6 @@ from grpo.play.matches import Adjudication, End, MatchResult, PlayedGame, play_m
 from grpo.play.players import BestMovePlayer, EnginePlayer, RandomPlayer, SamplingPlayer
 from grpo.policy.distribution import new_policy
 from grpo.statistics.intervals import paired_interval
-
-torch.set_num_threads(1)
 
 BOARDS = some_boards(12, max_plies=30)
 OPENINGS = [board.fen() for board in BOARDS]

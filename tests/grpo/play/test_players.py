@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 import chess
 import numpy as np
 import pytest
-import torch
 from doubles import CPU, TINY, WrittenPolicy, made_up_number, some_boards
 from scripted_engine import ScriptedEngine, move_scores
 
@@ -17,8 +16,6 @@ from grpo.engine.pool import EnginePool, Query
 from grpo.play import players
 from grpo.play.players import BestMovePlayer, DilutedPlayer, EnginePlayer, Player, RandomPlayer, SamplingPlayer
 from grpo.policy.distribution import new_policy
-
-torch.set_num_threads(1)
 
 BOARDS = some_boards(60)
 

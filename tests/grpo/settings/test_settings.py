@@ -17,7 +17,6 @@ from grpo.settings.tree import (
     FILTER_PROFILES,
     PRESET_FOLDER,
     RENAMED,
-    BoardsConfig,
     ConfigError,
     GameFilters,
     GrpoConfig,
@@ -30,166 +29,61 @@ from grpo.settings.tree import (
 from grpo.settings.types import Section
 from grpo.statistics.sprt import SprtModel
 
-BOARDS_KEYS = ", ".join(BoardsConfig.model_fields)
-FILTER_KEYS = ", ".join(GameFilters.model_fields)
 FILES = 'boards.source = "files"\nboards.files = "x.pgn"\n'
-GRPO_KEYS = ", ".join(GrpoConfig.model_fields)
 DEFAULT = Settings()
 NUM_TRAIN, NUM_UNITS, HELDOUT_DEPTH = DEFAULT.boards.num_train, DEFAULT.boards.num_units, DEFAULT.evaluation.heldout_depth
-PRESETS = "clean, gpu, language, language-smoke, language-test, laptop, smoke, test, or the path of a .toml file"
 BOTH_DAYS = "validation_from and heldout_from need each other, and validation_from may not be later"
-SECTIONS = "seed, boards, values, policy, language, pretrain, grpo, evaluation, selection, resources"
-HOW_TO_WRITE = 'write TOML such as\n  preset = "smoke"\n  grpo.learning_rate = 1e-3'
 
 
 BAD_SETTINGS = (
-    # Unknown keys.
-    ("grpo.lerning_rate = 1e-3", "settings: unknown key grpo.lerning_rate; did you mean learning_rate?"),
-    (
-        "boards.games.nods = [1]",
-        "settings: unknown key boards.games.nods; did you mean nodes? known here: nodes, random_opening_plies,"
-        " random_move_probability, max_plies",
-    ),
-    ("boards.file = 1", f"settings: unknown key boards.file; did you mean files? known here: {BOARDS_KEYS}"),
-    ("boards.filters.min_ratng = 9", f"settings: unknown key boards.filters.min_ratng; did you mean min_rating? known here: {FILTER_KEYS}"),
-    ("[grop]\nclip_low = 0.1", f"settings: unknown key grop; did you mean grpo? known here: {SECTIONS}"),
-    ('preset = "smok"', f"settings: preset = 'smok' does not exist; did you mean smoke? known here: {PRESETS}"),
-    # Wrong types.
-    ("grpo.num_steps = 10.0", "settings: grpo.num_steps = 10.0: input should be a valid integer, without a point or an exponent: 10"),
-    ('seed = "1"', "settings: seed = '1': input should be a valid integer, without quotes"),
-    # Not finite.
-    ("grpo.learning_rate = nan", "settings: grpo.learning_rate = nan: input should be a finite number"),
-    # Out of range.
-    ("grpo.temperature = 0.0", "settings: grpo.temperature = 0.0: input should be greater than 0"),
-    ("grpo.field_notes = 3", "settings: grpo.field_notes = 3: input should be a section with keys, not a single value"),
-    ("seed = -1", "settings: seed = -1: input should be greater than or equal to 0"),
-    ("policy.width = 12", "settings: policy.width = 12: input should be a multiple of 8"),
-    ("evaluation.ladder.nodes = [0, 1]", "settings: evaluation.ladder.nodes.0 = 0: input should be greater than or equal to 1"),
-    ("boards.games.nodes = []", "settings: boards.games.nodes = []: input should have at least one item"),
-    (
-        'grpo.estimator = "exakt"',
-        "settings: grpo.estimator = 'exakt': input should be 'sampled', 'exact' or 'trajectory'; did you mean exact?",
-    ),
-    ('grpo.kl_schedule = "adaptive"', "settings: grpo.kl_schedule = 'adaptive': input should be 'constant' or 'target'"),
-    ("boards.files = 3", "settings: boards.files = 3: input should be a list, in square brackets"),
+    # Ours; those of pydantic are the same for every key, and golden_messages.txt has one of each.
+    ("boards.games.nods = [1]", "unknown key boards.games.nods; did you mean nodes? known here: nodes, random_opening_plies,"),
+    ("[grop]\nclip_low = 0.1", "unknown key grop; did you mean grpo? known here: seed, boards, values, policy,"),
+    ("grpo.num_steps = 10.0", "grpo.num_steps = 10.0: input should be a valid integer, without a point or an exponent: 10"),
+    ('seed = "1"', "seed = '1': input should be a valid integer, without quotes"),
+    ("policy.width = 12", "policy.width = 12: input should be a multiple of 8"),
+    ("evaluation.ladder.nodes = [0, 1]", "evaluation.ladder.nodes.0 = 0: input should be greater than or equal to 1"),
+    ("boards.games.nodes = []", "boards.games.nodes = []: input should have at least one item"),
+    ("boards.files = 3", "boards.files = 3: input should be a list, in square brackets"),
+    ("selection.sprt_elo = [0]", "selection.sprt_elo = [0]: item 2 is missing"),
+    ('{"seed": 1', "not readable: Expecting ',' delimiter: line 1 column 11 (char 10), which is: {\"seed\": 1; write TOML"),
     # Contradictions.
-    ("boards.num_train = 100", "settings: boards: num_train must be a multiple of 3, so that each phase gets the same number"),
-    ('boards.source = "files"', 'settings: boards: source = "files" needs files = ["GAMES.pgn", ...]'),
-    ('boards.files = "x.pgn"', 'settings: boards: files needs source = "files"; set both or neither'),
-    ("boards.filters.min_plies = 20", 'settings: boards: filters needs source = "files"; set both or neither'),
-    (
-        'boards.validation_from = "2020.01.01"\nboards.heldout_from = "2020.02.01"',
-        'settings: boards: validation_from needs source = "files"; set both or neither',
-    ),
-    (f'{FILES}boards.validation_from = "2020.01.01"', f"settings: boards: {BOTH_DAYS}"),
-    (f'{FILES}boards.heldout_from = "2020.01.01"', f"settings: boards: {BOTH_DAYS}"),
-    (f'{FILES}boards.validation_from = "2020.02.01"\nboards.heldout_from = "2020.01.31"', f"settings: boards: {BOTH_DAYS}"),
-    (
-        f'{FILES}boards.validation_from = "2020-01-01"\nboards.heldout_from = "2020.02.01"',
-        "settings: boards: validation_from must be a date such as 2024.03.01",
-    ),
-    (
-        f'{FILES}boards.validation_from = "2020.01.01"\nboards.heldout_from = "2021"',
-        "settings: boards: heldout_from must be a date such as 2024.03.01",
-    ),
-    (f"{FILES}boards.filters = {{min_rating = 1500, max_rating = 1400}}",
-     "settings: boards.filters: min_rating (1500) cannot exceed max_rating (1400)"),
-    (f'{FILES}boards.filters = {{profile = "club", max_rating = 1400}}',
-     "settings: boards.filters: min_rating (1600) cannot exceed max_rating (1400)"),
-    (f"{FILES}boards.filters = {{first_ply = 9, last_ply = 8}}", "settings: boards.filters: first_ply (9) cannot exceed last_ply (8)"),
-    (f"boards.num_tasks = {NUM_UNITS + 1}", f"settings: boards: num_tasks ({NUM_UNITS + 1}) cannot exceed num_units ({NUM_UNITS})"),
-    (
-        "grpo = {states_per_step = 511, num_minibatches = 2}",
-        "settings: grpo: states_per_step (511) must be a multiple of num_minibatches (2)",
-    ),
-    (
-        'grpo.entropy_schedule = "field_notes"',
-        'settings: grpo: entropy_schedule = "field_notes" needs [grpo.field_notes], which has no defaults: its numbers depend on the'
-        " reward",
-    ),
-    (
-        'grpo.estimator = "trajectory"',
-        'settings: grpo: estimator = "trajectory" needs depth.num_own_moves of 2 or more: with 1 use "sampled"',
-    ),
-    *(
-        (
-            f'grpo = {{kl_schedule = "target", kl_coefficient = {given}, kl_target = {{min_coefficient = 0.0001, max_coefficient = 0.1}}}}',
-            f"settings: grpo: kl_coefficient ({given}) must lie within kl_target's bounds, 0.0001 to 0.1",
-        )
-        for given in (0.0, 0.2)
-    ),
-    (
-        'preset = "clean"\ngrpo = {entropy_schedule = "field_notes", kl_schedule = "target"}',
-        'settings: grpo: entropy_schedule = "field_notes" adjusts the KL coefficient too, so kl_schedule must be "constant"',
-    ),
-    (
-        "grpo = {entropy_coefficient = 0.0, entropy_target = {min_coefficient = 0.005, max_coefficient = 0.05}}",
-        "settings: grpo: entropy_coefficient (0.0) must lie within entropy_target's bounds, 0.005 to 0.05",
-    ),
-    (
-        'policy.kind = "language"\nlanguage.model = "a/b"',
-        "settings: language.cloning.learning_rate (0.004) is too high for the pretrained model a/b: use at most 0.001,"
-        " such as 2e-5, or language.cloning.num_steps = 0 for no cloning",
-    ),
-    (
-        "grpo.entropy_target = {min_coefficient = 0.05, max_coefficient = 0.01}",
-        "settings: grpo.entropy_target: min_coefficient (0.05) cannot exceed max_coefficient (0.01)",
-    ),
-    (
-        "grpo.kl_target = {min_coefficient = 0.2, max_coefficient = 0.1}",
-        "settings: grpo.kl_target: min_coefficient (0.2) cannot exceed max_coefficient (0.1)",
-    ),
-    (
-        'grpo = {critical_measure = "normalised_entropy", critical_entropy = 1.0}',
-        "settings: grpo: critical_entropy (1.0) must be below 1 when critical_measure is normalised_entropy",
-    ),
-    (
-        f"grpo.states_per_step = {2 * NUM_TRAIN}\ngrpo.self_play.fraction = 0.0",
-        f"settings: grpo.states_per_step ({2 * NUM_TRAIN}) cannot exceed boards.num_train ({NUM_TRAIN})",
-    ),
-    (
-        "grpo.states_per_step = 600\ngrpo.self_play = {fraction = 0.5, states_per_round = 299}",
-        "settings: grpo: self_play.states_per_round (299) must be at least the number of states that a step uses:"
-        " self_play.fraction of states_per_step, 300",
-    ),
-    (
-        'grpo = {estimator = "exact", baseline = "leave_one_out"}',
-        'settings: grpo: baseline = "leave_one_out" needs sampled groups; with estimator = "exact" use "mean"',
-    ),
-    (
-        'grpo.depth.opponent = "engine"',
-        "settings: grpo: depth.opponent and depth.teacher_probability need depth.num_own_moves of 2 or more: with 1 there are no replies",
-    ),
-    (
-        f"values.depth = {HELDOUT_DEPTH}",
-        f"settings: evaluation.heldout_depth ({HELDOUT_DEPTH}) must exceed values.depth ({HELDOUT_DEPTH}):"
-        " regret by the same search would only measure the reward again",
-    ),
-    *(
-        (
-            f"evaluation.ladder.random_fractions = {shares}",
-            "settings: evaluation.ladder: random_fractions must start at 1.0 (the random mover, the ladder's zero) and fall: each further"
-            " rung is stronger",
-        )
-        for shares in ([0.9, 0.5], [1.0, 0.5, 0.5], [1.0, 0.3, 0.4])
-    ),
-    ("evaluation.ladder.nodes = [1, 1]", "settings: evaluation.ladder: nodes must rise from rung to rung"),
-    *(
-        (
-            f"selection.sprt_elo = {bounds}",
-            f"settings: selection: sprt_elo = {shown}: the first bound must be below the second and at least 0; below 0 an equal player"
-            " would count as better",
-        )
-        for bounds, shown in (("[5, 5]", "[5.0, 5.0]"), ("[10.5, -3]", "[10.5, -3.0]"), ("[-5, 0]", "[-5.0, 0.0]"))
-    ),
-    ("selection.sprt_elo = [0]", "settings: selection.sprt_elo = [0]: item 2 is missing"),
-    # Not readable at all.
-    ("grpo.num_steps 3", f"settings: not readable: Expected '=' after a key in a key/value pair (at line 1, column 16), which is:"
-     f" grpo.num_steps 3; {HOW_TO_WRITE}"),
-    ("seed = 1\nseed = 2", f"settings: not readable: a key is given twice (at end of document); {HOW_TO_WRITE}"),
-    ('{"seed": 1', f"settings: not readable: Expecting ',' delimiter: line 1 column 11 (char 10),"
-     f' which is: {{"seed": 1; {HOW_TO_WRITE}'),
-)  # fmt: skip
+    ("boards.num_train = 100", "boards: num_train must be a multiple of 3"),
+    ('boards.source = "files"', 'boards: source = "files" needs files = ["GAMES.pgn", ...]'),
+    ('boards.files = "x.pgn"', 'boards: files needs source = "files"; set both or neither'),
+    ("boards.filters.min_plies = 20", 'boards: filters needs source = "files"'),
+    ('boards.validation_from = "2020.01.01"\nboards.heldout_from = "2020.02.01"', 'boards: validation_from needs source = "files"'),
+    (f'{FILES}boards.validation_from = "2020.01.01"', BOTH_DAYS),
+    (f'{FILES}boards.heldout_from = "2020.01.01"', BOTH_DAYS),
+    (f'{FILES}boards.validation_from = "2020.02.01"\nboards.heldout_from = "2020.01.31"', BOTH_DAYS),
+    (f'{FILES}boards.validation_from = "2020-01-01"\nboards.heldout_from = "2020.02.01"', "validation_from must be a date such as"),
+    (f'{FILES}boards.validation_from = "2020.01.01"\nboards.heldout_from = "2021"', "heldout_from must be a date such as 2024.03.01"),
+    (f"{FILES}boards.filters = {{min_rating = 1500, max_rating = 1400}}", "min_rating (1500) cannot exceed max_rating (1400)"),
+    (f'{FILES}boards.filters = {{profile = "club", max_rating = 1400}}', "min_rating (1600) cannot exceed max_rating (1400)"),
+    (f"{FILES}boards.filters = {{first_ply = 9, last_ply = 8}}", "first_ply (9) cannot exceed last_ply (8)"),
+    (f"boards.num_tasks = {NUM_UNITS + 1}", f"num_tasks ({NUM_UNITS + 1}) cannot exceed num_units ({NUM_UNITS})"),
+    ("grpo = {states_per_step = 511, num_minibatches = 2}", "states_per_step (511) must be a multiple of num_minibatches (2)"),
+    ('grpo.entropy_schedule = "field_notes"', 'entropy_schedule = "field_notes" needs [grpo.field_notes], which has no defaults'),
+    ('grpo.estimator = "trajectory"', 'estimator = "trajectory" needs depth.num_own_moves of 2 or more: with 1 use "sampled"'),
+    ('grpo = {kl_schedule = "target", kl_coefficient = 0.0}', "kl_coefficient (0.0) must lie within kl_target's bounds, "),
+    ('grpo = {kl_schedule = "target", kl_coefficient = 9.0}', "kl_coefficient (9.0) must lie within kl_target's bounds, "),
+    ('preset = "clean"\ngrpo = {entropy_schedule = "field_notes", kl_schedule = "target"}', 'kl_schedule must be "constant"'),
+    ("grpo.entropy_coefficient = 0.0", "entropy_coefficient (0.0) must lie within entropy_target's bounds, "),
+    ('policy.kind = "language"\nlanguage.model = "a/b"', "language.cloning.learning_rate (0.004) is too high for the pretrained model"),
+    ("grpo.entropy_target = {min_coefficient = 0.05, max_coefficient = 0.01}", "min_coefficient (0.05) cannot exceed max_coefficient"),
+    ("grpo.kl_target = {min_coefficient = 0.2, max_coefficient = 0.1}", "min_coefficient (0.2) cannot exceed max_coefficient (0.1)"),
+    ('grpo = {critical_measure = "normalised_entropy", critical_entropy = 1.0}', "critical_entropy (1.0) must be below 1 when"),
+    (f"grpo.states_per_step = {2 * NUM_TRAIN}\ngrpo.self_play.fraction = 0.0", f"cannot exceed boards.num_train ({NUM_TRAIN})"),
+    ("grpo.states_per_step = 600\ngrpo.self_play = {fraction = 0.5, states_per_round = 299}", "states_per_round (299) must be at least"),
+    ('grpo = {estimator = "exact", baseline = "leave_one_out"}', 'baseline = "leave_one_out" needs sampled groups'),
+    ('grpo.depth.opponent = "engine"', "depth.opponent and depth.teacher_probability need depth.num_own_moves of 2 or more"),
+    (f"values.depth = {HELDOUT_DEPTH}", f"evaluation.heldout_depth ({HELDOUT_DEPTH}) must exceed values.depth ({HELDOUT_DEPTH})"),
+    ("evaluation.ladder.random_fractions = [0.9, 0.5]", "random_fractions must start at 1.0"),
+    ("evaluation.ladder.random_fractions = [1.0, 0.5, 0.5]", "random_fractions must start at 1.0"),
+    ("evaluation.ladder.nodes = [1, 1]", "evaluation.ladder: nodes must rise from rung to rung"),
+    ("selection.sprt_elo = [5, 5]", "sprt_elo = [5.0, 5.0]: the first bound must be below the second and at least 0"),
+    ("selection.sprt_elo = [-5, 0]", "sprt_elo = [-5.0, 0.0]: the first bound must be below the second and at least 0"),
+)
 
 
 def leaves(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -209,7 +103,8 @@ NUMBERS = sorted(key for key, default in LEAVES.items() if isinstance(default, i
 def test_bad_settings_are_refused_with_this_message(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         read_settings(text)
-    assert str(refusal.value) == message
+    assert str(refusal.value).startswith("settings: ")
+    assert message in str(refusal.value)
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", '"1"', "true", "[1]", "-1e9"])
@@ -228,17 +123,6 @@ def test_a_former_name_is_refused_with_the_present_one(former: str, name: str) -
     assert former not in roles()
 
 
-def test_each_setting_of_a_section_with_a_former_name_is_refused_beside_other_bad_keys() -> None:
-    with pytest.raises(ConfigError) as refusal:
-        read_settings("seed = 1.5\n[grpo.own_games]\nshare = 0.2\nmax_plies = 9\n[grpo.self_play]\nsteps_per_round = 0")
-    assert sorted(str(refusal.value).splitlines()) == [
-        "settings: grpo.own_games.max_plies is now called grpo.self_play.max_plies",
-        "settings: grpo.own_games.share is now called grpo.self_play.fraction",
-        "settings: grpo.self_play.steps_per_round = 0: input should be greater than or equal to 1",
-        "settings: seed = 1.5: input should be a valid integer",
-    ]
-
-
 def test_each_bad_key_gets_a_line_of_its_own() -> None:
     with pytest.raises(ConfigError) as refusal:
         read_settings("seed = 1.5\n[grpo]\nclip_low = -1\nklip = 2")
@@ -255,10 +139,6 @@ def test_every_setting_can_be_named_and_has_a_default() -> None:
         for part in reversed(key.split(".")):
             given = {part: given}
         assert read_settings(json.dumps(given)) == Settings(), key
-
-
-def test_the_shipped_presets_are_these() -> None:
-    assert preset_names() == ["clean", "gpu", "language", "language-smoke", "language-test", "laptop", "smoke", "test"]
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -335,6 +215,7 @@ def test_settings_are_frozen_at_every_level() -> None:
         "grpo.critical_entropy = 1.0",
         "grpo.kl_target = {min_coefficient = 0.1, max_coefficient = 0.1}",
         'preset = "clean"\ngrpo.entropy_schedule = "field_notes"',
+        f'{FILES}boards.validation_from = "2020.01.01"\nboards.heldout_from = "2020.01.01"',
     ],
 )
 def test_what_lies_just_on_the_right_side_of_a_contradiction_is_allowed(text: str) -> None:
@@ -424,21 +305,6 @@ def test_a_preset_file_that_is_absent_or_laid_over_itself_is_refused(tmp_path: P
 def filters_of(text: str) -> GameFilters:
     """Return the filters that these lines make."""
     return read_settings(FILES + "\n".join(f"boards.filters.{line}" for line in text.splitlines())).boards.filters
-
-
-def test_one_name_of_a_file_is_as_good_as_a_list_of_one() -> None:
-    assert read_settings(FILES).boards.files == ("x.pgn",)
-    assert read_settings('boards.exclude = "x.epd"').boards.exclude == ("x.epd",)
-    assert read_settings('boards.source = "files"\nboards.files = ["x.pgn", "y.epd"]').boards.files == ("x.pgn", "y.epd")
-
-
-def test_judged_positions_may_be_left_out_of_engine_games_too() -> None:
-    assert read_settings('boards.exclude = ["x.epd"]').boards.source == "engine"
-
-
-def test_days_in_order_and_even_equal_ones_are_allowed() -> None:
-    boards = read_settings(f'{FILES}boards.validation_from = "2020.01.01"\nboards.heldout_from = "2020.01.01"').boards
-    assert (boards.validation_from, boards.heldout_from) == ("2020.01.01", "2020.01.01")
 
 
 def test_filters_are_off_unless_asked_for() -> None:

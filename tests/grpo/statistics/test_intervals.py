@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,8 +22,6 @@ from grpo.statistics.intervals import (
     p_value,
     paired_interval,
 )
-
-torch.set_num_threads(1)
 
 PAIRS = st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]), min_size=1, max_size=80)
 SCORES = st.floats(0, 1)

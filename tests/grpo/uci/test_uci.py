@@ -15,8 +15,6 @@ from grpo.uci.options import MAX_TEMPERATURE, MIN_TEMPERATURE, OptionError, UciO
 from grpo.uci.search import PolicyMoveFinder, ranked_moves
 from grpo.uci.server import NO_MOVE, UciEngine, score_after, serve
 
-torch.set_num_threads(1)
-
 MATED = "rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w KQkq - 1 3"
 STALEMATED = "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from doubles import CPU, TINY, fake_arrays, some_boards
 
 from grpo.evaluation.regret import heldout_metrics
@@ -18,8 +17,6 @@ from steps.pipeline.make_output import make_output
 from steps.step_io.terminal import TerminalSink
 from steps.step_io.work import Sink, Watcher, Work
 from steps.store.outputs import Store
-
-torch.set_num_threads(1)
 
 BOARDS = some_boards(24)
 TRAIN, HELDOUT = fake_arrays(BOARDS[:16]), fake_arrays(BOARDS[16:])

@@ -110,14 +110,6 @@ def ladder_parts(folder: Path) -> tuple[Any, Any]:
     return ladder.rungs, ladder.ratings.tolist()
 
 
-@pytest.mark.prove
-def test_the_same_seed_gives_the_same_report_whatever_the_number_of_processes(
-    inputs: dict[str, Path], stockfish: str, tmp_path: Path
-) -> None:
-    one, other = (baseline(inputs, stockfish, tmp_path / str(count), num_processes=count) for count in (1, 2))
-    assert one == other
-
-
 def test_another_player_is_placed_on_openings_of_its_own_and_none_that_was_excluded(inputs: dict[str, Path], stockfish: str) -> None:
     ladder, policy = read_ladder(inputs["calibrated"]), new_policy(TINY, seed=0, device=CPU)
     used: set[str] = set()

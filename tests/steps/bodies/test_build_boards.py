@@ -28,6 +28,7 @@ from grpo.settings.tree import Settings, read_settings
 from steps.bodies.build_boards import build_units
 from steps.bodies.join_boards import join_units
 from steps.step_io.dataset import position_keys, read_boards, read_game_table
+from steps.step_io.terminal import TerminalSink
 from steps.step_io.work import Work, read_history
 
 FILES = ("boards.parquet", "games.parquet", "rejected.jsonl", "report.json", "history.jsonl")
@@ -54,6 +55,7 @@ def build(
     identity: EngineIdentity = NOBODY,
     cache: Path | None = None,
     listener: Listener | None = None,
+    terminal: TerminalSink | None = None,
 ) -> Path:
     """Build a dataset, its units dealt out to tasks, and return its folder; the engine is always called the same."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -62,7 +64,7 @@ def build(
     for number, units in enumerate(tasks or [range(settings.boards.num_units)]):
         parts.append(folder / f"part-{number}")
         parts[-1].mkdir(parents=True)
-        work = Work(parts[-1], sinks)
+        work = Work(parts[-1], sinks, terminal=terminal)
         build_units(settings, units, identity, engine, work, cache_folder=cache)
         work.write_history()
     out = folder / "dataset"
@@ -175,12 +177,6 @@ def test_folder_and_order_of_the_patterns_change_nothing(
     wanted = digests(build(settings_of(first, second, num_units=2), tmp_path / "one", stockfish))
     for patterns in ([second, first], [f"{tmp_path}/else*/**/*.*"]):
         assert digests(build(settings_of(*patterns, num_units=2), tmp_path / "other", stockfish)) == wanted, patterns
-
-
-def test_another_seed_gives_another_dataset(packed: Callable[[str], Path], stockfish: str, tmp_path: Path) -> None:
-    settings = settings_of(packed("games.pgn"))
-    keys = [board_keys(build(settings.model_copy(update={"seed": seed}), tmp_path / str(seed), stockfish)) for seed in (0, 1)]
-    assert keys[0] != keys[1]
 
 
 # Faults of the engine.
@@ -305,23 +301,6 @@ def test_every_rejected_game_is_listed_with_its_place_and_the_good_ones_are_all_
         assert begins == ("This l" if rejection["reason"] == "not a game" else "[Event")
 
 
-def test_each_filter_is_counted_under_its_name(games_text: str, stockfish: str, tmp_path: Path) -> None:
-    (tmp_path / "games.pgn").write_text(games_text)
-    filters = {"min_rating": 1_005, "min_plies": 100, "first_ply": 4, "last_ply": 190}
-    endless = {"num_train": 600, "num_validation": 600, "num_heldout": 600, "shortage": "accept"}
-    settings = settings_of(tmp_path / "games.pgn", num_units=2, filters=filters, **endless)
-    folder = build(settings, tmp_path / "out", stockfish)
-    facts = facts_of(folder)
-    rejections = rejections_of(folder)
-    counted = Counter(f"{rejection['reason']}: {rejection['detail']}" for rejection in rejections)
-    assert facts["rejected"] == counted
-    # White has 1,000 + number; Black 1,500 in every second game, else none is known.
-    assert counted["filtered: min_rating"] == 30 + 2
-    assert facts["left_out"]["first_ply"] == 4 * facts["games"]
-    assert {row["ply"] for row in rows_of(folder)} <= set(range(4, 191))
-    assert all(row["white_rating"] >= 1_005 and row["black_rating"] == 1_500 for row in rows_of(folder))
-
-
 @pytest.mark.prove
 def test_the_filter_by_value_is_by_the_reward_search_and_in_both_directions(games_text: str, stockfish: str, tmp_path: Path) -> None:
     (tmp_path / "games.pgn").write_text(games_text)
@@ -346,16 +325,6 @@ def test_the_filter_by_value_is_by_the_reward_search_and_in_both_directions(game
     assert rows_of(held) == even
     assert facts_of(held)["left_out"] == {"max_centipawns": len(rows) - len(even)}
     assert facts_of(free)["left_out"] == {}
-
-
-def test_filters_that_are_all_off_give_the_same_bytes(games_text: str, stockfish: str, tmp_path: Path) -> None:
-    (tmp_path / "games.pgn").write_text(games_text)
-    off = {"profile": "all", "first_ply": 0, "last_ply": 10_000, "min_plies": 1}
-    plain, filtered = (
-        build(settings_of(tmp_path / "games.pgn", num_units=1, filters=filters), tmp_path / name, stockfish)
-        for name, filters in (("plain", {}), ("off", off))
-    )
-    assert digests(filtered) == digests(plain)
 
 
 @pytest.mark.parametrize("kind", ["epd", "csv", "pgn"])
@@ -389,18 +358,6 @@ def test_judged_positions_are_no_boards_and_are_counted(kind: str, games_text: s
     assert listener.metrics["boards/left_out"] == left_out
 
 
-def test_splits_by_date_hold_in_the_whole_dataset(games_text: str, stockfish: str, tmp_path: Path) -> None:
-    (tmp_path / "games.pgn").write_text(games_text + HEADER.replace("2020.01.02", "2020.??.??") + "\n1. e4 *\n")
-    days = {"validation_from": "2020.02.01", "heldout_from": "2020.02.15"}
-    settings = settings_of(tmp_path / "games.pgn", num_units=2, num_train=30, **days)
-    folder = build(settings, tmp_path / "out", stockfish)
-    check_dataset(folder, settings)
-    for row in rows_of(folder):
-        split = "train" if row["date"] < "2020.02.01" else "validation" if row["date"] < "2020.02.15" else "heldout"
-        assert row["split"] == split
-    assert {row["split"] for row in rows_of(folder)} == set(Split)
-
-
 # Labels.
 
 
@@ -420,21 +377,6 @@ def test_positions_that_two_units_found_are_counted_as_duplicates(games_text: st
     assert facts["duplicates"] == sum(unit["duplicates"] for unit in units) + num_found - facts["rows"]
     assert facts["games"] == sum(unit["games"] for unit in units) == 60
     assert facts["natural_phases"] == {phase: sum(unit["natural_phases"][phase] for unit in units) for phase in PHASES}
-
-
-def test_a_game_that_two_units_met_under_other_texts_is_one_game(games_text: str, stockfish: str, tmp_path: Path) -> None:
-    games_text = "[Event".join(games_text.split("[Event")[: 1 + 24])
-    (tmp_path / "a.pgn").write_text(games_text)
-    (tmp_path / "b.pgn").write_text(games_text.replace("\n\n1. ", "\n\n{From another collection.} 1. "))
-    endless = {"num_train": 600, "num_validation": 600, "num_heldout": 600, "num_units": 3, "shortage": "accept"}
-    settings = settings_of(tmp_path / "a.pgn", tmp_path / "b.pgn", **endless)
-    folder = build(settings, tmp_path / "out", stockfish)
-    rows, games = rows_of(folder), read_game_table(folder).to_pylist()
-    assert len({game["game_id"] for game in games}) == len(games) == 24
-    assert {row["game_id"] for row in rows} == {game["game_id"] for game in games}
-    # Neither unit knows what the other took; the join does.
-    most = Counter((row["game_id"], row["phase"]) for row in rows)
-    assert max(most.values()) == settings.boards.max_per_game_and_phase
 
 
 # Files that cannot be read.
@@ -463,7 +405,9 @@ def test_a_second_build_of_the_same_units_searches_nothing_and_gives_the_same_by
     searches = len(engine.searches())
     assert first.metrics["cache/misses"] == first.metrics["cache/stored"] == searches > 48
     assert first.metrics["cache/hits"] == 0
-    again = build(settings, tmp_path / "two", engine.path, cache=cache, listener=second)
+    said: list[str] = []
+    again = build(settings, tmp_path / "two", engine.path, cache=cache, listener=second, terminal=TerminalSink("unit 0", (), said.append))
+    assert said == [f"unit 0: of the engine's answers {searches:,} were in the cache, and 0 were computed"]
     assert len(engine.searches()) == searches, "nothing was asked again"
     assert (second.metrics["cache/misses"], second.metrics["cache/stored"]) == (0, 0)
     assert second.metrics["cache/hits"] == searches
@@ -478,22 +422,6 @@ def test_a_second_build_of_the_same_units_searches_nothing_and_gives_the_same_by
 
 
 # What the sinks are told.
-
-
-def test_counts_are_told_to_the_sinks_and_progress_ends_at_the_total(packed: Callable[[str], Path], stockfish: str, tmp_path: Path) -> None:
-    settings = settings_of(packed("games.pgn"), num_units=2)
-    listener = Listener()
-    folder = build(settings, tmp_path / "out", stockfish, listener=listener)
-    facts = facts_of(folder)
-    assert listener.metrics["boards/rows"] == 48
-    assert listener.metrics["boards/games"] == facts["games"]
-    assert listener.metrics["boards/rejected_games"] == sum(facts["rejected"].values())
-    assert listener.metrics["boards/duplicates"] == facts["duplicates"]
-    assert [listener.metrics[f"boards/kept/{phase}"] for phase in PHASES] == [16, 16, 16]
-    assert [listener.metrics[f"boards/natural/{phase}"] for phase in PHASES] == [facts["natural_phases"][phase] for phase in PHASES]
-    done, total = listener.progresses[-1][:2]
-    assert done == total >= 48, "what its units find, of which the quotas take 48"
-    assert listener.progresses == sorted(listener.progresses)
 
 
 # Several sources.

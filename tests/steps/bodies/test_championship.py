@@ -113,7 +113,6 @@ def runs(give_tables: Callable[[Path], Path], stockfish: str, tmp_path: Path, mo
     monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path))
     monkeypatch.setenv("CHESS_GRPO_STOCKFISH", stockfish)
     monkeypatch.setenv("CHESS_GRPO_DEVICE", "cpu")
-    monkeypatch.setenv("CHESS_GRPO_THREADS", "1")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return Runs(Machine.here(), monkeypatch)
 

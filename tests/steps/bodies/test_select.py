@@ -25,7 +25,6 @@ from grpo.base.files import CorruptError, file_hashes, read_json, sha256_file, w
 from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES
 from grpo.engine.identity import EngineIdentity
-from grpo.evaluation.halving import halving_pairs
 from grpo.evaluation.regret import HeldoutScores
 from grpo.evaluation.verdict import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, ConfirmationEnd, LadderFinding, Verdict
 from grpo.learning.checkpoints import (
@@ -62,7 +61,7 @@ from steps.policies import network as network_policies
 from steps.policies.language import LanguageCompetitor
 from steps.policies.open import open_policy
 from steps.step_io.aliases import CHAMPION, PEAK, PRETRAINED_STEP
-from steps.step_io.names import CACHED_GAMES, CHECKPOINTS, DECISIONS, GAMES_PAGE, HISTORY, PGN, REPORT, onnx_name
+from steps.step_io.names import CHECKPOINTS, DECISIONS, GAMES_PAGE, HISTORY, PGN, REPORT, onnx_name
 from steps.step_io.results import DecisionFacts
 from steps.step_io.results_text import trace_table
 from steps.step_io.work import Work, read_history
@@ -266,9 +265,8 @@ def num_ladder_openings(settings: Settings) -> int:
 def num_pairs_needed(settings: Settings) -> int:
     """Return how many pairs all stages ask for; written out, for the progress bar rests on the same sum."""
     selection = settings.selection
-    assert halving_pairs(3, pairs_per_round=1) == 3 + 2
     return (
-        5 * selection.num_screening_pairs
+        (3 + 2) * selection.num_screening_pairs
         + selection.num_confirmation_pairs
         + selection.num_sampled_pairs
         + 2 * num_ladder_openings(settings)  # Two policies are placed.
@@ -311,25 +309,6 @@ def selected(inputs: Inputs, stockfish: str, tmp_path_factory: pytest.TempPathFa
 def test_champion_and_peak_are_each_written_as_onnx(selected: Selected) -> None:
     for alias in (CHAMPION, PEAK):
         assert (selected.folder / onnx_name(alias)).read_text() == weights_hash(load_policy(selected.folder / alias, CPU)[0])
-
-
-@pytest.mark.parametrize("is_one", [False, True])
-def test_one_policy_is_written_as_onnx_once(is_one: bool, tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in ("champion", "peak")]
-    for seed, folder in enumerate(folders):
-        folder.mkdir()
-        save_policy(folder, new_policy(TINY, seed=seed, device=CPU), TINY)
-    (made := tmp_path / "made").mkdir()
-    written: list[Path] = []
-
-    def write(source: Path, path: Path) -> None:
-        written.append(source)
-        path.write_text(source.name)
-
-    champion, peak = (folders[0], folders[0]) if is_one else folders
-    selecting._write_policies(made, champion=champion, peak=peak, write_onnx=write)
-    assert written == ([champion] if is_one else [champion, peak])
-    assert ((made / "champion.onnx").read_text(), (made / "peak.onnx").read_text()) == (champion.name, peak.name)
 
 
 def test_no_opening_serves_two_stages_and_none_is_a_board_of_the_dataset(selected: Selected) -> None:
@@ -487,17 +466,6 @@ def test_every_game_of_every_stage_is_kept_and_can_be_read_again(selected: Selec
     }
 
 
-def test_progress_only_grows_and_ends_at_its_total(selected: Selected) -> None:
-    stages: dict[tuple[int, str], list[int]] = {}
-    for done, total, unit in selected.bar.progresses:
-        stages.setdefault((total, unit), []).append(done)
-    assert len(stages) > 1
-    for (total, unit), counts in stages.items():
-        assert "games" in unit
-        assert counts[-1] <= total
-    assert sum(unit.startswith("confirmation") for _, unit in stages) >= 1
-
-
 def test_the_card_shows_reasons_trace_ends_and_place(selected: Selected, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
     monkeypatch.setattr(live, "current", SimpleNamespace(card={"decision": drawn}))
@@ -514,15 +482,6 @@ def test_the_card_shows_reasons_trace_ends_and_place(selected: Selected, monkeyp
     assert text.count("<iframe title=") == 1, "the viewer"
     num_boards = sum(len(decisions[kind]) for kind in ("improved", "worsened", "worst", "best"))
     assert text.count("data:image/svg+xml") == text.count("https://lichess.org/analysis/") == num_boards > 0
-
-
-@pytest.mark.prove
-def test_the_same_seed_gives_the_same_output_whatever_the_number_of_processes(select: Play) -> None:
-    # With the generator's openings, so that the engines have a part in everything.
-    text = "selection.num_confirmation_pairs = 4\nevaluation.max_plies = 20"
-    one, other = (select(text, num_processes=count, uses_book=False) for count in (1, 2))
-    assert one[0] == other[0]
-    assert file_hashes(one[1]) == file_hashes(other[1])
 
 
 # Played ahead.
@@ -582,28 +541,6 @@ def test_games_played_ahead_by_other_tasks_change_nothing_and_are_not_played_aga
     lost = select(text, uses_book=uses_book, previous=other_champion, precomputed=ahead[:-1])
     assert sum(played) > 0
     assert file_hashes(lost[1]) == file_hashes(alone[1])
-
-
-@pytest.mark.prove
-def test_games_against_another_champion_than_the_present_one_do_not_count(
-    select: Play, inputs: Inputs, stockfish: str, tmp_path: Path, other_champion: Path, book: Path
-) -> None:
-    text = "selection.num_confirmation_pairs = 2\nevaluation.max_plies = 16"
-    third = tmp_path / "third"
-    third.mkdir()
-    save_policy(third, new_policy(TINY, seed=77, device=CPU), TINY)
-    folders = play_ahead_of(inputs, settings_with(text, book), stockfish, tmp_path / "ahead", third, 1)
-    assert file_hashes(select(text, previous=other_champion, precomputed=folders)[1]) == file_hashes(
-        select(text, previous=other_champion)[1]
-    )
-
-
-@pytest.mark.prove
-def test_games_of_a_sequential_test_are_not_played_ahead(inputs: Inputs, stockfish: str, tmp_path: Path, book: Path) -> None:
-    settings = settings_with('selection.confirmation = "sprt"\nselection.num_confirmation_pairs = 4', book)
-    screened, part = play_ahead_of(inputs, settings, stockfish, tmp_path, None, 1)
-    assert read_json(part / CACHED_GAMES) == {}
-    assert read_json(screened / CACHED_GAMES) != {}
 
 
 @pytest.mark.parametrize("num_parts", [1, 2, 7])
@@ -686,19 +623,6 @@ def test_a_candidate_that_beats_its_start_and_is_worse_on_the_ladder_is_not_prom
     assert "but against other opponents it is weaker (-40 Elo [-80, -1] on the ladder)" in report["sentence"]
     assert sum("BLOCKS" in found for _, found in trace_table(cast(DecisionFacts, report))[1]) == 1
     assert sha256_file(folder / CHAMPION / WEIGHTS) == sha256_file(inputs.pretrained / WEIGHTS)
-
-
-@pytest.mark.prove
-def test_a_phase_of_less_than_two_held_out_boards_is_left_out(select: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = phase_scores(0.3)
-    kept = np.r_[0, 60:63]  # One of the opening, three of the middlegame.
-    monkeypatch.setattr(
-        network_policies,
-        "heldout_scores",
-        lambda policy, heldout: replace(few, regret_best=few.regret_best[kept], phases=few.phases[kept]),
-    )
-    report, _ = select(f"{ONE}selection.num_confirmation_pairs = 2")
-    assert [(change["phase"], change["num_boards"]) for change in report["phases"]] == [("middlegame", 3)]
 
 
 # The previous champion.
@@ -876,19 +800,6 @@ def test_without_screening_games_auto_counts_games_as_they_were_played(games_of:
 # What there is to choose from.
 
 
-@pytest.mark.prove
-def test_a_single_checkpoint_is_confirmed_without_screening_and_is_the_peak_by_its_confirmation(
-    select: Play, inputs: Inputs, tmp_path: Path
-) -> None:
-    single = write_finetuned(tmp_path / "single", steps=(6,), regrets={2: 0.1, 6: 0.2})
-    report, folder = select("selection.num_confirmation_pairs = 2", finetuned=single)
-    assert (report["candidate_step"], report["peak_step"]) == (6, 6)
-    assert report["peak_low"] == report["claims"][0]["interval"]["low"]
-    assert report["screening"] == []
-    assert report["heldout_regret_best"].keys() == {"6"}, "of step 2 there is no checkpoint any more"
-    assert SCREENING not in games_by_event(folder)
-
-
 @pytest.mark.parametrize(
     ("steps", "regrets", "count"),
     [((), REGRETS, 0), ((2, 4), {}, 2), ((2,), {2: math.nan}, 1), ((2,), {4: 0.1}, 1)],
@@ -980,15 +891,3 @@ def test_language_models_are_selected_by_the_same_games_and_the_champion_is_all_
     assert not (folder / DECISIONS).exists(), "there are no probabilities to tell"
     forfeited = [game for game in games_by_event(folder)[CONFIRMATION] if game.headers["Termination"] == "no legal move named"]
     assert len(forfeited) == answers["second"]["forfeits"]
-
-
-def test_what_is_asked_again_is_drawn_alike_by_whichever_task_plays_the_game(
-    speaking: dict[str, Path], select: Play, inputs: Inputs, stockfish: str, tmp_path: Path, book: Path, other_champion: Path
-) -> None:
-    alone = select(SPEAKING, previous=other_champion, **speaking)
-    given = replace(inputs, **speaking)
-    ahead = play_ahead_of(given, settings_with(SPEAKING, book), stockfish, tmp_path / "ahead", other_champion, 2)
-    together = select(SPEAKING, previous=other_champion, precomputed=ahead, **speaking)
-    assert together[0] == alone[0]
-    assert file_hashes(together[1]) == file_hashes(alone[1])
-    assert alone[0]["previous_champion"]["answers"].keys() == {"first"}, "the champion to beat is a network"

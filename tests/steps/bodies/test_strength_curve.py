@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from doubles import CPU, TINY, some_boards
 from listeners import Listener
 from made_boards import write_boards
@@ -35,8 +34,6 @@ from steps.bodies.strength_curve import StrengthCurve, curve_metrics, nearest_ru
 from steps.step_io.dataset import position_keys
 from steps.step_io.names import REPORT
 from steps.step_io.work import read_history
-
-torch.set_num_threads(1)
 
 SMALL = """
 preset = "test"

@@ -18,20 +18,19 @@ from grpo.base.files import write_json
 from grpo.board.phases import PHASES
 from grpo.metrics.table import METRICS, TERMS, Event, Record
 from grpo.settings.tree import read_settings
-from grpo.statistics.intervals import Estimate, Unit, elo, elo_estimate, paired_interval
+from grpo.statistics.intervals import Estimate, Unit, elo
 from steps.cards import live
-from steps.cards.boards import board_svg, decision_boards, decision_lines
-from steps.cards.charts import MAX_POINTS, ChartLine, Interval, interval_figure, line_chart, share_chart, smoothed, thinned
-from steps.cards.data_pages import phase_chart, start_page
+from steps.cards.boards import board_svg, decision_boards
+from steps.cards.charts import MAX_POINTS, ChartLine, Interval, interval_figure, line_chart, smoothed, thinned
+from steps.cards.data_pages import phase_chart
 from steps.cards.games_pages import checkpoint_figures
-from steps.cards.html import CardPart, Chart, Html, block, html_table, number_text, paragraph, progress_bar
-from steps.cards.live import LiveCard
+from steps.cards.html import CardPart, Chart, Html, html_table, paragraph, progress_bar
 from steps.cards.metric_tables import metric_figure
 from steps.cards.registry import PAGES, watch
 from steps.cards.report_page import end_page
 from steps.cards.state import Seen
 from steps.cards.style import STYLE
-from steps.cards.training_pages import draw_findings, finetune_page, pretrain_page
+from steps.cards.training_pages import draw_findings, finetune_page
 from steps.step_io.names import FINDINGS
 from steps.step_io.results_text import headline_table
 from steps.step_io.spec import StepSpan
@@ -82,20 +81,6 @@ def test_whatever_is_given_is_text_on_one_line_for_an_empty_line_would_end_the_h
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &lt;img" in made
 
 
-def test_numbers_have_four_digits_and_integers_all() -> None:
-    shown = {
-        0.0123456: "0.01235",
-        1234567.0: "1,234,567",
-        1234.56: "1,234.6",
-        3: "3",
-        None: "-",
-        math.nan: "nan",
-        -0.5: "-0.5",
-        2e-7: "2e-07",
-    }
-    assert {value: number_text(value) for value in shown} == shown
-
-
 def test_the_style_sheet_has_a_dark_side_and_a_phones_and_asks_nothing_of_the_network() -> None:
     assert "prefers-color-scheme: dark" in STYLE.markup
     assert "max-width: 48rem" in STYLE.markup
@@ -127,11 +112,6 @@ def test_a_short_line_is_whole_but_for_what_is_no_number() -> None:
     json.dumps(spec, allow_nan=False)
 
 
-def test_a_chart_says_in_words_where_its_lines_end() -> None:
-    spec = line_chart("loss", "nats", [ChartLine(label="training", points=[(0, 2.0), (1, 1.25)], colour="#000")]).spec
-    assert spec["description"] == "loss, nats: training ends at 1.25"
-
-
 @pytest.mark.parametrize(("low", "value", "high"), [(-100.0, 0.0, 300.0), (-75.0, 53.0, 212.0), (0.031, 0.05, 0.11), (7.0, 7.0, 7.0)])
 def test_an_interval_bar_lies_on_its_scale_and_its_numbers_stand_beside_it(low: float, value: float, high: float) -> None:
     one = Interval(label="one", estimate=Estimate(value=value, low=low, high=high), kind="games", is_ringed=True)
@@ -151,12 +131,6 @@ def test_an_interval_bar_lies_on_its_scale_and_its_numbers_stand_beside_it(low: 
     assert 'class="zero"' in shown
 
 
-def test_the_numbers_of_a_scale_do_not_run_into_each_other() -> None:
-    regret = Interval(label="step 20", estimate=Estimate(value=0.0317, low=0.0236, high=0.0430), kind="held-out boards")
-    shown = re.findall(r'text-anchor="middle">([^<]+)<', interval_figure("regret", Unit.REGRET, [regret]).markup)
-    assert shown == ["0.02", "0.03", "0.04"], "of the lines at 0.02, 0.025, ... 0.045 every other one"
-
-
 def test_a_long_line_is_drawn_as_its_ema_with_a_stated_half_life_and_its_values_faint_behind() -> None:
     assert smoothed([(0, 0.0), (1, 2.0), (2, math.nan), (3, 5.0)], 1.0) == [(0, 0.0), (1, 2 / 1.5), (3, pytest.approx(5.5 / 1.375))]
     line = ChartLine(label="a", points=[(step, 1.0 + step % 2) for step in range(501)], colour="#000")
@@ -172,14 +146,6 @@ def test_a_long_line_is_drawn_as_its_ema_with_a_stated_half_life_and_its_values_
     assert spec["layer"][0]["encoding"]["y"]["scale"] == {"type": "log"}
 
 
-def test_stacked_shares_are_thinned_at_the_same_steps() -> None:
-    rng = random.Random(2)
-    lines = [ChartLine(label=name, points=[(step, rng.random()) for step in range(3_000)], colour="#000") for name in "ab"]
-    found = lines_of(share_chart("budget", lines).spec)
-    assert [x for x, _ in found["a"]] == [x for x, _ in found["b"]]
-    assert len(found["a"]) <= MAX_POINTS
-
-
 def test_a_figure_has_its_unit_and_meanings_from_the_metric_table_and_its_numbers_beside_it() -> None:
     records = [Record(step, {"grpo/entropy": value}) for step, value in enumerate((2.0, 3.0, 0.5, 1.0))]
     chart, beside = metric_figure("entropy", records, {"grpo/entropy": "all"}, levels={"critical": (0.2, "#f00")})
@@ -190,11 +156,6 @@ def test_a_figure_has_its_unit_and_meanings_from_the_metric_table_and_its_number
     numbers = "".join(f'<td class="number">{value}</td>' for value in ("2", "1", "0.5", "3"))
     assert f"all</span></td>{numbers}" in beside.markup
     assert METRICS["grpo/entropy"].meaning in beside.markup
-
-
-def test_metrics_of_two_units_are_not_drawn_on_one_axis() -> None:
-    with pytest.raises(ValueError, match="unpack"):
-        metric_figure("both", [], {"grpo/entropy": "a", "grpo/reward_mean": "b"})
 
 
 # Pages.
@@ -224,19 +185,6 @@ def test_the_strength_curve_has_its_interval_the_line_of_the_start_its_share_of_
     assert found["upper end, 95 %"] == [(0, 320.0), (2, 320.0)]
     assert "A signal that decides nothing: best-move games, 2 against each" in markup(parts)
     assert "The games took 6.2% of the training time so far." in markup(parts)
-
-
-def test_a_run_without_a_strength_curve_has_no_chart_of_it() -> None:
-    settings = SETTINGS | {"grpo": SETTINGS["grpo"] | {"num_curve_pairs": 0}}
-    assert "strength curve: decides nothing" not in charts(finetune_page(Seen(settings, records=[grpo_record(1)])))
-
-
-def test_a_critical_share_is_drawn_where_shares_are() -> None:
-    settings = SETTINGS | {"grpo": SETTINGS["grpo"] | {"critical_measure": "normalised_entropy", "critical_entropy": 0.05}}
-    record = Record(1, {"grpo/entropy": 1.0, "grpo/normalised_entropy": 0.5})
-    found = charts(finetune_page(Seen(settings, records=[record])))
-    assert lines_of(found["normalised entropy"])["critical"] == [(1, 0.05)]
-    assert "critical" not in lines_of(found["entropy by phase at T = 1"])
 
 
 def test_the_training_card_has_every_chart_that_is_asked_of_it_and_events_latest_first() -> None:
@@ -307,14 +255,6 @@ def test_the_stored_findings_and_learnability_are_shown_when_the_step_had_nothin
         assert told in shown
 
 
-def test_imitation_that_had_not_converged_says_so(tmp_path: Path) -> None:
-    (tmp_path / "history.jsonl").write_text("")
-    write_json(tmp_path / "report.json", {"num_steps": 40, "has_converged": False, "best_step": 32, "validation_loss": 3.2})
-    seen = Seen({})
-    seen.finish(tmp_path, is_reused=False)
-    assert "NOT converged" in markup(pretrain_page(seen))
-
-
 def test_the_phase_histogram_is_in_shares_before_and_after() -> None:
     facts = {"natural_phases": {"opening": 1, "middlegame": 1, "endgame": 2}, "phases": {"opening": 10, "middlegame": 10, "endgame": 0}}
     chart, beside = phase_chart(facts)
@@ -324,22 +264,6 @@ def test_the_phase_histogram_is_in_shares_before_and_after() -> None:
     assert found[("endgame", "selected")] == 0.0
     assert found[("opening", "selected")] == 0.5
     assert '<td>endgame</td><td class="number">2</td><td class="number">0</td>' in markup([beside])
-
-
-def test_the_card_of_the_start_tells_commit_and_settings() -> None:
-    job = {
-        "settings": SETTINGS,
-        "code": {"commit": "abc123", "is_dirty": True},
-        "metaflow_run": "17",
-        "mlflow_run": "m",
-        "is_fresh": False,
-        "origin": None,
-        "checks": {"stockfish": "Stockfish 15.1"},
-    }
-    shown = markup(start_page(job))
-    assert "abc123, with uncommitted changes" in shown
-    assert "<td>recovery.healthy_entropy</td>" in shown
-    assert '<td>stockfish</td><td class="words">Stockfish 15.1</td>' in shown
 
 
 def test_the_card_of_the_end_has_verdict_numbers_each_steps_state_and_time_and_a_link_to_mlflow(tmp_path: Path) -> None:
@@ -362,14 +286,6 @@ def test_the_card_of_the_end_has_verdict_numbers_each_steps_state_and_time_and_a
     assert links == ["main-measurements", "flow", "where"]
     assert all(f'<h2 id="{link}">' in shown for link in links)
     assert "did not answer" in markup(end_page(results, [], {}))
-
-
-def test_the_screening_has_an_interval_of_its_pairs_of_games(tmp_path: Path) -> None:
-    write_json(tmp_path / "games.json", {"screening: step 4": [{"score": score} for score in (1.0, 0.5, 1.0, 0.0)]})
-    seen = Seen(SETTINGS, folder=tmp_path)
-    expected = elo_estimate(paired_interval([0.75, 0.5]).estimate).text(Unit.ELO)
-    assert ">screening: step 4</th>" in markup(list(PAGES["screen"][1](seen)))
-    assert expected in markup(list(PAGES["screen"][1](seen)))
 
 
 def decision(**other: Any) -> dict[str, Any]:
@@ -427,12 +343,6 @@ def test_a_wrong_move_has_two_arrows_and_a_right_one_a_single_one_seen_by_who_mo
     assert "#2563c9" in wrong
     assert "#1f9d55" in right
     assert chess.svg.board(black, orientation=chess.BLACK, size=320).split("<use")[1] == right.split("<use")[1], "the same corner"
-
-
-def test_a_decision_is_told_in_lines_of_label_and_number() -> None:
-    wrong = telling(chess.STARTING_FEN, "g1f3", "e2e4", regret=0.3, before="a2a3")
-    assert decision_lines(wrong) == [("policy", "Nf3 0.500 (25%)"), ("Stockfish", "e4 0.500 (25%)"), ("before GRPO", "a3 0.500 (25%)")]
-    assert decision_lines(telling(chess.STARTING_FEN, "e2e4", "e2e4", regret=0.0)) == [("policy", "e4 0.500 (25%), next best 0.400")]
 
 
 def test_boards_have_their_words_as_text_alternative_a_link_to_lichess_and_what_changed_first() -> None:
@@ -526,12 +436,6 @@ def test_parts_are_updated_in_place(card: Card, clock: SimpleNamespace) -> None:
     assert card.num_refreshes == 2
 
 
-def test_what_was_found_before_the_first_update_is_shown_at_once(card: Card) -> None:
-    watch("finetune", SETTINGS).assessed({"severity": "refusal", "findings": []})
-    assert "GRPO is refused." in card.shown()
-    assert card.num_refreshes == 1
-
-
 def test_a_finished_step_shows_its_stored_output_and_gives_it_back(card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "history.jsonl").write_text('{"step": 8, "imitation/top1": 0.25}\n')
     write_json(tmp_path / "report.json", {"num_steps": 8, "has_converged": True, "best_step": 8, "validation_loss": 2.0})
@@ -553,12 +457,3 @@ def test_a_finding_that_is_told_is_shown_with_its_cause_and_remedy(card: Card, c
     shown.log(grpo_record(60, Event("finding", "critical: impossible entropy"), grpo__reward_mean=0.5, grpo__entropy=9.0))
     assert "impossible_entropy" in [finding["name"] for finding in shown.seen.findings]
     assert "docs/diagnosis.md#impossible_entropy" in card.shown()
-
-
-def test_a_layout_that_changes_is_put_anew(card: Card) -> None:
-    made = LiveCard("train", lambda seen: [block(paragraph(str(len(seen.records))))] * (1 + len(seen.records)))
-    made.drawn()
-    made.seen.records.append(Record(1, {}))
-    made.drawn()
-    assert card.num_layouts == 1
-    assert len(card.components) == 3

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from doubles import CPU, TINY, some_boards
 from scripted_engine import ScriptedEngine
 
@@ -19,8 +18,6 @@ from grpo.policy.distribution import new_policy
 from steps.cli.players import Contestant, ContestantError, Entrant, PlayerKind, entered, parse_contestant
 from steps.runs.names import NotFoundError
 from steps.runtime.machine import Machine
-
-torch.set_num_threads(1)
 
 BOARDS = some_boards(40)
 GAMES = range(len(BOARDS))

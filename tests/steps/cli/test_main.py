@@ -15,8 +15,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-import zstandard
-from made_games import HEADER, random_pgn, with_planted_games
+from made_games import HEADER, with_planted_games
 
 from grpo.base.files import MANIFEST, read_json, verified_manifest
 from steps.cli import boards as boards_command
@@ -118,24 +117,6 @@ def test_build_makes_a_whole_dataset_and_says_what_is_in_it(built: tuple[Path, s
     assert [path.name for path in out.parent.iterdir()] == ["out"], "nothing else is left"
 
 
-@pytest.mark.prove
-def test_build_plays_its_own_games_unless_told_otherwise(run: Run, stockfish: str, tmp_path: Path) -> None:
-    code, said, complaints = run("boards", "build", tmp_path / "out", *SETTINGS, "--set", "boards.games.nodes=[1, 5]")
-    assert (code, complaints) == (0, "")
-    assert "sources              engine 48" in said
-
-
-def test_a_build_that_fails_leaves_nothing_behind(run: Run, stockfish: str, tmp_path: Path) -> None:
-    there = tmp_path / "there"
-    there.mkdir()
-    (tmp_path / "short.pgn").write_text(random_pgn(12, max_plies=16))
-    code, _, complaints = run("boards", "build", there / "out", *SETTINGS, *from_file(tmp_path / "short.pgn"))
-    assert code == 1
-    assert complaints.startswith(f"chess-grpo: {tmp_path}/short.pgn cannot fill the quotas: missing ")
-    assert re.search(r"\n  missing, train +\d+ +\d+ +10\n", complaints), complaints
-    assert list(there.iterdir()) == []
-
-
 def test_a_build_whose_boards_do_not_pass_the_checks_leaves_nothing_behind(
     run: Run, games: Path, stockfish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_this_process: None
 ) -> None:
@@ -213,26 +194,6 @@ def test_inspect_tells_what_filters_would_leave_out(run: Run, games: Path) -> No
     assert "games and positions  60: 15 usable + 45 rejected" in said
     assert "rejected             filtered: min_rating 45" in said
     assert "positions left out   first_ply 30" in said
-
-
-def test_inspect_of_a_list_counts_positions(run: Run, epd_text: str, tmp_path: Path) -> None:
-    (tmp_path / "list.epd").write_text(epd_text + "8/8/8/8/8/8/8/8 w - -\n")
-    code, said, _ = run("boards", "inspect", tmp_path / "list.epd")
-    count = epd_text.count("\n")
-    assert code == 0
-    assert said.startswith(f"games and positions  {count + 1:,}: {count:,} usable + 1 rejected (")
-    assert "rejected             illegal position 1" in said
-    assert "plies per game       0 to 0, median 0" in said
-
-
-def test_inspect_of_a_file_that_is_cut_short_names_file_and_byte(run: Run, games_text: str, tmp_path: Path) -> None:
-    path = tmp_path / "games.pgn.zst"
-    whole = zstandard.compress(games_text.encode())
-    path.write_bytes(whole[: len(whole) // 2])
-    code, said, complaints = run("boards", "inspect", path)
-    assert (code, said) == (1, "")
-    assert complaints.startswith(f"chess-grpo: {path}: ")
-    assert f"truncated: it ends at byte {len(whole) // 2:,}" in complaints
 
 
 def test_inspect_looks_at_one_dataset_at_a_time(run: Run, games: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import chess.pgn
 import pytest
-import torch
 from doubles import CPU, TINY, some_boards
 
 from grpo.base.seeding import numpy_stream
@@ -18,8 +17,6 @@ from grpo.play.players import RandomPlayer
 from grpo.policy.distribution import new_policy
 from steps.cli.match_text import match_text, scores
 from steps.cli.players import Entrant, parse_contestant
-
-torch.set_num_threads(1)
 
 OPENINGS = [board.fen() for board in some_boards(40)]
 Run = Callable[..., tuple[int, str, str]]
@@ -103,7 +100,8 @@ def test_a_match_is_printed_and_written_and_repeats_with_its_seed(stockfish: str
     match = ("match", f"{policy}@0.5", "random", "--pairs", "3", "--max-plies", "30", "--seed", "7", *SHALLOW)
     code, out, err = run(*match, *(word for kind in KINDS for word in (f"--{kind}", tmp_path / f"one.{kind}")))
     assert code == 0
-    assert "match: 3 openings, 6 games" in err
+    assert "match: openings: 3, games: 6" in err
+    assert f"written: {tmp_path / 'one.pgn'}, " in err
     for said in ("likelihood of superiority", "pairs LL", "ends", "3 distinct openings, 6 distinct games"):
         assert said in out
     facts = json.loads((tmp_path / "one.json").read_text())
@@ -164,17 +162,6 @@ def test_what_cannot_be_is_refused_before_any_game(run: Run, tmp_path: Path) -> 
     assert "unknown key evaluation.max_plys" in refused(run, *two, "--set", "evaluation.max_plys=3")
     assert "max_plies" in refused(run, *two, "--max-plies", "0")
     assert there.read_text() == "mine"
-
-
-def test_openings_come_from_a_book(stockfish: str, run: Run, tmp_path: Path) -> None:
-    book = tmp_path / "book.epd"
-    fens = ["rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq -", "rnbqkbnr/pppppppp/8/8/3P4/8/PPP1PPPP/RNBQKBNR b KQkq -"]
-    book.write_text("".join(f"{fen}\n" for fen in fens))
-    two: tuple[Any, ...] = ("random", "random", "--max-plies", "6", "--openings", book)
-    code, _, _ = run("match", *two, "--pairs", "2", "--pgn", tmp_path / "a.pgn")
-    assert code == 0
-    assert {" ".join(game.headers["FEN"].split()[:4]) for game in _games(tmp_path / "a.pgn")} == set(fens)
-    assert "3 distinct" in refused(run, *two, "--pairs", "3")
 
 
 def test_games_begin_in_a_phase_when_one_is_asked_for(stockfish: str, run: Run, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """`chess-grpo solve`: puzzles and suites of any packing, in text and JSON, and plain words where nothing can be solved."""
 
 import argparse
-import gzip
 import json
 import os
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from typing import Any
 
 import chess
 import pytest
-import zstandard
 from doubles import CPU, TINY
 
 from grpo.evaluation.exercises import expected_credits
@@ -49,7 +47,6 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of a policy."""
     monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("CHESS_GRPO_DEVICE", "cpu")
-    monkeypatch.setenv("CHESS_GRPO_THREADS", "1")
     folder = tmp_path / "model"
     folder.mkdir()
     save_policy(folder, new_policy(TINY, seed=0, device=CPU), TINY)
@@ -123,28 +120,6 @@ def test_a_temperature_gives_expected_shares(run: Run, tmp_path: Path) -> None:
     assert hot == pytest.approx(2 / board.legal_moves.count(), rel=0.01), "two of all moves give mate"
     assert 0 < warm < 1
     assert warm != pytest.approx(hot, rel=0.001)
-
-
-@pytest.mark.parametrize("pack", [("csv.zst", zstandard.compress), ("csv.gz", gzip.compress), ("csv", bytes)])
-def test_packed_files_give_the_same_and_the_limit_takes_the_first(
-    pack: tuple[str, Callable[[bytes], bytes]], run: Run, tmp_path: Path
-) -> None:
-    path = tmp_path / f"puzzles.{pack[0]}"
-    path.write_bytes(pack[1](table(12, "bad").encode()))
-    (whole,) = found(run, path)["files"].values()
-    assert (whole["solved"]["num"], whole["left_out"].keys()) == (12, {"unreadable row"})
-    (some,) = found(run, path, "--limit", "5")["files"].values()
-    assert (some["solved"]["num"], some["by_theme"]["even"]["num"], some["left_out"]) == (5, 3, {})
-
-
-@pytest.mark.parametrize(("name", "pack"), [("puzzles.csv.zst", zstandard.compress), ("puzzles.csv.gz", gzip.compress)])
-def test_a_file_that_is_cut_short_is_an_error_not_a_smaller_test(
-    name: str, pack: Callable[[bytes], bytes], run: Run, tmp_path: Path
-) -> None:
-    whole = pack(table(200).encode())
-    (tmp_path / name).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(SourceError, match=name):
-        run(tmp_path / name)
 
 
 def test_suites_are_told_by_suite_and_points_only_where_there_are_some(run: Run, tmp_path: Path) -> None:

@@ -116,24 +116,6 @@ def test_every_run_is_started_once_and_a_second_time_none_and_the_page_has_all(s
 
 
 @pytest.mark.prove
-def test_killed_in_a_run_it_goes_on_with_that_run(sweep: Sweep, flows: Flows, home: Path) -> None:
-    seeds = ("--seeds", "0", "1", "2")
-    flows.killed_at = "seed 1"
-    with pytest.raises(KeyboardInterrupt):
-        sweep(*seeds)
-    flows.killed_at = ""
-    _, shown, _ = sweep(*seeds, "--show")
-    assert re.findall(r"^  (\d) +(better|running|not run)", shown, re.MULTILINE) == [("0", "better"), ("1", "running"), ("2", "not run")]
-    assert flows.started == ["seed 0", "seed 1"], "--show runs nothing"
-    code, _, _ = sweep(*seeds)
-    assert code == 0
-    assert flows.started == ["seed 0", "seed 1", "seed 1", "seed 2"]
-    assert [run["verdict"] for run in read_json(only(home, "sweep.json"))["runs"]] == ["better", "better", "no improvement shown"]
-    in_sweep = [run.metaflow_run for run in read_runs(machine_of(home)) if SWEEP in run.tags]
-    assert sorted(in_sweep) == ["1001", "1003", "1004"], "the killed attempt is not in it"
-
-
-@pytest.mark.prove
 def test_a_kill_between_a_runs_end_and_the_table_costs_nothing(sweep: Sweep, flows: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
     original = sweep_command._record
     with monkeypatch.context() as patch:
@@ -156,19 +138,6 @@ def test_after_a_failed_run_the_others_go_on_and_the_end_says_so(sweep: Sweep, f
     flows.fails_at = ""
     assert sweep("--seeds", "0", "1", "2")[0] == 0
     assert flows.started[3:] == ["seed 1"]
-
-
-@pytest.mark.prove
-def test_a_larger_sweep_runs_only_what_is_new_and_other_code_runs_all(sweep: Sweep, flows: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
-    sweep("--seeds", "0", "1")
-    sweep("--seeds", "0", "1", "2")
-    assert flows.started == ["seed 0", "seed 1", "seed 2"]
-    monkeypatch.setattr("steps.store.versions.hash_of_all_steps", lambda: "other code")
-    _, shown, _ = sweep("--seeds", "0", "1", "--show")
-    assert shown.count("not run") == 2
-    assert "No run of this sweep was started here with this code and engine. Earlier tables:" in shown
-    sweep("--seeds", "0", "1")
-    assert flows.started[3:] == ["seed 0", "seed 1"]
 
 
 def test_show_writes_nothing(sweep: Sweep, flows: Flows, home: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from bad_disk import KINDS, NUM_BYTES_LEFT, BadDisk, on_bad_disk
 from doubles import CPU, TINY
 
@@ -28,7 +27,6 @@ from steps.step_io.terminal import TerminalSink
 from steps.step_io.work import Work, read_journal
 from steps.store.outputs import Store
 
-torch.set_num_threads(1)
 KIND = pytest.mark.parametrize("kind", KINDS)
 ROOM_FOR_THE_TOKENIZER = 64 << 10
 ENGINE = EngineIdentity(name="Scripted 1", sha256="0" * 64)

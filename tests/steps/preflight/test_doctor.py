@@ -5,7 +5,6 @@ import os
 import re
 import socket
 import sys
-import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +15,9 @@ from ports import free_port
 from grpo.settings.tree import ConfigError, read_settings
 from steps.cli.main import main
 from steps.preflight import doctor
-from steps.preflight.doctor import PYTHON, examine
+from steps.preflight.doctor import examine
 from steps.runtime.machine import Machine, Mirror
-from steps.store.versions import ROOT, describe_code
+from steps.store.versions import describe_code
 from steps.tracking.journal import JournalFolder
 
 BATCH = {
@@ -112,14 +111,6 @@ def test_an_environment_that_was_installed_from_another_lock_says_so(
     assert found(machine)["packages"][0]
 
 
-def test_the_python_that_is_asked_for_is_the_projects(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["requires-python"]
-    assert wanted == f">={PYTHON[0]}.{PYTHON[1]},<{PYTHON[0]}.{PYTHON[1] + 1}"
-    assert found(machine)["python"][0]
-    monkeypatch.setattr(doctor, "PYTHON", (3, 12))
-    assert found(machine)["python"][1].endswith("but Python 3.12 is needed: `make setup PYTHON=python3.12`")
-
-
 # What is elsewhere.
 
 
@@ -143,17 +134,6 @@ def test_batch_is_looked_at_where_metaflow_is_set_up_for_it(machine: Machine, tm
     assert detail.startswith("`run --with batch` would be refused: MLFLOW_TRACKING_URI: it is not set")
     monkeypatch.delenv("METAFLOW_ECS_S3_ACCESS_IAM_ROLE")
     assert "not set: METAFLOW_ECS_S3_ACCESS_IAM_ROLE (the role by which" in found(machine)["batch"][1]
-
-
-def test_metaflows_configuration_file_counts_as_its_variables_do(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / ".metaflowconfig"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"METAFLOW_BATCH_JOB_QUEUE": "queue"}))
-    assert "METAFLOW_DATASTORE_SYSROOT_S3" in found(machine)["batch"][1]
-    monkeypatch.setenv("METAFLOW_PROFILE", "other")
-    assert "batch" not in found(machine)
-    (folder / "config_other.json").write_text("{")
-    assert found(machine)["batch"][1].startswith("Metaflow's configuration cannot be read (")
 
 
 @pytest.mark.parametrize(

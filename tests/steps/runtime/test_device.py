@@ -13,11 +13,9 @@ from steps.runtime.device import torch_device
 
 @pytest.fixture(autouse=True)
 def _nothing_set() -> Iterator[None]:
-    threads = torch.get_num_threads()
     torch.use_deterministic_algorithms(False)
     yield
     torch.use_deterministic_algorithms(False)
-    torch.set_num_threads(threads)
 
 
 def test_on_the_cpu_gradients_of_an_index_are_the_same_bits_with_several_threads(tmp_path: Path) -> None:

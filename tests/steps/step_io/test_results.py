@@ -7,11 +7,13 @@ import copy
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made_results import CLONED, CODE, ENGINE, FINDING, made_reports, made_results, match, write_outputs
+import yaml
+from made_results import CLONED, CODE, ENGINE, FINDING, made_reports, made_results, write_outputs
 
 from grpo.base.files import write_json
 from grpo.metrics.table import METRICS
@@ -19,12 +21,12 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.settings.language import SMALL
 from steps.bodies.report import write_report
 from steps.export.language_card import LanguageCard
-from steps.export.model_card import CardFacts, model_card
+from steps.export.model_card import CardFacts, hub_card, model_card
 from steps.export.network_card import NetworkCard
 from steps.runs.results import document_behind
 from steps.step_io.names import REPORT_PAGE, RESULTS
 from steps.step_io.results import MEASURES, Results, ResultsError, read_results
-from steps.step_io.results_text import outcome, report_markdown, trace_table, training_lines
+from steps.step_io.results_text import report_markdown
 from steps.step_io.work import Work
 from steps.tracking import notes
 
@@ -36,9 +38,9 @@ def results(tmp_path: Path) -> Results:
     return made_results(tmp_path)
 
 
-def card_of(results: Results | None, *, policy_step: int | None = 100, **facts: Any) -> str:
+def card_of(results: Results | None, *, policy_step: int | None = 100, write: Callable[[CardFacts], str] = model_card, **facts: Any) -> str:
     given = {"run": "ChessGrpo/17", "words": NetworkCard({"width": 64}), "hashes": {"weights": "e" * 64}, "parity": "1,000 equal"} | facts
-    return model_card(CardFacts(policy_step=policy_step, results=results, **given))
+    return write(CardFacts(policy_step=policy_step, results=results, **given))
 
 
 # The document.
@@ -120,6 +122,22 @@ def pages(results: Results) -> dict[str, str]:
     }
 
 
+def test_the_hub_is_told_what_was_measured_of_this_very_policy(results: Results) -> None:
+    def metadata(policy_step: int | None) -> Any:
+        return yaml.safe_load(card_of(results, policy_step=policy_step, write=hub_card).split("---\n")[1])
+
+    candidate = metadata(results["decision"]["candidate_step"])
+    (index,) = candidate["model-index"]
+    found = {each["dataset"]["name"]: each["metrics"][0]["value"] for each in index["results"]}
+    assert found["candidate on the ladder"] == 260
+    assert found["held-out regret, candidate"] == 0.0485
+    assert not [name for name in found if name.startswith("pretrained")]
+    assert candidate["metrics"] == ["Elo", "score", "win probability"]
+    assert "pretrained on the ladder, openings of the candidate" in str(metadata(0)["model-index"])
+    assert "model-index" not in metadata(7)
+    assert "model-index" not in metadata(None)
+
+
 @pytest.mark.parametrize("name", ["report.md", "model_card.md", "mlflow_page.md", "mlflow_version.md"])
 def test_each_page_is_what_its_golden_file_says(name: str, results: Results) -> None:
     page = re.sub(r"\b[0-9a-f]{64}\b", lambda found: found[0][:8], pages(results)[name])
@@ -144,41 +162,6 @@ def test_text_of_files_is_shown_and_not_obeyed(tmp_path: Path) -> None:
             assert bad not in page, bad
         assert not re.search(r"^# Heading", page, flags=re.MULTILINE)
         assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
-
-
-@pytest.mark.parametrize(
-    ("promoted", "replaces", "words"),
-    [
-        (False, False, "the pretrained policy stays"),
-        (True, True, "step 100 is champion"),
-        (True, False, "step 100 is this run's champion; the registry's champion stays, for step 100 was not shown to be better than it"),
-    ],
-)
-def test_who_is_champion_is_said_in_words(promoted: bool, replaces: bool, words: str, results: Results) -> None:
-    assert outcome(results["decision"] | {"promoted": promoted, "replaces_previous": replaces}) == words
-
-
-@pytest.mark.parametrize(("elo", "blocks"), [(-50.0, True), (0.0, False), (50.0, False)])
-def test_being_worse_on_the_ladder_is_marked_as_what_blocks(elo: float, blocks: bool) -> None:
-    decision: Any = made_reports(elo=elo)["select"]
-    assert [
-        what.startswith("claim: against other opponents") for what, found in trace_table(decision)[1] if found.endswith("; BLOCKS")
-    ] == ([True] if blocks else [])
-
-
-def test_a_stop_says_why_and_an_entropy_that_nobody_knows_is_called_that(tmp_path: Path) -> None:
-    reports = made_reports()
-    reports["finetune"] |= {"mean_entropy_at_end": None, "message": "entropy is critical"}
-    reports["pretrain"]["has_converged"] = False
-    said = "\n".join(training_lines(made_results(tmp_path, reports)))
-    for words in ("NOT converged", "(entropy is critical)", "not known (a rollback had just been made)"):
-        assert words in said
-
-
-def test_games_against_the_champion_before_are_told_when_there_were_any(tmp_path: Path) -> None:
-    reports = made_reports()
-    reports["select"]["previous_champion"] = match(0.5, 12)
-    assert "| candidate against the champion before, adjudicated | 0.750 [" in report_markdown(made_results(tmp_path, reports))
 
 
 # The model card.

@@ -46,8 +46,6 @@ from steps.tracking.registry import MODEL, Choice, Chosen, Registry, Version
 from steps.tracking.tags import LOGGED_MODEL, POLICY_OUTPUT, ROLE
 from steps.tracking.tracker import Tracker
 
-torch.set_num_threads(1)
-
 URI = f"models:/{MODEL}@{CHAMPION}"
 ALL = {"num_moves": 218}
 START = chess.STARTING_FEN

@@ -26,9 +26,8 @@ from steps.tracking.dataset_schema import dataset_columns
 from steps.tracking.delivery import Delivery
 from steps.tracking.journal import Journal, Reader
 from steps.tracking.launch import FLOW_FILE, Launch, launch_of
-from steps.tracking.registry import MODEL, Registry
-from steps.tracking.step_notes import STEP_NOTES, headlines, run_name, step_note
-from steps.tracking.tags import NOTE, NOTE_DIGEST, digest_of_note
+from steps.tracking.step_notes import STEP_NOTES, headlines, run_name
+from steps.tracking.tags import NOTE
 from steps.tracking.tracker import Tracker
 
 FOUND = {
@@ -52,15 +51,6 @@ def settings_of(text: str) -> dict[str, Any]:
 def test_a_runs_settings_come_back_from_the_text_that_its_page_shows(preset: str, more: str) -> None:
     settings = settings_of(f'preset = "{preset}"\n{more}')
     assert settings_of(launch_of(settings).text) == settings
-
-
-def test_a_preset_is_named_as_such_and_what_differs_is_no_more_than_that() -> None:
-    assert launch_of(settings_of("laptop")).command() == f"python {FLOW_FILE} run"
-    launch = launch_of(settings_of('preset = "smoke"\ngrpo.learning_rate = 0.0123'))
-    assert (launch.preset, launch.differences) == ("smoke", {"grpo.learning_rate": 0.0123})
-    assert (launch.label, launch_of(settings_of("laptop")).label) == ("smoke with 1 changed setting, seed 0", "laptop, seed 0")
-    words = launch.command(["--resume-from", "peak"])
-    assert words == f"python {FLOW_FILE} --config-value settings 'preset = \"smoke\"\ngrpo.learning_rate = 0.0123' run --resume-from peak"
 
 
 def test_a_setting_that_must_be_taken_away_is_written_in_a_language_with_a_word_for_nothing() -> None:
@@ -118,19 +108,6 @@ def test_headlines_have_the_regret_before_training_and_the_number_of_findings(tm
     assert headlines("finetune", folder)["run/findings"] == 2
     write_json(folder / FINDINGS, {"verdict": "healthy", "findings": [FOUND | {"name": "healthy"}]})
     assert headlines("finetune", folder)["run/findings"] == 0
-
-
-def test_a_childs_page_says_what_the_step_does_and_what_diagnosis_says(tmp_path: Path) -> None:
-    folder = finetuned(tmp_path / "finetune")
-    assert step_note("finetune", folder) == STEP_NOTES["finetune"].text
-    (folder / FINDINGS).parent.mkdir(exist_ok=True)
-    write_json(folder / FINDINGS, {"verdict": "findings", "findings": [FOUND]})
-    assert (
-        "- critical: kl_trap: KL 0.001 at steps 3 to 9. The anchor holds the policy. Remedy: Set grpo.kl_coefficient = 0."
-        " (docs/diagnosis.md#kl_trap)" in step_note("finetune", folder)
-    )
-    write_json(folder / FINDINGS, {"verdict": "healthy", "findings": [FOUND | {"name": "healthy"}]})
-    assert "Diagnosis: **healthy**." in step_note("finetune", folder)
 
 
 def test_no_page_is_longer_than_the_store_takes() -> None:
@@ -272,26 +249,3 @@ def test_a_page_that_a_person_has_written_stays_and_one_of_ours_is_brought_up_to
     monkeypatch.undo()
     tracker.describe_experiment()
     assert page() == "a person's"
-
-
-def test_the_models_page_is_brought_up_to_date_unless_a_person_has_written_there(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    tracker, job = begin(machine)
-    registry, client = Registry(tracker), tracker.client
-
-    def page() -> str:
-        registry.register(
-            holder=job["mlflow_run"], folder="f", flow_run=job["mlflow_run"], policy_step=1, initial_weights="w", low=None, description="x"
-        )
-        return str(client.get_registered_model(MODEL).description)
-
-    assert page() == notes.MODEL_NOTE
-    client.update_registered_model(MODEL, "an older text")
-    client.set_registered_model_tag(MODEL, NOTE_DIGEST, digest_of_note("an older text"))
-    assert page() == notes.MODEL_NOTE
-    client.update_registered_model(MODEL, "a person's")
-    assert page() == "a person's"
-    [version] = client.search_model_versions(f"name = '{MODEL}'", order_by=["version_number DESC"], max_results=1)
-    assert (
-        version.description
-        == f"x\n\n[The run that chose it](#/experiments/{tracker.experiment}/runs/{job['mlflow_run']}?workflowType=machine_learning)"
-    )
