@@ -81,6 +81,39 @@ def test_before_the_first_update_policy_and_reference_are_one() -> None:
     assert metrics["language/sampled_scored_gap"] < 1e-4
 
 
+def test_in_bfloat16_forward_passes_are_rounded_alike_for_sampling_scoring_and_the_reference_and_weights_stay_float32() -> None:
+    trainer = trainer_of(settings(**{"grpo.precision": '"bfloat16"'}))
+    before = weights_hash(trainer.policy)
+    metrics = trainer.step().metrics
+    assert metrics["language/sampled_scored_gap"] < 0.1
+    assert metrics["language/kl_max"] < 1e-6
+    assert metrics["language/optimiser_steps"] == 1
+    assert weights_hash(trainer.policy) != before
+    assert {weights.dtype for weights in trainer.policy.network.parameters()} == {torch.float32}
+    exact = trainer_of(settings()).step().metrics
+    assert metrics["language/token_entropy"] != exact["language/token_entropy"], "nothing was rounded"
+
+
+def test_a_layer_that_drops_out_is_refused() -> None:
+    config = settings()
+    policy = writer(config)
+    policy.network.transformer.drop.p = 0.1
+    with pytest.raises(ValueError, match=r"layer transformer\.drop has dropout 0\.1"):
+        LanguageTrainer(policy, writer(config), written_boards(config), config, grader=graded(config))
+
+
+@pytest.mark.parametrize("floor", [1e-3, 100.0])
+def test_the_floor_of_the_spread_is_the_settings(floor: float) -> None:
+    config = settings(**{"grpo.divide_by_std": "true", "grpo.std_floor": floor, "language.max_answer_tokens": 64})
+    rollout = trainer_of(config)._rollout()
+    for rewards, advantages, is_in in zip(
+        rollout.rewards.view(-1, 4), rollout.advantages.view(-1, 4), rollout.is_trained.view(-1, 4), strict=True
+    ):
+        centred = rewards[is_in] - rewards[is_in].mean()
+        std = (centred**2).mean().sqrt().clamp(min=floor)
+        torch.testing.assert_close(advantages[is_in].double(), centred / std, atol=1e-4, rtol=1e-4)
+
+
 def test_a_group_answers_one_prompt_of_one_task_and_is_compared_with_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings(**{"language.environment_share": 0.5, "grpo.states_per_step": 6})
     trainer = trainer_of(config)
